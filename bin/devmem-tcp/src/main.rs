@@ -1,0 +1,3 @@
+//! The `devmem-tcp` tool.
+
+fn main() {}

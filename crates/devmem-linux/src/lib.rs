@@ -1,0 +1,1 @@
+//! The Linux side: TAP devices, namespaces, interface set-up.

@@ -1,0 +1,1 @@
+//! Shared vocabulary of Linux device memory TCP: control messages, tokens, flags, errnos, limits.

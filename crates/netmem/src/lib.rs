@@ -1,0 +1,1 @@
+//! Network memory: page pools, net_iovs, memory providers, unreadable payload.

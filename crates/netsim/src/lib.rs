@@ -1,0 +1,1 @@
+//! Deterministic simulation of pairs of stacks over an imperfect wire (tests only).

@@ -1,0 +1,1 @@
+//! A software NIC with header split, RSS, ntuple rules and per-queue page pools.

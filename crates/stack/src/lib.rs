@@ -1,0 +1,1 @@
+//! The user-space TCP/IP stack and its device memory sockets.

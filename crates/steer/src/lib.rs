@@ -1,0 +1,1 @@
+//! Receive steering as pure decisions: RSS, ntuple rules, header split.

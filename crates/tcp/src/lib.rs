@@ -1,0 +1,1 @@
+//! A sans-IO TCP over payload that it cannot read.

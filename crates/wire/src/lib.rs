@@ -1,0 +1,1 @@
+//! Bytes to checked headers and back: Ethernet, ARP, IPv4, IPv6, ICMP, TCP; checksums.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -25,7 +25,7 @@ const TIMED_OUT: i32 = 124;
 pub struct Invocation {
     step: String,
     line: Vec<String>,
-    limit: Duration,
+    deadline: Instant,
     /// Variables set for it.
     pub env: &'static [(&'static str, &'static str)],
     /// What of its output is shown.
@@ -50,16 +50,18 @@ pub enum Ended {
     Succeeded(String),
     /// Any other end, in words.
     Failed(String),
+    /// It was ended because its time was over, in words.
+    TimedOut(String),
 }
 
 impl Invocation {
-    /// Prepares a command for a step.
-    pub fn new(step: &str, line: &[&str], limit: Duration) -> Self {
-        let line = line.iter().map(|&word| word.to_owned()).collect();
+    /// Prepares a command line for a step; no word of it has a space.
+    pub fn new(step: &str, line: &str, deadline: Instant) -> Self {
+        let line = words(line);
         Self {
             step: step.to_owned(),
             line,
-            limit,
+            deadline,
             env: &[],
             show: Show::Failure,
         }
@@ -86,9 +88,11 @@ impl Invocation {
     }
 
     fn start_and_wait(&self) -> Result<Ended> {
+        let limit = self.deadline.saturating_duration_since(Instant::now());
+        let seconds = limit.as_secs().max(1);
         // timeout(1) ends the whole process group; cargo's children are in it.
         let mut child = Command::new("timeout")
-            .args(["--kill-after=10", &self.limit.as_secs().max(1).to_string()])
+            .args(["--kill-after=10", &seconds.to_string()])
             .args(&self.line)
             .current_dir(ROOT)
             .envs(self.env.iter().copied())
@@ -114,28 +118,29 @@ impl Invocation {
             let shown = if live { errors } else { errors + &output };
             eprintln!("{}", tail(&shown, TAIL_LINES));
         }
-        Ok(Ended::Failed(match status.code() {
-            Some(TIMED_OUT) => format!(
-                "no end after {} s, see {}",
-                self.limit.as_secs(),
-                log.display()
-            ),
-            Some(code) => format!("status {code}, see {}", log.display()),
-            None => format!("ended by a signal, see {}", log.display()),
-        }))
+        let log = log.display();
+        Ok(match status.code() {
+            Some(TIMED_OUT) => Ended::TimedOut(format!("no end after {seconds} s, see {log}")),
+            Some(code) => Ended::Failed(format!("status {code}, see {log}")),
+            None => Ended::Failed(format!("ended by a signal, see {log}")),
+        })
     }
 
     /// Appends to the step's log.
     fn keep(&self, output: &str, errors: &str) -> Result<PathBuf> {
-        fs::create_dir_all(LOG_FOLDER)?;
+        fs::create_dir_all(Path::new(ROOT).join(LOG_FOLDER))?;
         let path = Path::new(LOG_FOLDER).join(format!("{}.log", self.step));
         let mut log = fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .open(&path)?;
+            .open(Path::new(ROOT).join(&path))?;
         write!(log, "$ {}\n{output}{errors}", self.line.join(" "))?;
         Ok(path)
     }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 fn collect(pipe: impl Read, live: bool) -> String {
@@ -163,22 +168,22 @@ fn tail(text: &str, lines: usize) -> String {
 }
 
 /// Tells whether a short command succeeds, silently.
-pub fn succeeds(line: &[&str]) -> bool {
+pub fn succeeds(line: &str) -> bool {
     output(line).is_ok()
 }
 
 /// Returns the stdout of a short command.
-pub fn output(line: &[&str]) -> Result<String> {
+pub fn output(line: &str) -> Result<String> {
     let output = Command::new("timeout")
         .arg("60")
-        .args(line)
+        .args(words(line))
         .current_dir(ROOT)
         .stdin(Stdio::null())
         .output()?;
     if !output.status.success() {
         bail!(
             "{} failed: {}",
-            line.join(" "),
+            line,
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
@@ -187,14 +192,23 @@ pub fn output(line: &[&str]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    fn shell(script: &str) -> Invocation {
+        let mut invocation = Invocation::new("selftest", "sh -c", soon());
+        invocation.line.push(script.to_owned());
+        invocation
+    }
 
     #[test]
     fn a_command_that_succeeds_gives_its_output_and_errors() {
-        let ended =
-            Invocation::new("selftest", &["sh", "-c", "echo out; echo err >&2"], LIMIT).run();
+        let ended = shell("echo out; echo err >&2").run();
         let Ended::Succeeded(output) = ended else {
             panic!("{ended:?}")
         };
@@ -203,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_gives_its_status() {
-        let ended = Invocation::new("selftest", &["sh", "-c", "exit 7"], LIMIT).run_quietly();
+        let ended = shell("exit 7").run_quietly();
         let Ended::Failed(how) = ended else {
             panic!("{ended:?}")
         };
@@ -212,17 +226,16 @@ mod tests {
 
     #[test]
     fn a_command_that_does_not_exist_has_failed() {
-        let ended =
-            Invocation::new("selftest", &["devmem-tcp-no-such-program"], LIMIT).run_quietly();
+        let ended = Invocation::new("selftest", "devmem-tcp-no-such-program", soon()).run_quietly();
         assert!(matches!(ended, Ended::Failed(_)));
+        assert!(!succeeds("devmem-tcp-no-such-program"));
     }
 
     #[test]
     fn a_command_without_end_is_ended() {
         // `tail -f` waits for ever; the limit is the shortest that timeout(1) takes.
-        let ended =
-            Invocation::new("selftest", &["tail", "-f", "/dev/null"], Duration::ZERO).run_quietly();
-        let Ended::Failed(how) = ended else {
+        let ended = Invocation::new("selftest", "tail -f /dev/null", Instant::now()).run_quietly();
+        let Ended::TimedOut(how) = ended else {
             panic!("{ended:?}")
         };
         assert!(how.starts_with("no end after "), "{how}");

@@ -1,6 +1,6 @@
 //! The steps of CI: this table is the definition.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::optional;
 use super::report::{self, Verdict};
@@ -26,10 +26,10 @@ pub struct Step {
 pub enum Action {
     /// A check of this program.
     Check(Check),
-    /// The tests, with the README's command: shown as they run, and counted.
-    Tests,
-    /// Commands; each must succeed.
-    Commands(&'static [Cmd]),
+    /// A command that must succeed.
+    Command(Cmd),
+    /// A command that must succeed and in which tests must have run.
+    Tests(Cmd, Show),
     /// Every fuzz target for a short time.
     Fuzz,
     /// The interpreter on the crates that own memory or parse bytes.
@@ -39,14 +39,15 @@ pub enum Action {
 }
 
 /// One command line with its environment.
+#[derive(Clone, Copy)]
 pub struct Cmd {
-    /// Program and arguments.
-    pub line: &'static [&'static str],
+    /// Program and arguments, none with a space.
+    pub line: &'static str,
     /// Variables set for it.
     pub env: &'static [(&'static str, &'static str)],
 }
 
-const fn cmd(line: &'static [&'static str]) -> Cmd {
+const fn cmd(line: &'static str) -> Cmd {
     Cmd { line, env: &[] }
 }
 
@@ -55,7 +56,7 @@ const fn minutes(minutes: u64) -> Duration {
 }
 
 /// The README's command that passes the tests.
-pub const TEST_COMMAND: &[&str] = &["cargo", "test", "--workspace"];
+pub const TEST_COMMAND: &str = "cargo test --workspace";
 
 /// Everything CI runs, cheap steps first.
 pub const STEPS: &[Step] = &[
@@ -64,7 +65,7 @@ pub const STEPS: &[Step] = &[
         why: "every file as rustfmt writes it",
         required: true,
         limit: minutes(1),
-        action: Action::Commands(&[cmd(&["cargo", "fmt", "--all", "--check"])]),
+        action: Action::Command(cmd("cargo fmt --all --check")),
     },
     check(
         Check::Layers,
@@ -78,77 +79,49 @@ pub const STEPS: &[Step] = &[
         why: "every lint of every target, warnings denied",
         required: true,
         limit: minutes(6),
-        action: Action::Commands(&[cmd(&[
-            "cargo",
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ])]),
+        action: Action::Command(cmd("cargo clippy --workspace --all-targets -- -D warnings")),
     },
     Step {
         name: "doc",
         why: "documentation with private items, warnings denied",
         required: true,
         limit: minutes(4),
-        action: Action::Commands(&[Cmd {
-            line: &[
-                "cargo",
-                "doc",
-                "--workspace",
-                "--no-deps",
-                "--document-private-items",
-            ],
+        action: Action::Command(Cmd {
+            line: "cargo doc --workspace --no-deps --document-private-items",
             env: &[("RUSTDOCFLAGS", "-D warnings")],
-        }]),
+        }),
     },
     Step {
         name: "test",
         why: "the README's test command",
         required: true,
         limit: minutes(12),
-        action: Action::Tests,
+        action: Action::Tests(cmd(TEST_COMMAND), Show::AsItComes),
     },
     Step {
         name: "loom",
         why: "the return ring under every interleaving of its threads",
         required: true,
         limit: minutes(5),
-        action: Action::Commands(&[Cmd {
-            line: &[
-                "cargo",
-                "test",
-                "--release",
-                "--package",
-                "devmem-netmem",
-                "--lib",
-                "loom",
-            ],
-            env: &[
-                ("RUSTFLAGS", "--cfg loom"),
-                ("CARGO_TARGET_DIR", "target/loom"),
-            ],
-        }]),
+        action: Action::Tests(
+            Cmd {
+                line: "cargo test --release --package devmem-netmem --lib loom",
+                env: &[
+                    ("RUSTFLAGS", "--cfg loom"),
+                    ("CARGO_TARGET_DIR", "target/loom"),
+                ],
+            },
+            Show::Failure,
+        ),
     },
     Step {
         name: "demo",
         why: "the README's main command, with less to transfer",
         required: true,
         limit: minutes(5),
-        action: Action::Commands(&[cmd(&[
-            "cargo",
-            "run",
-            "--release",
-            "--bin",
-            "devmem-tcp",
-            "--",
-            "demo",
-            "--bytes",
-            "512M",
-            "--json",
-        ])]),
+        action: Action::Command(cmd(
+            "cargo run --release --bin devmem-tcp -- demo --bytes 512M --json",
+        )),
     },
     Step {
         name: "deny",
@@ -200,18 +173,27 @@ pub fn out_of_time(step: &Step, left: Duration) -> Option<String> {
 
 /// Runs one step in the time left.
 pub fn run(step: &Step, left: Duration) -> Verdict {
-    let limit = step.limit.min(left);
+    let deadline = Instant::now() + step.limit.min(left);
     match &step.action {
         Action::Check(check) => source_check(*check),
-        Action::Tests => tests(limit),
-        Action::Commands(commands) => all(commands.iter().map(|command| {
-            let mut invocation = Invocation::new(step.name, command.line, limit);
-            invocation.env = command.env;
-            invocation
-        })),
-        Action::Deny => optional::deny(limit),
-        Action::Miri => optional::miri(limit),
-        Action::Fuzz => optional::fuzz(limit),
+        Action::Command(command) => command_step(command.at(step.name, deadline)),
+        Action::Tests(command, show) => {
+            let mut invocation = command.at(step.name, deadline);
+            invocation.show = *show;
+            tests(invocation)
+        }
+        Action::Deny => optional::deny(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+        Action::Miri => optional::miri(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+        Action::Fuzz => optional::fuzz(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+    }
+}
+
+impl Cmd {
+    /// Prepares the command for a step.
+    pub fn at(self, step: &str, deadline: Instant) -> Invocation {
+        let mut invocation = Invocation::new(step, self.line, deadline);
+        invocation.env = self.env;
+        invocation
     }
 }
 
@@ -230,28 +212,20 @@ fn source_check(check: Check) -> Verdict {
     }
 }
 
-/// Runs commands one after another until one fails.
-pub fn all(invocations: impl Iterator<Item = Invocation>) -> Verdict {
-    let mut note = String::new();
-    for invocation in invocations {
-        match invocation.run() {
-            Ended::Succeeded(output) => note = report::test_note(&output).unwrap_or(note),
-            Ended::Failed(how) => return Verdict::Failed(how),
-        }
+fn command_step(invocation: Invocation) -> Verdict {
+    match invocation.run() {
+        Ended::Succeeded(_) => Verdict::Passed(String::new()),
+        Ended::Failed(how) | Ended::TimedOut(how) => Verdict::Failed(how),
     }
-    Verdict::Passed(note)
 }
 
-fn tests(limit: Duration) -> Verdict {
-    let mut invocation = Invocation::new("test", TEST_COMMAND, limit);
-    invocation.show = Show::AsItComes;
-    let output = match invocation.run() {
-        Ended::Succeeded(output) => output,
-        Ended::Failed(how) => return Verdict::Failed(how),
-    };
-    match report::test_note(&output) {
-        Some(note) => Verdict::Passed(note),
-        None => Verdict::Failed("no test ran".to_owned()),
+fn tests(invocation: Invocation) -> Verdict {
+    match invocation.run() {
+        Ended::Succeeded(output) => report::test_note(&output).map_or_else(
+            || Verdict::Failed("no test ran".to_owned()),
+            Verdict::Passed,
+        ),
+        Ended::Failed(how) | Ended::TimedOut(how) => Verdict::Failed(how),
     }
 }
 
@@ -265,7 +239,7 @@ mod tests {
             why: "y",
             required,
             limit: minutes(1),
-            action: Action::Commands(&[]),
+            action: Action::Deny,
         }
     }
 
@@ -297,20 +271,32 @@ mod tests {
         assert_eq!(out_of_time(&step(true), Duration::ZERO), None);
     }
 
+    fn at_once(line: &str) -> Invocation {
+        Invocation::new("selftest-steps", line, Instant::now() + minutes(1))
+    }
+
     #[test]
-    fn a_failing_command_fails_its_step_and_ends_it() {
-        let commands = [
-            &["true"][..],
-            &["sh", "-c", "exit 3"][..],
-            &["sh", "-c", "exit 4"][..],
-        ];
-        let verdict = all(commands
-            .iter()
-            .map(|line| Invocation::new("selftest-fails", line, minutes(1))));
+    fn a_failing_command_fails_its_step() {
+        assert_eq!(
+            command_step(at_once("true")),
+            Verdict::Passed(String::new())
+        );
+        let verdict = command_step(at_once("ls /devmem-tcp-no-such-folder"));
         let Verdict::Failed(how) = verdict else {
             panic!("{verdict}")
         };
-        assert!(how.contains("status 3"), "{how}");
+        assert!(how.contains("status 2"), "{how}");
+    }
+
+    #[test]
+    fn tests_in_which_nothing_ran_fail() {
+        assert_eq!(
+            tests(at_once("true")),
+            Verdict::Failed("no test ran".to_owned())
+        );
+        let one = "echo test result: ok. 1 passed; 0 failed; 0 ignored;";
+        assert!(matches!(tests(at_once(one)), Verdict::Passed(_)));
+        assert!(matches!(tests(at_once("false")), Verdict::Failed(_)));
     }
 
     #[test]
@@ -318,7 +304,7 @@ mod tests {
         let workspace = Workspace::load().unwrap();
         let readme = &workspace.texts["README.md"];
         assert!(
-            readme.contains(&format!("\n{}\n", TEST_COMMAND.join(" "))),
+            readme.contains(&format!("\n{}\n", TEST_COMMAND)),
             "the test command"
         );
         assert!(

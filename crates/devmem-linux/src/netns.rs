@@ -2,9 +2,9 @@
 //! exists.
 
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -38,12 +38,12 @@ pub enum NetnsError {
         errno: Errno,
     },
     /// The user namespace was made but its identity could not be set.
-    #[error("write {path} of the new user namespace: {source}")]
+    #[error("write {path} of the new user namespace: {errno}")]
     Map {
         /// The file.
         path: &'static str,
         /// What write(2) said.
-        source: io::Error,
+        errno: Errno,
     },
     /// The namespace is not there or may not be opened.
     #[error("open network namespace {path}: {errno}")]
@@ -112,10 +112,8 @@ pub fn enter_new() -> Result<Isolation, NetnsError> {
                     errno,
                 },
             })?;
-            maps.write().map_err(|(path, errno)| NetnsError::Map {
-                path,
-                source: errno.into(),
-            })?;
+            maps.write()
+                .map_err(|(path, errno)| NetnsError::Map { path, errno })?;
             Isolation::UserAndNetwork
         }
     };
@@ -123,8 +121,16 @@ pub fn enter_new() -> Result<Isolation, NetnsError> {
     Ok(isolation)
 }
 
-/// The identity of the caller, to become root of a user namespace with. Made before a fork: writing it
-/// only makes system calls.
+/// Has `command` start in a fresh network namespace, with a user namespace around it where the caller has
+/// no right to one without. The caller stays where it is and may have any number of threads; `lo` is left
+/// down, for the program to set up. A refusal is what `spawn` returns.
+pub fn start_in_new(command: &mut Command) {
+    let maps = IdMaps::of_caller();
+    sys::child::before_exec(command, move || maps.enter());
+}
+
+/// The identity of the caller, to become root of a user namespace with. Made before a fork: its
+/// methods make system calls only (see `sys::child`).
 #[derive(Debug)]
 pub(crate) struct IdMaps {
     uid: u32,
@@ -143,9 +149,23 @@ impl IdMaps {
         }
     }
 
+    /// As [`enter_new`], less the loopback.
+    pub(crate) fn enter(&self) -> Result<(), Errno> {
+        match sys::namespace::unshare_network() {
+            Ok(()) => Ok(()),
+            Err(_) => self.enter_as_user(),
+        }
+    }
+
+    /// Enters a user namespace with a network namespace.
+    pub(crate) fn enter_as_user(&self) -> Result<(), Errno> {
+        sys::namespace::unshare_user_and_network()?;
+        self.write().map_err(|(_, errno)| errno)
+    }
+
     /// Writes the maps of the calling process's user namespace. setgroups must be denied before an
     /// unprivileged gid_map is taken (user_namespaces(7)).
-    pub(crate) fn write(&self) -> Result<(), (&'static str, Errno)> {
+    fn write(&self) -> Result<(), (&'static str, Errno)> {
         let files = [
             (c"/proc/self/setgroups", "/proc/self/setgroups", "deny"),
             (

@@ -102,13 +102,13 @@ pub fn tun() -> Verdict {
 /// Tries to enter a network namespace, in a child process.
 pub fn network_namespace() -> Verdict {
     let maps = IdMaps::of_caller();
-    namespace_verdict(sys::trial::in_child(|| enter(&maps)))
+    namespace_verdict(sys::child::in_child(|| maps.enter()))
 }
 
 /// Tries to enter a user namespace with a network namespace, in a child process.
 pub fn user_namespace() -> Verdict {
     let maps = IdMaps::of_caller();
-    namespace_verdict(sys::trial::in_child(|| enter_as_user(&maps)))
+    namespace_verdict(sys::child::in_child(|| maps.enter_as_user()))
 }
 
 /// Tries to make a TAP in a fresh network namespace, in a child process.
@@ -122,8 +122,8 @@ pub fn tap_in_namespace() -> Verdict {
         return namespace;
     }
     let maps = IdMaps::of_caller();
-    let tried = sys::trial::in_child(|| {
-        enter(&maps)?;
+    let tried = sys::child::in_child(|| {
+        maps.enter()?;
         // Opened inside: a TUN file belongs to the namespace of its opener.
         let fd = rustix::fs::open(
             crate::tap::TUN_PATH,
@@ -156,19 +156,6 @@ pub fn huge_memfd() -> Verdict {
         ),
         Err(errno) => Verdict::missing(format!("no hugetlb memfd on this kernel: {errno}"), None),
     }
-}
-
-/// As [`netns::enter_new`], less the loopback: system calls only.
-fn enter(maps: &IdMaps) -> Result<(), Errno> {
-    match sys::namespace::unshare_network() {
-        Ok(()) => Ok(()),
-        Err(_) => enter_as_user(maps),
-    }
-}
-
-fn enter_as_user(maps: &IdMaps) -> Result<(), Errno> {
-    sys::namespace::unshare_user_and_network()?;
-    maps.write().map_err(|(_, errno)| errno)
 }
 
 fn namespace_verdict(tried: Result<(), Errno>) -> Verdict {
@@ -216,9 +203,9 @@ mod tests {
     #[test]
     fn a_trial_returns_the_errno_of_its_child() {
         assert_eq!(
-            sys::trial::in_child(|| Err(Errno::NOSPC)),
+            sys::child::in_child(|| Err(Errno::NOSPC)),
             Err(Errno::NOSPC)
         );
-        assert_eq!(sys::trial::in_child(|| Ok(())), Ok(()));
+        assert_eq!(sys::child::in_child(|| Ok(())), Ok(()));
     }
 }

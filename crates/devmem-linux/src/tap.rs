@@ -302,7 +302,7 @@ pub(crate) fn open_tun() -> Result<OwnedFd, TapError> {
     })
 }
 
-/// Attaches `fd` as a plain TAP named by the kernel. Makes system calls only: see `sys::trial`.
+/// Attaches `fd` as a plain TAP named by the kernel. Makes system calls only: see `sys::child`.
 pub(crate) fn attach_any(fd: &OwnedFd) -> Result<(), Errno> {
     tun::set_iff(fd.as_fd(), b"dm%d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR).map(|_| ())
 }

@@ -1,9 +1,11 @@
-// UNSAFETY: fork(2). A trial of namespaces changes the process that makes it, for good, so it is
-// made in a child which then vanishes.
+// UNSAFETY: fork(2), and what runs between fork and exec. Entering a user namespace changes the process
+// that does it, for good, and needs one with a single thread: a fresh child is both.
 
-//! Runs a short trial in a forked child.
+//! Runs a few system calls in a forked child: as a trial, or before a program starts.
 
 use std::ffi::c_int;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -15,7 +17,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 /// child was forked, so an allocation (or a panic) there could wait for ever. Everything it needs is
 /// made before the call.
 pub(crate) fn in_child(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-    // SAFETY: the child runs `body`, which keeps to system calls (see above; the two callers in
+    // SAFETY: the child runs `body`, which keeps to system calls (see above; the callers in
     // probe.rs are written so), and then leaves by _exit: it runs no destructor or exit handler.
     let pid = unsafe { libc::fork() };
     match pid {
@@ -29,6 +31,18 @@ pub(crate) fn in_child(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), E
         }
         child => wait_for(child),
     }
+}
+
+/// Has `body` run in the child of `command` before its program starts. The rule of [`in_child`] holds
+/// for it too.
+pub(crate) fn before_exec(
+    command: &mut Command,
+    body: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
+) {
+    let hook = move || body().map_err(std::io::Error::from);
+    // SAFETY: the hook runs between fork and exec and makes system calls only (its caller in netns.rs
+    // is written so); an error is a bare errno, which std sends to the parent without allocating.
+    unsafe { command.pre_exec(hook) };
 }
 
 fn exit_now(code: c_int) -> ! {

@@ -148,6 +148,10 @@ fn check_package(package: &Package) -> Vec<Finding> {
             ));
             continue;
         };
+        if edge.dev && edge.to == package.folder {
+            // Its own test utilities, switched on for its tests.
+            continue;
+        }
         let dev_only = DEV_ONLY.contains(&to);
         if dev_only && !edge.dev {
             findings.push(Finding::new(
@@ -287,6 +291,13 @@ mod tests {
             whats(&findings),
             ["may not depend on stack: see xtask/src/layers.rs"]
         );
+    }
+
+    #[test]
+    fn a_crate_may_give_itself_features_for_its_tests_only() {
+        let own = |dev| package("crates/tcp", &[("crates/tcp", dev)]);
+        assert_eq!(check_package(&own(true)), []);
+        assert!(!check_package(&own(false)).is_empty());
     }
 
     #[test]

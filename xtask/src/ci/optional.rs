@@ -76,7 +76,7 @@ pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
         let reason = "needs a nightly toolchain and cargo-fuzz".to_owned();
         return Err(Verdict::Skipped(reason));
     }
-    let fetch = "cargo +nightly fetch --locked --manifest-path fuzz/Cargo.toml";
+    let fetch = "cargo +nightly fetch --manifest-path fuzz/Cargo.toml";
     let fetched = Invocation::new("fuzz", fetch, deadline).run_quietly();
     if let Ended::Failed(how) | Ended::TimedOut(how) = fetched {
         let reason = format!("cannot fetch what the fuzz targets need: {how}");
@@ -87,10 +87,13 @@ pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
     let targets = runner::output("cargo +nightly fuzz list").map_err(failed)?;
     let targets: Vec<&str> = targets.split_whitespace().collect();
     for target in &targets {
-        let arguments = format!("-max_total_time={FUZZ_SECONDS} -timeout=10");
-        let ended = run(&format!("cargo +nightly fuzz run {target} -- {arguments}"));
+        let (corpus, kept) = (corpus(target)?, format!("fuzz/regressions/{target}"));
+        let limits = format!("-max_total_time={FUZZ_SECONDS} -timeout=10");
+        let ended = run(&format!(
+            "cargo +nightly fuzz run {target} {corpus} {kept} -- {limits}"
+        ));
         if let Ended::Failed(how) = &ended {
-            let keep = format!("keep the input as fuzz/regressions/{target}/NAME");
+            let keep = format!("keep the input as {kept}/NAME");
             return Err(Verdict::Failed(format!("{target}: {how}; {keep}")));
         }
         done(ended)?;
@@ -99,6 +102,14 @@ pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
         0 => Err(Verdict::Failed("no fuzz target".to_owned())),
         count => Ok(format!("{count} targets, {FUZZ_SECONDS} s each")),
     }
+}
+
+/// Makes the folder for what a target finds interesting, and returns its path.
+fn corpus(target: &str) -> Result<String, Verdict> {
+    let path = format!("fuzz/corpus/{target}");
+    let made = std::fs::create_dir_all(runner::in_root(&path));
+    made.map_err(|error| Verdict::Failed(format!("{path}: {error}")))?;
+    Ok(path)
 }
 
 /// Returns the output of a command that succeeded, or its step's verdict. A step that is not required has no

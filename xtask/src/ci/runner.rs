@@ -128,15 +128,20 @@ impl Invocation {
 
     /// Appends to the step's log.
     fn keep(&self, output: &str, errors: &str) -> Result<PathBuf> {
-        fs::create_dir_all(Path::new(ROOT).join(LOG_FOLDER))?;
+        fs::create_dir_all(in_root(LOG_FOLDER))?;
         let path = Path::new(LOG_FOLDER).join(format!("{}.log", self.step));
         let mut log = fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .open(Path::new(ROOT).join(&path))?;
+            .open(in_root(&path))?;
         write!(log, "$ {}\n{output}{errors}", self.line.join(" "))?;
         Ok(path)
     }
+}
+
+/// Returns a path from the workspace's root as one that can be opened from anywhere.
+pub fn in_root(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(ROOT).join(path)
 }
 
 fn words(line: &str) -> Vec<String> {

@@ -26,8 +26,8 @@ pub struct Step {
 pub enum Action {
     /// A check of this program.
     Check(Check),
-    /// A command that must succeed.
-    Command(Cmd),
+    /// Commands, each of which must succeed.
+    Commands(&'static [Cmd]),
     /// A command that must succeed and in which tests must have run.
     Tests(Cmd, Show),
     /// Every fuzz target for a short time.
@@ -65,7 +65,10 @@ pub const STEPS: &[Step] = &[
         why: "every file as rustfmt writes it",
         required: true,
         limit: minutes(1),
-        action: Action::Command(cmd("cargo fmt --all --check")),
+        action: Action::Commands(&[
+            cmd("cargo fmt --all --check"),
+            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check"),
+        ]),
     },
     check(
         Check::Layers,
@@ -79,17 +82,17 @@ pub const STEPS: &[Step] = &[
         why: "every lint of every target, warnings denied",
         required: true,
         limit: minutes(6),
-        action: Action::Command(cmd("cargo clippy --workspace --all-targets -- -D warnings")),
+        action: Action::Commands(&[cmd("cargo clippy --workspace --all-targets -- -D warnings")]),
     },
     Step {
         name: "doc",
         why: "documentation with private items, warnings denied",
         required: true,
         limit: minutes(4),
-        action: Action::Command(Cmd {
+        action: Action::Commands(&[Cmd {
             line: "cargo doc --workspace --no-deps --document-private-items",
             env: &[("RUSTDOCFLAGS", "-D warnings")],
-        }),
+        }]),
     },
     Step {
         name: "test",
@@ -119,9 +122,9 @@ pub const STEPS: &[Step] = &[
         why: "the README's main command, with less to transfer",
         required: true,
         limit: minutes(5),
-        action: Action::Command(cmd(
+        action: Action::Commands(&[cmd(
             "cargo run --release --bin devmem-tcp -- demo --bytes 512M --json",
-        )),
+        )]),
     },
     Step {
         name: "deny",
@@ -176,7 +179,9 @@ pub fn run(step: &Step, left: Duration) -> Verdict {
     let deadline = Instant::now() + step.limit.min(left);
     match &step.action {
         Action::Check(check) => source_check(*check),
-        Action::Command(command) => command_step(command.at(step.name, deadline)),
+        Action::Commands(commands) => all(commands
+            .iter()
+            .map(|command| command.at(step.name, deadline))),
         Action::Tests(command, show) => {
             let mut invocation = command.at(step.name, deadline);
             invocation.show = *show;
@@ -212,11 +217,14 @@ fn source_check(check: Check) -> Verdict {
     }
 }
 
-fn command_step(invocation: Invocation) -> Verdict {
-    match invocation.run() {
-        Ended::Succeeded(_) => Verdict::Passed(String::new()),
-        Ended::Failed(how) | Ended::TimedOut(how) => Verdict::Failed(how),
+/// Runs commands one after another until one fails.
+fn all(invocations: impl Iterator<Item = Invocation>) -> Verdict {
+    for invocation in invocations {
+        if let Ended::Failed(how) | Ended::TimedOut(how) = invocation.run() {
+            return Verdict::Failed(how);
+        }
     }
+    Verdict::Passed(String::new())
 }
 
 fn tests(invocation: Invocation) -> Verdict {
@@ -276,16 +284,17 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_command_fails_its_step() {
-        assert_eq!(
-            command_step(at_once("true")),
-            Verdict::Passed(String::new())
-        );
-        let verdict = command_step(at_once("ls /devmem-tcp-no-such-folder"));
+    fn a_failing_command_fails_its_step_and_ends_it() {
+        let lines = ["true", "ls /devmem-tcp-no-such-folder", "false"];
+        let verdict = all(lines.into_iter().map(at_once));
         let Verdict::Failed(how) = verdict else {
             panic!("{verdict}")
         };
         assert!(how.contains("status 2"), "{how}");
+        assert_eq!(
+            all(["true"].into_iter().map(at_once)),
+            Verdict::Passed(String::new())
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
+use crate::netlink::attr::append;
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 
 /// Message types (linux include/uapi/linux/rtnetlink.h).
@@ -23,7 +24,12 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+/// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
+const VETH_INFO_PEER: u16 = 1;
 /// Address attributes and flags (linux include/uapi/linux/if_addr.h).
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -79,6 +85,28 @@ impl Interface {
             name: name.to_owned(),
             index,
         })
+    }
+
+    /// Makes two interfaces joined by a cable (veth), both in the calling thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if one of the names is taken, `EOPNOTSUPP` where the kernel has no veth, `EPERM` without
+    /// CAP_NET_ADMIN.
+    pub fn create_veth_pair(name: &str, peer: &str) -> Result<(Self, Self), NetlinkError> {
+        let mut peer_info = link_body(0, 0, 0).to_vec();
+        append(&mut peer_info, IFLA_IFNAME, &with_nul(peer));
+        let mut data = Vec::new();
+        append(&mut data, VETH_INFO_PEER, &peer_info);
+        let mut info = Vec::new();
+        append(&mut info, IFLA_INFO_KIND, b"veth");
+        append(&mut info, IFLA_INFO_DATA, &data);
+        let request = Request::new(RTM_NEWLINK, F_CREATE_EXCL, &link_body(0, 0, 0))
+            .attribute(IFLA_IFNAME, &with_nul(name))
+            .attribute(IFLA_LINKINFO, &info);
+        let what = format!("make veth pair {name} and {peer}");
+        NetlinkSocket::route()?.request(&what, request, |_| {})?;
+        Ok((Self::by_name(name)?, Self::by_name(peer)?))
     }
 
     /// Returns the name it was found by.

@@ -162,3 +162,31 @@ fn a_tap_can_be_made_in_another_namespace_or_moved_there() {
         },
     );
 }
+
+#[test]
+fn a_veth_pair_carries_tcp_between_two_namespaces() {
+    in_netns("a_veth_pair_carries_tcp_between_two_namespaces", || {
+        let (mut here, there) = Interface::create_veth_pair("left", "right").unwrap();
+        let again = Interface::create_veth_pair("left", "other").unwrap_err();
+        assert_eq!(again.errno, rustix::io::Errno::EXIST);
+        here.add_address(ip("10.77.0.1"), 24).unwrap();
+        here.set_up().unwrap();
+        let listener = TcpListener::bind("10.77.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut child = std::process::Command::new("sleep");
+        child.arg("60");
+        devmem_linux::netns::start_in_new(&mut child);
+        let mut child = child.spawn().unwrap();
+        let namespace = NetNs::open(&format!("pid:{}", child.id())).unwrap();
+        there.move_to(namespace.as_fd()).unwrap();
+        let connected = namespace.run(|| {
+            let mut there = Interface::by_name("right").unwrap();
+            there.add_address(ip("10.77.0.2"), 24).unwrap();
+            there.set_up().unwrap();
+            std::net::TcpStream::connect(to).is_ok()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(connected.unwrap());
+    });
+}

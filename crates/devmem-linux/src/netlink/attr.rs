@@ -69,17 +69,27 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
+/// Appends one attribute to a message, or to the value of an attribute around it.
+///
+/// # Panics
+///
+/// If the value is longer than an attribute can be (65,531 bytes).
+pub(crate) fn append(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let len = u16::try_from(HEADER_LEN + value.len())
+        .expect("callers pass names, addresses and numbers, a few bytes each");
+    out.extend_from_slice(&len.to_ne_bytes());
+    out.extend_from_slice(&kind.to_ne_bytes());
+    out.extend_from_slice(value);
+    out.resize(align(out.len()), 0);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        let len = u16::try_from(HEADER_LEN + value.len()).unwrap();
-        out.extend_from_slice(&len.to_ne_bytes());
-        out.extend_from_slice(&kind.to_ne_bytes());
-        out.extend_from_slice(value);
-        out.resize(align(out.len()), 0);
+        append(&mut out, kind, value);
         out
     }
 

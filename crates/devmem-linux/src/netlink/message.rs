@@ -46,12 +46,7 @@ impl Request {
     /// If the value is longer than an attribute can be (65,531 bytes).
     #[must_use]
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        let len = u16::try_from(attr::HEADER_LEN + value.len())
-            .expect("callers pass names, addresses and numbers, a few bytes each");
-        self.bytes.extend_from_slice(&len.to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        self.bytes.extend_from_slice(value);
-        self.bytes.resize(align(self.bytes.len()), 0);
+        attr::append(&mut self.bytes, kind, value);
         self
     }
 

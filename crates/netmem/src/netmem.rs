@@ -296,7 +296,8 @@ impl Frag {
             return Err(Unreadable);
         }
         region.copy_out(
-            self.span(offset..offset.saturating_add(out.len())).offset,
+            self.bytes_at(offset..offset.saturating_add(out.len()))
+                .offset,
             out,
         );
         Ok(())

@@ -9,6 +9,7 @@ mod netmem;
 mod page_kind;
 mod page_pool;
 mod payload;
+pub mod pool_bench;
 mod pool_stats;
 mod provider;
 mod region;

@@ -150,6 +150,7 @@ fn the_payload_need_not_be_in_the_head() {
 #[test]
 fn a_head_that_is_too_short_asks_for_more_until_it_has_enough() {
     let frames = [
+        tcp4(0),
         tcp4(1),
         tcp_frame(IpRepr::v4(SRC4, DST4), Some(1), 1),
         tcp_frame(IpRepr::v6(SRC6, DST6), None, 1),

@@ -1,61 +1,96 @@
 //! The one clock type of the workspace.
 
-use core::ops::{Add, Sub};
-use core::time::Duration;
+use std::ops::{Add, Sub};
+use std::time::Duration;
 
-/// A point in time: nanoseconds since an origin that only the owner of the clock knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// A point on a monotonic clock, in nanoseconds since an origin nobody but the clock knows.
+///
+/// Time enters every layer as an argument, so a simulation runs hours in seconds and a test never
+/// sleeps. Arithmetic saturates: [`u64::MAX`] ns is 584 years, far enough to mean "never".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin.
-    pub const ZERO: Instant = Instant(0);
+    /// The clock's origin.
+    pub const ZERO: Self = Self(0);
 
     /// Returns the instant `nanos` nanoseconds after the origin.
-    #[must_use]
-    pub const fn from_nanos(nanos: u64) -> Instant {
-        Instant(nanos)
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
     }
 
-    /// Returns the instant `millis` milliseconds after the origin.
-    #[must_use]
-    pub const fn from_millis(millis: u64) -> Instant {
-        Instant(millis.saturating_mul(1_000_000))
+    /// Returns the instant `millis` milliseconds after the origin (saturating).
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
     }
 
     /// Returns the nanoseconds since the origin.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the time since `earlier`, or zero if that is later.
-    #[must_use]
-    pub const fn saturating_since(self, earlier: Instant) -> Duration {
+    /// Returns the whole milliseconds since the origin.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// Returns how long after `earlier` this is, zero if it is not after.
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the instant `duration` later, if it can be told.
-    #[must_use]
-    pub fn checked_add(self, duration: Duration) -> Option<Instant> {
-        let nanos = u64::try_from(duration.as_nanos()).ok()?;
-        self.0.checked_add(nanos).map(Instant)
+    /// Returns this instant moved by `by`, or `None` past the end of the clock.
+    pub fn checked_add(self, by: Duration) -> Option<Self> {
+        let by = u64::try_from(by.as_nanos()).ok()?;
+        self.0.checked_add(by).map(Self)
     }
 }
 
+/// Saturates at the end of the clock.
 impl Add<Duration> for Instant {
-    type Output = Instant;
+    type Output = Self;
 
-    fn add(self, duration: Duration) -> Instant {
-        self.checked_add(duration).unwrap_or(Instant(u64::MAX))
+    fn add(self, by: Duration) -> Self {
+        self.checked_add(by).unwrap_or(Self(u64::MAX))
     }
 }
 
+/// Saturates at [`Instant::ZERO`].
 impl Sub<Duration> for Instant {
-    type Output = Instant;
+    type Output = Self;
 
-    fn sub(self, duration: Duration) -> Instant {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Instant(self.0.saturating_sub(nanos))
+    fn sub(self, by: Duration) -> Self {
+        Self(u64::try_from(by.as_nanos()).map_or(0, |by| self.0.saturating_sub(by)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends() {
+        let late = Instant::from_nanos(u64::MAX - 1);
+        assert_eq!(
+            late + Duration::from_nanos(1),
+            Instant::from_nanos(u64::MAX)
+        );
+        assert_eq!(late + Duration::from_secs(9), Instant::from_nanos(u64::MAX));
+        assert_eq!(late + Duration::MAX, Instant::from_nanos(u64::MAX));
+        assert_eq!(late.checked_add(Duration::from_nanos(2)), None);
+        assert_eq!(Instant::from_millis(1) - Duration::MAX, Instant::ZERO);
+        assert_eq!(
+            Instant::from_millis(3) - Duration::from_millis(1),
+            Instant::from_millis(2)
+        );
+        assert_eq!(Instant::from_millis(u64::MAX).as_nanos(), u64::MAX);
+    }
+
+    #[test]
+    fn since_never_goes_below_zero() {
+        let (a, b) = (Instant::from_millis(5), Instant::from_millis(7));
+        assert_eq!(b.saturating_since(a), Duration::from_millis(2));
+        assert_eq!(a.saturating_since(b), Duration::ZERO);
+        assert_eq!(b.as_millis(), 7);
     }
 }

@@ -3,10 +3,16 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod congestion;
 mod error;
 mod info;
 mod options;
+mod pacing;
+mod rack;
+mod rtt;
+mod scoreboard;
 mod segment;
+mod send_queue;
 mod sender;
 mod seqnum;
 mod state;

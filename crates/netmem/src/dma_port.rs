@@ -100,6 +100,27 @@ impl DmaPort {
         to.region.copy_from(to.offset, frag.whole_span());
     }
 
+    /// Copies from the start of `span` to all of `out`.
+    pub fn copy_out_span(&self, span: &BufSpan<'_>, out: &mut [u8]) {
+        let inside = BufSpan {
+            len: span.len.min(u32::try_from(out.len()).unwrap_or(u32::MAX)),
+            ..*span
+        };
+        let from = inside.span();
+        from.region.copy_out(from.offset, &mut out[..from.len]);
+    }
+
+    /// Copies all of `span` to `offset` of `netmem`, device to device. The two may overlap.
+    pub fn copy_span(&self, span: &BufSpan<'_>, netmem: &Netmem, offset: u32) {
+        let to = netmem.span(offset, span.len as usize);
+        to.region.copy_from(to.offset, span.span());
+    }
+
+    /// Returns what [`DmaPort::checksum`] does, of all bytes of `span`.
+    pub fn checksum_span(&self, span: &BufSpan<'_>) -> u16 {
+        checksum::of_span(span.span())
+    }
+
     /// Returns the ones' complement sum of all bytes of `frag`, folded and not complemented
     /// (RFC 1071): what a checksum that began before it goes on with. The first byte is the high half
     /// of a word, an odd last byte is followed by 0.

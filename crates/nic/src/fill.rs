@@ -55,7 +55,7 @@ impl Piece<'_> {
     pub(crate) fn copy_to(&self, out: &mut [u8], port: &DmaPort) {
         match self {
             Piece::Host(bytes) => out.copy_from_slice(bytes),
-            Piece::Span(span) => port.copy_out_span(span, out),
+            Piece::Span(span) => port.copy_out(*span, 0, out),
         }
     }
 }
@@ -261,7 +261,7 @@ impl Fill {
                         offset: span.offset + done as u32,
                         len: len as u32,
                     };
-                    self.port.copy_span(&from, target, offset as u32);
+                    self.port.copy(from, target, offset as u32);
                 }
             }
             done += len;

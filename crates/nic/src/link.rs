@@ -142,7 +142,7 @@ impl Posted<'_> {
             let at = out.len();
             let len = (span.len as usize).min(frame_len.saturating_sub(at));
             out.resize(at + len, 0);
-            self.port.copy_out_span(span, &mut out[at..]);
+            self.port.copy_out(*span, 0, &mut out[at..]);
         }
         let rest = frame_len.saturating_sub(out.len()).min(self.spill.len());
         out.extend_from_slice(&self.spill[..rest]);

@@ -1,7 +1,6 @@
 //! One receive queue: its memory, what is posted of it, what it counts.
 
-use devmem_uapi::DmabufId;
-use netmem::{FragList, PoolId, PoolStats};
+use netmem::{DmabufId, FragList, PoolId, PoolStats};
 use steer::RxQueueId;
 
 use crate::fill::{Fill, MAX_PAYLOAD, Piece, Spans};

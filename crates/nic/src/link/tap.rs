@@ -107,10 +107,9 @@ impl TapLink {
         let vnet_len = self.options.vnet_header.bytes();
         let predicted = posted.predicted_header;
         let head = posted.head.with_vnet(vnet_len, predicted);
-        let read =
-            posted
-                .port
-                .readv_spill(self.fds[queue].as_fd(), head, posted.spans, posted.spill)?;
+        let read = posted
+            .port
+            .readv(self.fds[queue].as_fd(), head, posted.spans, posted.spill)?;
         if read == 0 {
             // A device has no end of file: whoever held the other end is gone.
             return Err(Errno::NETDOWN.into());

@@ -1,1 +1,48 @@
 //! Bytes to checked headers and back: Ethernet, ARP, IPv4, IPv6, ICMP, TCP; checksums.
+//!
+//! Key types: [`RxHeaders`] (one received frame, every length and checksum of its headers judged
+//! once), [`TcpOptions`] (what both ends of a connection say beside the fixed header) and
+//! [`Checksum`] (an Internet checksum that can be fed in pieces, some of them summed elsewhere).
+//! [`Instant`] lives here too, because every crate above needs the same clock type.
+//!
+//! In the walk of a received segment this crate is step 2, `RxHeaders::parse(header_buf)`; in the
+//! walk of a send it is step 6, [`emit_tcp_frame_headers`].
+//!
+//! Nothing here allocates, reads a clock, keeps state or decides policy. TCP payload is never
+//! looked at: a TCP checksum is verified by whoever may read the payload, with
+//! [`Checksum::add_partial`].
+
+#![forbid(unsafe_code)]
+
+mod arp;
+mod checksum;
+mod emit;
+mod ethernet;
+mod icmp;
+mod ipv4;
+mod ipv6;
+pub mod protocol;
+mod rx_headers;
+mod tcp;
+mod tcp_options;
+mod time;
+mod udp;
+
+pub use arp::{ARP_LEN, ArpOperation, ArpPacket};
+pub use checksum::{Checksum, checksum};
+pub use emit::{
+    IpRepr, TxChecksum, emit_arp_frame, emit_frame_headers, emit_tcp_frame_headers, fill_checksum,
+    tcp_tx_checksum,
+};
+pub use ethernet::{EtherType, EthernetHeader, MacAddr, MacAddrParseError};
+pub use icmp::{
+    Echo, EchoKind, IcmpError, Icmpv4, Icmpv6, NeighborAdvertisement, NeighborSolicitation, Quoted,
+    solicited_node,
+};
+pub use ipv4::Ipv4Header;
+pub use ipv6::{Ipv6Header, MAX_EXTENSION_HEADERS, MAX_EXTENSION_LEN};
+pub use rx_headers::{FourTuple, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport};
+pub use tcp::{TcpFlags, TcpHeader};
+pub use tcp_options::{MAX_WINDOW_SCALE, SackBlocks, TcpOptions, TcpOptionsError, Timestamps};
+pub use time::Instant;
+pub use udp::UdpHeader;

@@ -1,0 +1,232 @@
+//! Headers of frames we send, put together.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::{
+    ARP_LEN, ArpPacket, Checksum, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, protocol,
+};
+
+/// Hop limit and TTL of what we send (IANA "IP Time To Live", RFC 1700).
+const DEFAULT_TTL: u8 = 64;
+
+/// The fields of an IP header that a sender chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpRepr {
+    /// IPv4, never fragmented by us.
+    V4 {
+        /// Source.
+        src: Ipv4Addr,
+        /// Destination.
+        dst: Ipv4Addr,
+        /// Time to live.
+        ttl: u8,
+        /// Differentiated services and ECN.
+        dscp_ecn: u8,
+        /// Identification (for the first packet of a super-packet; the NIC counts on).
+        ident: u16,
+        /// Routers must not fragment (path MTU discovery, RFC 1191).
+        dont_fragment: bool,
+    },
+    /// IPv6.
+    V6 {
+        /// Source.
+        src: Ipv6Addr,
+        /// Destination.
+        dst: Ipv6Addr,
+        /// Hop limit.
+        hop_limit: u8,
+        /// Differentiated services and ECN.
+        traffic_class: u8,
+        /// Flow label, 20 bits.
+        flow_label: u32,
+    },
+}
+
+impl IpRepr {
+    /// Returns a header with TTL 64 that forbids fragmentation, `None` if the families differ.
+    pub const fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::v4(src, dst)),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::v6(src, dst)),
+            _ => None,
+        }
+    }
+
+    /// Returns an IPv4 header with TTL 64 that forbids fragmentation.
+    pub const fn v4(src: Ipv4Addr, dst: Ipv4Addr) -> Self {
+        // An atomic packet may have any identification (RFC 6864 4.1).
+        Self::V4 {
+            src,
+            dst,
+            ttl: DEFAULT_TTL,
+            dscp_ecn: 0,
+            ident: 0,
+            dont_fragment: true,
+        }
+    }
+
+    /// Returns an IPv6 header with hop limit 64.
+    pub const fn v6(src: Ipv6Addr, dst: Ipv6Addr) -> Self {
+        Self::V6 {
+            src,
+            dst,
+            hop_limit: DEFAULT_TTL,
+            traffic_class: 0,
+            flow_label: 0,
+        }
+    }
+
+    /// Returns the bytes this header takes on the wire.
+    pub const fn header_len(&self) -> usize {
+        match self {
+            Self::V4 { .. } => Ipv4Header::LEN,
+            Self::V6 { .. } => Ipv6Header::LEN,
+        }
+    }
+
+    /// Returns the sum of the pseudo-header for `len` bytes of transport header and payload.
+    pub fn pseudo_header(&self, protocol: u8, len: u32) -> Checksum {
+        match *self {
+            Self::V4 { src, dst, .. } => Checksum::pseudo_v4(src, dst, protocol, len),
+            Self::V6 { src, dst, .. } => Checksum::pseudo_v6(src, dst, protocol, len),
+        }
+    }
+
+    /// Writes the header of a packet with `len` bytes of transport header and payload to the start
+    /// of `out`, returns its length.
+    ///
+    /// # Panics
+    /// If `out` is too short, or the packet longer than its length field can say.
+    pub fn emit(&self, protocol: u8, len: usize, out: &mut [u8]) -> usize {
+        match *self {
+            Self::V4 {
+                src,
+                dst,
+                ttl,
+                dscp_ecn,
+                ident,
+                dont_fragment,
+            } => Ipv4Header {
+                src,
+                dst,
+                protocol,
+                ttl,
+                dscp_ecn,
+                ident,
+                dont_fragment,
+                more_fragments: false,
+                fragment_offset: 0,
+                header_len: Ipv4Header::LEN,
+                total_len: length_field(Ipv4Header::LEN + len),
+            }
+            .emit(out),
+            Self::V6 {
+                src,
+                dst,
+                hop_limit,
+                traffic_class,
+                flow_label,
+            } => Ipv6Header {
+                src,
+                dst,
+                next_header: protocol,
+                hop_limit,
+                traffic_class,
+                flow_label,
+                payload_len: length_field(len),
+            }
+            .emit(out),
+        }
+    }
+}
+
+fn length_field(len: usize) -> u16 {
+    u16::try_from(len).expect("the sender cuts packets, super-packets too, below 64 KiB")
+}
+
+/// Where a NIC that finishes checksums starts to sum and where it stores the result, from the
+/// start of the frame and of the summed bytes (as in a virtio-net header, VIRTIO 1.2 5.1.6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxChecksum {
+    /// First byte of the frame to sum: the transport header.
+    pub start: u16,
+    /// Offset of the checksum field from `start`.
+    pub offset: u16,
+}
+
+/// Returns where the NIC finishes the checksum of a frame with these headers before TCP's.
+pub const fn tcp_tx_checksum(ethernet: &EthernetHeader, ip: &IpRepr) -> TxChecksum {
+    TxChecksum {
+        // At most 18 + 40.
+        start: (ethernet.header_len() + ip.header_len()) as u16,
+        offset: TcpHeader::CHECKSUM_OFFSET as u16,
+    }
+}
+
+/// Writes Ethernet and IP header of a frame with `len` bytes of transport header and payload to
+/// the start of `out`, returns their length.
+///
+/// # Panics
+/// As [`IpRepr::emit`].
+pub fn emit_frame_headers(
+    ethernet: &EthernetHeader,
+    ip: &IpRepr,
+    protocol: u8,
+    len: usize,
+    out: &mut [u8],
+) -> usize {
+    let at = ethernet.emit(out);
+    at + ip.emit(protocol, len, &mut out[at..])
+}
+
+/// Writes all headers of a TCP frame with `payload_len` bytes of payload to the start of `out`,
+/// returns their length.
+///
+/// The TCP checksum field is left holding the folded sum of the pseudo-header, for the NIC to
+/// finish as [`tcp_tx_checksum`] says (Linux: CHECKSUM_PARTIAL), or for [`fill_checksum`].
+///
+/// # Panics
+/// If `out` is shorter than the headers, or the packet longer than 65,535 bytes.
+pub fn emit_tcp_frame_headers(
+    ethernet: &EthernetHeader,
+    ip: &IpRepr,
+    tcp: &TcpHeader,
+    payload_len: usize,
+    out: &mut [u8],
+) -> usize {
+    let len = tcp.emit_len() + payload_len;
+    let at = emit_frame_headers(ethernet, ip, protocol::TCP, len, out);
+    let end = at + tcp.emit(&mut out[at..]);
+    let pseudo = ip.pseudo_header(protocol::TCP, u32::from(length_field(len)));
+    let field = at + TcpHeader::CHECKSUM_OFFSET;
+    out[field..field + 2].copy_from_slice(&pseudo.partial().to_be_bytes());
+    end
+}
+
+/// Does what a NIC does with `what`: sums `head` from `start`, adds the sum of the payload that
+/// follows `head`, and stores the checksum. The field holds the pseudo-header's sum before.
+///
+/// `payload` is the payload's [`Checksum::partial`]. A result of 0 is stored as such: the
+/// exception that UDP makes is not ours to know.
+///
+/// # Panics
+/// If `what` lies outside `head`.
+pub fn fill_checksum(head: &mut [u8], payload: u16, what: TxChecksum) {
+    let start = usize::from(what.start);
+    let field = start + usize::from(what.offset);
+    let mut sum = Checksum::new();
+    sum.add_bytes(&head[start..]);
+    sum.add_partial(payload, (head.len() - start) % 2 != 0);
+    head[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// Writes a whole ARP frame to the start of `out`, returns its length (without padding).
+///
+/// # Panics
+/// If `out` is shorter than the frame.
+pub fn emit_arp_frame(ethernet: &EthernetHeader, arp: &ArpPacket, out: &mut [u8]) -> usize {
+    let at = ethernet.emit(out);
+    let end = at + arp.emit(&mut out[at..]);
+    debug_assert_eq!(end, at + ARP_LEN);
+    end
+}

@@ -1,0 +1,186 @@
+//! Ethernet II with at most one 802.1Q tag.
+
+use std::fmt;
+use std::str::FromStr;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ParseError;
+
+/// A 48-bit hardware address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// All ones: every station on the link.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// True if the group bit is set (broadcast included).
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// True if every bit is set.
+    pub fn is_broadcast(self) -> bool {
+        self == Self::BROADCAST
+    }
+
+    /// Returns the address that an IPv6 multicast group maps to (RFC 2464 7).
+    pub const fn for_ipv6_multicast(group: std::net::Ipv6Addr) -> Self {
+        let octets = group.octets();
+        Self([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]])
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not six two-digit hexadecimal numbers joined by colons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a hardware address: expected six hexadecimal bytes like 02:00:00:00:00:01")]
+pub struct MacAddrParseError;
+
+impl FromStr for MacAddr {
+    type Err = MacAddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut octets = [0; 6];
+        let mut parts = text.split(':');
+        for octet in &mut octets {
+            let part = parts.next().ok_or(MacAddrParseError)?;
+            if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return Err(MacAddrParseError);
+            }
+            *octet = u8::from_str_radix(part, 16).map_err(|_| MacAddrParseError)?;
+        }
+        match parts.next() {
+            None => Ok(Self(octets)),
+            Some(_) => Err(MacAddrParseError),
+        }
+    }
+}
+
+/// What the frame carries. Open: any number a peer sends is a value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4 (RFC 894).
+    pub const IPV4: Self = Self(0x0800);
+    /// ARP (RFC 826).
+    pub const ARP: Self = Self(0x0806);
+    /// One 802.1Q tag follows.
+    pub const VLAN: Self = Self(0x8100);
+    /// IPv6 (RFC 2464).
+    pub const IPV6: Self = Self(0x86dd);
+}
+
+impl fmt::Debug for EtherType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtherType({:#06x})", self.0)
+    }
+}
+
+/// An Ethernet header, its optional 802.1Q tag taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EthernetHeader {
+    /// Destination.
+    pub dst: MacAddr,
+    /// Source.
+    pub src: MacAddr,
+    /// Type of what follows (after the tag, if there is one).
+    pub ethertype: EtherType,
+    /// Tag control information (3 bits priority, 1 bit drop-eligible, 12 bits VLAN id).
+    pub vlan: Option<u16>,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    dst: [u8; 6],
+    src: [u8; 6],
+    ethertype: U16,
+}
+const _: () = assert!(size_of::<Raw>() == EthernetHeader::LEN);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawTag {
+    control: U16,
+    ethertype: U16,
+}
+const _: () = assert!(size_of::<RawTag>() == EthernetHeader::TAGGED_LEN - EthernetHeader::LEN);
+
+impl EthernetHeader {
+    /// Bytes of a header without a tag.
+    pub const LEN: usize = 14;
+    /// Bytes of a header with one tag.
+    pub const TAGGED_LEN: usize = 18;
+
+    /// Returns the bytes this header takes on the wire.
+    pub const fn header_len(&self) -> usize {
+        match self.vlan {
+            None => Self::LEN,
+            Some(_) => Self::TAGGED_LEN,
+        }
+    }
+
+    /// Parses the header at the start of `frame`.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`] if `frame` ends before the header does.
+    #[inline]
+    pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
+        let (raw, rest) = Raw::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
+        let mut header = Self {
+            dst: MacAddr(raw.dst),
+            src: MacAddr(raw.src),
+            ethertype: EtherType(raw.ethertype.get()),
+            vlan: None,
+        };
+        if header.ethertype == EtherType::VLAN {
+            let (tag, _) = RawTag::ref_from_prefix(rest).map_err(|_| ParseError::Truncated)?;
+            header.vlan = Some(tag.control.get());
+            header.ethertype = EtherType(tag.ethertype.get());
+        }
+        Ok(header)
+    }
+
+    /// Writes the header to the start of `out`, returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`header_len`](Self::header_len).
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let Self {
+            dst,
+            src,
+            ethertype,
+            vlan,
+        } = *self;
+        let len = self.header_len();
+        let first = if vlan.is_some() {
+            EtherType::VLAN
+        } else {
+            ethertype
+        };
+        out[..6].copy_from_slice(&dst.0);
+        out[6..12].copy_from_slice(&src.0);
+        out[12..14].copy_from_slice(&first.0.to_be_bytes());
+        if let Some(control) = vlan {
+            out[14..16].copy_from_slice(&control.to_be_bytes());
+            out[16..18].copy_from_slice(&ethertype.0.to_be_bytes());
+        }
+        len
+    }
+}

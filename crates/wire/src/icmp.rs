@@ -1,0 +1,83 @@
+//! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443), and neighbor discovery (RFC 4861).
+
+mod ndp;
+mod quoted;
+mod v4;
+mod v6;
+
+pub use ndp::{NeighborAdvertisement, NeighborSolicitation, solicited_node};
+pub use quoted::Quoted;
+pub use v4::Icmpv4;
+pub use v6::Icmpv6;
+
+/// Why an ICMP message is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IcmpError {
+    /// The message ends before what its type needs.
+    #[error("truncated ICMP message")]
+    Truncated,
+    /// The checksum is wrong.
+    #[error("wrong ICMP checksum")]
+    BadChecksum,
+    /// A neighbor discovery message breaks a rule of RFC 4861 7.1: hop limit not 255, code not 0,
+    /// an option of length 0, a multicast target, ...
+    #[error("invalid neighbor discovery message")]
+    BadNeighborDiscovery,
+}
+
+/// Which echo message to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EchoKind {
+    /// Ask.
+    Request,
+    /// Answer.
+    Reply,
+}
+
+/// The body of an echo request or reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Echo<'a> {
+    /// Identifier, echoed.
+    pub ident: u16,
+    /// Sequence number, echoed.
+    pub seq: u16,
+    /// Data, echoed.
+    pub data: &'a [u8],
+}
+
+/// Bytes before the data of an echo message, and before the quoted packet of an error.
+const HEADER_LEN: usize = 8;
+
+impl<'a> Echo<'a> {
+    /// Returns the bytes of the whole ICMP message.
+    pub const fn message_len(&self) -> usize {
+        HEADER_LEN + self.data.len()
+    }
+
+    fn parse(message: &'a [u8]) -> Result<Self, IcmpError> {
+        let (&[_, _, _, _, a, b, c, d], data) = message
+            .split_first_chunk::<HEADER_LEN>()
+            .ok_or(IcmpError::Truncated)?;
+        Ok(Self {
+            ident: u16::from_be_bytes([a, b]),
+            seq: u16::from_be_bytes([c, d]),
+            data,
+        })
+    }
+
+    /// Writes the message with checksum 0, returns its length.
+    fn emit(&self, kind: u8, out: &mut [u8]) -> usize {
+        let Self { ident, seq, data } = *self;
+        out[..4].copy_from_slice(&[kind, 0, 0, 0]);
+        out[4..6].copy_from_slice(&ident.to_be_bytes());
+        out[6..8].copy_from_slice(&seq.to_be_bytes());
+        out[HEADER_LEN..self.message_len()].copy_from_slice(data);
+        self.message_len()
+    }
+}
+
+/// Stores the checksum of a message whose checksum field holds 0.
+fn store_checksum(message: &mut [u8], mut pseudo: crate::Checksum) {
+    pseudo.add_bytes(message);
+    message[2..4].copy_from_slice(&pseudo.finish().to_be_bytes());
+}

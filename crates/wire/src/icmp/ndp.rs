@@ -1,0 +1,243 @@
+//! Neighbor discovery: solicitations and advertisements (RFC 4861 4.3, 4.4, 7).
+
+use std::net::Ipv6Addr;
+
+use super::v6::pseudo_header;
+use super::{IcmpError, store_checksum};
+use crate::{EtherType, EthernetHeader, IpRepr, Ipv6Header, MacAddr, emit_frame_headers, protocol};
+
+pub(super) const SOLICITATION: u8 = 135;
+pub(super) const ADVERTISEMENT: u8 = 136;
+
+/// A packet with a smaller hop limit came through a router (RFC 4861 7.1).
+const HOP_LIMIT: u8 = 255;
+
+const SOURCE_LINK_ADDRESS: u8 = 1;
+const TARGET_LINK_ADDRESS: u8 = 2;
+
+/// Bytes up to the options, and with the one option we send.
+const FIXED_LEN: usize = 24;
+const OPTION_LEN: usize = 8;
+
+const ROUTER: u8 = 0x80;
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+
+/// Returns the multicast group on which the owner of `target` listens for solicitations
+/// (RFC 4291 2.7.1).
+pub const fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
+    let octets = target.octets();
+    let low = u16::from_be_bytes([octets[14], octets[15]]);
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | octets[13] as u16, low)
+}
+
+/// "Who has `target`?"
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighborSolicitation {
+    /// The address in question.
+    pub target: Ipv6Addr,
+    /// The asker's hardware address; not given while it probes for duplicates.
+    pub source_mac: Option<MacAddr>,
+}
+
+/// "`target` is at `target_mac`."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighborAdvertisement {
+    /// The address in question.
+    pub target: Ipv6Addr,
+    /// Its hardware address; may be left out of an answer to a unicast solicitation.
+    pub target_mac: Option<MacAddr>,
+    /// The sender is a router.
+    pub router: bool,
+    /// This answers a solicitation.
+    pub solicited: bool,
+    /// A cached hardware address should be replaced.
+    pub overrides: bool,
+}
+
+impl NeighborSolicitation {
+    pub(super) fn parse(ip: &Ipv6Header, message: &[u8]) -> Result<Self, IcmpError> {
+        let (_, target, options) = parse_common(ip, message)?;
+        let source_mac = link_address(options, SOURCE_LINK_ADDRESS)?;
+        // A duplicate address probe goes to the solicited-node group and names no source
+        // (RFC 4861 7.1.1).
+        let probe = ip.src.is_unspecified();
+        if probe && (source_mac.is_some() || ip.dst != solicited_node(target)) {
+            return Err(IcmpError::BadNeighborDiscovery);
+        }
+        Ok(Self { target, source_mac })
+    }
+
+    /// Returns the bytes of the whole ICMP message.
+    pub const fn message_len(&self) -> usize {
+        message_len(self.source_mac)
+    }
+
+    /// Writes the message for a packet from `src` to `dst` to the start of `out`, returns its
+    /// length. The packet must have hop limit 255.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`message_len`](Self::message_len).
+    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
+        let Self { target, source_mac } = *self;
+        let option = source_mac.map(|mac| (SOURCE_LINK_ADDRESS, mac));
+        emit_common([SOLICITATION, 0], target, option, (src, dst), out)
+    }
+
+    /// Writes a whole frame from `src_mac` and `src` to `dst_mac` and `dst` to the start of `out`,
+    /// returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than the frame (86 bytes with the hardware address).
+    pub fn emit_frame(
+        &self,
+        macs: (MacAddr, MacAddr),
+        ips: (Ipv6Addr, Ipv6Addr),
+        out: &mut [u8],
+    ) -> usize {
+        let at = emit_headers(macs, ips, self.message_len(), out);
+        at + self.emit(ips.0, ips.1, &mut out[at..])
+    }
+}
+
+impl NeighborAdvertisement {
+    pub(super) fn parse(ip: &Ipv6Header, message: &[u8]) -> Result<Self, IcmpError> {
+        let (flags, target, options) = parse_common(ip, message)?;
+        let solicited = flags & SOLICITED != 0;
+        if solicited && ip.dst.is_multicast() {
+            return Err(IcmpError::BadNeighborDiscovery);
+        }
+        Ok(Self {
+            target,
+            target_mac: link_address(options, TARGET_LINK_ADDRESS)?,
+            router: flags & ROUTER != 0,
+            solicited,
+            overrides: flags & OVERRIDE != 0,
+        })
+    }
+
+    /// Returns the bytes of the whole ICMP message.
+    pub const fn message_len(&self) -> usize {
+        message_len(self.target_mac)
+    }
+
+    /// Writes the message for a packet from `src` to `dst` to the start of `out`, returns its
+    /// length. The packet must have hop limit 255.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`message_len`](Self::message_len).
+    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
+        let Self {
+            target,
+            target_mac,
+            router,
+            solicited,
+            overrides,
+        } = *self;
+        let flags = if router { ROUTER } else { 0 }
+            | if solicited { SOLICITED } else { 0 }
+            | if overrides { OVERRIDE } else { 0 };
+        let option = target_mac.map(|mac| (TARGET_LINK_ADDRESS, mac));
+        emit_common([ADVERTISEMENT, flags], target, option, (src, dst), out)
+    }
+
+    /// Writes a whole frame to the start of `out`, returns its length; pairs are (source,
+    /// destination).
+    ///
+    /// # Panics
+    /// If `out` is shorter than the frame (86 bytes with the hardware address).
+    pub fn emit_frame(
+        &self,
+        macs: (MacAddr, MacAddr),
+        ips: (Ipv6Addr, Ipv6Addr),
+        out: &mut [u8],
+    ) -> usize {
+        let at = emit_headers(macs, ips, self.message_len(), out);
+        at + self.emit(ips.0, ips.1, &mut out[at..])
+    }
+}
+
+const fn message_len(mac: Option<MacAddr>) -> usize {
+    if mac.is_some() {
+        FIXED_LEN + OPTION_LEN
+    } else {
+        FIXED_LEN
+    }
+}
+
+/// Returns flags, target and options of a message that obeys RFC 4861 7.1.1 and 7.1.2.
+fn parse_common<'a>(
+    ip: &Ipv6Header,
+    message: &'a [u8],
+) -> Result<(u8, Ipv6Addr, &'a [u8]), IcmpError> {
+    let (fixed, options) = message
+        .split_first_chunk::<FIXED_LEN>()
+        .ok_or(IcmpError::Truncated)?;
+    let (head, target) = fixed.split_at(8);
+    let target: [u8; 16] = target.try_into().map_err(|_| IcmpError::Truncated)?;
+    let target = Ipv6Addr::from(target);
+    if ip.hop_limit != HOP_LIMIT || head[1] != 0 || target.is_multicast() {
+        return Err(IcmpError::BadNeighborDiscovery);
+    }
+    Ok((head[4], target, options))
+}
+
+/// Returns the first link-layer address option of `kind`; every option must have a length.
+fn link_address(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, IcmpError> {
+    let mut found = None;
+    while !options.is_empty() {
+        let &[option, units, ..] = options else {
+            return Err(IcmpError::BadNeighborDiscovery);
+        };
+        let (body, rest) = (units != 0)
+            .then(|| options.split_at_checked(usize::from(units) * 8))
+            .flatten()
+            .ok_or(IcmpError::BadNeighborDiscovery)?;
+        if let (true, None, &[_, 1, a, b, c, d, e, f]) = (option == kind, found, body) {
+            found = Some(MacAddr([a, b, c, d, e, f]));
+        }
+        options = rest;
+    }
+    Ok(found)
+}
+
+fn emit_common(
+    [kind, flags]: [u8; 2],
+    target: Ipv6Addr,
+    option: Option<(u8, MacAddr)>,
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    out: &mut [u8],
+) -> usize {
+    out[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
+    out[8..FIXED_LEN].copy_from_slice(&target.octets());
+    let mut len = FIXED_LEN;
+    if let Some((option, mac)) = option {
+        out[len..len + 2].copy_from_slice(&[option, 1]);
+        out[len + 2..len + OPTION_LEN].copy_from_slice(&mac.0);
+        len += OPTION_LEN;
+    }
+    store_checksum(&mut out[..len], pseudo_header(src, dst, len));
+    len
+}
+
+fn emit_headers(
+    (src_mac, dst_mac): (MacAddr, MacAddr),
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    len: usize,
+    out: &mut [u8],
+) -> usize {
+    let ethernet = EthernetHeader {
+        dst: dst_mac,
+        src: src_mac,
+        ethertype: EtherType::IPV6,
+        vlan: None,
+    };
+    let ip = IpRepr::V6 {
+        src,
+        dst,
+        hop_limit: HOP_LIMIT,
+        traffic_class: 0,
+        flow_label: 0,
+    };
+    emit_frame_headers(&ethernet, &ip, protocol::ICMPV6, len, out)
+}

@@ -1,0 +1,70 @@
+//! The start of our own packet, as an ICMP error brings it back.
+
+use std::net::IpAddr;
+
+use crate::ipv6::ExtensionHeaders;
+use crate::rx_headers::Head;
+use crate::{Ipv4Header, Ipv6Header};
+
+/// What an ICMP error says about the packet that caused it. Nothing in it is proven: a receiver
+/// checks that `seq` lies in what it sent (RFC 5927 4.1) before it believes a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// Source of the quoted packet: our address.
+    pub src: IpAddr,
+    /// Its destination.
+    pub dst: IpAddr,
+    /// Its transport protocol.
+    pub protocol: u8,
+    /// First two bytes of its transport header.
+    pub src_port: u16,
+    /// Next two bytes.
+    pub dst_port: u16,
+    /// Next four bytes: TCP's sequence number.
+    pub seq: u32,
+}
+
+impl Quoted {
+    /// Parses a quoted IPv4 packet, `None` if too little of it is there or it is a later fragment.
+    pub(super) fn parse_v4(packet: &[u8]) -> Option<Self> {
+        let ip = Ipv4Header::parse_quoted(packet).ok()?;
+        if ip.fragment_offset != 0 {
+            return None;
+        }
+        Self::new(
+            ip.src.into(),
+            ip.dst.into(),
+            ip.protocol,
+            packet.get(ip.header_len..)?,
+        )
+    }
+
+    /// Parses a quoted IPv6 packet, `None` if too little of it is there or it is a fragment.
+    pub(super) fn parse_v6(packet: &[u8]) -> Option<Self> {
+        let ip = Ipv6Header::parse(packet).ok()?;
+        let head = Head::new(packet, packet.len());
+        let extensions = ExtensionHeaders::walk(ip.next_header, head, Ipv6Header::LEN).ok()?;
+        if extensions.fragment {
+            return None;
+        }
+        let transport = packet.get(extensions.end..)?;
+        Self::new(
+            ip.src.into(),
+            ip.dst.into(),
+            extensions.transport,
+            transport,
+        )
+    }
+
+    fn new(src: IpAddr, dst: IpAddr, protocol: u8, transport: &[u8]) -> Option<Self> {
+        let &[a, b, c, d, s0, s1, s2, s3] = transport.first_chunk::<8>()?;
+        Some(Self {
+            src,
+            dst,
+            protocol,
+            src_port: u16::from_be_bytes([a, b]),
+            dst_port: u16::from_be_bytes([c, d]),
+            seq: u32::from_be_bytes([s0, s1, s2, s3]),
+        })
+    }
+}

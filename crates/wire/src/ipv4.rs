@@ -1,0 +1,169 @@
+//! IPv4 headers (RFC 791).
+
+use std::net::Ipv4Addr;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{ParseError, checksum};
+
+/// An IPv4 header. Options are skipped, never acted upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Header {
+    /// Source.
+    pub src: Ipv4Addr,
+    /// Destination.
+    pub dst: Ipv4Addr,
+    /// What follows (see [`protocol`](crate::protocol)).
+    pub protocol: u8,
+    /// Time to live, in hops.
+    pub ttl: u8,
+    /// Differentiated services (6 bits) and ECN (2 bits).
+    pub dscp_ecn: u8,
+    /// Identification, shared by the fragments of one packet.
+    pub ident: u16,
+    /// Routers must not fragment.
+    pub dont_fragment: bool,
+    /// This is a fragment and not the last one.
+    pub more_fragments: bool,
+    /// Where this fragment belongs, in bytes (a multiple of 8).
+    pub fragment_offset: u16,
+    /// Bytes of header with options: 20 to 60, a multiple of 4.
+    pub header_len: usize,
+    /// Bytes of header and payload; at least `header_len` once parsed.
+    pub total_len: u16,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    version_ihl: u8,
+    dscp_ecn: u8,
+    total_len: U16,
+    ident: U16,
+    flags_offset: U16,
+    ttl: u8,
+    protocol: u8,
+    checksum: U16,
+    src: [u8; 4],
+    dst: [u8; 4],
+}
+const _: () = assert!(size_of::<Raw>() == Ipv4Header::LEN);
+
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const OFFSET_MASK: u16 = 0x1fff;
+
+impl Ipv4Header {
+    /// Bytes of a header without options.
+    pub const LEN: usize = 20;
+    /// Bytes of the longest header.
+    pub const MAX_LEN: usize = 60;
+
+    /// Returns the header length (20 to 60) that the first byte of a packet announces.
+    ///
+    /// # Errors
+    /// [`ParseError::BadVersion`], [`ParseError::BadHeaderLength`].
+    #[inline]
+    pub(crate) fn announced_len(version_ihl: u8) -> Result<usize, ParseError> {
+        if version_ihl >> 4 != 4 {
+            return Err(ParseError::BadVersion);
+        }
+        let len = usize::from(version_ihl & 0xf) * 4;
+        if len < Self::LEN {
+            Err(ParseError::BadHeaderLength)
+        } else {
+            Ok(len)
+        }
+    }
+
+    /// Parses the header at the start of `packet` and verifies its checksum. Whether the payload
+    /// is as long as `total_len` says is the caller's to check.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`], [`ParseError::BadVersion`], [`ParseError::BadHeaderLength`],
+    /// [`ParseError::BadTotalLength`] (shorter than the header), [`ParseError::BadIpChecksum`].
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
+        let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
+        let header_len = Self::announced_len(raw.version_ihl)?;
+        let header = packet.get(..header_len).ok_or(ParseError::Truncated)?;
+        if usize::from(raw.total_len.get()) < header_len {
+            return Err(ParseError::BadTotalLength);
+        }
+        if checksum(header) != 0 {
+            return Err(ParseError::BadIpChecksum);
+        }
+        Ok(Self::from_raw(raw, header_len))
+    }
+
+    /// Parses a header that an ICMP error quotes: routers on the way may have changed it, so
+    /// neither checksum nor total length is judged (RFC 1812 4.3.2.3).
+    pub(crate) fn parse_quoted(packet: &[u8]) -> Result<Self, ParseError> {
+        let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
+        let header_len = Self::announced_len(raw.version_ihl)?;
+        Ok(Self::from_raw(raw, header_len))
+    }
+
+    #[inline]
+    fn from_raw(raw: &Raw, header_len: usize) -> Self {
+        let flags_offset = raw.flags_offset.get();
+        Self {
+            src: raw.src.into(),
+            dst: raw.dst.into(),
+            protocol: raw.protocol,
+            ttl: raw.ttl,
+            dscp_ecn: raw.dscp_ecn,
+            ident: raw.ident.get(),
+            dont_fragment: flags_offset & DONT_FRAGMENT != 0,
+            more_fragments: flags_offset & MORE_FRAGMENTS != 0,
+            fragment_offset: (flags_offset & OFFSET_MASK) << 3,
+            header_len,
+            total_len: raw.total_len.get(),
+        }
+    }
+
+    /// True if this packet is only a piece of one.
+    #[inline]
+    pub const fn is_fragment(&self) -> bool {
+        self.more_fragments || self.fragment_offset != 0
+    }
+
+    /// Writes the header without options to the start of `out` and fills its checksum; returns
+    /// [`Ipv4Header::LEN`] whatever `header_len` says.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Ipv4Header::LEN`].
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let Self {
+            src,
+            dst,
+            protocol,
+            ttl,
+            dscp_ecn,
+            ident,
+            dont_fragment,
+            more_fragments,
+            fragment_offset,
+            header_len: _,
+            total_len,
+        } = *self;
+        let flags = if dont_fragment { DONT_FRAGMENT } else { 0 }
+            | if more_fragments { MORE_FRAGMENTS } else { 0 };
+        let mut raw = Raw {
+            version_ihl: 0x45,
+            dscp_ecn,
+            total_len: total_len.into(),
+            ident: ident.into(),
+            flags_offset: (flags | fragment_offset >> 3).into(),
+            ttl,
+            protocol,
+            checksum: 0.into(),
+            src: src.octets(),
+            dst: dst.octets(),
+        };
+        raw.checksum = checksum(raw.as_bytes()).into();
+        out[..Self::LEN].copy_from_slice(raw.as_bytes());
+        Self::LEN
+    }
+}

@@ -1,0 +1,186 @@
+//! IPv6 headers and the walk over extension headers (RFC 8200).
+
+use std::net::Ipv6Addr;
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ParseError;
+use crate::protocol;
+use crate::rx_headers::Head;
+
+/// Extension headers walked in one packet before it is refused (RFC 8504 5.3 lets hosts limit it).
+pub const MAX_EXTENSION_HEADERS: usize = 8;
+/// Bytes of extension headers walked in one packet before it is refused (RFC 8504 5.3).
+pub const MAX_EXTENSION_LEN: usize = 256;
+
+/// The fixed IPv6 header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Header {
+    /// Source.
+    pub src: Ipv6Addr,
+    /// Destination.
+    pub dst: Ipv6Addr,
+    /// What follows the fixed header: possibly an extension header.
+    pub next_header: u8,
+    /// Hops left.
+    pub hop_limit: u8,
+    /// Differentiated services (6 bits) and ECN (2 bits).
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Bytes after the fixed header, extension headers included.
+    pub payload_len: u16,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    version_class_flow: U32,
+    payload_len: U16,
+    next_header: u8,
+    hop_limit: u8,
+    src: [u8; 16],
+    dst: [u8; 16],
+}
+const _: () = assert!(size_of::<Raw>() == Ipv6Header::LEN);
+
+impl Ipv6Header {
+    /// Bytes of the fixed header.
+    pub const LEN: usize = 40;
+
+    /// Parses the fixed header at the start of `packet`. Whether the payload is as long as
+    /// `payload_len` says is the caller's to check.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`], [`ParseError::BadVersion`].
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
+        let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
+        let [b0, b1, b2, b3] = raw.version_class_flow.to_bytes();
+        if b0 >> 4 != 6 {
+            return Err(ParseError::BadVersion);
+        }
+        Ok(Self {
+            src: raw.src.into(),
+            dst: raw.dst.into(),
+            next_header: raw.next_header,
+            hop_limit: raw.hop_limit,
+            traffic_class: b0 << 4 | b1 >> 4,
+            flow_label: u32::from_be_bytes([0, b1 & 0xf, b2, b3]),
+            payload_len: raw.payload_len.get(),
+        })
+    }
+
+    /// Writes the header to the start of `out`, returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Ipv6Header::LEN`].
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let Self {
+            src,
+            dst,
+            next_header,
+            hop_limit,
+            traffic_class,
+            flow_label,
+            payload_len,
+        } = *self;
+        let class = u32::from(traffic_class) << 20;
+        let raw = Raw {
+            version_class_flow: (6 << 28 | class | flow_label & 0xf_ffff).into(),
+            payload_len: payload_len.into(),
+            next_header,
+            hop_limit,
+            src: src.octets(),
+            dst: dst.octets(),
+        };
+        out[..Self::LEN].copy_from_slice(raw.as_bytes());
+        Self::LEN
+    }
+}
+
+/// What the walk over extension headers found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExtensionHeaders {
+    /// The protocol after the last header walked.
+    pub transport: u8,
+    /// Where it starts.
+    pub end: usize,
+    /// The packet is a fragment; what starts at `end` is not a transport header.
+    pub fragment: bool,
+}
+
+impl ExtensionHeaders {
+    /// Walks the headers from `first` at offset `start`; stops at the first that is no extension
+    /// header we skip, and at a fragment header that stands for a real fragment.
+    pub(crate) fn walk(first: u8, head: Head<'_>, start: usize) -> Result<Self, ParseError> {
+        let mut at = start;
+        let mut transport = first;
+        for position in 0..=MAX_EXTENSION_HEADERS {
+            match transport {
+                // "Restricted to appear immediately after an IPv6 header only" (RFC 8200 4.1).
+                protocol::HOP_BY_HOP if position != 0 => break,
+                protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING => {}
+                protocol::FRAGMENT => {
+                    let header = head.array::<8>(at)?;
+                    at += header.len();
+                    // Offset 0 without more to come is a whole packet (RFC 6946).
+                    if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 {
+                        return Ok(Self {
+                            transport: header[0],
+                            end: at,
+                            fragment: true,
+                        });
+                    }
+                    transport = header[0];
+                    continue;
+                }
+                _ => {
+                    return Ok(Self {
+                        transport,
+                        end: at,
+                        fragment: false,
+                    });
+                }
+            }
+            let [next, units] = head.array::<2>(at)?;
+            let len = (usize::from(units) + 1) * 8;
+            if at + len - start > MAX_EXTENSION_LEN {
+                break;
+            }
+            let header = head.slice(at, len)?;
+            if transport == protocol::ROUTING {
+                check_routing(header)
+            } else {
+                check_options(header)
+            }?;
+            (transport, at) = (next, at + len);
+        }
+        Err(ParseError::ExtensionHeaders)
+    }
+}
+
+/// We route for nobody: only a header that has no segments left is skipped (RFC 8200 4.4).
+fn check_routing(header: &[u8]) -> Result<(), ParseError> {
+    match header {
+        [_, _, _, 0, ..] => Ok(()),
+        _ => Err(ParseError::ExtensionHeaders),
+    }
+}
+
+/// Skips options we do not know if their type allows it (RFC 8200 4.2); a jumbo payload (RFC 2675)
+/// does not.
+fn check_options(header: &[u8]) -> Result<(), ParseError> {
+    let mut options = header.get(2..).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        options = match (kind, rest) {
+            (0, rest) => rest,
+            (kind, [len, body @ ..]) if kind >> 6 == 0 => body
+                .get(usize::from(*len)..)
+                .ok_or(ParseError::ExtensionHeaders)?,
+            _ => return Err(ParseError::ExtensionHeaders),
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,371 @@
+//! All headers of one received frame, judged once.
+
+use std::net::IpAddr;
+
+use crate::ipv6::{ExtensionHeaders, MAX_EXTENSION_LEN};
+use crate::{
+    ARP_LEN, EtherType, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, TcpOptionsError,
+    UdpHeader, protocol,
+};
+
+/// Bytes of the longest headers that [`RxHeaders::parse`] accepts: a tagged frame with bounded
+/// IPv6 extension headers and all TCP options.
+pub const MAX_HEADER_LEN: usize =
+    EthernetHeader::TAGGED_LEN + Ipv6Header::LEN + MAX_EXTENSION_LEN + TcpHeader::MAX_LEN;
+const _: () = assert!(
+    MAX_HEADER_LEN >= EthernetHeader::TAGGED_LEN + Ipv4Header::MAX_LEN + TcpHeader::MAX_LEN
+        && MAX_HEADER_LEN >= EthernetHeader::TAGGED_LEN + ARP_LEN
+);
+
+/// Why a frame's headers cannot be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// The bytes given end inside the headers, the frame does not: give more.
+    #[error("the headers need at least {need} bytes")]
+    NeedMore {
+        /// Bytes from the start of the frame that the next attempt needs at least.
+        need: usize,
+    },
+    /// The frame, or the packet by its own length field, ends inside a header; or the frame ends
+    /// before the packet does.
+    #[error("truncated")]
+    Truncated,
+    /// The IP version is not the one the EtherType says.
+    #[error("wrong IP version")]
+    BadVersion,
+    /// The IPv4 header length is below 5 words.
+    #[error("IPv4 header length below 20 bytes")]
+    BadHeaderLength,
+    /// The IPv4 total length is smaller than the header.
+    #[error("IPv4 total length smaller than the header")]
+    BadTotalLength,
+    /// The IPv4 header checksum is wrong.
+    #[error("wrong IPv4 header checksum")]
+    BadIpChecksum,
+    /// The IPv6 extension headers are too many, too long, malformed, or not ours to accept.
+    #[error("IPv6 extension headers not acceptable")]
+    ExtensionHeaders,
+    /// The TCP data offset is below 5 words or past the end of the packet.
+    #[error("TCP data offset not within the segment")]
+    BadTcpOffset,
+    /// The TCP options cannot be followed to their end.
+    #[error("malformed TCP options: {0}")]
+    BadTcpOptions(#[from] TcpOptionsError),
+    /// The UDP length is smaller than the header or larger than the packet.
+    #[error("UDP length not within the packet")]
+    BadUdpLength,
+    /// The ARP packet is not about IPv4 over Ethernet.
+    #[error("ARP not about IPv4 over Ethernet")]
+    BadArp,
+}
+
+/// What the Ethernet frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// ARP; the packet itself is payload (see [`ArpPacket::parse`](crate::ArpPacket::parse)).
+    Arp,
+    /// IPv4.
+    Ipv4(Ipv4Header),
+    /// IPv6.
+    Ipv6(Ipv6Header),
+    /// Something else.
+    Other,
+}
+
+/// What the IP packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp(TcpHeader),
+    /// UDP.
+    Udp(UdpHeader),
+    /// Another protocol by its number; its header is payload here.
+    Other(u8),
+    /// A fragment of an IP packet; transport bytes, if any, are payload here.
+    Fragment,
+    /// Nothing: no IP packet, or an IPv6 packet that says so.
+    None,
+}
+
+/// A connection as one packet names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FourTuple {
+    /// Source address.
+    pub src_ip: IpAddr,
+    /// Destination address.
+    pub dst_ip: IpAddr,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+}
+
+impl FourTuple {
+    /// Returns the same connection as packets in the other direction name it.
+    pub const fn reversed(self) -> Self {
+        let Self {
+            src_ip,
+            dst_ip,
+            src_port,
+            dst_port,
+        } = self;
+        Self {
+            src_ip: dst_ip,
+            dst_ip: src_ip,
+            src_port: dst_port,
+            dst_port: src_port,
+        }
+    }
+}
+
+/// The checked headers of one frame. Whoever holds one need not look at header bytes again.
+///
+/// `header_len + payload_len` never exceeds the frame; what the frame has beyond is padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxHeaders {
+    /// Ethernet.
+    pub ethernet: EthernetHeader,
+    /// ARP or IP.
+    pub network: Network,
+    /// TCP, UDP or other.
+    pub transport: Transport,
+    /// Bytes of all headers parsed, from the start of the frame.
+    pub header_len: usize,
+    /// Bytes after the headers, by the IP length where there is one (padding not counted).
+    pub payload_len: usize,
+}
+
+impl RxHeaders {
+    /// Parses the headers of a frame of `frame_len` bytes, of which `head` holds the first.
+    ///
+    /// # Errors
+    /// [`ParseError::NeedMore`] asks for a longer `head`, and never for more than
+    /// [`MAX_HEADER_LEN`] or `frame_len`; everything else is a fault of the frame.
+    #[inline]
+    pub fn parse(head: &[u8], frame_len: usize) -> Result<Self, ParseError> {
+        let head = Head::new(head, frame_len);
+        let ethernet = parse_ethernet(head)?;
+        let at = ethernet.header_len();
+        match ethernet.ethertype {
+            EtherType::IPV4 => parse_ipv4(ethernet, head, at),
+            EtherType::IPV6 => parse_ipv6(ethernet, head, at),
+            other => Ok(Self {
+                ethernet,
+                network: if other == EtherType::ARP {
+                    Network::Arp
+                } else {
+                    Network::Other
+                },
+                transport: Transport::None,
+                header_len: at,
+                payload_len: frame_len - at,
+            }),
+        }
+    }
+
+    /// Returns the source address of an IP packet.
+    pub const fn src_ip(&self) -> Option<IpAddr> {
+        match self.network {
+            Network::Ipv4(ip) => Some(IpAddr::V4(ip.src)),
+            Network::Ipv6(ip) => Some(IpAddr::V6(ip.src)),
+            Network::Arp | Network::Other => None,
+        }
+    }
+
+    /// Returns the destination address of an IP packet.
+    pub const fn dst_ip(&self) -> Option<IpAddr> {
+        match self.network {
+            Network::Ipv4(ip) => Some(IpAddr::V4(ip.dst)),
+            Network::Ipv6(ip) => Some(IpAddr::V6(ip.dst)),
+            Network::Arp | Network::Other => None,
+        }
+    }
+
+    /// Returns the TCP header of an unfragmented TCP packet.
+    pub const fn tcp(&self) -> Option<&TcpHeader> {
+        match &self.transport {
+            Transport::Tcp(tcp) => Some(tcp),
+            _ => None,
+        }
+    }
+
+    /// Returns source and destination port of an unfragmented TCP or UDP packet.
+    pub const fn ports(&self) -> Option<(u16, u16)> {
+        match self.transport {
+            Transport::Tcp(tcp) => Some((tcp.src_port, tcp.dst_port)),
+            Transport::Udp(udp) => Some((udp.src_port, udp.dst_port)),
+            Transport::Other(_) | Transport::Fragment | Transport::None => None,
+        }
+    }
+
+    /// Returns addresses and ports of an unfragmented TCP or UDP packet.
+    pub fn four_tuple(&self) -> Option<FourTuple> {
+        let (src_port, dst_port) = self.ports()?;
+        let (src_ip, dst_ip) = (self.src_ip()?, self.dst_ip()?);
+        Some(FourTuple {
+            src_ip,
+            dst_ip,
+            src_port,
+            dst_port,
+        })
+    }
+
+    /// Returns where the TCP or UDP header starts, from the start of the frame.
+    pub const fn l4_offset(&self) -> Option<usize> {
+        match self.transport {
+            Transport::Tcp(tcp) => Some(self.header_len - tcp.header_len),
+            Transport::Udp(_) => Some(self.header_len - UdpHeader::LEN),
+            Transport::Other(_) | Transport::Fragment | Transport::None => None,
+        }
+    }
+
+    /// Returns where the TCP or UDP checksum field lies, from the start of the frame.
+    pub const fn l4_checksum_offset(&self) -> Option<usize> {
+        let field = match self.transport {
+            Transport::Tcp(_) => TcpHeader::CHECKSUM_OFFSET,
+            _ => UdpHeader::CHECKSUM_OFFSET,
+        };
+        match self.l4_offset() {
+            Some(l4) => Some(l4 + field),
+            None => None,
+        }
+    }
+}
+
+/// The first bytes of something longer, and where it ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    bytes: &'a [u8],
+    end: usize,
+}
+
+impl<'a> Head<'a> {
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8], end: usize) -> Self {
+        Self {
+            bytes: &bytes[..bytes.len().min(end)],
+            end,
+        }
+    }
+
+    /// Returns `len` bytes at `at`, or whether it is the head or the whole that lacks them.
+    #[inline]
+    pub(crate) fn slice(self, at: usize, len: usize) -> Result<&'a [u8], ParseError> {
+        let need = at.saturating_add(len);
+        match self.bytes.get(at..need) {
+            Some(bytes) => Ok(bytes),
+            None if need > self.end => Err(ParseError::Truncated),
+            None => Err(ParseError::NeedMore { need }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], ParseError> {
+        match self.slice(at, N)?.first_chunk() {
+            Some(bytes) => Ok(*bytes),
+            None => Err(ParseError::Truncated),
+        }
+    }
+
+    /// Narrows the whole to a packet of `len` bytes at `at`.
+    #[inline]
+    fn packet(self, at: usize, len: usize) -> Result<Self, ParseError> {
+        let end = at + len;
+        if end > self.end {
+            Err(ParseError::Truncated)
+        } else {
+            Ok(Self::new(self.bytes, end))
+        }
+    }
+}
+
+#[inline]
+fn parse_ethernet(head: Head<'_>) -> Result<EthernetHeader, ParseError> {
+    match EthernetHeader::parse(head.bytes) {
+        Ok(header) => Ok(header),
+        Err(_) if head.bytes.len() < EthernetHeader::LEN => Err(head
+            .slice(0, EthernetHeader::LEN)
+            .err()
+            .unwrap_or(ParseError::Truncated)),
+        Err(_) => Err(head
+            .slice(0, EthernetHeader::TAGGED_LEN)
+            .err()
+            .unwrap_or(ParseError::Truncated)),
+    }
+}
+
+#[inline]
+fn parse_ipv4(
+    ethernet: EthernetHeader,
+    head: Head<'_>,
+    at: usize,
+) -> Result<RxHeaders, ParseError> {
+    let fixed = head.array::<{ Ipv4Header::LEN }>(at)?;
+    let header_len = Ipv4Header::announced_len(fixed[0])?;
+    let ip = Ipv4Header::parse(head.slice(at, header_len)?)?;
+    let packet = head.packet(at, ip.total_len.into())?;
+    let kind = if ip.is_fragment() {
+        None
+    } else {
+        Some(ip.protocol)
+    };
+    parse_transport(ethernet, Network::Ipv4(ip), packet, (at + header_len, kind))
+}
+
+#[inline]
+fn parse_ipv6(
+    ethernet: EthernetHeader,
+    head: Head<'_>,
+    at: usize,
+) -> Result<RxHeaders, ParseError> {
+    let ip = Ipv6Header::parse(head.slice(at, Ipv6Header::LEN)?)?;
+    let packet = head.packet(at, Ipv6Header::LEN + usize::from(ip.payload_len))?;
+    let extensions = ExtensionHeaders::walk(ip.next_header, packet, at + Ipv6Header::LEN)?;
+    let kind = if extensions.fragment {
+        None
+    } else {
+        Some(extensions.transport)
+    };
+    parse_transport(ethernet, Network::Ipv6(ip), packet, (extensions.end, kind))
+}
+
+/// Parses what starts at `at`, a protocol or (`None`) a fragment.
+#[inline]
+fn parse_transport(
+    ethernet: EthernetHeader,
+    network: Network,
+    packet: Head<'_>,
+    (at, kind): (usize, Option<u8>),
+) -> Result<RxHeaders, ParseError> {
+    let (transport, header_len, end) = match kind {
+        Some(protocol::TCP) => {
+            let fixed = packet.array::<{ TcpHeader::LEN }>(at)?;
+            let len = TcpHeader::announced_len(fixed[12])?;
+            if at + len > packet.end {
+                return Err(ParseError::BadTcpOffset);
+            }
+            let tcp = TcpHeader::parse(packet.slice(at, len)?)?;
+            (Transport::Tcp(tcp), at + len, packet.end)
+        }
+        Some(protocol::UDP) => {
+            let udp = UdpHeader::parse(packet.slice(at, UdpHeader::LEN)?)?;
+            let end = at + usize::from(udp.length);
+            if end > packet.end {
+                return Err(ParseError::BadUdpLength);
+            }
+            (Transport::Udp(udp), at + UdpHeader::LEN, end)
+        }
+        Some(protocol::NO_NEXT_HEADER) if matches!(network, Network::Ipv6(_)) => {
+            (Transport::None, at, packet.end)
+        }
+        Some(other) => (Transport::Other(other), at, packet.end),
+        None => (Transport::Fragment, at, packet.end),
+    };
+    Ok(RxHeaders {
+        ethernet,
+        network,
+        transport,
+        header_len,
+        payload_len: end - header_len,
+    })
+}

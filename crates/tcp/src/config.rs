@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-/// Smallest MSS that a peer or a path can talk us down to: anything less makes headers of the traffic
-/// (linux include/net/tcp.h `TCP_MIN_MSS`).
-pub const MIN_MSS: u16 = 88;
+/// Smallest MSS that a peer or a path can talk us down to: full options leave 8 bytes of it
+/// (linux include/net/tcp.h `TCP_MIN_SND_MSS`).
+pub const MIN_MSS: u16 = 48;
 
 /// MSS assumed of a peer that names none over IPv4 (RFC 9293 3.7.1).
 pub const DEFAULT_MSS: u16 = 536;

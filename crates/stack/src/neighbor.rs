@@ -98,6 +98,14 @@ impl<P> Neighbors<P> {
         }
     }
 
+    /// Returns what is believed of `ip`, without using it.
+    pub(crate) fn peek(&self, ip: IpAddr) -> Option<MacAddr> {
+        match self.entries.get(&ip)?.state {
+            State::Incomplete { .. } => None,
+            State::Known { mac, .. } | State::Probing { mac, .. } => Some(mac),
+        }
+    }
+
     /// Keeps `packet` until `ip` answers and starts asking; returns a packet that had to give way.
     pub(crate) fn hold(&mut self, ip: IpAddr, packet: P, now: Instant) -> Option<P> {
         if !self.entries.contains_key(&ip) {

@@ -118,6 +118,18 @@ pub enum SendError {
         /// The socket.
         id: SocketId,
     },
+    /// The control buffer cannot be followed, or its dma-buf message is not 4 bytes long.
+    #[error("malformed control messages; a dma-buf is named by SCM_DEVMEM_DMABUF with a plain u32")]
+    BadControl,
+    /// Device memory is sent with MSG_ZEROCOPY only.
+    #[error("sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied out of it")]
+    ZerocopyNeeded,
+    /// No dma-buf of this id is bound for sending.
+    #[error("no dma-buf is bound for sending under id {dmabuf}; one bound for receiving will not do")]
+    UnknownBinding {
+        /// The id.
+        dmabuf: DmabufId,
+    },
     /// No host memory for the copy of the bytes.
     #[error("the stack's send memory is in use; poll the stack and try again when acknowledgements have freed some")]
     NoMemory,
@@ -132,6 +144,7 @@ impl SendError {
             Self::NotConnected { .. } => Errno::ENOTCONN,
             Self::Connection(error) => connection_errno(*error),
             Self::Shutdown { .. } => Errno::EPIPE,
+            Self::BadControl | Self::ZerocopyNeeded | Self::UnknownBinding { .. } => Errno::EINVAL,
         }
     }
 }
@@ -302,14 +315,6 @@ pub enum OptionError {
     /// The socket is not open.
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
-    /// Listeners do not have this option.
-    #[error("{id} is a listener, which has no {option}; set it on the accepted connection")]
-    NotAConnection {
-        /// The socket.
-        id: SocketId,
-        /// The option.
-        option: &'static str,
-    },
     /// The value cannot be.
     #[error("{option}: {reason}")]
     BadValue {
@@ -325,7 +330,6 @@ impl OptionError {
     pub const fn errno(&self) -> Errno {
         match self {
             Self::BadSocket(bad) => bad.errno(),
-            Self::NotAConnection { .. } => Errno::ENOPROTOOPT,
             Self::BadValue { .. } => Errno::EINVAL,
         }
     }
@@ -351,6 +355,7 @@ pub(crate) const fn connection_errno(error: TcpError) -> Errno {
         TcpError::TimedOut => Errno::ETIMEDOUT,
         TcpError::HostUnreachable => Errno::EHOSTUNREACH,
         TcpError::NetUnreachable => Errno::ENETUNREACH,
+        TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
         TcpError::Aborted => Errno::ECONNABORTED,
     }
 }

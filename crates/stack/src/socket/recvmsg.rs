@@ -7,6 +7,7 @@ use devmem_uapi::{CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, FragToken, MsgFlag
 use netmem::{Frag, FragList, Payload};
 use tcp::RecvQueue;
 
+use super::Held;
 use super::error::RecvError;
 use super::token_table::{MAX_TOKENS, TokenTable};
 
@@ -59,9 +60,6 @@ pub struct RecvOutcome {
     /// Why it did not return more.
     pub stopped: Stopped,
 }
-
-/// Memory of one token: what it takes to send the bytes home.
-pub(crate) type Held = FragList;
 
 /// What one call works on, apart from the queue.
 pub(crate) struct Receive<'a, 'm> {
@@ -267,7 +265,7 @@ impl Delivery<'_, '_> {
             && let Some(merged) = pending.cmsg.frag_size.checked_add(size)
         {
             pending.cmsg.frag_size = merged;
-            pending.held.append(source.take(len));
+            pending.held.keep(source.take(len));
             self.bytes += len;
             return Ok(());
         }
@@ -280,7 +278,9 @@ impl Delivery<'_, '_> {
             return Err(End::Refused(RecvError::TooManyTokens));
         }
         let cmsg = DmabufCmsg { frag_offset, frag_size: size, frag_token: FragToken(0), dmabuf_id: id, flags: 0 };
-        self.pending = Some(Pending { cmsg, held: source.take(len) });
+        let mut held = Held::default();
+        held.keep(source.take(len));
+        self.pending = Some(Pending { cmsg, held });
         self.bytes += len;
         Ok(())
     }

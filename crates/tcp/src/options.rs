@@ -2,7 +2,9 @@
 
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN, TS_RECENT_MAX_AGE};
+use crate::config::{
+    Config, DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
+};
 use crate::window::window_scale_for;
 
 /// The options that hold for the life of a connection.
@@ -11,6 +13,8 @@ pub struct Negotiated {
     /// Payload bytes that a packet to the peer may carry: the smaller of its MSS and ours, less the options that
     /// every segment carries.
     pub snd_mss: u16,
+    /// Both sides offered window scaling; without it both shifts are 0.
+    pub window_scaling: bool,
     /// Shift of the windows that the peer sends.
     pub snd_wscale: u8,
     /// Shift of the windows that we send.
@@ -29,17 +33,21 @@ impl Negotiated {
     #[must_use]
     pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {
         let timestamps = config.timestamps && theirs.timestamps.is_some();
-        let packet_mss = theirs.mss.unwrap_or(DEFAULT_MSS).min(config.mss).max(MIN_MSS);
-        let (snd_wscale, rcv_wscale) = match theirs.window_scale {
-            Some(shift) if config.window_scaling => {
-                (shift.min(MAX_WINDOW_SCALE), window_scale_for(config.rcv_buf_max))
-            }
-            _ => (0, 0),
-        };
+        let packet_mss = theirs
+            .mss
+            .unwrap_or(DEFAULT_MSS)
+            .min(config.mss)
+            .max(MIN_MSS);
+        let snd_wscale = theirs.window_scale.filter(|_| config.window_scaling);
         Negotiated {
-            snd_mss: if timestamps { packet_mss - TIMESTAMPS_LEN } else { packet_mss },
-            snd_wscale,
-            rcv_wscale,
+            snd_mss: if timestamps {
+                packet_mss - TIMESTAMPS_LEN
+            } else {
+                packet_mss
+            },
+            window_scaling: snd_wscale.is_some(),
+            snd_wscale: snd_wscale.map_or(0, |shift| shift.min(MAX_WINDOW_SCALE)),
+            rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.rcv_buf_max)),
             sack: config.sack && theirs.sack_permitted,
             timestamps,
         }
@@ -50,22 +58,33 @@ impl Negotiated {
 pub(crate) fn syn_options(config: &Config, ts_value: u32) -> TcpOptions {
     TcpOptions {
         mss: Some(config.mss),
-        window_scale: config.window_scaling.then(|| window_scale_for(config.rcv_buf_max)),
+        window_scale: config
+            .window_scaling
+            .then(|| window_scale_for(config.rcv_buf_max)),
         sack_permitted: config.sack,
-        timestamps: config.timestamps.then_some(Timestamps { value: ts_value, echo: 0 }),
+        timestamps: config.timestamps.then_some(Timestamps {
+            value: ts_value,
+            echo: 0,
+        }),
         ..TcpOptions::default()
     }
 }
 
-/// Returns the options of a SYN-ACK: of what `config` allows, what the peer's SYN offered too.
-pub(crate) fn syn_ack_options(config: &Config, theirs: &TcpOptions, ts_value: u32) -> TcpOptions {
-    let ours = syn_options(config, ts_value);
-    let echo = theirs.timestamps.map(|ts| ts.value);
+/// Returns the options of a SYN-ACK: what its SYN offered too, and no more.
+pub(crate) fn syn_ack_options(
+    config: &Config,
+    negotiated: &Negotiated,
+    ts_recent: Option<TsRecent>,
+    ts_value: u32,
+) -> TcpOptions {
     TcpOptions {
-        mss: ours.mss,
-        window_scale: theirs.window_scale.and(ours.window_scale),
-        sack_permitted: theirs.sack_permitted && ours.sack_permitted,
-        timestamps: ours.timestamps.zip(echo).map(|(ts, echo)| Timestamps { echo, ..ts }),
+        mss: Some(config.mss),
+        window_scale: negotiated.window_scaling.then_some(negotiated.rcv_wscale),
+        sack_permitted: negotiated.sack,
+        timestamps: ts_recent.map(|recent| Timestamps {
+            value: ts_value,
+            echo: recent.value(),
+        }),
         ..TcpOptions::default()
     }
 }
@@ -117,7 +136,10 @@ impl TsRecent {
     /// Takes over the timestamp of a segment that holds Last.ACK.sent (RFC 7323 4.3 (2) and 5.3 R3); the caller
     /// has checked the sequence number and [`TsRecent::rejects`].
     pub(crate) fn update(&mut self, tsval: u32, now: Instant) {
-        *self = TsRecent { value: tsval, at: now };
+        *self = TsRecent {
+            value: tsval,
+            at: now,
+        };
     }
 
     /// Returns whether `tsval` is younger than everything seen: how a SYN may follow a connection in TIME-WAIT
@@ -150,22 +172,53 @@ mod tests {
 
     #[test]
     fn what_both_offer_holds() {
-        let config = Config { rcv_buf_max: 6 << 20, ..Config::default() };
-        let expected = Negotiated { snd_mss: 1448, snd_wscale: 7, rcv_wscale: 7, sack: true, timestamps: true };
+        let config = Config {
+            rcv_buf_max: 6 << 20,
+            ..Config::default()
+        };
+        let expected = Negotiated {
+            snd_mss: 1448,
+            window_scaling: true,
+            snd_wscale: 7,
+            rcv_wscale: 7,
+            sack: true,
+            timestamps: true,
+        };
         assert_eq!(Negotiated::new(&config, &offer()), expected);
     }
 
     #[test]
     fn a_bare_syn_gets_nothing_but_the_default_mss() {
-        let expected = Negotiated { snd_mss: 536, snd_wscale: 0, rcv_wscale: 0, sack: false, timestamps: false };
-        assert_eq!(Negotiated::new(&Config::default(), &TcpOptions::default()), expected);
-        let reply = syn_ack_options(&Config::default(), &TcpOptions::default(), 5);
-        assert_eq!(reply, TcpOptions { mss: Some(1460), ..TcpOptions::default() });
+        let expected = Negotiated {
+            snd_mss: 536,
+            window_scaling: false,
+            snd_wscale: 0,
+            rcv_wscale: 0,
+            sack: false,
+            timestamps: false,
+        };
+        assert_eq!(
+            Negotiated::new(&Config::default(), &TcpOptions::default()),
+            expected
+        );
+        let reply = syn_ack_options(&Config::default(), &expected, None, 5);
+        assert_eq!(
+            reply,
+            TcpOptions {
+                mss: Some(1460),
+                ..TcpOptions::default()
+            }
+        );
     }
 
     #[test]
     fn what_we_do_not_offer_does_not_hold() {
-        let config = Config { window_scaling: false, timestamps: false, sack: false, ..Config::default() };
+        let config = Config {
+            window_scaling: false,
+            timestamps: false,
+            sack: false,
+            ..Config::default()
+        };
         let negotiated = Negotiated::new(&config, &offer());
         assert_eq!((negotiated.snd_wscale, negotiated.rcv_wscale), (0, 0));
         assert!(!negotiated.sack && !negotiated.timestamps);
@@ -174,7 +227,11 @@ mod tests {
 
     #[test]
     fn absurd_offers_are_mended() {
-        let theirs = TcpOptions { mss: Some(0), window_scale: Some(200), ..offer() };
+        let theirs = TcpOptions {
+            mss: Some(0),
+            window_scale: Some(200),
+            ..offer()
+        };
         let negotiated = Negotiated::new(&Config::default(), &theirs);
         assert_eq!(negotiated.snd_mss, MIN_MSS - TIMESTAMPS_LEN);
         assert_eq!(negotiated.snd_wscale, 14);

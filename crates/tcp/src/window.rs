@@ -28,7 +28,13 @@ pub(crate) struct RecvWindow {
 impl RecvWindow {
     /// Returns the window after a handshake whose SYN advertised `right_edge`.
     pub(crate) fn new(right_edge: SeqNum, space: u32, mss: u16, scale: u8) -> RecvWindow {
-        RecvWindow { right_edge, space, largest_space: space, mss, scale }
+        RecvWindow {
+            right_edge,
+            space,
+            largest_space: space,
+            mss,
+            scale,
+        }
     }
 
     /// Returns the furthest number ever promised.
@@ -57,8 +63,12 @@ impl RecvWindow {
         if self.gain(rcv_nxt) >= self.worthwhile(1) {
             self.right_edge = self.candidate(rcv_nxt);
         }
-        let field = (self.promised(rcv_nxt) >> self.scale).min(MAX_UNSCALED_WINDOW);
-        field as u16
+        self.field(rcv_nxt)
+    }
+
+    /// Returns the window field that repeats the promise without moving the edge.
+    pub(crate) fn field(&self, rcv_nxt: SeqNum) -> u16 {
+        (self.promised(rcv_nxt) >> self.scale).min(MAX_UNSCALED_WINDOW) as u16
     }
 
     /// Returns whether the window grew so much that the peer should be told at once.
@@ -83,7 +93,9 @@ impl RecvWindow {
 
     /// Returns the smallest gain worth telling: half of all there is, or some segments.
     fn worthwhile(&self, segments: u32) -> u32 {
-        (self.largest_space / 2).min(segments * u32::from(self.mss)).max(1)
+        (self.largest_space / 2)
+            .min(segments * u32::from(self.mss))
+            .max(1)
     }
 }
 
@@ -99,7 +111,14 @@ mod tests {
 
     #[test]
     fn scale_is_that_of_linux() {
-        for (space, scale) in [(0, 0), (65_535, 0), (65_536, 1), (6 << 20, 7), (1 << 30, 14), (u32::MAX, 14)] {
+        for (space, scale) in [
+            (0, 0),
+            (65_535, 0),
+            (65_536, 1),
+            (6 << 20, 7),
+            (1 << 30, 14),
+            (u32::MAX, 14),
+        ] {
             assert_eq!(window_scale_for(space), scale, "{space}");
         }
     }

@@ -8,20 +8,26 @@ use crate::frag_list::FragList;
 use crate::netmem::{Frag, Netmem};
 use crate::region::{self, Span};
 
-/// Room in network memory that a packet may be received into.
+/// A range of network memory: room that a packet may be received into, or the bytes of a frag.
 #[derive(Clone, Copy, Debug)]
 pub struct BufSpan<'a> {
     /// The memory.
     pub netmem: &'a Netmem,
-    /// Where in it the room begins, in bytes.
+    /// Where in it the range begins, in bytes.
     pub offset: u32,
-    /// How many bytes there is room for.
+    /// How many bytes it has.
     pub len: u32,
 }
 
 impl<'a> BufSpan<'a> {
     fn span(&self) -> Span<'a> {
         self.netmem.span(self.offset, self.len as usize)
+    }
+}
+
+impl<'a> From<&'a Frag> for BufSpan<'a> {
+    fn from(frag: &'a Frag) -> Self {
+        frag.span()
     }
 }
 
@@ -41,29 +47,15 @@ impl DmaPort {
         DmaPort { _private: () }
     }
 
-    /// Reads one packet from `fd` into `head`, then the room in `tail`. Returns its length.
+    /// Reads one packet from `fd` into `head`, then the room in `tail`, then `spill`: where the rest
+    /// goes when a packet is longer than the room. Returns its length.
     ///
-    /// Spans that touch in memory count as one buffer; there may be 62 others.
+    /// Spans that touch in memory count as one buffer; with `head` and `spill` there may be 64.
     ///
     /// # Errors
     ///
     /// What readv says (EINTR is retried); `ArgumentListTooLong` for too many spans.
     pub fn readv(
-        &self,
-        fd: BorrowedFd<'_>,
-        head: &mut [u8],
-        tail: &[BufSpan<'_>],
-    ) -> io::Result<usize> {
-        self.readv_spill(fd, head, tail, &mut [])
-    }
-
-    /// Reads one packet from `fd` into `head`, then the room in `tail`, then `spill`: where the rest
-    /// goes when a packet is longer than the room. Returns its length.
-    ///
-    /// # Errors
-    ///
-    /// As [`DmaPort::readv`].
-    pub fn readv_spill(
         &self,
         fd: BorrowedFd<'_>,
         head: &mut [u8],
@@ -79,7 +71,7 @@ impl DmaPort {
     ///
     /// What writev says (EINTR is retried); `ArgumentListTooLong` for a payload in too many pieces.
     pub fn writev(&self, fd: BorrowedFd<'_>, head: &[u8], payload: &FragList) -> io::Result<usize> {
-        region::writev(fd, head, payload.iter().map(Frag::whole_span))
+        region::writev(fd, head, payload.iter().map(Frag::bytes))
     }
 
     /// Copies `bytes` to `offset` of `netmem`.
@@ -88,22 +80,28 @@ impl DmaPort {
         to.region.copy_in(to.offset, bytes);
     }
 
-    /// Copies from byte `offset` of `frag` to all of `out`.
-    pub fn copy_out(&self, frag: &Frag, offset: usize, out: &mut [u8]) {
-        let from = frag.span(offset..offset.saturating_add(out.len()));
-        from.region.copy_out(from.offset, out);
+    /// Copies from byte `offset` of `from` (a frag, or any range of network memory) to all of `out`.
+    pub fn copy_out<'a>(&self, from: impl Into<BufSpan<'a>>, offset: usize, out: &mut [u8]) {
+        let from = from.into();
+        let len = from.len as usize;
+        let inside = offset.checked_add(out.len()).is_some_and(|end| end <= len);
+        assert!(inside, "{} bytes at {offset} of {len}", out.len());
+        let from = from.span();
+        from.region.copy_out(from.offset + offset, out);
     }
 
-    /// Copies all of `frag` to `offset` of `netmem`, device to device. The two may overlap.
-    pub fn copy(&self, frag: &Frag, netmem: &Netmem, offset: u32) {
-        let to = netmem.span(offset, frag.len());
-        to.region.copy_from(to.offset, frag.whole_span());
+    /// Copies all of `from` (a frag, or any range of network memory) to `offset` of `netmem`, device to
+    /// device. The two may overlap.
+    pub fn copy<'a>(&self, from: impl Into<BufSpan<'a>>, netmem: &Netmem, offset: u32) {
+        let from = from.into();
+        let to = netmem.span(offset, from.len as usize);
+        to.region.copy_from(to.offset, from.span());
     }
 
-    /// Returns the ones' complement sum of all bytes of `frag`, folded and not complemented
-    /// (RFC 1071): what a checksum that began before it goes on with. The first byte is the high half
-    /// of a word, an odd last byte is followed by 0.
-    pub fn checksum(&self, frag: &Frag) -> u16 {
-        checksum::of_span(frag.whole_span())
+    /// Returns the ones' complement sum of all bytes of `range` (a frag, or any range of network
+    /// memory), folded and not complemented (RFC 1071): what a checksum that began before it goes on
+    /// with. The first byte is the high half of a word, an odd last byte is followed by 0.
+    pub fn checksum<'a>(&self, range: impl Into<BufSpan<'a>>) -> u16 {
+        checksum::of_span(range.into().span())
     }
 }

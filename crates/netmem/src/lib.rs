@@ -9,12 +9,14 @@ mod netmem;
 mod page_kind;
 mod page_pool;
 mod payload;
+pub mod pool_bench;
 mod pool_stats;
 mod provider;
 mod region;
 mod return_ring;
 mod sync;
 
+pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
 pub use frag_list::FragList;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
 
+use crate::dma_port::BufSpan;
 use crate::net_iov::NetIov;
 use crate::page_pool::{PoolId, PoolShared};
 use crate::region::Span;
@@ -264,6 +265,16 @@ impl Frag {
         &self.netmem
     }
 
+    /// Returns the range of memory.
+    #[inline]
+    pub fn span(&self) -> BufSpan<'_> {
+        BufSpan {
+            netmem: &self.netmem,
+            offset: self.offset,
+            len: self.len,
+        }
+    }
+
     /// Returns the memory, without the range.
     pub fn into_netmem(self) -> Netmem {
         self.netmem
@@ -285,7 +296,8 @@ impl Frag {
             return Err(Unreadable);
         }
         region.copy_out(
-            self.span(offset..offset.saturating_add(out.len())).offset,
+            self.bytes_at(offset..offset.saturating_add(out.len()))
+                .offset,
             out,
         );
         Ok(())
@@ -334,12 +346,12 @@ impl Frag {
     }
 
     /// Returns a range of the piece for `region`'s copying functions.
-    pub(crate) fn span(&self, range: Range<usize>) -> Span<'_> {
+    pub(crate) fn bytes_at(&self, range: Range<usize>) -> Span<'_> {
         let (offset, len) = self.sub_range(&range);
         self.netmem.span(offset, len as usize)
     }
 
-    pub(crate) fn whole_span(&self) -> Span<'_> {
+    pub(crate) fn bytes(&self) -> Span<'_> {
         self.netmem.span(self.offset, self.len())
     }
 

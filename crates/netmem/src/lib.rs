@@ -3,6 +3,8 @@ mod checksum;
 mod dma_port;
 mod dmabuf;
 mod frag_list;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod memory;
 mod net_iov;
 mod netmem;
@@ -16,6 +18,7 @@ mod region;
 mod return_ring;
 mod sync;
 
+pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
 pub use frag_list::FragList;

@@ -11,6 +11,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
+use smallvec::SmallVec;
+
 /// Alignment of every region, so that it can take huge pages (x86-64 and arm64 PMD size).
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -20,6 +22,9 @@ pub(crate) const BASE_PAGE_BYTES: usize = 4096;
 /// Most buffers of one readv or writev, after adjacent ones were merged: a 64 KiB packet in scattered
 /// 4 KiB net_iovs needs 17, a header and a spill buffer.
 pub(crate) const MAX_IOVECS: usize = 64;
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 /// What lies behind a region.
 #[derive(Clone, Copy)]
@@ -63,7 +68,9 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `len` bytes, a multiple of the base page and not 0, at a huge page boundary.
+    /// Maps `len` bytes, a multiple of the base page and not 0, at a huge page boundary: reserves
+    /// addresses, then puts memory behind an aligned part of them. Miri knows no such thing as
+    /// a reservation; there all of it is memory.
     pub(crate) fn map(len: usize, backing: Backing<'_>) -> io::Result<Self> {
         let outer_len = len
             .checked_add(HUGE_PAGE_BYTES)
@@ -71,7 +78,14 @@ impl Region {
         if len == 0 || !len.is_multiple_of(BASE_PAGE_BYTES) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let outer = os::reserve(outer_len)?;
+        let prot = if cfg!(miri) {
+            READ_WRITE
+        } else {
+            libc::PROT_NONE
+        };
+        // SAFETY: without MAP_FIXED, mmap takes free addresses and disturbs nothing.
+        let outer = unsafe { libc::mmap(ptr::null_mut(), outer_len, prot, ANONYMOUS, -1, 0) };
+        let outer = mapped(outer)?;
         let pad = outer.as_ptr().align_offset(HUGE_PAGE_BYTES);
         assert!(pad < HUGE_PAGE_BYTES, "byte pointers can always be aligned");
         // SAFETY: `pad` is below HUGE_PAGE_BYTES, by which the reservation at `outer` exceeds `len`.
@@ -82,8 +96,22 @@ impl Region {
             outer,
             outer_len,
         };
-        os::commit(&region, backing)?;
+        region.commit(backing)?;
         Ok(region)
+    }
+
+    /// Puts memory behind the `len` bytes at `base`: called by `map`, before anyone knows of them.
+    fn commit(&self, backing: Backing<'_>) -> io::Result<()> {
+        let (flags, fd) = match backing {
+            Backing::File(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
+            _ if cfg!(miri) => return Ok(()),
+            Backing::Anonymous => (ANONYMOUS, -1),
+            Backing::AnonymousLazy => (ANONYMOUS | libc::MAP_NORESERVE, -1),
+        };
+        let (at, flags) = (self.base.as_ptr().cast(), flags | libc::MAP_FIXED);
+        // SAFETY: MAP_FIXED replaces `len` bytes at `base`, which lie inside the reservation that
+        // this region owns and that nothing points into yet.
+        mapped(unsafe { libc::mmap(at, self.len, READ_WRITE, flags, fd, 0) }).map(drop)
     }
 
     /// Returns the number of bytes.
@@ -98,7 +126,17 @@ impl Region {
 
     /// Asks the kernel about the pages.
     pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
-        os::advise(self, advice)
+        let advice = match advice {
+            _ if cfg!(miri) => return Err(io::ErrorKind::Unsupported.into()),
+            Advice::Huge => libc::MADV_HUGEPAGE,
+            Advice::Populate => libc::MADV_POPULATE_WRITE,
+            Advice::Collapse => libc::MADV_COLLAPSE,
+        };
+        // SAFETY: the range is the region's own, and none of the three changes a byte of it.
+        match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Writes zero to one byte of every page: only for memory that nobody has written yet.
@@ -117,11 +155,7 @@ impl Region {
     #[inline]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(
-            inside,
-            "{len} bytes at offset {offset} of a region of {} bytes",
-            self.len
-        );
+        assert!(inside, "{len} bytes at offset {offset} of {}", self.len);
         // SAFETY: `offset` is at most `self.len`, so the result is inside or one past the mapping.
         unsafe { self.base.add(offset) }.as_ptr()
     }
@@ -161,7 +195,16 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        os::release(self);
+        // SAFETY: by the invariant, only this region may unmap `outer`, and it does so once.
+        unsafe { libc::munmap(self.outer.as_ptr().cast(), self.outer_len) };
+    }
+}
+
+/// Judges what mmap returned.
+fn mapped(got: *mut libc::c_void) -> io::Result<NonNull<u8>> {
+    match NonNull::new(got.cast()) {
+        Some(base) if got != libc::MAP_FAILED => Ok(base),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -180,46 +223,29 @@ impl Span<'_> {
 }
 
 /// The buffers of one readv or writev. Their owner keeps what they point to borrowed meanwhile.
-struct IoVecs {
-    vecs: [libc::iovec; MAX_IOVECS],
-    used: usize,
-}
+#[derive(Default)]
+struct IoVecs(SmallVec<[libc::iovec; MAX_IOVECS]>);
 
 impl IoVecs {
-    fn new() -> Self {
-        IoVecs {
-            vecs: [libc::iovec {
-                iov_base: ptr::null_mut(),
-                iov_len: 0,
-            }; MAX_IOVECS],
-            used: 0,
-        }
-    }
-
     /// Adds `len` bytes at `base`, which extend the last buffer when they begin where it ends.
     fn push(&mut self, base: *mut u8, len: usize) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
+        let full = self.0.len() == MAX_IOVECS;
+        match self.0.last_mut() {
+            _ if len == 0 => {}
+            Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base => {
+                last.iov_len += len;
+            }
+            _ if full => return Err(io::ErrorKind::ArgumentListTooLong.into()),
+            _ => self.0.push(libc::iovec {
+                iov_base: base.cast(),
+                iov_len: len,
+            }),
         }
-        if let Some(last) = self
-            .used
-            .checked_sub(1)
-            .and_then(|last| self.vecs.get_mut(last))
-            && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base
-        {
-            last.iov_len += len;
-            return Ok(());
-        }
-        let next = self
-            .vecs
-            .get_mut(self.used)
-            .ok_or(io::ErrorKind::ArgumentListTooLong)?;
-        *next = libc::iovec {
-            iov_base: base.cast(),
-            iov_len: len,
-        };
-        self.used += 1;
         Ok(())
+    }
+
+    fn push_spans<'a>(&mut self, mut spans: impl Iterator<Item = Span<'a>>) -> io::Result<()> {
+        spans.try_for_each(|span| self.push(span.base(), span.len))
     }
 }
 
@@ -230,18 +256,15 @@ pub(crate) fn readv<'a>(
     spans: impl Iterator<Item = Span<'a>>,
     spill: &mut [u8],
 ) -> io::Result<usize> {
-    let mut io = IoVecs::new();
+    let mut io = IoVecs::default();
     io.push(head.as_mut_ptr(), head.len())?;
-    for span in spans {
-        io.push(span.base(), span.len)?;
-    }
+    io.push_spans(spans)?;
     io.push(spill.as_mut_ptr(), spill.len())?;
-    retry(|| {
-        // SAFETY: the first `used` (at most MAX_IOVECS) entries point to memory that may be written
-        // until this function returns: `head` and `spill` are borrowed mutably, the spans' regions
-        // are borrowed for 'a, checked by `at`, and reachable by no reference.
-        unsafe { libc::readv(fd.as_raw_fd(), io.vecs.as_ptr(), io.used as libc::c_int) }
-    })
+    let IoVecs(vecs) = io;
+    // SAFETY: all entries (at most MAX_IOVECS) point to memory that may be written until
+    // this function returns: `head` and `spill` are borrowed mutably; the regions of the spans are
+    // borrowed for 'a, their ranges were checked by `at`, and no reference reaches into them.
+    retry(|| unsafe { libc::readv(fd.as_raw_fd(), vecs.as_ptr(), vecs.len() as libc::c_int) })
 }
 
 /// Writes once from `head`, then `spans`. Repeats after EINTR.
@@ -250,90 +273,26 @@ pub(crate) fn writev<'a>(
     head: &[u8],
     spans: impl Iterator<Item = Span<'a>>,
 ) -> io::Result<usize> {
-    let mut io = IoVecs::new();
+    let mut io = IoVecs::default();
     io.push(head.as_ptr().cast_mut(), head.len())?;
-    for span in spans {
-        io.push(span.base(), span.len)?;
-    }
-    retry(|| {
-        // SAFETY: the first `used` (at most MAX_IOVECS) entries point to memory that may be read
-        // until this function returns, as in `readv`; writev writes to none of them.
-        unsafe { libc::writev(fd.as_raw_fd(), io.vecs.as_ptr(), io.used as libc::c_int) }
-    })
+    io.push_spans(spans)?;
+    let IoVecs(vecs) = io;
+    // SAFETY: all entries (at most MAX_IOVECS) point to memory that may be read until
+    // this function returns, as in `readv`; writev writes to none of it.
+    retry(|| unsafe { libc::writev(fd.as_raw_fd(), vecs.as_ptr(), vecs.len() as libc::c_int) })
 }
 
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
-        match usize::try_from(call()) {
-            Ok(done) => return Ok(done),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
+        if let Ok(done) = usize::try_from(call()) {
+            return Ok(done);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }
 
-/// The calls to the kernel that a region is made of. Miri knows plain anonymous mappings only.
-mod os {
-    use super::*;
-
-    const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
-    /// Calls mmap; with MAP_FIXED only inside a reservation of the caller's own.
-    fn mmap(at: *mut u8, len: usize, prot: i32, flags: i32, fd: i32) -> io::Result<NonNull<u8>> {
-        // SAFETY: a mapping without MAP_FIXED takes free addresses; with it, the caller's own.
-        let got = unsafe { libc::mmap(at.cast(), len, prot, flags, fd, 0) };
-        match NonNull::new(got.cast()) {
-            Some(base) if got != libc::MAP_FAILED => Ok(base),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    pub(super) fn reserve(len: usize) -> io::Result<NonNull<u8>> {
-        if cfg!(miri) {
-            return mmap(ptr::null_mut(), len, READ_WRITE, ANONYMOUS, -1);
-        }
-        let flags = ANONYMOUS | libc::MAP_NORESERVE;
-        mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1)
-    }
-
-    pub(super) fn commit(region: &Region, backing: Backing<'_>) -> io::Result<()> {
-        let (flags, fd) = match backing {
-            Backing::File(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
-            _ if cfg!(miri) => return Ok(()),
-            Backing::Anonymous => (ANONYMOUS, -1),
-            Backing::AnonymousLazy => (ANONYMOUS | libc::MAP_NORESERVE, -1),
-        };
-        mmap(
-            region.base.as_ptr(),
-            region.len,
-            READ_WRITE,
-            flags | libc::MAP_FIXED,
-            fd,
-        )
-        .map(drop)
-    }
-
-    pub(super) fn advise(region: &Region, advice: Advice) -> io::Result<()> {
-        if cfg!(miri) {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let advice = match advice {
-            Advice::Huge => libc::MADV_HUGEPAGE,
-            Advice::Populate => libc::MADV_POPULATE_WRITE,
-            Advice::Collapse => libc::MADV_COLLAPSE,
-        };
-        // SAFETY: the range is the region's own, and none of the three changes a byte of it.
-        match unsafe { libc::madvise(region.base.as_ptr().cast(), region.len, advice) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    pub(super) fn release(region: &mut Region) {
-        // SAFETY: called by `Region::drop` alone, for the reservation that this region owns.
-        unsafe { libc::munmap(region.outer.as_ptr().cast(), region.outer_len) };
-    }
-}
+#[cfg(test)]
+mod tests;

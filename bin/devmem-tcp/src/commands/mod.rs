@@ -1,0 +1,6 @@
+//! One file per subcommand.
+
+pub mod demo;
+pub mod recv;
+pub mod sender;
+pub mod wire;

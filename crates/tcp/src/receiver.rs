@@ -191,9 +191,9 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Notes that `[seq, end)` or a part of it arrived again, for a D-SACK.
+    /// Notes that `[seq, end)` arrived again, for a D-SACK. There is room for one: the first waits until it is told.
     pub(crate) fn note_duplicate(&mut self, seq: SeqNum, end: SeqNum) {
-        if self.sack && seq.before(end) {
+        if self.sack && self.dsack.is_none() && seq.before(end) {
             self.dsack = Some((seq, end));
         }
     }

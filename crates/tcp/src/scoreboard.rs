@@ -21,7 +21,7 @@ use crate::rack::Sending;
 const MAX_RECORDS: usize = 16 * 1024;
 
 /// Records for which an empty scoreboard keeps its room; more is given back.
-const KEPT_RECORDS: usize = 32;
+const KEPT_RECORDS: usize = 16;
 
 /// What is known of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
 /// `TCPCB_EVER_RETRANS`).
@@ -168,16 +168,18 @@ pub(crate) struct Losses {
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     records: VecDeque<TxRecord>,
-    retransmissions: VecDeque<Retransmission>,
+    /// In order of sending; only there once something was lost.
+    retransmissions: Option<Box<VecDeque<Retransmission>>>,
     /// First transmissions below this offset need no judgement any more.
     next_original: u64,
     /// No record below this offset awaits retransmission.
     next_lost: u64,
     /// End of the highest range that the peer reported (RFC 8985 RACK.fack).
     highest_sacked: u64,
-    sacked: u64,
-    lost: u64,
-    retrans: u64,
+    /// Sums of bytes; a window is at most 2^30.
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
     /// Packets reported by SACK since nothing was; stands in for RFC 6675's count of duplicates.
     sacked_packets: u32,
 }
@@ -201,22 +203,23 @@ impl Scoreboard {
 
     /// Returns the bytes believed to be in the network (RFC 6675 pipe, linux `tcp_packets_in_flight`).
     pub(crate) fn pipe(&self) -> u64 {
-        (self.outstanding() + self.retrans).saturating_sub(self.sacked + self.lost)
+        (self.outstanding() + u64::from(self.retrans))
+            .saturating_sub(u64::from(self.sacked) + u64::from(self.lost))
     }
 
     /// Returns the bytes reported by SACK and not yet acknowledged.
     pub(crate) fn sacked(&self) -> u64 {
-        self.sacked
+        self.sacked.into()
     }
 
     /// Returns the bytes believed lost.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost
+        self.lost.into()
     }
 
     /// Returns the bytes sent again whose fate is open.
     pub(crate) fn retrans(&self) -> u64 {
-        self.retrans
+        self.retrans.into()
     }
 
     /// Returns about how many packets were reported by SACK.
@@ -297,7 +300,7 @@ impl Scoreboard {
         delivered.note(&record);
         delivered.sacked += u64::from(record.len);
         delivered.sacked_sent = widened(delivered.sacked_sent, &record);
-        self.sacked += u64::from(record.len);
+        self.sacked += record.len;
         let packets = record.len.div_ceil(u32::from(record.mss));
         self.sacked_packets = self.sacked_packets.saturating_add(packets);
         self.highest_sacked = self.highest_sacked.max(record.end());
@@ -353,7 +356,11 @@ impl Scoreboard {
         now: Instant,
         losses: &mut Losses,
     ) {
-        while let Some(&sent) = self.retransmissions.front() {
+        while let Some(&sent) = self
+            .retransmissions
+            .as_ref()
+            .and_then(|queue| queue.front())
+        {
             let end = sent.start + u64::from(sent.len);
             if !latest.is_after(Sending {
                 sent_at: sent.sent_at,
@@ -365,7 +372,7 @@ impl Scoreboard {
                 losses.undecided = true;
                 break;
             }
-            self.retransmissions.pop_front();
+            self.retransmissions.as_mut().map(|queue| queue.pop_front());
             let mut index = self.index_at(sent.start);
             while let Some(&record) = self.records.get(index).filter(|record| record.start < end) {
                 // A record sent again since then waits for its later entry.
@@ -456,7 +463,7 @@ impl Scoreboard {
             let record = &mut self.records[index];
             if !record.sacked() {
                 if !record.marks.has(Marks::RETRANS) {
-                    self.retrans += u64::from(record.len);
+                    self.retrans += record.len;
                 }
                 record.marks.set(Marks::RETRANS);
                 record.marks.set(Marks::EVER_RETRANS);
@@ -470,11 +477,12 @@ impl Scoreboard {
     }
 
     fn note_retransmission(&mut self, start: u64, len: u32, now: Instant) {
-        match self.retransmissions.back_mut() {
+        let queue = self.retransmissions.get_or_insert_default();
+        match queue.back_mut() {
             Some(last) if last.sent_at == now && last.start + u64::from(last.len) == start => {
                 last.len = last.len.saturating_add(len);
             }
-            _ => self.retransmissions.push_back(Retransmission {
+            _ => queue.push_back(Retransmission {
                 start,
                 sent_at: now,
                 len,
@@ -514,7 +522,7 @@ impl Scoreboard {
 
     fn mark_lost(&mut self, index: usize) {
         let record = &mut self.records[index];
-        let len = u64::from(record.len);
+        let len = record.len;
         if record.marks.has(Marks::RETRANS) {
             record.marks.clear(Marks::RETRANS);
             self.retrans -= len;
@@ -528,7 +536,7 @@ impl Scoreboard {
 
     /// Takes a record out of the sums that its marks put it into.
     fn uncount(&mut self, record: &TxRecord) {
-        let len = u64::from(record.len);
+        let len = record.len;
         for (mark, sum) in [
             (Marks::SACKED, &mut self.sacked),
             (Marks::LOST, &mut self.lost),
@@ -611,13 +619,10 @@ impl Scoreboard {
     }
 
     fn on_empty(&mut self) {
-        self.retransmissions.clear();
+        self.retransmissions = None;
         self.next_lost = 0;
         if self.records.capacity() > KEPT_RECORDS {
             self.records.shrink_to(KEPT_RECORDS);
-        }
-        if self.retransmissions.capacity() > KEPT_RECORDS {
-            self.retransmissions.shrink_to(KEPT_RECORDS);
         }
     }
 }

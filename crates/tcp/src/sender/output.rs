@@ -297,12 +297,10 @@ impl<P: Payload> Sender<P> {
             fin: false,
             push: false,
             probe: true,
-            gso_size: 0,
         })
     }
 
     fn emit(&self, range: Range) -> DataSegment<P> {
-        let mss = self.mss();
         let shared = match range.len {
             0 => crate::send_queue::Shared::default(),
             len => self.queue.share(range.start, len as usize),
@@ -313,7 +311,6 @@ impl<P: Payload> Sender<P> {
             fin: range.fin,
             push: shared.push,
             probe: false,
-            gso_size: if range.len > u32::from(mss) { mss } else { 0 },
         }
     }
 
@@ -332,7 +329,9 @@ impl<P: Payload> Sender<P> {
             self.snd_nxt += 1;
         }
         self.recovery.on_sent(u64::from(range.len));
-        self.timers.on_sent(first, now);
+        if first {
+            self.timers.on_first_sent(now);
+        }
         self.on_sent(range, now);
         self.note_flight(false);
         self.schedule(now);
@@ -347,7 +346,8 @@ impl<P: Payload> Sender<P> {
             self.timers.on_head_retransmitted(now);
         }
         self.counters.bytes_retrans += u64::from(range.len);
-        self.counters.total_retrans += u64::from(len.div_ceil(u32::from(mss)));
+        let packets = len.div_ceil(u32::from(mss));
+        self.counters.total_retrans = self.counters.total_retrans.saturating_add(packets);
         self.on_sent(range, now);
         self.schedule(now);
     }

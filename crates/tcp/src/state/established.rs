@@ -5,7 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::{Config, TIMESTAMPS_LEN};
+use crate::config::{Config, ORPHAN_TIMEOUT, TIMESTAMPS_LEN};
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -425,9 +425,12 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Lets nobody read any more.
-    pub(crate) fn drop_reader(&mut self) {
+    /// Lets nobody read any more. What is still to be sent gets a limited time without progress:
+    /// nobody is left who could lose patience.
+    pub(crate) fn drop_reader(&mut self, user_timeout: Option<Duration>) {
         self.reader_gone = true;
+        let patience = user_timeout.unwrap_or(ORPHAN_TIMEOUT).min(ORPHAN_TIMEOUT);
+        self.sender.set_user_timeout(Some(patience));
     }
 
     /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without options.

@@ -253,7 +253,7 @@ fn gaps_are_bounded_and_the_connection_survives_it() {
     assert!(t.poll().is_some());
     expect_drops!(t, ReassemblyFull);
     send!(t, seq: 1, len: 3000);
-    expect!(t, ack: 3001);
+    expect!(t, ack: 3001, sack: &[(3, 4)]);
     assert_eq!(t.read(), 3000);
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn is_right(headers: &RxHeaders, pieces: &[Piece<'_>], port: &DmaPort
                 part.add_bytes(bytes);
                 part.partial()
             }
-            Piece::Span(span) => port.checksum(span),
+            Piece::Span(span) => port.checksum(*span),
         };
         sum.add_partial(partial, at % 2 != 0);
         at += piece.len();

@@ -248,7 +248,7 @@ impl Stack {
         match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
             Some(SocketKind::Connection(connection)) => {
                 if matches!(connection.holder, Holder::Nobody { until } if until <= now) {
-                    connection.conn.abort(now);
+                    connection.conn.abort();
                 }
                 let disposition = connection.conn.on_timer(now);
                 self.follow(slot, disposition, now);
@@ -295,7 +295,7 @@ impl Stack {
                 is_believed
             }
             IcmpKind::Unreachable(what) => {
-                let disposition = connection.conn.on_unreachable(what, quoted, now);
+                let disposition = connection.conn.on_unreachable(what, quoted);
                 self.follow(slot, disposition, now);
                 true
             }
@@ -307,7 +307,7 @@ impl Stack {
         if let Ok(socket) = self.sockets.get_mut(owner)
             && let SocketKind::Connection(connection) = &mut socket.kind
         {
-            let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted, now);
+            let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
             self.follow(owner.slot(), disposition, now);
         }
     }

@@ -48,7 +48,6 @@ pub use neighbor::{MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS,
 pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
-pub use socket::SocketId;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError, RecvError, SendError,
     ShutdownError, UnknownBinding,
@@ -57,6 +56,7 @@ pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sendmsg::SendMsg;
 pub use socket::sockopt::{OptionName, SocketOption};
+pub use socket::table::SocketId;
 pub use socket::token_table::MAX_TOKENS;
 pub use stack::{PollOutcome, Stack, StackError, StackStats};
 pub use window::INITIAL_PROMISE;

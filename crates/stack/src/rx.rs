@@ -3,7 +3,7 @@
 use netmem::{FragList, Payload};
 use nic::RxPacket;
 use steer::RxQueueId;
-use tcp::{Control, Disposition, Segment, SegmentDrop, SeqNum};
+use tcp::{Control, Disposition, Segment, SeqNum};
 use wire::{
     ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, Network, RxHeaders, TcpFlags,
     TcpHeader, Transport, emit_arp_frame, protocol,
@@ -168,13 +168,8 @@ impl Stack {
     fn listener_segment(&mut self, slot: u32, incoming: Incoming, iss_floor: Option<SeqNum>, now: Instant) {
         let Incoming { tuple, queue, segment } = incoming;
         let free = self.rx_free(queue.index());
-        let space = self.windows.newcomer(queue.index(), free, self.mss_for(tuple.src_ip));
-        let facts = tcp::Incoming {
-            mss: self.mss_for(tuple.src_ip),
-            accept_queue: tcp::AcceptQueue::Full,
-            iss_floor,
-        };
-        let has_slot = !self.sockets.is_full();
+        let (mss, has_slot) = (self.mss_for(tuple.src_ip), !self.sockets.is_full());
+        let space = self.windows.newcomer(queue.index(), free, mss);
         let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
             return;
         };
@@ -182,7 +177,7 @@ impl Stack {
         let arrived = segment.payload.len();
         listener.half_open.set_rcv_space(space);
         let endpoints = endpoints(&tuple);
-        let facts = tcp::Incoming { accept_queue, ..facts };
+        let facts = tcp::Incoming { mss, accept_queue, iss_floor };
         let outcome = listener.half_open.on_segment(&endpoints, segment, facts, now);
         self.timers.arm(slot, listener.half_open.next_timer());
         match outcome {
@@ -210,11 +205,6 @@ impl Stack {
     fn drop_packet(&mut self, payload: FragList, reason: DropReason) {
         self.drops.count(reason);
         self.nic.recycle(payload);
-    }
-
-    /// Counts a segment that something of was dropped of.
-    pub(crate) fn count_segment(&mut self, reason: SegmentDrop) {
-        self.drops.count_segment(reason);
     }
 }
 

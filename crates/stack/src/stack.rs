@@ -125,6 +125,8 @@ pub struct Stack {
     pub(crate) reply: Vec<u8>,
     poll_budget: usize,
     was_up: bool,
+    /// Packets that the link was too busy for.
+    tx_waiting: usize,
     last_poll: Instant,
 }
 
@@ -182,6 +184,7 @@ impl Stack {
             reply: Vec::new(),
             poll_budget: poll_budget.max(1),
             was_up: false,
+            tx_waiting: 0,
             last_poll: Instant::ZERO,
             nic,
         })
@@ -207,7 +210,7 @@ impl Stack {
         self.fire_timers(now);
         self.visit_starved(now);
         self.poll_neighbors(now);
-        self.nic.flush_tx(now);
+        self.tx_waiting = self.nic.flush_tx(now);
         PollOutcome { received, worked: received > 0 || self.stats.tx_packets != sent_before }
     }
 
@@ -215,7 +218,7 @@ impl Stack {
     pub fn flush(&mut self, now: Instant) {
         self.flush_touched(false, now);
         self.visit_starved(now);
-        self.nic.flush_tx(now);
+        self.tx_waiting = self.nic.flush_tx(now);
     }
 
     /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past means at once.
@@ -228,7 +231,7 @@ impl Stack {
 
     /// Returns whether something waits to be sent: a socket call left it, or the link was busy.
     pub fn wants_flush(&self) -> bool {
-        !self.touched.is_empty() || self.windows.any_to_visit() || self.nic.tx_waiting() > 0
+        !self.touched.is_empty() || self.windows.any_to_visit() || self.tx_waiting > 0
     }
 
     /// Takes the sockets whose readiness changed since they were last taken.
@@ -356,11 +359,15 @@ impl Stack {
         self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64
     }
 
-    /// Announces our addresses when the link comes up.
+    /// Announces our addresses when the link comes up; what was known of neighbours is void when it goes down.
     fn watch_link(&mut self, now: Instant) {
         let is_up = self.nic.is_up();
         if is_up && !self.was_up {
             self.announce(now);
+        }
+        if !is_up && self.was_up {
+            let waited = self.neighbors.clear();
+            waited.iter().for_each(|_| self.drops.count(DropReason::NeighborFailed));
         }
         self.was_up = is_up;
     }

@@ -78,7 +78,7 @@ impl Stack {
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
             ..self.tcp.clone()
         };
-        let conn = Connection::connect(&config, self.isns.isn(&endpoints, now));
+        let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);
         let connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         let id = self.sockets.insert(Socket::connection(connection));
         let inserted = self.demux.insert(tuple, id.slot());
@@ -93,25 +93,22 @@ impl Stack {
     /// # Errors
     /// [`AcceptError`].
     pub fn accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), AcceptError> {
-        let socket = self.sockets.get_mut(listener)?;
-        let SocketKind::Listener(queue) = &mut socket.kind else {
-            return Err(AcceptError::NotListening { id: listener });
-        };
-        loop {
-            let Some(id) = queue.pop() else { break };
+        while let Some(id) = self.pop_accepted(listener)? {
             self.refresh(listener.slot());
-            if let Ok(connection) = self.connection(id) {
-                connection.holder = Holder::Program;
-                let (_, remote) = connection.addresses();
-                self.refresh(id.slot());
-                return Ok((id, remote));
-            }
-            let Ok(SocketKind::Listener(next)) = self.sockets.get_mut(listener).map(|socket| &mut socket.kind) else {
-                break;
-            };
-            queue = next;
+            let Ok(connection) = self.connection(id) else { continue };
+            connection.holder = Holder::Program;
+            let (_, remote) = connection.addresses();
+            self.refresh(id.slot());
+            return Ok((id, remote));
         }
         Err(AcceptError::WouldBlock)
+    }
+
+    fn pop_accepted(&mut self, listener: SocketId) -> Result<Option<SocketId>, AcceptError> {
+        match &mut self.sockets.get_mut(listener)?.kind {
+            SocketKind::Listener(queue) => Ok(queue.pop()),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => Err(AcceptError::NotListening { id: listener }),
+        }
     }
 
     /// Receives payload in order: see the crate's [`RecvMsg`], and ABI.md 3 for what `flags` do. MSG_WAITALL and
@@ -353,8 +350,8 @@ impl Stack {
         connection.tokens.release_all(|held| held.release(|payload| nic.recycle(payload)));
         connection.error = None;
         match ending {
-            Ending::Orderly if !is_one_too_many => connection.conn.close(now),
-            Ending::Orderly | Ending::Reset => connection.conn.abort(now),
+            Ending::Orderly if !is_one_too_many => connection.conn.close(),
+            Ending::Orderly | Ending::Reset => connection.conn.abort(),
         }
         connection.holder = Holder::Nobody { until: now + ORPHAN_LIFETIME };
         self.orphans += 1;

@@ -28,7 +28,9 @@ impl Background {
         let thread = std::thread::Builder::new()
             .name("devmem-tcp".to_owned())
             .spawn(move || run(&driver))?;
-        Ok(Self { thread: Some(thread) })
+        Ok(Self {
+            thread: Some(thread),
+        })
     }
 
     /// Waits for the thread's end. The caller has made the driver unreachable and woken it.
@@ -62,7 +64,9 @@ fn step(driver: &Driver) {
         return;
     }
     let now = core.clock.now();
-    let away = core.last_foreground.is_none_or(|last| now.saturating_since(last) >= AWAY_AFTER);
+    let away = core
+        .last_foreground
+        .is_none_or(|last| now.saturating_since(last) >= AWAY_AFTER);
     if !away {
         drop(core);
         driver.rest_in_background(TICK);

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use devmem_uapi::cmsg::{CmsgSink, DevmemCmsg, NoSpace};
-use devmem_uapi::{DmabufCmsg, DmabufId, DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
+use devmem_uapi::{
+    CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, FragToken, MAX_DONTNEED_FRAGS,
+    MAX_DONTNEED_TOKENS, NoSpace,
+};
 use netmem::Dmabuf;
 
 use crate::error::{GatherError, ReleaseError};
@@ -104,7 +106,10 @@ impl RxBatch {
 
     /// The frags in stream order.
     pub fn iter(&self) -> Iter<'_> {
-        Iter { items: self.items.iter(), host: &self.host }
+        Iter {
+            items: self.items.iter(),
+            host: &self.host,
+        }
     }
 
     /// Sends the device memory of all frags home, tokens merged to ranges, in as few calls as the limits allow
@@ -119,22 +124,36 @@ impl RxBatch {
             return Ok(0);
         };
         let lent = self.devices().count();
-        merge_tokens(self.items.drain(..).filter_map(Item::token), &mut self.ranges);
+        merge_tokens(
+            self.items.drain(..).filter_map(Item::token),
+            &mut self.ranges,
+        );
         let mut freed = 0;
-        for_each_call(&self.ranges, |call| owner.dontneed(call).map(|count| freed += count))?;
+        for_each_call(&self.ranges, |call| {
+            owner.dontneed(call).map(|count| freed += count)
+        })?;
         self.ranges.clear();
         owner.count_returned(freed);
-        if freed == lent { Ok(freed) } else { Err(ReleaseError::Missing { lent, freed }) }
+        if freed == lent {
+            Ok(freed)
+        } else {
+            Err(ReleaseError::Missing { lent, freed })
+        }
     }
 
     /// Moves the frags out, to be kept and dropped one by one. Linear bytes are copied.
     pub fn take(&mut self) -> Vec<RxFrag> {
-        let Some(owner) = self.owner.take() else { return Vec::new() };
+        let Some(owner) = self.owner.take() else {
+            return Vec::new();
+        };
         let host = std::mem::take(&mut self.host);
         self.items
             .drain(..)
             .map(|item| match item {
-                Item::Device(device) => RxFrag(Kept::Device { device, owner: Arc::clone(&owner) }),
+                Item::Device(device) => RxFrag(Kept::Device {
+                    device,
+                    owner: Arc::clone(&owner),
+                }),
                 Item::Linear(range) => RxFrag(Kept::Linear(host[range].into())),
             })
             .collect()
@@ -148,19 +167,25 @@ impl RxBatch {
     pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {
         let needed = self.device_bytes() + self.linear_bytes();
         if target.size().saturating_sub(offset) < needed {
-            return Err(GatherError::DoesNotFit { needed, offset, size: target.size() });
+            return Err(GatherError::DoesNotFit {
+                needed,
+                offset,
+                size: target.size(),
+            });
         }
         let mut at = offset;
         for item in &self.items {
             match item {
-                Item::Linear(range) => target.copy_in(at, &self.host[range.clone()]),
+                Item::Linear(range) => target.copy_in(at, &self.host[range.clone()])?,
                 Item::Device(device) => {
                     let memory = self
                         .owner
                         .as_ref()
                         .and_then(|owner| owner.memory(device.dmabuf))
-                        .ok_or(GatherError::Unbound { dmabuf: device.dmabuf })?;
-                    target.copy_from(&memory, device.range(), at);
+                        .ok_or(GatherError::Gone {
+                            dmabuf: device.dmabuf,
+                        })?;
+                    target.copy_from(&memory, device.range().start, at, device.len as usize)?;
                 }
             }
             at += item.len();
@@ -220,7 +245,10 @@ impl<'a> Iterator for Iter<'a> {
 
     fn next(&mut self) -> Option<Frag<'a>> {
         Some(match self.items.next()? {
-            Item::Device(device) => Frag::Device { range: device.range(), dmabuf: device.dmabuf },
+            Item::Device(device) => Frag::Device {
+                range: device.range(),
+                dmabuf: device.dmabuf,
+            },
             Item::Linear(range) => Frag::Linear(&self.host[range.clone()]),
         })
     }
@@ -246,7 +274,10 @@ impl RxFrag {
     /// What it is and where its bytes lie.
     pub fn as_frag(&self) -> Frag<'_> {
         match &self.0 {
-            Kept::Device { device, .. } => Frag::Device { range: device.range(), dmabuf: device.dmabuf },
+            Kept::Device { device, .. } => Frag::Device {
+                range: device.range(),
+                dmabuf: device.dmabuf,
+            },
             Kept::Linear(bytes) => Frag::Linear(bytes),
         }
     }
@@ -255,7 +286,10 @@ impl RxFrag {
 impl Drop for RxFrag {
     fn drop(&mut self) {
         if let Kept::Device { device, owner } = &self.0 {
-            let token = DmabufToken { token_start: device.token.0, token_count: 1 };
+            let token = DmabufToken {
+                token_start: device.token,
+                token_count: 1,
+            };
             // As for the batch: nothing here could act on a shortfall.
             if let Ok(freed) = owner.dontneed(&[token]) {
                 owner.count_returned(freed);
@@ -270,13 +304,15 @@ pub(crate) struct BatchSink<'a> {
     max_frags: usize,
     /// Bytes of the iovec described so far: linear bytes are packed one after another.
     linear: usize,
-    /// Refuse linear parts, so that the call stops before them.
-    refuse_linear: bool,
 }
 
 impl<'a> BatchSink<'a> {
-    pub(crate) fn new(items: &'a mut Vec<Item>, max_frags: usize, refuse_linear: bool) -> Self {
-        Self { items, max_frags, linear: 0, refuse_linear }
+    pub(crate) fn new(items: &'a mut Vec<Item>, max_frags: usize) -> Self {
+        Self {
+            items,
+            max_frags,
+            linear: 0,
+        }
     }
 }
 
@@ -286,18 +322,23 @@ impl CmsgSink for BatchSink<'_> {
             return Err(NoSpace);
         }
         match message {
-            DevmemCmsg::Linear(_) if self.refuse_linear => return Err(NoSpace),
             DevmemCmsg::Linear(len) => {
                 let start = self.linear;
                 self.linear += len as usize;
                 self.items.push(Item::Linear(start..self.linear));
             }
-            DevmemCmsg::Dmabuf(DmabufCmsg { frag_offset, frag_size, frag_token, dmabuf_id, flags: _ }) => {
+            DevmemCmsg::Dmabuf(DmabufCmsg {
+                frag_offset,
+                frag_size,
+                frag_token,
+                dmabuf_id,
+                flags: _,
+            }) => {
                 self.items.push(Item::Device(Device {
-                    dmabuf: DmabufId(dmabuf_id),
+                    dmabuf: dmabuf_id,
                     offset: frag_offset,
                     len: frag_size,
-                    token: FragToken(frag_token),
+                    token: frag_token,
                 }));
             }
         }
@@ -320,10 +361,15 @@ impl RxBatch {
 /// Merges tokens that follow one another into ranges.
 fn merge_tokens(tokens: impl Iterator<Item = FragToken>, ranges: &mut Vec<DmabufToken>) {
     ranges.clear();
-    for FragToken(token) in tokens {
+    for token in tokens {
         match ranges.last_mut() {
-            Some(last) if last.token_start.checked_add(last.token_count) == Some(token) => last.token_count += 1,
-            _ => ranges.push(DmabufToken { token_start: token, token_count: 1 }),
+            Some(last) if last.token_start.0.checked_add(last.token_count) == Some(token.0) => {
+                last.token_count += 1
+            }
+            _ => ranges.push(DmabufToken {
+                token_start: token,
+                token_count: 1,
+            }),
         }
     }
 }
@@ -333,7 +379,10 @@ fn for_each_call<E>(
     ranges: &[DmabufToken],
     mut call: impl FnMut(&[DmabufToken]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut pending = [DmabufToken { token_start: 0, token_count: 0 }; MAX_DONTNEED_TOKENS];
+    let mut pending = [DmabufToken {
+        token_start: FragToken(0),
+        token_count: 0,
+    }; MAX_DONTNEED_TOKENS];
     let mut tokens = 0;
     let mut frags = 0;
     for &range in ranges {
@@ -345,15 +394,22 @@ fn for_each_call<E>(
             }
             let room = u32::try_from(MAX_DONTNEED_FRAGS - frags).unwrap_or(u32::MAX);
             let count = rest.token_count.min(room);
-            pending[tokens] = DmabufToken { token_start: rest.token_start, token_count: count };
+            pending[tokens] = DmabufToken {
+                token_start: rest.token_start,
+                token_count: count,
+            };
             tokens += 1;
             frags += count as usize;
             // Wraps only past the last token there is, and then nothing is left of the range.
-            rest.token_start = rest.token_start.wrapping_add(count);
+            rest.token_start = FragToken(rest.token_start.0.wrapping_add(count));
             rest.token_count -= count;
         }
     }
-    if tokens > 0 { call(&pending[..tokens]) } else { Ok(()) }
+    if tokens > 0 {
+        call(&pending[..tokens])
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -365,17 +421,27 @@ mod tests {
     fn merged(tokens: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
         let mut ranges = Vec::new();
         merge_tokens(tokens.into_iter().map(FragToken), &mut ranges);
-        ranges.iter().map(|range| (range.token_start, range.token_count)).collect()
+        ranges
+            .iter()
+            .map(|range| (range.token_start.0, range.token_count))
+            .collect()
     }
 
     fn calls(ranges: &[(u32, u32)]) -> Vec<Vec<(u32, u32)>> {
         let ranges: Vec<_> = ranges
             .iter()
-            .map(|&(token_start, token_count)| DmabufToken { token_start, token_count })
+            .map(|&(start, token_count)| DmabufToken {
+                token_start: FragToken(start),
+                token_count,
+            })
             .collect();
         let mut calls = Vec::new();
         for_each_call(&ranges, |call| {
-            calls.push(call.iter().map(|range| (range.token_start, range.token_count)).collect());
+            calls.push(
+                call.iter()
+                    .map(|range| (range.token_start.0, range.token_count))
+                    .collect(),
+            );
             Ok::<(), ()>(())
         })
         .expect("the callback never fails");
@@ -386,21 +452,33 @@ mod tests {
     fn consecutive_tokens_become_one_range() {
         assert_eq!(merged([1, 2, 3]), [(1, 3)]);
         assert_eq!(merged([3, 1, 2, 7]), [(3, 1), (1, 2), (7, 1)]);
-        assert_eq!(merged([u32::MAX - 1, u32::MAX, 0]), [(u32::MAX - 1, 2), (0, 1)]);
+        assert_eq!(
+            merged([u32::MAX - 1, u32::MAX, 0]),
+            [(u32::MAX - 1, 2), (0, 1)]
+        );
         assert_eq!(merged([]), []);
     }
 
     #[test]
     fn a_call_never_names_more_than_1024_frags() {
-        assert_eq!(calls(&[(1, 2500)]), [[(1, 1024)], [(1025, 1024)], [(2049, 452)]]);
-        assert_eq!(calls(&[(1, 1000), (5000, 100)]), [vec![(1, 1000), (5000, 24)], vec![(5024, 76)]]);
+        assert_eq!(
+            calls(&[(1, 2500)]),
+            [[(1, 1024)], [(1025, 1024)], [(2049, 452)]]
+        );
+        assert_eq!(
+            calls(&[(1, 1000), (5000, 100)]),
+            [vec![(1, 1000), (5000, 24)], vec![(5024, 76)]]
+        );
     }
 
     #[test]
     fn a_call_never_has_more_than_128_ranges() {
         let ranges: Vec<_> = (0..300).map(|index| (index * 2, 1)).collect();
         let calls = calls(&ranges);
-        assert_eq!(calls.iter().map(Vec::len).collect::<Vec<_>>(), [MAX_DONTNEED_TOKENS, 128, 44]);
+        assert_eq!(
+            calls.iter().map(Vec::len).collect::<Vec<_>>(),
+            [MAX_DONTNEED_TOKENS, 128, 44]
+        );
         assert_eq!(calls.concat(), ranges);
         assert!(calls.iter().all(|call| call.len() <= MAX_DONTNEED_FRAGS));
     }

@@ -16,9 +16,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use netmem::Dmabuf;
+use netmem::MemoryObserver;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{SocketId, Stack};
+use stack::{Readiness, SocketId, Stack};
 use wire::Instant;
 
 use devmem_uapi::DmabufId;
@@ -31,6 +31,13 @@ const SPIN: Duration = Duration::from_micros(50);
 
 /// Longest single sleep: bounds what a missed wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+
+/// What makes a readiness fd readable.
+const INTEREST: Readiness = Readiness::READABLE
+    .union(Readiness::ACCEPTABLE)
+    .union(Readiness::READ_CLOSED)
+    .union(Readiness::ERROR)
+    .union(Readiness::ERROR_QUEUE);
 
 /// Which stack of a driver a handle belongs to (a virtual-time pair has two).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,10 +95,12 @@ pub(crate) struct Core {
     pub(crate) stacks: Vec<Stack>,
     pub(crate) clock: Clock,
     /// Bound memories by id, so that a frag finds its bytes.
-    pub(crate) memories: HashMap<(StackIndex, DmabufId), Dmabuf>,
+    pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
     /// Eventfds of sockets whose user asked for one.
     readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
     waiters: Vec<Waiter>,
+    /// Events being told; kept for its allocation.
+    events: Vec<SocketId>,
     pub(crate) leader: Leader,
     /// When a thread of the application last polled; `None`: it said that it is going away.
     pub(crate) last_foreground: Option<Instant>,
@@ -123,7 +132,9 @@ impl Core {
         let mut leader_concerned = false;
         for index in 0..self.stacks.len() {
             let at = StackIndex(index);
-            while let Some(socket) = self.stacks[index].next_event() {
+            let mut events = std::mem::take(&mut self.events);
+            events.extend(self.stacks[index].take_events());
+            for socket in events.drain(..) {
                 self.waiters
                     .iter()
                     .filter(|waiter| waiter.stack == at && waiter.socket == socket)
@@ -131,14 +142,21 @@ impl Core {
                 leader_concerned |= self.leader == Leader::Application(at, socket);
                 self.update_readiness(at, socket);
             }
+            self.events = events;
         }
         leader_concerned
     }
 
     /// Makes a socket's eventfd readable exactly while the socket is ready.
     fn update_readiness(&mut self, at: StackIndex, socket: SocketId) {
-        let Some(fd) = self.readiness.get(&(at, socket)) else { return };
-        if self.stacks[at.0].readiness(socket).any() {
+        let Some(fd) = self.readiness.get(&(at, socket)) else {
+            return;
+        };
+        // A connection can nearly always be written to: an fd that said so would never be quiet.
+        let ready = self.stacks[at.0]
+            .readiness(socket)
+            .is_ok_and(|ready| ready.intersects(INTEREST));
+        if ready {
             set(fd.as_fd());
         } else {
             clear(fd.as_fd());
@@ -146,7 +164,11 @@ impl Core {
     }
 
     /// The eventfd of a socket, made when first asked for.
-    fn readiness_fd(&mut self, at: StackIndex, socket: SocketId) -> rustix::io::Result<Arc<OwnedFd>> {
+    fn readiness_fd(
+        &mut self,
+        at: StackIndex,
+        socket: SocketId,
+    ) -> rustix::io::Result<Arc<OwnedFd>> {
         if let Some(fd) = self.readiness.get(&(at, socket)) {
             return Ok(Arc::clone(fd));
         }
@@ -178,7 +200,11 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// A driver for `stacks`; `links` are duplicates of what their links can be waited on by.
-    pub(crate) fn new(stacks: Vec<Stack>, clock: Clock, links: Vec<OwnedFd>) -> rustix::io::Result<Arc<Self>> {
+    pub(crate) fn new(
+        stacks: Vec<Stack>,
+        clock: Clock,
+        links: Vec<OwnedFd>,
+    ) -> rustix::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             core: Mutex::new(Core {
                 stacks,
@@ -186,6 +212,7 @@ impl Driver {
                 memories: HashMap::new(),
                 readiness: HashMap::new(),
                 waiters: Vec::new(),
+                events: Vec::new(),
                 leader: Leader::Nobody,
                 last_foreground: None,
                 background_sleeps: false,
@@ -226,6 +253,12 @@ impl Driver {
     /// What follows everything that may have changed a socket.
     fn after_call(&self, core: &mut Core) {
         core.epoch += 1;
+        let now = core.clock.now();
+        for stack in &mut core.stacks {
+            if stack.wants_flush() {
+                stack.flush(now);
+            }
+        }
         if core.tell_events() {
             set(self.wake_leader.as_fd());
         }
@@ -235,7 +268,11 @@ impl Driver {
     }
 
     /// The readiness fd of a socket; from now on the background thread keeps it true.
-    pub(crate) fn readiness_fd(&self, at: StackIndex, socket: SocketId) -> rustix::io::Result<Arc<OwnedFd>> {
+    pub(crate) fn readiness_fd(
+        &self,
+        at: StackIndex,
+        socket: SocketId,
+    ) -> rustix::io::Result<Arc<OwnedFd>> {
         let mut core = self.lock();
         core.last_foreground = None;
         let fd = core.readiness_fd(at, socket)?;
@@ -249,13 +286,16 @@ impl Driver {
     pub(crate) fn linger(&self, at_most: Duration) {
         let mut core = self.lock();
         let until = core.clock.now() + at_most;
-        while core.clock.now() < until && !core.stacks.iter().all(Stack::is_quiet) {
+        while core.clock.now() < until && core.stacks.iter().any(|stack| stack.stats().orphans > 0)
+        {
             if self.poll(&mut core) {
                 continue;
             }
             let left = until.saturating_since(core.clock.now());
             if core.clock.is_virtual() {
-                let Some(deadline) = core.next_deadline() else { return };
+                let Some(deadline) = core.next_deadline() else {
+                    return;
+                };
                 core.clock.jump_to(deadline.min(until));
             } else {
                 core = self.sleep_on_links(core, &self.wake_leader, left);
@@ -314,7 +354,9 @@ impl Driver {
 
     /// Lets one parked thread lead when this one leaves, and the background thread look after the rest.
     fn leave(&self, core: &Core) {
-        if core.leader == Leader::Nobody && let Some(waiter) = core.waiters.first() {
+        if core.leader == Leader::Nobody
+            && let Some(waiter) = core.waiters.first()
+        {
             waiter.thread.unpark();
         }
         if core.background_sleeps {
@@ -337,7 +379,11 @@ impl Driver {
     }
 
     /// Virtual time: go to the next deadline; with none, wait for another thread to do something.
-    fn jump<'a>(&'a self, mut core: MutexGuard<'a, Core>, limit: WaitLimit) -> MutexGuard<'a, Core> {
+    fn jump<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        limit: WaitLimit,
+    ) -> MutexGuard<'a, Core> {
         let limit = match limit {
             WaitLimit::For(limit) => Some(core.clock.now() + limit),
             WaitLimit::Never | WaitLimit::Forever => None,
@@ -358,7 +404,12 @@ impl Driver {
     }
 
     /// Sleeps until the link, a deadline or another thread has something: as leader in poll(2), else parked.
-    fn sleep<'a>(&'a self, mut core: MutexGuard<'a, Core>, wait: Wait, started: Instant) -> MutexGuard<'a, Core> {
+    fn sleep<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        wait: Wait,
+        started: Instant,
+    ) -> MutexGuard<'a, Core> {
         let now = core.clock.now();
         let left = match wait.limit {
             WaitLimit::For(limit) => (started + limit).saturating_since(now),
@@ -375,7 +426,12 @@ impl Driver {
     }
 
     /// Parks until the leader finds this thread's socket ready or leaves.
-    fn follow<'a>(&'a self, mut core: MutexGuard<'a, Core>, wait: Wait, left: Duration) -> MutexGuard<'a, Core> {
+    fn follow<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        wait: Wait,
+        left: Duration,
+    ) -> MutexGuard<'a, Core> {
         core.waiters.push(Waiter {
             stack: wait.stack,
             socket: wait.socket,
@@ -390,7 +446,10 @@ impl Driver {
     }
 
     /// The background thread leads: sleeps until a link, a deadline or a call wants something.
-    pub(crate) fn lead_in_background<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+    pub(crate) fn lead_in_background<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+    ) -> MutexGuard<'a, Core> {
         core.leader = Leader::Background;
         let mut core = self.sleep_on_links(core, &self.wake_background, LONGEST_SLEEP);
         if core.leader == Leader::Background {
@@ -412,10 +471,15 @@ impl Driver {
         at_most: Duration,
     ) -> MutexGuard<'a, Core> {
         let now = core.clock.now();
-        let until_deadline =
-            core.next_deadline().map_or(LONGEST_SLEEP, |deadline| deadline.saturating_since(now));
+        let until_deadline = core
+            .next_deadline()
+            .map_or(LONGEST_SLEEP, |deadline| deadline.saturating_since(now));
         drop(core);
-        sleep_on(wake, &self.links, until_deadline.min(at_most).min(LONGEST_SLEEP));
+        sleep_on(
+            wake,
+            &self.links,
+            until_deadline.min(at_most).min(LONGEST_SLEEP),
+        );
         self.lock()
     }
 }

@@ -18,16 +18,23 @@ pub enum OpenError {
     #[error(transparent)]
     Link(#[from] LinkSpecError),
     /// The text is not an address with a prefix length.
-    #[error("'{text}' is no address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64")]
+    #[error(
+        "'{text}' is no address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64"
+    )]
     Address {
         /// The text.
         text: String,
     },
+    /// The NIC was given no address.
+    #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
+    NoAddress,
     /// The TAP interface cannot be had.
     #[error(transparent)]
     Tap(#[from] TapError),
     /// The kernel's end of the TAP cannot be set up.
-    #[error("cannot set up {name}: {source}\n  this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`")]
+    #[error(
+        "cannot set up {name}: {source}\n  this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`"
+    )]
     Interface {
         /// The interface.
         name: String,
@@ -35,19 +42,26 @@ pub enum OpenError {
         source: NetlinkError,
     },
     /// Two NICs are on this wire already.
-    #[error("the in-memory wire '{name}' has two ends already\n  choose another name, or drop one of its NICs")]
+    #[error(
+        "the in-memory wire '{name}' has two ends already\n  choose another name, or drop one of its NICs"
+    )]
     WireTaken {
         /// The wire.
         name: String,
     },
+    /// The link cannot be made worse while it exchanges super-packets.
+    #[error(transparent)]
+    Impair(#[from] nic::OffloadsOn),
     /// The NIC refuses its options.
     #[error(transparent)]
     Nic(#[from] nic::NicError),
     /// The stack refuses its options.
     #[error(transparent)]
-    Stack(#[from] stack::ConfigError),
+    Stack(#[from] stack::StackError),
     /// The system is out of something.
-    #[error("{call} failed: {source}\n  the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`")]
+    #[error(
+        "{call} failed: {source}\n  the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`"
+    )]
     System {
         /// The call.
         call: &'static str,
@@ -68,9 +82,9 @@ pub enum SetupError {
         /// The NIC's RX queues.
         channels: u16,
     },
-    /// The NIC refuses the ring settings.
+    /// The NIC refuses header split.
     #[error(transparent)]
-    Nic(#[from] nic::SettingError),
+    Rings(#[from] nic::SetRingsError),
     /// The NIC refuses the RSS table.
     #[error(transparent)]
     Rss(#[from] IndirectionTableError),
@@ -78,6 +92,9 @@ pub enum SetupError {
     #[error(transparent)]
     Rule(#[from] RuleError),
 }
+
+/// Why a connection could not be shut down.
+pub use stack::ShutdownError;
 
 /// Why memory could not be bound.
 pub use stack::BindRxError as BindError;
@@ -104,8 +121,11 @@ pub enum ConnectError {
     /// The stack refuses, or the peer did.
     #[error(transparent)]
     Refused(#[from] stack::ConnectError),
-    /// No answer within the time given.
-    #[error("connecting to the peer took longer than the time given")]
+    /// Refused, reset, unreachable or unanswered.
+    #[error(transparent)]
+    Ended(#[from] stack::RecvError),
+    /// No answer.
+    #[error("the peer did not answer")]
     TimedOut,
 }
 
@@ -136,7 +156,9 @@ pub enum RecvError {
     TimedOut,
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
-    #[error("{bytes} bytes arrived in host memory, not in device memory\n  {why}; `set_placement(Placement::Mixed)` delivers them")]
+    #[error(
+        "{bytes} bytes arrived in host memory, not in device memory\n  {why}; `set_placement(Placement::Mixed)` delivers them"
+    )]
     Misplaced {
         /// Bytes in host memory at the head of the queue.
         bytes: usize,
@@ -171,7 +193,9 @@ pub enum SendError {
 #[non_exhaustive]
 pub enum ReleaseError {
     /// Tokens were returned by somebody else.
-    #[error("{lent} frags were lent but {freed} came home\n  their tokens were returned twice, or behind the library's back")]
+    #[error(
+        "{lent} frags were lent but {freed} came home\n  their tokens were returned twice, or behind the library's back"
+    )]
     Missing {
         /// Frags of the batch.
         lent: usize,
@@ -188,7 +212,9 @@ pub enum ReleaseError {
 #[non_exhaustive]
 pub enum GatherError {
     /// The target is too small.
-    #[error("{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory")]
+    #[error(
+        "{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory"
+    )]
     DoesNotFit {
         /// Bytes of the batch.
         needed: usize,
@@ -197,12 +223,17 @@ pub enum GatherError {
         /// Size of the target.
         size: usize,
     },
-    /// The binding was dropped while its frags were held.
-    #[error("{dmabuf:?} is no longer bound\n  gather before the BoundRx is dropped")]
-    Unbound {
+    /// The memory of a frag is gone: its tokens were returned behind the library's back.
+    #[error(
+        "the memory bound as {dmabuf:?} is gone\n  a frag's token was returned while the batch still held it"
+    )]
+    Gone {
         /// The binding.
         dmabuf: DmabufId,
     },
+    /// A range is outside its memory.
+    #[error(transparent)]
+    OutOfBounds(#[from] netmem::OutOfBounds),
 }
 
 macro_rules! from_not_ready {

@@ -24,7 +24,9 @@ pub enum LinkSpec {
 
 /// Text that names no link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes) or mem:NAME (a wire inside this process)")]
+#[error(
+    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes) or mem:NAME (a wire inside this process)"
+)]
 pub struct LinkSpecError {
     text: String,
     why: &'static str,
@@ -34,14 +36,23 @@ impl FromStr for LinkSpec {
     type Err = LinkSpecError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = |why| Err(LinkSpecError { text: text.to_owned(), why });
+        let refuse = |why| {
+            Err(LinkSpecError {
+                text: text.to_owned(),
+                why,
+            })
+        };
         let Some((kind, name)) = text.split_once(':') else {
             return refuse("there is no kind before a colon");
         };
         match kind {
             "tap" if name.is_empty() => refuse("the interface has no name"),
             "tap" if name.len() > MAX_IFNAME => refuse("the interface name is too long"),
-            "tap" if name.bytes().any(|byte| byte == b'/' || byte.is_ascii_whitespace() || byte == 0) => {
+            "tap"
+                if name
+                    .bytes()
+                    .any(|byte| byte == b'/' || byte.is_ascii_whitespace() || byte == 0) =>
+            {
                 refuse("an interface name has no slash, space or NUL")
             }
             "tap" => Ok(Self::Tap(name.to_owned())),
@@ -75,7 +86,16 @@ mod tests {
 
     #[test]
     fn a_wrong_link_is_refused_with_what_to_write() {
-        for text in ["", "dm0", "tap:", "mem:", "tap:abcdefghijklmnop", "tap:a/b", "tap:a b", "eth:x"] {
+        for text in [
+            "",
+            "dm0",
+            "tap:",
+            "mem:",
+            "tap:abcdefghijklmnop",
+            "tap:a/b",
+            "tap:a b",
+            "eth:x",
+        ] {
             let error = text.parse::<LinkSpec>().expect_err(text).to_string();
             assert!(error.contains("write tap:NAME"), "{error}");
         }

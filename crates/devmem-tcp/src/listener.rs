@@ -20,7 +20,11 @@ pub struct Listener {
 
 impl Listener {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner, limit: WaitLimit::Forever, readiness: None }
+        Self {
+            inner,
+            limit: WaitLimit::Forever,
+            readiness: None,
+        }
     }
 
     /// Waits for the next connection. Returns it and its peer's address.
@@ -28,23 +32,45 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::WouldBlock`] and [`AcceptError::TimedOut`] as set.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
-        let Inner { shared, at, socket, .. } = &*self.inner;
-        let wait = Wait { stack: *at, socket: *socket, limit: self.limit };
-        let (accepted, peer) = shared.driver.wait_for(wait, |stack, now| match stack.accept(*socket, now) {
-            Err(stack::AcceptError::WouldBlock) => None,
-            result => Some(result),
-        })??;
-        Ok((Stream::new(Inner::new(Arc::clone(shared), *at, accepted)), peer))
+        let Inner {
+            shared, at, socket, ..
+        } = &*self.inner;
+        let wait = Wait {
+            stack: *at,
+            socket: *socket,
+            limit: self.limit,
+        };
+        let (accepted, peer) =
+            shared
+                .driver
+                .wait_for(wait, |stack, _| match stack.accept(*socket) {
+                    Err(stack::AcceptError::WouldBlock) => None,
+                    result => Some(result),
+                })??;
+        Ok((
+            Stream::new(Inner::new(Arc::clone(shared), *at, accepted)),
+            peer,
+        ))
     }
 
     /// The address it listens on.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.inner.shared.driver.with(self.inner.at, |stack, _| stack.local_addr(self.inner.socket))
+        self.inner
+            .shared
+            .driver
+            .with(self.inner.at, |stack, _| {
+                stack.local_addr(self.inner.socket)
+            })
+            .ok()
     }
 
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = if nonblocking { WaitLimit::Never } else { WaitLimit::Forever };
+        self.limit = if nonblocking {
+            WaitLimit::Never
+        } else {
+            WaitLimit::Forever
+        };
     }
 
     /// Bounds how long [`accept`](Self::accept) waits; `None`: for ever.
@@ -59,7 +85,12 @@ impl Listener {
     /// The process is out of file descriptors.
     pub fn readiness_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
         if self.readiness.is_none() {
-            self.readiness = Some(self.inner.shared.driver.readiness_fd(self.inner.at, self.inner.socket)?);
+            self.readiness = Some(
+                self.inner
+                    .shared
+                    .driver
+                    .readiness_fd(self.inner.at, self.inner.socket)?,
+            );
         }
         match &self.readiness {
             Some(fd) => Ok(fd.as_fd()),

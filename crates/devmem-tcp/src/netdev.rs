@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
-use nic::Nic;
-use nic::link::Impairment;
-use stack::BindRx;
+use nic::{Impairment, Nic};
+use stack::{Readiness, SocketId, Stack};
 use steer::RxQueueId;
 
 use crate::background::Background;
@@ -30,7 +30,11 @@ impl Shared {
     /// Real time: with a background thread. Virtual time: the calls alone move it.
     pub(crate) fn new(driver: Arc<Driver>) -> std::io::Result<Arc<Self>> {
         let is_virtual = driver.lock().clock.is_virtual();
-        let background = if is_virtual { None } else { Some(Background::start(&driver)?) };
+        let background = if is_virtual {
+            None
+        } else {
+            Some(Background::start(&driver)?)
+        };
         Ok(Arc::new(Self { driver, background }))
     }
 }
@@ -113,9 +117,7 @@ impl Netdev {
         queues: &[RxQueueId],
         niov_size: NiovSize,
     ) -> Result<BoundRx, BindError> {
-        let request = BindRx { dmabuf: memory.clone(), niov_size, queues: queues.to_vec() };
-        let id = self.shared.driver.with(self.at, |stack, now| stack.bind_rx(request, now))?;
-        Ok(BoundRx::new(Arc::clone(&self.shared), self.at, id, memory.clone(), niov_size))
+        BoundRx::bind(self, memory, queues, niov_size)
     }
 
     /// Listens for connections to `address`; port 0 takes a free one.
@@ -124,8 +126,15 @@ impl Netdev {
     /// Not an address; the port is taken or the address is not this NIC's.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
         let address = resolve(address).map_err(ListenError::Address)?;
-        let socket = self.shared.driver.with(self.at, |stack, _| stack.listen(address, BACKLOG))?;
-        Ok(Listener::new(Inner::new(Arc::clone(&self.shared), self.at, socket)))
+        let socket = self
+            .shared
+            .driver
+            .with(self.at, |stack, _| stack.listen(address, BACKLOG))?;
+        Ok(Listener::new(Inner::new(
+            Arc::clone(&self.shared),
+            self.at,
+            socket,
+        )))
     }
 
     /// Connects to `address` and waits until the connection stands, or TCP gives up.
@@ -134,10 +143,20 @@ impl Netdev {
     /// Not an address; no route; refused, reset or unanswered.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         let address = resolve(address).map_err(ConnectError::Address)?;
-        let socket = self.shared.driver.with(self.at, |stack, now| stack.connect(address, now))?;
+        let socket = self
+            .shared
+            .driver
+            .with(self.at, |stack, now| stack.connect(address, now))?;
         let inner = Inner::new(Arc::clone(&self.shared), self.at, socket);
-        let wait = Wait { stack: self.at, socket, limit: WaitLimit::Forever };
-        let connected = self.shared.driver.wait_for(wait, |stack, _| stack.connect_result(socket));
+        let wait = Wait {
+            stack: self.at,
+            socket,
+            limit: WaitLimit::Forever,
+        };
+        let connected = self
+            .shared
+            .driver
+            .wait_for(wait, |stack, _| connect_result(stack, socket));
         // Without a limit, the wait ends with a result.
         connected.map_err(|_| ConnectError::TimedOut)??;
         Ok(Stream::new(inner))
@@ -145,24 +164,49 @@ impl Netdev {
 
     /// Looks at or changes the NIC: rings, channels, RSS, rules, counters.
     pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> T {
-        self.shared.driver.with(self.at, |stack, _| call(stack.nic_mut()))
+        self.shared
+            .driver
+            .with(self.at, |stack, _| call(stack.nic_mut()))
     }
 
     /// Packets dropped so far by reason; reasons that never happened are left out.
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.shared.driver.with(self.at, |stack, _| stack.drops().into_iter().filter(|(_, count)| *count > 0).collect())
+        self.shared.driver.with(self.at, |stack, _| {
+            stack.drops().filter(|(_, count)| *count > 0).collect()
+        })
     }
 
     /// The addresses of the NIC.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.shared.driver.with(self.at, |stack, _| stack.addresses())
+        self.shared
+            .driver
+            .with(self.at, |stack, _| stack.addresses().collect())
     }
 }
+
+/// What a stack is to itself: it has one interface.
+pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 
 /// Connections that may wait to be accepted; Linux' SOMAXCONN is 4096 (include/linux/socket.h).
 const BACKLOG: usize = 4096;
 
 fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
-    let no_address = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
+    let no_address =
+        || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
     address.to_socket_addrs()?.next().ok_or_else(no_address)
+}
+
+/// The outcome of a connect, once there is one.
+fn connect_result(stack: &mut Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
+    let ready = match stack.readiness(socket) {
+        Ok(ready) => ready,
+        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
+    };
+    if ready.contains(Readiness::ERROR) {
+        let error = stack.take_error(socket).ok().flatten();
+        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
+            ConnectError::Ended(stack::RecvError::Connection(error))
+        })));
+    }
+    ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

@@ -7,18 +7,19 @@ use std::sync::{Mutex, PoisonError};
 
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
-use nic::link::tap::VnetHeaderLen;
-use nic::link::{Captured, FrameSink, Impaired, Impairment, Link, TapLink, WireLink, WireOptions};
-use nic::{Nic, NicConfig};
+use nic::{
+    Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, VnetHeaderLen,
+    WireLink, WireOptions,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{Stack, StackConfig};
+use stack::{Secret, Stack, StackConfig};
 use wire::MacAddr;
 
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
 use crate::error::OpenError;
 use crate::link_spec::LinkSpec;
-use crate::netdev::{Netdev, Shared};
+use crate::netdev::{IFINDEX, Netdev, Shared};
 
 /// RX queues unless said otherwise: queue 0 keeps to host memory, the others are free to be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -32,7 +33,7 @@ pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
     peers: Vec<(IpAddr, u8)>,
-    gateway: Option<IpAddr>,
+    gateways: Vec<IpAddr>,
     mtu: u16,
     rx_queues: u16,
     tap_queues: u16,
@@ -50,13 +51,19 @@ impl std::fmt::Debug for Capture {
     }
 }
 
+impl FrameSink for Capture {
+    fn frame(&mut self, now: wire::Instant, direction: nic::Direction, frame: &[u8]) {
+        self.0.frame(now, direction, frame);
+    }
+}
+
 impl NetdevBuilder {
     pub(crate) fn new(link: LinkSpec) -> Self {
         Self {
             link,
             addresses: Vec::new(),
             peers: Vec::new(),
-            gateway: None,
+            gateways: Vec::new(),
             mtu: DEFAULT_MTU,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
@@ -85,9 +92,9 @@ impl NetdevBuilder {
         Ok(self)
     }
 
-    /// Sends what is for other networks to this router.
+    /// Sends what is for other networks to this router; at most one of each family is used.
     pub fn gateway(mut self, router: IpAddr) -> Self {
-        self.gateway = Some(router);
+        self.gateways.push(router);
         self
     }
 
@@ -146,10 +153,15 @@ impl NetdevBuilder {
         };
         let link = self.decorate(link)?;
         let fds = link_fds(&*link)?;
-        let stack = self.stack(link, random_seed()?)?;
-        let driver = Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
+        let (mac, secret) = random_identity()?;
+        let stack = self.stack(link, mac, secret)?;
+        let driver =
+            Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
         let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-        Ok(Netdev { shared, at: StackIndex(0) })
+        Ok(Netdev {
+            shared,
+            at: StackIndex(0),
+        })
     }
 }
 
@@ -158,14 +170,25 @@ impl NetdevBuilder {
     fn open_tap(&self, name: &str, offloads: bool) -> Result<TapLink, OpenError> {
         let tap = TapOptions {
             queues: self.tap_queues,
-            offloads: if offloads { TapOffloads::Segmentation } else { TapOffloads::None },
+            offloads: if offloads {
+                TapOffloads::Segmentation
+            } else {
+                TapOffloads::None
+            },
             vnet_header: VnetHeader::Short,
             ..TapOptions::new(name)
         }
         .open()?;
-        self.set_up_interface(&tap).map_err(|source| OpenError::Interface { name: name.to_owned(), source })?;
-        let options =
-            nic::link::tap::TapOptions { vnet_header: VnetHeaderLen::Ten, offloads, mtu: self.mtu };
+        self.set_up_interface(&tap)
+            .map_err(|source| OpenError::Interface {
+                name: name.to_owned(),
+                source,
+            })?;
+        let options = nic::TapOptions {
+            vnet_header: VnetHeaderLen::Ten,
+            offloads,
+            mtu: self.mtu,
+        };
         TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
     }
 
@@ -191,28 +214,32 @@ impl NetdevBuilder {
             Box::new(Impaired::both(link, self.impairment)?)
         };
         Ok(match self.capture.take() {
-            Some(Capture(sink)) => Box::new(Captured::new(link, sink)),
+            Some(capture) => Box::new(Captured::new(link, capture)),
             None => link,
         })
     }
 
-    fn stack(self, link: Box<dyn Link>, seed: [u8; 32]) -> Result<Stack, OpenError> {
+    fn stack(self, link: Box<dyn Link>, mac: MacAddr, secret: Secret) -> Result<Stack, OpenError> {
         let nic = Nic::new(
             link,
             NicConfig {
-                mac: random_mac(seed),
+                mac,
                 mtu: self.mtu,
                 rx_queues: self.rx_queues,
                 linear_bytes: self.linear_bytes,
                 ..NicConfig::default()
             },
         )?;
+        let Some(&(address, prefix)) = self.addresses.first() else {
+            return Err(OpenError::NoAddress);
+        };
+        let config = StackConfig::new(address, prefix, secret);
         let config = StackConfig {
+            ifindex: IFINDEX,
             addresses: self.addresses,
-            gateway: self.gateway,
+            gateways: self.gateways,
             tcp: self.tcp,
-            seed,
-            ..StackConfig::default()
+            ..config
         };
         Ok(Stack::new(nic, config)?)
     }
@@ -221,8 +248,11 @@ impl NetdevBuilder {
 /// Two NICs on one wire in virtual time.
 pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError> {
     let offload = impairment.is_none();
-    let (left, right) = WireLink::pair(WireOptions { offload, ..WireOptions::default() })
-        .map_err(OpenError::system("eventfd"))?;
+    let (left, right) = WireLink::pair(WireOptions {
+        offload,
+        ..WireOptions::default()
+    })
+    .map_err(OpenError::system("eventfd"))?;
     let mut stacks = Vec::new();
     for (number, link) in [(1u8, left), (2, right)] {
         let mut builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
@@ -233,15 +263,27 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             Box::new(link)
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
-            Box::new(Impaired::new(link, Impairment { seed, ..impairment }, Impairment::NONE)?)
+            Box::new(Impaired::new(
+                link,
+                Impairment { seed, ..impairment },
+                Impairment::NONE,
+            )?)
         };
         builder.mtu = DEFAULT_MTU;
-        stacks.push(builder.stack(link, fixed_seed(impairment.seed, number))?);
+        let seed = impairment
+            .seed
+            .wrapping_mul(2)
+            .wrapping_add(u64::from(number));
+        let mac = MacAddr([2, 0, 0, 0, 0, number]);
+        stacks.push(builder.stack(link, mac, Secret::from_seed(seed))?);
     }
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(OpenError::system("eventfd"))?;
     let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-    let end = |index| Netdev { shared: std::sync::Arc::clone(&shared), at: StackIndex(index) };
+    let end = |index| Netdev {
+        shared: std::sync::Arc::clone(&shared),
+        at: StackIndex(index),
+    };
     Ok((end(0), end(1)))
 }
 
@@ -259,10 +301,17 @@ fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenErro
         }
         Some(None) => {
             wires.insert(name.to_owned(), None);
-            Err(OpenError::WireTaken { name: name.to_owned() })
+            Err(OpenError::WireTaken {
+                name: name.to_owned(),
+            })
         }
         None => {
-            let options = WireOptions { mtu, offload, wakeup: true, ..WireOptions::default() };
+            let options = WireOptions {
+                mtu,
+                offload,
+                wakeup: true,
+                ..WireOptions::default()
+            };
             let (ours, theirs) = WireLink::pair(options).map_err(OpenError::system("eventfd"))?;
             wires.insert(name.to_owned(), Some(theirs));
             Ok(ours)
@@ -277,41 +326,38 @@ fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
 }
 
 fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
-    let refuse = || OpenError::Address { text: text.to_owned() };
+    let refuse = || OpenError::Address {
+        text: text.to_owned(),
+    };
     let (address, prefix) = text.split_once('/').ok_or_else(refuse)?;
     let address: IpAddr = address.parse().map_err(|_| refuse())?;
     let prefix: u8 = prefix.parse().map_err(|_| refuse())?;
     let longest = if address.is_ipv6() { 128 } else { 32 };
-    if prefix <= longest { Ok((address, prefix)) } else { Err(refuse()) }
-}
-
-/// Secrets for hashing, initial sequence numbers and ports.
-fn random_seed() -> Result<[u8; 32], OpenError> {
-    let mut seed = [0; 32];
-    let mut filled = 0;
-    while filled < seed.len() {
-        let got = getrandom(&mut seed[filled..], GetRandomFlags::empty());
-        filled += got.map_err(|errno| OpenError::system("getrandom")(errno.into()))?;
+    if prefix <= longest {
+        Ok((address, prefix))
+    } else {
+        Err(refuse())
     }
-    Ok(seed)
 }
 
-/// A seed that gives the same run again.
-fn fixed_seed(seed: u64, number: u8) -> [u8; 32] {
-    let mut bytes = [number; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    bytes
-}
-
-/// A locally administered unicast address (IEEE 802, 48.2).
-fn random_mac(seed: [u8; 32]) -> MacAddr {
-    let [.., a, b, c, d, e] = seed;
-    MacAddr([0x02, a, b, c, d, e])
+/// A locally administered unicast address (IEEE 802, 48.2) and the secret of a stack, both random.
+fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
+    let mut bytes = [0; 21];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let got = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
+        filled += got.map_err(OpenError::system("getrandom"))?;
+    }
+    let [a, b, c, d, e, secret @ ..] = bytes;
+    Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
 }
 
 impl OpenError {
     fn system<E: Into<std::io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System { call, source: source.into() }
+        move |source| Self::System {
+            call,
+            source: source.into(),
+        }
     }
 }
 
@@ -321,9 +367,20 @@ mod tests {
 
     #[test]
     fn addresses_have_a_prefix_length_that_fits() {
-        assert_eq!(parse_prefix("10.77.0.2/24").expect("valid"), ("10.77.0.2".parse().expect("valid"), 24));
+        assert_eq!(
+            parse_prefix("10.77.0.2/24").expect("valid"),
+            ("10.77.0.2".parse().expect("valid"), 24)
+        );
         assert_eq!(parse_prefix("fd77::2/128").expect("valid").1, 128);
-        for text in ["10.77.0.2", "10.77.0.2/33", "fd77::/129", "/24", "10.77.0.2/", "10.77.0/24", "a/b"] {
+        for text in [
+            "10.77.0.2",
+            "10.77.0.2/33",
+            "fd77::/129",
+            "/24",
+            "10.77.0.2/",
+            "10.77.0/24",
+            "a/b",
+        ] {
             assert!(parse_prefix(text).is_err(), "{text}");
         }
     }

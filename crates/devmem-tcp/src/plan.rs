@@ -3,9 +3,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use nic::{Nic, Rings};
+use nic::{Features, Nic, Rings, TcpDataSplit};
 use steer::{
-    DataSplit, FlowType, HdsConfig, IndirectionTable, IpMatch, NtupleRule, PortMatch, Rss, RuleAction, RuleLocation,
+    FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, Rss, RuleAction, RuleLocation,
     RxQueueId,
 };
 
@@ -25,7 +25,11 @@ pub struct ReceivePlan {
 
 impl ReceivePlan {
     pub(crate) fn new(netdev: Netdev, local: SocketAddr) -> Self {
-        Self { netdev, local, queues: 1 }
+        Self {
+            netdev,
+            local,
+            queues: 1,
+        }
     }
 
     /// How many queues shall take device memory; 1 unless said otherwise. Several share the flows by the low
@@ -40,8 +44,15 @@ impl ReceivePlan {
     /// # Errors
     /// The NIC has too few queues, or refuses a setting. Nothing is changed then.
     pub fn apply(self) -> Result<Setup, SetupError> {
-        let Self { netdev, local, queues } = self;
-        let applied = netdev.shared.driver.with(netdev.at, |stack, _| apply(stack.nic_mut(), local, queues))?;
+        let Self {
+            netdev,
+            local,
+            queues,
+        } = self;
+        let applied = netdev
+            .shared
+            .driver
+            .with(netdev.at, |stack, _| apply(stack.nic_mut(), local, queues))?;
         Ok(Setup { netdev, applied })
     }
 }
@@ -71,7 +82,10 @@ impl Setup {
 impl Drop for Setup {
     fn drop(&mut self) {
         let applied = &self.applied;
-        self.netdev.shared.driver.with(self.netdev.at, |stack, _| applied.restore(stack.nic_mut()));
+        self.netdev
+            .shared
+            .driver
+            .with(self.netdev.at, |stack, _| applied.restore(stack.nic_mut()));
     }
 }
 
@@ -82,7 +96,7 @@ struct Applied {
     rules: Vec<RuleLocation>,
     rings: Rings,
     rss: Rss,
-    ntuple: bool,
+    features: Features,
 }
 
 impl Applied {
@@ -93,13 +107,13 @@ impl Applied {
             let _ = nic.remove_rule(*location);
         }
         let _ = nic.set_rss(self.rss.clone());
-        nic.set_ntuple(self.ntuple);
+        nic.set_features(self.features);
         let _ = nic.set_rings(self.rings);
     }
 }
 
 fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, SetupError> {
-    let channels = nic.channels();
+    let channels = nic.channels().rx;
     if wanted == 0 || wanted >= channels {
         return Err(SetupError::Queues { wanted, channels });
     }
@@ -109,7 +123,7 @@ fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, Setup
         rules: Vec::new(),
         rings: nic.rings(),
         rss: nic.rss().clone(),
-        ntuple: nic.ntuple(),
+        features: nic.features(),
     };
     let result = make(nic, local, first, &mut applied);
     if result.is_err() {
@@ -119,24 +133,44 @@ fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, Setup
 }
 
 /// Makes the settings one by one, noting each rule that is to be removed again.
-fn make(nic: &mut Nic, local: SocketAddr, first: u16, applied: &mut Applied) -> Result<(), SetupError> {
-    let hds = HdsConfig { split: DataSplit::Enabled, thresh: 0 };
-    nic.set_rings(Rings { hds, ..applied.rings })?;
+fn make(
+    nic: &mut Nic,
+    local: SocketAddr,
+    first: u16,
+    applied: &mut Applied,
+) -> Result<(), SetupError> {
+    nic.set_rings(Rings {
+        tcp_data_split: TcpDataSplit::Enabled,
+        hds_thresh: 0,
+        ..applied.rings
+    })?;
     let entries = applied.rss.table.entries().len();
     let table = IndirectionTable::round_robin(entries, first)?;
-    nic.set_rss(Rss { table, ..applied.rss.clone() })?;
-    nic.set_ntuple(true);
+    nic.set_rss(Rss {
+        table,
+        ..applied.rss.clone()
+    })?;
+    nic.set_features(Features {
+        ntuple: true,
+        ..applied.features
+    });
     // One rule for each value of the low bits of the source port: as many as it takes to reach every queue.
     let shares = u16::try_from(applied.queues.len().next_power_of_two()).unwrap_or(u16::MAX);
     for share in 0..shares {
         let queue = applied.queues[usize::from(share) % applied.queues.len()];
-        applied.rules.push(nic.insert_rule(rule(local, share, shares - 1, queue), None)?);
+        applied
+            .rules
+            .push(nic.insert_rule(None, rule(local, share, shares - 1, queue))?);
     }
     Ok(())
 }
 
 fn rule(local: SocketAddr, share: u16, mask: u16, queue: RxQueueId) -> NtupleRule {
-    let flow = if local.is_ipv6() { FlowType::Tcp6 } else { FlowType::Tcp4 };
+    let flow = if local.is_ipv6() {
+        FlowType::Tcp6
+    } else {
+        FlowType::Tcp4
+    };
     let mut rule = NtupleRule::any(flow, RuleAction::Queue(queue));
     if !local.ip().is_unspecified() {
         rule.dst_ip = IpMatch::exact(local.ip());

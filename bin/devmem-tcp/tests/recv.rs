@@ -12,6 +12,7 @@ use common::{
     LIMIT, Running, assert_all_right, assert_everything_home, connect, recv_addr, repeating, start,
     start_recv,
 };
+use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 use rustix::process::{Signal, kill_process};
 
@@ -216,6 +217,43 @@ fn a_reset_in_mid_transfer_is_a_failure_with_everything_home() {
             recv.finish().failed_with(1, "1 connections broke");
         },
     );
+}
+
+#[test]
+fn a_killed_receiver_leaves_nothing_behind_that_hinders_the_next() {
+    in_netns(
+        "a_killed_receiver_leaves_nothing_behind_that_hinders_the_next",
+        || {
+            let recv = start_recv("-v 7");
+            let mut stream = connect(recv_addr());
+            stream.write_all(&repeating(7, 0, 7_000_000)).unwrap();
+            signal(&recv, Signal::KILL);
+            assert_eq!(recv.finish().code, None);
+            let recv = start_recv("-v 7 --json");
+            send(recv_addr(), &repeating(7, 0, 7_000_000));
+            assert_all_right(&recv.finish().json(), 7_000_000);
+        },
+    );
+}
+
+#[test]
+fn a_link_that_goes_down_and_up_again_loses_no_byte() {
+    in_netns("a_link_that_goes_down_and_up_again_loses_no_byte", || {
+        let recv = start_recv("-v 7 --json");
+        let mut host = Interface::by_name("dm0").unwrap();
+        let bytes = repeating(7, 0, 30_000_000);
+        let mut stream = connect(recv_addr());
+        stream.write_all(&bytes[..10_000_000]).unwrap();
+        host.set_down().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                stream.write_all(&bytes[10_000_000..]).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+            host.set_up().unwrap();
+        });
+        assert_all_right(&recv.finish().json(), 30_000_000);
+    });
 }
 
 #[test]

@@ -55,6 +55,11 @@ impl Demux {
         self.listener(SocketAddr::new(tuple.dst_ip, tuple.dst_port)).map(Owner::Listener)
     }
 
+    /// Returns the connection with this four-tuple.
+    pub(crate) fn connection(&self, tuple: &FourTuple) -> Option<u32> {
+        self.connections.get(tuple).copied()
+    }
+
     /// Returns who listens on `local`: on exactly that address first, then on any.
     pub(crate) fn listener(&self, local: SocketAddr) -> Option<u32> {
         let on_port = self.listeners.get(&local.port())?;

@@ -1,5 +1,7 @@
 //! Why the stack dropped a packet: one counter per reason, moved in one place.
 
+use tcp::SegmentDrop;
+
 /// Reason for which the stack dropped a packet that the NIC had handed on, or one that waited to leave.
 ///
 /// Names are stable (they are keys of the tool's JSON) and follow `skb_drop_reason` where Linux has a word for it
@@ -33,10 +35,6 @@ pub enum DropReason {
     TcpGroupDestination,
     /// No connection and no listener; a RST answered it unless it was one.
     TcpNoSocket,
-    /// Data for a connection that nobody can read any more; a RST answered it.
-    TcpClosed,
-    /// The accept queue is full: the peer will try again.
-    TcpAcceptQueueFull,
     /// A packet waited for its neighbour's address, and nobody answered.
     NeighborFailed,
     /// A packet gave way to newer ones that wait for their neighbour's address.
@@ -49,7 +47,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 16] = [
         Self::UnhandledProtocol,
         Self::ArpInvalid,
         Self::IpNotForUs,
@@ -62,8 +60,6 @@ impl DropReason {
         Self::IcmpNoConnection,
         Self::TcpGroupDestination,
         Self::TcpNoSocket,
-        Self::TcpClosed,
-        Self::TcpAcceptQueueFull,
         Self::NeighborFailed,
         Self::NeighborQueueFull,
         Self::NoRoute,
@@ -85,12 +81,76 @@ impl DropReason {
             Self::IcmpNoConnection => "icmp_no_connection",
             Self::TcpGroupDestination => "tcp_group_destination",
             Self::TcpNoSocket => "tcp_no_socket",
-            Self::TcpClosed => "tcp_closed",
-            Self::TcpAcceptQueueFull => "tcp_accept_queue_full",
             Self::NeighborFailed => "neighbor_failed",
             Self::NeighborQueueFull => "neighbor_queue_full",
             Self::NoRoute => "no_route",
             Self::TxNoMemory => "tx_no_memory",
         }
+    }
+}
+
+/// One counter per [`DropReason`], and one per [`SegmentDrop`].
+#[derive(Clone, Debug)]
+pub(crate) struct Drops {
+    packets: [u64; DropReason::ALL.len()],
+    segments: [u64; SegmentDrop::ALL.len()],
+}
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self { packets: [0; DropReason::ALL.len()], segments: [0; SegmentDrop::ALL.len()] }
+    }
+}
+
+impl Drops {
+    /// Counts one packet.
+    pub(crate) fn count(&mut self, reason: DropReason) {
+        if let Some(count) = self.packets.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    /// Counts one segment that a connection did not use, or not all of.
+    pub(crate) fn count_segment(&mut self, reason: SegmentDrop) {
+        let index = SegmentDrop::ALL.iter().position(|&other| other == reason);
+        if let Some(count) = index.and_then(|index| self.segments.get_mut(index)) {
+            *count += 1;
+        }
+    }
+
+    /// Returns how many packets were dropped for `reason`.
+    pub(crate) fn get(&self, reason: DropReason) -> u64 {
+        self.packets.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Iterates over all reasons, those that never happened included.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let packets = DropReason::ALL.iter().map(|reason| reason.name()).zip(self.packets);
+        packets.chain(SegmentDrop::ALL.iter().map(|reason| reason.name()).zip(self.segments))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_counter_and_its_own_name() {
+        let mut drops = Drops::default();
+        for (index, &reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason as usize, index);
+            (0..=index).for_each(|_| drops.count(reason));
+        }
+        for (index, &reason) in SegmentDrop::ALL.iter().enumerate() {
+            (0..=index).for_each(|_| drops.count_segment(reason));
+        }
+        let expected = (1..=DropReason::ALL.len()).chain(1..=SegmentDrop::ALL.len());
+        assert!(drops.iter().map(|(_, count)| count as usize).eq(expected));
+        let mut names: Vec<_> = drops.iter().map(|(name, _)| name).collect();
+        names.extend(nic::DropReason::ALL.iter().map(|reason| reason.name()));
+        let distinct: BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "names of all layers in {names:?}");
     }
 }

@@ -7,13 +7,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
-use tcp::IcmpKind;
+use tcp::Unreachable;
 use wire::{
     Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr, Ipv4Header, Ipv6Header,
     MacAddr, NeighborAdvertisement, NeighborSolicitation, Quoted, emit_frame_headers, protocol,
 };
 
 use crate::Stack;
+use crate::connection::IcmpKind;
 use crate::drops::DropReason;
 use crate::neighbor::Learnt;
 use crate::route::{Destination, is_unicast};
@@ -98,15 +99,14 @@ impl Stack {
         match *message {
             Icmpv4::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
             Icmpv4::DestinationUnreachable { code: 4, mtu, quoted } => {
-                // A router from before RFC 1191 names no MTU: 0 makes the connection guess one.
-                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: mtu.unwrap_or(0).into() }, quoted }, now);
+                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: mtu.map(u32::from) }, quoted }, now);
             }
             Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
                 Some(kind) => self.on_complaint(Complaint { kind, quoted }, now),
                 None => self.drops.count(DropReason::IcmpIgnored),
             },
             Icmpv4::TimeExceeded { quoted, .. } => {
-                self.on_complaint(Complaint { kind: IcmpKind::HostUnreachable, quoted }, now);
+                self.on_complaint(Complaint { kind: IcmpKind::Unreachable(Unreachable::Host), quoted }, now);
             }
             Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => self.drops.count(DropReason::IcmpIgnored),
         }
@@ -116,13 +116,13 @@ impl Stack {
         match *message {
             Icmpv6::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
             Icmpv6::PacketTooBig { mtu, quoted } => {
-                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu }, quoted }, now);
+                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: Some(mtu) }, quoted }, now);
             }
             Icmpv6::DestinationUnreachable { code, quoted } => {
                 self.on_complaint(Complaint { kind: unreachable_v6(code), quoted }, now);
             }
             Icmpv6::TimeExceeded { quoted, .. } => {
-                self.on_complaint(Complaint { kind: IcmpKind::HostUnreachable, quoted }, now);
+                self.on_complaint(Complaint { kind: IcmpKind::Unreachable(Unreachable::Host), quoted }, now);
             }
             Icmpv6::NeighborSolicitation(solicitation) => {
                 self.on_solicitation(ethernet.src, ip.src, &solicitation, now);
@@ -255,10 +255,11 @@ fn read(payload: &FragList, buffer: &mut Vec<u8>) -> bool {
 fn unreachable_v4(code: u8) -> Option<IcmpKind> {
     match code {
         // Net unreachable, unknown, prohibited, for this type of service.
-        0 | 6 | 9 | 11 => Some(IcmpKind::NetUnreachable),
+        0 | 6 | 9 | 11 => Some(IcmpKind::Unreachable(Unreachable::Net)),
         // Host unreachable, source route failed, unknown, isolated, prohibited, ...
-        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(IcmpKind::HostUnreachable),
-        2 | 3 => Some(IcmpKind::PortUnreachable),
+        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(IcmpKind::Unreachable(Unreachable::Host)),
+        2 => Some(IcmpKind::Unreachable(Unreachable::Protocol)),
+        3 => Some(IcmpKind::Unreachable(Unreachable::Port)),
         _ => None,
     }
 }
@@ -266,9 +267,9 @@ fn unreachable_v4(code: u8) -> Option<IcmpKind> {
 /// Returns what a code of ICMPv6 "destination unreachable" means for a connection (RFC 4443 3.1).
 fn unreachable_v6(code: u8) -> IcmpKind {
     match code {
-        0 => IcmpKind::NetUnreachable,
-        4 => IcmpKind::PortUnreachable,
-        _ => IcmpKind::HostUnreachable,
+        0 => IcmpKind::Unreachable(Unreachable::Net),
+        4 => IcmpKind::Unreachable(Unreachable::Port),
+        _ => IcmpKind::Unreachable(Unreachable::Host),
     }
 }
 

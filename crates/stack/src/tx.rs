@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
-use tcp::{Control, Segment};
+use tcp::{Control, Segment, SeqNum};
 use wire::{
     ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr, NeighborSolicitation, TcpFlags,
     TcpHeader, emit_arp_frame, emit_tcp_frame_headers, solicited_node, tcp_tx_checksum,
@@ -19,8 +19,8 @@ use crate::socket::SocketId;
 #[derive(Debug)]
 pub(crate) struct Waiting {
     packet: TxPacket,
-    /// Who is told when nobody answers.
-    owner: Option<SocketId>,
+    /// Who is told when nobody answers, and the sequence number of his segment.
+    owner: Option<(SocketId, SeqNum)>,
 }
 
 impl Stack {
@@ -47,6 +47,7 @@ impl Stack {
         now: Instant,
     ) {
         let known = self.neighbors.lookup(next_hop, now);
+        let owner = owner.map(|owner| (owner, segment.seq));
         let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment) else {
             return self.drops.count(DropReason::NoRoute);
         };
@@ -101,8 +102,8 @@ impl Stack {
                 NeighborAction::Unreachable { held, .. } => {
                     for Waiting { owner, .. } in held {
                         self.drops.count(DropReason::NeighborFailed);
-                        if let Some(owner) = owner {
-                            self.neighbor_failed(owner, now);
+                        if let Some((owner, seq)) = owner {
+                            self.neighbor_failed(owner, seq, now);
                         }
                     }
                 }

@@ -29,6 +29,9 @@ pub const INITIAL_PROMISE: u64 = 64 << 10;
 /// One in how many parts of a small queue's memory a new connection is promised at most.
 const INITIAL_PART: u64 = 16;
 
+/// One in how many parts of a small queue's memory a SYN-ACK promises at most.
+const HANDSHAKE_PART: u64 = 256;
+
 /// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes (`nic::RxSpace::bytes`).
 const GOOD_PAYLOAD: u64 = 1050;
 
@@ -140,9 +143,11 @@ struct Queue {
     total: u64,
     /// Sum over the connections' promises, in bytes of memory.
     promised: u64,
+    /// What was free when the starved were last considered.
+    seen_free: u64,
     /// Slots of connections that got less than they could use, each once.
     starved: VecDeque<u32>,
-    /// Memory came home since the starved were last looked at: how many of them are still to be visited.
+    /// How many of them are still to be visited since memory came home.
     to_visit: usize,
 }
 
@@ -155,6 +160,14 @@ pub(crate) struct Windows {
 impl Windows {
     pub(crate) fn new(queues: usize) -> Self {
         Self { queues: (0..queues).map(|_| Queue::default()).collect() }
+    }
+
+    /// Returns a queue; queues may be added while the stack runs, and are no more than a number of 16 bits can name.
+    fn queue(&mut self, index: usize) -> Option<&mut Queue> {
+        if index >= self.queues.len() && u16::try_from(index).is_ok() {
+            self.queues.resize_with(index + 1, Queue::default);
+        }
+        self.queues.get_mut(index)
     }
 
     /// Returns the memory promised on `queue`, in bytes.
@@ -206,16 +219,38 @@ impl Windows {
         let memory = promise.memory;
         self.release(slot, promise);
         promise.queue = queue;
-        if let Some(queue) = self.queues.get_mut(queue) {
+        if let Some(queue) = self.queue(queue) {
             promise.memory = memory;
             queue.promised += memory;
         }
     }
 
-    /// Notes that memory of `queue` came home: whoever got too little is to be asked again.
-    pub(crate) fn memory_home(&mut self, queue: usize) {
+    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still take `free` bytes.
+    ///
+    /// Little: nothing is set aside for half-open connections. It must do for the first burst, ten segments of slow
+    /// start; the first ACK promises more.
+    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16) -> u32 {
+        let Some(queue) = self.queue(queue) else { return 0 };
+        queue.total = queue.total.max(free);
+        let unpromised = free.saturating_sub(queue.promised);
+        let floor = FLOOR_SEGMENTS * u64::from(mss);
+        let promise = (queue.total / HANDSHAKE_PART).clamp(floor, INITIAL_PROMISE);
+        promise.min(unpromised) as u32
+    }
+
+    /// Returns whether connections wait for memory of `queue`.
+    pub(crate) fn has_starved(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_some_and(|queue| !queue.starved.is_empty())
+    }
+
+    /// Notes how much memory of `queue` is free: more than before means that some came home, and whoever got too
+    /// little is to be asked again.
+    pub(crate) fn note_free(&mut self, queue: usize, free: u64) {
         if let Some(queue) = self.queues.get_mut(queue) {
-            queue.to_visit = queue.starved.len();
+            if free > queue.seen_free {
+                queue.to_visit = queue.starved.len();
+            }
+            queue.seen_free = free;
         }
     }
 
@@ -380,7 +415,7 @@ mod tests {
             assert_eq!(windows.grant(slot as u32, promise, 0, ask(0, 0)), 0);
         }
         assert!(!windows.any_to_visit());
-        windows.memory_home(0);
+        windows.note_free(0, 1);
         for slot in 0..3 {
             assert!(windows.any_to_visit());
             assert_eq!(windows.next_starved(0), Some(slot));
@@ -389,7 +424,9 @@ mod tests {
             assert_eq!(windows.grant(slot, promise, 0, ask(0, 0)), 0);
         }
         assert_eq!(windows.next_starved(0), None);
-        windows.memory_home(0);
+        windows.note_free(0, 1);
+        assert_eq!(windows.next_starved(0), None, "nothing more came home");
+        windows.note_free(0, 2);
         windows.release(0, &mut promises[0]);
         assert_eq!(windows.next_starved(0), Some(1));
     }

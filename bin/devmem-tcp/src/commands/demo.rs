@@ -149,8 +149,8 @@ impl Sender {
         }
         let nic = Netdev::builder(link)?
             .address(&plan.peers.to_string())?
+            // Impairment is the receiving end's business, for both directions.
             .mtu(plan.nic.mtu)
-            .impair(plan.nic.impairment)
             .open()?;
         let shares: Vec<_> = shares(plan.bytes, plan.connections, plan.write_size).collect();
         let thread = thread::Builder::new()

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
@@ -81,7 +82,11 @@ pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
 fn open_output(destination: Option<&Destination>) -> Result<Option<Box<dyn Write>>, Failure> {
     Ok(match destination {
         None => None,
-        Some(Destination::Stdout) => Some(Box::new(io::stdout().lock())),
+        Some(Destination::Stdout) => {
+            // Not Stdout itself, which would look for line ends in the payload.
+            let stdout = io::stdout().as_fd().try_clone_to_owned();
+            Some(Box::new(File::from(stdout.context("duplicate stdout")?)))
+        }
         Some(Destination::File(path)) => {
             let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
             Some(Box::new(file))

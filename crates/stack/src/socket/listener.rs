@@ -18,11 +18,19 @@ pub(crate) struct Listener {
     pub(crate) options: Options,
     accepted: VecDeque<SocketId>,
     backlog: usize,
+    /// Segment size of repeated SYN-ACKs.
+    pub(crate) mss: u16,
 }
 
 impl Listener {
-    pub(crate) fn new(local: SocketAddr, half_open: SynBacklog<FragList>, backlog: usize) -> Self {
-        Self { local, half_open, options: Options::default(), accepted: VecDeque::new(), backlog }
+    pub(crate) fn new(
+        local: SocketAddr,
+        half_open: SynBacklog<FragList>,
+        backlog: usize,
+        mss: u16,
+        config: &tcp::Config,
+    ) -> Self {
+        Self { local, half_open, options: Options::new(config), accepted: VecDeque::new(), backlog, mss }
     }
 
     /// Returns whether another connection may wait.

@@ -1,5 +1,6 @@
 //! Sockets: what a program holds of a connection or a listener.
 
+mod calls;
 pub(crate) mod cmsg;
 pub(crate) mod error;
 mod free_map;
@@ -14,7 +15,7 @@ pub(crate) mod token_table;
 use std::net::{IpAddr, SocketAddr};
 
 use devmem_uapi::DmabufToken;
-use netmem::{Frag, FragList, Netmem, Payload};
+use netmem::{Frag, FragList, Netmem};
 use smallvec::SmallVec;
 use tcp::{Connection, StateKind, TcpError, TimeWait};
 use wire::{FourTuple, Instant};
@@ -63,6 +64,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) options: Options,
     /// Free bytes in the send queue from which on it counts as writable (linux: a third of the buffer).
     pub(crate) write_low: usize,
+    /// The program said that it reads no more.
+    pub(crate) read_shutdown: bool,
     pub(crate) holder: Holder,
     /// Why it died, until a call has told it.
     pub(crate) error: Option<TcpError>,
@@ -124,8 +127,8 @@ impl Socket {
         Self { kind, reported: Readiness::NONE, has_event: false, is_touched: false }
     }
 
-    /// Returns the connection a program holds.
-    pub(crate) fn program_connection(&mut self) -> Option<&mut ConnectionSocket> {
+    /// Returns the connection, if it is one.
+    pub(crate) fn connection_mut(&mut self) -> Option<&mut ConnectionSocket> {
         match &mut self.kind {
             SocketKind::Connection(connection) => Some(connection),
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
@@ -176,7 +179,7 @@ impl ConnectionSocket {
         let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
         let has_error = self.error.is_some();
         let peer_finished = matches!(state, StateKind::CloseWait | StateKind::Closing | StateKind::LastAck);
-        let read_closed = is_over || peer_finished;
+        let read_closed = is_over || peer_finished || self.read_shutdown;
         let write_closed = !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
             | Readiness::WRITABLE.when(conn.write_room() >= self.write_low || write_closed || has_error)
@@ -198,9 +201,4 @@ impl ConnectionSocket {
     pub(crate) fn unread(&self) -> u64 {
         (self.conn.readable_len() + self.conn.out_of_order_len()) as u64
     }
-}
-
-/// Returns the length of a payload.
-pub(crate) fn payload_len(payload: &FragList) -> usize {
-    Payload::len(payload)
 }

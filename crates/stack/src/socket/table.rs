@@ -75,6 +75,15 @@ impl<S> SocketTable<S> {
         SocketId { slot, generation }
     }
 
+    /// Makes the id of the socket in `slot` void; the socket stays.
+    pub(crate) fn renew(&mut self, slot: u32) {
+        let generation = self.next_generation;
+        if let Some((old, _)) = self.slots.get_mut(slot as usize) {
+            *old = generation;
+            self.next_generation = generation.wrapping_add(1);
+        }
+    }
+
     /// Takes a socket out.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<S> {
         self.slots.try_remove(slot as usize).map(|(_, socket)| socket)
@@ -110,11 +119,6 @@ impl<S> SocketTable<S> {
     pub(crate) fn id(&self, slot: u32) -> Option<SocketId> {
         self.slots.get(slot as usize).map(|&(generation, _)| SocketId { slot, generation })
     }
-
-    /// Iterates over the occupied slots.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &S)> {
-        self.slots.iter().map(|(slot, (_, socket))| (slot as u32, socket))
-    }
 }
 
 #[cfg(test)]
@@ -140,8 +144,11 @@ mod tests {
         let slot = table.next_slot();
         assert_eq!(table.insert(1).slot(), slot);
         assert!(!table.is_full());
-        table.insert(2);
+        let second = table.insert(2);
         assert!(table.is_full());
+        table.renew(second.slot());
+        assert_eq!(table.get(second), Err(BadSocket(second)));
+        assert_eq!(table.at(second.slot()), Some(&2));
         assert_eq!(table.remove(9), None);
     }
 }

@@ -85,16 +85,6 @@ impl<H> TokenTable<H> {
         std::mem::take(self).slots.into_iter().flatten().for_each(home);
     }
 
-    /// Takes back the frag issued last although nobody has seen its token.
-    pub(crate) fn revoke(&mut self, token: FragToken) -> Option<H> {
-        self.take(token)
-    }
-
-    /// Returns what `token` holds.
-    pub(crate) fn get_mut(&mut self, token: FragToken) -> Option<&mut H> {
-        self.slots.get_mut((token.0 as usize).checked_sub(1)?)?.as_mut()
-    }
-
     /// Returns how many frags are lent.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
@@ -180,15 +170,5 @@ mod tests {
         table.release_all(|held| home.push(held));
         assert_eq!(home, [1, 3, 4, 5]);
         assert_eq!((table.outstanding(), table.issue(9)), (0, Ok(FragToken(1))));
-    }
-
-    #[test]
-    fn a_revoked_token_is_free_again() {
-        let mut table = lent(2);
-        let token = table.issue(3).unwrap();
-        assert_eq!(table.revoke(token), Some(3));
-        assert_eq!(table.issue(4), Ok(token));
-        assert_eq!(table.get_mut(token), Some(&mut 4));
-        assert_eq!(table.get_mut(FragToken(0)), None);
     }
 }

@@ -337,7 +337,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Sets how many bytes may lie beyond RCV.NXT, those held out of order included.
+    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What
+    /// arrives in order uses the grant up: the window reopens only by another call.
     ///
     /// Less than was promised takes nothing back: the right edge of the window never moves left (RFC 9293 3.8.6).
     /// When the window opens worth telling, an ACK is due: ask [`Connection::poll_send`].

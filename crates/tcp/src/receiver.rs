@@ -92,7 +92,13 @@ impl<P: Payload> Receiver<P> {
         Receiver {
             rcv_nxt,
             last_ack_sent: rcv_nxt,
-            window: RecvWindow::new(right_edge, space, config.mss, negotiated.rcv_wscale),
+            window: RecvWindow::new(
+                rcv_nxt,
+                right_edge,
+                space,
+                config.mss,
+                negotiated.rcv_wscale,
+            ),
             reassembly: Reassembly::new(max_segments),
             max_segments,
             fin: None,
@@ -167,7 +173,7 @@ impl<P: Payload> Receiver<P> {
 
     /// Sets how many bytes may lie beyond RCV.NXT and wants an ACK if the peer should hear of it.
     pub(crate) fn set_space(&mut self, bytes: u32, queue: &RecvQueue<P>) {
-        self.window.set_space(bytes);
+        self.window.set_space(self.rcv_nxt, bytes);
         if !self.fin_received
             && queue.segments() < self.max_segments
             && self.window.is_update_due(self.rcv_nxt)

@@ -364,8 +364,8 @@ impl<P: Payload> Synchronized<P> {
             fin,
             push,
             probe: _,
-            gso_size,
         } = data;
+        let mss = self.sender.mss();
         let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
         Segment {
             seq,
@@ -374,8 +374,12 @@ impl<P: Payload> Synchronized<P> {
             push,
             window: announcement.window,
             options: announcement.options,
+            gso_size: if payload.len() > usize::from(mss) {
+                mss
+            } else {
+                0
+            },
             payload,
-            gso_size,
         }
     }
 
@@ -469,7 +473,7 @@ impl<P: Payload> Synchronized<P> {
         info.rcv_wscale = self.negotiated.rcv_wscale;
         info.rcv_mss = self.receiver.rcv_mss();
         info.rcv_wnd = self.receiver.window().promised(self.receiver.rcv_nxt());
-        info.rcv_space = self.receiver.window().space();
+        info.rcv_space = self.receiver.window().space(self.receiver.rcv_nxt());
         info.out_of_order = self.receiver.out_of_order();
         info.dsacks_out = self.receiver.dsacks_out();
         info.bytes_received = bytes_received;

@@ -313,6 +313,7 @@ fn a_peer_that_keeps_its_window_closed_does_not_keep_a_closed_connection() {
     send!(t, window: 0);
     t.write(10);
     t.conn.close();
+    expect_nothing!(t);
     let mut probes = 0;
     while t.state() != StateKind::Closed {
         t.run_timer();

@@ -52,7 +52,7 @@ fn ack_of(syn_ack: &Segment<Bytes>, len: usize) -> Segment<Bytes> {
     Segment {
         seq: THEIRS + 1,
         ack: Some(syn_ack.seq + 1),
-        window: 1000,
+        window: 10_000,
         options: TcpOptions {
             timestamps: echo.map(|echo| Timestamps { value: 60, echo }),
             ..TcpOptions::default()
@@ -150,7 +150,7 @@ fn a_handshake_makes_a_connection_with_what_both_offered() {
     );
     assert_eq!(
         (info.snd_wnd, info.snd_wscale, info.rcv_wscale),
-        (8000, 3, 7)
+        (80_000, 3, 7)
     );
     assert!(
         connection
@@ -353,7 +353,7 @@ fn a_full_backlog_answers_by_cookies_and_remembers_nothing() {
     );
     assert_eq!(
         (info.snd_wscale, info.rcv_wscale, info.snd_wnd),
-        (3, 7, 8000)
+        (3, 7, 80_000)
     );
     assert_eq!(connection.readable_len(), 10);
     assert_eq!(t.backlog.len(), 2);
@@ -385,7 +385,7 @@ fn a_cookie_without_timestamps_carries_no_other_option() {
         (info.snd_mss, info.sack, info.timestamps, info.snd_wscale),
         (536, false, false, 0)
     );
-    assert_eq!(info.snd_wnd, 1000);
+    assert_eq!(info.snd_wnd, 10_000);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn a_forged_or_late_cookie_is_reset() {
     let mut t = listening(0, &options());
     let cookie = t.syn_ack(1, syn());
     let forged = Segment {
-        ack: Some(cookie.seq + 2),
+        ack: Some(cookie.seq + 100),
         ..ack_of(&cookie, 0)
     };
     assert_eq!(t.reply(1, forged).1, Some(SegmentDrop::BadCookie));

@@ -3,17 +3,15 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use netmem::{DmabufError, FragList, NiovSize, PoolError, PoolStats};
-use steer::{
-    IndirectionTable, IndirectionTableError, Rss, Rules, RxQueueId, Selected, Steering, ToeplitzKey,
-};
+use netmem::{FragList, NiovSize, PoolStats};
+use steer::{Rss, Rules, RxQueueId, Selected, Steering, ToeplitzKey};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
 use crate::drops::{DropReason, Drops};
 use crate::features::{
-    DEFAULT_INDIRECTION_ENTRIES, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit,
+    Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit, default_table,
 };
-use crate::fill::{Fill, Piece, RxSpace};
+use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
 use crate::link::{Link, LinkCaps, MAX_FRAME_LEN, Posted, Received};
 use crate::packet::{RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
@@ -114,21 +112,6 @@ pub enum NicError {
     /// Host memory cannot be had.
     #[error(transparent)]
     Memory(#[from] RestartError),
-    /// No RSS table for that many queues.
-    #[error(transparent)]
-    Rss(#[from] IndirectionTableError),
-}
-
-impl From<DmabufError> for NicError {
-    fn from(error: DmabufError) -> Self {
-        Self::Memory(error.into())
-    }
-}
-
-impl From<PoolError> for NicError {
-    fn from(error: PoolError) -> Self {
-        Self::Memory(error.into())
-    }
 }
 
 /// A software NIC. One owner polls it; nothing happens in between.
@@ -207,7 +190,6 @@ impl Nic {
         if rings.tx_packets == 0 || rings.tx_packets > MAX_TX_PACKETS {
             return Err(NicError::TxPackets(rings.tx_packets));
         }
-        let table = IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, rx_queues)?;
         let queue = |id| RxQueue::new(RxQueueId(id), ProviderChoice::Host, &config);
         let queues = (0..rx_queues).map(queue).collect::<Result<Vec<_>, _>>()?;
         let host = QueueMemory::allocate(ProviderChoice::Host, &config)?.fill;
@@ -217,7 +199,7 @@ impl Nic {
             rings,
             features: config.features,
             steering: Steering {
-                rss: Rss::new(config.rss_key, table),
+                rss: Rss::new(config.rss_key, default_table(rx_queues)),
                 rules: Rules::default(),
                 ntuple: config.features.ntuple,
             },
@@ -438,10 +420,29 @@ impl Nic {
 
     /// Returns what the memory of `queue` can still take; nothing for a queue that does not exist.
     pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        self.queues
-            .get_mut(queue.index())
-            .map(|queue| queue.fill_mut().space())
-            .unwrap_or_default()
+        let Some(target) = self.queues.get_mut(queue.index()) else {
+            return RxSpace::default();
+        };
+        let space = target.fill_mut().space();
+        match self.linear_bytes(queue.index()) {
+            0 => space,
+            linear => RxSpace {
+                bytes: space.bytes.min(self.linear_limit(linear)),
+                ..space
+            },
+        }
+    }
+
+    /// Returns for how many payload bytes of one queue the host memory can take the linear bytes, if
+    /// packets have at least as many as every promise assumes.
+    fn linear_limit(&mut self, linear_bytes: usize) -> usize {
+        let users = self
+            .queues
+            .iter()
+            .filter(|queue| !queue.is_readable())
+            .count();
+        let host_bytes = self.host.space().bytes / users.max(1);
+        host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
     }
 
     /// Returns facts about one queue.

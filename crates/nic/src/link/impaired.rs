@@ -91,15 +91,6 @@ impl<L: Link> Impaired<L> {
         Self::new(inner, impairment, tx)
     }
 
-    /// Returns the counters.
-    pub fn stats(&self) -> ImpairedStats {
-        ImpairedStats {
-            rx: self.rx.stats(),
-            tx: self.tx.stats(),
-            tx_refused: self.refused,
-        }
-    }
-
     /// Returns the link inside.
     pub fn inner(&self) -> &L {
         &self.inner
@@ -228,5 +219,14 @@ impl<L: Link> Link for Impaired<L> {
 
     fn is_up(&self) -> bool {
         self.inner.is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        let (rx, tx) = (self.rx.stats(), self.tx.stats());
+        Some(ImpairedStats {
+            rx,
+            tx,
+            tx_refused: self.refused,
+        })
     }
 }

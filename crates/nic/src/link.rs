@@ -107,33 +107,6 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
 }
 
-/// A link chosen at run time, for wrappers that take any.
-impl Link for Box<dyn Link> {
-    fn caps(&self) -> LinkCaps {
-        (**self).caps()
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
-        (**self).receive(posted, now)
-    }
-
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
-        (**self).send(frame, now)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).poll_fd()
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        (**self).next_due()
-    }
-
-    fn is_up(&self) -> bool {
-        (**self).is_up()
-    }
-}
-
 /// Memory for one frame: what a scattering link fills in order, one part after the other.
 #[derive(Debug)]
 pub struct Posted<'a> {

@@ -336,11 +336,9 @@ mod tests {
     use super::*;
 
     fn binding() -> Binding {
-        Binding {
-            queues: Vec::new(),
-            niov_size: NiovSize::MIN,
-            dmabuf: Dmabuf::anonymous(4096).unwrap(),
-        }
+        let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
+        let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
+        Binding { queues: Vec::new(), niov_size, dmabuf, provider }
     }
 
     #[test]

@@ -60,7 +60,9 @@ impl Device {
 pub struct RxBatch {
     pub(crate) items: Vec<Item>,
     /// Bytes that landed in host memory.
-    pub(crate) host: Vec<u8>,
+    /// Its first `linear_bytes` are of this batch; the rest is room that is not zeroed for every receive.
+    host: Vec<u8>,
+    pub(crate) linear_bytes: usize,
     pub(crate) max_frags: usize,
     ranges: Vec<DmabufToken>,
     /// The socket that lent the frags; also keeps it from being closed under them.
@@ -78,6 +80,7 @@ impl RxBatch {
             // Grown on use, not by the caller's number.
             items: Vec::with_capacity(max_frags.min(MAX_DONTNEED_FRAGS)),
             host: Vec::new(),
+            linear_bytes: 0,
             max_frags,
             ranges: Vec::new(),
             owner: None,
@@ -101,7 +104,7 @@ impl RxBatch {
 
     /// Bytes in host memory.
     pub fn linear_bytes(&self) -> usize {
-        self.host.len()
+        self.linear_bytes
     }
 
     /// The frags in stream order.
@@ -118,7 +121,7 @@ impl RxBatch {
     /// # Errors
     /// The stack freed fewer frags than it lent: some were returned behind the library's back.
     pub fn release(&mut self) -> Result<usize, ReleaseError> {
-        self.host.clear();
+        self.linear_bytes = 0;
         let Some(owner) = self.owner.take() else {
             self.items.clear();
             return Ok(0);
@@ -146,7 +149,8 @@ impl RxBatch {
         let Some(owner) = self.owner.take() else {
             return Vec::new();
         };
-        let host = std::mem::take(&mut self.host);
+        let host = &self.host;
+        self.linear_bytes = 0;
         self.items
             .drain(..)
             .map(|item| match item {
@@ -352,7 +356,7 @@ impl CmsgSink for BatchSink<'_> {
 
 impl RxBatch {
     /// The buffer for host bytes, all of it.
-    pub(crate) fn host_room(&mut self) -> (&mut Vec<Item>, &mut Vec<u8>, usize) {
+    pub(crate) fn host_room(&mut self) -> (&mut Vec<Item>, &mut [u8], usize) {
         self.host.resize(HOST_BYTES, 0);
         (&mut self.items, &mut self.host, self.max_frags)
     }

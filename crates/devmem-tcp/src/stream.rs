@@ -148,7 +148,7 @@ impl Stream {
         let outcome = self.wait(|stack, _| {
             let mut sink = BatchSink::new(items, max_frags);
             // Without room for host bytes the call stops before them and says so.
-            let host = if strict { &mut [] } else { &mut host[..] };
+            let host: &mut [u8] = if strict { &mut [] } else { host };
             let mut message = stack::RecvMsg::with_len(host, usize::MAX);
             match stack.recvmsg(socket, &mut message, &mut sink, MsgFlags::SOCK_DEVMEM) {
                 Err(stack::RecvError::WouldBlock) => None,
@@ -160,7 +160,7 @@ impl Stream {
             .map_err(RecvError::from)
             .and_then(|result| result.map_err(RecvError::from));
         let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
-        batch.host.truncate(host_bytes);
+        batch.linear_bytes = host_bytes;
         if batch.items.is_empty() && host_bytes > 0 {
             // A readable packet: bytes without a control message.
             batch.items.push(Item::Linear(0..host_bytes));
@@ -179,7 +179,7 @@ impl Stream {
             .filter(|item| matches!(item, Item::Linear(_)))
             .count();
         self.stats.device_bytes += batch.device_bytes() as u64;
-        self.stats.linear_bytes += batch.host.len() as u64;
+        self.stats.linear_bytes += batch.linear_bytes as u64;
         self.stats.device_frags += (batch.items.len() - linear_items) as u64;
         self.stats.receives += 1;
     }

@@ -194,6 +194,11 @@ impl TxFrame<'_> {
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(self.head);
+        self.copy_payload_to(out);
+    }
+
+    /// Appends the payload to `out`.
+    pub(crate) fn copy_payload_to(&self, out: &mut Vec<u8>) {
         for frag in self.payload {
             let at = out.len();
             out.resize(at + frag.len(), 0);

@@ -11,10 +11,6 @@ use wire::Instant;
 
 use crate::config::{ACK_BYTES_MAX, Config, DEFAULT_MSS};
 
-/// Segments that are acknowledged one by one after a connection opens, while the peer's window grows with each ACK
-/// (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
-const QUICK_ACKS: u8 = 16;
-
 /// Decides when the next ACK leaves.
 #[derive(Debug, Clone)]
 pub(crate) struct AckPolicy {
@@ -50,7 +46,7 @@ impl AckPolicy {
         AckPolicy {
             due: Due::Never,
             unacked: 0,
-            quick: QUICK_ACKS,
+            quick: config.quick_acks,
             rcv_mss: DEFAULT_MSS.min(config.mss),
             mss: config.mss,
             delay: config.delayed_ack,

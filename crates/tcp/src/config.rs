@@ -42,6 +42,10 @@ pub const INITIAL_CWND: u16 = 10;
 /// Longest time an ACK is put off (linux `TCP_DELACK_MIN`; RFC 9293 3.8.6.3 allows 500 ms).
 pub const DELAYED_ACK: Duration = Duration::from_millis(40);
 
+/// Segments that are acknowledged one by one after a connection opens, while the peer's window grows
+/// with each ACK (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
+pub const QUICK_ACKS: u8 = 16;
+
 /// Time that a closed connection keeps its name: one 2 MSL (linux `TCP_TIMEWAIT_LEN`).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
@@ -122,6 +126,8 @@ pub struct Config {
     pub sack: bool,
     /// Longest time an ACK is put off.
     pub delayed_ack: Duration,
+    /// Segments that are acknowledged one by one after the connection opens.
+    pub quick_acks: u8,
     /// Bytes after which an ACK is due; `None`: chosen from the window, at most [`ACK_BYTES_MAX`].
     pub ack_bytes: Option<u32>,
     /// Asks silent peers whether they are alive; `None`: never, as RFC 9293 3.8.4 wants by default.
@@ -167,6 +173,7 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             delayed_ack: DELAYED_ACK,
+            quick_acks: QUICK_ACKS,
             ack_bytes: None,
             keepalive: None,
             nodelay: false,

@@ -32,20 +32,28 @@
 
 mod ack_policy;
 pub mod config;
+mod congestion;
 mod connection;
 mod error;
 mod info;
 mod isn;
 mod options;
+mod pacing;
+mod rack;
 mod reassembly;
 mod receiver;
 mod recv_queue;
+mod rtt;
+mod scoreboard;
 mod segment;
+mod send_queue;
 mod sender;
 mod seqnum;
 mod state;
 #[cfg(test)]
 mod test_payload;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod window;
 

@@ -1,16 +1,46 @@
-//! The sending half of a connection: interface only on this branch, bodies come with branch `tcpsend`.
+//! The sending half of a connection: what may leave, when, and what must leave again.
+//!
+//! Inside, positions are stream offsets (`u64`, byte 0 follows the SYN, the FIN takes the offset behind the last
+//! byte); only this file turns them into sequence numbers and back. SND.NXT never moves back: what must leave again
+//! is marked in the [`Scoreboard`].
+//!
+//! - `ack.rs`: an acknowledgement comes in,
+//! - `recovery.rs`: what it means for the losses and the window,
+//! - `output.rs`: the next segment,
+//! - `timers.rs`: the one timer that is armed at a time.
 
-use core::marker::PhantomData;
+mod ack;
+mod output;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod timers;
+
 use core::time::Duration;
 
 use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
-use crate::config::Config;
+use crate::config::{Config, MIN_MSS};
+use crate::congestion::Congestion;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
+use crate::pacing::Pacer;
+use crate::rack::Rack;
+use crate::rtt::RttEstimator;
+use crate::scoreboard::Scoreboard;
+use crate::send_queue::SendQueue;
 use crate::seqnum::SeqNum;
+use recovery::Recovery;
+use timers::Timers;
+
+/// The part of the send buffer that must be free before a full queue counts as writable again
+/// (linux `sk_stream_is_writeable`).
+const WRITABLE_PART: usize = 3;
+
+/// Largest window below which a packet may fill it, and not only half of it (linux `tcp_bound_to_half_wnd`).
+const TINY_WINDOW: u32 = 536;
 
 /// What the sender must know of an incoming segment with the ACK flag.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +78,7 @@ pub enum AckKind {
 pub struct AckOutcome {
     /// Where the number lies.
     pub kind: AckKind,
-    /// Payload bytes that need not be kept any more.
+    /// Payload bytes that need not be kept any more. [`Sender::acked_offset`] tells which.
     pub newly_acked: usize,
     /// The send queue went from full to having room.
     pub writable: bool,
@@ -59,7 +89,7 @@ pub struct AckOutcome {
 pub struct DataSegment<P> {
     /// Number of the first byte.
     pub seq: SeqNum,
-    /// A share of the queue; empty for a FIN alone and for some probes.
+    /// A share of the queue; empty for a FIN alone and for a window probe.
     pub payload: P,
     /// The FIN goes behind the payload.
     pub fin: bool,
@@ -67,6 +97,8 @@ pub struct DataSegment<P> {
     pub push: bool,
     /// A window probe or tail loss probe.
     pub probe: bool,
+    /// Bytes of payload in each packet when the payload is to be cut into several, else 0.
+    pub gso_size: u16,
 }
 
 /// What a timer of the sender did.
@@ -98,100 +130,317 @@ pub struct Established {
     pub handshake_timed_out: bool,
 }
 
+/// What of the configuration holds for the connection's life.
+#[derive(Debug, Clone)]
+struct Limits {
+    snd_buf_max: usize,
+    max_gso_payload: u32,
+    user_timeout: Option<Duration>,
+    /// Longest time the peer may hold back an ACK, for the tail loss probe.
+    ack_delay: Duration,
+    initial_cwnd: u16,
+    data_retries: u8,
+    nodelay: bool,
+}
+
+/// Sums for [`Info`].
+#[derive(Debug, Clone, Default)]
+struct Counters {
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    total_retrans: u64,
+    dsack_dups: u32,
+    reord_seen: u32,
+}
+
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
 #[derive(Debug)]
 pub struct Sender<P> {
-    payload: PhantomData<P>,
+    queue: SendQueue<P>,
+    board: Scoreboard,
+    rtt: RttEstimator,
+    rack: Rack,
+    congestion: Congestion,
+    pacer: Pacer,
+    recovery: Recovery,
+    timers: Timers,
+    limits: Limits,
+    counters: Counters,
+    /// Number of stream offset 0: ISS + 1.
+    first: SeqNum,
+    snd_una: u64,
+    snd_nxt: u64,
+    snd_wnd: u32,
+    /// MAX.SND.WND (RFC 5961 5.2, RFC 9293 3.8.6.2.1).
+    max_snd_wnd: u32,
+    /// SEG.SEQ of the last window update. SND.WL2 is not kept: an ACK that is accepted is never below it.
+    snd_wl1: SeqNum,
+    /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
+    small_end: u64,
+    /// When data left last.
+    last_sent: Instant,
+    clock: TimestampClock,
+    /// Payload bytes of a packet; 0 before the handshake.
+    mss: u16,
+    sack: bool,
+    /// The stream ends behind what is queued.
+    fin: bool,
 }
 
-#[allow(unused_variables, clippy::unimplemented, missing_docs, dead_code)]
 impl<P: Payload> Sender<P> {
     /// Returns a sender whose SYN takes `iss`; nothing is sent yet.
     pub fn new(config: &Config, iss: SeqNum) -> Self {
         Sender {
-            payload: PhantomData,
+            queue: SendQueue::new(),
+            board: Scoreboard::default(),
+            rtt: RttEstimator::new(config.rto_initial, config.rto_min),
+            rack: Rack::default(),
+            congestion: Congestion::new(config.congestion),
+            pacer: Pacer::new(config.pacing),
+            recovery: Recovery::default(),
+            timers: Timers::default(),
+            limits: Limits {
+                snd_buf_max: config.snd_buf_max,
+                max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
+                user_timeout: config.user_timeout,
+                ack_delay: config.rto_min,
+                initial_cwnd: config.initial_cwnd,
+                data_retries: config.data_retries,
+                nodelay: config.nodelay,
+            },
+            counters: Counters::default(),
+            first: iss + 1,
+            snd_una: 0,
+            snd_nxt: 0,
+            snd_wnd: 0,
+            max_snd_wnd: 0,
+            snd_wl1: SeqNum::default(),
+            small_end: 0,
+            last_sent: Instant::ZERO,
+            clock: TimestampClock::default(),
+            mss: 0,
+            sack: false,
+            fin: false,
         }
     }
+
     /// Takes over what the handshake settled: SND.UNA = ISS + 1.
     pub fn on_established(&mut self, established: &Established, now: Instant) {
-        unimplemented!()
+        let negotiated = &established.negotiated;
+        self.mss = negotiated.snd_mss.max(MIN_MSS);
+        self.sack = negotiated.sack;
+        self.clock = established.clock;
+        self.snd_wnd = established.window;
+        self.max_snd_wnd = established.window;
+        self.snd_wl1 = established.seq;
+        self.last_sent = now;
+        if let Some(rtt) = established.handshake_rtt {
+            self.rtt.on_sample(rtt);
+            self.rtt.note_min(rtt, now);
+        }
+        let segments = if established.handshake_timed_out {
+            self.rtt.on_lost_syn();
+            1
+        } else {
+            self.limits.initial_cwnd
+        };
+        self.congestion
+            .set_cwnd(u64::from(segments) * u64::from(self.mss));
+        self.update_pacing();
     }
-    /// Returns how many bytes [`Sender::push`] takes.
+
+    /// Returns how many bytes [`Sender::push`] should be given; it takes more, but then the buffer overflows.
     pub fn room(&self) -> usize {
-        unimplemented!()
+        self.limits.snd_buf_max.saturating_sub(self.queue.charged())
     }
+
     /// Queues payload; `more`: the writer will add to it at once (MSG_MORE, no PSH, no small segment yet).
-    pub fn push(&mut self, payload: P, more: bool) {
-        unimplemented!()
+    ///
+    /// Returns the stream offset behind the payload: once [`Sender::acked_offset`] reaches it, the peer has it all.
+    /// Empty payload without `more` only takes back an earlier `more`. Behind a FIN payload is dropped.
+    pub fn push(&mut self, payload: P, more: bool) -> u64 {
+        if self.fin {
+            return self.queue.end();
+        }
+        self.queue.push(payload, more)
     }
-    /// Bytes queued, sent or not.
+
+    /// Keeps what is pushed next out of packets with what was pushed before: host and device bytes do not mix, and
+    /// MSG_EOR ends a record.
+    pub fn push_boundary(&mut self) {
+        self.queue.set_boundary();
+    }
+
+    /// Returns how many bytes are queued, sent or not.
     pub fn queued_len(&self) -> usize {
-        unimplemented!()
+        self.queue.len()
     }
-    /// Sequence numbers sent and not acknowledged.
+
+    /// Returns how many sequence numbers were sent and not acknowledged.
     pub fn in_flight(&self) -> usize {
-        unimplemented!()
+        (self.snd_nxt - self.snd_una) as usize
     }
+
+    /// Returns the stream offset behind the last byte that was pushed.
+    pub fn pushed_offset(&self) -> u64 {
+        self.queue.end()
+    }
+
+    /// Returns the stream offset behind the last byte that left at least once.
+    pub fn sent_offset(&self) -> u64 {
+        self.snd_nxt.min(self.queue.end())
+    }
+
+    /// Returns the stream offset up to which the peer acknowledged every byte; nothing below it is held any more.
+    pub fn acked_offset(&self) -> u64 {
+        self.snd_una.min(self.queue.end())
+    }
+
     /// Ends the stream behind what is queued.
     pub fn queue_fin(&mut self) {
-        unimplemented!()
+        self.fin = true;
     }
-    /// The FIN left at least once.
+
+    /// Returns whether the FIN left at least once.
     pub fn fin_sent(&self) -> bool {
-        unimplemented!()
+        self.fin && self.snd_nxt > self.queue.end()
     }
-    /// The FIN is acknowledged.
+
+    /// Returns whether the FIN is acknowledged.
     pub fn fin_acked(&self) -> bool {
-        unimplemented!()
+        self.fin && self.snd_una > self.queue.end()
     }
-    /// Everything sent is acknowledged and nothing is queued.
+
+    /// Returns whether everything queued was sent and acknowledged, a FIN included.
     pub fn all_acked(&self) -> bool {
-        unimplemented!()
+        self.snd_una == self.queue.end() + u64::from(self.fin)
     }
+
+    /// Returns SND.UNA, the oldest number that is not acknowledged.
     pub fn snd_una(&self) -> SeqNum {
-        unimplemented!()
+        self.seq_of(self.snd_una)
     }
-    /// What an ACK, a RST or a keepalive is numbered with: SND.NXT (never lower after a timeout: SND.MAX).
+
+    /// Returns SND.NXT, with which an ACK, a RST or a keepalive is numbered. It never moves back.
     pub fn snd_nxt(&self) -> SeqNum {
-        unimplemented!()
+        self.seq_of(self.snd_nxt)
     }
+
+    /// Returns SND.WND, the bytes that the peer lets us have in flight.
     pub fn snd_wnd(&self) -> u32 {
-        unimplemented!()
+        self.snd_wnd
     }
-    /// Payload bytes of a full packet.
+
+    /// Returns the payload bytes of a full packet.
+    ///
+    /// A packet never takes more than half of the largest window that the peer ever offered, or tiny windows would
+    /// stall it (RFC 9293 3.8.6.2.1, linux `tcp_bound_to_half_wnd`).
     pub fn mss(&self) -> u16 {
-        unimplemented!()
+        if self.max_snd_wnd >= 2 * u32::from(self.mss) {
+            return self.mss;
+        }
+        let bound = match self.max_snd_wnd {
+            tiny @ ..=TINY_WINDOW => tiny,
+            window => window / 2,
+        };
+        let bound = u16::try_from(bound).unwrap_or(u16::MAX);
+        self.mss.min(bound.max(MIN_MSS))
     }
+
+    /// Sends small segments at once, or gathers them while one is unacknowledged (RFC 9293 3.7.4).
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        unimplemented!()
+        self.limits.nodelay = nodelay;
     }
+
+    /// Changes the time after which the connection is given up while nothing is acknowledged (RFC 5482).
+    ///
+    /// It also bounds the time that a closed window is probed; without it a peer that answers probes may keep its
+    /// window closed for ever (RFC 9293 3.8.6.1).
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        unimplemented!()
+        self.limits.user_timeout = timeout;
     }
-    pub fn on_ack(&mut self, ack: &IncomingAck<'_>, now: Instant) -> AckOutcome {
-        unimplemented!()
-    }
-    /// What the windows, Nagle and pacing let out now; retransmissions first. It counts as sent.
-    pub fn poll_data(&mut self, now: Instant) -> Option<DataSegment<P>> {
-        unimplemented!()
-    }
-    /// When [`Sender::on_timer`] or [`Sender::poll_data`] (pacing) has something to do.
-    pub fn next_timer(&self) -> Option<Instant> {
-        unimplemented!()
-    }
-    pub fn on_timer(&mut self, now: Instant) -> TimerOutcome {
-        unimplemented!()
-    }
-    /// The path carries only packets with `mss` bytes of payload; what is larger and not acknowledged is cut anew.
+
+    /// Adapts to a path that carries only packets with `mss` bytes of payload.
+    ///
+    /// What is larger and not acknowledged is cut anew and leaves again. The window stays: the amount of data in the
+    /// network does not grow (linux `tcp_simple_retransmit`).
     pub fn on_mtu(&mut self, mss: u16, now: Instant) {
-        unimplemented!()
+        let mss = mss.max(MIN_MSS);
+        let shrinks = mss < self.mss;
+        self.mss = mss;
+        if shrinks {
+            self.retransmit_larger_than(mss);
+            self.schedule(now);
+        }
     }
-    /// Drops everything queued (abort).
+
+    /// Drops everything queued, for a connection that is aborted.
     pub fn clear(&mut self) {
-        unimplemented!()
+        self.queue.clear();
+        self.board.clear();
+        self.timers = Timers::default();
+        self.recovery = Recovery::default();
     }
+
     /// Fills in what the sender knows.
     pub fn info(&self, info: &mut Info) {
-        unimplemented!()
+        let mss = u64::from(self.mss().max(1));
+        let packets = |bytes: u64| u32::try_from(bytes.div_ceil(mss)).unwrap_or(u32::MAX);
+        info.rto = self.rtt.rto();
+        info.snd_mss = self.mss();
+        info.unacked = packets(self.board.outstanding());
+        info.sacked = packets(self.board.sacked() + self.recovery.reno_sacked());
+        info.lost = packets(self.board.lost());
+        info.retrans = packets(self.board.retrans());
+        info.rtt = self.rtt.srtt().unwrap_or_default();
+        info.rttvar = self.rtt.rttvar();
+        info.min_rtt = self.rtt.min_rtt().unwrap_or_default();
+        info.snd_ssthresh = match self.congestion.ssthresh() {
+            u64::MAX => u32::MAX,
+            bytes => packets(bytes),
+        };
+        info.snd_cwnd = packets(self.congestion.cwnd());
+        info.snd_wnd = self.snd_wnd;
+        info.total_retrans = self.counters.total_retrans;
+        info.retransmits = self.timers.retransmits();
+        info.probes = self.timers.probes();
+        info.pacing_rate = self.pacer.rate();
+        info.bytes_acked = self.acked_offset();
+        info.bytes_sent = self.counters.bytes_sent;
+        info.bytes_retrans = self.counters.bytes_retrans;
+        info.notsent_bytes = self.unsent();
+        info.dsack_dups = u64::from(self.counters.dsack_dups);
+        info.reord_seen = u64::from(self.counters.reord_seen);
+    }
+
+    /// Returns the number of the byte at `offset`.
+    fn seq_of(&self, offset: u64) -> SeqNum {
+        // Numbers wrap at 2^32, offsets do not.
+        self.first + (offset as u32) as usize
+    }
+
+    /// Returns the offset of a number near SND.UNA; below 0 for numbers before the stream.
+    fn offset_of(&self, seq: SeqNum) -> i64 {
+        self.snd_una.cast_signed() + i64::from(seq - self.snd_una())
+    }
+
+    /// Returns the payload bytes that never left.
+    fn unsent(&self) -> u64 {
+        self.queue.end().saturating_sub(self.snd_nxt)
+    }
+
+    /// Returns the offset behind the last byte that the peer's window admits.
+    fn window_end(&self) -> u64 {
+        self.snd_una + u64::from(self.snd_wnd)
+    }
+
+    /// Returns the offset that the FIN takes, if it was sent.
+    fn sent_fin_offset(&self) -> Option<u64> {
+        self.fin_sent().then(|| self.queue.end())
+    }
+
+    fn update_pacing(&mut self) {
+        let (cwnd, slow) = (self.congestion.cwnd(), self.congestion.in_slow_start());
+        self.pacer.on_window(cwnd, self.rtt.srtt(), slow);
     }
 }

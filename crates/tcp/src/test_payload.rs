@@ -69,8 +69,15 @@ impl Bytes {
 
     /// Returns `len` bytes of `stream` as they stand at `start`.
     pub fn stream(stream: u8, start: SeqNum, len: usize) -> Bytes {
-        let run = (len > 0).then(|| Run { stream, start: start.0, len, alive: Alive::new() });
-        Bytes { runs: run.into_iter().collect() }
+        let run = (len > 0).then(|| Run {
+            stream,
+            start: start.0,
+            len,
+            alive: Alive::new(),
+        });
+        Bytes {
+            runs: run.into_iter().collect(),
+        }
     }
 
     /// Returns the runs, touching ones merged.
@@ -130,7 +137,11 @@ impl Payload for Bytes {
             let take = run.len.saturating_sub(skip).min(left);
             if take > 0 {
                 let start = run.start.wrapping_add(skip as u32);
-                runs.push(Run { start, len: take, ..run.clone() });
+                runs.push(Run {
+                    start,
+                    len: take,
+                    ..run.clone()
+                });
             }
             skip = skip.saturating_sub(run.len);
             left -= take;

@@ -364,9 +364,9 @@ impl<P: Payload> Synchronized<P> {
             fin,
             push,
             probe: _,
+            gso_size,
         } = data;
         let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
-        let mss = self.sender.mss();
         Segment {
             seq,
             ack: Some(announcement.ack),
@@ -374,12 +374,8 @@ impl<P: Payload> Synchronized<P> {
             push,
             window: announcement.window,
             options: announcement.options,
-            gso_size: if payload.len() > usize::from(mss) {
-                mss
-            } else {
-                0
-            },
             payload,
+            gso_size,
         }
     }
 

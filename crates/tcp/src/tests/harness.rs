@@ -143,7 +143,9 @@ impl Trace {
     pub fn write(&mut self, len: usize) {
         let payload = Bytes::pattern(OURS + 1 + self.queued, len);
         self.queued += len;
-        self.conn.send(payload, Push::Now).expect("room in the send queue");
+        self.conn
+            .send(payload, Push::Now)
+            .expect("room in the send queue");
     }
 
     /// Reads everything and returns how many bytes that were.
@@ -165,7 +167,10 @@ impl Trace {
             self.check_promises(&segment);
         }
         if segment.control != Control::Syn {
-            assert!(segment.payload.is_pattern(segment.seq), "sent the wrong bytes: {segment:?}");
+            assert!(
+                segment.payload.is_pattern(segment.seq),
+                "sent the wrong bytes: {segment:?}"
+            );
         }
         Some(segment)
     }
@@ -177,7 +182,11 @@ impl Trace {
             self.scale = negotiated.rcv_wscale;
         }
         self.scale = self.conn.info().rcv_wscale;
-        let scale = if segment.control == Control::Syn { 0 } else { self.scale };
+        let scale = if segment.control == Control::Syn {
+            0
+        } else {
+            self.scale
+        };
         let edge = ack + (usize::from(segment.window) << scale);
         if let Some(told) = self.told_ack {
             assert!(ack.after_eq(told), "ACK went back from {told:?} to {ack:?}");
@@ -185,7 +194,10 @@ impl Trace {
         if let Some(told) = self.told_edge {
             // The field rounds down by less than a unit (RFC 7323 2.4).
             let seen = edge + ((1 << scale) - 1);
-            assert!(seen.after_eq(told), "right edge went back from {told:?} to {edge:?}");
+            assert!(
+                seen.after_eq(told),
+                "right edge went back from {told:?} to {edge:?}"
+            );
         }
         self.told_ack = Some(ack);
         self.told_edge = Some(self.told_edge.map_or(edge, |told| told.latest(edge)));
@@ -220,7 +232,11 @@ impl FromPeer {
             assert!(sack.push((OURS + from as usize).0, (OURS + to as usize).0));
         }
         let seq = THEIRS + self.seq as usize;
-        let first = if self.control == Control::Syn { seq + 1 } else { seq };
+        let first = if self.control == Control::Syn {
+            seq + 1
+        } else {
+            seq
+        };
         Segment {
             seq,
             ack: self.ack.map(|ack| OURS + ack as usize),
@@ -251,23 +267,53 @@ impl Expected {
         assert_eq!(self.seq.unwrap_or(seq), seq, "seq, {}", context());
         let ack = got.ack.map(|ack| (ack - THEIRS) as u32);
         assert_eq!(self.ack.or(ack), ack, "ack, {}", context());
-        assert_eq!(self.push.unwrap_or(got.push), got.push, "push, {}", context());
-        assert_eq!(self.window.unwrap_or(got.window), got.window, "window, {}", context());
+        assert_eq!(
+            self.push.unwrap_or(got.push),
+            got.push,
+            "push, {}",
+            context()
+        );
+        assert_eq!(
+            self.window.unwrap_or(got.window),
+            got.window,
+            "window, {}",
+            context()
+        );
         let ts = got.options.timestamps.map(|ts| (ts.value, ts.echo));
         assert_eq!(self.ts.or(ts), ts, "timestamps, {}", context());
         assert_eq!(relative_sack(got), self.sack, "sack, {}", context());
-        assert_eq!(self.mss.or(got.options.mss), got.options.mss, "mss, {}", context());
+        assert_eq!(
+            self.mss.or(got.options.mss),
+            got.options.mss,
+            "mss, {}",
+            context()
+        );
         let scale = got.options.window_scale;
         assert_eq!(self.scale.or(scale), scale, "scale, {}", context());
         let permitted = got.options.sack_permitted;
-        assert_eq!(self.sack_permitted.unwrap_or(permitted), permitted, "sackOK, {}", context());
-        assert_eq!(self.gso_size.unwrap_or(got.gso_size), got.gso_size, "gso, {}", context());
+        assert_eq!(
+            self.sack_permitted.unwrap_or(permitted),
+            permitted,
+            "sackOK, {}",
+            context()
+        );
+        assert_eq!(
+            self.gso_size.unwrap_or(got.gso_size),
+            got.gso_size,
+            "gso, {}",
+            context()
+        );
     }
 }
 
 fn relative_sack(segment: &Segment<Bytes>) -> Vec<(u32, u32)> {
     let relative = |seq: u32| (SeqNum(seq) - THEIRS) as u32;
-    segment.options.sack.iter().map(|(from, to)| (relative(from), relative(to))).collect()
+    segment
+        .options
+        .sack
+        .iter()
+        .map(|(from, to)| (relative(from), relative(to)))
+        .collect()
 }
 
 fn describe(segment: &Segment<Bytes>) -> String {
@@ -343,7 +389,7 @@ macro_rules! into_some {
 
 into_some!(u16, u8, bool, (u32, u32), u32);
 
-/// The configuration of traces: plain numbers, no options but SACK, no waiting for quick ACKs.
+/// The configuration of traces: plain numbers, no options but SACK, no quick ACKs.
 pub(super) fn plain() -> Config {
     Config {
         mss: 1000,
@@ -352,6 +398,7 @@ pub(super) fn plain() -> Config {
         snd_buf_max: 100_000,
         window_scaling: false,
         timestamps: false,
+        quick_acks: 0,
         ..Config::default()
     }
 }
@@ -367,19 +414,12 @@ pub(super) fn syn_sent_with(config: &Config) -> Trace {
     t
 }
 
-/// An open connection of our making, past its quick ACKs, nothing pending.
+/// An open connection of our making, nothing pending.
 pub(super) fn established() -> Trace {
     established_with(&plain())
 }
 
 pub(super) fn established_with(config: &Config) -> Trace {
-    let mut t = fresh_with(config);
-    settle(&mut t);
-    t
-}
-
-/// An open connection straight from its handshake: the first segments are acknowledged at once.
-pub(super) fn fresh_with(config: &Config) -> Trace {
     let mut t = syn_sent_with(config);
     t.advance(10);
     if config.timestamps {
@@ -388,7 +428,6 @@ pub(super) fn fresh_with(config: &Config) -> Trace {
     let scale = config.window_scaling.then_some(0);
     let sack = config.sack;
     send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack);
-    t.peer.seq = 1;
     assert!(t.last.established && t.last.writable);
     expect!(t, seq: 1, ack: 1);
     expect_nothing!(t);
@@ -396,12 +435,60 @@ pub(super) fn fresh_with(config: &Config) -> Trace {
     t
 }
 
-/// Uses up the quick ACKs with 16 bytes, then makes them vanish from the books.
-fn settle(t: &mut Trace) {
-    for i in 0..16 {
-        send!(t, seq: 1 + i, len: 1);
-        expect!(t, ack: 2 + i);
-    }
-    assert_eq!(t.read(), 16);
+/// We have closed our half, the peer has not acknowledged it.
+pub(super) fn fin_wait_1() -> Trace {
+    let mut t = established();
+    t.conn.shutdown_write();
+    expect!(t, seq: 1, ack: 1, control: Control::Fin);
     expect_nothing!(t);
+    assert_eq!(t.state(), StateKind::FinWait1);
+    t
+}
+
+/// We have closed our half, and the peer knows.
+pub(super) fn fin_wait_2() -> Trace {
+    let mut t = fin_wait_1();
+    t.peer.ack = Some(2);
+    send!(t);
+    assert_eq!(t.state(), StateKind::FinWait2);
+    expect_nothing!(t);
+    t
+}
+
+/// The peer has closed its half.
+pub(super) fn close_wait() -> Trace {
+    let mut t = established();
+    send!(t, control: Control::Fin);
+    assert!(t.last.readable && t.conn.recv_queue().is_eof());
+    expect!(t, seq: 1, ack: 2);
+    assert_eq!(t.state(), StateKind::CloseWait);
+    t
+}
+
+/// The peer closed first, then we.
+pub(super) fn last_ack() -> Trace {
+    let mut t = close_wait();
+    t.conn.shutdown_write();
+    expect!(t, seq: 1, ack: 2, control: Control::Fin);
+    assert_eq!(t.state(), StateKind::LastAck);
+    t
+}
+
+/// Both closed at the same time.
+pub(super) fn closing() -> Trace {
+    let mut t = fin_wait_1();
+    send!(t, control: Control::Fin);
+    expect!(t, seq: 2, ack: 2);
+    assert_eq!(t.state(), StateKind::Closing);
+    t
+}
+
+/// Both closed, we first.
+pub(super) fn time_wait() -> Trace {
+    let mut t = fin_wait_2();
+    send!(t, control: Control::Fin);
+    expect!(t, seq: 2, ack: 2);
+    expect_nothing!(t);
+    assert_eq!(t.state(), StateKind::TimeWait);
+    t
 }

@@ -3,6 +3,8 @@ mod checksum;
 mod dma_port;
 mod dmabuf;
 mod frag_list;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod memory;
 mod net_iov;
 mod netmem;

@@ -266,6 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "long loops over what other tests cover")]
     fn every_case_runs_and_leaves_nothing_out() {
         let rows = run(BenchConfig {
             repetitions: 2,
@@ -283,6 +284,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "long loops over what other tests cover")]
     fn the_cases_go_the_way_their_names_say() {
         let bytes = NIOVS * NiovSize::MIN.bytes();
         let provider = Arc::new(HostProvider::new(bytes, NiovSize::MIN).unwrap());

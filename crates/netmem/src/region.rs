@@ -83,9 +83,8 @@ impl Region {
         } else {
             libc::PROT_NONE
         };
-        let flags = ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: without MAP_FIXED, mmap takes free addresses and disturbs nothing.
-        let outer = unsafe { libc::mmap(ptr::null_mut(), outer_len, prot, flags, -1, 0) };
+        let outer = unsafe { libc::mmap(ptr::null_mut(), outer_len, prot, ANONYMOUS, -1, 0) };
         let outer = mapped(outer)?;
         let pad = outer.as_ptr().align_offset(HUGE_PAGE_BYTES);
         assert!(pad < HUGE_PAGE_BYTES, "byte pointers can always be aligned");

@@ -15,17 +15,14 @@ pub(crate) const ALIGN: usize = 64;
 /// A net_iov of which less than one part in this many is left is not filled further.
 const RETIRE_PARTS: usize = 16;
 
-/// The promise made from free memory leaves this part out, because of what packets of at least
-/// [`MIN_GOOD_PAYLOAD`] bytes cannot use.
+/// The promise made from free memory leaves this part out: what packets of at least 1,050 payload bytes
+/// cannot use.
 ///
 /// Worst case per packet: the headroom and the alignment, at most [`ALIGN`] - 1 bytes, on top of the
-/// payload; per net_iov: one part in [`RETIRE_PARTS`] not filled further. With the 12 bytes of headroom that
-/// TCP timestamps over IPv4 ask for: (1 - 1/16) * 1050 / (1050 + 63 + 12) = 7/8.
+/// payload; per net_iov: one part in [`RETIRE_PARTS`] that is not filled further. With the 12 bytes of
+/// headroom that TCP timestamps over IPv4 ask for: (1 - 1/16) * 1050 / (1050 + 63 + 12) = 7/8. Over
+/// IPv6, headroom 32, it takes 1,330 bytes: still less than a full segment.
 const LOSS_PARTS: usize = 8;
-
-/// Payload bytes from which on a packet uses memory no worse than the promise assumes.
-#[cfg(test)]
-const MIN_GOOD_PAYLOAD: usize = 1050;
 
 /// One part in this many of the memory is never promised. It pays for placing super-packets in one piece
 /// ([`Fill::tidy`]) and for small packets, duplicates and whatever else the sum above does not foresee.
@@ -273,7 +270,7 @@ impl Fill {
             at -= self.niov_size;
             self.retire();
         }
-        let mut frags = FragList::default();
+        let mut frags = FragList::with_capacity((at + len).div_ceil(self.niov_size));
         let mut left = len;
         while left > 0 {
             let n = left.min(self.niov_size - at);

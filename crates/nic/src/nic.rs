@@ -345,6 +345,10 @@ impl Nic {
     }
 
     fn select_queue(&self, headers: &RxHeaders) -> Result<RxQueueId, DropReason> {
+        if self.queues.len() == 1 && self.steering.rules.is_empty() {
+            // There is no other queue to find, so no hash to compute.
+            return Ok(RxQueueId(0));
+        }
         match self.steering.select_queue(headers) {
             Selected::Queue { queue, .. } if queue.index() < self.queues.len() => Ok(queue),
             Selected::Queue { .. } => Err(DropReason::RxNoQueue),

@@ -1,8 +1,8 @@
 //! The chunk allocator: which net_iovs of an area are free (the kernel uses a gen_pool).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// How many words (of 64 net_iovs) the search for a run looks at before it gives up: about a
 /// microsecond, and 256 MiB of memory in the smallest net_iovs.

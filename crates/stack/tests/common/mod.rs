@@ -145,3 +145,44 @@ pub fn assert_no_memory_drops(stack: &Stack) {
         assert_eq!(drops.get(name), None, "{drops:?}");
     }
 }
+
+/// A provider of unreadable memory that is no dma-buf binding.
+pub struct Foreign {
+    inner: netmem::DmabufProvider,
+}
+
+impl Foreign {
+    pub fn new(dmabuf: netmem::Dmabuf) -> Self {
+        Self { inner: netmem::DmabufProvider::new(&dmabuf, DmabufId(0), NiovSize::DEFAULT).unwrap() }
+    }
+}
+
+impl netmem::MemoryProvider for Foreign {
+    fn init(&self) -> Result<(), netmem::PoolError> {
+        self.inner.init()
+    }
+    fn alloc_bulk(&self, out: &mut [u32]) -> usize {
+        self.inner.alloc_bulk(out)
+    }
+    fn alloc_run(&self, out: &mut [u32]) -> bool {
+        self.inner.alloc_run(out)
+    }
+    fn release_bulk(&self, indices: &[u32]) {
+        self.inner.release_bulk(indices);
+    }
+    fn destroy(&self) {
+        self.inner.destroy();
+    }
+    fn free_niovs(&self) -> u32 {
+        self.inner.free_niovs()
+    }
+    fn area(&self) -> &std::sync::Arc<netmem::NetIovArea> {
+        self.inner.area()
+    }
+    fn dmabuf_id(&self) -> Option<DmabufId> {
+        None
+    }
+    fn is_readable(&self) -> bool {
+        false
+    }
+}

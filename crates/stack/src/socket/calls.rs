@@ -181,7 +181,7 @@ impl Stack {
     /// [`DontneedError`], and nothing was freed.
     pub fn dontneed_bytes(&mut self, id: SocketId, value: &[u8]) -> Result<u32, DontneedError> {
         self.sockets.get(id)?;
-        if value.len() % size_of::<DmabufToken>() != 0 {
+        if !value.len().is_multiple_of(size_of::<DmabufToken>()) {
             return Err(DontneedError::OddLength { len: value.len() });
         }
         let given = value.len() / size_of::<DmabufToken>();

@@ -18,6 +18,8 @@ mod seqnum;
 mod state;
 #[cfg(test)]
 mod test_payload;
+#[cfg(test)]
+mod test_random;
 
 pub use config::{Config, CongestionKind, Keepalive};
 pub use error::TcpError;

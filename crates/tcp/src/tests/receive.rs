@@ -198,6 +198,8 @@ fn a_fin_before_bytes_already_held_is_a_lie() {
     send!(t, seq: 1, len: 100);
     expect!(t, ack: 201);
     assert_eq!((t.state(), t.read()), (StateKind::Established, 200));
+    send!(t, seq: 201, len: 10);
+    assert_eq!(t.read(), 10);
 }
 
 #[test]

@@ -655,3 +655,6 @@ fn widened(span: Option<(Instant, Instant)>, record: &TxRecord) -> Option<(Insta
     let (oldest, newest) = span.unwrap_or((record.sent_at, record.sent_at));
     Some((oldest.min(record.sent_at), newest.max(record.sent_at)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
+use super::recovery::Phase;
 use super::timers::Due;
 use super::{DataSegment, Sender};
 use crate::rack::TailProbe;
@@ -156,7 +157,7 @@ impl<P: Payload> Sender<P> {
         if range.is_none() {
             let limited = allowance.congestion < self.unsent().min(allowance.window);
             self.note_flight(limited);
-            if self.recovery.prefers_new_data() {
+            if self.recovery.prefers_new_data() && self.snd_nxt == self.recovery.point() {
                 // F-RTO found nothing to send: back to retransmissions (RFC 5682 step 2b).
                 self.recovery.stop_frto();
                 return self.next_retransmission(now);
@@ -237,7 +238,7 @@ impl<P: Payload> Sender<P> {
     /// Returns whether to wait for the next ACK, which lets out a longer super-segment
     /// (linux `tcp_tso_should_defer`).
     fn should_defer(&mut self, len: u64, allowance: &Allowance, now: Instant) -> bool {
-        if self.recovery.is_repairing() || len >= allowance.burst {
+        if self.recovery.phase() != Phase::Open || len >= allowance.burst {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());

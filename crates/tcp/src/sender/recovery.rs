@@ -88,6 +88,11 @@ impl Recovery {
         self.phase
     }
 
+    /// Returns where the running or the last episode ends.
+    pub(super) fn point(&self) -> u64 {
+        self.point
+    }
+
     pub(super) fn reno_sacked(&self) -> u64 {
         self.reno_sacked.into()
     }
@@ -267,6 +272,10 @@ impl<P: Payload> Sender<P> {
             self.rack.on_recovery_end();
             self.on_ack_in_order(event, acked);
             return;
+        }
+        if event.advanced > 0 || self.snd_nxt > self.recovery.point {
+            // What F-RTO sent is not lost, so that its duplicates clock out retransmissions.
+            self.count_duplicates(event);
         }
         if self.detect_losses(event.now).retransmission {
             // A second sign of congestion (RFC 5681 4.3).

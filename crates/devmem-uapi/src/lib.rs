@@ -1,5 +1,37 @@
 //! Shared vocabulary of Linux device memory TCP: control messages, tokens, flags, errnos, limits.
+//!
+//! Both backends speak it: the user-space stack reproduces the semantics, the kernel backend
+//! exchanges the bytes. Key types: [`DmabufCmsg`] (where one piece of payload lies),
+//! [`DmabufToken`] (a range of frags to give back) and [`CmsgWriter`] / [`CmsgIter`] (the control
+//! buffer of sendmsg and recvmsg as bytes). [`CmsgSink`] is how one recvmsg serves both a byte
+//! buffer and a typed batch.
+//!
+//! In the walk of a received segment this is the language of steps 8 and 9, in the walk of a send
+//! that of steps 1 and 8. There is no I/O here, no policy and no system call.
+//!
+//! Numbers are those of Linux v7.2, `include/uapi/`, for the architectures that use the generic
+//! ones.
 
-/// The name of a bound dma-buf: what bind-rx and bind-tx return, never 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DmabufId(pub u32);
+#![forbid(unsafe_code)]
+
+mod arch;
+mod cmsg;
+mod dmabuf;
+mod errno;
+mod extended_err;
+mod flags;
+mod ids;
+mod limits;
+pub mod netdev;
+pub mod sockopt;
+pub mod udmabuf;
+
+pub use cmsg::{
+    Cmsg, CmsgIter, CmsgSink, CmsgWriter, DevmemCmsg, NoSpace, cmsg_len, cmsg_space, space_for,
+};
+pub use dmabuf::{DmabufCmsg, DmabufToken};
+pub use errno::Errno;
+pub use extended_err::{OffenderFamily, SockExtendedErr, ZerocopyRange};
+pub use flags::MsgFlags;
+pub use ids::{DmabufId, FragToken, IfIndex, ZerocopyId};
+pub use limits::{MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS, UIO_MAXIOV};

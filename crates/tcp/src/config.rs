@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-/// Smallest MSS that a peer or a path can talk us down to: anything less makes headers of the traffic
-/// (linux include/net/tcp.h `TCP_MIN_MSS`).
-pub const MIN_MSS: u16 = 88;
+/// Smallest MSS that a peer or a path can talk us down to: full options leave 8 bytes of it
+/// (linux include/net/tcp.h `TCP_MIN_SND_MSS`).
+pub const MIN_MSS: u16 = 48;
 
 /// MSS assumed of a peer that names none over IPv4 (RFC 9293 3.7.1).
 pub const DEFAULT_MSS: u16 = 536;
@@ -42,11 +42,19 @@ pub const INITIAL_CWND: u16 = 10;
 /// Longest time an ACK is put off (linux `TCP_DELACK_MIN`; RFC 9293 3.8.6.3 allows 500 ms).
 pub const DELAYED_ACK: Duration = Duration::from_millis(40);
 
+/// Segments that are acknowledged one by one after a connection opens, while the peer's window grows
+/// with each ACK (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
+pub const QUICK_ACKS: u8 = 16;
+
 /// Time that a closed connection keeps its name: one 2 MSL (linux `TCP_TIMEWAIT_LEN`).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
 /// Time that a connection nobody reads any more waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
 pub const FIN_WAIT_2_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time without progress after which a connection that its user closed is given up, be it that the peer is silent or
+/// that it keeps its window shut (linux `tcp_orphan_retries`: 8 timeouts; RFC 9293 3.8.3 wants 100 s).
+pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 wants some limit).
 pub const CHALLENGE_ACK_LIMIT: u8 = 10;
@@ -122,6 +130,8 @@ pub struct Config {
     pub sack: bool,
     /// Longest time an ACK is put off.
     pub delayed_ack: Duration,
+    /// Segments that are acknowledged one by one after the connection opens.
+    pub quick_acks: u8,
     /// Bytes after which an ACK is due; `None`: chosen from the window, at most [`ACK_BYTES_MAX`].
     pub ack_bytes: Option<u32>,
     /// Asks silent peers whether they are alive; `None`: never, as RFC 9293 3.8.4 wants by default.
@@ -167,6 +177,7 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             delayed_ack: DELAYED_ACK,
+            quick_acks: QUICK_ACKS,
             ack_bytes: None,
             keepalive: None,
             nodelay: false,

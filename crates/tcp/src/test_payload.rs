@@ -1,20 +1,33 @@
-//! The payload of this crate's tests: it remembers which bytes it stands for, and that it was dropped.
+//! The payload of this crate's tests: it remembers which bytes it stands for, and whether it is still alive.
+
+use core::cell::Cell;
 
 use netmem::Payload;
 
 use crate::seqnum::SeqNum;
 
+thread_local! {
+    /// Runs alive in this thread, which means in this test.
+    static LIVE_RUNS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns how many runs of bytes are alive: what pages would not be home yet.
+pub fn live_runs() -> usize {
+    LIVE_RUNS.get()
+}
+
 /// Payload made of runs of a pattern: the byte of sequence number `n` in stream `s` is the pair `(s, n)`.
 ///
-/// A test that sends `Bytes::pattern(seq, len)` can tell from what is delivered whether every byte came from the
-/// place in the stream at which it arrived, which a real byte pattern can only make likely.
+/// A test that sends `Bytes::pattern(seq, len)` can tell from what is delivered whether every byte
+/// came from the place in the stream at which it arrived, which a real byte pattern can only make
+/// likely.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bytes {
     runs: Vec<Run>,
 }
 
 /// A run of consecutive pattern bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Which stream, for telling two writers of the same sequence numbers apart.
     pub stream: u8,
@@ -22,6 +35,30 @@ pub struct Run {
     pub start: u32,
     /// Number of bytes.
     pub len: usize,
+    alive: Alive,
+}
+
+/// Counts itself while it exists.
+#[derive(Debug, PartialEq, Eq)]
+struct Alive(());
+
+impl Alive {
+    fn new() -> Alive {
+        LIVE_RUNS.set(LIVE_RUNS.get() + 1);
+        Alive(())
+    }
+}
+
+impl Clone for Alive {
+    fn clone(&self) -> Alive {
+        Alive::new()
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        LIVE_RUNS.set(LIVE_RUNS.get() - 1);
+    }
 }
 
 impl Bytes {
@@ -32,16 +69,15 @@ impl Bytes {
 
     /// Returns `len` bytes of `stream` as they stand at `start`.
     pub fn stream(stream: u8, start: SeqNum, len: usize) -> Bytes {
-        let runs = if len == 0 {
-            Vec::new()
-        } else {
-            vec![Run {
-                stream,
-                start: start.0,
-                len,
-            }]
-        };
-        Bytes { runs }
+        let run = (len > 0).then(|| Run {
+            stream,
+            start: start.0,
+            len,
+            alive: Alive::new(),
+        });
+        Bytes {
+            runs: run.into_iter().collect(),
+        }
     }
 
     /// Returns the runs, touching ones merged.
@@ -100,10 +136,11 @@ impl Payload for Bytes {
         for run in &self.runs {
             let take = run.len.saturating_sub(skip).min(left);
             if take > 0 {
+                let start = run.start.wrapping_add(skip as u32);
                 runs.push(Run {
-                    start: run.start.wrapping_add(skip as u32),
+                    start,
                     len: take,
-                    ..*run
+                    ..run.clone()
                 });
             }
             skip = skip.saturating_sub(run.len);

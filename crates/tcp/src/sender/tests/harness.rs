@@ -83,6 +83,7 @@ impl Bench {
         let established = Established {
             negotiated: Negotiated {
                 snd_mss: MSS,
+                window_scaling: false,
                 snd_wscale: 0,
                 rcv_wscale: 0,
                 sack: setup.sack,

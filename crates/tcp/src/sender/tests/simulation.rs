@@ -139,6 +139,7 @@ impl Simulation {
         let established = Established {
             negotiated: Negotiated {
                 snd_mss: transfer.mss,
+                window_scaling: false,
                 snd_wscale: 0,
                 rcv_wscale: 0,
                 sack: transfer.sack,

@@ -1,0 +1,103 @@
+//! The capability to move bytes of memory that the stack may not read: what a NIC's DMA engine has.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::checksum;
+use crate::frag_list::FragList;
+use crate::netmem::{Frag, Netmem};
+use crate::region::{self, Span};
+
+/// A range of network memory: room that a packet may be received into, or the bytes of a frag.
+#[derive(Clone, Copy, Debug)]
+pub struct BufSpan<'a> {
+    /// The memory.
+    pub netmem: &'a Netmem,
+    /// Where in it the range begins, in bytes.
+    pub offset: u32,
+    /// How many bytes it has.
+    pub len: u32,
+}
+
+impl<'a> BufSpan<'a> {
+    fn span(&self) -> Span<'a> {
+        self.netmem.span(self.offset, self.len as usize)
+    }
+}
+
+impl<'a> From<&'a Frag> for BufSpan<'a> {
+    fn from(frag: &'a Frag) -> Self {
+        frag.span()
+    }
+}
+
+/// The right to move bytes in and out of any network memory, readable or not.
+///
+/// It stands for the DMA engine of a NIC: [`crate::PagePool::create`] hands one to the NIC queue that
+/// the pool is for, nobody else can make one, and the stack above the NIC never sees it.
+///
+/// All methods panic when a range is not inside its memory: a NIC knows the geometry of what it posted.
+#[derive(Debug)]
+pub struct DmaPort {
+    _private: (),
+}
+
+impl DmaPort {
+    pub(crate) fn new() -> Self {
+        DmaPort { _private: () }
+    }
+
+    /// Reads one packet from `fd` into `head`, then the room in `tail`, then `spill`: where the rest
+    /// goes when a packet is longer than the room. Returns its length.
+    ///
+    /// Spans that touch in memory count as one buffer; with `head` and `spill` there may be 64.
+    ///
+    /// # Errors
+    ///
+    /// What readv says (EINTR is retried); `ArgumentListTooLong` for too many spans.
+    pub fn readv(
+        &self,
+        fd: BorrowedFd<'_>,
+        head: &mut [u8],
+        tail: &[BufSpan<'_>],
+        spill: &mut [u8],
+    ) -> io::Result<usize> {
+        region::readv(fd, head, tail.iter().map(BufSpan::span), spill)
+    }
+
+    /// Writes one packet to `fd`: `head`, then the payload. Returns how many bytes went.
+    ///
+    /// # Errors
+    ///
+    /// What writev says (EINTR is retried); `ArgumentListTooLong` for a payload in too many pieces.
+    pub fn writev(&self, fd: BorrowedFd<'_>, head: &[u8], payload: &FragList) -> io::Result<usize> {
+        region::writev(fd, head, payload.iter().map(Frag::bytes))
+    }
+
+    /// Copies `bytes` to `offset` of `netmem`.
+    pub fn copy_in(&self, netmem: &Netmem, offset: u32, bytes: &[u8]) {
+        let to = netmem.span(offset, bytes.len());
+        to.region.copy_in(to.offset, bytes);
+    }
+
+    /// Copies from byte `offset` of `frag` to all of `out`.
+    pub fn copy_out(&self, frag: &Frag, offset: usize, out: &mut [u8]) {
+        let from = frag.bytes_at(offset..offset.saturating_add(out.len()));
+        from.region.copy_out(from.offset, out);
+    }
+
+    /// Copies all of `from` (a frag, or any range of network memory) to `offset` of `netmem`, device to
+    /// device. The two may overlap.
+    pub fn copy<'a>(&self, from: impl Into<BufSpan<'a>>, netmem: &Netmem, offset: u32) {
+        let from = from.into();
+        let to = netmem.span(offset, from.len as usize);
+        to.region.copy_from(to.offset, from.span());
+    }
+
+    /// Returns the ones' complement sum of all bytes of `range` (a frag, or any range of network
+    /// memory), folded and not complemented (RFC 1071): what a checksum that began before it goes on
+    /// with. The first byte is the high half of a word, an odd last byte is followed by 0.
+    pub fn checksum<'a>(&self, range: impl Into<BufSpan<'a>>) -> u16 {
+        checksum::of_span(range.into().span())
+    }
+}

@@ -1,0 +1,206 @@
+//! The payload of one or more segments: frags in order.
+
+use smallvec::SmallVec;
+
+use crate::netmem::Frag;
+use crate::page_pool::PagePool;
+use crate::payload::Payload;
+
+/// Frags in order, with their length. It is what the stack moves around as [`Payload`]: cutting and
+/// joining move handles, never bytes.
+///
+/// Invariant: no frag is empty; `len` is the sum of theirs.
+#[derive(Default, Debug)]
+pub struct FragList {
+    frags: SmallVec<[Frag; 2]>,
+    len: usize,
+}
+
+impl FragList {
+    /// Returns the empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Copies host bytes into pages of `pool`; nothing when the pool runs out of them.
+    ///
+    /// # Panics
+    ///
+    /// When the pool's memory is not readable: host bytes belong in host memory.
+    pub fn from_host_bytes(pool: &mut PagePool, bytes: &[u8]) -> Option<Self> {
+        assert!(
+            pool.is_readable(),
+            "host bytes were to be put in device memory"
+        );
+        let mut list = FragList::new();
+        for chunk in bytes.chunks(pool.niov_size().bytes()) {
+            let netmem = pool.alloc()?;
+            let to = netmem.span(0, chunk.len());
+            to.region.copy_in(to.offset, chunk);
+            // A chunk is at most a net_iov, which is at most 2 MiB.
+            list.push(Frag::new(netmem, 0, chunk.len() as u32));
+        }
+        Some(list)
+    }
+
+    /// Puts a frag behind the last; an empty one goes home instead.
+    pub fn push(&mut self, frag: Frag) {
+        if !frag.is_empty() {
+            self.len += frag.len();
+            self.frags.push(frag);
+        }
+    }
+
+    /// Puts a frag behind the last, as part of it when it goes on in the same net_iov; what that
+    /// saves is a handle here and a token at the socket.
+    pub fn push_merge(&mut self, frag: Frag) {
+        if self
+            .frags
+            .last_mut()
+            .is_some_and(|last| last.try_merge(&frag))
+        {
+            self.len += frag.len();
+        } else {
+            self.push(frag);
+        }
+    }
+
+    /// Returns the frags in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Frag> {
+        self.frags.iter()
+    }
+
+    /// Returns the first frag.
+    pub fn first(&self) -> Option<&Frag> {
+        self.frags.first()
+    }
+
+    /// Returns how many frags there are.
+    pub fn frag_count(&self) -> usize {
+        self.frags.len()
+    }
+
+    /// Returns whether any byte is where the CPU may not read.
+    pub fn is_unreadable(&self) -> bool {
+        self.frags.iter().any(|frag| !frag.is_readable())
+    }
+}
+
+impl Payload for FragList {
+    #[inline]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn split_off_front(&mut self, n: usize) -> Self {
+        if n >= self.len {
+            return std::mem::take(self);
+        }
+        let mut front = FragList::new();
+        let (whole, rest) = self.position(n);
+        front.frags.extend(self.frags.drain(..whole));
+        if let Some(frag) = self.frags.first_mut().filter(|_| rest > 0) {
+            front.frags.push(frag.share(0..rest));
+            frag.trim_front(rest);
+        }
+        front.len = n;
+        self.len -= n;
+        front
+    }
+
+    fn trim_front(&mut self, n: usize) {
+        let n = n.min(self.len);
+        let (whole, rest) = self.position(n);
+        self.frags.drain(..whole);
+        if let Some(frag) = self.frags.first_mut() {
+            frag.trim_front(rest);
+        }
+        self.len -= n;
+    }
+
+    fn truncate(&mut self, n: usize) {
+        if n >= self.len {
+            return;
+        }
+        let (whole, rest) = self.position(n);
+        if let Some(frag) = self.frags.get_mut(whole).filter(|_| rest > 0) {
+            frag.truncate(rest);
+        }
+        self.frags.truncate(whole + usize::from(rest > 0));
+        self.len = n;
+    }
+
+    fn append(&mut self, other: Self) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        self.len += other.len;
+        self.frags.extend(other.frags);
+    }
+
+    fn share(&self, offset: usize, len: usize) -> Self {
+        let offset = offset.min(self.len);
+        let mut left = len.min(self.len - offset);
+        let mut shared = FragList::new();
+        let (whole, mut skip) = self.position(offset);
+        for frag in &self.frags[whole..] {
+            if left == 0 {
+                break;
+            }
+            let take = left.min(frag.len() - skip);
+            shared.push(frag.share(skip..skip + take));
+            left -= take;
+            skip = 0;
+        }
+        shared
+    }
+}
+
+impl FragList {
+    /// Returns (how many frags end at or before byte `n`, how many bytes of the next are before it).
+    fn position(&self, n: usize) -> (usize, usize) {
+        let mut rest = n;
+        for (i, frag) in self.frags.iter().enumerate() {
+            if rest < frag.len() {
+                return (i, rest);
+            }
+            rest -= frag.len();
+        }
+        (self.frags.len(), 0)
+    }
+}
+
+impl From<Frag> for FragList {
+    fn from(frag: Frag) -> Self {
+        let mut list = FragList::new();
+        list.push(frag);
+        list
+    }
+}
+
+impl IntoIterator for FragList {
+    type Item = Frag;
+    type IntoIter = smallvec::IntoIter<[Frag; 2]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.frags.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a FragList {
+    type Item = &'a Frag;
+    type IntoIter = std::slice::Iter<'a, Frag>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Extend<Frag> for FragList {
+    fn extend<I: IntoIterator<Item = Frag>>(&mut self, frags: I) {
+        for frag in frags {
+            self.push(frag);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A region together with who may look at it and what it is made of.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::dmabuf::DmabufError;
+use crate::page_kind::{self, PageKind};
+use crate::region::{Advice, BASE_PAGE_BYTES, Backing, HUGE_PAGE_BYTES, Region, Span};
+
+/// Who may read the bytes with the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    /// Host memory: the stack may.
+    Host,
+    /// Device memory: its owner may (he made it), the stack may not.
+    Device,
+    /// Nobody may; an attempt panics. For tests.
+    #[cfg(any(test, feature = "test-util"))]
+    Opaque,
+}
+
+/// A range that does not lie inside the memory it was meant for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len} bytes at offset {offset} do not lie inside {size} bytes of memory")]
+pub struct OutOfBounds {
+    /// Where the range begins.
+    pub offset: usize,
+    /// How many bytes it has.
+    pub len: usize,
+    /// How many bytes there are.
+    pub size: usize,
+}
+
+/// One mapped run of memory. Whoever holds an `Arc` of it keeps it mapped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    region: Region,
+    access: Access,
+    file: Option<OwnedFd>,
+    page_kind: PageKind,
+}
+
+impl Memory {
+    /// Maps anonymous memory in huge pages if it can, all of it touched.
+    pub(crate) fn anonymous(size: usize, access: Access) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        let region = map(size, Backing::Anonymous)?;
+        // Refused where transparent huge pages are not configured; base pages do, slower.
+        let _ = region.advise(Advice::Huge);
+        populate(&region)?;
+        let page_kind = page_kind::observe(region.address(), size).unwrap_or(PageKind::Base);
+        Ok(Memory {
+            region,
+            access,
+            file: None,
+            page_kind,
+        })
+    }
+
+    /// Maps anonymous host memory that costs nothing until it is touched, in base pages.
+    pub(crate) fn lazy(size: usize) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        let region = map(size, Backing::AnonymousLazy)?;
+        Ok(Memory {
+            region,
+            access: Access::Host,
+            file: None,
+            page_kind: PageKind::Base,
+        })
+    }
+
+    /// Maps a memfd: hugetlb pages if the administrator reserved enough, else pages collapsed to
+    /// huge ones, else base pages. All of it touched, its size sealed.
+    pub(crate) fn memfd(size: usize) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        if size.is_multiple_of(HUGE_PAGE_BYTES)
+            && let Ok(memory) = Self::memfd_with(size, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
+        {
+            return Ok(memory);
+        }
+        Self::memfd_with(size, MemfdFlags::empty())
+    }
+
+    fn memfd_with(size: usize, flags: MemfdFlags) -> Result<Self, DmabufError> {
+        let failed = |step| {
+            move |errno: rustix::io::Errno| DmabufError::Memfd {
+                step,
+                source: errno.into(),
+            }
+        };
+        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("devmem-tcp", flags).map_err(failed("memfd_create"))?;
+        rustix::fs::ftruncate(&file, size as u64).map_err(failed("ftruncate"))?;
+        // What is mapped must not lose pages (SIGBUS); udmabuf insists on the same seal.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(failed("F_ADD_SEALS"))?;
+        let region = map(size, Backing::File(file.as_fd()))?;
+        populate(&region)?;
+        // Refused before Linux 6.1 and for hugetlb; base pages do, slower.
+        let _ = region.advise(Advice::Collapse);
+        let page_kind = page_kind::observe(region.address(), size).unwrap_or(PageKind::Base);
+        Ok(Memory {
+            region,
+            access: Access::Device,
+            file: Some(file),
+            page_kind,
+        })
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.region.len()
+    }
+
+    pub(crate) fn page_kind(&self) -> PageKind {
+        self.page_kind
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Checks that a range lies inside.
+    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        let size = self.size();
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(OutOfBounds { offset, len, size }),
+        }
+    }
+
+    /// Returns the region for an access that stands for the NIC's DMA.
+    pub(crate) fn dma(&self) -> &Region {
+        &self.region
+    }
+
+    /// Returns the region for an access by the CPU.
+    ///
+    /// # Panics
+    ///
+    /// When the memory is opaque.
+    pub(crate) fn cpu(&self) -> &Region {
+        #[cfg(any(test, feature = "test-util"))]
+        assert!(
+            self.access != Access::Opaque,
+            "the CPU touched the bytes of opaque device memory: payload of a packet that is not \
+             readable may be moved by a DmaPort only"
+        );
+        &self.region
+    }
+
+    /// Returns a range for `region`'s copying functions.
+    pub(crate) fn span(&self, offset: usize, len: usize) -> Span<'_> {
+        Span {
+            region: &self.region,
+            offset,
+            len,
+        }
+    }
+}
+
+fn check_size(size: usize) -> Result<(), DmabufError> {
+    if size == 0 || !size.is_multiple_of(BASE_PAGE_BYTES) {
+        return Err(DmabufError::Size { size });
+    }
+    Ok(())
+}
+
+fn map(size: usize, backing: Backing<'_>) -> Result<Region, DmabufError> {
+    Region::map(size, backing).map_err(|source| DmabufError::Map { size, source })
+}
+
+/// Touches every page: MADV_POPULATE_WRITE, by hand before Linux 5.14 (EINVAL).
+fn populate(region: &Region) -> Result<(), DmabufError> {
+    match region.advise(Advice::Populate) {
+        Ok(()) => Ok(()),
+        Err(error) if unknown_advice(&error) => {
+            region.touch();
+            Ok(())
+        }
+        Err(source) => Err(DmabufError::Populate {
+            size: region.len(),
+            source,
+        }),
+    }
+}
+
+fn unknown_advice(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidInput, Unsupported};
+    matches!(error.kind(), InvalidInput | Unsupported)
+}

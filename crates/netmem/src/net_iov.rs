@@ -1,0 +1,298 @@
+//! Net_iovs: the equal chunks that a run of network memory is cut into, judged once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::dmabuf::Dmabuf;
+use crate::memory::Memory;
+use crate::return_ring::NO_INDEX;
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// The size of a net_iov: a power of two from 4 KiB to 2 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NiovSize {
+    shift: u8,
+}
+
+impl NiovSize {
+    /// One page, the kernel's only size up to Linux 7.2.
+    pub const MIN: NiovSize = NiovSize { shift: 12 };
+    /// One huge page.
+    pub const MAX: NiovSize = NiovSize { shift: 21 };
+    /// 64 KiB: takes one super-packet of a TAP with segmentation offload in one piece.
+    pub const DEFAULT: NiovSize = NiovSize { shift: 16 };
+
+    /// Returns the size that has `bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`GeometryError::NiovSize`] when it is not a power of two from 4 KiB to 2 MiB.
+    pub fn new(bytes: usize) -> Result<Self, GeometryError> {
+        if !bytes.is_power_of_two() || !(Self::MIN.bytes()..=Self::MAX.bytes()).contains(&bytes) {
+            return Err(GeometryError::NiovSize { bytes });
+        }
+        // A power of two up to 2 MiB: its logarithm is 12 to 21.
+        Ok(NiovSize {
+            shift: bytes.trailing_zeros() as u8,
+        })
+    }
+
+    /// Returns the number of bytes.
+    pub const fn bytes(self) -> usize {
+        1 << self.shift
+    }
+}
+
+impl Default for NiovSize {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl fmt::Display for NiovSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes() >> 10 {
+            kib if kib < 1024 => write!(f, "{kib} KiB"),
+            kib => write!(f, "{} MiB", kib >> 10),
+        }
+    }
+}
+
+/// Why memory cannot be cut into net_iovs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GeometryError {
+    /// The net_iov size is not one.
+    #[error("a net_iov of {bytes} bytes: take a power of two from 4096 to 2097152")]
+    NiovSize {
+        /// The size asked for.
+        bytes: usize,
+    },
+    /// The area has no bytes.
+    #[error("an area of 0 bytes holds no net_iov: take at least one ({niov} bytes)")]
+    Empty {
+        /// The net_iov size in bytes.
+        niov: usize,
+    },
+    /// The area does not divide into net_iovs.
+    #[error(
+        "an area of {len} bytes is not a multiple of the net_iov size {niov}: take {remedy} bytes, \
+         or smaller net_iovs"
+    )]
+    Length {
+        /// The length of the area in bytes.
+        len: usize,
+        /// The net_iov size in bytes.
+        niov: usize,
+        /// The nearest length above that would do.
+        remedy: usize,
+    },
+    /// The area does not begin on a net_iov boundary of its dma-buf.
+    #[error("an area at offset {base} does not begin at a multiple of the net_iov size {niov}")]
+    Base {
+        /// The offset of the area in the dma-buf.
+        base: usize,
+        /// The net_iov size in bytes.
+        niov: usize,
+    },
+    /// The area reaches past the dma-buf.
+    #[error("an area of {len} bytes at offset {base} reaches past a dma-buf of {size} bytes")]
+    PastEnd {
+        /// The offset of the area in the dma-buf.
+        base: usize,
+        /// The length of the area in bytes.
+        len: usize,
+        /// The size of the dma-buf in bytes.
+        size: usize,
+    },
+    /// The area has more net_iovs than have numbers.
+    #[error("{count} net_iovs are more than 4294967294: take larger net_iovs")]
+    Count {
+        /// How many net_iovs there would be.
+        count: usize,
+    },
+}
+
+/// One contiguous run of net_iovs, and who holds each.
+#[doc(alias = "net_iov_area")]
+pub struct NetIovArea {
+    memory: Arc<Memory>,
+    base: usize,
+    niov_size: NiovSize,
+    slots: Box<[NetIov]>,
+}
+
+impl NetIovArea {
+    /// Cuts `len` bytes at `base` of a dma-buf into net_iovs.
+    ///
+    /// # Errors
+    ///
+    /// [`GeometryError`] with the numbers and what would do.
+    pub fn new(
+        dmabuf: &Dmabuf,
+        base: usize,
+        len: usize,
+        niov_size: NiovSize,
+    ) -> Result<Arc<Self>, GeometryError> {
+        Self::cut(Arc::clone(dmabuf.memory()), base, len, niov_size)
+    }
+
+    pub(crate) fn cut(
+        memory: Arc<Memory>,
+        base: usize,
+        len: usize,
+        niov_size: NiovSize,
+    ) -> Result<Arc<Self>, GeometryError> {
+        let niov = niov_size.bytes();
+        let size = memory.size();
+        if len == 0 {
+            return Err(GeometryError::Empty { niov });
+        }
+        if !base.is_multiple_of(niov) {
+            return Err(GeometryError::Base { base, niov });
+        }
+        if !len.is_multiple_of(niov) {
+            let remedy = len
+                .checked_next_multiple_of(niov)
+                .unwrap_or(usize::MAX & !(niov - 1));
+            return Err(GeometryError::Length { len, niov, remedy });
+        }
+        if memory.check(base, len).is_err() {
+            return Err(GeometryError::PastEnd { base, len, size });
+        }
+        let count = len / niov;
+        if u32::try_from(count).is_err() || count >= NO_INDEX as usize {
+            return Err(GeometryError::Count { count });
+        }
+        let slots = (0..count).map(|_| NetIov::free()).collect();
+        Ok(Arc::new(NetIovArea {
+            memory,
+            base,
+            niov_size,
+            slots,
+        }))
+    }
+
+    /// Returns the size of each net_iov.
+    pub fn niov_size(&self) -> NiovSize {
+        self.niov_size
+    }
+
+    /// Returns how many net_iovs there are.
+    pub fn count(&self) -> u32 {
+        // `cut` refused more.
+        self.slots.len() as u32
+    }
+
+    /// Returns where the area begins in its dma-buf.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Returns where net_iov `index` begins in the dma-buf.
+    #[inline]
+    pub(crate) fn offset_of(&self, index: u32) -> usize {
+        // No overflow for an index below `count`: `cut` checked base + count * size.
+        self.base + ((index as usize) << self.niov_size.shift)
+    }
+
+    #[inline]
+    pub(crate) fn slots(&self) -> &[NetIov] {
+        &self.slots
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> &NetIov {
+        &self.slots[index as usize]
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+impl fmt::Debug for NetIovArea {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "NetIovArea({} x {} at {})",
+            self.slots.len(),
+            self.niov_size,
+            self.base
+        )
+    }
+}
+
+/// Who holds one net_iov.
+///
+/// `refs` counts the [`crate::Netmem`] handles that are to bring it home. 0: it has none; it lies in
+/// its provider, in a return ring, or is being moved between the two. `next` links it into a return
+/// ring and means nothing elsewhere.
+#[doc(alias = "net_iov")]
+pub(crate) struct NetIov {
+    refs: AtomicU32,
+    pub(crate) next: AtomicU32,
+}
+
+/// More owners than any program has: a loop that shares and forgets is stopped long before the
+/// counter wraps, which would send a net_iov home that others still read.
+const MAX_REFS: u32 = u32::MAX / 2;
+
+impl NetIov {
+    pub(crate) fn free() -> Self {
+        NetIov {
+            refs: AtomicU32::new(0),
+            next: AtomicU32::new(NO_INDEX),
+        }
+    }
+
+    /// Makes the caller, who took it from its provider or ring, the only owner.
+    #[inline]
+    pub(crate) fn claim(&self) {
+        // Relaxed: taking it from provider or ring ordered us behind the last owner.
+        self.refs.store(1, Ordering::Relaxed);
+    }
+
+    /// Lets the only owner go without sending it home; he hands it on himself.
+    #[inline]
+    pub(crate) fn disclaim(&self) {
+        self.refs.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether the caller is the only owner, so that he may reuse the memory.
+    #[inline]
+    pub(crate) fn is_sole(&self) -> bool {
+        // Acquire pairs with the Release in `let_go`: what other owners did with the memory is done.
+        self.refs.load(Ordering::Acquire) == 1
+    }
+
+    /// Adds an owner.
+    #[inline]
+    pub(crate) fn add_owner(&self) {
+        // Relaxed as in `Arc::clone`: the caller is an owner, so the count cannot fall to 0 meanwhile.
+        let owners = self.refs.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            owners < MAX_REFS,
+            "a net_iov has more than {MAX_REFS} owners: shares were leaked"
+        );
+    }
+
+    /// Removes an owner. Returns whether he was the last and has to bring the net_iov home.
+    #[inline]
+    pub(crate) fn let_go(&self) -> bool {
+        match self.refs.load(Ordering::Acquire) {
+            0 => false,
+            // Sole: nobody else can add an owner, so no read-modify-write is needed.
+            1 => {
+                self.refs.store(0, Ordering::Relaxed);
+                true
+            }
+            _ => {
+                let last = self.refs.fetch_sub(1, Ordering::Release) == 1;
+                if last {
+                    fence(Ordering::Acquire);
+                }
+                last
+            }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The page pool: one receive queue's allocator and recycler (linux net/core/page_pool.c).
+//!
+//! The owner's fast path has no atomic read-modify-write, no lock and no dynamic call, and is the same
+//! for host pages and net_iovs: the cache holds ready [`Netmem`]s, each with its reference to the pool
+//! and its count at 1, so allocating pops and recycling checks the count and pushes. Everything else
+//! (the return ring, the provider) moves net_iovs in bulk.
+//!
+//! Nothing is lost when a pool goes while its net_iovs are out. A net_iov has one place at a time: its
+//! provider, the cache, the ring, or its owners. Dropping the pool closes the ring and gives cache
+//! and ring to the provider; a last owner who lets go later finds the ring closed
+//! (see [`crate::return_ring`]: there is no state between) and goes to the provider himself. The
+//! [`PoolShared`] that he reaches through his handle, the provider and the memory live until then.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use devmem_uapi::DmabufId;
+
+use crate::dma_port::DmaPort;
+use crate::net_iov::{NetIovArea, NiovSize};
+use crate::netmem::Netmem;
+use crate::pool_stats::PoolStats;
+use crate::provider::MemoryProvider;
+use crate::return_ring::{Chain, ReturnRing};
+
+/// How many net_iovs move at once between pool and provider or ring (linux PP_ALLOC_CACHE_REFILL).
+const REFILL: usize = 64;
+
+/// Most entries of a cache: the kernel's limit for a pool.
+const CACHE_MAX: usize = 32768;
+
+/// The number of a page pool, unique in this process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PoolId(u32);
+
+/// Settings of a page pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128).
+    pub cache: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        PoolConfig { cache: 128 }
+    }
+}
+
+/// Why a page pool was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The cache size is outside its bounds.
+    #[error("a page pool cache of {cache} entries: take 2 to 32768 (128 is usual)")]
+    Cache {
+        /// The size asked for.
+        cache: usize,
+    },
+    /// The provider will not serve another pool.
+    #[error("the memory provider refused the pool: {reason}")]
+    Refused {
+        /// What it said.
+        reason: &'static str,
+    },
+}
+
+/// What a pool's handles keep of it, also after it is gone.
+pub(crate) struct PoolShared {
+    id: PoolId,
+    readable: bool,
+    dmabuf_id: Option<DmabufId>,
+    area: Arc<NetIovArea>,
+    provider: Arc<dyn MemoryProvider>,
+    ring: ReturnRing,
+}
+
+impl PoolShared {
+    #[inline]
+    pub(crate) fn id(&self) -> PoolId {
+        self.id
+    }
+
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    #[inline]
+    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
+        self.dmabuf_id
+    }
+
+    #[inline]
+    pub(crate) fn area(&self) -> &Arc<NetIovArea> {
+        &self.area
+    }
+
+    /// Takes net_iovs whose last owners let go.
+    pub(crate) fn come_home(&self, indices: &[u32]) {
+        if self.ring.push(self.area.slots(), indices).is_err() {
+            self.provider.release_bulk(indices);
+        }
+    }
+}
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        self.provider.destroy();
+    }
+}
+
+/// A page pool, held by the one thread that allocates for its queue.
+#[doc(alias = "page_pool")]
+pub struct PagePool {
+    /// Ready handles, each the only owner of its net_iov. Never grows: its capacity is the limit.
+    cache: Vec<Netmem>,
+    shared: Arc<PoolShared>,
+    /// What was taken from the return ring and does not fit in the cache yet.
+    homecomers: Chain,
+    stats: PoolStats,
+}
+
+impl PagePool {
+    /// Makes a pool that draws from `provider`, and the port for the NIC queue that it is for.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`] when the configuration is out of bounds or the provider refuses.
+    pub fn create(
+        provider: Arc<dyn MemoryProvider>,
+        config: PoolConfig,
+    ) -> Result<(PagePool, DmaPort), PoolError> {
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        let PoolConfig { cache } = config;
+        if !(2..=CACHE_MAX).contains(&cache) {
+            return Err(PoolError::Cache { cache });
+        }
+        provider.init()?;
+        let shared = PoolShared {
+            id: PoolId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+            readable: provider.is_readable(),
+            dmabuf_id: provider.dmabuf_id(),
+            area: Arc::clone(provider.area()),
+            provider,
+            ring: ReturnRing::new(),
+        };
+        let pool = PagePool {
+            cache: Vec::with_capacity(cache),
+            shared: Arc::new(shared),
+            homecomers: Chain::EMPTY,
+            stats: PoolStats::default(),
+        };
+        Ok((pool, DmaPort::new()))
+    }
+
+    /// Returns the pool's number, by which a handle's home is found.
+    pub fn id(&self) -> PoolId {
+        self.shared.id
+    }
+
+    /// Returns whether the stack may read the pool's memory.
+    pub fn is_readable(&self) -> bool {
+        self.shared.readable
+    }
+
+    /// Returns the dma-buf that the pool's memory belongs to.
+    pub fn dmabuf_id(&self) -> Option<DmabufId> {
+        self.shared.dmabuf_id
+    }
+
+    /// Returns the size of each net_iov.
+    pub fn niov_size(&self) -> NiovSize {
+        self.shared.area.niov_size()
+    }
+
+    /// Returns one net_iov; nothing when cache, ring and provider are empty.
+    #[inline]
+    pub fn alloc(&mut self) -> Option<Netmem> {
+        match self.cache.pop() {
+            Some(netmem) => {
+                self.stats.alloc_fast += 1;
+                Some(netmem)
+            }
+            None => self.alloc_slow(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&mut self) -> Option<Netmem> {
+        self.refill();
+        self.cache.pop()
+    }
+
+    /// Appends up to `n` net_iovs to `out`. Returns how many.
+    pub fn alloc_bulk(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> usize {
+        let mut got = 0;
+        while got < n {
+            if self.cache.is_empty() && !self.refill() {
+                break;
+            }
+            let take = (n - got).min(self.cache.len());
+            out.extend(self.cache.drain(self.cache.len() - take..).rev());
+            got += take;
+        }
+        self.stats.alloc_fast += got as u64;
+        got
+    }
+
+    /// Appends up to `n` net_iovs to `out`, adjacent and ascending if there are any such (beyond 64, in
+    /// runs of 64), else as [`PagePool::alloc_bulk`]. Returns how many.
+    pub fn alloc_contiguous(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> usize {
+        let mut got = 0;
+        while got < n {
+            let run = (n - got).min(REFILL);
+            if !self.cached_run(run, out) && !self.provided_run(run, out) {
+                return got + self.alloc_bulk(n - got, out);
+            }
+            got += run;
+        }
+        got
+    }
+
+    /// Takes `n` net_iovs off the top of the cache when they are adjacent: net_iovs that were handed
+    /// out in a row tend to come back in a row, in one direction or the other.
+    fn cached_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
+        let Some(from) = self.cache.len().checked_sub(n) else {
+            return false;
+        };
+        let top = &self.cache[from..];
+        if top.windows(2).all(|pair| pair[1].is_right_after(&pair[0])) {
+            out.extend(self.cache.drain(from..));
+        } else if top.windows(2).all(|pair| pair[0].is_right_after(&pair[1])) {
+            out.extend(self.cache.drain(from..).rev());
+        } else {
+            return false;
+        }
+        self.stats.alloc_fast += n as u64;
+        true
+    }
+
+    /// Takes `n` adjacent net_iovs, at most [`REFILL`], from the provider; when it has none, gives it
+    /// what the cache holds and tries once more.
+    fn provided_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
+        let mut buffer = [0; REFILL];
+        let indices = &mut buffer[..n];
+        let mut found = self.shared.provider.alloc_run(indices);
+        if !found && self.cache.len() >= n {
+            self.release_cached(self.cache.len());
+            found = self.shared.provider.alloc_run(indices);
+        }
+        if found {
+            self.stats.alloc_slow += 1;
+            self.stats.held += n as u64;
+            out.extend(
+                indices
+                    .iter()
+                    .map(|&index| Netmem::claim(&self.shared, index)),
+            );
+        }
+        found
+    }
+
+    /// Fills the empty cache from the ring, else from the provider. Returns whether anything came.
+    fn refill(&mut self) -> bool {
+        self.take_ring();
+        let room = REFILL.min(self.cache.capacity());
+        if self.homecomers.len > 0 {
+            self.stats.alloc_refill += 1;
+            // The newest first, so that the oldest is on top: frags of a packet that were dropped in
+            // order come out in order.
+            for _ in 0..room {
+                let Some(index) = self.homecomers.pop(self.shared.area.slots()) else {
+                    break;
+                };
+                self.cache.push(Netmem::claim(&self.shared, index));
+            }
+            return true;
+        }
+        self.stats.alloc_empty += 1;
+        let mut indices = [0; REFILL];
+        let got = self.shared.provider.alloc_bulk(&mut indices[..room]);
+        if got > 0 {
+            self.stats.alloc_slow += 1;
+            self.stats.held += got as u64;
+        }
+        // Lowest on top.
+        for &index in indices[..got].iter().rev() {
+            self.cache.push(Netmem::claim(&self.shared, index));
+        }
+        got > 0
+    }
+
+    fn take_ring(&mut self) {
+        if self.homecomers.len == 0 {
+            self.homecomers = self.shared.ring.take();
+            self.stats.recycle_ring += u64::from(self.homecomers.len);
+        }
+    }
+
+    /// Takes a handle back. The last handle of one of this pool's net_iovs goes to the cache; any
+    /// other does what its drop does.
+    #[inline]
+    pub fn recycle(&mut self, netmem: Netmem) {
+        let ours = Arc::ptr_eq(netmem.pool(), &self.shared);
+        if ours && netmem.is_sole_owner() && self.cache.len() < self.cache.capacity() {
+            self.stats.recycle_cached += 1;
+            self.cache.push(netmem);
+        } else {
+            self.recycle_slow(netmem);
+        }
+    }
+
+    /// Takes handles back.
+    pub fn recycle_bulk(&mut self, netmems: impl IntoIterator<Item = Netmem>) {
+        for netmem in netmems {
+            self.recycle(netmem);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn recycle_slow(&mut self, netmem: Netmem) {
+        if !Arc::ptr_eq(netmem.pool(), &self.shared) {
+            return;
+        }
+        if !netmem.is_sole_owner() {
+            self.stats.recycle_released_refcnt += 1;
+            return;
+        }
+        self.stats.recycle_cache_full += 1;
+        self.release_cached(self.cache.len() / 2);
+        self.cache.push(netmem);
+    }
+
+    /// Gives the `n` oldest entries of the cache to the provider.
+    fn release_cached(&mut self, n: usize) {
+        let mut indices = [0; REFILL];
+        let mut oldest = self.cache.drain(..n);
+        loop {
+            let mut count = 0;
+            for (slot, netmem) in indices.iter_mut().zip(oldest.by_ref()) {
+                *slot = netmem.disclaim();
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            self.stats.held -= count as u64;
+            self.shared.provider.release_bulk(&indices[..count]);
+        }
+    }
+
+    /// Gives a chain taken from the ring to the provider.
+    fn release_chain(&mut self, mut chain: Chain) {
+        while chain.len > 0 {
+            let mut indices = [0; REFILL];
+            let mut count = 0;
+            while let Some(slot) = indices.get_mut(count)
+                && let Some(index) = chain.pop(self.shared.area.slots())
+            {
+                *slot = index;
+                count += 1;
+            }
+            self.shared.provider.release_bulk(&indices[..count]);
+        }
+    }
+
+    /// Returns how many net_iovs can be allocated now; what other pools of the same provider take
+    /// meanwhile is not known here.
+    #[inline]
+    pub fn available_niovs(&self) -> u32 {
+        // At most the net_iovs of one area, whose count is a u32.
+        (self.at_home() as u32).saturating_add(self.shared.provider.free_niovs())
+    }
+
+    /// Returns how many of the pool's net_iovs are in the cache or on their way home.
+    fn at_home(&self) -> u64 {
+        self.cache.len() as u64 + u64::from(self.homecomers.len) + u64::from(self.shared.ring.len())
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> PoolStats {
+        let outstanding = self.stats.held - self.at_home();
+        PoolStats {
+            outstanding,
+            ..self.stats
+        }
+    }
+
+    /// Checks that no net_iov of this pool is out: what every test ends with.
+    ///
+    /// # Panics
+    ///
+    /// When one is.
+    pub fn assert_all_home(&self) {
+        let PoolStats {
+            outstanding, held, ..
+        } = self.stats();
+        assert!(
+            outstanding == 0,
+            "{outstanding} of {held} net_iovs of {:?} are not home",
+            self.id()
+        );
+    }
+}
+
+impl Drop for PagePool {
+    fn drop(&mut self) {
+        // Closed first: what comes home from now on goes to the provider by itself.
+        let ring = self.shared.ring.close();
+        self.release_chain(ring);
+        self.release_chain(self.homecomers);
+        self.release_cached(self.cache.len());
+    }
+}
+
+impl fmt::Debug for PagePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PagePool")
+            .field("id", &self.id())
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

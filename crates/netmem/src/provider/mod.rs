@@ -1,0 +1,116 @@
+//! Where a page pool's memory comes from.
+
+mod chunks;
+mod dmabuf;
+mod host;
+#[cfg(any(test, feature = "test-util"))]
+mod opaque;
+
+use std::sync::Arc;
+
+use devmem_uapi::DmabufId;
+
+pub use dmabuf::DmabufProvider;
+pub use host::HostProvider;
+#[cfg(any(test, feature = "test-util"))]
+pub use opaque::OpaqueProvider;
+
+use crate::memory::Access;
+use crate::net_iov::NetIovArea;
+use crate::page_pool::PoolError;
+use chunks::Chunks;
+
+/// A source of net_iovs that one or more page pools draw from (linux
+/// include/net/page_pool/memory_provider.h, struct memory_provider_ops). All calls are off the fast
+/// path; a net_iov is named by its index in [`MemoryProvider::area`].
+///
+/// Contract: an index handed out is below the area's count and is not handed out again before it was
+/// released. An index is released once.
+#[doc(alias = "memory_provider_ops")]
+pub trait MemoryProvider: Send + Sync {
+    /// Admits one more pool.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Refused`] when it will not serve another.
+    fn init(&self) -> Result<(), PoolError>;
+
+    /// Hands out up to `out.len()` net_iovs, ascending and adjacent as far as it can. Returns how many.
+    fn alloc_bulk(&self, out: &mut [u32]) -> usize;
+
+    /// Hands out `out.len()` adjacent net_iovs, ascending, or none. Returns whether it did.
+    fn alloc_run(&self, out: &mut [u32]) -> bool;
+
+    /// Takes net_iovs back.
+    fn release_bulk(&self, indices: &[u32]);
+
+    /// Takes leave of one pool: its last net_iov is home.
+    fn destroy(&self);
+
+    /// Returns how many net_iovs it could hand out now; other pools may take them first.
+    fn free_niovs(&self) -> u32;
+
+    /// Returns the net_iovs.
+    fn area(&self) -> &Arc<NetIovArea>;
+
+    /// Returns the name of the dma-buf that the memory belongs to; host memory has none.
+    fn dmabuf_id(&self) -> Option<DmabufId>;
+
+    /// Returns whether the stack may read the bytes.
+    fn is_readable(&self) -> bool;
+}
+
+/// A provider whose net_iovs are handed out by a chunk allocator: all of ours.
+trait Chunked: Send + Sync {
+    fn stock(&self) -> &Stock;
+    fn dmabuf_id(&self) -> Option<DmabufId>;
+}
+
+/// The net_iovs of a provider and which of them are free.
+struct Stock {
+    area: Arc<NetIovArea>,
+    chunks: Chunks,
+}
+
+impl Stock {
+    fn new(area: Arc<NetIovArea>) -> Self {
+        let chunks = Chunks::new(area.count());
+        Stock { area, chunks }
+    }
+}
+
+impl<P: Chunked> MemoryProvider for P {
+    fn init(&self) -> Result<(), PoolError> {
+        Ok(())
+    }
+
+    fn alloc_bulk(&self, out: &mut [u32]) -> usize {
+        self.stock().chunks.alloc_bulk(out)
+    }
+
+    fn alloc_run(&self, out: &mut [u32]) -> bool {
+        self.stock().chunks.alloc_run(out)
+    }
+
+    fn release_bulk(&self, indices: &[u32]) {
+        self.stock().chunks.release(indices);
+    }
+
+    fn destroy(&self) {}
+
+    fn free_niovs(&self) -> u32 {
+        self.stock().chunks.free()
+    }
+
+    fn area(&self) -> &Arc<NetIovArea> {
+        &self.stock().area
+    }
+
+    fn dmabuf_id(&self) -> Option<DmabufId> {
+        Chunked::dmabuf_id(self)
+    }
+
+    fn is_readable(&self) -> bool {
+        self.stock().area.memory().access() == Access::Host
+    }
+}

@@ -1,0 +1,148 @@
+//! The way home for net_iovs that are let go outside the pool's own calls, from any thread.
+//!
+//! The kernel's page pool has a ptr_ring here, which can fill up. Ours cannot: a net_iov is in at most
+//! one place, so a list through the net_iovs themselves ([`NetIov::next`]) has room for all of them.
+//! Many producers push by compare-and-swap; the one consumer takes the whole list by one swap and then
+//! walks it at leisure. The list is only ever taken whole, so the ABA problem does not arise: a
+//! producer's compare-and-swap needs the head to *be* the index it linked to, not to have stayed it.
+//!
+//! Closing is one more swap: who pushes later is told so and takes the net_iov to the provider. Either
+//! a push came before the swap, and the closer has it, or it sees the mark. Nothing is in between.
+
+use crate::net_iov::NetIov;
+use crate::sync::{AtomicU64, Ordering};
+
+/// No net_iov: the end of a list.
+pub(crate) const NO_INDEX: u32 = u32::MAX;
+
+/// The net_iovs on their way home, as (how many, which is first).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Chain {
+    pub(crate) len: u32,
+    first: u32,
+}
+
+impl Chain {
+    pub(crate) const EMPTY: Chain = Chain {
+        len: 0,
+        first: NO_INDEX,
+    };
+    /// As many as there can never be: a pool has fewer than `NO_INDEX` net_iovs.
+    const CLOSED: Chain = Chain {
+        len: u32::MAX,
+        first: NO_INDEX,
+    };
+
+    fn pack(self) -> u64 {
+        u64::from(self.len) << 32 | u64::from(self.first)
+    }
+
+    fn unpack(word: u64) -> Self {
+        // The casts take the two halves.
+        Chain {
+            len: (word >> 32) as u32,
+            first: word as u32,
+        }
+    }
+
+    /// Takes the first net_iov off a chain that the caller owns.
+    pub(crate) fn pop(&mut self, slots: &[NetIov]) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        let index = self.first;
+        // Relaxed: `ReturnRing::take` ordered us behind everyone who linked.
+        self.first = slots[index as usize].next.load(Ordering::Relaxed);
+        self.len -= 1;
+        Some(index)
+    }
+}
+
+/// The pool is gone: bring the net_iovs to its provider.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Closed;
+
+/// A list of net_iovs that anyone may push to and one owner takes.
+pub(crate) struct ReturnRing {
+    /// A [`Chain`]: with the length beside the first index, a reader learns it from one load.
+    head: CachePadded,
+}
+
+/// Producers write the head; on a line of its own they do not slow down who reads its neighbours.
+#[repr(align(64))]
+struct CachePadded(AtomicU64);
+
+impl ReturnRing {
+    pub(crate) fn new() -> Self {
+        ReturnRing {
+            head: CachePadded(AtomicU64::new(Chain::EMPTY.pack())),
+        }
+    }
+
+    /// Adds net_iovs that the caller owns alone; on `Err` he still does.
+    #[inline]
+    pub(crate) fn push(&self, slots: &[NetIov], indices: &[u32]) -> Result<(), Closed> {
+        let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
+            return Ok(());
+        };
+        for pair in indices.windows(2) {
+            slots[pair[0] as usize]
+                .next
+                .store(pair[1], Ordering::Relaxed);
+        }
+        // A pool has fewer net_iovs than u32::MAX, and each is here once.
+        let len = indices.len() as u32;
+        let mut seen = self.head.0.load(Ordering::Relaxed);
+        loop {
+            let chain = Chain::unpack(seen);
+            if chain == Chain::CLOSED {
+                return Err(Closed);
+            }
+            slots[last as usize]
+                .next
+                .store(chain.first, Ordering::Relaxed);
+            let next = Chain {
+                len: chain.len + len,
+                first,
+            }
+            .pack();
+            // Release: the links, and what we did with the memory, are seen by who takes them. Later
+            // pushes are read-modify-writes and so continue our release sequence.
+            match self.head.0.compare_exchange_weak(
+                seen,
+                next,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Returns how many net_iovs wait.
+    pub(crate) fn len(&self) -> u32 {
+        match Chain::unpack(self.head.0.load(Ordering::Relaxed)) {
+            Chain::CLOSED => 0,
+            chain => chain.len,
+        }
+    }
+
+    /// Takes all that wait. Only the pool's owner calls this, and not after `close`.
+    pub(crate) fn take(&self) -> Chain {
+        if self.len() == 0 {
+            return Chain::EMPTY;
+        }
+        Chain::unpack(self.head.0.swap(Chain::EMPTY.pack(), Ordering::Acquire))
+    }
+
+    /// Takes all that wait and turns later pushes away.
+    pub(crate) fn close(&self) -> Chain {
+        let chain = Chain::unpack(self.head.0.swap(Chain::CLOSED.pack(), Ordering::Acquire));
+        if chain == Chain::CLOSED {
+            Chain::EMPTY
+        } else {
+            chain
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Where a page pool's memory comes from.
 
 mod chunks;
+#[cfg(any(test, feature = "test-util"))]
+pub mod contract;
 mod dmabuf;
 mod host;
 #[cfg(any(test, feature = "test-util"))]
@@ -123,3 +125,6 @@ impl<P: Chunked> MemoryProvider for P {
         self.stock().area.memory().access() == Access::Host
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,11 +42,10 @@ impl RateLimit {
 
     /// Returns whether one more message may be dealt with.
     pub(crate) fn allow(&mut self, now: Instant) -> bool {
-        let now = now.as_nanos();
-        let earliest = now.saturating_sub(BURST * COST_NS);
-        let next = self.spent_until.max(earliest) + COST_NS;
-        // Before the clock has run for a burst, the bucket is full all the same.
-        if next > now && now >= BURST * COST_NS || next > BURST * COST_NS && now < BURST * COST_NS {
+        // Shifted by a burst, so that the bucket is full when the clock starts.
+        let now = now.as_nanos().saturating_add(BURST * COST_NS);
+        let next = self.spent_until.max(now - BURST * COST_NS) + COST_NS;
+        if next > now {
             return false;
         }
         self.spent_until = next;

@@ -153,7 +153,9 @@ impl Stack {
         let Self { sockets, send_pool, .. } = self;
         let connection = sockets.get_mut(id)?.connection_mut().ok_or(SendError::NotConnected { id })?;
         let sent = sendmsg(id, connection, send_pool, msg, flags);
-        self.touch(id.slot());
+        if sent.is_ok() {
+            self.touch(id.slot());
+        }
         self.refresh(id.slot());
         sent
     }
@@ -181,7 +183,7 @@ impl Stack {
     /// [`DontneedError`], and nothing was freed.
     pub fn dontneed_bytes(&mut self, id: SocketId, value: &[u8]) -> Result<u32, DontneedError> {
         self.sockets.get(id)?;
-        if value.len() % size_of::<DmabufToken>() != 0 {
+        if !value.len().is_multiple_of(size_of::<DmabufToken>()) {
             return Err(DontneedError::OddLength { len: value.len() });
         }
         let given = value.len() / size_of::<DmabufToken>();

@@ -276,10 +276,8 @@ impl<P: Payload> Receiver<P> {
         now: Instant,
     ) -> Accepted {
         let (seq, end) = (segment.seq, segment.end());
-        let edge = self
-            .fin
-            .unwrap_or(self.window.right_edge())
-            .earliest(self.window.right_edge());
+        // A FIN is only noted before the right edge.
+        let edge = self.fin.unwrap_or(self.window.right_edge());
         if seq.before(self.rcv_nxt) {
             self.note_duplicate(seq, end.earliest(self.rcv_nxt));
         }

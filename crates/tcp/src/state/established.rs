@@ -482,6 +482,8 @@ impl<P: Payload> Synchronized<P> {
         info.challenge_acks = challenge_acks;
         info.paws_rejected = paws_rejected;
         self.sender.info(info);
+        // One number for both kinds of probes, as in linux `icsk_probes_out`.
+        info.probes = info.probes.max(self.keepalive.probes());
     }
 }
 

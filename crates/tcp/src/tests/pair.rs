@@ -8,33 +8,13 @@ use netmem::Payload;
 use wire::Instant;
 
 use crate::test_payload::{Bytes, live_runs};
+use crate::test_random::Random;
 use crate::*;
 
 /// More steps than any of these runs needs; one that does not end fails instead of hanging.
 const MAX_STEPS: usize = 400_000;
 
-/// A small generator (SplitMix64): the same seed, the same run.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    fn percent(&mut self, p: u64) -> bool {
-        self.below(100) < p
-    }
-}
-
-/// What the link does to packets, in percent and milliseconds.
+/// What the link does to packets, per mille and in milliseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Impair {
     loss: u64,
@@ -56,7 +36,7 @@ struct Host {
 }
 
 impl Host {
-    fn write(&mut self, rng: &mut Rng) {
+    fn write(&mut self, rng: &mut Random) {
         let want = (self.total - self.written).min(1 + rng.below(20_000) as usize);
         let len = want.min(self.conn.write_room());
         if len > 0 {
@@ -73,14 +53,14 @@ impl Host {
         }
     }
 
-    fn read(&mut self, peer_iss: SeqNum, rng: &mut Rng) {
-        if rng.percent(60) {
+    fn read(&mut self, peer_iss: SeqNum, rng: &mut Random) {
+        if rng.chance(600) {
             let max = 1 + rng.below(5000) as usize;
             while let Some(payload) = self.conn.recv_queue().pop(max) {
                 let start = peer_iss + 1 + self.read;
                 assert!(payload.is_pattern(start), "read {payload:?} at {start:?}");
                 self.read += payload.len();
-                if rng.percent(20) {
+                if rng.chance(200) {
                     break;
                 }
             }
@@ -99,7 +79,7 @@ impl Host {
 
 struct Network {
     now: Instant,
-    rng: Rng,
+    rng: Random,
     impair: Impair,
     hosts: [Host; 2],
     /// Packets on their way: (when, tie) to (destination, packet).
@@ -110,7 +90,7 @@ struct Network {
 impl Network {
     /// Opens a connection between two hosts over a link that is good until then.
     fn new(config: &Config, totals: [usize; 2], impair: Impair, seed: u64) -> Network {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let now = Instant::from_millis(1000);
         let isns = IsnGenerator::new([seed as u8; 16]);
         let endpoints = Endpoints {
@@ -244,13 +224,13 @@ impl Network {
             reorder,
             jitter,
         } = self.impair;
-        if self.rng.percent(loss) {
+        if self.rng.chance(loss) {
             return;
         }
-        if self.rng.percent(duplicate) {
+        if self.rng.chance(duplicate) {
             self.launch(to, packet.clone(), jitter);
         }
-        let late = if self.rng.percent(reorder) {
+        let late = if self.rng.chance(reorder) {
             15 + jitter
         } else {
             jitter
@@ -301,19 +281,19 @@ fn a_good_link_carries_both_directions() {
 fn every_impairment_alone_loses_nothing() {
     for (seed, impair) in [
         Impair {
-            loss: 1,
+            loss: 10,
             ..Impair::default()
         },
         Impair {
-            loss: 5,
+            loss: 50,
             ..Impair::default()
         },
         Impair {
-            duplicate: 5,
+            duplicate: 50,
             ..Impair::default()
         },
         Impair {
-            reorder: 5,
+            reorder: 50,
             ..Impair::default()
         },
         Impair {
@@ -331,9 +311,9 @@ fn every_impairment_alone_loses_nothing() {
 #[test]
 fn all_impairments_together_lose_nothing_whatever_is_negotiated() {
     let impair = Impair {
-        loss: 5,
-        duplicate: 2,
-        reorder: 5,
+        loss: 50,
+        duplicate: 20,
+        reorder: 50,
         jitter: 2,
     };
     let mut seed = 100;
@@ -359,9 +339,9 @@ fn all_impairments_together_lose_nothing_whatever_is_negotiated() {
 #[test]
 fn tiny_windows_and_starved_readers_lose_nothing() {
     let impair = Impair {
-        loss: 3,
-        duplicate: 1,
-        reorder: 3,
+        loss: 30,
+        duplicate: 10,
+        reorder: 30,
         jitter: 1,
     };
     for seed in 200..212 {
@@ -376,18 +356,18 @@ fn tiny_windows_and_starved_readers_lose_nothing() {
 #[test]
 fn many_seeds_lose_nothing() {
     for seed in 1000..1060 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let impair = Impair {
-            loss: rng.below(10),
-            duplicate: rng.below(5),
-            reorder: rng.below(20),
+            loss: rng.below(100),
+            duplicate: rng.below(50),
+            reorder: rng.below(200),
             jitter: rng.below(10),
         };
         let config = Config {
-            nodelay: rng.percent(50),
-            pacing: rng.percent(50),
-            timestamps: rng.percent(70),
-            sack: rng.percent(80),
+            nodelay: rng.chance(500),
+            pacing: rng.chance(500),
+            timestamps: rng.chance(700),
+            sack: rng.chance(800),
             mss: [536, 1460, 8960][rng.below(3) as usize],
             rcv_space_initial: 20_000 + rng.below(200_000) as u32,
             ..options()

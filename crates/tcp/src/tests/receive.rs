@@ -198,6 +198,8 @@ fn a_fin_before_bytes_already_held_is_a_lie() {
     send!(t, seq: 1, len: 100);
     expect!(t, ack: 201);
     assert_eq!((t.state(), t.read()), (StateKind::Established, 200));
+    send!(t, seq: 201, len: 10);
+    assert_eq!(t.read(), 10);
 }
 
 #[test]
@@ -258,7 +260,7 @@ fn gaps_are_bounded_and_the_connection_survives_it() {
 }
 
 #[test]
-fn an_idle_connection_is_small_and_owns_no_heap() {
+fn a_connection_is_small() {
     // 4 KiB of host memory per idle connection is the budget for all layers together (issue 2).
     let size = core::mem::size_of::<Connection<crate::test_payload::Bytes>>();
     assert!(size <= 1536, "Connection is {size} bytes");

@@ -33,6 +33,7 @@ fn a_silent_peer_is_probed_with_an_old_number_and_then_reset() {
         assert_eq!(t.run_timer(), 2000);
         expect!(t, seq: 0, ack: 1);
     }
+    assert_eq!(t.conn.info().probes, 3);
     assert_eq!(t.run_timer(), 2000);
     assert!(t.last.closed && t.last.reply);
     expect!(t, seq: 1, control: Control::Rst);

@@ -101,3 +101,6 @@ impl DmaPort {
         checksum::of_span(range.into().span())
     }
 }
+
+#[cfg(test)]
+mod tests;

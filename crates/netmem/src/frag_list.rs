@@ -204,3 +204,6 @@ impl Extend<Frag> for FragList {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

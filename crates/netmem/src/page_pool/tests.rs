@@ -268,6 +268,7 @@ enum Step {
     Share(usize),
     Recycle(usize),
     Drop(usize),
+    DropBulk(usize),
     /// Hand to one of two threads, which check the bytes and drop.
     Send(usize),
     /// Make the pool anew, while its net_iovs are out.
@@ -282,6 +283,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => any::<usize>().prop_map(Step::Share),
         6 => any::<usize>().prop_map(Step::Recycle),
         6 => any::<usize>().prop_map(Step::Drop),
+        1 => (0..90_usize).prop_map(Step::DropBulk),
         6 => any::<usize>().prop_map(Step::Send),
         1 => Just(Step::NewPool),
     ];
@@ -345,6 +347,10 @@ impl Model {
                 self.pool.recycle_bulk(taken.map(|(netmem, _)| netmem));
             }
             Step::Drop(at) => drop(self.take(at)),
+            Step::DropBulk(n) => {
+                let last = self.out.len().saturating_sub(n);
+                Netmem::drop_bulk(self.out.drain(last..).map(|(netmem, _)| netmem));
+            }
             Step::Send(at) => {
                 if let Some(handle) = self.take(at) {
                     threads[at % threads.len()].send(handle).unwrap();

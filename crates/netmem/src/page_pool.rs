@@ -19,7 +19,7 @@ use devmem_uapi::DmabufId;
 
 use crate::dma_port::DmaPort;
 use crate::net_iov::{NetIovArea, NiovSize};
-use crate::netmem::Netmem;
+use crate::netmem::{Frag, Netmem};
 use crate::pool_stats::PoolStats;
 use crate::provider::MemoryProvider;
 use crate::return_ring::{Chain, ReturnRing};
@@ -125,6 +125,8 @@ pub struct PagePool {
     shared: Arc<PoolShared>,
     /// What was taken from the return ring and does not fit in the cache yet.
     homecomers: Chain,
+    /// The net_iov that frags are cut from, and how much of it is cut off (linux page_pool frag_page).
+    frag_page: Option<(Netmem, u32)>,
     /// How many net_iovs a refill brings, up to [`REFILL`].
     refill: usize,
     stats: PoolStats,
@@ -159,6 +161,7 @@ impl PagePool {
             cache: Vec::with_capacity(cache.min(count / CACHE_PARTS).max(2)),
             shared: Arc::new(shared),
             homecomers: Chain::EMPTY,
+            frag_page: None,
             refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
             stats: PoolStats::default(),
         };
@@ -273,6 +276,32 @@ impl PagePool {
         found
     }
 
+    /// Returns `len` bytes of memory that share a net_iov with other such frags; nothing when the pool is
+    /// empty or `len` is more than a net_iov. For small pieces, of which each would waste a net_iov:
+    /// pieces that are cut one after another touch.
+    #[doc(alias = "page_pool_alloc_frag")]
+    pub fn alloc_frag(&mut self, len: u32) -> Option<Frag> {
+        // At most 2 MiB: fits.
+        let size = self.niov_size().bytes() as u32;
+        if len > size {
+            return None;
+        }
+        if let Some((page, used)) = &mut self.frag_page
+            && page.is_sole_owner()
+        {
+            *used = 0;
+        }
+        let (page, used) = match self.frag_page.take() {
+            Some((page, used)) if len <= size - used => (page, used),
+            _ => (self.alloc()?, 0),
+        };
+        let end = used + len;
+        if end < size {
+            self.frag_page = Some((page.share(), end));
+        }
+        Some(Frag::new(page, used, len))
+    }
+
     /// Fills the empty cache from the ring, else from the provider. Returns whether anything came.
     fn refill(&mut self) -> bool {
         self.take_ring();
@@ -295,11 +324,15 @@ impl PagePool {
             self.stats.alloc_slow += 1;
             self.stats.held += got as u64;
         }
+        if got == 0 {
+            let idle = self.frag_page.take_if(|(page, _)| page.is_sole_owner());
+            self.cache.extend(idle.map(|(page, _)| page));
+        }
         // Lowest on top.
         for &index in indices[..got].iter().rev() {
             self.cache.push(Netmem::claim(&self.shared, index));
         }
-        got > 0
+        !self.cache.is_empty()
     }
 
     fn take_ring(&mut self) {
@@ -387,7 +420,12 @@ impl PagePool {
 
     /// Returns how many of the pool's net_iovs are in the cache or on their way home.
     fn at_home(&self) -> u64 {
-        self.cache.len() as u64 + u64::from(self.homecomers.len) + u64::from(self.shared.ring.len())
+        let idle = self
+            .frag_page
+            .as_ref()
+            .is_some_and(|(page, _)| page.is_sole_owner());
+        let own = self.cache.len() as u64 + u64::from(idle);
+        own + u64::from(self.homecomers.len) + u64::from(self.shared.ring.len())
     }
 
     /// Returns the counters.

@@ -12,10 +12,14 @@ fn host_pool(pages: usize) -> PagePool {
     PagePool::create(provider, PoolConfig::default()).unwrap().0
 }
 
+/// Returns a list of frags with a page each.
 fn list(pool: &mut PagePool, pieces: &[&str]) -> FragList {
     let mut list = FragList::new();
     for piece in pieces {
-        list.append(FragList::from_host_bytes(pool, piece.as_bytes()).unwrap());
+        let page = pool.alloc().unwrap();
+        let to = page.span(0, piece.len());
+        to.region.copy_in(to.offset, piece.as_bytes());
+        list.push(Frag::new(page, 0, piece.len() as u32));
     }
     list
 }
@@ -148,6 +152,26 @@ fn frags_that_go_on_in_the_same_net_iov_merge_and_others_do_not() {
         (expected.to_vec(), 15 + 4080 + 8 + 4 + 2)
     );
     drop((one, two, merged));
+    pool.assert_all_home();
+}
+
+#[test]
+fn small_host_pieces_share_a_page_and_merge_when_appended() {
+    let mut pool = host_pool(64);
+    let mut all = FragList::from_host_bytes(&mut pool, b"to be ").unwrap();
+    all.append(FragList::from_host_bytes(&mut pool, b"continued").unwrap());
+    assert_eq!(
+        (text(&all), all.frag_count()),
+        ("to be continued".into(), 1)
+    );
+    let elsewhere = list(&mut pool, &["."]);
+    all.append(elsewhere);
+    assert_eq!(
+        (text(&all), all.frag_count()),
+        ("to be continued.".into(), 2)
+    );
+    assert_eq!(pool.stats().outstanding, 2);
+    drop(all);
     pool.assert_all_home();
 }
 

@@ -259,6 +259,56 @@ fn the_ring_takes_every_net_iov_there_is() {
     assert_eq!(provider.free_niovs(), 500);
 }
 
+#[test]
+fn small_frags_share_a_net_iov_and_touch() {
+    let provider = provider(32);
+    let (mut pool, _port) = pool_of(&provider, 128);
+    let mut frags: Vec<_> = [1, 1000, 3095]
+        .map(|len| pool.alloc_frag(len).unwrap())
+        .into();
+    let at: Vec<_> = frags
+        .iter()
+        .map(|frag| (index(frag.netmem()), frag.offset(), frag.len()))
+        .collect();
+    assert_eq!(at, [(0, 0, 1), (0, 1, 1000), (0, 1001, 3095)]);
+    // The last took the pool's own handle: the net_iov is full.
+    assert_eq!((pool.stats().outstanding, pool.available_niovs()), (1, 31));
+    frags.push(pool.alloc_frag(4096).unwrap());
+    frags.push(pool.alloc_frag(4000).unwrap());
+    frags.push(pool.alloc_frag(97).unwrap());
+    let pages: Vec<_> = frags[3..]
+        .iter()
+        .map(|frag| (index(frag.netmem()), frag.offset()))
+        .collect();
+    assert_eq!(pages, [(1, 0), (2, 0), (3, 0)]);
+    assert!(pool.alloc_frag(4097).is_none());
+    assert_eq!(pool.stats().outstanding, 4);
+    drop(frags);
+    pool.assert_all_home();
+    assert_eq!(pool.alloc_frag(4096).map(|frag| frag.offset()), Some(0));
+    pool.assert_all_home();
+    drop(pool);
+    assert_eq!(provider.free_niovs(), 32);
+}
+
+#[test]
+fn the_net_iov_that_frags_are_cut_from_is_used_when_nothing_else_is_left() {
+    let provider = provider(16);
+    let (mut pool, _port) = pool_of(&provider, 128);
+    drop(pool.alloc_frag(10));
+    assert_eq!(pool.available_niovs(), 16);
+    let mut out = Vec::new();
+    assert_eq!(pool.alloc_bulk(17, &mut out), 16);
+    assert!(pool.alloc_frag(10).is_none());
+    out.pop();
+    let frag = pool.alloc_frag(10).unwrap();
+    assert!(pool.alloc().is_none(), "the net_iov is in use");
+    drop(frag);
+    assert!(pool.alloc().is_some(), "it is not");
+    drop(out);
+    pool.assert_all_home();
+}
+
 /// One step of a random life of a pool.
 #[derive(Clone, Debug)]
 enum Step {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::netmem::Frag;
+use crate::frag::Frag;
 use crate::page_pool::PagePool;
 use crate::payload::Payload;
 

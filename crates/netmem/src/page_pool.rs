@@ -13,16 +13,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use devmem_uapi::DmabufId;
 
 use crate::dma_port::DmaPort;
-use crate::net_iov::{NetIovArea, NiovSize};
-use crate::netmem::{Frag, Netmem};
-use crate::pool_stats::PoolStats;
+use crate::frag::Frag;
+use crate::net_iov::NiovSize;
+use crate::netmem::Netmem;
+use crate::pool_shared::PoolShared;
+use crate::pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
 use crate::provider::MemoryProvider;
-use crate::return_ring::{Chain, ReturnRing};
+use crate::return_ring::Chain;
 
 /// How many net_iovs move at once between pool and provider or ring (linux PP_ALLOC_CACHE_REFILL).
 const REFILL: usize = 64;
@@ -36,86 +37,6 @@ const CACHE_PARTS: usize = 8;
 
 /// A refill takes at most one in so many of the area's net_iovs.
 const REFILL_PARTS: usize = 16;
-
-/// The number of a page pool, unique in this process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PoolId(u32);
-
-/// Settings of a page pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolConfig {
-    /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128);
-    /// never more than an eighth of the area, which other queues may share.
-    pub cache: usize,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        PoolConfig { cache: 128 }
-    }
-}
-
-/// Why a page pool was not made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PoolError {
-    /// The cache size is outside its bounds.
-    #[error("a page pool cache of {cache} entries: take 2 to 32768 (128 is usual)")]
-    Cache {
-        /// The size asked for.
-        cache: usize,
-    },
-    /// The provider will not serve another pool.
-    #[error("the memory provider refused the pool: {reason}")]
-    Refused {
-        /// What it said.
-        reason: &'static str,
-    },
-}
-
-/// What a pool's handles keep of it, also after it is gone.
-pub(crate) struct PoolShared {
-    id: PoolId,
-    readable: bool,
-    dmabuf_id: Option<DmabufId>,
-    area: Arc<NetIovArea>,
-    provider: Arc<dyn MemoryProvider>,
-    ring: ReturnRing,
-}
-
-impl PoolShared {
-    #[inline]
-    pub(crate) fn id(&self) -> PoolId {
-        self.id
-    }
-
-    #[inline]
-    pub(crate) fn is_readable(&self) -> bool {
-        self.readable
-    }
-
-    #[inline]
-    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
-        self.dmabuf_id
-    }
-
-    #[inline]
-    pub(crate) fn area(&self) -> &Arc<NetIovArea> {
-        &self.area
-    }
-
-    /// Takes net_iovs whose last owners let go.
-    pub(crate) fn come_home(&self, indices: &[u32]) {
-        if self.ring.push(self.area.slots(), indices).is_err() {
-            self.provider.release_bulk(indices);
-        }
-    }
-}
-
-impl Drop for PoolShared {
-    fn drop(&mut self) {
-        self.provider.destroy();
-    }
-}
 
 /// A page pool, held by the one thread that allocates for its queue.
 #[doc(alias = "page_pool")]
@@ -142,24 +63,15 @@ impl PagePool {
         provider: Arc<dyn MemoryProvider>,
         config: PoolConfig,
     ) -> Result<(PagePool, DmaPort), PoolError> {
-        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let PoolConfig { cache } = config;
         if !(2..=CACHE_MAX).contains(&cache) {
             return Err(PoolError::Cache { cache });
         }
         provider.init()?;
         let count = provider.area().count() as usize;
-        let shared = PoolShared {
-            id: PoolId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
-            readable: provider.is_readable(),
-            dmabuf_id: provider.dmabuf_id(),
-            area: Arc::clone(provider.area()),
-            provider,
-            ring: ReturnRing::new(),
-        };
         let pool = PagePool {
             cache: Vec::with_capacity(cache.min(count / CACHE_PARTS).max(2)),
-            shared: Arc::new(shared),
+            shared: Arc::new(PoolShared::new(provider)),
             homecomers: Chain::EMPTY,
             frag_page: None,
             refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
@@ -170,22 +82,22 @@ impl PagePool {
 
     /// Returns the pool's number, by which a handle's home is found.
     pub fn id(&self) -> PoolId {
-        self.shared.id
+        self.shared.id()
     }
 
     /// Returns whether the stack may read the pool's memory.
     pub fn is_readable(&self) -> bool {
-        self.shared.readable
+        self.shared.is_readable()
     }
 
     /// Returns the dma-buf that the pool's memory belongs to.
     pub fn dmabuf_id(&self) -> Option<DmabufId> {
-        self.shared.dmabuf_id
+        self.shared.dmabuf_id()
     }
 
     /// Returns the size of each net_iov.
     pub fn niov_size(&self) -> NiovSize {
-        self.shared.area.niov_size()
+        self.shared.area().niov_size()
     }
 
     /// Returns one net_iov; nothing when cache, ring and provider are empty.
@@ -259,10 +171,10 @@ impl PagePool {
     fn provided_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         let mut buffer = [0; REFILL];
         let indices = &mut buffer[..n];
-        let mut found = self.shared.provider.alloc_run(indices);
+        let mut found = self.shared.provider().alloc_run(indices);
         if !found && self.cache.len() >= n {
             self.release_cached(self.cache.len());
-            found = self.shared.provider.alloc_run(indices);
+            found = self.shared.provider().alloc_run(indices);
         }
         if found {
             self.stats.alloc_slow += 1;
@@ -310,7 +222,7 @@ impl PagePool {
             // The newest first, so that the oldest is on top: frags of a packet that were dropped in
             // order come out in order.
             for _ in 0..self.refill {
-                let Some(index) = self.homecomers.pop(self.shared.area.slots()) else {
+                let Some(index) = self.homecomers.pop(self.shared.area().slots()) else {
                     break;
                 };
                 self.cache.push(Netmem::claim(&self.shared, index));
@@ -319,7 +231,10 @@ impl PagePool {
         }
         self.stats.alloc_empty += 1;
         let mut indices = [0; REFILL];
-        let got = self.shared.provider.alloc_bulk(&mut indices[..self.refill]);
+        let got = self
+            .shared
+            .provider()
+            .alloc_bulk(&mut indices[..self.refill]);
         if got > 0 {
             self.stats.alloc_slow += 1;
             self.stats.held += got as u64;
@@ -337,7 +252,7 @@ impl PagePool {
 
     fn take_ring(&mut self) {
         if self.homecomers.len == 0 {
-            self.homecomers = self.shared.ring.take();
+            self.homecomers = self.shared.ring().take();
             self.stats.recycle_ring += u64::from(self.homecomers.len);
         }
     }
@@ -391,7 +306,7 @@ impl PagePool {
                 break;
             }
             self.stats.held -= count as u64;
-            self.shared.provider.release_bulk(&indices[..count]);
+            self.shared.provider().release_bulk(&indices[..count]);
         }
     }
 
@@ -401,12 +316,12 @@ impl PagePool {
             let mut indices = [0; REFILL];
             let mut count = 0;
             while let Some(slot) = indices.get_mut(count)
-                && let Some(index) = chain.pop(self.shared.area.slots())
+                && let Some(index) = chain.pop(self.shared.area().slots())
             {
                 *slot = index;
                 count += 1;
             }
-            self.shared.provider.release_bulk(&indices[..count]);
+            self.shared.provider().release_bulk(&indices[..count]);
         }
     }
 
@@ -415,7 +330,7 @@ impl PagePool {
     #[inline]
     pub fn available_niovs(&self) -> u32 {
         // At most the net_iovs of one area, whose count is a u32.
-        (self.at_home() as u32).saturating_add(self.shared.provider.free_niovs())
+        (self.at_home() as u32).saturating_add(self.shared.provider().free_niovs())
     }
 
     /// Returns how many of the pool's net_iovs are in the cache or on their way home.
@@ -425,7 +340,7 @@ impl PagePool {
             .as_ref()
             .is_some_and(|(page, _)| page.is_sole_owner());
         let own = self.cache.len() as u64 + u64::from(idle);
-        own + u64::from(self.homecomers.len) + u64::from(self.shared.ring.len())
+        own + u64::from(self.homecomers.len) + u64::from(self.shared.ring().len())
     }
 
     /// Returns the counters.
@@ -457,7 +372,7 @@ impl PagePool {
 impl Drop for PagePool {
     fn drop(&mut self) {
         // Closed first: what comes home from now on goes to the provider by itself.
-        let ring = self.shared.ring.close();
+        let ring = self.shared.ring().close();
         self.release_chain(ring);
         self.release_chain(self.homecomers);
         self.release_cached(self.cache.len());

@@ -4,6 +4,8 @@ use std::thread;
 
 use proptest::prelude::*;
 
+use devmem_uapi::DmabufId;
+
 use super::*;
 use crate::{BufSpan, Dmabuf, DmabufProvider, HostProvider};
 

@@ -1,4 +1,48 @@
-//! What a page pool counts, under the kernel's names.
+//! What a page pool is made with, refuses, and counts (linux include/net/page_pool/types.h).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The number of a page pool, unique in this process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PoolId(u32);
+
+impl PoolId {
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        PoolId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Settings of a page pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128);
+    /// never more than an eighth of the area, which other queues may share.
+    pub cache: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        PoolConfig { cache: 128 }
+    }
+}
+
+/// Why a page pool was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The cache size is outside its bounds.
+    #[error("a page pool cache of {cache} entries: take 2 to 32768 (128 is usual)")]
+    Cache {
+        /// The size asked for.
+        cache: usize,
+    },
+    /// The provider will not serve another pool.
+    #[error("the memory provider refused the pool: {reason}")]
+    Refused {
+        /// What it said.
+        reason: &'static str,
+    },
+}
 
 /// Counters of a page pool (linux include/net/page_pool/types.h, struct page_pool_alloc_stats and
 /// page_pool_recycle_stats; netdev netlink names). They count since the pool was made.

@@ -7,7 +7,8 @@ use devmem_uapi::DmabufId;
 use crate::net_iov::NetIovArea;
 use crate::pool_types::PoolId;
 use crate::provider::MemoryProvider;
-use crate::return_ring::ReturnRing;
+use crate::return_ring::{ReturnRing, TurnedAway};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What a pool's handles keep of it, also after it is gone.
 pub(crate) struct PoolShared {
@@ -17,17 +18,20 @@ pub(crate) struct PoolShared {
     area: Arc<NetIovArea>,
     provider: Arc<dyn MemoryProvider>,
     ring: ReturnRing,
+    /// Net_iovs that found the ring full and went to the provider.
+    passed_ring: AtomicU64,
 }
 
 impl PoolShared {
-    pub(crate) fn new(provider: Arc<dyn MemoryProvider>) -> Self {
+    pub(crate) fn new(provider: Arc<dyn MemoryProvider>, ring: u32) -> Self {
         PoolShared {
             id: PoolId::next(),
             readable: provider.is_readable(),
             dmabuf_id: provider.dmabuf_id(),
             area: Arc::clone(provider.area()),
             provider,
-            ring: ReturnRing::new(),
+            ring: ReturnRing::new(ring),
+            passed_ring: AtomicU64::new(0),
         }
     }
 
@@ -62,9 +66,20 @@ impl PoolShared {
 
     /// Takes net_iovs whose last owners let go.
     pub(crate) fn come_home(&self, indices: &[u32]) {
-        if self.ring.push(self.area.slots(), indices).is_err() {
-            self.provider.release_bulk(indices);
+        let Err(turned_away) = self.ring.push(self.area.slots(), indices) else {
+            return;
+        };
+        if turned_away == TurnedAway::Full {
+            // Counted before they are given: who gets them next, from the provider, sees it.
+            self.passed_ring
+                .fetch_add(indices.len() as u64, Ordering::Relaxed);
         }
+        self.provider.release_bulk(indices);
+    }
+
+    /// Returns how many net_iovs found the ring full and went to the provider.
+    pub(crate) fn passed_ring(&self) -> u64 {
+        self.passed_ring.load(Ordering::Relaxed)
     }
 }
 

@@ -22,6 +22,12 @@ impl FragList {
         Self::default()
     }
 
+    /// Returns the empty list with room for `frags` frags; up to 2 need no allocation.
+    pub fn with_capacity(frags: usize) -> Self {
+        let frags = SmallVec::with_capacity(frags);
+        FragList { frags, len: 0 }
+    }
+
     /// Copies host bytes into pages of `pool`, which small pieces share; nothing when the pool runs out
     /// of pages.
     ///

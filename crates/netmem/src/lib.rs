@@ -68,6 +68,7 @@ mod region;
 mod return_ring;
 mod sync;
 
+pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
 pub use frag::{Frag, Unreadable};

@@ -130,3 +130,55 @@ impl ArpPacket {
         ARP_LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: ArpPacket = ArpPacket::request(
+        MacAddr([2, 0, 0, 0, 0, 1]),
+        Ipv4Addr::new(10, 77, 0, 1),
+        Ipv4Addr::new(10, 77, 0, 2),
+    );
+
+    #[test]
+    fn a_request_has_the_layout_of_rfc_826() {
+        let mut out = [0xee; 30];
+        assert_eq!(REQUEST.emit(&mut out), 28);
+        let expected = [
+            0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 77, 0, 1, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
+        ];
+        assert_eq!(out[..28], expected);
+        assert_eq!(ArpPacket::parse(&out), Ok(REQUEST), "padding is ignored");
+    }
+
+    #[test]
+    fn a_reply_turns_the_request_around() {
+        let reply = REQUEST.reply(MacAddr([2, 0, 0, 0, 0, 9]));
+        assert_eq!(reply.op, ArpOperation::REPLY);
+        assert_eq!(
+            (reply.sender_ip, reply.sender_mac.0[5]),
+            (REQUEST.target_ip, 9)
+        );
+        assert_eq!(
+            (reply.target_ip, reply.target_mac),
+            (REQUEST.sender_ip, REQUEST.sender_mac)
+        );
+    }
+
+    #[test]
+    fn other_kinds_and_short_packets_are_refused() {
+        let mut bytes = [0; ARP_LEN];
+        REQUEST.emit(&mut bytes);
+        assert_eq!(ArpPacket::parse(&bytes[..27]), Err(ParseError::Truncated));
+        for (at, value) in [(1, 6), (2, 0x86), (4, 8), (5, 16)] {
+            let mut other = bytes;
+            other[at] = value;
+            assert_eq!(
+                ArpPacket::parse(&other),
+                Err(ParseError::BadArp),
+                "byte {at}"
+            );
+        }
+    }
+}

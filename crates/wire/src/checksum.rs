@@ -56,7 +56,7 @@ impl Checksum {
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         self.add_folded(fold(sum_words(bytes)));
-        self.odd ^= bytes.len() % 2 != 0;
+        self.odd ^= !bytes.len().is_multiple_of(2);
     }
 
     /// Appends the two bytes of `value`, most significant first.
@@ -117,7 +117,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
     const LANES: usize = 4;
-    // Each lane takes one u32 per round: a slice would need 2^36 bytes to overflow one.
+    // Each lane takes two u32 per round: it would take 2^36 bytes to overflow one.
     let mut lanes = [0u64; LANES];
     let (rounds, rest) = bytes.as_chunks::<{ LANES * 8 }>();
     for round in rounds {
@@ -147,4 +147,129 @@ fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// RFC 1071 1, word by word, as slowly as it is told there.
+    fn naive(bytes: &[u8]) -> u16 {
+        let mut sum = 0u32;
+        for pair in bytes.chunks(2) {
+            let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
+            sum += u32::from(word);
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+
+    #[test]
+    fn the_example_of_rfc_1071() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        let mut sum = Checksum::new();
+        sum.add_bytes(&bytes);
+        assert_eq!(sum.partial(), 0xddf2);
+        assert_eq!(sum.finish(), !0xddf2);
+    }
+
+    #[test]
+    fn nothing_sums_to_zero() {
+        assert_eq!(Checksum::new().partial(), 0);
+        assert_eq!(checksum(&[]), 0xffff);
+        assert_eq!(checksum(&[0; 9]), 0xffff);
+    }
+
+    #[test]
+    fn carries_run_to_the_end() {
+        for len in [1, 2, 3, 31, 32, 33, 64, 65_535, 65_536] {
+            let ones = vec![0xff; len];
+            assert_eq!(checksum(&ones), naive(&ones), "{len} bytes of ones");
+        }
+    }
+
+    #[test]
+    fn a_pseudo_header_sums_like_its_bytes() {
+        let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 7));
+        let bytes = [192, 0, 2, 1, 198, 51, 100, 7, 0, 6, 0xff, 0xfe];
+        assert_eq!(
+            Checksum::pseudo_v4(src, dst, 6, 0xfffe).finish(),
+            naive(&bytes)
+        );
+
+        let (src, dst) = (Ipv6Addr::from([0xfe; 16]), Ipv6Addr::from([0x1d; 16]));
+        let mut bytes = [src.octets(), dst.octets()].concat();
+        bytes.extend([0, 1, 2, 3, 0, 0, 0, 58]);
+        assert_eq!(
+            Checksum::pseudo_v6(src, dst, 58, 0x0001_0203).finish(),
+            naive(&bytes)
+        );
+    }
+
+    #[test]
+    fn integers_after_an_odd_byte_straddle_words() {
+        let mut sum = Checksum::new();
+        sum.add_bytes(&[0xab]);
+        sum.add_u16(0x1234);
+        sum.add_u32(0x5678_9abc);
+        sum.add_bytes(&[0xef]);
+        assert_eq!(
+            sum.finish(),
+            naive(&[0xab, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xef])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_at_any_alignment_sum_as_they_should(
+            bytes in proptest::collection::vec(any::<u8>(), 0..400),
+            start in 0usize..16,
+        ) {
+            let bytes = &bytes[start.min(bytes.len())..];
+            prop_assert_eq!(checksum(bytes), naive(bytes));
+        }
+
+        #[test]
+        fn splits_do_not_change_the_sum(
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..70), 0..8),
+        ) {
+            let mut sum = Checksum::new();
+            for piece in &pieces {
+                sum.add_bytes(piece);
+            }
+            prop_assert_eq!(sum.finish(), naive(&pieces.concat()));
+        }
+
+        #[test]
+        fn pieces_summed_elsewhere_merge_in_any_order(
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..70), 0..8),
+        ) {
+            let mut offset = 0;
+            let mut partials = Vec::new();
+            for piece in &pieces {
+                let mut sum = Checksum::new();
+                sum.add_bytes(piece);
+                partials.push((sum.partial(), offset % 2 != 0));
+                offset += piece.len();
+            }
+            let mut sum = Checksum::new();
+            for (partial, odd) in partials.into_iter().rev() {
+                sum.add_partial(partial, odd);
+            }
+            prop_assert_eq!(sum.finish(), naive(&pieces.concat()));
+        }
+
+        #[test]
+        fn data_with_its_checksum_in_it_sums_to_zero(
+            mut bytes in proptest::collection::vec(any::<u8>(), 2..100),
+        ) {
+            bytes[..2].fill(0);
+            let sum = checksum(&bytes);
+            bytes[..2].copy_from_slice(&sum.to_be_bytes());
+            // 0 and 0xffff are the same number; only all-zero data shows the other face of it.
+            prop_assert!(checksum(&bytes) == 0 || bytes.iter().all(|byte| *byte == 0));
+        }
+    }
 }

@@ -140,7 +140,7 @@ impl EthernetHeader {
     ///
     /// # Errors
     /// [`ParseError::Truncated`] if `frame` ends before the header does.
-    #[inline]
+    #[inline(always)]
     pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
         let (raw, rest) = Raw::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
         let mut header = Self {
@@ -182,5 +182,80 @@ impl EthernetHeader {
             out[16..18].copy_from_slice(&ethertype.0.to_be_bytes());
         }
         len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: EthernetHeader = EthernetHeader {
+        dst: MacAddr([2, 0, 0, 0, 0, 1]),
+        src: MacAddr([2, 0, 0, 0, 0, 2]),
+        ethertype: EtherType::IPV6,
+        vlan: None,
+    };
+
+    #[test]
+    fn headers_with_and_without_tag_survive_the_round_trip() {
+        for (vlan, len) in [(None, 14), (Some(0xe123), 18)] {
+            let header = EthernetHeader { vlan, ..HEADER };
+            let mut out = [0; 18];
+            assert_eq!(header.emit(&mut out), len);
+            assert_eq!(header.header_len(), len);
+            assert_eq!(EthernetHeader::parse(&out[..len]), Ok(header));
+            assert_eq!(
+                EthernetHeader::parse(&out[..len - 1]),
+                Err(ParseError::Truncated)
+            );
+        }
+    }
+
+    #[test]
+    fn a_tag_lies_between_the_addresses_and_the_type() {
+        let mut out = [0; 18];
+        EthernetHeader {
+            vlan: Some(5),
+            ..HEADER
+        }
+        .emit(&mut out);
+        assert_eq!(out[12..], [0x81, 0x00, 0, 5, 0x86, 0xdd]);
+    }
+
+    #[test]
+    fn an_address_is_read_as_it_is_written() {
+        let address = MacAddr([0x02, 0xab, 0, 0x0c, 0xff, 0x10]);
+        assert_eq!(address.to_string(), "02:ab:00:0c:ff:10");
+        assert_eq!(address.to_string().parse(), Ok(address));
+        assert_eq!("02:AB:00:0C:FF:10".parse(), Ok(address));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "02",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "2:0:0:0:0:1",
+            "+2:00:00:00:00:01",
+            "02:00:00:00:00:0g",
+            "02-00-00-00-00-01",
+            "02:00:00:00:00:001",
+        ] {
+            assert_eq!(text.parse::<MacAddr>(), Err(MacAddrParseError), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_group_bit_makes_an_address_multicast() {
+        assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
+        assert!(MacAddr([1, 0, 0, 0, 0, 0]).is_multicast());
+        assert!(!HEADER.dst.is_multicast() && !HEADER.dst.is_broadcast());
+        let group = "ff02::1:ff12:3456".parse().unwrap();
+        assert_eq!(
+            MacAddr::for_ipv6_multicast(group).to_string(),
+            "33:33:ff:12:34:56"
+        );
     }
 }

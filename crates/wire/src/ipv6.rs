@@ -54,7 +54,7 @@ impl Ipv6Header {
     ///
     /// # Errors
     /// [`ParseError::Truncated`], [`ParseError::BadVersion`].
-    #[inline]
+    #[inline(always)]
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
         let [b0, b1, b2, b3] = raw.version_class_flow.to_bytes();
@@ -114,6 +114,7 @@ pub(crate) struct ExtensionHeaders {
 impl ExtensionHeaders {
     /// Walks the headers from `first` at offset `start`; stops at the first that is no extension
     /// header we skip, and at a fragment header that stands for a real fragment.
+    #[inline]
     pub(crate) fn walk(first: u8, head: Head<'_>, start: usize) -> Result<Self, ParseError> {
         let mut at = start;
         let mut transport = first;
@@ -121,21 +122,10 @@ impl ExtensionHeaders {
             match transport {
                 // "Restricted to appear immediately after an IPv6 header only" (RFC 8200 4.1).
                 protocol::HOP_BY_HOP if position != 0 => break,
-                protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING => {}
-                protocol::FRAGMENT => {
-                    let header = head.array::<8>(at)?;
-                    at += header.len();
-                    // Offset 0 without more to come is a whole packet (RFC 6946).
-                    if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 {
-                        return Ok(Self {
-                            transport: header[0],
-                            end: at,
-                            fragment: true,
-                        });
-                    }
-                    transport = header[0];
-                    continue;
-                }
+                protocol::HOP_BY_HOP
+                | protocol::DESTINATION_OPTIONS
+                | protocol::ROUTING
+                | protocol::FRAGMENT => {}
                 _ => {
                     return Ok(Self {
                         transport,
@@ -145,20 +135,36 @@ impl ExtensionHeaders {
                 }
             }
             let [next, units] = head.array::<2>(at)?;
-            let len = (usize::from(units) + 1) * 8;
+            let len = match transport {
+                protocol::FRAGMENT => 8,
+                _ => (usize::from(units) + 1) * 8,
+            };
             if at + len - start > MAX_EXTENSION_LEN {
                 break;
             }
             let header = head.slice(at, len)?;
-            if transport == protocol::ROUTING {
-                check_routing(header)
-            } else {
-                check_options(header)
-            }?;
-            (transport, at) = (next, at + len);
+            at += len;
+            match transport {
+                protocol::FRAGMENT if !is_atomic_fragment(header) => {
+                    return Ok(Self {
+                        transport: next,
+                        end: at,
+                        fragment: true,
+                    });
+                }
+                protocol::FRAGMENT => {}
+                protocol::ROUTING => check_routing(header)?,
+                _ => check_options(header)?,
+            }
+            transport = next;
         }
         Err(ParseError::ExtensionHeaders)
     }
+}
+
+/// Offset 0 and nothing to follow: a whole packet (RFC 6946).
+fn is_atomic_fragment(header: &[u8]) -> bool {
+    matches!(header, [_, _, offset, flags, ..] if *offset == 0 && flags & 0xf9 == 0)
 }
 
 /// We route for nobody: only a header that has no segments left is skipped (RFC 8200 4.4).
@@ -183,4 +189,52 @@ fn check_options(header: &[u8]) -> Result<(), ParseError> {
         };
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn headers_survive_the_round_trip(
+            addresses in any::<([u8; 16], [u8; 16])>(),
+            (next_header, hop_limit, traffic_class, payload_len) in any::<(u8, u8, u8, u16)>(),
+            flow_label in 0u32..1 << 20,
+        ) {
+            let header = Ipv6Header {
+                src: addresses.0.into(),
+                dst: addresses.1.into(),
+                next_header,
+                hop_limit,
+                traffic_class,
+                flow_label,
+                payload_len,
+            };
+            let mut out = [0; 40];
+            prop_assert_eq!(header.emit(&mut out), 40);
+            prop_assert_eq!(Ipv6Header::parse(&out), Ok(header));
+            prop_assert_eq!(Ipv6Header::parse(&out[..39]), Err(ParseError::Truncated));
+            out[0] ^= 0x20;
+            prop_assert_eq!(Ipv6Header::parse(&out), Err(ParseError::BadVersion));
+        }
+    }
+
+    #[test]
+    fn a_flow_label_of_more_than_20_bits_does_not_spill_into_the_class() {
+        let header = Ipv6Header {
+            src: Ipv6Addr::UNSPECIFIED,
+            dst: Ipv6Addr::UNSPECIFIED,
+            next_header: 6,
+            hop_limit: 64,
+            traffic_class: 0xa5,
+            flow_label: u32::MAX,
+            payload_len: 0,
+        };
+        let mut out = [0; 40];
+        header.emit(&mut out);
+        assert_eq!(out[..4], [0x6a, 0x5f, 0xff, 0xff]);
+    }
 }

@@ -281,26 +281,23 @@ impl<'a> Head<'a> {
 
 #[inline]
 fn parse_ethernet(head: Head<'_>) -> Result<EthernetHeader, ParseError> {
-    match EthernetHeader::parse(head.bytes) {
-        Ok(header) => Ok(header),
-        Err(_) if head.bytes.len() < EthernetHeader::LEN => Err(head
-            .slice(0, EthernetHeader::LEN)
-            .err()
-            .unwrap_or(ParseError::Truncated)),
-        Err(_) => Err(head
-            .slice(0, EthernetHeader::TAGGED_LEN)
-            .err()
-            .unwrap_or(ParseError::Truncated)),
+    let untagged = head.slice(0, EthernetHeader::LEN)?;
+    if untagged.ends_with(&EtherType::VLAN.0.to_be_bytes()) {
+        return EthernetHeader::parse(head.slice(0, EthernetHeader::TAGGED_LEN)?);
     }
+    EthernetHeader::parse(untagged)
 }
 
-#[inline]
+// Everything from here to the options is inlined into `RxHeaders::parse`: out of line, each header
+// is built on the stack and copied into the next larger thing, and wide copies of fields that were
+// just stored one by one stall on store forwarding, which costs as much as the parsing.
+#[inline(always)]
 fn parse_ipv4(
     ethernet: EthernetHeader,
     head: Head<'_>,
     at: usize,
 ) -> Result<RxHeaders, ParseError> {
-    let fixed = head.array::<{ Ipv4Header::LEN }>(at)?;
+    let fixed = head.slice(at, Ipv4Header::LEN)?;
     let header_len = Ipv4Header::announced_len(fixed[0])?;
     let ip = Ipv4Header::parse(head.slice(at, header_len)?)?;
     let packet = head.packet(at, ip.total_len.into())?;
@@ -309,10 +306,18 @@ fn parse_ipv4(
     } else {
         Some(ip.protocol)
     };
-    parse_transport(ethernet, Network::Ipv4(ip), packet, (at + header_len, kind))
+    let (transport, header_len, end) = parse_transport(packet, at + header_len, kind)?;
+    let network = Network::Ipv4(ip);
+    Ok(RxHeaders {
+        ethernet,
+        network,
+        transport,
+        header_len,
+        payload_len: end - header_len,
+    })
 }
 
-#[inline]
+#[inline(always)]
 fn parse_ipv6(
     ethernet: EthernetHeader,
     head: Head<'_>,
@@ -326,20 +331,31 @@ fn parse_ipv6(
     } else {
         Some(extensions.transport)
     };
-    parse_transport(ethernet, Network::Ipv6(ip), packet, (extensions.end, kind))
+    let (transport, header_len, end) = match kind {
+        Some(protocol::NO_NEXT_HEADER) => (Transport::None, extensions.end, packet.end),
+        kind => parse_transport(packet, extensions.end, kind)?,
+    };
+    let network = Network::Ipv6(ip);
+    Ok(RxHeaders {
+        ethernet,
+        network,
+        transport,
+        header_len,
+        payload_len: end - header_len,
+    })
 }
 
-/// Parses what starts at `at`, a protocol or (`None`) a fragment.
-#[inline]
+/// Parses what starts at `at`, a protocol or (`None`) a fragment; returns it, where the headers
+/// end and where the payload does.
+#[inline(always)]
 fn parse_transport(
-    ethernet: EthernetHeader,
-    network: Network,
     packet: Head<'_>,
-    (at, kind): (usize, Option<u8>),
-) -> Result<RxHeaders, ParseError> {
-    let (transport, header_len, end) = match kind {
+    at: usize,
+    kind: Option<u8>,
+) -> Result<(Transport, usize, usize), ParseError> {
+    Ok(match kind {
         Some(protocol::TCP) => {
-            let fixed = packet.array::<{ TcpHeader::LEN }>(at)?;
+            let fixed = packet.slice(at, TcpHeader::LEN)?;
             let len = TcpHeader::announced_len(fixed[12])?;
             if at + len > packet.end {
                 return Err(ParseError::BadTcpOffset);
@@ -349,23 +365,17 @@ fn parse_transport(
         }
         Some(protocol::UDP) => {
             let udp = UdpHeader::parse(packet.slice(at, UdpHeader::LEN)?)?;
+            // The UDP length, not the IP length, bounds what the checksum covers and the payload.
             let end = at + usize::from(udp.length);
             if end > packet.end {
                 return Err(ParseError::BadUdpLength);
             }
             (Transport::Udp(udp), at + UdpHeader::LEN, end)
         }
-        Some(protocol::NO_NEXT_HEADER) if matches!(network, Network::Ipv6(_)) => {
-            (Transport::None, at, packet.end)
-        }
         Some(other) => (Transport::Other(other), at, packet.end),
         None => (Transport::Fragment, at, packet.end),
-    };
-    Ok(RxHeaders {
-        ethernet,
-        network,
-        transport,
-        header_len,
-        payload_len: end - header_len,
     })
 }
+
+#[cfg(test)]
+mod tests;

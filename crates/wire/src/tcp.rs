@@ -92,7 +92,7 @@ impl TcpHeader {
     /// [`ParseError::Truncated`] if there are fewer than [`TcpHeader::LEN`] bytes,
     /// [`ParseError::BadTcpOffset`] if the data offset is below 5 or past the end of `segment`,
     /// [`ParseError::BadTcpOptions`].
-    #[inline]
+    #[inline(always)]
     pub fn parse(segment: &[u8]) -> Result<Self, ParseError> {
         let (raw, _) = Raw::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
         let header_len = Self::announced_len(raw.data_offset)?;

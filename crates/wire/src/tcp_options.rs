@@ -132,7 +132,7 @@ impl TcpOptions {
     ///
     /// # Errors
     /// A length that leads nowhere (RFC 9293 MUST-7): what follows it cannot be known.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, TcpOptionsError> {
         // Nearly every segment carries just this, laid out as RFC 7323 appendix A advises.
         if let &[NOP, NOP, TIMESTAMPS, 10, v0, v1, v2, v3, e0, e1, e2, e3] = bytes {
@@ -281,3 +281,6 @@ impl Writer<'_> {
         self.at += 4;
     }
 }
+
+#[cfg(test)]
+mod tests;

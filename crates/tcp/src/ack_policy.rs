@@ -1,0 +1,121 @@
+//! When to acknowledge.
+//!
+//! A pure ACK costs a packet here and work at the sender, so in an undisturbed bulk transfer one ACK covers up to
+//! [`ACK_BYTES_MAX`] bytes. What keeps the sender's clock going nevertheless is [`AckPolicy::on_drained`]: the stack
+//! calls it when it has emptied the link, and no ACK waits longer than that while anybody polls. RFC 9293 3.8.6.3's
+//! "every second segment" is thus kept whenever the link is not saturated, and its 500 ms always.
+
+use core::time::Duration;
+
+use wire::Instant;
+
+use crate::config::{ACK_BYTES_MAX, Config, DEFAULT_MSS};
+
+/// Decides when the next ACK leaves.
+#[derive(Debug, Clone)]
+pub(crate) struct AckPolicy {
+    due: Due,
+    /// Payload bytes since the last ACK.
+    unacked: usize,
+    quick: u8,
+    /// Largest payload seen, as far as one packet can hold it: the peer's idea of a full segment.
+    rcv_mss: u16,
+    mss: u16,
+    delay: Duration,
+    ack_bytes: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Never,
+    At(Instant),
+    Now,
+}
+
+/// Why a segment wants an ACK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Payload in order, nothing missing; whether the peer's writer waits (PSH).
+    InOrder { len: usize, push: bool },
+    /// Anything that must be told at once: a gap opened or filled, a duplicate, a FIN.
+    Notable,
+}
+
+impl AckPolicy {
+    pub(crate) fn new(config: &Config) -> AckPolicy {
+        AckPolicy {
+            due: Due::Never,
+            unacked: 0,
+            quick: config.quick_acks,
+            rcv_mss: DEFAULT_MSS.min(config.mss),
+            mss: config.mss,
+            delay: config.delayed_ack,
+            ack_bytes: config.ack_bytes,
+        }
+    }
+
+    pub(crate) fn rcv_mss(&self) -> u16 {
+        self.rcv_mss
+    }
+
+    /// Judges one arrival; `window` is what the peer may still send.
+    pub(crate) fn on_arrival(&mut self, arrival: Arrival, window: u32, now: Instant) {
+        let Arrival::InOrder { len, push } = arrival else {
+            self.due = Due::Now;
+            return;
+        };
+        let packet = u16::try_from(len).unwrap_or(u16::MAX).min(self.mss);
+        self.rcv_mss = self.rcv_mss.max(packet);
+        self.unacked = self.unacked.saturating_add(len);
+        let quick = self.quick > 0 && !push;
+        if quick {
+            self.quick -= 1;
+        }
+        if quick || self.unacked >= self.threshold(window) {
+            self.due = Due::Now;
+        } else if self.due == Due::Never {
+            self.due = Due::At(now + self.delay);
+        }
+    }
+
+    /// Returns after how many bytes an ACK is due. A quarter of the window leaves the sender room to go on while the
+    /// ACK travels; two segments is what RFC 9293 3.8.6.3 asks for at least.
+    fn threshold(&self, window: u32) -> usize {
+        let bulk = self.ack_bytes.unwrap_or(ACK_BYTES_MAX.min(window / 4));
+        (bulk as usize).max(2 * usize::from(self.rcv_mss))
+    }
+
+    /// Acknowledges at once whatever is not acknowledged: the link is empty, nothing is gained by waiting.
+    pub(crate) fn on_drained(&mut self) {
+        if self.due != Due::Never {
+            self.due = Due::Now;
+        }
+    }
+
+    /// Wants an ACK at once.
+    pub(crate) fn request(&mut self) {
+        self.due = Due::Now;
+    }
+
+    /// An ACK left, alone or on data.
+    pub(crate) fn on_sent(&mut self) {
+        self.due = Due::Never;
+        self.unacked = 0;
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        match self.due {
+            Due::Never => false,
+            Due::At(at) => at <= now,
+            Due::Now => true,
+        }
+    }
+
+    /// Returns when a delayed ACK leaves by itself.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        match self.due {
+            Due::At(at) => Some(at),
+            Due::Never | Due::Now => None,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What a connection is told from above, and every number with its source.
+
+use core::time::Duration;
+
+/// Smallest MSS that a peer or a path can talk us down to: full options leave 8 bytes of it
+/// (linux include/net/tcp.h `TCP_MIN_SND_MSS`).
+pub const MIN_MSS: u16 = 48;
+
+/// MSS assumed of a peer that names none over IPv4 (RFC 9293 3.7.1).
+pub const DEFAULT_MSS: u16 = 536;
+
+/// Largest shift of a window scale option (RFC 7323 2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;
+
+/// Largest window field of a segment whose window is not scaled.
+pub const MAX_UNSCALED_WINDOW: u32 = 65_535;
+
+/// Bytes that the timestamps option takes of each segment, padding included (RFC 7323 appendix A).
+pub const TIMESTAMPS_LEN: u16 = 12;
+
+/// First retransmission timeout, and that of a SYN (RFC 6298 2.1).
+pub const RTO_INITIAL: Duration = Duration::from_secs(1);
+
+/// Smallest retransmission timeout (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for 1 s, which nobody does).
+pub const RTO_MIN: Duration = Duration::from_millis(200);
+
+/// Largest retransmission timeout (linux `TCP_RTO_MAX`; RFC 6298 2.5 allows any of at least 60 s).
+pub const RTO_MAX: Duration = Duration::from_secs(120);
+
+/// How often a SYN is repeated (linux `TCP_SYN_RETRIES`: together 127 s).
+pub const SYN_RETRIES: u8 = 6;
+
+/// How often a SYN-ACK is repeated (linux `TCP_SYNACK_RETRIES`: together 63 s).
+pub const SYN_ACK_RETRIES: u8 = 5;
+
+/// How often data is repeated before the connection is given up: RFC 9293 3.8.3 R2 (linux `TCP_RETR2`).
+pub const DATA_RETRIES: u8 = 15;
+
+/// Segments that may leave before anything was acknowledged (RFC 6928).
+pub const INITIAL_CWND: u16 = 10;
+
+/// Longest time an ACK is put off (linux `TCP_DELACK_MIN`; RFC 9293 3.8.6.3 allows 500 ms).
+pub const DELAYED_ACK: Duration = Duration::from_millis(40);
+
+/// Segments that are acknowledged one by one after a connection opens, while the peer's window grows
+/// with each ACK (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
+pub const QUICK_ACKS: u8 = 16;
+
+/// Time that a closed connection keeps its name: one 2 MSL (linux `TCP_TIMEWAIT_LEN`).
+pub const TIME_WAIT: Duration = Duration::from_secs(60);
+
+/// Time that a connection nobody reads any more waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
+pub const FIN_WAIT_2_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time without progress after which a connection that its user closed is given up, be it that the peer is silent or
+/// that it keeps its window shut (linux `tcp_orphan_retries`: 8 timeouts; RFC 9293 3.8.3 wants 100 s).
+pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 wants some limit).
+pub const CHALLENGE_ACK_LIMIT: u8 = 10;
+
+/// The interval to which [`CHALLENGE_ACK_LIMIT`] applies.
+pub const CHALLENGE_ACK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Smallest interval between two ACKs that only answer segments outside the window
+/// (linux `sysctl_tcp_invalid_ratelimit`).
+pub const INVALID_ACK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Age at which a remembered timestamp no longer condemns a segment (RFC 7323 5.5).
+pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
+
+/// Longest payload of one outgoing segment before the NIC cuts it (linux `GSO_LEGACY_MAX_SIZE` less headers, which
+/// an IP total length must still hold).
+pub const MAX_GSO_PAYLOAD: usize = 65_160;
+
+/// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk transfer, default.
+/// PERF.md measured no gain past the upper one.
+pub const ACK_BYTES_MAX: u32 = 256 * 1024;
+
+/// Which congestion control a connection starts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CongestionKind {
+    /// RFC 5681 with RFC 6582's recovery point.
+    NewReno,
+    /// RFC 9438, the default, as in Linux.
+    #[default]
+    Cubic,
+}
+
+/// When to ask a silent peer whether it is still there (RFC 9293 3.8.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Time between two probes.
+    pub interval: Duration,
+    /// Probes without an answer after which the connection is dead.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    /// Linux's `TCP_KEEPALIVE_TIME`, `TCP_KEEPALIVE_INTVL` and `TCP_KEEPALIVE_PROBES`.
+    fn default() -> Keepalive {
+        Keepalive {
+            idle: Duration::from_secs(7200),
+            interval: Duration::from_secs(75),
+            count: 9,
+        }
+    }
+}
+
+/// How a connection behaves. The defaults are Linux's where Linux has one.
+///
+/// Not supported, and therefore not here: ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, the urgent pointer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Largest segment that the link to the peer can carry: its MTU less IP and TCP headers without options.
+    pub mss: u16,
+    /// Most payload that the connection may ever be allowed to hold for its reader; chooses the window scale.
+    pub rcv_buf_max: u32,
+    /// Receive space of a new connection, before the first `Connection::set_rcv_space`.
+    pub rcv_space_initial: u32,
+    /// Most payload that waits in the send queue, acknowledged bytes not counted.
+    pub snd_buf_max: usize,
+    /// Offers window scaling (RFC 7323 2).
+    pub window_scaling: bool,
+    /// Offers timestamps (RFC 7323 3).
+    pub timestamps: bool,
+    /// Offers selective acknowledgement (RFC 2018).
+    pub sack: bool,
+    /// Longest time an ACK is put off.
+    pub delayed_ack: Duration,
+    /// Segments that are acknowledged one by one after the connection opens.
+    pub quick_acks: u8,
+    /// Bytes after which an ACK is due; `None`: chosen from the window, at most [`ACK_BYTES_MAX`].
+    pub ack_bytes: Option<u32>,
+    /// Asks silent peers whether they are alive; `None`: never, as RFC 9293 3.8.4 wants by default.
+    pub keepalive: Option<Keepalive>,
+    /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4, Nagle).
+    pub nodelay: bool,
+    /// Longest time that sent data may stay unacknowledged; `None`: [`DATA_RETRIES`] decides (RFC 5482).
+    pub user_timeout: Option<Duration>,
+    /// The congestion control.
+    pub congestion: CongestionKind,
+    /// Segments that may leave before anything was acknowledged.
+    pub initial_cwnd: u16,
+    /// Spaces out segments over the round trip instead of sending a window at once.
+    pub pacing: bool,
+    /// Smallest retransmission timeout.
+    pub rto_min: Duration,
+    /// First retransmission timeout.
+    pub rto_initial: Duration,
+    /// How often a SYN is repeated.
+    pub syn_retries: u8,
+    /// How often a SYN-ACK is repeated.
+    pub syn_ack_retries: u8,
+    /// How often data is repeated before the connection is given up.
+    pub data_retries: u8,
+    /// How long TIME-WAIT lasts.
+    pub time_wait: Duration,
+    /// How long a closed connection stays in FIN-WAIT-2.
+    pub fin_wait_2_timeout: Duration,
+    /// Longest payload of one outgoing segment; the NIC's segmentation offload decides.
+    pub max_gso_payload: usize,
+    /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our uptime.
+    pub timestamp_offset: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            mss: 1460,
+            rcv_buf_max: 6 << 20,
+            rcv_space_initial: 64 << 10,
+            snd_buf_max: 4 << 20,
+            window_scaling: true,
+            timestamps: true,
+            sack: true,
+            delayed_ack: DELAYED_ACK,
+            quick_acks: QUICK_ACKS,
+            ack_bytes: None,
+            keepalive: None,
+            nodelay: false,
+            user_timeout: None,
+            congestion: CongestionKind::Cubic,
+            initial_cwnd: INITIAL_CWND,
+            pacing: false,
+            rto_min: RTO_MIN,
+            rto_initial: RTO_INITIAL,
+            syn_retries: SYN_RETRIES,
+            syn_ack_retries: SYN_ACK_RETRIES,
+            data_retries: DATA_RETRIES,
+            time_wait: TIME_WAIT,
+            fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,
+            max_gso_payload: MAX_GSO_PAYLOAD,
+            timestamp_offset: 0,
+        }
+    }
+}

@@ -1,0 +1,614 @@
+//! The public face of one connection.
+
+use core::time::Duration;
+
+use netmem::Payload;
+use thiserror::Error;
+use wire::Instant;
+
+use crate::config::{Config, Keepalive};
+use crate::error::{TcpError, Unreachable};
+use crate::info::Info;
+use crate::recv_queue::RecvQueue;
+use crate::segment::{Control, Segment};
+use crate::seqnum::SeqNum;
+use crate::state::closing::TimeWait;
+use crate::state::established::{Context, Synchronized};
+use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
+use crate::state::{Disposition, Next, SegmentDrop, State, StateKind};
+
+/// One TCP connection: segments, times and calls go in, segments and a [`Disposition`] come out.
+///
+/// It holds payload and never reads it. Whatever goes in, the caller then asks [`Connection::poll_send`] until it
+/// has nothing more to say, and calls [`Connection::on_timer`] when [`Connection::next_timer`] has come.
+#[derive(Debug)]
+pub struct Connection<P> {
+    state: State<P>,
+    queue: RecvQueue<P>,
+    config: Config,
+    /// A RST that must leave even if there is no state any more.
+    reset: Option<Reset>,
+    error: Option<TcpError>,
+    /// What the network complained about, for want of a better reason should the peer stay silent.
+    soft_error: Option<TcpError>,
+    segs_in: u64,
+    segs_out: u64,
+}
+
+/// A RST to be sent.
+#[derive(Debug, Clone, Copy)]
+struct Reset {
+    seq: SeqNum,
+    ack: Option<SeqNum>,
+}
+
+/// Whether the writer will go on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Push {
+    /// It waits: what is queued should leave (PSH).
+    #[default]
+    Now,
+    /// More follows: a small segment may wait for it (MSG_MORE).
+    Later,
+}
+
+/// Why payload was not queued; it comes back to the caller.
+#[derive(Debug, Error)]
+pub enum SendError<P> {
+    /// The connection is not open yet (EAGAIN or ENOTCONN).
+    #[error("the connection is not established yet")]
+    NotEstablished(P),
+    /// This side has ended its half, or the connection is over (EPIPE).
+    #[error("the connection sends no more")]
+    Closed(P),
+    /// The send queue has less room (EAGAIN).
+    #[error("the send queue has room for {room} bytes only")]
+    NoRoom {
+        /// The payload.
+        payload: P,
+        /// How many bytes would have been taken.
+        room: usize,
+    },
+}
+
+impl<P: Payload> Connection<P> {
+    /// Returns a connection that opens actively; the first [`Connection::poll_send`] gives its SYN.
+    ///
+    /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come from
+    /// [`crate::IsnGenerator::timestamp_offset`].
+    #[must_use]
+    pub fn connect(config: &Config, iss: SeqNum, now: Instant) -> Connection<P> {
+        Connection::new(config, State::SynSent(SynSent::new(config, iss, now)))
+    }
+
+    /// Returns an established connection, of which a listener finished the handshake.
+    pub(crate) fn from_handshake(
+        config: &Config,
+        handshake: &Handshake,
+        now: Instant,
+    ) -> Connection<P> {
+        Connection::new(
+            config,
+            State::Synchronized(Synchronized::new(config, handshake, now)),
+        )
+    }
+
+    fn new(config: &Config, state: State<P>) -> Connection<P> {
+        Connection {
+            state,
+            queue: RecvQueue::default(),
+            config: config.clone(),
+            reset: None,
+            error: None,
+            soft_error: None,
+            segs_in: 0,
+            segs_out: 0,
+        }
+    }
+
+    /// Judges a segment between this connection's endpoints and takes what it brings.
+    pub fn on_segment(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
+        self.segs_in += 1;
+        match &mut self.state {
+            State::Closed => Disposition::dropped(SegmentDrop::Closed),
+            State::SynSent(syn_sent) => {
+                let verdict = syn_sent.on_segment(&segment, &self.config, now);
+                self.on_syn_verdict(verdict, segment, now)
+            }
+            State::SynReceived(syn_received) => {
+                let verdict = syn_received.on_segment(&segment, now);
+                self.on_syn_verdict(verdict, segment, now)
+            }
+            State::Synchronized(synchronized) => {
+                let mut cx = Context {
+                    queue: &mut self.queue,
+                    now,
+                };
+                let (disposition, next) = synchronized.on_segment(segment, &mut cx);
+                self.follow(next, now);
+                disposition
+            }
+            State::TimeWait(time_wait) => time_wait.on_segment(&segment, now),
+        }
+    }
+
+    fn on_syn_verdict(
+        &mut self,
+        verdict: SynVerdict,
+        segment: Segment<P>,
+        now: Instant,
+    ) -> Disposition {
+        match verdict {
+            SynVerdict::Drop(reason) => Disposition::dropped(reason),
+            SynVerdict::Repeat(reason) => {
+                if let State::SynReceived(syn_received) = &mut self.state {
+                    syn_received.repeat();
+                }
+                Disposition::answered(reason)
+            }
+            SynVerdict::Reset(reason) => {
+                let reset = Segment::reset_for(&segment, segment.payload.len());
+                self.reset = reset.map(|reset| Reset {
+                    seq: reset.seq,
+                    ack: reset.ack,
+                });
+                Disposition::answered(reason)
+            }
+            SynVerdict::Refused => {
+                self.end(Next::Closed(Some(TcpError::Refused)));
+                Disposition {
+                    closed: true,
+                    ..Disposition::default()
+                }
+            }
+            SynVerdict::Simultaneous(syn_received) => {
+                self.state = State::SynReceived(syn_received);
+                Disposition {
+                    reply: true,
+                    ..Disposition::default()
+                }
+            }
+            SynVerdict::Established(handshake) => self.establish(&handshake, segment, now),
+        }
+    }
+
+    /// Opens, and takes what the last segment of the handshake carries beside it (RFC 9293 3.10.7.3, fifth).
+    fn establish(
+        &mut self,
+        handshake: &Handshake,
+        mut segment: Segment<P>,
+        now: Instant,
+    ) -> Disposition {
+        let closing = match &self.state {
+            State::SynReceived(syn_received) => syn_received.closing,
+            _ => EarlyClose::No,
+        };
+        let mut synchronized = Synchronized::new(&self.config, handshake, now);
+        if segment.control == Control::Syn {
+            // Our ACK of the SYN is what the peer waits for.
+            synchronized.receiver.request_ack();
+            segment.control = Control::None;
+            segment.seq += 1;
+        }
+        let has_more = segment.seq_len() > 0;
+        self.state = State::Synchronized(synchronized);
+        self.close_early(closing);
+        let opened = Disposition {
+            established: true,
+            writable: true,
+            reply: true,
+            ..Disposition::default()
+        };
+        if !has_more {
+            return opened;
+        }
+        let more = self.on_segment(segment, now);
+        Disposition {
+            established: true,
+            writable: true,
+            reply: true,
+            ..more
+        }
+    }
+
+    fn close_early(&mut self, closing: EarlyClose) {
+        match closing {
+            EarlyClose::No => {}
+            EarlyClose::Write => self.shutdown_write(),
+            EarlyClose::Both => self.close(),
+        }
+    }
+
+    fn follow(&mut self, next: Next, now: Instant) {
+        match (next, &mut self.state) {
+            (Next::TimeWait, State::Synchronized(synchronized)) => {
+                let remains = synchronized.remains(&self.queue);
+                self.state = State::TimeWait(TimeWait::new(remains, self.config.time_wait, now));
+            }
+            _ => self.end(next),
+        }
+    }
+
+    /// Ends the connection if `next` says so.
+    fn end(&mut self, next: Next) {
+        let (Next::Closed(error) | Next::Abort(error)) = next else {
+            return;
+        };
+        if let Next::Abort(_) = next {
+            self.reset = self.final_reset();
+        }
+        self.error = self.error.or(error);
+        self.state = State::Closed;
+    }
+
+    /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC 9293 3.10.5).
+    fn final_reset(&self) -> Option<Reset> {
+        match &self.state {
+            State::Closed | State::SynSent(_) | State::TimeWait(_) => None,
+            State::SynReceived(syn) => Some(Reset {
+                seq: syn.iss() + 1,
+                ack: Some(syn.irs() + 1),
+            }),
+            State::Synchronized(sync) => Some(Reset {
+                seq: sync.sender.snd_nxt(),
+                ack: Some(sync.receiver.rcv_nxt()),
+            }),
+        }
+    }
+
+    /// Returns the next segment that should leave, or `None` when there is nothing to say now.
+    ///
+    /// What it returns counts as sent. A caller whose NIC is busy does not ask; a segment lost on the way is
+    /// repeated in time like any other.
+    pub fn poll_send(&mut self, now: Instant) -> Option<Segment<P>> {
+        let segment = match self.reset.take() {
+            Some(Reset { seq, ack }) => Some(Segment {
+                seq,
+                ack,
+                control: Control::Rst,
+                ..Segment::default()
+            }),
+            None => match &mut self.state {
+                State::Closed => None,
+                State::SynSent(syn_sent) => syn_sent.poll_send(&self.config, now),
+                State::SynReceived(syn_received) => syn_received.poll_send(&self.config, now),
+                State::Synchronized(synchronized) => {
+                    synchronized.poll_send(&self.config, &self.queue, now)
+                }
+                State::TimeWait(time_wait) => time_wait.poll_send(now),
+            },
+        };
+        if let Some(segment) = &segment {
+            self.segs_out += segment.gso_segments() as u64;
+        }
+        segment
+    }
+
+    /// Returns when [`Connection::on_timer`] should be called.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Instant> {
+        match &self.state {
+            State::Closed => None,
+            State::SynSent(syn_sent) => syn_sent.next_timer(),
+            State::SynReceived(syn_received) => syn_received.next_timer(),
+            State::Synchronized(synchronized) => synchronized.next_timer(),
+            State::TimeWait(time_wait) => Some(time_wait.deadline()),
+        }
+    }
+
+    /// Lets the time pass. Calling it early does no harm.
+    pub fn on_timer(&mut self, now: Instant) -> Disposition {
+        let (disposition, next) = match &mut self.state {
+            State::Closed => return Disposition::default(),
+            State::SynSent(syn_sent) => handshake_timer(syn_sent.on_timer(&self.config, now)),
+            State::SynReceived(syn_received) => {
+                handshake_timer(syn_received.on_timer(&self.config, now))
+            }
+            State::Synchronized(synchronized) => {
+                synchronized.on_timer(self.config.user_timeout, now)
+            }
+            State::TimeWait(time_wait) if time_wait.deadline() <= now => (
+                Disposition {
+                    closed: true,
+                    ..Disposition::default()
+                },
+                Next::Closed(None),
+            ),
+            State::TimeWait(_) => return Disposition::default(),
+        };
+        self.follow(self.with_soft_error(next), now);
+        disposition
+    }
+
+    /// What the network said explains a silence better than the silence itself.
+    fn with_soft_error(&self, next: Next) -> Next {
+        match (next, self.soft_error) {
+            (Next::Closed(Some(TcpError::TimedOut)), Some(soft)) => Next::Closed(Some(soft)),
+            (Next::Abort(Some(TcpError::TimedOut)), Some(soft)) => Next::Abort(Some(soft)),
+            _ => next,
+        }
+    }
+
+    /// Acknowledges whatever is not acknowledged yet: the stack has emptied the link and nothing is gained by
+    /// waiting for more.
+    pub fn on_drained(&mut self) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.on_drained();
+        }
+    }
+
+    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What
+    /// arrives in order uses the grant up: the window reopens only by another call.
+    ///
+    /// Less than was promised takes nothing back: the right edge of the window never moves left (RFC 9293 3.8.6).
+    /// When the window opens worth telling, an ACK is due: ask [`Connection::poll_send`].
+    pub fn set_rcv_space(&mut self, bytes: u32) {
+        match &mut self.state {
+            State::Closed | State::TimeWait(_) => {}
+            State::SynSent(syn_sent) => syn_sent.set_space(bytes),
+            State::SynReceived(syn_received) => syn_received.set_space(bytes),
+            State::Synchronized(synchronized) => {
+                synchronized.receiver.set_space(bytes, &self.queue)
+            }
+        }
+    }
+
+    /// Returns how many bytes the peer may still send that need memory: promised, and not here yet.
+    #[must_use]
+    pub fn rcv_outstanding(&self) -> u32 {
+        match &self.state {
+            State::Closed | State::TimeWait(_) => 0,
+            State::SynSent(syn_sent) => u32::from(syn_sent.offer().syn_window),
+            State::SynReceived(syn_received) => u32::from(syn_received.offer().syn_window),
+            State::Synchronized(synchronized) => synchronized.receiver.outstanding(),
+        }
+    }
+
+    /// Returns the number of bytes held out of order.
+    #[must_use]
+    pub fn out_of_order_len(&self) -> usize {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the number of bytes that can be read.
+    #[must_use]
+    pub fn readable_len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns what can be read; it outlives the connection.
+    pub fn recv_queue(&mut self) -> &mut RecvQueue<P> {
+        &mut self.queue
+    }
+
+    /// Returns how many bytes [`Connection::send`] takes.
+    #[must_use]
+    pub fn write_room(&self) -> usize {
+        match &self.state {
+            State::Synchronized(synchronized) if synchronized.kind().can_send() => {
+                synchronized.sender.room()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Queues payload for sending; [`Connection::poll_send`] lets it out as the windows allow.
+    ///
+    /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] has reached
+    /// it, nothing of the payload is held here any more.
+    ///
+    /// # Errors
+    ///
+    /// The payload comes back if there is no connection, or less room than it is long: nothing is
+    /// queued in part.
+    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
+        let synchronized = match &mut self.state {
+            State::SynSent(_) | State::SynReceived(_) => {
+                return Err(SendError::NotEstablished(payload));
+            }
+            State::Synchronized(synchronized) if synchronized.kind().can_send() => synchronized,
+            _ => return Err(SendError::Closed(payload)),
+        };
+        let room = synchronized.sender.room();
+        if payload.len() > room {
+            return Err(SendError::NoRoom { payload, room });
+        }
+        Ok(synchronized.sender.push(payload, push == Push::Later))
+    }
+
+    /// Keeps what is sent next out of packets with what was sent before: host and device bytes do
+    /// not mix (MSG_EOR).
+    pub fn push_boundary(&mut self) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.push_boundary();
+        }
+    }
+
+    /// Returns the stream offset up to which the peer has acknowledged every byte. It says nothing
+    /// once the connection is CLOSED or in TIME-WAIT: everything has been let go then.
+    #[must_use]
+    pub fn acked_offset(&self) -> u64 {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.sender.acked_offset(),
+            _ => 0,
+        }
+    }
+
+    /// Ends this side's half of the stream behind what is queued; reading goes on.
+    pub fn shutdown_write(&mut self) {
+        match &mut self.state {
+            State::SynReceived(syn_received) if syn_received.closing == EarlyClose::No => {
+                syn_received.closing = EarlyClose::Write;
+            }
+            State::SynSent(_) => self.state = State::Closed,
+            State::Synchronized(synchronized) => synchronized.shutdown_write(),
+            _ => {}
+        }
+    }
+
+    /// Ends both halves: nobody will read or write here any more.
+    ///
+    /// What is queued for sending still leaves. If something was received and not read, the peer is told by a RST
+    /// that it was lost (RFC 9293 3.6.1, RFC 2525 2.17). The connection goes on by itself until it is CLOSED, or in
+    /// TIME-WAIT, where [`Connection::time_wait`] is all that needs to be kept.
+    pub fn close(&mut self) {
+        match &mut self.state {
+            State::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
+            State::SynSent(_) => self.state = State::Closed,
+            State::Synchronized(synchronized) => {
+                let lost = !self.queue.is_empty() || synchronized.receiver.out_of_order() > 0;
+                if lost {
+                    self.end(Next::Abort(None));
+                } else {
+                    synchronized.shutdown_write();
+                    synchronized.drop_reader(self.config.user_timeout);
+                }
+            }
+            State::Closed | State::TimeWait(_) => {}
+        }
+        self.queue.clear();
+    }
+
+    /// Drops the connection at once; the peer hears of it by a RST.
+    pub fn abort(&mut self) {
+        self.end(Next::Abort(Some(TcpError::Aborted)));
+        self.queue.clear();
+    }
+
+    /// Takes the news that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's MTU less IP and TCP
+    /// headers without options; `quoted` is the sequence number in the packet that the network quotes.
+    ///
+    /// Returns false for news about nothing that is on its way: forged, or late (RFC 5927 7).
+    pub fn on_mtu(&mut self, mss: u16, quoted: SeqNum, now: Instant) -> bool {
+        if !self.is_on_its_way(quoted) {
+            return false;
+        }
+        self.config.mss = self.config.mss.min(mss.max(crate::config::MIN_MSS));
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.on_mtu(mss, now);
+        }
+        true
+    }
+
+    /// Takes the news that the peer cannot be reached. It ends an attempt to connect; an open connection only
+    /// remembers it, because routes come back (RFC 1122 4.2.3.9, RFC 5461).
+    pub fn on_unreachable(&mut self, what: Unreachable, quoted: SeqNum) -> Disposition {
+        if !self.is_on_its_way(quoted) {
+            return Disposition::default();
+        }
+        let error = TcpError::from(what);
+        match self.state {
+            State::SynSent(_) | State::SynReceived(_) => {
+                self.end(Next::Closed(Some(error)));
+                Disposition {
+                    closed: true,
+                    ..Disposition::default()
+                }
+            }
+            _ => {
+                self.soft_error = Some(error);
+                Disposition::default()
+            }
+        }
+    }
+
+    /// Returns whether a segment of ours with this number may be between here and the peer.
+    fn is_on_its_way(&self, seq: SeqNum) -> bool {
+        match &self.state {
+            State::Closed | State::TimeWait(_) => false,
+            State::SynSent(syn_sent) => seq == syn_sent.iss(),
+            State::SynReceived(syn_received) => seq == syn_received.iss(),
+            State::Synchronized(synchronized) => {
+                let sender = &synchronized.sender;
+                seq.after_eq(sender.snd_una()) && seq.before(sender.snd_nxt())
+            }
+        }
+    }
+
+    /// Sends small segments at once, or gathers them (TCP_NODELAY).
+    pub fn set_nodelay(&mut self, nodelay: bool) {
+        self.config.nodelay = nodelay;
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.set_nodelay(nodelay);
+        }
+    }
+
+    /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three times).
+    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
+        self.config.keepalive = keepalive;
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.keepalive.configure(keepalive);
+        }
+    }
+
+    /// Bounds how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482).
+    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.config.user_timeout = timeout;
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.set_user_timeout(timeout);
+        }
+    }
+
+    /// Returns the name of the state.
+    #[must_use]
+    pub fn state(&self) -> StateKind {
+        match &self.state {
+            State::Closed => StateKind::Closed,
+            State::SynSent(_) => StateKind::SynSent,
+            State::SynReceived(_) => StateKind::SynReceived,
+            State::Synchronized(synchronized) => synchronized.kind(),
+            State::TimeWait(_) => StateKind::TimeWait,
+        }
+    }
+
+    /// Returns what is left of a connection in TIME-WAIT, for a caller that has no more use for the rest.
+    #[must_use]
+    pub fn time_wait(&self) -> Option<TimeWait> {
+        match &self.state {
+            State::TimeWait(time_wait) => Some(time_wait.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns why the connection ended; `None` while it lives, and after an orderly end.
+    #[must_use]
+    pub fn error(&self) -> Option<TcpError> {
+        self.error
+    }
+
+    /// Returns the facts of `TCP_INFO`.
+    #[must_use]
+    pub fn info(&self) -> Info {
+        let mut info = Info::default();
+        if let State::Synchronized(synchronized) = &self.state {
+            synchronized.info(&mut info);
+        }
+        info.state = self.state();
+        info.readable = self.queue.len();
+        info.segs_in = self.segs_in;
+        info.segs_out = self.segs_out;
+        info
+    }
+}
+
+fn handshake_timer(outcome: Result<(), TcpError>) -> (Disposition, Next) {
+    match outcome {
+        Ok(()) => (
+            Disposition {
+                reply: true,
+                ..Disposition::default()
+            },
+            Next::Stay,
+        ),
+        Err(error) => (
+            Disposition {
+                closed: true,
+                ..Disposition::default()
+            },
+            Next::Closed(Some(error)),
+        ),
+    }
+}

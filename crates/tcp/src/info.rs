@@ -1,0 +1,93 @@
+//! What a connection tells about itself: the facts of Linux's `TCP_INFO`.
+
+use core::time::Duration;
+
+use crate::state::StateKind;
+
+/// A snapshot of one connection (linux include/uapi/linux/tcp.h `struct tcp_info`; names without `tcpi_`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Info {
+    /// The state.
+    pub state: StateKind,
+    /// Both sides offered timestamps.
+    pub timestamps: bool,
+    /// Both sides offered SACK.
+    pub sack: bool,
+    /// Shift of the windows that the peer sends.
+    pub snd_wscale: u8,
+    /// Shift of the windows that we send.
+    pub rcv_wscale: u8,
+    /// Current retransmission timeout.
+    pub rto: Duration,
+    /// Payload bytes of a full outgoing packet.
+    pub snd_mss: u16,
+    /// Payload bytes of a full incoming packet, as far as seen.
+    pub rcv_mss: u16,
+    /// Packets sent and not acknowledged.
+    pub unacked: u32,
+    /// Packets the peer reported by SACK.
+    pub sacked: u32,
+    /// Packets believed lost.
+    pub lost: u32,
+    /// Packets sent again and not acknowledged.
+    pub retrans: u32,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Its mean deviation.
+    pub rttvar: Duration,
+    /// Smallest round-trip time seen.
+    pub min_rtt: Duration,
+    /// Slow start threshold in packets; `u32::MAX` before the first loss.
+    pub snd_ssthresh: u32,
+    /// Congestion window in packets.
+    pub snd_cwnd: u32,
+    /// Bytes the peer lets us have in flight.
+    pub snd_wnd: u32,
+    /// Bytes we let the peer have in flight.
+    pub rcv_wnd: u32,
+    /// Receive space granted from above.
+    pub rcv_space: u32,
+    /// Packets sent again over the connection's life.
+    pub total_retrans: u64,
+    /// Timeouts of the retransmission timer in a row, without an answer.
+    pub retransmits: u8,
+    /// Zero window or keepalive probes without an answer.
+    pub probes: u8,
+    /// Current sending rate limit in bytes per second; 0 without pacing.
+    pub pacing_rate: u64,
+    /// Bytes of payload acknowledged by the peer.
+    pub bytes_acked: u64,
+    /// Bytes of payload received in order.
+    pub bytes_received: u64,
+    /// Bytes of payload sent, repetitions included.
+    pub bytes_sent: u64,
+    /// Bytes of payload sent again.
+    pub bytes_retrans: u64,
+    /// Bytes queued and never sent.
+    pub notsent_bytes: u64,
+    /// Segments sent.
+    pub segs_out: u64,
+    /// Segments received.
+    pub segs_in: u64,
+    /// Segments with payload sent.
+    pub data_segs_out: u64,
+    /// Segments with payload received.
+    pub data_segs_in: u64,
+    /// Rounds of D-SACK received: what we sent twice in vain.
+    pub dsack_dups: u64,
+    /// D-SACKs sent: what the peer sent twice in vain.
+    pub dsacks_out: u64,
+    /// Times reordering was seen by the sender.
+    pub reord_seen: u64,
+    /// Out-of-order segments received.
+    pub rcv_ooopack: u64,
+    /// Challenge ACKs sent.
+    pub challenge_acks: u64,
+    /// Segments refused because of an old timestamp.
+    pub paws_rejected: u64,
+    /// Receive queue: bytes in order and unread.
+    pub readable: usize,
+    /// Bytes held out of order.
+    pub out_of_order: usize,
+}

@@ -1,0 +1,258 @@
+//! What the two SYNs agree on (RFC 7323, RFC 2018, RFC 9293 3.7.1), and the timestamps that follow from it.
+
+use wire::{Instant, TcpOptions, Timestamps};
+
+use crate::config::{
+    Config, DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
+};
+use crate::window::window_scale_for;
+
+/// The options that hold for the life of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Payload bytes that a packet to the peer may carry: the smaller of its MSS and ours, less the options that
+    /// every segment carries.
+    pub snd_mss: u16,
+    /// Both sides offered window scaling; without it both shifts are 0.
+    pub window_scaling: bool,
+    /// Shift of the windows that the peer sends.
+    pub snd_wscale: u8,
+    /// Shift of the windows that we send.
+    pub rcv_wscale: u8,
+    /// Both sides offered SACK.
+    pub sack: bool,
+    /// Both sides offered timestamps.
+    pub timestamps: bool,
+}
+
+impl Negotiated {
+    /// Returns what holds after a peer's SYN with options `theirs` met ours, sent under `config`.
+    ///
+    /// Window scaling, SACK and timestamps hold only if both SYNs carry them. An absurd MSS is lifted to
+    /// [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
+    #[must_use]
+    pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {
+        let timestamps = config.timestamps && theirs.timestamps.is_some();
+        let packet_mss = theirs
+            .mss
+            .unwrap_or(DEFAULT_MSS)
+            .min(config.mss)
+            .max(MIN_MSS);
+        let snd_wscale = theirs.window_scale.filter(|_| config.window_scaling);
+        Negotiated {
+            snd_mss: if timestamps {
+                packet_mss - TIMESTAMPS_LEN
+            } else {
+                packet_mss
+            },
+            window_scaling: snd_wscale.is_some(),
+            snd_wscale: snd_wscale.map_or(0, |shift| shift.min(MAX_WINDOW_SCALE)),
+            rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.rcv_buf_max)),
+            sack: config.sack && theirs.sack_permitted,
+            timestamps,
+        }
+    }
+}
+
+/// Returns the options of a SYN that opens a connection: all that `config` allows.
+pub(crate) fn syn_options(config: &Config, ts_value: u32) -> TcpOptions {
+    TcpOptions {
+        mss: Some(config.mss),
+        window_scale: config
+            .window_scaling
+            .then(|| window_scale_for(config.rcv_buf_max)),
+        sack_permitted: config.sack,
+        timestamps: config.timestamps.then_some(Timestamps {
+            value: ts_value,
+            echo: 0,
+        }),
+        ..TcpOptions::default()
+    }
+}
+
+/// Returns the options of a SYN-ACK: what its SYN offered too, and no more.
+pub(crate) fn syn_ack_options(
+    config: &Config,
+    negotiated: &Negotiated,
+    ts_recent: Option<TsRecent>,
+    ts_value: u32,
+) -> TcpOptions {
+    TcpOptions {
+        mss: Some(config.mss),
+        window_scale: negotiated.window_scaling.then_some(negotiated.rcv_wscale),
+        sack_permitted: negotiated.sack,
+        timestamps: ts_recent.map(|recent| Timestamps {
+            value: ts_value,
+            echo: recent.value(),
+        }),
+        ..TcpOptions::default()
+    }
+}
+
+/// The clock of outgoing timestamps: milliseconds (RFC 7323 5.4 allows 1 ms to 1 s), from an offset of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimestampClock {
+    offset: u32,
+}
+
+impl TimestampClock {
+    /// Returns the clock that shows `offset` at [`Instant::ZERO`].
+    #[must_use]
+    pub const fn new(offset: u32) -> TimestampClock {
+        TimestampClock { offset }
+    }
+
+    /// Returns the TSval for `now`.
+    #[must_use]
+    pub const fn value(self, now: Instant) -> u32 {
+        ((now.as_nanos() / 1_000_000) as u32).wrapping_add(self.offset)
+    }
+}
+
+/// TS.Recent: the peer's timestamp that we echo, and that protects against wrapped sequence numbers (PAWS).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TsRecent {
+    value: u32,
+    at: Instant,
+}
+
+impl TsRecent {
+    pub(crate) const fn new(value: u32, now: Instant) -> TsRecent {
+        TsRecent { value, at: now }
+    }
+
+    /// Returns what the timestamps option echoes.
+    pub(crate) const fn value(self) -> u32 {
+        self.value
+    }
+
+    /// Returns whether a segment with `tsval` is older than what we have seen (RFC 7323 5.3 R1).
+    ///
+    /// A TS.Recent of more than 24 days condemns nobody: the peer's clock may have wrapped meanwhile (5.5).
+    pub(crate) fn rejects(self, tsval: u32, now: Instant) -> bool {
+        is_older(tsval, self.value) && now.saturating_since(self.at) <= TS_RECENT_MAX_AGE
+    }
+
+    /// Takes over the timestamp of a segment that holds Last.ACK.sent (RFC 7323 4.3 (2) and 5.3 R3); the caller
+    /// has checked the sequence number and [`TsRecent::rejects`].
+    pub(crate) fn update(&mut self, tsval: u32, now: Instant) {
+        *self = TsRecent {
+            value: tsval,
+            at: now,
+        };
+    }
+
+    /// Returns whether `tsval` is younger than everything seen: how a SYN may follow a connection in TIME-WAIT
+    /// (RFC 6191).
+    pub(crate) const fn is_newer(self, tsval: u32) -> bool {
+        is_older(self.value, tsval)
+    }
+}
+
+/// Compares timestamps on their circle (RFC 7323 5.2).
+const fn is_older(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    fn offer() -> TcpOptions {
+        TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some(Timestamps { value: 9, echo: 0 }),
+            ..TcpOptions::default()
+        }
+    }
+
+    #[test]
+    fn what_both_offer_holds() {
+        let config = Config {
+            rcv_buf_max: 6 << 20,
+            ..Config::default()
+        };
+        let expected = Negotiated {
+            snd_mss: 1448,
+            window_scaling: true,
+            snd_wscale: 7,
+            rcv_wscale: 7,
+            sack: true,
+            timestamps: true,
+        };
+        assert_eq!(Negotiated::new(&config, &offer()), expected);
+    }
+
+    #[test]
+    fn a_bare_syn_gets_nothing_but_the_default_mss() {
+        let expected = Negotiated {
+            snd_mss: 536,
+            window_scaling: false,
+            snd_wscale: 0,
+            rcv_wscale: 0,
+            sack: false,
+            timestamps: false,
+        };
+        assert_eq!(
+            Negotiated::new(&Config::default(), &TcpOptions::default()),
+            expected
+        );
+        let reply = syn_ack_options(&Config::default(), &expected, None, 5);
+        assert_eq!(
+            reply,
+            TcpOptions {
+                mss: Some(1460),
+                ..TcpOptions::default()
+            }
+        );
+    }
+
+    #[test]
+    fn what_we_do_not_offer_does_not_hold() {
+        let config = Config {
+            window_scaling: false,
+            timestamps: false,
+            sack: false,
+            ..Config::default()
+        };
+        let negotiated = Negotiated::new(&config, &offer());
+        assert_eq!((negotiated.snd_wscale, negotiated.rcv_wscale), (0, 0));
+        assert!(!negotiated.sack && !negotiated.timestamps);
+        assert_eq!(negotiated.snd_mss, 1460);
+    }
+
+    #[test]
+    fn absurd_offers_are_mended() {
+        let theirs = TcpOptions {
+            mss: Some(0),
+            window_scale: Some(200),
+            ..offer()
+        };
+        let negotiated = Negotiated::new(&Config::default(), &theirs);
+        assert_eq!(negotiated.snd_mss, MIN_MSS - TIMESTAMPS_LEN);
+        assert_eq!(negotiated.snd_wscale, 14);
+    }
+
+    #[test]
+    fn paws_compares_on_the_circle_and_forgets_after_24_days() {
+        let day = Duration::from_secs(24 * 60 * 60);
+        let recent = TsRecent::new(5, Instant::ZERO);
+        assert!(recent.rejects(u32::MAX, Instant::ZERO));
+        assert!(!recent.rejects(5, Instant::ZERO) && !recent.rejects(6, Instant::ZERO));
+        assert!(recent.rejects(4, Instant::ZERO + 24 * day));
+        assert!(!recent.rejects(4, Instant::ZERO + 25 * day));
+        assert!(recent.is_newer(6) && !recent.is_newer(5) && !recent.is_newer(4));
+    }
+
+    #[test]
+    fn the_clock_ticks_in_milliseconds_from_its_offset() {
+        let clock = TimestampClock::new(u32::MAX);
+        assert_eq!(clock.value(Instant::ZERO), u32::MAX);
+        assert_eq!(clock.value(Instant::from_nanos(1_999_999)), 0);
+        assert_eq!(clock.value(Instant::from_millis(10)), 9);
+    }
+}

@@ -1,0 +1,132 @@
+//! Spacing segments over the round trip (linux `tcp_update_pacing_rate`, `net/sched/sch_fq.c`).
+
+use core::time::Duration;
+
+use wire::Instant;
+
+/// Data released at once: a millisecond's worth, so that no timer finer than that is needed
+/// (linux `sk_pacing_shift` 10).
+const QUANTUM: Duration = Duration::from_millis(1);
+
+/// Segments that may always leave together (linux `sysctl_tcp_min_tso_segs`).
+const QUANTUM_SEGMENTS: u64 = 2;
+
+/// When the next segment may leave; costs a pointer where it is off.
+#[derive(Debug, Clone)]
+pub(crate) struct Pacer(Option<Box<Pace>>);
+
+#[derive(Debug, Clone, Default)]
+struct Pace {
+    /// Bytes per second; 0 before the first round-trip sample, when nothing is held back.
+    rate: u64,
+    release: Instant,
+}
+
+impl Pacer {
+    /// Returns a pacer; without `enabled` it holds nothing back.
+    pub(crate) fn new(enabled: bool) -> Pacer {
+        Pacer(enabled.then(Box::default))
+    }
+
+    /// Follows the window: twice cwnd per round trip in slow start, 1.2 times after it
+    /// (linux `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
+    pub(crate) fn on_window(&mut self, cwnd: u64, srtt: Option<Duration>, slow_start: bool) {
+        let (Some(pace), Some(srtt)) = (&mut self.0, srtt) else {
+            return;
+        };
+        let percent = if slow_start { 200 } else { 120 };
+        let per_second = u128::from(cwnd) * percent * 1_000_000_000 / 100 / srtt.as_nanos().max(1);
+        pace.rate = u64::try_from(per_second).unwrap_or(u64::MAX).max(1);
+    }
+
+    /// Returns how many bytes may leave now: none before the release time.
+    pub(crate) fn allowance(&self, mss: u16, now: Instant) -> u64 {
+        let Some(pace) = self.0.as_ref().filter(|pace| pace.rate != 0) else {
+            return u64::MAX;
+        };
+        if now < pace.release {
+            return 0;
+        }
+        let quantum = u128::from(pace.rate) * QUANTUM.as_nanos() / 1_000_000_000;
+        u64::try_from(quantum)
+            .unwrap_or(u64::MAX)
+            .max(QUANTUM_SEGMENTS * u64::from(mss))
+    }
+
+    /// Charges what left.
+    pub(crate) fn on_sent(&mut self, bytes: u64, now: Instant) {
+        if let Some(pace) = self.0.as_mut().filter(|pace| pace.rate != 0) {
+            let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(pace.rate);
+            let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+            pace.release = pace.release.max(now) + time;
+        }
+    }
+
+    /// Returns when the next bytes may leave, if that is not now.
+    pub(crate) fn release(&self, now: Instant) -> Option<Instant> {
+        self.0
+            .as_ref()
+            .map(|pace| pace.release)
+            .filter(|&release| release > now)
+    }
+
+    /// Returns the rate in bytes per second; 0 without pacing.
+    pub(crate) fn rate(&self) -> u64 {
+        self.0.as_ref().map_or(0, |pace| pace.rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u16 = 1000;
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn pacer(slow_start: bool) -> Pacer {
+        let mut pacer = Pacer::new(true);
+        pacer.on_window(1_000_000, Some(Duration::from_millis(100)), slow_start);
+        pacer
+    }
+
+    #[test]
+    fn the_rate_is_twice_the_window_in_slow_start_and_a_fifth_more_after_it() {
+        assert_eq!(pacer(true).rate(), 20_000_000);
+        assert_eq!(pacer(false).rate(), 12_000_000);
+    }
+
+    #[test]
+    fn a_millisecond_of_data_leaves_at_once_and_the_next_waits_for_it() {
+        let mut pacer = pacer(true);
+        assert_eq!(pacer.allowance(MSS, ms(5)), 20_000);
+        pacer.on_sent(20_000, ms(5));
+        assert_eq!(pacer.allowance(MSS, ms(5)), 0);
+        assert_eq!(pacer.release(ms(5)), Some(ms(6)));
+        assert_eq!(pacer.allowance(MSS, ms(6)), 20_000);
+        assert_eq!(pacer.release(ms(6)), None);
+    }
+
+    #[test]
+    fn two_segments_may_always_leave_together() {
+        let mut pacer = Pacer::new(true);
+        pacer.on_window(2000, Some(Duration::from_secs(1)), false);
+        assert_eq!(pacer.allowance(MSS, ms(0)), 2000);
+    }
+
+    #[test]
+    fn nothing_is_held_back_without_pacing_or_without_a_sample() {
+        let mut off = Pacer::new(false);
+        off.on_window(1000, Some(Duration::from_secs(1)), true);
+        off.on_sent(1_000_000, ms(1));
+        assert_eq!(
+            (off.allowance(MSS, ms(1)), off.release(ms(1)), off.rate()),
+            (u64::MAX, None, 0)
+        );
+        let mut unknown = Pacer::new(true);
+        unknown.on_sent(1_000_000, ms(1));
+        assert_eq!(unknown.allowance(MSS, ms(1)), u64::MAX);
+    }
+}

@@ -1,0 +1,180 @@
+//! RACK-TLP (RFC 8985): losses by time instead of by counting duplicates, and a probe for a lost tail.
+
+use core::time::Duration;
+
+use wire::Instant;
+
+use crate::rtt::RttEstimator;
+use crate::scoreboard::Delivered;
+
+/// Packets reported by SACK after which a hole counts as a loss at once (RFC 8985 6.2 step 4, RFC 6675 DupThresh).
+pub(crate) const DUP_THRESHOLD: u32 = 3;
+
+/// Recoveries after which a widened reordering window shrinks back (RFC 8985 6.2 step 4).
+const WINDOW_PERSISTS: u8 = 16;
+
+/// Added to the probe timeout so that timer and scheduler noise on a path of microseconds does not look like a
+/// loss (linux `TCP_TIMEOUT_MIN_US`).
+const PROBE_MARGIN: Duration = Duration::from_millis(2);
+
+/// Probe timeout before the first round-trip sample (RFC 8985 7.2).
+const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
+
+/// One sending of a range: RFC 8985's (xmit_ts, end_seq), which orders all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Sending {
+    pub(crate) sent_at: Instant,
+    pub(crate) end: u64,
+}
+
+impl Sending {
+    /// Returns whether this one left after `other` (RFC 8985 6.2 RACK_sent_after).
+    pub(crate) fn is_after(self, other: Sending) -> bool {
+        (self.sent_at, self.end) > (other.sent_at, other.end)
+    }
+}
+
+/// The most recently sent packet that arrived, and how long to wait for those sent before it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rack {
+    /// RACK.xmit_ts and RACK.end_seq; the end is 0 before anything was delivered.
+    latest: Sending,
+    /// When [`Rack::latest`] arrived, or rather its ACK.
+    delivered_at: Instant,
+    /// RACK.dsack_round: D-SACKs until this offset is acknowledged belong to one round trip.
+    dsack_round: u64,
+    /// How far the window is widened beyond min_rtt / 4: RACK.reo_wnd_mult - 1.
+    widened: u8,
+    /// RACK.reo_wnd_persist.
+    persists: u8,
+    reordering_seen: bool,
+}
+
+impl Rack {
+    /// Takes in what an ACK delivered (RFC 8985 6.2 steps 2 and 3).
+    ///
+    /// `ambiguous` tells of a send time whether the ACK was for an earlier sending of the same bytes.
+    pub(crate) fn on_delivered(
+        &mut self,
+        delivered: &Delivered,
+        ambiguous: impl Fn(Instant) -> bool,
+        now: Instant,
+    ) {
+        let retransmission = delivered
+            .latest_retransmission
+            .filter(|sending| !ambiguous(sending.sent_at));
+        for sending in [delivered.latest_original, retransmission]
+            .into_iter()
+            .flatten()
+        {
+            if sending.is_after(self.latest) {
+                self.latest = sending;
+                self.delivered_at = now;
+            }
+        }
+        self.reordering_seen |= delivered.reordered;
+    }
+
+    /// Widens the reordering window, once per round trip: a retransmission was in vain (RFC 8985 6.2 step 4).
+    pub(crate) fn on_dsack(&mut self, snd_una: u64, snd_nxt: u64) {
+        if snd_una < self.dsack_round {
+            return;
+        }
+        self.dsack_round = snd_nxt;
+        self.widened = self.widened.saturating_add(1);
+        self.persists = WINDOW_PERSISTS;
+    }
+
+    /// Notes that everything sent again in a recovery had arrived, only late.
+    ///
+    /// That is reordering, although RFC 8985 6.2 step 3 does not see it: it looks at packets sent once, and these
+    /// were sent again before they came. Without this, a path that delays a packet by more than three others would
+    /// be thought to be in order for ever.
+    pub(crate) fn on_needless_recovery(&mut self) {
+        self.reordering_seen = true;
+    }
+
+    /// Counts a recovery against the widened window.
+    pub(crate) fn on_recovery_end(&mut self) {
+        self.persists = self.persists.saturating_sub(1);
+        if self.persists == 0 {
+            self.widened = 0;
+        }
+    }
+
+    /// Returns how long a packet may come after one sent later (RFC 8985 6.2 step 4).
+    ///
+    /// `impatient`: in recovery already, or [`DUP_THRESHOLD`] packets were reported.
+    pub(crate) fn reordering_window(&self, rtt: &RttEstimator, impatient: bool) -> Duration {
+        if impatient && !self.reordering_seen {
+            return Duration::ZERO;
+        }
+        let quarter = rtt.min_rtt().unwrap_or_default() / 4;
+        let window = quarter.saturating_mul(u32::from(self.widened) + 1);
+        window.min(rtt.srtt().unwrap_or_default())
+    }
+
+    /// Returns the packet against which others are judged.
+    pub(crate) fn latest(&self) -> Option<Sending> {
+        (self.latest.end > 0).then_some(self.latest)
+    }
+
+    /// Returns RACK.rtt, the round-trip time of [`Rack::latest`].
+    pub(crate) fn rtt(&self) -> Duration {
+        self.delivered_at.saturating_since(self.latest.sent_at)
+    }
+
+    /// Returns whether this path was ever seen to reorder.
+    pub(crate) fn reordering_seen(&self) -> bool {
+        self.reordering_seen
+    }
+}
+
+/// A tail loss probe that is not accounted for yet (RFC 8985 7.4).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TailProbe {
+    /// TLP.end_seq: SND.NXT behind the probe.
+    pub(crate) end: u64,
+    /// The probe repeated the last packet, as there was nothing new to send.
+    pub(crate) retransmission: bool,
+}
+
+/// What an ACK says about a tail loss probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProbeVerdict {
+    /// Nothing yet.
+    Open,
+    /// Nothing was lost.
+    Needless,
+    /// The probe filled a hole that nobody knew of: a loss, to be answered as one.
+    RepairedLoss,
+}
+
+impl TailProbe {
+    /// Judges the probe by an acknowledgement of everything below `ack` (RFC 8985 7.4.2).
+    ///
+    /// `dsack`: the ACK carries a D-SACK; `duplicate`: it brings neither data, nor news, nor SACK blocks.
+    pub(crate) fn judge(self, ack: u64, dsack: bool, duplicate: bool) -> ProbeVerdict {
+        if ack < self.end {
+            ProbeVerdict::Open
+        } else if !self.retransmission || dsack {
+            ProbeVerdict::Needless
+        } else if ack > self.end {
+            ProbeVerdict::RepairedLoss
+        } else if duplicate {
+            ProbeVerdict::Needless
+        } else {
+            ProbeVerdict::Open
+        }
+    }
+}
+
+/// Returns how long to wait for an ACK before a tail loss probe (RFC 8985 7.2).
+///
+/// `single`: one packet is in flight, whose ACK the peer may hold back for `ack_delay`.
+pub(crate) fn probe_timeout(rtt: &RttEstimator, single: Option<Duration>) -> Duration {
+    match rtt.srtt() {
+        Some(srtt) => srtt.saturating_mul(2) + single.unwrap_or(PROBE_MARGIN),
+        None => PROBE_TIMEOUT_INITIAL,
+    }
+}

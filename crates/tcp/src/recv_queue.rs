@@ -1,0 +1,160 @@
+//! Payload in order, waiting for its reader.
+
+use std::collections::VecDeque;
+
+use netmem::Payload;
+
+/// Entries for which an empty queue keeps room: enough that a reader who keeps up costs no
+/// allocation, little enough for many idle connections.
+const KEPT_CAPACITY: usize = 8;
+
+/// The receive queue of a connection: one payload per segment that arrived, so that a reader can
+/// tell where readable and unreadable packets meet. A new one owns no memory.
+#[derive(Debug)]
+pub struct RecvQueue<P> {
+    payloads: VecDeque<P>,
+    bytes: usize,
+    eof: bool,
+}
+
+impl<P> Default for RecvQueue<P> {
+    fn default() -> Self {
+        RecvQueue {
+            payloads: VecDeque::new(),
+            bytes: 0,
+            eof: false,
+        }
+    }
+}
+
+impl<P: Payload> RecvQueue<P> {
+    /// Returns the number of bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns whether there are no bytes; at the end of the stream there are none either, see
+    /// [`RecvQueue::is_eof`].
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.payloads.is_empty()
+    }
+
+    /// Returns whether the peer's FIN stands behind the last byte queued.
+    #[must_use]
+    pub fn has_fin(&self) -> bool {
+        self.eof
+    }
+
+    /// Returns whether everything was read and the peer sends no more.
+    #[must_use]
+    pub fn is_eof(&self) -> bool {
+        self.eof && self.payloads.is_empty()
+    }
+
+    /// Returns the number of payloads: what the queue costs in host memory, however few bytes they hold.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.payloads.len()
+    }
+
+    /// Returns the payload that is read next.
+    #[must_use]
+    pub fn front(&self) -> Option<&P> {
+        self.payloads.front()
+    }
+
+    /// Returns the payloads in order, for a reader that only looks.
+    pub fn iter(&self) -> impl Iterator<Item = &P> + '_ {
+        self.payloads.iter()
+    }
+
+    /// Takes the first payload, or the first `max` bytes of it if it is longer.
+    pub fn pop(&mut self, max: usize) -> Option<P> {
+        if max == 0 {
+            return None;
+        }
+        let front = self.payloads.front_mut()?;
+        let payload = if front.len() > max {
+            front.split_off_front(max)
+        } else {
+            self.payloads.pop_front()?
+        };
+        self.bytes -= payload.len();
+        if self.payloads.is_empty() {
+            // What a burst needed, an idle connection gives back.
+            self.payloads.shrink_to(KEPT_CAPACITY);
+        }
+        Some(payload)
+    }
+
+    /// Puts a payload that was popped back in front.
+    pub fn unpop(&mut self, payload: P) {
+        if !payload.is_empty() {
+            self.bytes += payload.len();
+            self.payloads.push_front(payload);
+        }
+    }
+
+    /// Drops everything that waits; the end of the stream stays.
+    pub fn clear(&mut self) {
+        self.payloads = VecDeque::new();
+        self.bytes = 0;
+    }
+
+    pub(crate) fn push(&mut self, payload: P) {
+        debug_assert!(!self.eof, "no byte follows a FIN");
+        if !payload.is_empty() {
+            self.bytes += payload.len();
+            self.payloads.push_back(payload);
+        }
+    }
+
+    pub(crate) fn set_eof(&mut self) {
+        self.eof = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seqnum::SeqNum;
+    use crate::test_payload::Bytes;
+
+    #[test]
+    fn pop_cuts_a_payload_and_keeps_the_count() {
+        let mut queue = RecvQueue::default();
+        queue.push(Bytes::pattern(SeqNum(0), 10));
+        queue.push(Bytes::pattern(SeqNum(10), 5));
+        assert_eq!((queue.len(), queue.segments()), (15, 2));
+        let part = queue.pop(4).unwrap();
+        assert!(part.is_pattern(SeqNum(0)) && part.len() == 4);
+        assert_eq!(queue.pop(0), None);
+        assert_eq!(queue.pop(100).unwrap().len(), 6);
+        assert_eq!((queue.len(), queue.segments()), (5, 1));
+        queue.unpop(part);
+        assert_eq!((queue.len(), queue.front().unwrap().len()), (9, 4));
+    }
+
+    #[test]
+    fn what_a_burst_needed_is_given_back_when_it_is_read() {
+        let mut queue = RecvQueue::default();
+        assert_eq!(queue.payloads.capacity(), 0);
+        for i in 0..100 {
+            queue.push(Bytes::pattern(SeqNum(i), 1));
+        }
+        while queue.pop(1).is_some() {}
+        assert!((1..=KEPT_CAPACITY).contains(&queue.payloads.capacity()));
+    }
+
+    #[test]
+    fn eof_shows_behind_the_last_byte() {
+        let mut queue = RecvQueue::default();
+        queue.push(Bytes::pattern(SeqNum(0), 1));
+        queue.set_eof();
+        assert!(queue.has_fin() && !queue.is_eof());
+        let _ = queue.pop(1);
+        assert!(queue.is_eof() && queue.is_empty());
+    }
+}

@@ -1,0 +1,512 @@
+//! What is in flight, as ranges of the stream that share one fate (RFC 6675 with the send times of RFC 8985).
+//!
+//! A record is a range sent at one time in packets of one size; it is cut when the peer reports a part of it and
+//! joined again with neighbours once both are reported. A super-segment of 64 KiB is one record, and so is a whole
+//! burst of them.
+//!
+//! Losses are found in order of sending, without looking at every record for every ACK (linux keeps
+//! `tsorted_sent_queue` for this). First transmissions are in order of sending when they are in order of sequence,
+//! so a cursor over the records does for them; retransmissions have a queue of their own.
+
+mod delivered;
+mod record;
+mod retransmissions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use core::time::Duration;
+
+use wire::Instant;
+
+use crate::rack::Sending;
+pub(crate) use delivered::Delivered;
+use record::{Marks, TxRecord};
+use retransmissions::{Retransmission, Retransmissions};
+
+/// Records beyond which a SACK that would cut one more is ignored until the cumulative ACK gets there: bounds the
+/// memory that a peer can make us spend (CVE-2019-11478 was about its absence).
+const MAX_RECORDS: usize = 16 * 1024;
+
+/// Records for which an empty scoreboard keeps its room; more is given back.
+const KEPT_RECORDS: usize = 16;
+
+/// What is held against a sending: something that left later has arrived, and enough time has passed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Judge {
+    /// The latest sending that arrived.
+    pub(crate) latest: Sending,
+    /// How long any sending may take.
+    pub(crate) window: Duration,
+    pub(crate) now: Instant,
+}
+
+/// What [`Judge`] says of one sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It left after everything that arrived.
+    Unknown,
+    /// It may still be on its way.
+    Undecided,
+    Lost,
+}
+
+impl Judge {
+    fn verdict(&self, sending: Sending) -> Verdict {
+        if !self.latest.is_after(sending) {
+            Verdict::Unknown
+        } else if sending.sent_at + self.window > self.now {
+            Verdict::Undecided
+        } else {
+            Verdict::Lost
+        }
+    }
+}
+
+/// What [`Scoreboard::detect_lost`] found.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Losses {
+    /// Bytes newly believed lost.
+    pub(crate) bytes: u64,
+    /// A retransmission is among them.
+    pub(crate) retransmission: bool,
+    /// Something that left before the latest arrival is not old enough to be judged: look again later.
+    pub(crate) undecided: bool,
+}
+
+impl Losses {
+    /// Notes a verdict; returns whether the sendings behind it may be lost too.
+    fn goes_on(&mut self, verdict: Verdict) -> bool {
+        self.undecided |= verdict == Verdict::Undecided;
+        verdict == Verdict::Lost
+    }
+}
+
+/// All records between SND.UNA and SND.NXT, and their sums.
+#[derive(Debug, Default)]
+pub(crate) struct Scoreboard {
+    records: VecDeque<TxRecord>,
+    /// In order of sending; only there once something was lost.
+    retransmissions: Option<Box<Retransmissions>>,
+    /// First transmissions below this offset need no judgement any more.
+    next_original: u64,
+    /// No record below this offset awaits retransmission.
+    next_lost: u64,
+    /// End of the highest range that the peer reported (RFC 8985 RACK.fack).
+    highest_sacked: u64,
+    /// Sums of bytes; a window is at most 2^30.
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
+    /// Packets reported by SACK since nothing was; stands in for RFC 6675's count of duplicates.
+    sacked_packets: u32,
+}
+
+impl Scoreboard {
+    /// Returns the account of a new ACK.
+    pub(crate) fn begin_ack(&self) -> Delivered {
+        Delivered {
+            highest_before: self.highest_sacked,
+            ..Delivered::default()
+        }
+    }
+
+    /// Returns the bytes between SND.UNA and SND.NXT.
+    pub(crate) fn outstanding(&self) -> u64 {
+        match (self.records.front(), self.records.back()) {
+            (Some(front), Some(back)) => back.end() - front.start,
+            _ => 0,
+        }
+    }
+
+    /// Returns the bytes believed to be in the network (RFC 6675 pipe, linux `tcp_packets_in_flight`).
+    pub(crate) fn pipe(&self) -> u64 {
+        (self.outstanding() + u64::from(self.retrans))
+            .saturating_sub(u64::from(self.sacked) + u64::from(self.lost))
+    }
+
+    /// Returns the bytes reported by SACK and not yet acknowledged.
+    pub(crate) fn sacked(&self) -> u64 {
+        self.sacked.into()
+    }
+
+    /// Returns the bytes believed lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.into()
+    }
+
+    /// Returns the bytes sent again whose fate is open.
+    pub(crate) fn retrans(&self) -> u64 {
+        self.retrans.into()
+    }
+
+    /// Returns about how many packets were reported by SACK.
+    pub(crate) fn sacked_packets(&self) -> u32 {
+        self.sacked_packets
+    }
+
+    /// Returns when the oldest unacknowledged range was sent last.
+    pub(crate) fn head_sent_at(&self) -> Option<Instant> {
+        self.records.front().map(|record| record.sent_at)
+    }
+
+    /// Notes `len` new bytes at `start`, behind all others.
+    pub(crate) fn on_sent(&mut self, start: u64, len: u32, mss: u16, now: Instant) {
+        let record = TxRecord {
+            start,
+            sent_at: now,
+            len,
+            mss: mss.max(1),
+            marks: Marks::NONE,
+        };
+        match self.records.back_mut() {
+            Some(last) if last.joins(&record) => last.len += len,
+            _ => self.records.push_back(record),
+        }
+    }
+
+    /// Forgets everything below `una`, the cumulative acknowledgement.
+    pub(crate) fn ack_to(&mut self, una: u64, delivered: &mut Delivered) {
+        while let Some(front) = self.records.front_mut() {
+            if front.start >= una {
+                break;
+            }
+            let mut acked = *front;
+            if front.end() > una {
+                acked.len = (una - front.start) as u32;
+                front.start = una;
+                front.len -= acked.len;
+            } else {
+                self.records.pop_front();
+            }
+            self.uncount(&acked);
+            if !acked.sacked() {
+                delivered.note_acked(&acked);
+            }
+        }
+        if self.sacked == 0 {
+            self.sacked_packets = 0;
+        }
+        if let Some(queue) = &mut self.retransmissions {
+            queue.release(una);
+        }
+        if self.records.is_empty() {
+            self.on_empty();
+        }
+    }
+
+    /// Marks `[start, end)` as arrived out of order.
+    pub(crate) fn sack(&mut self, start: u64, end: u64, delivered: &mut Delivered) {
+        let mut index = self.index_at(start);
+        while let Some(&record) = self.records.get(index) {
+            if record.start >= end {
+                break;
+            }
+            let (from, to) = record.whole_packets(start, end);
+            if record.sacked() || from >= to || !self.may_cut(&record, from, to) {
+                index += 1;
+                continue;
+            }
+            index = self.isolate(index, from, to);
+            self.sack_record(index, delivered);
+            index = self.join_around(index) + 1;
+        }
+    }
+
+    fn sack_record(&mut self, index: usize, delivered: &mut Delivered) {
+        let record = self.records[index];
+        self.uncount(&record);
+        delivered.note_sacked(&record);
+        self.sacked += record.len;
+        let packets = record.len.div_ceil(u32::from(record.mss));
+        self.sacked_packets = self.sacked_packets.saturating_add(packets);
+        self.highest_sacked = self.highest_sacked.max(record.end());
+        let marks = &mut self.records[index].marks;
+        marks.clear(Marks::LOST);
+        marks.clear(Marks::RETRANS);
+        marks.set(Marks::SACKED);
+    }
+
+    /// Marks what `judge` condemns as lost (RFC 8985 6.2 step 5).
+    pub(crate) fn detect_lost(&mut self, judge: Judge) -> Losses {
+        let mut losses = Losses::default();
+        self.detect_lost_originals(judge, &mut losses);
+        self.detect_lost_retransmissions(judge, &mut losses);
+        losses
+    }
+
+    fn detect_lost_originals(&mut self, judge: Judge, losses: &mut Losses) {
+        let mut index = self.index_at(self.next_original);
+        while let Some(&record) = self.records.get(index) {
+            let settled = record.sacked() || record.marks.has(Marks::LOST);
+            if record.original() && !settled {
+                if !losses.goes_on(judge.verdict(record.sending())) {
+                    break;
+                }
+                losses.bytes += u64::from(record.len);
+                self.mark_lost(index);
+            }
+            index += 1;
+        }
+        self.next_original = self.start_of(index);
+    }
+
+    fn detect_lost_retransmissions(&mut self, judge: Judge, losses: &mut Losses) {
+        let Some(mut queue) = self.retransmissions.take() else {
+            return;
+        };
+        while let Some(sent) = queue.oldest() {
+            if !losses.goes_on(judge.verdict(sent.sending())) {
+                break;
+            }
+            queue.pop();
+            let mut index = self.index_at(sent.start);
+            while let Some(&record) = self
+                .records
+                .get(index)
+                .filter(|record| record.start < sent.end())
+            {
+                // A record sent again since then waits for its later entry.
+                if record.marks.has(Marks::RETRANS) && record.sent_at == sent.sent_at {
+                    losses.bytes += u64::from(record.len);
+                    losses.retransmission = true;
+                    self.mark_lost(index);
+                }
+                index += 1;
+            }
+        }
+        self.retransmissions = Some(queue);
+    }
+
+    /// Marks every range that the peer has not reported and that `is_lost` names (send time, packet size).
+    pub(crate) fn mark_lost_where(&mut self, is_lost: impl Fn(Instant, u32) -> bool) {
+        for index in 0..self.records.len() {
+            let record = self.records[index];
+            let packet = record.len.min(u32::from(record.mss));
+            if !record.sacked() && is_lost(record.sent_at, packet) {
+                self.mark_lost(index);
+            }
+        }
+    }
+
+    /// Marks the first unacknowledged packet as lost; returns false if it was already, or if there is none.
+    pub(crate) fn mark_head_lost(&mut self) -> bool {
+        let Some(&head) = self.records.front() else {
+            return false;
+        };
+        if head.sacked() || head.marks.has(Marks::LOST) {
+            return false;
+        }
+        let packet = u64::from(head.len.min(u32::from(head.mss)));
+        let index = self.isolate(0, head.start, head.start + packet);
+        self.mark_lost(index);
+        true
+    }
+
+    /// Marks the first unacknowledged packet as lost, even if its retransmission left just now.
+    pub(crate) fn mark_head_timed_out(&mut self) {
+        if !self.mark_head_lost() && self.records.front().is_some_and(|head| !head.sacked()) {
+            self.mark_lost(0);
+        }
+    }
+
+    /// Returns the lowest range that is lost and not sent again, at most `max` bytes of it.
+    pub(crate) fn next_lost(&mut self, max: u32) -> Option<(u64, u32)> {
+        let mut index = self.index_at(self.next_lost);
+        while self
+            .records
+            .get(index)
+            .is_some_and(|record| !record.awaits_retransmission())
+        {
+            index += 1;
+        }
+        self.next_lost = self.start_of(index);
+        let first = *self.records.get(index)?;
+        let mut end = first.end();
+        for record in self.records.range(index + 1..) {
+            if !record.awaits_retransmission() || end - first.start >= u64::from(max) {
+                break;
+            }
+            end = record.end();
+        }
+        Some((first.start, (end - first.start).min(u64::from(max)) as u32))
+    }
+
+    /// Returns the last packet: where it starts, and its length with the FIN, which lies at `fin` if it was sent.
+    pub(crate) fn last_packet(&self, fin: Option<u64>) -> Option<(u64, u32)> {
+        let (front, back) = (self.records.front()?, self.records.back()?);
+        let end = back.end();
+        let data_end = fin.map_or(end, |fin| fin.min(end));
+        if data_end <= front.start {
+            return Some((front.start, (end - front.start) as u32));
+        }
+        let record = self.records.get(self.index_at(data_end - 1))?;
+        let packet = (data_end - 1 - record.start) % u64::from(record.mss) + 1;
+        let start = data_end - packet;
+        Some((start, (end - start) as u32))
+    }
+
+    /// Notes that `[start, start + len)` was sent again in packets of `mss`.
+    pub(crate) fn on_retransmitted(&mut self, start: u64, len: u32, mss: u16, now: Instant) {
+        let end = start + u64::from(len);
+        let mut index = self.index_at(start);
+        while let Some(&record) = self.records.get(index).filter(|record| record.start < end) {
+            index = self.isolate(index, start.max(record.start), end.min(record.end()));
+            let record = &mut self.records[index];
+            if !record.sacked() {
+                if !record.marks.has(Marks::RETRANS) {
+                    self.retrans += record.len;
+                }
+                record.marks.set(Marks::RETRANS);
+                record.marks.set(Marks::EVER_RETRANS);
+                record.sent_at = now;
+                record.mss = mss.max(1);
+                index = self.join_before(index);
+            }
+            index += 1;
+        }
+        let sent = Retransmission {
+            start,
+            sent_at: now,
+            len,
+        };
+        self.retransmissions.get_or_insert_default().push(sent);
+    }
+
+    /// Takes back every loss verdict that was not acted on: the network was only slow.
+    pub(crate) fn unmark_lost(&mut self) {
+        for record in &mut self.records {
+            record.marks.clear(Marks::LOST);
+        }
+        self.lost = 0;
+        self.next_original = 0;
+    }
+
+    /// Forgets every SACK: the peer dropped what it had reported (RFC 2018 8, reneging).
+    pub(crate) fn forget_sacks(&mut self) {
+        for record in &mut self.records {
+            record.marks.clear(Marks::SACKED);
+        }
+        self.sacked = 0;
+        self.sacked_packets = 0;
+        self.highest_sacked = 0;
+        self.next_original = 0;
+    }
+
+    /// Returns whether the peer reported the very range that it does not acknowledge.
+    pub(crate) fn head_sacked(&self) -> bool {
+        self.records.front().is_some_and(TxRecord::sacked)
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        *self = Scoreboard::default();
+    }
+
+    fn mark_lost(&mut self, index: usize) {
+        let record = &mut self.records[index];
+        let len = record.len;
+        if record.marks.has(Marks::RETRANS) {
+            record.marks.clear(Marks::RETRANS);
+            self.retrans -= len;
+        }
+        if !record.marks.has(Marks::LOST) {
+            record.marks.set(Marks::LOST);
+            self.lost += len;
+        }
+        self.next_lost = self.next_lost.min(record.start);
+    }
+
+    /// Takes a record out of the sums that its marks put it into.
+    fn uncount(&mut self, record: &TxRecord) {
+        let len = record.len;
+        for (mark, sum) in [
+            (Marks::SACKED, &mut self.sacked),
+            (Marks::LOST, &mut self.lost),
+            (Marks::RETRANS, &mut self.retrans),
+        ] {
+            if record.marks.has(mark) {
+                *sum -= len;
+            }
+        }
+    }
+
+    fn may_cut(&self, record: &TxRecord, from: u64, to: u64) -> bool {
+        (from == record.start && to == record.end()) || self.records.len() < MAX_RECORDS
+    }
+
+    /// Cuts the record at `index` so that `[from, to)` is a record of its own; returns its index.
+    fn isolate(&mut self, index: usize, from: u64, to: u64) -> usize {
+        let record = self.records[index];
+        if to < record.end() {
+            self.records[index].len = (to - record.start) as u32;
+            let rest = TxRecord {
+                start: to,
+                len: (record.end() - to) as u32,
+                ..record
+            };
+            self.records.insert(index + 1, rest);
+        }
+        if from == record.start {
+            return index;
+        }
+        let front = TxRecord {
+            len: (from - record.start) as u32,
+            ..record
+        };
+        let middle = &mut self.records[index];
+        middle.start = from;
+        middle.len -= front.len;
+        self.records.insert(index, front);
+        index + 1
+    }
+
+    /// Joins the record at `index` with its neighbours where they share its fate; returns its index.
+    fn join_around(&mut self, index: usize) -> usize {
+        if index + 1 < self.records.len() {
+            self.join_before(index + 1);
+        }
+        self.join_before(index)
+    }
+
+    fn join_before(&mut self, index: usize) -> usize {
+        let Some(before) = index.checked_sub(1) else {
+            return index;
+        };
+        let record = self.records[index];
+        if !self.records[before].joins(&record) {
+            return index;
+        }
+        self.records[before].len += record.len;
+        self.records.remove(index);
+        before
+    }
+
+    /// Returns the index of the first record that ends behind `offset`.
+    fn index_at(&self, offset: u64) -> usize {
+        // Most often the cursor stands at one of the two ends.
+        match self.records.front() {
+            Some(front) if front.end() > offset => 0,
+            _ => self
+                .records
+                .partition_point(|record| record.end() <= offset),
+        }
+    }
+
+    /// Returns where the record at `index` starts, or where the next one will.
+    fn start_of(&self, index: usize) -> u64 {
+        match self.records.get(index) {
+            Some(record) => record.start,
+            None => self.records.back().map_or(0, TxRecord::end),
+        }
+    }
+
+    fn on_empty(&mut self) {
+        self.retransmissions = None;
+        self.next_lost = 0;
+        if self.records.capacity() > KEPT_RECORDS {
+            self.records.shrink_to(KEPT_RECORDS);
+        }
+    }
+}

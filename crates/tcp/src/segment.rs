@@ -1,0 +1,243 @@
+//! One TCP segment with payload that nobody here can read.
+
+use netmem::Payload;
+use wire::TcpOptions;
+
+use crate::seqnum::SeqNum;
+
+/// What a segment does to the connection besides carrying bytes.
+///
+/// At most one of SYN, FIN and RST is honoured; which one wins when a peer sets several is decided where the
+/// header is turned into a segment, with [`Control::from_flags`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Control {
+    /// Carries bytes, an acknowledgement, or nothing.
+    #[default]
+    None,
+    /// Opens the sequence space; takes one sequence number before the payload.
+    Syn,
+    /// Ends the sequence space; takes one sequence number after the payload.
+    Fin,
+    /// Aborts the connection; takes none.
+    Rst,
+}
+
+impl Control {
+    /// Returns the control of a header's flags: RST over SYN over FIN.
+    ///
+    /// RST is looked at first in every state of RFC 9293 3.10.7. SYN together with FIN opens a connection in no
+    /// sane peer; the FIN is ignored, as Linux does on a listener's SYN (`tcp_rcv_state_process` drops it there).
+    #[must_use]
+    pub const fn from_flags(syn: bool, fin: bool, rst: bool) -> Control {
+        match (rst, syn, fin) {
+            (true, _, _) => Control::Rst,
+            (false, true, _) => Control::Syn,
+            (false, false, true) => Control::Fin,
+            (false, false, false) => Control::None,
+        }
+    }
+
+    /// Returns how many sequence numbers the control itself takes.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        match self {
+            Control::Syn | Control::Fin => 1,
+            Control::None | Control::Rst => 0,
+        }
+    }
+
+    /// Returns whether the control takes no sequence number.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A TCP segment between the wire and a connection, addresses and ports left outside.
+///
+/// It may be longer than a packet on the link: the NIC cuts what leaves at `gso_size` and may have merged what
+/// arrives.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Segment<P> {
+    /// Number of the first byte, or of the SYN.
+    pub seq: SeqNum,
+    /// Next number the other side expects; `None` without the ACK flag.
+    pub ack: Option<SeqNum>,
+    /// SYN, FIN, RST or none of them.
+    pub control: Control,
+    /// PSH: the writer waits for no more bytes.
+    pub push: bool,
+    /// The window field as it stands on the wire, not scaled.
+    pub window: u16,
+    /// Options; what a connection did not negotiate it ignores.
+    pub options: TcpOptions,
+    /// The bytes.
+    pub payload: P,
+    /// Bytes of payload in each packet when `payload` is to be cut into several, else 0. Only set on the way out.
+    pub gso_size: u16,
+}
+
+impl<P: Payload> Segment<P> {
+    /// Returns how many sequence numbers the segment takes: payload, SYN and FIN (RFC 9293 3.4, SEG.LEN).
+    #[must_use]
+    pub fn seq_len(&self) -> usize {
+        self.payload.len() + self.control.len()
+    }
+
+    /// Returns the number after the segment's last one.
+    #[must_use]
+    pub fn end(&self) -> SeqNum {
+        self.seq + self.seq_len()
+    }
+
+    /// Returns in how many packets the payload leaves.
+    #[must_use]
+    pub fn gso_segments(&self) -> usize {
+        match self.gso_size {
+            0 => 1,
+            size => self.payload.len().div_ceil(usize::from(size)).max(1),
+        }
+    }
+
+    /// Cuts the segment to `[rcv_nxt, right_edge)`; returns false if nothing of it lies inside.
+    ///
+    /// Bytes are cut by slicing, none is touched. A SYN or FIN that is cut off leaves `control` at
+    /// [`Control::None`]; a PSH goes with the last byte. A segment without sequence numbers is left alone.
+    #[must_use]
+    pub fn trim_to_window(&mut self, rcv_nxt: SeqNum, right_edge: SeqNum) -> bool {
+        if self.seq_len() == 0 {
+            return true;
+        }
+        let start = self.seq.latest(rcv_nxt);
+        if start.after_eq(self.end().earliest(right_edge)) {
+            return false;
+        }
+        self.trim_before(rcv_nxt);
+        self.trim_after(right_edge);
+        true
+    }
+
+    fn trim_before(&mut self, rcv_nxt: SeqNum) {
+        let mut old = rcv_nxt.bytes_since(self.seq);
+        if old > 0 && self.control == Control::Syn {
+            self.control = Control::None;
+            self.seq += 1;
+            old -= 1;
+        }
+        self.payload.trim_front(old);
+        self.seq += old;
+    }
+
+    fn trim_after(&mut self, right_edge: SeqNum) {
+        let excess = self.end().bytes_since(right_edge);
+        if excess == 0 {
+            return;
+        }
+        let fin = usize::from(self.control == Control::Fin);
+        self.control = if fin == 1 {
+            Control::None
+        } else {
+            self.control
+        };
+        self.push = false;
+        let kept = self.payload.len().saturating_sub(excess - fin.min(excess));
+        self.payload.truncate(kept);
+    }
+
+    /// Returns the RST that answers a segment nobody waits for, or `None` for one that is a RST itself
+    /// (RFC 9293 3.10.7.1).
+    ///
+    /// `payload_len` is given apart, so that a caller who already dropped the payload can still ask.
+    #[must_use]
+    pub fn reset_for(segment: &Segment<P>, payload_len: usize) -> Option<Segment<P>> {
+        if segment.control == Control::Rst {
+            return None;
+        }
+        let (seq, ack) = match segment.ack {
+            Some(ack) => (ack, None),
+            None => (
+                SeqNum(0),
+                Some(segment.seq + payload_len + segment.control.len()),
+            ),
+        };
+        Some(Segment {
+            seq,
+            ack,
+            control: Control::Rst,
+            ..Segment::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_payload::Bytes;
+
+    fn segment(seq: u32, len: usize, control: Control) -> Segment<Bytes> {
+        Segment {
+            seq: SeqNum(seq),
+            control,
+            payload: Bytes::pattern(SeqNum(seq), len),
+            push: true,
+            ..Segment::default()
+        }
+    }
+
+    #[test]
+    fn trim_keeps_what_lies_in_the_window() {
+        let mut seg = segment(90, 30, Control::None);
+        assert!(seg.trim_to_window(SeqNum(100), SeqNum(110)));
+        assert_eq!(
+            (seg.seq, seg.payload.len(), seg.push),
+            (SeqNum(100), 10, false)
+        );
+    }
+
+    #[test]
+    fn trim_takes_the_fin_off_first() {
+        let mut seg = segment(100, 10, Control::Fin);
+        assert!(seg.trim_to_window(SeqNum(100), SeqNum(110)));
+        assert_eq!((seg.payload.len(), seg.control), (10, Control::None));
+        let mut seg = segment(100, 10, Control::Fin);
+        assert!(seg.trim_to_window(SeqNum(100), SeqNum(111)));
+        assert_eq!(
+            (seg.payload.len(), seg.control, seg.push),
+            (10, Control::Fin, true)
+        );
+    }
+
+    #[test]
+    fn trim_takes_an_old_syn_off() {
+        let mut seg = segment(99, 0, Control::Syn);
+        seg.payload = Bytes::pattern(SeqNum(100), 5);
+        assert!(seg.trim_to_window(SeqNum(100), SeqNum(200)));
+        assert_eq!(
+            (seg.seq, seg.payload.len(), seg.control),
+            (SeqNum(100), 5, Control::None)
+        );
+    }
+
+    #[test]
+    fn trim_refuses_what_lies_outside() {
+        assert!(!segment(90, 10, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
+        assert!(!segment(110, 1, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
+        assert!(!segment(100, 1, Control::None).trim_to_window(SeqNum(100), SeqNum(100)));
+        assert!(segment(90, 0, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
+    }
+
+    #[test]
+    fn a_reset_answers_with_the_numbers_the_peer_expects() {
+        let mut seg = segment(5, 3, Control::Syn);
+        let rst = Segment::reset_for(&seg, 3).unwrap();
+        assert_eq!(
+            (rst.seq, rst.ack, rst.control),
+            (SeqNum(0), Some(SeqNum(9)), Control::Rst)
+        );
+        seg.ack = Some(SeqNum(77));
+        let rst = Segment::reset_for(&seg, 3).unwrap();
+        assert_eq!((rst.seq, rst.ack), (SeqNum(77), None));
+        seg.control = Control::Rst;
+        assert!(Segment::reset_for(&seg, 3).is_none());
+    }
+}

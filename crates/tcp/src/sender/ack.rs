@@ -1,0 +1,236 @@
+//! An acknowledgement comes in (linux `tcp_ack`).
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::{Instant, SackBlocks};
+
+use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
+use crate::congestion::Acked;
+use crate::options::TimestampClock;
+use crate::rack::ProbeVerdict;
+use crate::scoreboard::Delivered;
+use crate::seqnum::SeqNum;
+
+/// What one acknowledgement brought, for the parts that judge it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AckEvent {
+    /// How far SND.UNA moved.
+    pub(super) advanced: u64,
+    pub(super) delivered: Delivered,
+    /// It reports bytes that arrived twice.
+    pub(super) dsack: bool,
+    /// A duplicate in the sense of RFC 5681 2.
+    pub(super) duplicate: bool,
+    /// TSecr.
+    pub(super) ts_echo: Option<u32>,
+    pub(super) now: Instant,
+}
+
+impl AckEvent {
+    /// Returns whether the ACK was caused by something sent before `sent_at` (RFC 3522, Eifel detection).
+    pub(super) fn echo_precedes(&self, clock: TimestampClock, sent_at: Instant) -> bool {
+        let sent = clock.value(sent_at);
+        self.ts_echo
+            .is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0)
+    }
+}
+
+impl<P: Payload> Sender<P> {
+    /// Takes in an acknowledgement; what it frees is dropped, what it lets out is for [`Sender::poll_data`].
+    pub fn on_ack(&mut self, ack: &IncomingAck<'_>, now: Instant) -> AckOutcome {
+        let kind = self.classify(ack);
+        let mut outcome = AckOutcome {
+            kind,
+            newly_acked: 0,
+            writable: false,
+        };
+        if matches!(kind, AckKind::TooOld | AckKind::Future) {
+            return outcome;
+        }
+        let (acked_before, room_before) = (self.acked_offset(), self.room());
+        let event = self.take_in(ack, now);
+        self.judge(&event);
+
+        outcome.newly_acked = (self.acked_offset() - acked_before) as usize;
+        let enough = self.limits.snd_buf_max / WRITABLE_PART;
+        outcome.writable = room_before < enough && self.room() >= enough;
+        outcome
+    }
+
+    fn classify(&self, ack: &IncomingAck<'_>) -> AckKind {
+        let offset = self.offset_of(ack.ack);
+        let una = self.snd_una.cast_signed();
+        if offset > self.snd_nxt.cast_signed() {
+            AckKind::Future
+        } else if offset > una {
+            AckKind::New
+        } else if offset < una - i64::from(self.max_snd_wnd) {
+            AckKind::TooOld
+        } else {
+            AckKind::Duplicate
+        }
+    }
+
+    /// Updates what is outstanding and the window.
+    fn take_in(&mut self, ack: &IncomingAck<'_>, now: Instant) -> AckEvent {
+        let una_before = self.snd_una;
+        // An old ACK may lie before the stream.
+        let offset = self.offset_of(ack.ack);
+        let in_order = offset >= una_before.cast_signed();
+        let mut event = AckEvent {
+            advanced: 0,
+            delivered: self.board.begin_ack(),
+            dsack: false,
+            duplicate: false,
+            ts_echo: ack.ts_echo,
+            now,
+        };
+        if self.sack && !ack.sack.is_empty() {
+            event.dsack = self.take_in_sacks(ack.sack, offset, &mut event.delivered);
+        }
+        if offset > una_before.cast_signed() {
+            self.snd_una = offset.cast_unsigned();
+            event.advanced = self.snd_una - una_before;
+            self.board.ack_to(self.snd_una, &mut event.delivered);
+            if !self.sack && event.delivered.acked_retransmission {
+                // It may all have waited for the retransmission: nothing shows that an original arrived just now.
+                event.delivered.lowest_original = None;
+            }
+            self.queue.release(self.acked_offset());
+        }
+        let window_changed = in_order && self.update_window(ack);
+        event.duplicate = event.advanced == 0
+            && in_order
+            && !ack.has_data
+            && !window_changed
+            && self.board.outstanding() > 0;
+        self.timers.on_answer(event.advanced > 0, self.snd_wnd == 0);
+        event
+    }
+
+    /// Marks what the peer reports; returns whether the first block is a D-SACK (RFC 2883 4).
+    fn take_in_sacks(&mut self, sack: &SackBlocks, ack: i64, delivered: &mut Delivered) -> bool {
+        let mut dsack = false;
+        let second = sack
+            .iter()
+            .nth(1)
+            .map(|(left, right)| self.offsets(left, right));
+        let oldest = self.snd_una.cast_signed() - i64::from(self.max_snd_wnd);
+        for (index, (left, right)) in sack.iter().enumerate() {
+            let (start, end) = self.offsets(left, right);
+            let sent = start < end && start >= oldest.max(0) && end <= self.snd_nxt.cast_signed();
+            if !sent {
+                continue;
+            }
+            let within_second = second.is_some_and(|(left, right)| left <= start && end <= right);
+            if index == 0 && (start < ack || within_second) {
+                dsack = true;
+                self.counters.dsack_dups = self.counters.dsack_dups.saturating_add(1);
+                self.recovery
+                    .on_dsack(start.cast_unsigned(), end.cast_unsigned());
+                continue;
+            }
+            let start = start.max(self.snd_una.cast_signed());
+            if start < end {
+                self.board
+                    .sack(start.cast_unsigned(), end.cast_unsigned(), delivered);
+            }
+        }
+        dsack
+    }
+
+    fn offsets(&self, left: u32, right: u32) -> (i64, i64) {
+        let offset = |seq| self.offset_of(SeqNum(seq));
+        (offset(left), offset(right))
+    }
+
+    /// Takes the window over unless an older segment brings it (RFC 9293 3.10.7.4); returns whether it changed.
+    fn update_window(&mut self, ack: &IncomingAck<'_>) -> bool {
+        if ack.seq.before(self.snd_wl1) {
+            return false;
+        }
+        self.snd_wl1 = ack.seq;
+        let changed = self.snd_wnd != ack.window;
+        self.snd_wnd = ack.window;
+        self.max_snd_wnd = self.max_snd_wnd.max(ack.window);
+        changed
+    }
+
+    /// Draws the conclusions: round-trip time, losses, windows, timers.
+    fn judge(&mut self, event: &AckEvent) {
+        let rtt = self.sample_rtt(event);
+        if self.sack {
+            self.judge_by_rack(event);
+        }
+        let acked = Acked {
+            bytes: self.delivered_bytes(event),
+            srtt: self.rtt.srtt(),
+            rtt,
+            snd_una: self.snd_una,
+            snd_nxt: self.snd_nxt,
+            mss: self.mss(),
+            now: event.now,
+        };
+        self.recover(event, &acked);
+        self.update_pacing();
+        self.after_ack(event.advanced > 0, event.now);
+    }
+
+    /// Measures the round trip (RFC 6298 3, RFC 7323 4); returns the time of the newest packet acknowledged.
+    fn sample_rtt(&mut self, event: &AckEvent) -> Option<Duration> {
+        let delivered = &event.delivered;
+        // An ACK that waited for a retransmission says nothing of the packets sent behind it (Karn's algorithm).
+        let acked = delivered
+            .acked_sent
+            .filter(|_| !delivered.acked_retransmission);
+        if let Some((oldest, newest)) = acked.or(delivered.sacked_sent) {
+            self.rtt.on_sample(event.now.saturating_since(oldest));
+            let newest = event.now.saturating_since(newest);
+            self.rtt.note_min(newest, event.now);
+            return Some(newest);
+        }
+        if event.advanced > 0
+            && let Some(echo) = event.ts_echo
+        {
+            let millis = self.clock.value(event.now).wrapping_sub(echo);
+            if millis.cast_signed() >= 0 {
+                self.rtt
+                    .on_sample(Duration::from_millis(u64::from(millis.max(1))));
+            }
+        }
+        None
+    }
+
+    fn judge_by_rack(&mut self, event: &AckEvent) {
+        let (clock, min_rtt) = (self.clock, self.rtt.min_rtt().unwrap_or_default());
+        let ambiguous = |sent_at| {
+            let early = event.now.saturating_since(sent_at) < min_rtt;
+            early || event.echo_precedes(clock, sent_at)
+        };
+        self.rack
+            .on_delivered(&event.delivered, ambiguous, event.now);
+        if event.delivered.reordered {
+            self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
+        }
+        if event.dsack {
+            self.rack.on_dsack(self.snd_una, self.snd_nxt);
+        }
+        self.judge_tail_probe(event);
+    }
+
+    fn judge_tail_probe(&mut self, event: &AckEvent) {
+        let Some(probe) = self.recovery.tail_probe() else {
+            return;
+        };
+        let duplicate = event.duplicate && event.delivered.sacked == 0;
+        match probe.judge(self.snd_una, event.dsack, duplicate) {
+            ProbeVerdict::Open => {}
+            ProbeVerdict::Needless => self.recovery.end_tail_probe(),
+            ProbeVerdict::RepairedLoss => {
+                self.recovery.end_tail_probe();
+                self.reduce_once();
+            }
+        }
+    }
+}

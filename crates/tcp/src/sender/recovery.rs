@@ -1,0 +1,543 @@
+//! Loss recovery: from suspicion to repair and back, or to the discovery that nothing was lost
+//! (linux `tcp_fastretrans_alert`).
+//!
+//! With SACK, losses are found by RACK; without, by duplicate ACKs (RFC 6582). Either way the window is reduced
+//! proportionally (RFC 9937) while ACKs come, and to one segment when they do not.
+
+use netmem::Payload;
+use wire::Instant;
+
+use super::Sender;
+use super::ack::AckEvent;
+use crate::congestion::{Acked, Prior};
+use crate::rack::{DUP_THRESHOLD, TailProbe};
+use crate::scoreboard::{Judge, Losses};
+
+/// Where the sender stands (linux `enum tcp_ca_state`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Phase {
+    /// All is well.
+    #[default]
+    Open,
+    /// Something arrived out of order; limited transmit (RFC 3042) follows from the smaller pipe.
+    Disorder,
+    /// Losses are being repaired as ACKs come in.
+    Recovery,
+    /// The retransmission timer ran out, or the path's MTU shrank.
+    Loss,
+}
+
+/// Is the timeout spurious? (RFC 5682 2.1 and 3.1)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Frto {
+    /// Not asking, or answered.
+    #[default]
+    Off,
+    /// Step 1: the first segment was sent again.
+    Asked,
+    /// Step 2b: new data instead of more retransmissions.
+    SendNew,
+}
+
+/// What must turn out needless for a reduction to be taken back (linux `undo_marker`, `undo_retrans`).
+#[derive(Debug)]
+struct Undo {
+    /// What to go back to.
+    prior: Prior,
+    /// The losses were inferred from what arrived, and not from a timeout.
+    inferred: bool,
+    /// D-SACKs of bytes below it do not count.
+    marker: u64,
+    /// Bytes sent again and not yet reported as duplicates.
+    unproven: u64,
+    /// When the first of them was sent.
+    first_sent: Option<Instant>,
+    /// The episode is over; once this is acknowledged, D-SACKs come too late.
+    expires: Option<u64>,
+}
+
+/// Proportional rate reduction (RFC 9937 6).
+#[derive(Debug, Clone, Copy, Default)]
+struct Prr {
+    delivered: u64,
+    out: u64,
+    /// RecoverFS.
+    recover_flight: u64,
+}
+
+/// What is only needed while losses are repaired, and a round trip longer.
+#[derive(Debug)]
+struct Episode {
+    prr: Prr,
+    undo: Undo,
+}
+
+/// State of loss recovery.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// The last episode ends when this is acknowledged: RecoveryPoint; 0 before the first one.
+    point: u64,
+    episode: Option<Box<Episode>>,
+    /// Bytes that duplicate ACKs stand for, without SACK.
+    reno_sacked: u32,
+    phase: Phase,
+    frto: Frto,
+    /// Partial ACKs of this recovery, without SACK.
+    partial_acks: u8,
+    tail_probe: Option<TailProbe>,
+}
+
+impl Recovery {
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Returns where the running or the last episode ends.
+    pub(super) fn point(&self) -> u64 {
+        self.point
+    }
+
+    pub(super) fn reno_sacked(&self) -> u64 {
+        self.reno_sacked.into()
+    }
+
+    pub(super) fn tail_probe(&self) -> Option<TailProbe> {
+        self.tail_probe
+    }
+
+    pub(super) fn begin_tail_probe(&mut self, probe: TailProbe) {
+        self.tail_probe = Some(probe);
+    }
+
+    pub(super) fn end_tail_probe(&mut self) {
+        self.tail_probe = None;
+    }
+
+    /// Returns whether new data goes before retransmissions (RFC 5682 step 2b).
+    pub(super) fn prefers_new_data(&self) -> bool {
+        self.frto == Frto::SendNew
+    }
+
+    /// Gives up asking: there was no new data to send.
+    pub(super) fn stop_frto(&mut self) {
+        self.frto = Frto::Off;
+    }
+
+    /// Returns whether the retransmission timer runs on although the ACK moves on: without SACK, recovery repairs one
+    /// packet per round trip, and a timeout helps more than that (RFC 6582 3.2 step 3, 4: the impatient variant).
+    pub(super) fn is_impatient(&self) -> bool {
+        self.phase == Phase::Recovery && self.partial_acks > 1
+    }
+
+    /// Returns whether losses are being repaired.
+    pub(super) fn is_repairing(&self) -> bool {
+        matches!(self.phase, Phase::Recovery | Phase::Loss)
+    }
+
+    /// Charges what left.
+    pub(super) fn on_sent(&mut self, bytes: u64) {
+        if let Some(episode) = &mut self.episode {
+            episode.prr.out += bytes;
+        }
+    }
+
+    /// Charges what left again.
+    pub(super) fn on_retransmitted(&mut self, bytes: u64, now: Instant) {
+        if let Some(Episode { prr, undo }) = self.episode.as_deref_mut() {
+            prr.out += bytes;
+            undo.unproven += bytes;
+            undo.first_sent.get_or_insert(now);
+        }
+    }
+
+    /// Notes that the peer got `[start, end)` twice.
+    pub(super) fn on_dsack(&mut self, start: u64, end: u64) {
+        if let Some(Episode { undo, .. }) = self.episode.as_deref_mut()
+            && end > undo.marker
+        {
+            undo.unproven = undo.unproven.saturating_sub(end - start);
+        }
+    }
+
+    fn begin(&mut self, phase: Phase, point: u64) {
+        self.phase = phase;
+        self.point = point;
+        self.partial_acks = 0;
+        self.tail_probe = None;
+        self.frto = Frto::Off;
+    }
+
+    fn end(&mut self, sacked: u64, snd_nxt: u64) {
+        self.phase = if sacked > 0 {
+            Phase::Disorder
+        } else {
+            Phase::Open
+        };
+        self.frto = Frto::Off;
+        self.reno_sacked = 0;
+        if let Some(episode) = &mut self.episode {
+            episode.undo.expires = Some(snd_nxt);
+        }
+    }
+
+    /// Returns whether duplicate ACKs may begin an episode: something was acknowledged that was sent after the last
+    /// one (RFC 6582 3.2 step 2).
+    fn may_count_duplicates(&self, snd_una: u64) -> bool {
+        self.point == 0 || snd_una > self.point
+    }
+}
+
+impl<P: Payload> Sender<P> {
+    /// Returns the bytes believed to be in the network.
+    pub(super) fn pipe(&self) -> u64 {
+        self.board
+            .pipe()
+            .saturating_sub(self.recovery.reno_sacked())
+    }
+
+    /// Returns how many bytes an ACK delivered; without SACK a duplicate stands for one segment
+    /// (linux `tcp_add_reno_sack`).
+    pub(super) fn delivered_bytes(&self, event: &AckEvent) -> u64 {
+        let mss = u64::from(self.mss());
+        match (self.sack, event.duplicate) {
+            (true, _) => event.delivered.bytes,
+            (false, true) => mss,
+            (false, false) if event.advanced == 0 => 0,
+            // Duplicates stood for part of it already.
+            (false, false) => event
+                .advanced
+                .saturating_sub(self.recovery.reno_sacked())
+                .max(mss.min(event.advanced)),
+        }
+    }
+
+    /// Moves the state machine on.
+    pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
+        self.expire_undo();
+        match self.recovery.phase {
+            Phase::Open | Phase::Disorder => self.on_ack_in_order(event, acked),
+            Phase::Recovery => self.on_ack_in_recovery(event, acked),
+            Phase::Loss => self.on_ack_in_loss(event, acked),
+        }
+    }
+
+    fn on_ack_in_order(&mut self, event: &AckEvent, acked: &Acked) {
+        self.count_duplicates(event);
+        if event.dsack && self.all_needless() {
+            self.undo();
+        }
+        let _ = self.detect_losses(event.now);
+        let duplicates = self.recovery.reno_sacked / u32::from(self.mss().max(1));
+        let counted =
+            duplicates >= DUP_THRESHOLD && self.recovery.may_count_duplicates(self.snd_una);
+        if counted {
+            self.board.mark_head_lost();
+        }
+        if self.board.lost() > 0 {
+            self.enter_recovery(acked.bytes);
+            self.reduce(acked.bytes, false);
+            return;
+        }
+        let disorder = self.board.sacked() + self.recovery.reno_sacked() > 0;
+        self.recovery.phase = if disorder {
+            Phase::Disorder
+        } else {
+            Phase::Open
+        };
+        if event.advanced > 0 || (self.rack.reordering_seen() && event.delivered.sacked > 0) {
+            self.congestion.on_ack(acked);
+        }
+    }
+
+    fn on_ack_in_recovery(&mut self, event: &AckEvent, acked: &Acked) {
+        if event.advanced > 0 && self.snd_una >= self.recovery.point {
+            self.finish_recovery(event);
+            return;
+        }
+        self.count_duplicates(event);
+        if self.hole_filled_by_original(event) || (event.dsack && self.all_needless()) {
+            self.undo();
+            self.recovery.end(self.board.sacked(), self.snd_nxt);
+            return;
+        }
+        let partial = event.advanced > 0 && !self.sack;
+        let newly_lost = if partial {
+            self.recovery.partial_acks = self.recovery.partial_acks.saturating_add(1);
+            // The next hole starts where the ACK stopped (RFC 6582 3.2 step 3).
+            self.board.mark_head_lost()
+        } else {
+            self.detect_losses(event.now).bytes > 0
+        };
+        self.reduce(acked.bytes, event.advanced > 0 && !newly_lost);
+    }
+
+    fn on_ack_in_loss(&mut self, event: &AckEvent, acked: &Acked) {
+        if event.advanced > 0 && (self.all_needless() || self.delayed(event)) {
+            self.undo_timeout();
+            return;
+        }
+        if self.recovery.frto != Frto::Off && self.ask_frto(event) {
+            return;
+        }
+        if self.snd_una >= self.recovery.point {
+            self.recovery.end(self.board.sacked(), self.snd_nxt);
+            self.rack.on_recovery_end();
+            self.on_ack_in_order(event, acked);
+            return;
+        }
+        if event.advanced > 0 || self.snd_nxt > self.recovery.point {
+            // What F-RTO sent is not lost, so that its duplicates clock out retransmissions.
+            self.count_duplicates(event);
+        }
+        if self.detect_losses(event.now).retransmission {
+            // A second sign of congestion (RFC 5681 4.3).
+            self.enter_recovery(acked.bytes);
+            self.reduce(acked.bytes, false);
+            return;
+        }
+        if event.advanced > 0 || event.delivered.bytes > 0 {
+            self.congestion.on_ack(acked);
+        }
+    }
+
+    /// Goes on with F-RTO (RFC 5682 3.1); returns whether nothing else is to be done with this ACK.
+    fn ask_frto(&mut self, event: &AckEvent) -> bool {
+        let original = event
+            .delivered
+            .lowest_original
+            .is_some_and(|end| end <= self.recovery.point);
+        if original {
+            // Step 3b: what was sent before the timeout arrives.
+            self.undo_timeout();
+            return true;
+        }
+        if self.snd_nxt > self.recovery.point {
+            if event.delivered.sacked > 0 || event.duplicate {
+                // Step 3a: only what was sent after the timeout arrives.
+                self.recovery.frto = Frto::Off;
+            } else {
+                self.recovery.frto = Frto::Asked;
+            }
+        } else if event.advanced > 0 && self.snd_una < self.recovery.point {
+            let can_send = self.unsent() > 0 && self.window_end() > self.snd_nxt;
+            self.recovery.frto = if can_send { Frto::SendNew } else { Frto::Off };
+            self.recovery.point = self.snd_nxt;
+        }
+        false
+    }
+
+    /// Begins the repair of losses (RFC 6675 5 step 4, RFC 9937 6.1).
+    pub(super) fn enter_recovery(&mut self, newly_delivered: u64) {
+        self.recovery.begin(Phase::Recovery, self.snd_nxt);
+        let known = self.board.sacked() + self.recovery.reno_sacked();
+        let flight = (self.board.outstanding() + newly_delivered).saturating_sub(known);
+        self.begin_episode(Prr {
+            delivered: 0,
+            out: 0,
+            recover_flight: flight.max(u64::from(self.mss)),
+        });
+    }
+
+    fn finish_recovery(&mut self, event: &AckEvent) {
+        if self.all_needless() || self.delayed(event) {
+            self.undo();
+        } else {
+            self.leave_reduced();
+        }
+        self.recovery.end(self.board.sacked(), self.snd_nxt);
+        self.rack.on_recovery_end();
+        let _ = self.detect_losses(event.now);
+        if self.board.lost() > 0 {
+            // Lost behind the recovery point: the next episode.
+            self.enter_recovery(0);
+            self.reduce(u64::from(self.mss), false);
+        }
+    }
+
+    /// Sets cwnd to what is in the network and what this ACK lets out (RFC 9937 6.2).
+    pub(super) fn reduce(&mut self, delivered: u64, safe: bool) {
+        let (pipe, mss) = (self.pipe(), u64::from(self.mss()));
+        let (Some(episode), Some(ssthresh)) =
+            (&mut self.recovery.episode, self.congestion.ssthresh())
+        else {
+            return;
+        };
+        if delivered == 0 {
+            return;
+        }
+        let prr = &mut episode.prr;
+        prr.delivered += delivered;
+        let mut send = if pipe > ssthresh {
+            let share = u128::from(prr.delivered) * u128::from(ssthresh);
+            let share = share.div_ceil(u128::from(prr.recover_flight));
+            u64::try_from(share)
+                .unwrap_or(u64::MAX)
+                .saturating_sub(prr.out)
+        } else {
+            let bound = prr.delivered.saturating_sub(prr.out).max(delivered);
+            (bound + if safe { mss } else { 0 }).min(ssthresh - pipe)
+        };
+        if prr.out == 0 {
+            // The fast retransmission itself.
+            send = send.max(mss);
+        }
+        self.congestion.set_cwnd(pipe + send);
+    }
+
+    /// Enters the state that follows a retransmission timeout (RFC 5681 3.1, RFC 8985 6.3, linux `tcp_enter_loss`).
+    pub(super) fn enter_loss(&mut self, repeated: bool, now: Instant) {
+        let phase = self.recovery.phase;
+        let fresh = matches!(phase, Phase::Open | Phase::Disorder);
+        if fresh || self.snd_una >= self.recovery.point || (phase == Phase::Loss && !repeated) {
+            self.begin_episode(Prr::default());
+        }
+        if self.board.head_sacked() {
+            self.board.forget_sacks();
+        }
+        self.mark_timed_out(now);
+        self.recovery.reno_sacked = 0;
+        self.recovery.begin(Phase::Loss, self.snd_nxt);
+        if fresh || repeated {
+            self.recovery.frto = Frto::Asked;
+        }
+        self.congestion
+            .set_cwnd(self.pipe() + u64::from(self.mss()));
+    }
+
+    /// Marks what a timeout makes lost: the first packet, and with RACK whatever else had time to arrive.
+    fn mark_timed_out(&mut self, now: Instant) {
+        let patience = self.rack.rtt() + self.rack.reordering_window(&self.rtt, true);
+        let by_rack = self.sack && self.rack.latest().is_some();
+        self.board
+            .mark_lost_where(|sent_at, _| !by_rack || sent_at + patience <= now);
+        self.board.mark_head_timed_out();
+    }
+
+    /// Sends again what no longer fits a packet of the path, without reducing the window
+    /// (linux `tcp_simple_retransmit`).
+    pub(super) fn retransmit_larger_than(&mut self, mss: u16) {
+        let before = self.board.lost();
+        self.board
+            .mark_lost_where(|_, packet| packet > u32::from(mss));
+        if self.board.lost() > before && self.recovery.phase != Phase::Loss {
+            self.recovery.begin(Phase::Loss, self.snd_nxt);
+            self.recovery.episode = None;
+        }
+    }
+
+    /// Asks RACK for losses; remembers when to ask again.
+    pub(super) fn detect_losses(&mut self, now: Instant) -> Losses {
+        self.timers.set_reorder(None);
+        let quiet = self.recovery.phase == Phase::Open && self.board.sacked() == 0;
+        let Some(latest) = self.rack.latest().filter(|_| self.sack && !quiet) else {
+            return Losses::default();
+        };
+        let impatient =
+            self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD;
+        let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, impatient);
+        let judge = Judge {
+            latest,
+            window,
+            now,
+        };
+        let losses = self.board.detect_lost(judge);
+        if losses.undecided {
+            self.timers.set_reorder(Some(latest.sent_at + window));
+        }
+        losses
+    }
+
+    /// Lets duplicate ACKs stand for segments that arrived, where there is no SACK.
+    fn count_duplicates(&mut self, event: &AckEvent) {
+        if self.sack {
+            return;
+        }
+        let mss = u64::from(self.mss());
+        if event.duplicate {
+            // The hole itself is not among them.
+            let most = self.board.outstanding().saturating_sub(mss);
+            self.recovery.reno_sacked = (self.recovery.reno_sacked() + mss).min(most) as u32;
+        } else if event.advanced > 0 {
+            let repeated = event.advanced.saturating_sub(mss);
+            self.recovery.reno_sacked = match self.recovery.phase {
+                Phase::Recovery => self.recovery.reno_sacked().saturating_sub(repeated) as u32,
+                _ => 0,
+            };
+        }
+    }
+
+    /// Tells congestion control of the losses, and remembers how to take it back.
+    fn begin_episode(&mut self, prr: Prr) {
+        let undo = Undo {
+            prior: self.congestion.on_loss(self.mss),
+            inferred: self.recovery.phase == Phase::Recovery,
+            marker: self.snd_una,
+            unproven: self.board.retrans(),
+            first_sent: None,
+            expires: None,
+        };
+        self.recovery.episode = Some(Box::new(Episode { prr, undo }));
+    }
+
+    /// Answers a loss that is repaired already.
+    pub(super) fn reduce_once(&mut self) {
+        if !self.recovery.is_repairing() {
+            self.begin_episode(Prr::default());
+            self.recovery.episode = None;
+            self.leave_reduced();
+        }
+    }
+
+    fn leave_reduced(&mut self) {
+        let (cwnd, ssthresh) = (self.congestion.cwnd(), self.congestion.ssthresh());
+        self.congestion.set_cwnd(ssthresh.unwrap_or(cwnd));
+    }
+
+    fn expire_undo(&mut self) {
+        let expires = self.undo_state().and_then(|undo| undo.expires);
+        if expires.is_some_and(|end| self.snd_una > end) {
+            self.recovery.episode = None;
+        }
+    }
+
+    fn undo_state(&self) -> Option<&Undo> {
+        self.recovery
+            .episode
+            .as_deref()
+            .map(|episode| &episode.undo)
+    }
+
+    /// Returns whether all that was sent again was reported as a duplicate (RFC 3708).
+    fn all_needless(&self) -> bool {
+        self.undo_state()
+            .is_some_and(|undo| undo.first_sent.is_some() && undo.unproven == 0)
+    }
+
+    /// Returns whether the ACK answers the original and not its retransmission (RFC 3522).
+    fn delayed(&self, event: &AckEvent) -> bool {
+        let first_sent = self.undo_state().and_then(|undo| undo.first_sent);
+        first_sent.is_some_and(|sent_at| event.echo_precedes(self.clock, sent_at))
+    }
+
+    /// Returns whether a partial ACK shows that the hole closed by itself (linux `tcp_try_undo_partial`).
+    fn hole_filled_by_original(&self, event: &AckEvent) -> bool {
+        event.advanced > 0 && self.board.retrans() == 0 && self.delayed(event)
+    }
+
+    /// Takes the reduction back.
+    fn undo(&mut self) {
+        self.board.unmark_lost();
+        if let Some(Episode { undo, .. }) = self.recovery.episode.take().map(|episode| *episode) {
+            self.congestion.undo(undo.prior);
+            if undo.inferred {
+                self.rack.on_needless_recovery();
+            }
+        }
+    }
+
+    fn undo_timeout(&mut self) {
+        self.undo();
+        self.recovery.end(self.board.sacked(), self.snd_nxt);
+        self.timers.on_spurious_timeout();
+    }
+}

@@ -1,0 +1,10 @@
+//! Traces of single rules, and a simulation of whole transfers.
+
+mod congestion;
+mod harness;
+mod loss;
+mod receiver;
+mod rto;
+mod simulation;
+mod throughput;
+mod window;

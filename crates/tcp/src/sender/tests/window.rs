@@ -1,0 +1,404 @@
+//! What the peer's window, the writer and the size of segments let out.
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::{Instant, SackBlocks};
+
+use super::harness::{Bench, ISS, PEER, sent};
+use crate::config::Config;
+use crate::error::TcpError;
+use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
+use crate::seqnum::SeqNum;
+use crate::test_payload::Bytes;
+
+#[test]
+fn nothing_leaves_before_the_handshake() {
+    let mut sender: Sender<Bytes> = Sender::new(&Config::default(), ISS);
+    sender.push(Bytes::pattern(ISS + 1, 10), false);
+    assert!(sender.poll_data(Instant::ZERO).is_none());
+    assert_eq!((sender.next_timer(), sender.queued_len()), (None, 10));
+}
+
+#[test]
+fn the_initial_window_is_ten_segments() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(20_000);
+    assert_eq!(bench.drain(), [sent(0, 10_000, "")]);
+    assert_eq!(bench.sender.in_flight(), 10_000);
+}
+
+#[test]
+fn a_lost_syn_makes_it_one_segment() {
+    let mut bench = Bench::with(|setup| {
+        setup.handshake_rtt = None;
+        setup.handshake_timed_out = true;
+    });
+    bench.write(20_000);
+    assert_eq!(bench.drain(), [sent(0, 1000, "")]);
+    assert_eq!(bench.info().rto, Duration::from_secs(3));
+}
+
+#[test]
+fn a_super_segment_is_whole_packets() {
+    let mut bench = Bench::with(|setup| {
+        setup.config.initial_cwnd = 200;
+        setup.config.max_gso_payload = 65_160;
+    });
+    bench.write(140_500);
+    let segments = bench.drain_raw();
+    let lens: Vec<_> = segments.iter().map(|s| s.payload.len()).collect();
+    assert_eq!(lens, [65_000, 65_000, 10_500]);
+    assert_eq!(
+        segments.iter().map(|s| s.push).collect::<Vec<_>>(),
+        [false, false, true]
+    );
+}
+
+#[test]
+fn the_window_bounds_what_is_in_flight() {
+    let mut bench = Bench::with(|setup| setup.window = 5000);
+    bench.write(20_000);
+    assert_eq!(bench.drain(), [sent(0, 5000, "")]);
+    bench.window = 5000;
+    assert_eq!(bench.ack_after(10, 2000), [sent(5000, 7000, "")]);
+}
+
+#[test]
+fn an_older_segment_does_not_change_the_window() {
+    let mut bench = Bench::with(|_| ());
+    let sack = SackBlocks::default();
+    let mut ack = |seq: SeqNum, window: u32| {
+        let ack = IncomingAck {
+            ack: ISS + 1,
+            seq,
+            window,
+            sack: &sack,
+            ts_echo: None,
+            has_data: true,
+        };
+        let _ = bench.sender.on_ack(&ack, bench.now);
+        bench.sender.snd_wnd()
+    };
+    assert_eq!(ack(PEER + 10, 3000), 3000);
+    assert_eq!(ack(PEER + 5, 9000), 3000);
+    assert_eq!(ack(PEER + 10, 2000), 2000);
+}
+
+#[test]
+fn acknowledgements_are_told_apart() {
+    let mut bench = Bench::with(|setup| setup.window = 4000);
+    bench.write(4000);
+    bench.drain();
+    assert_eq!(bench.ack(4001).kind, AckKind::Future);
+    let outcome = bench.ack(3000);
+    assert_eq!((outcome.kind, outcome.newly_acked), (AckKind::New, 3000));
+    assert_eq!(
+        (bench.sender.acked_offset(), bench.sender.sent_offset()),
+        (3000, 4000)
+    );
+    assert_eq!(bench.ack(3000).kind, AckKind::Duplicate);
+    assert_eq!(bench.ack(1000).kind, AckKind::Duplicate);
+    bench.write(4000);
+    bench.drain();
+    let _ = bench.ack(7000);
+    assert_eq!(bench.ack(2999).kind, AckKind::TooOld);
+}
+
+#[test]
+fn a_refused_acknowledgement_changes_nothing() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(4000);
+    bench.drain();
+    let before = format!("{:?}", bench.sender);
+    let _ = bench.ack(5000);
+    assert_eq!(format!("{:?}", bench.sender), before);
+}
+
+#[test]
+fn room_comes_back_as_data_is_acknowledged() {
+    let mut bench = Bench::with(|setup| setup.config.snd_buf_max = 9000);
+    bench.write(9000);
+    assert_eq!(bench.sender.room(), 0);
+    bench.drain();
+    assert!(!bench.ack(1000).writable);
+    assert!(bench.ack(5000).writable, "a third is free again");
+    assert!(!bench.ack(9000).writable, "it was writable before");
+    assert_eq!(bench.sender.room(), 9000);
+    assert!(bench.sender.all_acked());
+}
+
+#[test]
+fn nagle_holds_a_second_small_segment_back() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(100);
+    assert_eq!(bench.drain(), [sent(0, 100, "P")]);
+    bench.write(100);
+    bench.write(100);
+    assert_eq!(bench.drain(), []);
+    assert_eq!(bench.ack_after(10, 100), [sent(100, 300, "P")]);
+}
+
+#[test]
+fn full_segments_in_flight_hold_no_small_one_back() {
+    // Minshall's variant.
+    let mut bench = Bench::with(|_| ());
+    bench.write(2500);
+    assert_eq!(bench.drain(), [sent(0, 2500, "P")]);
+    bench.write(500);
+    assert_eq!(bench.drain(), []);
+    bench.write(1000);
+    assert_eq!(bench.drain(), [sent(2500, 3500, "")]);
+    assert_eq!(bench.ack_after(10, 2500), [sent(3500, 4000, "P")]);
+}
+
+#[test]
+fn nodelay_sends_small_segments_at_once() {
+    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    for start in [0, 100, 200] {
+        bench.write(100);
+        assert_eq!(bench.drain(), [sent(start, start + 100, "P")]);
+    }
+}
+
+#[test]
+fn more_to_come_holds_a_small_segment_back_for_200_ms_at_most() {
+    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    bench.write_more(1500, true);
+    assert_eq!(bench.drain(), [sent(0, 1000, "")]);
+    bench.write(10);
+    assert_eq!(bench.drain(), [sent(1000, 1510, "P")]);
+    let _ = bench.ack(1510);
+    bench.write_more(100, true);
+    assert_eq!(bench.drain(), []);
+    assert_eq!(bench.fire_and_drain(), (200, vec![sent(1510, 1610, "")]));
+}
+
+#[test]
+fn uncorking_without_bytes_lets_the_rest_out() {
+    let mut bench = Bench::with(|_| ());
+    bench.write_more(100, true);
+    assert_eq!(bench.drain(), []);
+    bench.sender.push(Bytes::default(), false);
+    assert_eq!(bench.drain(), [sent(0, 100, "P")]);
+}
+
+#[test]
+fn a_boundary_cuts_segments_and_retransmissions() {
+    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    bench.write(1500);
+    bench.sender.push_boundary();
+    bench.write(1500);
+    assert_eq!(bench.drain(), [sent(0, 1500, "P"), sent(1500, 3000, "P")]);
+    bench.fire_and_drain();
+    let (_, repeated) = bench.fire_and_drain();
+    assert_eq!(repeated, [sent(0, 1000, "")]);
+    assert_eq!(
+        bench.ack_after(10, 1000),
+        [
+            sent(1000, 1500, "P"),
+            sent(1500, 2500, ""),
+            sent(2500, 3000, "P")
+        ]
+    );
+}
+
+#[test]
+fn small_packets_do_not_fill_a_small_window() {
+    // Sender silly window avoidance: 500 bytes of window and more to send is not worth a packet.
+    let mut bench = Bench::with(|setup| setup.window = 4500);
+    bench.write(10_000);
+    assert_eq!(bench.drain(), [sent(0, 4000, "")]);
+    bench.window = 1500;
+    assert_eq!(bench.ack_after(10, 4000), [sent(4000, 5000, "")]);
+    bench.window = 700;
+    assert_eq!(bench.ack_after(10, 5000), []);
+    // Until the override timeout.
+    assert_eq!(bench.fire_and_drain(), (200, vec![sent(5000, 5700, "")]));
+}
+
+#[test]
+fn a_tiny_largest_window_makes_packets_half_of_it() {
+    let mut bench = Bench::with(|setup| setup.window = 1200);
+    bench.write(5000);
+    assert_eq!(bench.sender.mss(), 600);
+    assert_eq!(bench.drain(), [sent(0, 1200, "")]);
+}
+
+#[test]
+fn a_closed_window_is_probed_with_doubling_intervals() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(1000);
+    bench.drain();
+    bench.write(1000);
+    bench.window = 0;
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), []);
+    let base = bench.sender.rtt.base_rto();
+    for times in 0..12 {
+        let (waited, probe) = bench.fire_and_drain();
+        let expected = (base * (1 << times)).as_millis().min(120_000);
+        assert_eq!(u128::from(waited), expected, "probe {times}");
+        assert_eq!(probe, [sent(999, 999, "p")]);
+        // The peer is alive and its window stays closed: that may go on for ever.
+        let _ = bench.ack(1000);
+        assert_eq!(bench.info().probes, 0);
+    }
+    bench.window = 5000;
+    assert_eq!(bench.ack_after(1, 1000), [sent(1000, 2000, "P")]);
+}
+
+#[test]
+fn a_peer_that_answers_no_probe_is_given_up() {
+    let mut bench = Bench::with(|setup| setup.window = 0);
+    bench.write(1000);
+    assert_eq!(bench.drain(), []);
+    for _ in 0..15 {
+        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        assert_eq!(bench.drain().len(), 1);
+    }
+    assert_eq!(bench.fire(), TimerOutcome::Abort(TcpError::TimedOut));
+}
+
+#[test]
+fn the_user_timeout_bounds_a_closed_window() {
+    let mut bench = Bench::with(|setup| {
+        setup.window = 0;
+        setup.config.user_timeout = Some(Duration::from_secs(5));
+    });
+    let start = bench.now;
+    bench.write(1000);
+    bench.drain();
+    loop {
+        match bench.fire() {
+            TimerOutcome::Abort(error) => break assert_eq!(error, TcpError::TimedOut),
+            _ => drop(bench.drain()),
+        }
+        // Probes are answered.
+        let _ = bench.ack(0);
+    }
+    assert_eq!(bench.now.saturating_since(start), Duration::from_secs(5));
+}
+
+#[test]
+fn a_shrunk_window_is_probed_with_the_first_packet() {
+    let mut bench = Bench::with(|setup| setup.sack = false);
+    bench.write(3000);
+    bench.drain();
+    bench.window = 0;
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), []);
+    for _ in 0..30 {
+        // Far beyond the number of retries: the peer is alive, it only refuses.
+        let (_, repeated) = bench.fire_and_drain();
+        assert_eq!(repeated, [sent(1000, 2000, "")]);
+        let _ = bench.ack(1000);
+    }
+    bench.window = 9000;
+    assert_eq!(bench.ack_after(1, 2000), [sent(2000, 3000, "P")]);
+}
+
+#[test]
+fn the_fin_rides_on_the_last_data() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(1500);
+    bench.sender.queue_fin();
+    assert!(!bench.sender.fin_sent());
+    assert_eq!(bench.drain(), [sent(0, 1500, "FP")]);
+    assert!(bench.sender.fin_sent() && !bench.sender.fin_acked());
+    let _ = bench.ack(1500);
+    assert!(!bench.sender.fin_acked() && !bench.sender.all_acked());
+    let outcome = bench.ack(1501);
+    assert_eq!((outcome.newly_acked, outcome.kind), (0, AckKind::New));
+    assert!(bench.sender.fin_acked() && bench.sender.all_acked());
+    assert_eq!(bench.sender.next_timer(), None);
+}
+
+#[test]
+fn a_fin_alone_leaves_and_is_repeated() {
+    let mut bench = Bench::with(|_| ());
+    bench.sender.queue_fin();
+    assert_eq!(bench.drain(), [sent(0, 0, "F")]);
+    assert_eq!(bench.fire_and_drain().1, [sent(0, 0, "Fp")]);
+    assert_eq!(bench.fire_and_drain().1, [sent(0, 0, "F")]);
+    let _ = bench.ack(1);
+    assert!(bench.sender.fin_acked());
+}
+
+#[test]
+fn a_fin_is_not_delayed_by_nagle_and_needs_window() {
+    let mut bench = Bench::with(|setup| setup.window = 200);
+    bench.write(100);
+    bench.drain();
+    bench.write(100);
+    bench.sender.queue_fin();
+    assert_eq!(
+        bench.drain(),
+        [],
+        "the window has no room for the FIN, and the data is small"
+    );
+    bench.window = 201;
+    let _ = bench.ack(0);
+    assert_eq!(bench.drain(), [sent(100, 200, "FP")]);
+}
+
+#[test]
+fn payload_behind_a_fin_is_dropped() {
+    let mut bench = Bench::with(|_| ());
+    bench.sender.queue_fin();
+    bench.write(100);
+    assert_eq!(bench.sender.queued_len(), 0);
+}
+
+#[test]
+fn pacing_spaces_bursts_by_the_rate() {
+    let mut bench = Bench::with(|setup| {
+        setup.config.pacing = true;
+        setup.config.initial_cwnd = 100;
+    });
+    bench.write(100_000);
+    // 100 segments in 100 ms, doubled in slow start: two segments a millisecond.
+    assert_eq!(bench.info().pacing_rate, 2_000_000);
+    for step in 0..5 {
+        let start = i64::from(step) * 2000;
+        assert_eq!(bench.drain(), [sent(start, start + 2000, "")]);
+        assert_eq!(bench.drain(), []);
+        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+    }
+    assert_eq!(bench.now, Instant::from_millis(10_005));
+}
+
+#[test]
+fn pacing_does_not_keep_a_blocked_sender_awake() {
+    let mut bench = Bench::with(|setup| {
+        setup.config.pacing = true;
+        setup.window = 2000;
+    });
+    bench.write(10_000);
+    assert_eq!(bench.drain(), [sent(0, 2000, "")]);
+    bench.pass(50);
+    assert_eq!(bench.drain(), []);
+    assert!(bench.sender.next_timer().unwrap() > bench.now);
+}
+
+#[test]
+fn clear_drops_everything() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(20_000);
+    bench.drain();
+    bench.sender.clear();
+    assert_eq!(
+        (bench.sender.queued_len(), bench.sender.next_timer()),
+        (0, None)
+    );
+    assert_eq!(bench.drain(), []);
+}
+
+#[test]
+fn an_idle_sender_is_small() {
+    assert!(
+        size_of::<Sender<Bytes>>() <= 512,
+        "{}",
+        size_of::<Sender<Bytes>>()
+    );
+}

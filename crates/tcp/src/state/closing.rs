@@ -1,0 +1,215 @@
+//! The two FINs: what they make of a state, and TIME-WAIT (RFC 9293 3.6, figure 5).
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::{Instant, TcpOptions, Timestamps};
+
+use crate::options::{TimestampClock, TsRecent};
+use crate::segment::{Control, Segment};
+use crate::seqnum::SeqNum;
+use crate::state::{Disposition, Next, SegmentDrop, StateKind};
+use crate::timers::ReplyLimit;
+
+/// How far the ISN of a connection that follows TIME-WAIT lies past the last one's numbers: more than a window that
+/// was never scaled (linux `tcp_timewait_state_process` adds as much).
+const REOPEN_GAP: usize = 65_535 + 2;
+
+impl StateKind {
+    /// Returns the state after this side said that it sends no more.
+    pub(crate) fn after_close(self) -> StateKind {
+        match self {
+            StateKind::Established => StateKind::FinWait1,
+            StateKind::CloseWait => StateKind::LastAck,
+            other => other,
+        }
+    }
+
+    /// Returns the state after the peer's FIN was consumed.
+    pub(crate) fn after_peer_fin(self) -> (StateKind, Next) {
+        match self {
+            StateKind::Established => (StateKind::CloseWait, Next::Stay),
+            StateKind::FinWait1 => (StateKind::Closing, Next::Stay),
+            StateKind::FinWait2 => (StateKind::TimeWait, Next::TimeWait),
+            other => (other, Next::Stay),
+        }
+    }
+
+    /// Returns the state after the peer acknowledged our FIN.
+    pub(crate) fn after_fin_acked(self) -> (StateKind, Next) {
+        match self {
+            StateKind::FinWait1 => (StateKind::FinWait2, Next::Stay),
+            StateKind::Closing => (StateKind::TimeWait, Next::TimeWait),
+            StateKind::LastAck => (StateKind::Closed, Next::Closed(None)),
+            other => (other, Next::Stay),
+        }
+    }
+
+    /// Returns whether this side may still send bytes.
+    pub(crate) fn can_send(self) -> bool {
+        matches!(self, StateKind::Established | StateKind::CloseWait)
+    }
+}
+
+/// A connection in TIME-WAIT: what is left of it when both sides are done, small enough to keep many.
+///
+/// It answers a repeated FIN, keeps late segments from being taken for those of a new connection, and tells when a
+/// new one may begin between the same endpoints. RSTs do not end it (RFC 1337).
+#[derive(Debug, Clone)]
+pub struct TimeWait {
+    snd_nxt: SeqNum,
+    rcv_nxt: SeqNum,
+    window: u16,
+    ts_recent: Option<TsRecent>,
+    clock: TimestampClock,
+    duration: Duration,
+    deadline: Instant,
+    replies: ReplyLimit,
+    ack_due: bool,
+}
+
+/// What TIME-WAIT keeps of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remains {
+    pub(crate) snd_nxt: SeqNum,
+    pub(crate) rcv_nxt: SeqNum,
+    pub(crate) window: u16,
+    pub(crate) ts_recent: Option<TsRecent>,
+    pub(crate) clock: TimestampClock,
+}
+
+impl TimeWait {
+    pub(crate) fn new(remains: Remains, duration: Duration, now: Instant) -> TimeWait {
+        let Remains {
+            snd_nxt,
+            rcv_nxt,
+            window,
+            ts_recent,
+            clock,
+        } = remains;
+        TimeWait {
+            snd_nxt,
+            rcv_nxt,
+            window,
+            ts_recent,
+            clock,
+            duration,
+            deadline: now + duration,
+            replies: ReplyLimit::default(),
+            // The FIN that brought us here is not acknowledged yet, or its ACK may have been lost.
+            ack_due: true,
+        }
+    }
+
+    /// Judges a segment between the endpoints of the old connection.
+    pub fn on_segment<P: Payload>(&mut self, segment: &Segment<P>, now: Instant) -> Disposition {
+        let tsval = segment.options.timestamps.map(|ts| ts.value);
+        let is_stale = self
+            .ts_recent
+            .zip(tsval)
+            .is_some_and(|(recent, tsval)| recent.rejects(tsval, now));
+        match segment.control {
+            Control::Rst => Disposition::dropped(SegmentDrop::TimeWaitRst),
+            Control::Syn
+                if segment.ack.is_none() && !is_stale && self.may_follow(segment.seq, tsval) =>
+            {
+                Disposition {
+                    reopen: Some(self.snd_nxt + REOPEN_GAP),
+                    ..Disposition::default()
+                }
+            }
+            _ if is_stale => self.answer(SegmentDrop::Paws, segment, now),
+            Control::Fin if segment.end() == self.rcv_nxt => {
+                self.deadline = now + self.duration;
+                self.answer(SegmentDrop::TimeWait, segment, now)
+            }
+            // The ACK of our ACK: nothing to say, or two ends in TIME-WAIT would go on for ever.
+            _ if segment.seq == self.rcv_nxt && segment.seq_len() == 0 => {
+                Disposition::dropped(SegmentDrop::TimeWait)
+            }
+            _ => self.answer(SegmentDrop::TimeWait, segment, now),
+        }
+    }
+
+    /// Returns whether a SYN is certainly of a new connection: by its timestamp (RFC 6191 2), else by its number
+    /// (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
+    fn may_follow(&self, seq: SeqNum, tsval: Option<u32>) -> bool {
+        let by_time = self
+            .ts_recent
+            .zip(tsval)
+            .is_some_and(|(recent, tsval)| recent.is_newer(tsval));
+        by_time || seq.after(self.rcv_nxt)
+    }
+
+    fn answer<P: Payload>(
+        &mut self,
+        reason: SegmentDrop,
+        segment: &Segment<P>,
+        now: Instant,
+    ) -> Disposition {
+        if segment.seq_len() == 0 && !self.replies.allow_invalid(now) {
+            return Disposition::dropped(reason);
+        }
+        self.ack_due = true;
+        Disposition::answered(reason)
+    }
+
+    /// Returns the ACK that is due, if one is.
+    pub fn poll_send<P: Payload>(&mut self, now: Instant) -> Option<Segment<P>> {
+        let timestamps = self.ts_recent.map(|recent| Timestamps {
+            value: self.clock.value(now),
+            echo: recent.value(),
+        });
+        core::mem::take(&mut self.ack_due).then(|| Segment {
+            seq: self.snd_nxt,
+            ack: Some(self.rcv_nxt),
+            window: self.window,
+            options: TcpOptions {
+                timestamps,
+                ..TcpOptions::default()
+            },
+            ..Segment::default()
+        })
+    }
+
+    /// Returns when the endpoints are free again.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_follow_figure_5_of_rfc_9293() {
+        use StateKind as S;
+        assert_eq!(S::Established.after_close(), S::FinWait1);
+        assert_eq!(S::CloseWait.after_close(), S::LastAck);
+        assert_eq!(S::FinWait2.after_close(), S::FinWait2);
+        assert_eq!(S::Established.after_peer_fin(), (S::CloseWait, Next::Stay));
+        assert_eq!(S::FinWait1.after_peer_fin(), (S::Closing, Next::Stay));
+        assert_eq!(S::FinWait2.after_peer_fin(), (S::TimeWait, Next::TimeWait));
+        assert_eq!(S::FinWait1.after_fin_acked(), (S::FinWait2, Next::Stay));
+        assert_eq!(S::Closing.after_fin_acked(), (S::TimeWait, Next::TimeWait));
+        assert_eq!(
+            S::LastAck.after_fin_acked(),
+            (S::Closed, Next::Closed(None))
+        );
+        assert_eq!(
+            S::Established.after_fin_acked(),
+            (S::Established, Next::Stay)
+        );
+    }
+
+    #[test]
+    fn time_wait_is_compact() {
+        assert!(
+            core::mem::size_of::<TimeWait>() <= 128,
+            "{}",
+            core::mem::size_of::<TimeWait>()
+        );
+    }
+}

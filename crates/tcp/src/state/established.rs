@@ -1,0 +1,492 @@
+//! ESTABLISHED and its six closing relatives: segments are judged in the order of RFC 9293 3.10.7.4.
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::Instant;
+
+use crate::config::{Config, ORPHAN_TIMEOUT, TIMESTAMPS_LEN};
+use crate::error::TcpError;
+use crate::info::Info;
+use crate::options::{Negotiated, TimestampClock};
+use crate::receiver::{Accepted, Placement, Receiver};
+use crate::recv_queue::RecvQueue;
+use crate::segment::{Control, Segment};
+use crate::sender::{
+    AckKind, AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome,
+};
+use crate::seqnum::SeqNum;
+use crate::state::closing::Remains;
+use crate::state::syn::Handshake;
+use crate::state::{Disposition, Next, SegmentDrop, StateKind};
+use crate::timers::{KeepaliveTimer, KeepaliveVerdict, ReplyLimit, earliest};
+
+/// A connection whose two SYNs are acknowledged.
+#[derive(Debug)]
+pub(crate) struct Synchronized<P> {
+    kind: StateKind,
+    pub(crate) sender: Sender<P>,
+    pub(crate) receiver: Receiver<P>,
+    negotiated: Negotiated,
+    clock: TimestampClock,
+    pub(crate) keepalive: KeepaliveTimer,
+    replies: ReplyLimit,
+    /// Nobody will read what still comes: the user closed.
+    reader_gone: bool,
+    /// When a closed connection stops waiting for the peer's FIN.
+    linger: Option<Instant>,
+    pub(crate) tally: Tally,
+}
+
+/// What [`Info`] tells of incoming segments.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    bytes_received: u64,
+    data_segs_in: u64,
+    out_of_order_in: u64,
+    challenge_acks: u64,
+    paws_rejected: u64,
+}
+
+/// What a segment meets beside the state itself.
+pub(crate) struct Context<'a, P> {
+    pub(crate) queue: &'a mut RecvQueue<P>,
+    pub(crate) now: Instant,
+}
+
+/// The end of a segment's way through the checks.
+type Verdict = (Disposition, Next);
+
+impl<P: Payload> Synchronized<P> {
+    /// Returns the connection that a handshake leads to; in ESTABLISHED, nothing sent.
+    pub(crate) fn new(config: &Config, handshake: &Handshake, now: Instant) -> Synchronized<P> {
+        let Handshake {
+            iss,
+            negotiated,
+            clock,
+            window,
+            window_seq,
+            receiver,
+            rtt,
+            timed_out,
+        } = *handshake;
+        let mut sender = Sender::new(config, iss);
+        let established = Established {
+            negotiated,
+            window,
+            seq: window_seq,
+            clock,
+            handshake_rtt: rtt,
+            handshake_timed_out: timed_out,
+        };
+        sender.on_established(&established, now);
+        Synchronized {
+            kind: StateKind::Established,
+            sender,
+            receiver: Receiver::new(config, &negotiated, receiver),
+            negotiated,
+            clock,
+            keepalive: KeepaliveTimer::new(config.keepalive, now),
+            replies: ReplyLimit::default(),
+            reader_gone: false,
+            linger: None,
+            tally: Tally::default(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> StateKind {
+        self.kind
+    }
+
+    /// Judges a segment; early verdicts come as errors of the single checks.
+    pub(crate) fn on_segment(&mut self, segment: Segment<P>, cx: &mut Context<'_, P>) -> Verdict {
+        match self.process(segment, cx) {
+            Ok(verdict) | Err(verdict) => verdict,
+        }
+    }
+
+    fn process(
+        &mut self,
+        segment: Segment<P>,
+        cx: &mut Context<'_, P>,
+    ) -> Result<Verdict, Verdict> {
+        self.check_timestamp(&segment, cx.now)?;
+        self.check_sequence(&segment, cx.now)?;
+        self.check_control(&segment, cx.now)?;
+        let Some(ack) = segment.ack else {
+            return Err(drop_silently(SegmentDrop::NoAck));
+        };
+        let acked = self.take_ack(ack, &segment, cx.now)?;
+        self.keepalive.on_heard(cx.now);
+        self.receiver
+            .note_timestamp(segment.seq, segment.options.timestamps, cx.now);
+        let fin_acked = self.note_fin_acked();
+        if let Next::Closed(_) = fin_acked {
+            return Err((
+                Disposition {
+                    closed: true,
+                    ..Disposition::default()
+                },
+                fin_acked,
+            ));
+        }
+        let accepted = self.take_payload(segment, cx)?;
+        Ok(self.conclude(acked, accepted, fin_acked, cx))
+    }
+
+    /// PAWS (RFC 7323 5.3). It comes before the window check, and RSTs are exempt.
+    fn check_timestamp(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
+        let Some(recent) = self
+            .receiver
+            .ts_recent()
+            .filter(|_| segment.control != Control::Rst)
+        else {
+            return Ok(());
+        };
+        match segment.options.timestamps {
+            None => Err(drop_silently(SegmentDrop::NoTimestamp)),
+            Some(ts) if recent.rejects(ts.value, now) => {
+                self.tally.paws_rejected += 1;
+                self.note_old(segment);
+                Err(self.answer(SegmentDrop::Paws, segment, now))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// First check: the sequence number.
+    fn check_sequence(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
+        let reason = match self.receiver.place(segment.seq, segment.end()) {
+            Placement::Acceptable => return Ok(()),
+            Placement::Old => SegmentDrop::Duplicate,
+            Placement::Beyond => SegmentDrop::OutOfWindow,
+        };
+        if segment.control == Control::Rst {
+            return Err(drop_silently(SegmentDrop::BlindRst));
+        }
+        self.note_old(segment);
+        Err(self.answer(reason, segment, now))
+    }
+
+    /// Second and fourth check: RST and SYN, each with the defence of RFC 5961.
+    fn check_control(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
+        match segment.control {
+            Control::None | Control::Fin => Ok(()),
+            Control::Syn => Err(self.challenge(SegmentDrop::UnexpectedSyn, now)),
+            Control::Rst if segment.seq == self.receiver.rcv_nxt() => Err(self.reset()),
+            Control::Rst if segment.seq.before(self.receiver.rcv_nxt()) => {
+                Err(drop_silently(SegmentDrop::BlindRst))
+            }
+            Control::Rst => Err(self.challenge(SegmentDrop::InexactRst, now)),
+        }
+    }
+
+    /// The peer aborted. After both FINs nobody needs to hear of it (RFC 9293 3.10.7.4).
+    fn reset(&mut self) -> Verdict {
+        let error = match self.kind {
+            StateKind::Closing | StateKind::LastAck => None,
+            _ => Some(TcpError::Reset),
+        };
+        (
+            Disposition {
+                closed: true,
+                ..Disposition::default()
+            },
+            Next::Closed(error),
+        )
+    }
+
+    /// Fifth check: the ACK field.
+    fn take_ack(
+        &mut self,
+        ack: SeqNum,
+        segment: &Segment<P>,
+        now: Instant,
+    ) -> Result<AckOutcome, Verdict> {
+        let incoming = IncomingAck {
+            ack,
+            seq: segment.seq,
+            window: u32::from(segment.window) << self.negotiated.snd_wscale,
+            sack: &segment.options.sack,
+            ts_echo: segment
+                .options
+                .timestamps
+                .filter(|_| self.negotiated.timestamps)
+                .map(|ts| ts.echo),
+            has_data: segment.seq_len() > 0,
+        };
+        let outcome = self.sender.on_ack(&incoming, now);
+        match outcome.kind {
+            AckKind::New | AckKind::Duplicate => Ok(outcome),
+            AckKind::TooOld => Err(self.challenge(SegmentDrop::OldAck, now)),
+            AckKind::Future => Err(self.challenge(SegmentDrop::FutureAck, now)),
+        }
+    }
+
+    /// Moves on if our FIN is acknowledged now.
+    fn note_fin_acked(&mut self) -> Next {
+        if !self.sender.fin_acked() {
+            return Next::Stay;
+        }
+        let (kind, next) = self.kind.after_fin_acked();
+        self.kind = kind;
+        next
+    }
+
+    /// Seventh and eighth check: payload and FIN.
+    fn take_payload(
+        &mut self,
+        segment: Segment<P>,
+        cx: &mut Context<'_, P>,
+    ) -> Result<Accepted, Verdict> {
+        let (seq, len) = (segment.seq, segment.payload.len());
+        if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
+            // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
+            return Err((
+                Disposition::answered(SegmentDrop::ReaderGone),
+                Next::Abort(None),
+            ));
+        }
+        let held = self.receiver.out_of_order();
+        let accepted = self.receiver.accept(segment, cx.queue, cx.now);
+        self.tally.bytes_received += accepted.delivered as u64;
+        self.tally.data_segs_in += u64::from(len > 0);
+        self.tally.out_of_order_in += u64::from(self.receiver.out_of_order() > held);
+        Ok(accepted)
+    }
+
+    fn conclude(
+        &mut self,
+        acked: AckOutcome,
+        accepted: Accepted,
+        after_ack: Next,
+        cx: &Context<'_, P>,
+    ) -> Verdict {
+        let Accepted {
+            delivered,
+            fin,
+            drop,
+        } = accepted;
+        let mut next = after_ack;
+        if fin {
+            (self.kind, next) = self.kind.after_peer_fin();
+        }
+        let disposition = Disposition {
+            readable: delivered > 0 || fin,
+            writable: acked.writable && self.kind.can_send(),
+            reply: next == Next::TimeWait
+                || self.receiver.is_ack_due(cx.now)
+                || self.sender.queued_len() > 0,
+            drop,
+            ..Disposition::default()
+        };
+        (disposition, next)
+    }
+
+    /// Notes payload that came again, for a D-SACK.
+    fn note_old(&mut self, segment: &Segment<P>) {
+        let end = segment.end().earliest(self.receiver.rcv_nxt());
+        self.receiver.note_duplicate(segment.seq, end);
+    }
+
+    /// Drops a segment and says where we stand. A segment that carries nothing is answered only now and then.
+    fn answer(&mut self, reason: SegmentDrop, segment: &Segment<P>, now: Instant) -> Verdict {
+        if segment.seq_len() == 0 && !self.replies.allow_invalid(now) {
+            return drop_silently(reason);
+        }
+        self.receiver.request_ack();
+        (Disposition::answered(reason), Next::Stay)
+    }
+
+    /// Drops a segment that may be forged and asks its sender to prove that it knows our numbers (RFC 5961).
+    fn challenge(&mut self, reason: SegmentDrop, now: Instant) -> Verdict {
+        if !self.replies.allow_challenge(now) {
+            return drop_silently(SegmentDrop::ChallengeAckLimited);
+        }
+        self.tally.challenge_acks += 1;
+        self.receiver.request_ack();
+        (Disposition::answered(reason), Next::Stay)
+    }
+
+    /// Returns the next segment that should leave now. An ACK with SACK blocks goes alone, so that they never have
+    /// to share a packet with payload; any other rides on data if there is some.
+    pub(crate) fn poll_send(
+        &mut self,
+        config: &Config,
+        queue: &RecvQueue<P>,
+        now: Instant,
+    ) -> Option<Segment<P>> {
+        if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
+            // Nobody waits for the peer's FIN any more; it has limited time to send it (linux `tcp_fin_timeout`).
+            self.linger = Some(now + config.fin_wait_2_timeout);
+        }
+        if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
+            return Some(self.bare_ack(queue, now));
+        }
+        if let Some(data) = self.sender.poll_data(now) {
+            return Some(self.data_segment(data, queue, now));
+        }
+        if self.receiver.is_ack_due(now) {
+            return Some(self.bare_ack(queue, now));
+        }
+        if self.keepalive.poll_send() {
+            // A number the peer has long acknowledged draws an ACK out of it (RFC 9293 3.8.4).
+            let probe = self.bare_ack(queue, now);
+            return Some(Segment {
+                seq: probe.seq - 1,
+                ..probe
+            });
+        }
+        None
+    }
+
+    fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
+        let blocks = self.receiver.max_sack_blocks();
+        let announcement = self.receiver.announce(queue, self.clock.value(now), blocks);
+        Segment {
+            seq: self.sender.snd_nxt(),
+            ack: Some(announcement.ack),
+            window: announcement.window,
+            options: announcement.options,
+            ..Segment::default()
+        }
+    }
+
+    fn data_segment(
+        &mut self,
+        data: DataSegment<P>,
+        queue: &RecvQueue<P>,
+        now: Instant,
+    ) -> Segment<P> {
+        let DataSegment {
+            seq,
+            payload,
+            fin,
+            push,
+            probe: _,
+        } = data;
+        let mss = self.sender.mss();
+        let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
+        Segment {
+            seq,
+            ack: Some(announcement.ack),
+            control: if fin { Control::Fin } else { Control::None },
+            push,
+            window: announcement.window,
+            options: announcement.options,
+            gso_size: if payload.len() > usize::from(mss) {
+                mss
+            } else {
+                0
+            },
+            payload,
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let own = earliest(
+            self.receiver.next_timer(),
+            earliest(self.keepalive.next_timer(), self.linger),
+        );
+        earliest(own, self.sender.next_timer())
+    }
+
+    pub(crate) fn on_timer(&mut self, user_timeout: Option<Duration>, now: Instant) -> Verdict {
+        let over = Disposition {
+            closed: true,
+            ..Disposition::default()
+        };
+        if self.linger.is_some_and(|linger| linger <= now) {
+            return (over, Next::Closed(None));
+        }
+        if let TimerOutcome::Abort(error) = self.sender.on_timer(now) {
+            return (over, Next::Closed(Some(error)));
+        }
+        let is_busy = self.sender.queued_len() > 0 || self.sender.in_flight() > 0;
+        if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, user_timeout, now) {
+            return (
+                Disposition {
+                    reply: true,
+                    ..over
+                },
+                Next::Abort(Some(TcpError::TimedOut)),
+            );
+        }
+        (
+            Disposition {
+                reply: true,
+                ..Disposition::default()
+            },
+            Next::Stay,
+        )
+    }
+
+    /// Ends our half of the stream behind what is queued.
+    pub(crate) fn shutdown_write(&mut self) {
+        if self.kind.can_send() {
+            self.sender.queue_fin();
+            self.kind = self.kind.after_close();
+        }
+    }
+
+    /// Lets nobody read any more. What is still to be sent gets a limited time without progress:
+    /// nobody is left who could lose patience.
+    pub(crate) fn drop_reader(&mut self, user_timeout: Option<Duration>) {
+        self.reader_gone = true;
+        let patience = user_timeout.unwrap_or(ORPHAN_TIMEOUT).min(ORPHAN_TIMEOUT);
+        self.sender.set_user_timeout(Some(patience));
+    }
+
+    /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without options.
+    pub(crate) fn on_mtu(&mut self, mss: u16, now: Instant) {
+        let options = if self.negotiated.timestamps {
+            TIMESTAMPS_LEN
+        } else {
+            0
+        };
+        self.sender.on_mtu(mss.saturating_sub(options), now);
+    }
+
+    /// Returns what TIME-WAIT keeps.
+    pub(crate) fn remains(&mut self, queue: &RecvQueue<P>) -> Remains {
+        let announcement = self.receiver.announce(queue, 0, 0);
+        Remains {
+            snd_nxt: self.sender.snd_nxt(),
+            rcv_nxt: announcement.ack,
+            window: announcement.window,
+            ts_recent: self.receiver.ts_recent(),
+            clock: self.clock,
+        }
+    }
+
+    pub(crate) fn info(&self, info: &mut Info) {
+        let Tally {
+            bytes_received,
+            data_segs_in,
+            out_of_order_in,
+            challenge_acks,
+            paws_rejected,
+        } = self.tally;
+        info.timestamps = self.negotiated.timestamps;
+        info.sack = self.negotiated.sack;
+        info.snd_wscale = self.negotiated.snd_wscale;
+        info.rcv_wscale = self.negotiated.rcv_wscale;
+        info.rcv_mss = self.receiver.rcv_mss();
+        info.rcv_wnd = self.receiver.window().promised(self.receiver.rcv_nxt());
+        info.rcv_space = self.receiver.window().space(self.receiver.rcv_nxt());
+        info.out_of_order = self.receiver.out_of_order();
+        info.dsacks_out = self.receiver.dsacks_out();
+        info.bytes_received = bytes_received;
+        info.data_segs_in = data_segs_in;
+        info.rcv_ooopack = out_of_order_in;
+        info.challenge_acks = challenge_acks;
+        info.paws_rejected = paws_rejected;
+        self.sender.info(info);
+        // One number for both kinds of probes, as in linux `icsk_probes_out`.
+        info.probes = info.probes.max(self.keepalive.probes());
+    }
+}
+
+fn drop_silently(reason: SegmentDrop) -> Verdict {
+    (Disposition::dropped(reason), Next::Stay)
+}

@@ -1,0 +1,369 @@
+//! LISTEN: half-open connections, in a bounded number (RFC 9293 3.10.7.2, RFC 4987).
+
+use core::marker::PhantomData;
+use std::collections::{BTreeMap, BTreeSet};
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::{Instant, TcpOptions, Timestamps};
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::isn::{Endpoints, IsnGenerator};
+use crate::options::TimestampClock;
+use crate::segment::{Control, Segment};
+use crate::seqnum::SeqNum;
+use crate::state::cookie::{CookieJar, offered_options, ts_with_options};
+use crate::state::syn::{Handshake, SpaceOffer, SynReceived, SynVerdict};
+use crate::state::{Disposition, SegmentDrop};
+
+/// How long after the last cookie one may come back (linux `TCP_SYNCOOKIE_VALID`).
+const COOKIES_VALID: Duration = Duration::from_secs(120);
+
+/// The half-open connections of one listener.
+///
+/// It holds at most `capacity` of them and never drops one for another: when it is full, it answers by SYN cookies
+/// and remembers nothing. A connection is made when its handshake is done, not before.
+#[derive(Debug)]
+pub struct SynBacklog<P> {
+    config: Config,
+    capacity: usize,
+    isns: IsnGenerator,
+    cookies: CookieJar,
+    last_cookie: Option<Instant>,
+    half_open: BTreeMap<Endpoints, SynReceived>,
+    /// When each of them repeats its SYN-ACK.
+    timers: BTreeSet<(Instant, Endpoints)>,
+    rcv_space: u32,
+    payload: PhantomData<P>,
+}
+
+/// What a listener must be told with a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Incoming {
+    /// The MSS that we can take from this peer: its link's MTU less IP and TCP headers.
+    pub mss: u16,
+    /// Whether `accept` has room for another connection.
+    pub accept_queue: AcceptQueue,
+    /// The smallest ISN allowed: what [`Disposition::reopen`] said when the endpoints come from TIME-WAIT.
+    pub iss_floor: Option<SeqNum>,
+}
+
+/// The queue of established connections that wait for `accept`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcceptQueue {
+    /// It takes another one.
+    HasRoom,
+    /// It is full: no SYN is answered, and the last ACK of a handshake is ignored until the peer repeats something
+    /// (linux does the same unless `tcp_abort_on_overflow`).
+    Full,
+}
+
+/// What became of a segment to a listener.
+#[derive(Debug)]
+#[must_use]
+pub enum ListenOutcome<P> {
+    /// Nothing; count it.
+    Dropped(SegmentDrop),
+    /// It is to be answered, and counted if something of it was dropped.
+    Reply(Segment<P>, Option<SegmentDrop>),
+    /// A handshake is done.
+    Accepted(Box<Connection<P>>, Disposition),
+}
+
+impl<P: Payload> SynBacklog<P> {
+    /// Returns an empty backlog of `capacity` half-open connections. `cookie_key` must be random.
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        capacity: usize,
+        isns: IsnGenerator,
+        cookie_key: [u8; 16],
+    ) -> SynBacklog<P> {
+        SynBacklog {
+            config: config.clone(),
+            capacity,
+            isns,
+            cookies: CookieJar::new(cookie_key),
+            last_cookie: None,
+            half_open: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            rcv_space: config.rcv_space_initial,
+            payload: PhantomData,
+        }
+    }
+
+    /// Returns the number of half-open connections.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.half_open.len()
+    }
+
+    /// Returns whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.half_open.is_empty()
+    }
+
+    /// Sets the receive space that new connections begin with. Up to 64 KiB of it are promised in each SYN-ACK.
+    pub fn set_rcv_space(&mut self, bytes: u32) {
+        self.rcv_space = bytes;
+    }
+
+    /// Judges a segment that belongs to no connection (RFC 9293 3.10.7.2).
+    pub fn on_segment(
+        &mut self,
+        endpoints: &Endpoints,
+        segment: Segment<P>,
+        incoming: Incoming,
+        now: Instant,
+    ) -> ListenOutcome<P> {
+        if self.half_open.contains_key(endpoints) {
+            return self.on_half_open(endpoints, segment, incoming, now);
+        }
+        match (segment.control, segment.ack) {
+            (Control::Rst, _) => ListenOutcome::Dropped(SegmentDrop::NoConnection),
+            (_, Some(ack)) => self.on_stray_ack(endpoints, ack, segment, incoming, now),
+            (Control::Syn, None) => self.on_syn(endpoints, &segment, incoming, now),
+            (Control::None | Control::Fin, None) => ListenOutcome::Dropped(SegmentDrop::NoAck),
+        }
+    }
+
+    /// A SYN begins a handshake. Payload it may carry is ignored, the peer sends it again (no TCP Fast Open).
+    fn on_syn(
+        &mut self,
+        endpoints: &Endpoints,
+        syn: &Segment<P>,
+        incoming: Incoming,
+        now: Instant,
+    ) -> ListenOutcome<P> {
+        if incoming.accept_queue == AcceptQueue::Full {
+            return ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull);
+        }
+        let config = self.config_for(endpoints, incoming);
+        if self.half_open.len() >= self.capacity {
+            return ListenOutcome::Reply(self.cookie_reply(endpoints, syn, &config, now), None);
+        }
+        let isn = self.isns.isn(endpoints, now);
+        let iss = incoming.iss_floor.map_or(isn, |floor| isn.latest(floor));
+        let clock = TimestampClock::new(config.timestamp_offset);
+        let offer = SpaceOffer::new(self.rcv_space);
+        let mut half_open = SynReceived::new(&config, (iss, clock), syn, offer, now);
+        let reply = half_open.poll_send(&config, now);
+        self.arm(endpoints, half_open.next_timer());
+        self.half_open.insert(*endpoints, half_open);
+        match reply {
+            Some(syn_ack) => ListenOutcome::Reply(syn_ack, None),
+            None => ListenOutcome::Dropped(SegmentDrop::Duplicate),
+        }
+    }
+
+    fn on_half_open(
+        &mut self,
+        endpoints: &Endpoints,
+        segment: Segment<P>,
+        incoming: Incoming,
+        now: Instant,
+    ) -> ListenOutcome<P> {
+        let config = self.config_for(endpoints, incoming);
+        let Some(half_open) = self.half_open.get_mut(endpoints) else {
+            return ListenOutcome::Dropped(SegmentDrop::NoConnection);
+        };
+        match half_open.on_segment(&segment, now) {
+            SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
+            SynVerdict::Repeat(reason) => {
+                let armed = half_open.next_timer();
+                half_open.repeat();
+                let reply = half_open.poll_send(&config, now);
+                let next = half_open.next_timer();
+                self.disarm(endpoints, armed);
+                self.arm(endpoints, next);
+                reply.map_or(ListenOutcome::Dropped(reason), |reply| {
+                    ListenOutcome::Reply(reply, Some(reason))
+                })
+            }
+            SynVerdict::Reset(reason) => reset_or_drop(&segment, reason),
+            // Back to LISTEN: the peer wants nothing any more.
+            SynVerdict::Refused => {
+                self.remove(endpoints);
+                ListenOutcome::Dropped(SegmentDrop::NoConnection)
+            }
+            SynVerdict::Established(_) if incoming.accept_queue == AcceptQueue::Full => {
+                ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull)
+            }
+            SynVerdict::Established(handshake) => {
+                self.remove(endpoints);
+                self.accept(&config, &handshake, segment, now)
+            }
+            SynVerdict::Simultaneous(_) => ListenOutcome::Dropped(SegmentDrop::UnexpectedSyn),
+        }
+    }
+
+    /// Makes the connection, and lets it take what came with the last ACK.
+    fn accept(
+        &self,
+        config: &Config,
+        handshake: &Handshake,
+        segment: Segment<P>,
+        now: Instant,
+    ) -> ListenOutcome<P> {
+        let mut connection = Connection::from_handshake(config, handshake, now);
+        let disposition = connection.on_segment(segment, now);
+        ListenOutcome::Accepted(
+            Box::new(connection),
+            Disposition {
+                established: true,
+                ..disposition
+            },
+        )
+    }
+
+    /// An ACK that belongs to nothing: a cookie coming back, or a stray.
+    fn on_stray_ack(
+        &mut self,
+        endpoints: &Endpoints,
+        ack: SeqNum,
+        segment: Segment<P>,
+        incoming: Incoming,
+        now: Instant,
+    ) -> ListenOutcome<P> {
+        let expected = self
+            .last_cookie
+            .is_some_and(|last| now.saturating_since(last) <= COOKIES_VALID);
+        if !expected || segment.control == Control::Syn {
+            return reset_or_drop(&segment, SegmentDrop::NoConnection);
+        }
+        let (irs, iss) = (segment.seq - 1, ack - 1);
+        let Some(mss) = self.cookies.check(endpoints, irs, iss, now) else {
+            return reset_or_drop(&segment, SegmentDrop::BadCookie);
+        };
+        if incoming.accept_queue == AcceptQueue::Full {
+            return ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull);
+        }
+        let config = self.config_for(endpoints, incoming);
+        let syn = Segment::<P> {
+            seq: irs,
+            control: Control::Syn,
+            options: offered_options(&segment, mss),
+            ..Segment::default()
+        };
+        let clock = TimestampClock::new(config.timestamp_offset);
+        let half_open = SynReceived::new(
+            &config,
+            (iss, clock),
+            &syn,
+            SpaceOffer::new(self.rcv_space),
+            now,
+        );
+        match half_open.on_segment(&segment, now) {
+            SynVerdict::Established(handshake) => self.accept(&config, &handshake, segment, now),
+            _ => reset_or_drop(&segment, SegmentDrop::BadCookie),
+        }
+    }
+
+    /// Answers a SYN without remembering it.
+    fn cookie_reply(
+        &mut self,
+        endpoints: &Endpoints,
+        syn: &Segment<P>,
+        config: &Config,
+        now: Instant,
+    ) -> Segment<P> {
+        self.last_cookie = Some(now);
+        let mss = syn.options.mss.unwrap_or(crate::config::DEFAULT_MSS);
+        let iss = self.cookies.bake(endpoints, syn.seq, mss, now);
+        let clock = TimestampClock::new(config.timestamp_offset);
+        // Without timestamps there is no place to remember the other options in.
+        let offered = match syn.options.timestamps {
+            Some(_) if config.timestamps => syn.options,
+            _ => TcpOptions {
+                mss: syn.options.mss,
+                ..TcpOptions::default()
+            },
+        };
+        let syn = Segment::<P> {
+            seq: syn.seq,
+            options: offered,
+            ..Segment::default()
+        };
+        let mut half_open = SynReceived::new(
+            config,
+            (iss, clock),
+            &syn,
+            SpaceOffer::new(self.rcv_space),
+            now,
+        );
+        let mut reply = half_open.poll_send(config, now).unwrap_or_default();
+        if let Some(Timestamps { value, .. }) = &mut reply.options.timestamps {
+            *value = ts_with_options(*value, &offered);
+        }
+        reply
+    }
+
+    /// Returns the listener's configuration with what depends on the peer.
+    fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> Config {
+        let timestamp_offset = self.isns.timestamp_offset(endpoints);
+        Config {
+            mss: incoming.mss,
+            timestamp_offset,
+            ..self.config.clone()
+        }
+    }
+
+    /// Returns a SYN-ACK that is to be repeated now, if one is; to be asked until it is `None`.
+    pub fn poll_send(&mut self, mss: u16, now: Instant) -> Option<(Endpoints, Segment<P>)> {
+        while let Some(&(due, endpoints)) = self.timers.first().filter(|(due, _)| *due <= now) {
+            self.timers.remove(&(due, endpoints));
+            let incoming = Incoming {
+                mss,
+                accept_queue: AcceptQueue::HasRoom,
+                iss_floor: None,
+            };
+            let config = self.config_for(&endpoints, incoming);
+            let Some(half_open) = self.half_open.get_mut(&endpoints) else {
+                continue;
+            };
+            if half_open.on_timer(&config, now).is_err() {
+                self.half_open.remove(&endpoints);
+                continue;
+            }
+            let reply = half_open.poll_send(&config, now);
+            let next = half_open.next_timer();
+            self.arm(&endpoints, next);
+            if let Some(syn_ack) = reply {
+                return Some((endpoints, syn_ack));
+            }
+        }
+        None
+    }
+
+    /// Returns when [`SynBacklog::poll_send`] has something to repeat or to forget.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.timers.first().map(|(due, _)| *due)
+    }
+
+    fn remove(&mut self, endpoints: &Endpoints) {
+        if let Some(half_open) = self.half_open.remove(endpoints) {
+            self.disarm(endpoints, half_open.next_timer());
+        }
+    }
+
+    fn arm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
+        self.timers.extend(due.map(|due| (due, *endpoints)));
+    }
+
+    fn disarm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
+        if let Some(due) = due {
+            self.timers.remove(&(due, *endpoints));
+        }
+    }
+}
+
+fn reset_or_drop<P: Payload>(segment: &Segment<P>, reason: SegmentDrop) -> ListenOutcome<P> {
+    match Segment::reset_for(segment, segment.payload.len()) {
+        Some(reset) => ListenOutcome::Reply(reset, Some(reason)),
+        None => ListenOutcome::Dropped(reason),
+    }
+}

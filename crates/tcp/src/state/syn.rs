@@ -1,0 +1,333 @@
+//! Opening: SYN-SENT and SYN-RECEIVED, either side's (RFC 9293 3.5, 3.10.7.3).
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::Instant;
+
+use crate::config::{Config, MAX_UNSCALED_WINDOW};
+use crate::error::TcpError;
+use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
+use crate::receiver::ReceiverStart;
+use crate::segment::{Control, Segment};
+use crate::seqnum::SeqNum;
+use crate::state::SegmentDrop;
+use crate::timers::HandshakeTimer;
+
+/// Our SYN is on its way.
+#[derive(Debug)]
+pub(crate) struct SynSent {
+    iss: SeqNum,
+    timer: HandshakeTimer,
+    clock: TimestampClock,
+    offer: SpaceOffer,
+}
+
+/// How much the peer may send: what is granted from above now, and what our SYN has already promised of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SpaceOffer {
+    pub(crate) space: u32,
+    /// The window field of our SYN, which is never scaled (RFC 7323 2.2).
+    pub(crate) syn_window: u16,
+}
+
+impl SpaceOffer {
+    pub(crate) fn new(space: u32) -> SpaceOffer {
+        SpaceOffer {
+            space,
+            syn_window: space.min(MAX_UNSCALED_WINDOW) as u16,
+        }
+    }
+}
+
+/// Both SYNs are on their way, or there; the ACK of ours is missing.
+#[derive(Debug, Clone)]
+pub(crate) struct SynReceived {
+    iss: SeqNum,
+    irs: SeqNum,
+    timer: HandshakeTimer,
+    clock: TimestampClock,
+    offer: SpaceOffer,
+    negotiated: Negotiated,
+    ts_recent: Option<TsRecent>,
+    /// Which half of the connection was closed before it opened.
+    pub(crate) closing: EarlyClose,
+}
+
+/// What the user asked for before the handshake was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum EarlyClose {
+    #[default]
+    No,
+    /// A FIN follows the handshake.
+    Write,
+    /// So it does, and what the peer sends is refused.
+    Both,
+}
+
+/// What a finished handshake leaves to the connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Handshake {
+    pub(crate) iss: SeqNum,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) clock: TimestampClock,
+    /// The peer's first window, scaled, and the segment that brought it.
+    pub(crate) window: u32,
+    pub(crate) window_seq: SeqNum,
+    pub(crate) receiver: ReceiverStart,
+    pub(crate) rtt: Option<Duration>,
+    pub(crate) timed_out: bool,
+}
+
+/// What a segment does to a handshake.
+#[derive(Debug)]
+pub(crate) enum SynVerdict {
+    Drop(SegmentDrop),
+    /// Dropped, and our half is to be said again.
+    Repeat(SegmentDrop),
+    /// Dropped, and answered by [`Segment::reset_for`]; the handshake goes on.
+    Reset(SegmentDrop),
+    /// The peer refuses.
+    Refused,
+    /// Both sides opened at once.
+    Simultaneous(SynReceived),
+    Established(Handshake),
+}
+
+impl SynSent {
+    pub(crate) fn new(config: &Config, iss: SeqNum, now: Instant) -> SynSent {
+        SynSent {
+            iss,
+            timer: HandshakeTimer::new(now),
+            clock: TimestampClock::new(config.timestamp_offset),
+            offer: SpaceOffer::new(config.rcv_space_initial),
+        }
+    }
+
+    /// Judges a segment as RFC 9293 3.10.7.3 does: ACK, RST, SYN, in this order.
+    pub(crate) fn on_segment<P: Payload>(
+        &mut self,
+        segment: &Segment<P>,
+        config: &Config,
+        now: Instant,
+    ) -> SynVerdict {
+        let is_acked = segment.ack == Some(self.iss + 1) && self.timer.is_sent();
+        if segment.ack.is_some() && !is_acked {
+            return match segment.control {
+                Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
+                _ => SynVerdict::Reset(SegmentDrop::FutureAck),
+            };
+        }
+        match segment.control {
+            Control::Rst if is_acked => SynVerdict::Refused,
+            Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
+            Control::None | Control::Fin => SynVerdict::Drop(SegmentDrop::NoSyn),
+            Control::Syn => {
+                let both =
+                    SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
+                match is_acked {
+                    true => SynVerdict::Established(Handshake {
+                        rtt: self.timer.rtt(now),
+                        timed_out: self.timer.timed_out(),
+                        // The window of a SYN is never scaled (RFC 7323 2.2).
+                        ..both.handshake(u32::from(segment.window), segment.seq, now)
+                    }),
+                    false => SynVerdict::Simultaneous(both),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn poll_send<P: Payload>(
+        &mut self,
+        config: &Config,
+        now: Instant,
+    ) -> Option<Segment<P>> {
+        self.timer.poll_send(config, now).then(|| Segment {
+            seq: self.iss,
+            control: Control::Syn,
+            window: self.offer.syn_window,
+            options: syn_options(config, self.clock.value(now)),
+            ..Segment::default()
+        })
+    }
+
+    pub(crate) fn on_timer(&mut self, config: &Config, now: Instant) -> Result<(), TcpError> {
+        match self.timer.on_timer(config.syn_retries, config, now) {
+            true => Ok(()),
+            false => Err(TcpError::TimedOut),
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.timer.next_timer()
+    }
+
+    pub(crate) fn iss(&self) -> SeqNum {
+        self.iss
+    }
+
+    pub(crate) fn offer(&self) -> SpaceOffer {
+        self.offer
+    }
+
+    /// Sets the receive space; what a SYN has promised stays promised.
+    pub(crate) fn set_space(&mut self, bytes: u32) {
+        match self.timer.is_sent() {
+            true => self.offer.space = bytes,
+            false => self.offer = SpaceOffer::new(bytes),
+        }
+    }
+}
+
+impl SynReceived {
+    /// Returns what the peer's SYN `syn` makes of us; `ours` are our ISS and timestamp clock.
+    pub(crate) fn new<P: Payload>(
+        config: &Config,
+        ours: (SeqNum, TimestampClock),
+        syn: &Segment<P>,
+        offer: SpaceOffer,
+        now: Instant,
+    ) -> SynReceived {
+        let negotiated = Negotiated::new(config, &syn.options);
+        let timestamps = syn.options.timestamps.filter(|_| negotiated.timestamps);
+        SynReceived {
+            iss: ours.0,
+            irs: syn.seq,
+            timer: HandshakeTimer::new(now),
+            clock: ours.1,
+            offer,
+            negotiated,
+            ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
+            closing: EarlyClose::No,
+        }
+    }
+
+    /// Judges a segment: sequence number, RST, SYN, ACK (RFC 9293 3.10.7.4).
+    ///
+    /// Whatever is not acceptable is answered by our SYN-ACK, which tells the peer all that a bare ACK would.
+    pub(crate) fn on_segment<P: Payload>(&self, segment: &Segment<P>, now: Instant) -> SynVerdict {
+        let rcv_nxt = self.irs + 1;
+        let is_exact = segment.seq == rcv_nxt;
+        let is_inside = segment.seq.after_eq(rcv_nxt) && segment.seq.before_eq(self.right_edge());
+        if segment.control == Control::Rst {
+            return match (is_exact, is_inside) {
+                (true, _) => SynVerdict::Refused,
+                (false, true) => SynVerdict::Repeat(SegmentDrop::InexactRst),
+                (false, false) => SynVerdict::Drop(SegmentDrop::BlindRst),
+            };
+        }
+        if let Some(recent) = self.ts_recent {
+            match segment.options.timestamps {
+                None => return SynVerdict::Drop(SegmentDrop::NoTimestamp),
+                Some(ts) if recent.rejects(ts.value, now) => {
+                    return SynVerdict::Repeat(SegmentDrop::Paws);
+                }
+                Some(_) => {}
+            }
+        }
+        // The other SYN-ACK of a simultaneous open lies before RCV.NXT and yet is what we wait for (RFC 9293 3.5).
+        let is_their_syn = segment.control == Control::Syn && segment.seq == self.irs;
+        match segment.ack {
+            _ if segment.control == Control::Syn && !is_their_syn => {
+                SynVerdict::Repeat(SegmentDrop::UnexpectedSyn)
+            }
+            None if is_their_syn => SynVerdict::Repeat(SegmentDrop::Duplicate),
+            None => SynVerdict::Drop(SegmentDrop::NoAck),
+            _ if !is_inside && !is_their_syn => SynVerdict::Repeat(SegmentDrop::OutOfWindow),
+            Some(ack) if ack != self.iss + 1 => SynVerdict::Reset(SegmentDrop::FutureAck),
+            Some(_) => {
+                let scale = if is_their_syn {
+                    0
+                } else {
+                    self.negotiated.snd_wscale
+                };
+                let window = u32::from(segment.window) << scale;
+                SynVerdict::Established(self.handshake(window, segment.seq, now))
+            }
+        }
+    }
+
+    /// Returns what the connection starts with.
+    pub(crate) fn handshake(&self, window: u32, window_seq: SeqNum, now: Instant) -> Handshake {
+        Handshake {
+            iss: self.iss,
+            negotiated: self.negotiated,
+            clock: self.clock,
+            window,
+            window_seq,
+            receiver: ReceiverStart {
+                rcv_nxt: self.irs + 1,
+                right_edge: self.right_edge(),
+                space: self.offer.space,
+                ts_recent: self.ts_recent,
+            },
+            rtt: self.timer.rtt(now),
+            timed_out: self.timer.timed_out(),
+        }
+    }
+
+    /// Returns what our SYN-ACK promised.
+    fn right_edge(&self) -> SeqNum {
+        self.irs + 1 + usize::from(self.offer.syn_window)
+    }
+
+    pub(crate) fn poll_send<P: Payload>(
+        &mut self,
+        config: &Config,
+        now: Instant,
+    ) -> Option<Segment<P>> {
+        self.timer
+            .poll_send(config, now)
+            .then(|| self.syn_ack(config, now))
+    }
+
+    fn syn_ack<P: Payload>(&self, config: &Config, now: Instant) -> Segment<P> {
+        Segment {
+            seq: self.iss,
+            ack: Some(self.irs + 1),
+            control: Control::Syn,
+            window: self.offer.syn_window,
+            options: syn_ack_options(
+                config,
+                &self.negotiated,
+                self.ts_recent,
+                self.clock.value(now),
+            ),
+            ..Segment::default()
+        }
+    }
+
+    /// Says our half again.
+    pub(crate) fn repeat(&mut self) {
+        self.timer.request();
+    }
+
+    pub(crate) fn on_timer(&mut self, config: &Config, now: Instant) -> Result<(), TcpError> {
+        match self.timer.on_timer(config.syn_ack_retries, config, now) {
+            true => Ok(()),
+            false => Err(TcpError::TimedOut),
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.timer.next_timer()
+    }
+
+    pub(crate) fn iss(&self) -> SeqNum {
+        self.iss
+    }
+
+    pub(crate) fn irs(&self) -> SeqNum {
+        self.irs
+    }
+
+    pub(crate) fn offer(&self) -> SpaceOffer {
+        self.offer
+    }
+
+    /// Sets the receive space; what our SYN has promised stays promised.
+    pub(crate) fn set_space(&mut self, bytes: u32) {
+        self.offer.space = bytes;
+    }
+}

@@ -1,0 +1,150 @@
+//! When an ACK leaves: RFC 9293 3.8.6.3, RFC 5681 4.2, and the bulk policy of `AckPolicy`.
+
+use super::harness::*;
+use crate::*;
+
+#[test]
+fn a_delayed_ack_leaves_after_40_ms() {
+    let mut t = established();
+    send!(t, len: 100);
+    expect_nothing!(t);
+    t.advance(39);
+    t.timers();
+    expect_nothing!(t);
+    assert_eq!(t.run_timer(), 1);
+    expect!(t, ack: 101);
+    assert_eq!(t.conn.next_timer(), None);
+}
+
+#[test]
+fn the_first_arrival_starts_the_delay() {
+    let mut t = established();
+    send!(t, len: 100);
+    t.advance(30);
+    send!(t, len: 100);
+    assert_eq!(t.run_timer(), 10);
+    expect!(t, ack: 201);
+}
+
+#[test]
+fn two_full_segments_are_acknowledged_at_once_in_a_small_window() {
+    let mut t = established();
+    send!(t, len: 1000);
+    expect_nothing!(t);
+    send!(t, len: 1000);
+    // A quarter of the window would be 2,000 bytes here as well.
+    expect!(t, ack: 2001);
+    expect_nothing!(t);
+}
+
+#[test]
+fn a_bulk_transfer_is_acknowledged_per_quarter_of_the_window() {
+    let mut t = established();
+    t.conn.set_rcv_space(60_000);
+    send!(t, len: 1000);
+    t.conn.on_drained();
+    expect!(t, ack: 1001, window: 59_000);
+    for _ in 0..11 {
+        send!(t, len: 1000);
+        expect_nothing!(t);
+    }
+    // 12,000 bytes came, and less than four times as many may still come.
+    send!(t, len: 1000);
+    expect!(t, ack: 13_001);
+    expect_nothing!(t);
+    assert_eq!(t.read(), 13_000);
+}
+
+#[test]
+fn ack_bytes_of_the_configuration_win() {
+    let config = Config {
+        ack_bytes: Some(5000),
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    for _ in 0..4 {
+        send!(t, len: 1000);
+        expect_nothing!(t);
+    }
+    send!(t, len: 1000);
+    expect!(t, ack: 5001);
+}
+
+#[test]
+fn a_super_packet_past_the_threshold_is_acknowledged_at_once() {
+    let config = Config {
+        rcv_space_initial: 60_000,
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    send!(t, len: 30_000);
+    expect!(t, ack: 30_001);
+    assert_eq!(
+        t.conn.info().rcv_mss,
+        1000,
+        "one packet never holds more than our MSS"
+    );
+    assert_eq!(t.read(), 30_000);
+}
+
+#[test]
+fn the_first_segments_are_acknowledged_one_by_one() {
+    let config = Config {
+        quick_acks: 3,
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    for i in 1..=3 {
+        send!(t, len: 100);
+        expect!(t, ack: 1 + 100 * i);
+    }
+    send!(t, len: 100);
+    expect_nothing!(t);
+}
+
+#[test]
+fn a_pushed_segment_is_no_bulk_and_uses_no_quick_ack() {
+    let config = Config {
+        quick_acks: 1,
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    send!(t, len: 100, push: true);
+    expect_nothing!(t);
+    send!(t, len: 100);
+    expect!(t, ack: 201);
+}
+
+#[test]
+fn an_ack_rides_on_data_and_then_does_not_leave_alone() {
+    let mut t = established();
+    send!(t, len: 100);
+    t.write(50);
+    expect!(t, seq: 1, len: 50, ack: 101);
+    t.conn.on_drained();
+    expect_nothing!(t);
+    assert!(
+        t.conn.next_timer().is_some(),
+        "our own data waits for its ACK"
+    );
+}
+
+#[test]
+fn an_empty_link_without_arrivals_says_nothing() {
+    let mut t = established();
+    t.conn.on_drained();
+    expect_nothing!(t);
+    send!(t);
+    t.conn.on_drained();
+    expect_nothing!(t);
+}
+
+#[test]
+fn every_out_of_order_segment_draws_a_duplicate_ack() {
+    let mut t = established();
+    for i in 1..=3 {
+        send!(t, seq: 1 + 1000 * i, len: 1000);
+        expect!(t, ack: 1, sack: [&[(1001, 2001)], &[(1001, 3001)], &[(1001, 4001)]][i as usize - 1]);
+    }
+    assert_eq!(t.read(), 0);
+}

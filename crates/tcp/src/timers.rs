@@ -1,0 +1,331 @@
+//! The small clocks of a connection that are not the sender's: handshake, keepalive, rate limits.
+
+use core::time::Duration;
+
+use wire::Instant;
+
+use crate::config::{
+    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, Config, INVALID_ACK_INTERVAL, Keepalive, RTO_MAX,
+};
+
+/// Returns the earlier of two optional points in time, the absent one being never.
+pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, None) | (None, one) => one,
+    }
+}
+
+/// Sends a SYN or SYN-ACK, and again, with doubling intervals (RFC 6298 2.1, 5.5).
+#[derive(Debug, Clone)]
+pub(crate) struct HandshakeTimer {
+    state: HandshakeState,
+    /// Repetitions after a timeout.
+    retries: u8,
+    opened: Instant,
+    sent: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HandshakeState {
+    /// It should leave now.
+    Due,
+    /// It left and is waited for until then.
+    Sent(Instant),
+}
+
+impl HandshakeTimer {
+    pub(crate) fn new(now: Instant) -> HandshakeTimer {
+        HandshakeTimer {
+            state: HandshakeState::Due,
+            retries: 0,
+            opened: now,
+            sent: None,
+        }
+    }
+
+    /// Returns whether the segment should leave; it counts as sent then.
+    pub(crate) fn poll_send(&mut self, config: &Config, now: Instant) -> bool {
+        if self.state != HandshakeState::Due {
+            return false;
+        }
+        self.sent = Some(now);
+        let rto = config
+            .rto_initial
+            .saturating_mul(1 << self.retries.min(16))
+            .min(RTO_MAX);
+        self.state = HandshakeState::Sent(now + rto);
+        true
+    }
+
+    /// Sends it again at once, without counting: the peer repeated its half.
+    pub(crate) fn request(&mut self) {
+        self.state = HandshakeState::Due;
+    }
+
+    /// Lets the time pass; returns false when `max_retries` were in vain.
+    pub(crate) fn on_timer(&mut self, max_retries: u8, config: &Config, now: Instant) -> bool {
+        let HandshakeState::Sent(deadline) = self.state else {
+            return true;
+        };
+        if deadline > now {
+            return true;
+        }
+        let waited = now.saturating_since(self.opened);
+        if self.retries >= max_retries || config.user_timeout.is_some_and(|limit| waited >= limit) {
+            return false;
+        }
+        self.retries += 1;
+        self.state = HandshakeState::Due;
+        true
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        match self.state {
+            HandshakeState::Due => None,
+            HandshakeState::Sent(deadline) => Some(deadline),
+        }
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    pub(crate) fn timed_out(&self) -> bool {
+        self.retries > 0
+    }
+
+    /// Returns the handshake's round trip, if only one transmission can have been answered (RFC 6298 3, Karn).
+    pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
+        self.sent
+            .filter(|_| self.retries == 0)
+            .map(|sent| now.saturating_since(sent))
+    }
+}
+
+/// Asks a silent peer whether it is there (RFC 9293 3.8.4).
+#[derive(Debug, Clone)]
+pub(crate) struct KeepaliveTimer {
+    config: Option<Keepalive>,
+    heard: Instant,
+    next: Option<Instant>,
+    probes: u8,
+    due: bool,
+}
+
+/// What the keepalive timer found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeepaliveVerdict {
+    Nothing,
+    Probe,
+    Dead,
+}
+
+impl KeepaliveTimer {
+    pub(crate) fn new(config: Option<Keepalive>, now: Instant) -> KeepaliveTimer {
+        let next = config.map(|keepalive| now + keepalive.idle);
+        KeepaliveTimer {
+            config,
+            heard: now,
+            next,
+            probes: 0,
+            due: false,
+        }
+    }
+
+    pub(crate) fn configure(&mut self, config: Option<Keepalive>) {
+        *self = KeepaliveTimer {
+            probes: self.probes,
+            ..KeepaliveTimer::new(config, self.heard)
+        };
+    }
+
+    /// Notes a sign of life.
+    pub(crate) fn on_heard(&mut self, now: Instant) {
+        self.heard = now;
+        self.probes = 0;
+        self.due = false;
+        if let Some(keepalive) = self.config {
+            self.next = Some(now + keepalive.idle);
+        }
+    }
+
+    /// Lets the time pass. With data on its way the retransmission timer does the asking.
+    pub(crate) fn on_timer(
+        &mut self,
+        is_busy: bool,
+        user_timeout: Option<Duration>,
+        now: Instant,
+    ) -> KeepaliveVerdict {
+        let Some(keepalive) = self
+            .config
+            .filter(|_| self.next.is_some_and(|next| next <= now))
+        else {
+            return KeepaliveVerdict::Nothing;
+        };
+        if is_busy {
+            self.next = Some(now + keepalive.idle);
+            return KeepaliveVerdict::Nothing;
+        }
+        // A user timeout replaces the count of probes (linux `tcp_keepalive_timer`).
+        let is_dead = match user_timeout {
+            Some(limit) => self.probes > 0 && now.saturating_since(self.heard) >= limit,
+            None => self.probes >= keepalive.count,
+        };
+        if is_dead {
+            return KeepaliveVerdict::Dead;
+        }
+        self.probes = self.probes.saturating_add(1);
+        self.due = true;
+        self.next = Some(now + keepalive.interval);
+        KeepaliveVerdict::Probe
+    }
+
+    /// Returns whether a probe should leave; it counts as sent then.
+    pub(crate) fn poll_send(&mut self) -> bool {
+        core::mem::take(&mut self.due)
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.next
+    }
+
+    pub(crate) fn probes(&self) -> u8 {
+        self.probes
+    }
+}
+
+/// Limits the ACKs that segments without a right to one can draw out of us.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReplyLimit {
+    interval_start: Option<Instant>,
+    challenges: u8,
+    last_invalid: Option<Instant>,
+}
+
+impl ReplyLimit {
+    /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a shared one would tell
+    /// an attacker who else is connected (CVE-2016-5696).
+    pub(crate) fn allow_challenge(&mut self, now: Instant) -> bool {
+        let is_over = self
+            .interval_start
+            .is_none_or(|start| now.saturating_since(start) >= CHALLENGE_ACK_INTERVAL);
+        if is_over {
+            self.interval_start = Some(now);
+            self.challenges = 0;
+        }
+        let allowed = self.challenges < CHALLENGE_ACK_LIMIT;
+        self.challenges += u8::from(allowed);
+        allowed
+    }
+
+    /// Returns whether a segment without payload, outside the window, may be answered: two ends that disagree would
+    /// go on answering each other for ever (linux `tcp_oow_rate_limited`).
+    pub(crate) fn allow_invalid(&mut self, now: Instant) -> bool {
+        let allowed = self
+            .last_invalid
+            .is_none_or(|last| now.saturating_since(last) >= INVALID_ACK_INTERVAL);
+        if allowed {
+            self.last_invalid = Some(now);
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(s: u64) -> Instant {
+        Instant::from_millis(1000 * s)
+    }
+
+    #[test]
+    fn a_syn_leaves_seven_times_in_127_seconds() {
+        let config = Config::default();
+        let mut timer = HandshakeTimer::new(Instant::ZERO);
+        let mut sent = Vec::new();
+        let mut now = Instant::ZERO;
+        loop {
+            if timer.poll_send(&config, now) {
+                sent.push(now);
+            }
+            now = timer.next_timer().unwrap();
+            if !timer.on_timer(config.syn_retries, &config, now) {
+                break;
+            }
+        }
+        assert_eq!(sent, [0, 1, 3, 7, 15, 31, 63].map(secs));
+        assert_eq!(now, secs(127));
+        assert!(timer.timed_out() && timer.rtt(now).is_none());
+    }
+
+    #[test]
+    fn a_user_timeout_ends_a_handshake_early() {
+        let config = Config {
+            user_timeout: Some(Duration::from_secs(2)),
+            ..Config::default()
+        };
+        let mut timer = HandshakeTimer::new(Instant::ZERO);
+        assert!(timer.poll_send(&config, secs(0)));
+        assert!(timer.on_timer(6, &config, secs(1)));
+        assert!(timer.poll_send(&config, secs(1)));
+        assert!(!timer.on_timer(6, &config, secs(3)));
+    }
+
+    #[test]
+    fn keepalive_probes_then_gives_up() {
+        let keepalive = Keepalive {
+            idle: Duration::from_secs(10),
+            interval: Duration::from_secs(2),
+            count: 2,
+        };
+        let mut timer = KeepaliveTimer::new(Some(keepalive), secs(0));
+        assert_eq!(
+            timer.on_timer(false, None, secs(9)),
+            KeepaliveVerdict::Nothing
+        );
+        assert_eq!(
+            timer.on_timer(false, None, secs(10)),
+            KeepaliveVerdict::Probe
+        );
+        assert!(timer.poll_send() && !timer.poll_send());
+        assert_eq!(timer.next_timer(), Some(secs(12)));
+        assert_eq!(
+            timer.on_timer(false, None, secs(12)),
+            KeepaliveVerdict::Probe
+        );
+        assert_eq!(
+            timer.on_timer(false, None, secs(14)),
+            KeepaliveVerdict::Dead
+        );
+        timer.on_heard(secs(14));
+        assert_eq!((timer.probes(), timer.next_timer()), (0, Some(secs(24))));
+    }
+
+    #[test]
+    fn keepalive_leaves_a_busy_connection_alone() {
+        let mut timer = KeepaliveTimer::new(Some(Keepalive::default()), secs(0));
+        assert_eq!(
+            timer.on_timer(true, None, secs(7200)),
+            KeepaliveVerdict::Nothing
+        );
+        assert_eq!(timer.next_timer(), Some(secs(14_400)));
+    }
+
+    #[test]
+    fn challenges_are_limited_per_interval() {
+        let mut limit = ReplyLimit::default();
+        let allowed = (0..100).filter(|_| limit.allow_challenge(secs(1))).count();
+        assert_eq!(allowed, usize::from(CHALLENGE_ACK_LIMIT));
+        assert!(limit.allow_challenge(secs(6)));
+    }
+
+    #[test]
+    fn invalid_segments_are_answered_twice_a_second() {
+        let mut limit = ReplyLimit::default();
+        assert!(limit.allow_invalid(secs(1)));
+        assert!(!limit.allow_invalid(Instant::from_millis(1499)));
+        assert!(limit.allow_invalid(Instant::from_millis(1500)));
+    }
+}

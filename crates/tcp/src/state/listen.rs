@@ -173,15 +173,11 @@ impl<P: Payload> SynBacklog<P> {
         match half_open.on_segment(&segment, now) {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
             SynVerdict::Repeat(reason) => {
-                let armed = half_open.next_timer();
                 half_open.repeat();
-                let reply = half_open.poll_send(&config, now);
-                let next = half_open.next_timer();
-                self.disarm(endpoints, armed);
-                self.arm(endpoints, next);
-                reply.map_or(ListenOutcome::Dropped(reason), |reply| {
-                    ListenOutcome::Reply(reply, Some(reason))
-                })
+                match half_open.poll_send(&config, now) {
+                    Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
+                    None => ListenOutcome::Dropped(reason),
+                }
             }
             SynVerdict::Reset(reason) => reset_or_drop(&segment, reason),
             // Back to LISTEN: the peer wants nothing any more.
@@ -345,19 +341,14 @@ impl<P: Payload> SynBacklog<P> {
     }
 
     fn remove(&mut self, endpoints: &Endpoints) {
-        if let Some(half_open) = self.half_open.remove(endpoints) {
-            self.disarm(endpoints, half_open.next_timer());
+        let half_open = self.half_open.remove(endpoints);
+        if let Some(due) = half_open.and_then(|half_open| half_open.next_timer()) {
+            self.timers.remove(&(due, *endpoints));
         }
     }
 
     fn arm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
         self.timers.extend(due.map(|due| (due, *endpoints)));
-    }
-
-    fn disarm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
-        if let Some(due) = due {
-            self.timers.remove(&(due, *endpoints));
-        }
     }
 }
 

@@ -138,6 +138,16 @@ fn payload_for_a_reader_that_is_gone_resets() {
 }
 
 #[test]
+fn an_ack_ahead_of_lost_payload_does_not_reset_a_closed_connection() {
+    let mut t = established();
+    t.conn.close();
+    expect!(t, seq: 1, control: Control::Fin);
+    send!(t, seq: 50, ack: Some(2));
+    assert_eq!(t.state(), StateKind::FinWait2);
+    expect_nothing!(t);
+}
+
+#[test]
 fn a_repeated_old_segment_does_not_reset_a_closed_connection() {
     let mut t = established();
     send!(t, len: 10);

@@ -19,8 +19,9 @@ use crate::state::{Disposition, Next, SegmentDrop, State, StateKind};
 
 /// One TCP connection: segments, times and calls go in, segments and a [`Disposition`] come out.
 ///
-/// It holds payload and never reads it. Whatever goes in, the caller then asks [`Connection::poll_send`] until it
-/// has nothing more to say, and calls [`Connection::on_timer`] when [`Connection::next_timer`] has come.
+/// It holds payload and never reads it. Whatever goes in, the caller then asks
+/// [`Connection::poll_send`] until it has nothing more to say, and calls [`Connection::on_timer`]
+/// when [`Connection::next_timer`] has come.
 #[derive(Debug)]
 pub struct Connection<P> {
     state: State<P>,
@@ -74,8 +75,8 @@ pub enum SendError<P> {
 impl<P: Payload> Connection<P> {
     /// Returns a connection that opens actively; the first [`Connection::poll_send`] gives its SYN.
     ///
-    /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come from
-    /// [`crate::IsnGenerator::timestamp_offset`].
+    /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come
+    /// from [`crate::IsnGenerator::timestamp_offset`].
     #[must_use]
     pub fn connect(config: &Config, iss: SeqNum, now: Instant) -> Connection<P> {
         Connection::new(config, State::SynSent(SynSent::new(config, iss, now)))
@@ -172,7 +173,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Opens, and takes what the last segment of the handshake carries beside it (RFC 9293 3.10.7.3, fifth).
+    /// Opens, and takes what the last segment of the handshake carries beside it (RFC 9293
+    /// 3.10.7.3, fifth).
     fn establish(
         &mut self,
         handshake: &Handshake,
@@ -221,9 +223,11 @@ impl<P: Payload> Connection<P> {
 
     fn follow(&mut self, next: Next, now: Instant) {
         match (next, &mut self.state) {
+            (Next::Stay, _) => {}
             (Next::TimeWait, State::Synchronized(synchronized)) => {
                 let remains = synchronized.remains(&self.queue);
-                self.state = State::TimeWait(TimeWait::new(remains, self.config.time_wait, now));
+                let time_wait = TimeWait::new(remains, self.config.time_wait, now);
+                self.state = State::TimeWait(time_wait);
             }
             _ => self.end(next),
         }
@@ -241,7 +245,8 @@ impl<P: Payload> Connection<P> {
         self.state = State::Closed;
     }
 
-    /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC 9293 3.10.5).
+    /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC
+    /// 9293 3.10.5).
     fn final_reset(&self) -> Option<Reset> {
         match &self.state {
             State::Closed | State::SynSent(_) | State::TimeWait(_) => None,
@@ -258,8 +263,8 @@ impl<P: Payload> Connection<P> {
 
     /// Returns the next segment that should leave, or `None` when there is nothing to say now.
     ///
-    /// What it returns counts as sent. A caller whose NIC is busy does not ask; a segment lost on the way is
-    /// repeated in time like any other.
+    /// What it returns counts as sent. A caller whose NIC is busy does not ask; a segment lost on
+    /// the way is repeated in time like any other.
     pub fn poll_send(&mut self, now: Instant) -> Option<Segment<P>> {
         let segment = match self.reset.take() {
             Some(Reset { seq, ack }) => Some(Segment {
@@ -329,19 +334,20 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Acknowledges whatever is not acknowledged yet: the stack has emptied the link and nothing is gained by
-    /// waiting for more.
+    /// Acknowledges whatever is not acknowledged yet: the stack has emptied the link and nothing is
+    /// gained by waiting for more.
     pub fn on_drained(&mut self) {
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.on_drained();
         }
     }
 
-    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What
-    /// arrives in order uses the grant up: the window reopens only by another call.
+    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What arrives
+    /// in order uses the grant up: the window reopens only by another call.
     ///
-    /// Less than was promised takes nothing back: the right edge of the window never moves left (RFC 9293 3.8.6).
-    /// When the window opens worth telling, an ACK is due: ask [`Connection::poll_send`].
+    /// Less than was promised takes nothing back: the right edge of the window never moves left
+    /// (RFC 9293 3.8.6). When the window opens worth telling, an ACK is due: ask
+    /// [`Connection::poll_send`].
     pub fn set_rcv_space(&mut self, bytes: u32) {
         match &mut self.state {
             State::Closed | State::TimeWait(_) => {}
@@ -451,9 +457,10 @@ impl<P: Payload> Connection<P> {
 
     /// Ends both halves: nobody will read or write here any more.
     ///
-    /// What is queued for sending still leaves. If something was received and not read, the peer is told by a RST
-    /// that it was lost (RFC 9293 3.6.1, RFC 2525 2.17). The connection goes on by itself until it is CLOSED, or in
-    /// TIME-WAIT, where [`Connection::time_wait`] is all that needs to be kept.
+    /// What is queued for sending still leaves. If something was received and not read, the peer is
+    /// told by a RST that it was lost (RFC 9293 3.6.1, RFC 2525 2.17). The connection goes on by
+    /// itself until it is CLOSED, or in TIME-WAIT, where [`Connection::time_wait`] is all that
+    /// needs to be kept.
     pub fn close(&mut self) {
         match &mut self.state {
             State::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
@@ -478,8 +485,9 @@ impl<P: Payload> Connection<P> {
         self.queue.clear();
     }
 
-    /// Takes the news that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's MTU less IP and TCP
-    /// headers without options; `quoted` is the sequence number in the packet that the network quotes.
+    /// Takes the news that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's
+    /// MTU less IP and TCP headers without options; `quoted` is the sequence number in the packet
+    /// that the network quotes.
     ///
     /// Returns false for news about nothing that is on its way: forged, or late (RFC 5927 7).
     pub fn on_mtu(&mut self, mss: u16, quoted: SeqNum, now: Instant) -> bool {
@@ -493,8 +501,8 @@ impl<P: Payload> Connection<P> {
         true
     }
 
-    /// Takes the news that the peer cannot be reached. It ends an attempt to connect; an open connection only
-    /// remembers it, because routes come back (RFC 1122 4.2.3.9, RFC 5461).
+    /// Takes the news that the peer cannot be reached. It ends an attempt to connect; an open
+    /// connection only remembers it, because routes come back (RFC 1122 4.2.3.9, RFC 5461).
     pub fn on_unreachable(&mut self, what: Unreachable, quoted: SeqNum) -> Disposition {
         if !self.is_on_its_way(quoted) {
             return Disposition::default();
@@ -536,7 +544,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three times).
+    /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three
+    /// times).
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
         self.config.keepalive = keepalive;
         if let State::Synchronized(synchronized) = &mut self.state {
@@ -564,7 +573,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns what is left of a connection in TIME-WAIT, for a caller that has no more use for the rest.
+    /// Returns what is left of a connection in TIME-WAIT, for a caller that has no more use for the
+    /// rest.
     #[must_use]
     pub fn time_wait(&self) -> Option<TimeWait> {
         match &self.state {

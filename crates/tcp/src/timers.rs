@@ -89,7 +89,8 @@ impl HandshakeTimer {
         self.retries > 0
     }
 
-    /// Returns the handshake's round trip, if only one transmission can have been answered (RFC 6298 3, Karn).
+    /// Returns the handshake's round trip, if only one transmission can have been answered (RFC
+    /// 6298 3, Karn).
     pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
         self.sent
             .filter(|_| !self.sent_again)
@@ -198,8 +199,8 @@ pub(crate) struct ReplyLimit {
 }
 
 impl ReplyLimit {
-    /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a shared one would tell
-    /// an attacker who else is connected (CVE-2016-5696).
+    /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a
+    /// shared one would tell an attacker who else is connected (CVE-2016-5696).
     pub(crate) fn allow_challenge(&mut self, now: Instant) -> bool {
         let is_over = self
             .interval_start
@@ -213,8 +214,8 @@ impl ReplyLimit {
         allowed
     }
 
-    /// Returns whether a segment without payload, outside the window, may be answered: two ends that disagree would
-    /// go on answering each other for ever (linux `tcp_oow_rate_limited`).
+    /// Returns whether a segment without payload, outside the window, may be answered: two ends
+    /// that disagree would go on answering each other for ever (linux `tcp_oow_rate_limited`).
     pub(crate) fn allow_invalid(&mut self, now: Instant) -> bool {
         let allowed = self
             .last_invalid

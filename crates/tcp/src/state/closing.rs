@@ -11,8 +11,8 @@ use crate::seqnum::SeqNum;
 use crate::state::{Disposition, Next, SegmentDrop, StateKind};
 use crate::timers::ReplyLimit;
 
-/// How far the ISN of a connection that follows TIME-WAIT lies past the last one's numbers: more than a window that
-/// was never scaled (linux `tcp_timewait_state_process` adds as much).
+/// How far the ISN of a connection that follows TIME-WAIT lies past the last one's numbers: more
+/// than a window that was never scaled (linux `tcp_timewait_state_process` adds as much).
 const REOPEN_GAP: usize = 65_535 + 2;
 
 impl StateKind {
@@ -51,10 +51,11 @@ impl StateKind {
     }
 }
 
-/// A connection in TIME-WAIT: what is left of it when both sides are done, small enough to keep many.
+/// A connection in TIME-WAIT: what is left of it when both sides are done, small enough to keep
+/// many.
 ///
-/// It answers a repeated FIN, keeps late segments from being taken for those of a new connection, and tells when a
-/// new one may begin between the same endpoints. RSTs do not end it (RFC 1337).
+/// It answers a repeated FIN, keeps late segments from being taken for those of a new connection,
+/// and tells when a new one may begin between the same endpoints. RSTs do not end it (RFC 1337).
 #[derive(Debug, Clone)]
 pub struct TimeWait {
     snd_nxt: SeqNum,
@@ -131,8 +132,8 @@ impl TimeWait {
         }
     }
 
-    /// Returns whether a SYN is certainly of a new connection: by its timestamp (RFC 6191 2), else by its number
-    /// (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
+    /// Returns whether a SYN is certainly of a new connection: by its timestamp (RFC 6191 2), else
+    /// by its number (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
     fn may_follow(&self, seq: SeqNum, tsval: Option<u32>) -> bool {
         let by_time = self
             .ts_recent

@@ -1,8 +1,9 @@
-//! The states of RFC 9293 3.3.2, one type per group of states that can do the same things, and what a segment or a
-//! timer asks of the caller.
+//! The states of RFC 9293 3.3.2, one type per group of states that can do the same things, and what
+//! a segment or a timer asks of the caller.
 //!
-//! [`syn`] opens, [`established`] is the life with both halves working, [`closing`] holds the transitions of the two
-//! FINs and TIME-WAIT, [`listen`] is the passive side before there is a connection.
+//! [`syn`] opens, [`established`] is the life with both halves working, [`closing`] holds the
+//! transitions of the two FINs and TIME-WAIT, [`listen`] is the passive side before there is a
+//! connection.
 
 pub(crate) mod closing;
 pub(crate) mod cookie;
@@ -17,7 +18,8 @@ use crate::state::closing::TimeWait;
 use crate::state::established::Synchronized;
 use crate::state::syn::{SynReceived, SynSent};
 
-/// What a connection is and has, by state. Most live long in `Synchronized`, so its size is no waste.
+/// What a connection is and has, by state. Most live long in `Synchronized`, so its size is no
+/// waste.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -89,8 +91,9 @@ pub struct Disposition {
     pub closed: bool,
     /// `Connection::poll_send` has something that should leave at once.
     pub reply: bool,
-    /// A SYN for a new connection between the same endpoints arrived in TIME-WAIT and may have it: drop this
-    /// connection and hand the segment to the listener, with an ISN after this one (RFC 9293 3.10.7.4, RFC 6191).
+    /// A SYN for a new connection between the same endpoints arrived in TIME-WAIT and may have it:
+    /// drop this connection and hand the segment to the listener, with an ISN after this one (RFC
+    /// 9293 3.10.7.4, RFC 6191).
     pub reopen: Option<crate::seqnum::SeqNum>,
     /// Something of the segment was not used, and why: one counter each.
     pub drop: Option<SegmentDrop>,
@@ -162,7 +165,8 @@ pub enum SegmentDrop {
     BlindRst,
     /// It called for a challenge ACK, and there were enough of them lately.
     ChallengeAckLimited,
-    /// Bytes arrived for a reader that has closed; the connection was reset (RFC 9293 3.6.1, RFC 2525 2.17).
+    /// Bytes arrived for a reader that has closed; the connection was reset (RFC 9293 3.6.1, RFC
+    /// 2525 2.17).
     ReaderGone,
     /// A RST in TIME-WAIT (RFC 1337).
     TimeWaitRst,

@@ -1,5 +1,5 @@
-//! The two halves together: what the sender says goes out with what the receiver says. The sender's own rules are
-//! tested beside it.
+//! The two halves together: what the sender says goes out with what the receiver says. The sender's
+//! own rules are tested beside it.
 
 use super::harness::*;
 use crate::test_payload::Bytes;

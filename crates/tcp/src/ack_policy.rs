@@ -105,6 +105,11 @@ impl AckPolicy {
         self.unacked = 0;
     }
 
+    /// Returns whether something is not acknowledged yet, due or not.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.due != Due::Never
+    }
+
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         match self.due {
             Due::Never => false,

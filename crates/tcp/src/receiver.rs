@@ -121,6 +121,10 @@ impl<P: Payload> Receiver<P> {
         &self.window
     }
 
+    pub(crate) fn is_ack_pending(&self) -> bool {
+        self.ack.is_pending()
+    }
+
     pub(crate) fn is_ack_due(&self, now: Instant) -> bool {
         self.ack.is_due(now)
     }
@@ -235,15 +239,12 @@ impl<P: Payload> Receiver<P> {
             return Accepted::default();
         }
         if self.fin_received {
-            let old = segment.end().before_eq(self.rcv_nxt);
-            return self.refuse(
-                &segment,
-                if old {
-                    SegmentDrop::Duplicate
-                } else {
-                    SegmentDrop::AfterFin
-                },
-            );
+            let is_old = segment.end().before_eq(self.rcv_nxt);
+            let reason = match is_old {
+                true => SegmentDrop::Duplicate,
+                false => SegmentDrop::AfterFin,
+            };
+            return self.refuse(&segment, reason);
         }
         self.take_fin(&mut segment);
         let mut accepted = Accepted::default();
@@ -288,10 +289,10 @@ impl<P: Payload> Receiver<P> {
             self.note_duplicate(seq, end.earliest(self.rcv_nxt));
         }
         if !segment.trim_to_window(self.rcv_nxt, edge) {
-            let drop = if end.before_eq(self.rcv_nxt) {
-                SegmentDrop::Duplicate
-            } else {
-                SegmentDrop::NoSpace
+            let drop = match self.fin {
+                _ if end.before_eq(self.rcv_nxt) => SegmentDrop::Duplicate,
+                Some(_) => SegmentDrop::AfterFin,
+                None => SegmentDrop::NoSpace,
             };
             self.ack.request();
             return Accepted {

@@ -72,6 +72,8 @@ pub struct TimeWait {
 /// What TIME-WAIT keeps of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remains {
+    /// The peer's FIN, or something before it, is not acknowledged yet.
+    pub(crate) ack_due: bool,
     pub(crate) snd_nxt: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
     pub(crate) window: u16,
@@ -82,6 +84,7 @@ pub(crate) struct Remains {
 impl TimeWait {
     pub(crate) fn new(remains: Remains, duration: Duration, now: Instant) -> TimeWait {
         let Remains {
+            ack_due,
             snd_nxt,
             rcv_nxt,
             window,
@@ -97,8 +100,7 @@ impl TimeWait {
             duration,
             deadline: now + duration,
             replies: ReplyLimit::default(),
-            // The FIN that brought us here is not acknowledged yet, or its ACK may have been lost.
-            ack_due: true,
+            ack_due,
         }
     }
 

@@ -449,13 +449,17 @@ impl<P: Payload> Synchronized<P> {
         } else {
             0
         };
-        self.sender.on_mtu(mss.saturating_sub(options), now);
+        // What the peer can take stays the upper bound, whatever the network says.
+        let mss = mss.saturating_sub(options).min(self.negotiated.snd_mss);
+        self.sender.on_mtu(mss, now);
     }
 
     /// Returns what TIME-WAIT keeps.
     pub(crate) fn remains(&mut self, queue: &RecvQueue<P>) -> Remains {
+        let ack_due = self.receiver.is_ack_pending();
         let announcement = self.receiver.announce(queue, 0, 0);
         Remains {
+            ack_due,
             snd_nxt: self.sender.snd_nxt(),
             rcv_nxt: announcement.ack,
             window: announcement.window,

@@ -187,7 +187,7 @@ impl<P: Payload> SynBacklog<P> {
             // Back to LISTEN: the peer wants nothing any more.
             SynVerdict::Refused => {
                 self.remove(endpoints);
-                ListenOutcome::Dropped(SegmentDrop::NoConnection)
+                ListenOutcome::Dropped(SegmentDrop::Withdrawn)
             }
             SynVerdict::Established(_) if incoming.accept_queue == AcceptQueue::Full => {
                 ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull)

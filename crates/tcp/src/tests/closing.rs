@@ -42,6 +42,7 @@ fn both_close_at_once() {
     let mut t = closing();
     send!(t, ack: Some(2));
     assert_eq!(t.state(), StateKind::TimeWait);
+    expect_nothing!(t);
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn an_exact_rst_ends_a_half_open_connection_and_a_blind_one_does_not() {
                 ..rst
             }
         ),
-        SegmentDrop::NoConnection
+        SegmentDrop::Withdrawn
     );
     assert!(t.backlog.is_empty() && t.backlog.next_timer().is_none());
 }

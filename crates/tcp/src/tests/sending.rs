@@ -79,6 +79,12 @@ fn a_smaller_path_cuts_what_is_on_its_way_anew() {
         resent += netmem::Payload::len(&segment.payload);
     }
     assert_eq!(resent, 1000);
+    assert!(t.conn.on_mtu(9000, OURS + 1, t.now));
+    assert_eq!(
+        t.conn.info().snd_mss,
+        1000,
+        "the peer takes no more, whatever the network says"
+    );
 }
 
 #[test]

@@ -85,6 +85,15 @@ impl Rack {
         self.persists = WINDOW_PERSISTS;
     }
 
+    /// Notes that everything sent again in a recovery had arrived, only late.
+    ///
+    /// That is reordering, although RFC 8985 6.2 step 3 does not see it: it looks at packets sent once, and these
+    /// were sent again before they came. Without this, a path that delays a packet by more than three others would
+    /// be thought to be in order for ever.
+    pub(crate) fn on_needless_recovery(&mut self) {
+        self.reordering_seen = true;
+    }
+
     /// Counts a recovery against the widened window.
     pub(crate) fn on_recovery_end(&mut self) {
         self.persists = self.persists.saturating_sub(1);

@@ -63,7 +63,11 @@ impl<P: Payload> Sender<P> {
         if let Some(segment) = self.next_retransmission(now) {
             return Some(segment);
         }
-        let segment = self.next_new(now);
+        let segment = if self.awaits_retransmission() {
+            None
+        } else {
+            self.next_new(now)
+        };
         self.timers.take_due();
         if segment.is_none() {
             self.note_held_back(now);
@@ -108,19 +112,26 @@ impl<P: Payload> Sender<P> {
         }
         let mss = u64::from(self.mss());
         let allowance = self.allowance(now);
-        let most = allowance.congestion.min(allowance.burst) / mss * mss;
-        if most == 0 {
-            self.note_flight(allowance.congestion < mss);
-            return None;
-        }
+        let room = allowance.congestion.min(allowance.burst);
+        let most = (room / mss).max(1) * mss;
         let (start, len) = self
             .board
             .next_lost(u32::try_from(most).unwrap_or(u32::MAX))?;
+        if u64::from(len) > room {
+            self.note_flight(true);
+            return None;
+        }
         let len = self.within_window(start, len)?;
         let range = self.data_range(start, len);
         let segment = self.emit(range);
         self.on_retransmitted(range, now);
         Some(segment)
+    }
+
+    /// Returns whether something lost must leave before anything new (RFC 6675 4 NextSeg).
+    fn awaits_retransmission(&mut self) -> bool {
+        let lost = self.board.lost() > 0 && !self.recovery.prefers_new_data();
+        lost && self.board.next_lost(1).is_some()
     }
 
     /// Cuts a retransmission to the peer's window, which may have shrunk. The first packet may always leave: it is
@@ -181,11 +192,12 @@ impl<P: Payload> Sender<P> {
             .until_boundary(self.snd_nxt, unsent.min(most) as usize) as u64;
         let fin = self.fin && len == unsent && allowance.window > len && allowance.burst > len;
         let together = len == unsent || self.ends_at_boundary(len);
-        let len = if len % mss == 0 || fin || (together && self.may_send_small(len, unsent)) {
-            len
-        } else {
-            len / mss * mss
-        };
+        let len =
+            if len.is_multiple_of(mss) || fin || (together && self.may_send_small(len, unsent)) {
+                len
+            } else {
+                len / mss * mss
+            };
         if len == 0 && !fin {
             return self.overdue_range(allowance);
         }
@@ -343,7 +355,7 @@ impl<P: Payload> Sender<P> {
         let mss = self.mss();
         self.board.on_retransmitted(range.start, len, mss, now);
         self.recovery.on_retransmitted(u64::from(len), now);
-        if range.start == self.snd_una {
+        if range.start == self.snd_una && !self.recovery.is_impatient() {
             self.timers.on_head_retransmitted(now);
         }
         self.counters.bytes_retrans += u64::from(range.len);

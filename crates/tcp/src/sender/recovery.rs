@@ -11,7 +11,7 @@ use super::Sender;
 use super::ack::AckEvent;
 use crate::congestion::{Acked, Prior};
 use crate::rack::{DUP_THRESHOLD, TailProbe};
-use crate::scoreboard::Losses;
+use crate::scoreboard::{Judge, Losses};
 
 /// Where the sender stands (linux `enum tcp_ca_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +44,8 @@ pub(super) enum Frto {
 struct Undo {
     /// What to go back to.
     prior: Prior,
+    /// The losses were inferred from what arrived, and not from a timeout.
+    inferred: bool,
     /// D-SACKs of bytes below it do not count.
     marker: u64,
     /// Bytes sent again and not yet reported as duplicates.
@@ -80,6 +82,8 @@ pub(super) struct Recovery {
     reno_sacked: u32,
     phase: Phase,
     frto: Frto,
+    /// Partial ACKs of this recovery, without SACK.
+    partial_acks: u8,
     tail_probe: Option<TailProbe>,
 }
 
@@ -119,6 +123,12 @@ impl Recovery {
         self.frto = Frto::Off;
     }
 
+    /// Returns whether the retransmission timer runs on although the ACK moves on: without SACK, recovery repairs one
+    /// packet per round trip, and a timeout helps more than that (RFC 6582 3.2 step 3, 4: the impatient variant).
+    pub(super) fn is_impatient(&self) -> bool {
+        self.phase == Phase::Recovery && self.partial_acks > 1
+    }
+
     /// Returns whether losses are being repaired.
     pub(super) fn is_repairing(&self) -> bool {
         matches!(self.phase, Phase::Recovery | Phase::Loss)
@@ -152,6 +162,7 @@ impl Recovery {
     fn begin(&mut self, phase: Phase, point: u64) {
         self.phase = phase;
         self.point = point;
+        self.partial_acks = 0;
         self.tail_probe = None;
         self.frto = Frto::Off;
     }
@@ -251,6 +262,7 @@ impl<P: Payload> Sender<P> {
         }
         let partial = event.advanced > 0 && !self.sack;
         let newly_lost = if partial {
+            self.recovery.partial_acks = self.recovery.partial_acks.saturating_add(1);
             // The next hole starts where the ACK stopped (RFC 6582 3.2 step 3).
             self.board.mark_head_lost()
         } else {
@@ -423,7 +435,12 @@ impl<P: Payload> Sender<P> {
         let impatient =
             self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD;
         let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, impatient);
-        let losses = self.board.detect_lost(latest, window, now);
+        let judge = Judge {
+            latest,
+            window,
+            now,
+        };
+        let losses = self.board.detect_lost(judge);
         if losses.undecided {
             self.timers.set_reorder(Some(latest.sent_at + window));
         }
@@ -453,6 +470,7 @@ impl<P: Payload> Sender<P> {
     fn begin_episode(&mut self, prr: Prr) {
         let undo = Undo {
             prior: self.congestion.on_loss(self.mss),
+            inferred: self.recovery.phase == Phase::Recovery,
             marker: self.snd_una,
             unproven: self.board.retrans(),
             first_sent: None,
@@ -509,8 +527,11 @@ impl<P: Payload> Sender<P> {
     /// Takes the reduction back.
     fn undo(&mut self) {
         self.board.unmark_lost();
-        if let Some(episode) = self.recovery.episode.take() {
-            self.congestion.undo(episode.undo.prior);
+        if let Some(Episode { undo, .. }) = self.recovery.episode.take().map(|episode| *episode) {
+            self.congestion.undo(undo.prior);
+            if undo.inferred {
+                self.rack.on_needless_recovery();
+            }
         }
     }
 

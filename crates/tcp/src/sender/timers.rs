@@ -227,8 +227,10 @@ impl<P: Payload> Sender<P> {
     /// Adjusts the timers to an ACK.
     pub(super) fn after_ack(&mut self, progress: bool, now: Instant) {
         let waiting = self.board.outstanding() > 0;
-        if progress {
+        if progress && !self.recovery.is_impatient() {
             self.timers.rto_base = now;
+        }
+        if progress {
             self.timers.stalled_since = if waiting { now } else { NEVER };
         }
         self.schedule(now);

@@ -31,8 +31,8 @@ pub struct Path {
     pub reorder_by: Duration,
     /// Bits per second towards the receiver; 0 for any.
     pub rate: u64,
-    /// Packets waiting before the link, beyond which they are dropped.
-    pub queue: usize,
+    /// Full packets that may wait before the link.
+    pub queue: u32,
 }
 
 impl Path {
@@ -47,7 +47,7 @@ impl Path {
             reorder: 0,
             reorder_by: Duration::ZERO,
             rate: 0,
-            queue: usize::MAX,
+            queue: 1 << 16,
         }
     }
 }
@@ -272,13 +272,14 @@ impl Simulation {
         let path = &self.transfer.path;
         let mut leaves = self.now;
         if path.rate > 0 {
-            let bits = (packet.payload.len() as u64 + 66) * 8;
-            let time = Duration::from_nanos(bits * 1_000_000_000 / path.rate);
-            let backlog =
-                self.link_free.saturating_since(self.now).as_nanos() / time.as_nanos().max(1);
-            if backlog > path.queue as u128 {
+            let on_wire = |payload: usize| {
+                Duration::from_nanos((payload as u64 + 66) * 8 * 1_000_000_000 / path.rate)
+            };
+            let room = on_wire(self.transfer.mss.into()) * path.queue;
+            if self.link_free.saturating_since(self.now) > room {
                 return;
             }
+            let time = on_wire(packet.payload.len());
             self.link_free = self.link_free.max(self.now) + time;
             leaves = self.link_free;
         }
@@ -417,7 +418,7 @@ fn random_transfer(seed: u64) -> Transfer {
         reorder: some(&mut random, 150),
         reorder_by: millis(&mut random, 40),
         rate: some(&mut random, 50) * 1_000_000,
-        queue: 5 + random.below(200) as usize,
+        queue: 5 + random.below(200) as u32,
     };
     let config = Config {
         congestion: [CongestionKind::NewReno, CongestionKind::Cubic][random.below(2) as usize],

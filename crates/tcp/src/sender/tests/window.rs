@@ -195,7 +195,11 @@ fn a_boundary_cuts_segments_and_retransmissions() {
     assert_eq!(repeated, [sent(0, 1000, "")]);
     assert_eq!(
         bench.ack_after(10, 1000),
-        [sent(1000, 1500, "P"), sent(1500, 2500, "")]
+        [
+            sent(1000, 1500, "P"),
+            sent(1500, 2500, ""),
+            sent(2500, 3000, "P")
+        ]
     );
 }
 

@@ -303,7 +303,7 @@ fn what_is_left_in_time_wait_can_be_kept_alone() {
         .expect("an ACK");
     assert_eq!((ack.seq, ack.ack), (OURS + 2, Some(THEIRS + 2)));
     assert_eq!(left.deadline(), t.now + core::time::Duration::from_secs(60));
-    assert_eq!(established().conn.time_wait().is_none(), true);
+    assert!(established().conn.time_wait().is_none());
     t.take_drops();
 }
 

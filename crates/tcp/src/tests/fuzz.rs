@@ -375,7 +375,9 @@ proptest! {
             prop_assert!(len > 0 || model[at].is_none());
             at += len.max(1);
         }
-        prop_assert!(reassembly.is_empty() && reassembly.len() == 0);
+        let left = reassembly.len();
+        prop_assert!(reassembly.is_empty());
+        prop_assert_eq!(left, 0);
     }
 
     #[test]

@@ -243,10 +243,11 @@ impl<P: Payload> Synchronized<P> {
         let (seq, len) = (segment.seq, segment.payload.len());
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
             // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
-            return Err((
-                Disposition::answered(SegmentDrop::ReaderGone),
-                Next::Abort(None),
-            ));
+            let disposition = Disposition {
+                closed: true,
+                ..Disposition::answered(SegmentDrop::ReaderGone)
+            };
+            return Err((disposition, Next::Abort(None)));
         }
         let held = self.receiver.out_of_order();
         let accepted = self.receiver.accept(segment, cx.queue, cx.now);

@@ -132,7 +132,7 @@ fn payload_for_a_reader_that_is_gone_resets() {
     expect!(t, seq: 1, control: Control::Fin);
     send!(t, ack: Some(2));
     send!(t, ack: Some(2), len: 10);
-    assert!(t.last.reply);
+    assert!(t.last.reply && t.last.closed);
     expect!(t, seq: 2, control: Control::Rst);
     expect_drops!(t, ReaderGone);
     assert_eq!(t.state(), StateKind::Closed);

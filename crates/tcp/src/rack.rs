@@ -178,3 +178,102 @@ pub(crate) fn probe_timeout(rtt: &RttEstimator, single: Option<Duration>) -> Dur
         None => PROBE_TIMEOUT_INITIAL,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{RTO_INITIAL, RTO_MIN};
+
+    const MIN_RTT: Duration = Duration::from_millis(40);
+
+    fn rtt() -> RttEstimator {
+        let mut rtt = RttEstimator::new(RTO_INITIAL, RTO_MIN);
+        rtt.on_sample(Duration::from_millis(100));
+        rtt.note_min(MIN_RTT, Instant::ZERO);
+        rtt
+    }
+
+    fn delivered(original: Option<(u64, u64)>, retransmission: Option<(u64, u64)>) -> Delivered {
+        let sending = |(millis, end)| Sending {
+            sent_at: Instant::from_millis(millis),
+            end,
+        };
+        Delivered {
+            latest_original: original.map(sending),
+            latest_retransmission: retransmission.map(sending),
+            ..Delivered::default()
+        }
+    }
+
+    #[test]
+    fn the_latest_sending_wins_whatever_arrives_last() {
+        let mut rack = Rack::default();
+        let at = Instant::from_millis;
+        assert_eq!(rack.latest(), None);
+        rack.on_delivered(&delivered(Some((5, 300)), None), |_| false, at(25));
+        rack.on_delivered(&delivered(Some((4, 200)), None), |_| false, at(30));
+        assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
+        assert_eq!(rack.rtt(), Duration::from_millis(20));
+        // Sent together: the higher one is the later one.
+        rack.on_delivered(&delivered(Some((5, 400)), None), |_| false, at(31));
+        assert_eq!(
+            (
+                rack.latest().map(|latest| latest.end),
+                rack.rtt().as_millis()
+            ),
+            (Some(400), 26)
+        );
+    }
+
+    #[test]
+    fn an_ambiguous_retransmission_does_not_count() {
+        let mut rack = Rack::default();
+        let both = delivered(Some((5, 300)), Some((20, 100)));
+        rack.on_delivered(&both, |_| true, Instant::from_millis(21));
+        assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
+        rack.on_delivered(&both, |_| false, Instant::from_millis(70));
+        assert_eq!(rack.latest().map(|latest| latest.end), Some(100));
+    }
+
+    #[test]
+    fn an_impatient_sender_waits_for_nothing_until_reordering_is_seen() {
+        let (mut rack, rtt) = (Rack::default(), rtt());
+        assert_eq!(rack.reordering_window(&rtt, true), Duration::ZERO);
+        assert_eq!(rack.reordering_window(&rtt, false), MIN_RTT / 4);
+        rack.on_needless_recovery();
+        assert_eq!(rack.reordering_window(&rtt, true), MIN_RTT / 4);
+    }
+
+    #[test]
+    fn a_widened_window_shrinks_after_sixteen_recoveries() {
+        let (mut rack, rtt) = (Rack::default(), rtt());
+        rack.on_dsack(0, 1000);
+        rack.on_dsack(1000, 2000);
+        for _ in 0..15 {
+            rack.on_recovery_end();
+            assert_eq!(rack.reordering_window(&rtt, false), MIN_RTT * 3 / 4);
+        }
+        rack.on_recovery_end();
+        assert_eq!(rack.reordering_window(&rtt, false), MIN_RTT / 4);
+    }
+
+    #[test]
+    fn probes_are_judged_as_rfc_8985_says() {
+        let probe = |retransmission| TailProbe {
+            end: 100,
+            retransmission,
+        };
+        assert_eq!(probe(true).judge(99, true, false), ProbeVerdict::Open);
+        assert_eq!(
+            probe(false).judge(100, false, false),
+            ProbeVerdict::Needless
+        );
+        assert_eq!(probe(true).judge(100, true, false), ProbeVerdict::Needless);
+        assert_eq!(probe(true).judge(100, false, true), ProbeVerdict::Needless);
+        assert_eq!(probe(true).judge(100, false, false), ProbeVerdict::Open);
+        assert_eq!(
+            probe(true).judge(101, false, false),
+            ProbeVerdict::RepairedLoss
+        );
+    }
+}

@@ -269,6 +269,11 @@ impl<P: Payload> Sender<P> {
             self.detect_losses(event.now).bytes > 0
         };
         self.reduce(acked.bytes, event.advanced > 0 && !newly_lost);
+        if partial && newly_lost {
+            // It must leave now (RFC 6582 3.2 step 3): there may be no other ACK to let it out.
+            let enough = self.pipe() + u64::from(self.mss());
+            self.congestion.set_cwnd(self.congestion.cwnd().max(enough));
+        }
     }
 
     fn on_ack_in_loss(&mut self, event: &AckEvent, acked: &Acked) {

@@ -34,6 +34,14 @@ impl Sending {
     }
 }
 
+/// Whether to wait for packets on a path that was never seen to reorder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Some,
+    /// In recovery already, or [`DUP_THRESHOLD`] packets were reported.
+    None,
+}
+
 /// The most recently sent packet that arrived, and how long to wait for those sent before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rack {
@@ -103,10 +111,8 @@ impl Rack {
     }
 
     /// Returns how long a packet may come after one sent later (RFC 8985 6.2 step 4).
-    ///
-    /// `impatient`: in recovery already, or [`DUP_THRESHOLD`] packets were reported.
-    pub(crate) fn reordering_window(&self, rtt: &RttEstimator, impatient: bool) -> Duration {
-        if impatient && !self.reordering_seen {
+    pub(crate) fn reordering_window(&self, rtt: &RttEstimator, patience: Patience) -> Duration {
+        if patience == Patience::None && !self.reordering_seen {
             return Duration::ZERO;
         }
         let quarter = rtt.min_rtt().unwrap_or_default() / 4;
@@ -139,6 +145,16 @@ pub(crate) struct TailProbe {
     pub(crate) retransmission: bool,
 }
 
+/// A sign that both copies of a probe arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProbeSign {
+    None,
+    /// A D-SACK.
+    Dsack,
+    /// An ACK that brings neither data, nor news, nor SACK blocks.
+    Duplicate,
+}
+
 /// What an ACK says about a tail loss probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeVerdict {
@@ -152,19 +168,16 @@ pub(crate) enum ProbeVerdict {
 
 impl TailProbe {
     /// Judges the probe by an acknowledgement of everything below `ack` (RFC 8985 7.4.2).
-    ///
-    /// `dsack`: the ACK carries a D-SACK; `duplicate`: it brings neither data, nor news, nor SACK blocks.
-    pub(crate) fn judge(self, ack: u64, dsack: bool, duplicate: bool) -> ProbeVerdict {
+    pub(crate) fn judge(self, ack: u64, sign: ProbeSign) -> ProbeVerdict {
         if ack < self.end {
-            ProbeVerdict::Open
-        } else if !self.retransmission || dsack {
-            ProbeVerdict::Needless
-        } else if ack > self.end {
-            ProbeVerdict::RepairedLoss
-        } else if duplicate {
-            ProbeVerdict::Needless
-        } else {
-            ProbeVerdict::Open
+            return ProbeVerdict::Open;
+        }
+        match sign {
+            _ if !self.retransmission => ProbeVerdict::Needless,
+            ProbeSign::Dsack => ProbeVerdict::Needless,
+            _ if ack > self.end => ProbeVerdict::RepairedLoss,
+            ProbeSign::Duplicate => ProbeVerdict::Needless,
+            ProbeSign::None => ProbeVerdict::Open,
         }
     }
 }
@@ -238,10 +251,10 @@ mod tests {
     #[test]
     fn an_impatient_sender_waits_for_nothing_until_reordering_is_seen() {
         let (mut rack, rtt) = (Rack::default(), rtt());
-        assert_eq!(rack.reordering_window(&rtt, true), Duration::ZERO);
-        assert_eq!(rack.reordering_window(&rtt, false), MIN_RTT / 4);
+        assert_eq!(rack.reordering_window(&rtt, Patience::None), Duration::ZERO);
+        assert_eq!(rack.reordering_window(&rtt, Patience::Some), MIN_RTT / 4);
         rack.on_needless_recovery();
-        assert_eq!(rack.reordering_window(&rtt, true), MIN_RTT / 4);
+        assert_eq!(rack.reordering_window(&rtt, Patience::None), MIN_RTT / 4);
     }
 
     #[test]
@@ -251,10 +264,13 @@ mod tests {
         rack.on_dsack(1000, 2000);
         for _ in 0..15 {
             rack.on_recovery_end();
-            assert_eq!(rack.reordering_window(&rtt, false), MIN_RTT * 3 / 4);
+            assert_eq!(
+                rack.reordering_window(&rtt, Patience::Some),
+                MIN_RTT * 3 / 4
+            );
         }
         rack.on_recovery_end();
-        assert_eq!(rack.reordering_window(&rtt, false), MIN_RTT / 4);
+        assert_eq!(rack.reordering_window(&rtt, Patience::Some), MIN_RTT / 4);
     }
 
     #[test]
@@ -263,17 +279,14 @@ mod tests {
             end: 100,
             retransmission,
         };
-        assert_eq!(probe(true).judge(99, true, false), ProbeVerdict::Open);
-        assert_eq!(
-            probe(false).judge(100, false, false),
-            ProbeVerdict::Needless
-        );
-        assert_eq!(probe(true).judge(100, true, false), ProbeVerdict::Needless);
-        assert_eq!(probe(true).judge(100, false, true), ProbeVerdict::Needless);
-        assert_eq!(probe(true).judge(100, false, false), ProbeVerdict::Open);
-        assert_eq!(
-            probe(true).judge(101, false, false),
-            ProbeVerdict::RepairedLoss
-        );
+        use ProbeSign::{Dsack, Duplicate, None};
+        use ProbeVerdict::{Needless, Open, RepairedLoss};
+        assert_eq!(probe(true).judge(99, Dsack), Open);
+        assert_eq!(probe(false).judge(100, None), Needless);
+        assert_eq!(probe(true).judge(100, Dsack), Needless);
+        assert_eq!(probe(true).judge(100, Duplicate), Needless);
+        assert_eq!(probe(true).judge(100, None), Open);
+        assert_eq!(probe(true).judge(101, None), RepairedLoss);
+        assert_eq!(probe(true).judge(101, Dsack), Needless);
     }
 }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::harness::{Bench, sent};
+use crate::rack::Patience;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
 
@@ -67,7 +68,7 @@ fn a_dsack_widens_the_reordering_window() {
         bench
             .sender
             .rack
-            .reordering_window(&bench.sender.rtt, false)
+            .reordering_window(&bench.sender.rtt, Patience::Some)
     };
     assert_eq!(window(&bench), Duration::from_millis(25));
     let _ = bench.sacked(1000, &[(0, 1000)]);

@@ -5,7 +5,8 @@ use wire::Instant;
 use super::record::TxRecord;
 use crate::rack::Sending;
 
-/// What one ACK told about the records: filled by [`Scoreboard::ack_to`] and [`Scoreboard::sack`].
+/// What one ACK told about the records: filled by [`super::Scoreboard::ack_to`] and
+/// [`super::Scoreboard::sack`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
     /// Bytes that the peer is now known to have and was not before (RFC 9937 DeliveredData).

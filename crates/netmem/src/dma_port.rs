@@ -80,10 +80,14 @@ impl DmaPort {
         to.region.copy_in(to.offset, bytes);
     }
 
-    /// Copies from byte `offset` of `frag` to all of `out`.
-    pub fn copy_out(&self, frag: &Frag, offset: usize, out: &mut [u8]) {
-        let from = frag.bytes_at(offset..offset.saturating_add(out.len()));
-        from.region.copy_out(from.offset, out);
+    /// Copies from byte `offset` of `from` (a frag, or any range of network memory) to all of `out`.
+    pub fn copy_out<'a>(&self, from: impl Into<BufSpan<'a>>, offset: usize, out: &mut [u8]) {
+        let from = from.into();
+        let len = from.len as usize;
+        let inside = offset.checked_add(out.len()).is_some_and(|end| end <= len);
+        assert!(inside, "{} bytes at {offset} of {len}", out.len());
+        let from = from.span();
+        from.region.copy_out(from.offset + offset, out);
     }
 
     /// Copies all of `from` (a frag, or any range of network memory) to `offset` of `netmem`, device to

@@ -22,6 +22,14 @@ impl FragList {
         Self::default()
     }
 
+    /// Returns the empty list with room for `frags` frags; up to 2 need no allocation.
+    pub fn with_capacity(frags: usize) -> Self {
+        FragList {
+            frags: SmallVec::with_capacity(frags),
+            len: 0,
+        }
+    }
+
     /// Copies host bytes into pages of `pool`; nothing when the pool runs out of them.
     ///
     /// # Panics

@@ -1,1 +1,50 @@
-//! A software NIC with header split, RSS, ntuple rules and per-queue page pools.
+//! A software NIC with header split, RSS, ntuple rules and a page pool per receive queue.
+//!
+//! Key types: [`Nic`] (the device: receive, transmit, settings), [`Link`] (the cable it is plugged
+//! into: a TAP, an in-memory wire, and wrappers that impair or capture) and [`RxPacket`] (judged
+//! headers in host memory, payload wherever the queue's memory is).
+//!
+//! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs
+//! posted (`RxQueue::posted`), the link fills it (`Link::receive`), a wrong guess of header length
+//! or queue is put right (`header_split::settle`, `RxQueue::place`). In the walk of a send it is
+//! step 6: checksums and segmentation that the link does not do, then `Link::send`.
+//!
+//! What guesses cost: payload is placed before anybody could parse the frame. The header length
+//! and the queue are predicted from the last packet; a longer header moves nothing, a shorter one
+//! moves a few bytes, another queue costs one copy from memory to memory. All are counted.
+//!
+//! It does not speak ARP, ICMP or TCP, keeps no time, opens no device and spawns no thread.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod drops;
+mod features;
+mod fill;
+mod link;
+mod nic;
+mod packet;
+mod place;
+mod queue_mgmt;
+mod rx_checksum;
+mod rx_queue;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod tso;
+mod tx_queue;
+
+pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
+pub use drops::{DropReason, Drops};
+pub use features::{
+    Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,
+    TcpDataSplit, VerifyChecksums,
+};
+pub use fill::RxSpace;
+pub use link::*;
+pub use nic::Nic;
+pub use packet::{HeadBuf, RxPacket, TxPacket};
+pub use queue_mgmt::{ProviderChoice, RestartError};
+pub use rx_queue::RxQueueInfo;
+pub use stats::{RxQueueStats, TxStats};
+pub use tx_queue::TransmitError;

@@ -1,0 +1,312 @@
+//! Programs that use sockets: one sends a pattern, one receives and verifies it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Shutdown;
+
+use devmem_uapi::{CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for};
+use netmem::Dmabuf;
+use stack::{RecvError, RecvMsg, RecvOutcome, SendError, SendMsg, SocketId, Stack};
+
+use crate::pair::Progress;
+use crate::pattern::Pattern;
+
+/// Sends `total` bytes of a pattern, then says that no more follow.
+#[derive(Debug)]
+pub struct Source {
+    id: SocketId,
+    pattern: Pattern,
+    sent: u64,
+    total: u64,
+    chunk: Vec<u8>,
+    /// Bytes of `chunk` that are still to be taken.
+    left: usize,
+    finished: bool,
+}
+
+impl Source {
+    /// Returns a program that sends in pieces of `chunk` bytes.
+    pub fn new(id: SocketId, pattern: Pattern, total: u64, chunk: usize) -> Self {
+        Self { id, pattern, sent: 0, total, chunk: vec![0; chunk.max(1)], left: 0, finished: false }
+    }
+
+    /// Returns how many bytes the socket took.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Sends as much as the socket takes.
+    ///
+    /// # Panics
+    /// If the socket refuses for any reason but want of room.
+    pub fn run(&mut self, stack: &mut Stack) -> Progress {
+        let before = self.sent;
+        while self.sent < self.total {
+            if self.left == 0 {
+                let rest = usize::try_from(self.total - self.sent).unwrap_or(usize::MAX);
+                self.left = self.chunk.len().min(rest);
+            }
+            let piece = &mut self.chunk[..self.left];
+            self.pattern.fill(self.sent, piece);
+            match stack.sendmsg(self.id, &SendMsg::new(piece), MsgFlags::empty()) {
+                Ok(taken) => {
+                    self.sent += taken as u64;
+                    self.left -= taken;
+                }
+                Err(SendError::WouldBlock | SendError::NoMemory) => break,
+                Err(error) => panic!("sending byte {}: {error}", self.sent),
+            }
+        }
+        if self.sent == self.total && !self.finished {
+            stack.shutdown(self.id, Shutdown::Write).expect("it is connected");
+            self.finished = true;
+            return Progress::Worked;
+        }
+        match (self.finished, self.sent > before) {
+            (true, _) => Progress::Done,
+            (false, true) => Progress::Worked,
+            (false, false) => Progress::Waiting,
+        }
+    }
+}
+
+/// What a [`Sink`] does with its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Gives them back after each receive.
+    Nothing,
+    /// Keeps the newest so many.
+    Tokens(usize),
+    /// Keeps all.
+    Everything,
+}
+
+/// Looks at device memory the way its owner does.
+pub type DeviceReader = Box<dyn Fn(u64, &mut [u8])>;
+
+/// What a [`Sink`] has received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes in device memory.
+    pub device_bytes: u64,
+    /// Bytes of unreadable packets that landed in host memory.
+    pub linear_bytes: u64,
+    /// Bytes of readable packets.
+    pub readable_bytes: u64,
+    /// Frags in device memory.
+    pub frags: u64,
+    /// Tokens given back.
+    pub freed: u64,
+}
+
+impl Report {
+    /// Returns all bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.device_bytes + self.linear_bytes + self.readable_bytes
+    }
+}
+
+/// Receives a pattern, from device memory or not, and verifies every byte where it lies.
+pub struct Sink {
+    id: SocketId,
+    pattern: Pattern,
+    memory: BTreeMap<DmabufId, DeviceReader>,
+    report: Report,
+    keep: Keep,
+    tokens: Vec<DmabufToken>,
+    host: Vec<u8>,
+    control: Vec<u8>,
+    at_end: bool,
+    flags: MsgFlags,
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sink").field("id", &self.id).field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+impl Sink {
+    /// Returns a program that receives with MSG_SOCK_DEVMEM, up to 256 KiB and 64 messages at a time.
+    pub fn new(id: SocketId, pattern: Pattern) -> Self {
+        Self {
+            id,
+            pattern,
+            memory: BTreeMap::new(),
+            report: Report::default(),
+            keep: Keep::Nothing,
+            tokens: Vec::new(),
+            host: vec![0; 256 << 10],
+            control: vec![0; space_for(64)],
+            at_end: false,
+            flags: MsgFlags::SOCK_DEVMEM,
+        }
+    }
+
+    /// Lets it look at a dma-buf.
+    #[must_use]
+    pub fn with_memory(self, id: DmabufId, dmabuf: &Dmabuf) -> Self {
+        let dmabuf = dmabuf.get(0..dmabuf.size()).map(|_| dmabuf.clone()).expect("all of it");
+        self.with_reader(id, Box::new(move |offset, out| {
+            dmabuf.copy_out(usize::try_from(offset).expect("an offset into memory"), out).expect("the frag lies inside");
+        }))
+    }
+
+    /// Lets it look at device memory through `reader`.
+    #[must_use]
+    pub fn with_reader(mut self, id: DmabufId, reader: DeviceReader) -> Self {
+        self.memory.insert(id, reader);
+        self
+    }
+
+    /// Sets what it does with its tokens.
+    #[must_use]
+    pub fn keeping(mut self, keep: Keep) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Sets the sizes of the iovec and of the control buffer in messages.
+    #[must_use]
+    pub fn with_buffers(mut self, host: usize, messages: usize) -> Self {
+        self.host = vec![0; host];
+        self.control = vec![0; space_for(messages)];
+        self
+    }
+
+    /// Sets the flags it receives with.
+    #[must_use]
+    pub fn with_flags(mut self, flags: MsgFlags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Returns the socket.
+    pub fn id(&self) -> SocketId {
+        self.id
+    }
+
+    /// Returns what it received so far.
+    pub fn report(&self) -> Report {
+        self.report
+    }
+
+    /// Returns whether the end of the stream has come.
+    pub fn at_end(&self) -> bool {
+        self.at_end
+    }
+
+    /// Returns how many frags it keeps.
+    pub fn kept(&self) -> usize {
+        self.tokens.iter().map(|range| range.token_count as usize).sum()
+    }
+
+    /// Receives what there is.
+    ///
+    /// # Panics
+    /// If a byte is wrong, or the socket refuses for any reason but that nothing is there.
+    pub fn run(&mut self, stack: &mut Stack) -> Progress {
+        let mut worked = false;
+        while !self.at_end {
+            match self.receive_once(stack) {
+                Ok(0) => self.at_end = true,
+                Ok(_) => worked = true,
+                Err(RecvError::WouldBlock) => break,
+                Err(error) => panic!("receiving byte {}: {error}", self.report.bytes()),
+            }
+        }
+        match (self.at_end, worked) {
+            (true, _) => Progress::Done,
+            (false, true) => Progress::Worked,
+            (false, false) => Progress::Waiting,
+        }
+    }
+
+    /// Receives once; returns how many bytes.
+    ///
+    /// # Errors
+    /// What the socket says.
+    ///
+    /// # Panics
+    /// If a byte is wrong.
+    pub fn receive_once(&mut self, stack: &mut Stack) -> Result<usize, RecvError> {
+        let mut writer = CmsgWriter::new(&mut self.control);
+        let outcome = stack.recvmsg(self.id, &mut RecvMsg::new(&mut self.host), &mut writer, self.flags)?;
+        let written = writer.written();
+        self.verify(&outcome, written);
+        let keep = match self.keep {
+            Keep::Nothing => 0,
+            Keep::Tokens(count) => count,
+            Keep::Everything => usize::MAX,
+        };
+        self.release(stack, keep);
+        Ok(outcome.bytes)
+    }
+
+    /// Verifies what one call returned.
+    fn verify(&mut self, outcome: &RecvOutcome, written: usize) {
+        let messages: Vec<_> = CmsgIter::new(&self.control[..written]).map(|cmsg| DevmemCmsg::parse(&cmsg)).collect();
+        if messages.is_empty() {
+            let bytes = &self.host[..outcome.host_bytes];
+            assert_eq!(outcome.bytes, outcome.host_bytes, "bytes without a message lie in the iovec");
+            self.check(bytes.len(), |position, pattern| pattern.check(position, bytes));
+            self.report.readable_bytes += outcome.bytes as u64;
+            return;
+        }
+        let mut host_at = 0;
+        for message in messages {
+            match message.expect("a devmem message") {
+                DevmemCmsg::Linear(len) => {
+                    let bytes = &self.host[host_at..host_at + len as usize];
+                    self.check(bytes.len(), |position, pattern| pattern.check(position, bytes));
+                    host_at += len as usize;
+                    self.report.linear_bytes += u64::from(len);
+                }
+                DevmemCmsg::Dmabuf(frag) => self.verify_frag(&frag),
+            }
+        }
+        assert_eq!(host_at, outcome.host_bytes, "linear bytes are packed");
+    }
+
+    fn verify_frag(&mut self, frag: &DmabufCmsg) {
+        let DmabufCmsg { frag_offset, frag_size, frag_token, dmabuf_id, flags } = *frag;
+        assert_eq!(flags, 0);
+        let read = self.memory.get(&dmabuf_id).unwrap_or_else(|| panic!("no such memory: {dmabuf_id}"));
+        let mut bytes = vec![0; frag_size as usize];
+        read(frag_offset, &mut bytes);
+        self.check(bytes.len(), |position, pattern| pattern.check(position, &bytes));
+        self.report.device_bytes += u64::from(frag_size);
+        self.report.frags += 1;
+        if !self.tokens.last_mut().is_some_and(|range| range.try_extend(frag_token)) {
+            self.tokens.push(DmabufToken::one(frag_token));
+        }
+    }
+
+    fn check(&self, len: usize, check: impl Fn(u64, Pattern) -> Result<(), crate::pattern::Mismatch>) {
+        let position = self.report.bytes();
+        if let Err(mismatch) = check(position, self.pattern) {
+            panic!("{} of {len} bytes from {position} on: {mismatch}", self.id);
+        }
+    }
+
+    /// Gives the oldest tokens back until `keep` are left.
+    ///
+    /// # Panics
+    /// If a token that is outstanding is not freed.
+    pub fn release(&mut self, stack: &mut Stack, keep: usize) {
+        while self.kept() > keep && !self.tokens.is_empty() {
+            let excess = self.kept() - keep;
+            let first = &mut self.tokens[0];
+            let count = excess.min(first.token_count as usize).min(1024) as u32;
+            let range = DmabufToken { token_start: first.token_start, token_count: count };
+            first.token_start.0 += count;
+            first.token_count -= count;
+            if first.token_count == 0 {
+                self.tokens.remove(0);
+            }
+            let freed = stack.dontneed(self.id, &[range]).expect("it is open");
+            assert_eq!(freed, count, "every token was outstanding");
+            self.report.freed += u64::from(freed);
+        }
+    }
+}

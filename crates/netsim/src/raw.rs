@@ -1,0 +1,264 @@
+//! A peer made by hand: frames in, frames out, for what no proper stack would send.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use netmem::{DmaPort, FragList, HostProvider, NiovSize, PagePool, PoolConfig};
+use nic::{HeaderBuf, Link, MAX_FRAME_LEN, Nic, NicConfig, Posted, Received, Sent, TxFrame, WireLink, WireOptions};
+use stack::{Secret, Stack, StackConfig};
+use wire::{
+    EtherType, EthernetHeader, Instant, IpRepr, RxHeaders, TcpFlags, TcpHeader, emit_frame_headers,
+    emit_tcp_frame_headers, fill_checksum, tcp_tx_checksum,
+};
+
+use crate::pair::{STEP, Side};
+
+/// One stack (side B) and, at the other end of its wire, a test that writes and reads frames (as side A).
+pub struct RawPeer {
+    /// The stack.
+    pub stack: Stack,
+    link: WireLink,
+    /// Keeps the port's memory rules satisfied: nothing here has payload of its own.
+    _pool: PagePool,
+    port: DmaPort,
+    head: HeaderBuf,
+    spill: Vec<u8>,
+    frames: VecDeque<Vec<u8>>,
+    now: Instant,
+}
+
+impl std::fmt::Debug for RawPeer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RawPeer").field("stack", &self.stack).field("frames", &self.frames.len()).finish_non_exhaustive()
+    }
+}
+
+impl RawPeer {
+    /// Makes a stack with side B's addresses.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    pub fn new() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    /// Makes a stack with side B's addresses, changed by `change`.
+    ///
+    /// # Panics
+    /// If the configuration cannot be, or there is no memory.
+    pub fn with(change: impl FnOnce(&mut NicConfig, &mut StackConfig)) -> Self {
+        let options = WireOptions { offload: false, ..WireOptions::default() };
+        let (ours, theirs) = WireLink::pair(options).expect("a wire without wakeups needs nothing of the system");
+        let mut nic = NicConfig { mac: Side::B.mac(), ..NicConfig::default() };
+        let mut config = StackConfig {
+            addresses: vec![(Side::B.ipv4(), 24), (Side::B.ipv6(), 64)],
+            ..StackConfig::new(Side::B.ipv4(), 24, Secret::from_seed(1))
+        };
+        change(&mut nic, &mut config);
+        let nic = Nic::new(Box::new(theirs), nic).expect("a configuration that can be");
+        let stack = Stack::new(nic, config).expect("a configuration that can be");
+        let provider = HostProvider::new(NiovSize::MIN.bytes(), NiovSize::MIN).expect("one page");
+        let (pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default()).expect("a pool of one page");
+        Self {
+            stack,
+            link: ours,
+            _pool: pool,
+            port,
+            head: HeaderBuf::new(0),
+            spill: vec![0; MAX_FRAME_LEN + 1],
+            frames: VecDeque::new(),
+            now: Instant::from_millis(1),
+        }
+    }
+
+    /// Returns the time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Sends a frame and lets the stack deal with it.
+    ///
+    /// # Panics
+    /// If the wire is full.
+    pub fn send(&mut self, frame: &[u8]) {
+        let nothing = FragList::default();
+        let frame = TxFrame { head: frame, payload: &nothing, checksum: None, gso_size: 0, port: &self.port };
+        assert_eq!(self.link.send(&frame, self.now).expect("the wire is whole"), Sent::Done);
+        self.poll();
+    }
+
+    /// Lets the stack run until it has nothing to do at this time.
+    pub fn poll(&mut self) {
+        while self.stack.poll(self.now).worked {
+            self.now = self.now + STEP;
+        }
+        self.take_in();
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, duration: std::time::Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.poll();
+            let next = self.stack.next_deadline().unwrap_or(end);
+            self.now = next.max(self.now + STEP).min(end);
+        }
+        self.poll();
+    }
+
+    /// Returns the next frame from the stack.
+    pub fn receive(&mut self) -> Option<Vec<u8>> {
+        self.take_in();
+        self.frames.pop_front()
+    }
+
+    /// Drops the frames that the stack has sent so far.
+    pub fn forget(&mut self) {
+        self.take_in();
+        self.frames.clear();
+    }
+
+    /// Returns the next TCP segment from the stack, answering questions for our MAC address on the way.
+    pub fn receive_tcp(&mut self) -> Option<(RxHeaders, Vec<u8>)> {
+        loop {
+            let frame = self.receive()?;
+            let headers = RxHeaders::parse(&frame, frame.len()).expect("the stack sends frames that parse");
+            if headers.tcp().is_some() {
+                let payload = frame[headers.header_len..headers.header_len + headers.payload_len].to_vec();
+                return Some((headers, payload));
+            }
+        }
+    }
+
+    /// Tells the stack where side A is, so that it need not ask, and forgets what it said.
+    pub fn introduce(&mut self) {
+        self.poll();
+        for ip in [Side::A.ipv4(), Side::A.ipv6()] {
+            let frame = match (ip, Side::B.ipv6()) {
+                (IpAddr::V4(ours), _) => {
+                    let IpAddr::V4(theirs) = Side::B.ipv4() else { continue };
+                    let ethernet = ethernet(EtherType::ARP);
+                    let arp = wire::ArpPacket::request(Side::A.mac(), ours, theirs);
+                    let mut frame = vec![0; 64];
+                    let len = wire::emit_arp_frame(&ethernet, &arp, &mut frame);
+                    frame.truncate(len);
+                    frame
+                }
+                (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                    let asked = wire::NeighborSolicitation { target: theirs, source_mac: Some(Side::A.mac()) };
+                    let mut frame = vec![0; 128];
+                    let len = asked.emit_frame((Side::A.mac(), Side::B.mac()), (ours, theirs), &mut frame);
+                    frame.truncate(len);
+                    frame
+                }
+                _ => continue,
+            };
+            self.send(&frame);
+        }
+        self.forget();
+    }
+
+    /// Sends a TCP segment from `from` to `to`.
+    pub fn send_tcp(&mut self, from: std::net::SocketAddr, to: std::net::SocketAddr, segment: &RawSegment<'_>) {
+        let frame = tcp_frame(from, to, segment);
+        self.send(&frame);
+    }
+
+    /// Sends an IP packet with this payload.
+    pub fn send_ip(&mut self, ip: &IpRepr, protocol: u8, payload: &[u8]) {
+        let frame = ip_frame(ip, protocol, payload);
+        self.send(&frame);
+    }
+
+    fn take_in(&mut self) {
+        loop {
+            let mut frame = Vec::new();
+            let mut posted = Posted {
+                head: &mut self.head,
+                predicted_header: 0,
+                spans: &[],
+                spill: &mut self.spill,
+                frame: &mut frame,
+                port: &self.port,
+            };
+            match self.link.receive(&mut posted, self.now) {
+                Ok(Received::Frame { .. }) => self.frames.push_back(frame),
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Default for RawPeer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A segment written by hand.
+#[derive(Debug, Clone, Copy)]
+pub struct RawSegment<'a> {
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number, if the ACK flag is set.
+    pub ack: u32,
+    /// Flags.
+    pub flags: TcpFlags,
+    /// Window field.
+    pub window: u16,
+    /// Options.
+    pub options: wire::TcpOptions,
+    /// Payload.
+    pub payload: &'a [u8],
+}
+
+impl Default for RawSegment<'_> {
+    fn default() -> Self {
+        Self { seq: 0, ack: 0, flags: TcpFlags::ACK, window: 65_535, options: wire::TcpOptions::default(), payload: &[] }
+    }
+}
+
+/// Returns the frame of a TCP segment from side A's MAC address to side B's, checksums right.
+pub fn tcp_frame(from: std::net::SocketAddr, to: std::net::SocketAddr, segment: &RawSegment<'_>) -> Vec<u8> {
+    let RawSegment { seq, ack, flags, window, options, payload } = *segment;
+    let ip = IpRepr::new(from.ip(), to.ip()).expect("one family");
+    let ethertype = if from.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    let ethernet = ethernet(ethertype);
+    let tcp = TcpHeader {
+        src_port: from.port(),
+        dst_port: to.port(),
+        seq,
+        ack,
+        flags,
+        window,
+        urgent: 0,
+        options,
+        header_len: TcpHeader::LEN,
+    };
+    let mut frame = vec![0; 160];
+    let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), &mut frame);
+    frame.truncate(len);
+    let mut sum = wire::Checksum::new();
+    sum.add_bytes(payload);
+    fill_checksum(&mut frame, sum.partial(), tcp_tx_checksum(&ethernet, &ip));
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// Returns the frame of an IP packet from side A's MAC address to side B's.
+pub fn ip_frame(ip: &IpRepr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let ethertype = match ip {
+        IpRepr::V4 { .. } => EtherType::IPV4,
+        IpRepr::V6 { .. } => EtherType::IPV6,
+    };
+    let mut frame = vec![0; 64];
+    let len = emit_frame_headers(&ethernet(ethertype), ip, protocol, payload.len(), &mut frame);
+    frame.truncate(len);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn ethernet(ethertype: EtherType) -> EthernetHeader {
+    EthernetHeader { dst: Side::B.mac(), src: Side::A.mac(), ethertype, vlan: None }
+}

@@ -1,0 +1,307 @@
+//! The ethtool-like face: rings, channels, features, RSS, flow rules; and what is refused while memory is
+//! bound to a queue.
+
+use steer::{
+    DataSplit, HdsConfig, IndirectionTable, IndirectionTableError, NtupleRule, Rss, RuleError,
+    RuleLocation, Rules, RxQueueId,
+};
+
+use crate::nic::Nic;
+use crate::queue_mgmt::{ProviderChoice, RestartError};
+use crate::rx_queue::RxQueue;
+
+/// Most RX queues a NIC has.
+pub const MAX_RX_QUEUES: u16 = 64;
+
+/// Most packets the transmit queue holds, whatever is asked for.
+pub const MAX_TX_PACKETS: u32 = 4096;
+
+/// Entries of the indirection table unless set otherwise: as most NICs have.
+const DEFAULT_INDIRECTION_ENTRIES: usize = 128;
+
+/// Returns the table that spreads over `queues` queues, 1 to [`MAX_RX_QUEUES`].
+pub(crate) fn default_table(queues: u16) -> IndirectionTable {
+    IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, queues)
+        .expect("a power of two of entries, each naming one of at least one queue")
+}
+
+/// ethtool's `tcp-data-split`.
+///
+/// Linux tells "on" from "the driver does as it likes", and binds device memory only to the former.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TcpDataSplit {
+    /// Nobody said anything; this NIC splits.
+    #[default]
+    Auto,
+    /// Payload goes where the headers go.
+    Disabled,
+    /// Payload is parted from the headers.
+    Enabled,
+}
+
+/// ethtool's rings (`ethtool -g`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Packets that wait for a busy link.
+    pub tx_packets: u32,
+    /// Header split.
+    pub tcp_data_split: TcpDataSplit,
+    /// Frames of at most so many bytes are not split; 0: all are.
+    pub hds_thresh: u16,
+}
+
+impl Rings {
+    pub(crate) fn hds(&self) -> HdsConfig {
+        let split = match self.tcp_data_split {
+            TcpDataSplit::Auto | TcpDataSplit::Enabled => DataSplit::Enabled,
+            TcpDataSplit::Disabled => DataSplit::Disabled,
+        };
+        HdsConfig {
+            split,
+            thresh: self.hds_thresh,
+        }
+    }
+}
+
+/// Whose word on a checksum this NIC takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerifyChecksums {
+    /// Verifies what the link does not vouch for.
+    #[default]
+    Untrusted,
+    /// Verifies everything that has a checksum, also what the link says is valid. A frame of a sender on
+    /// this host that left the checksum to its NIC has none.
+    All,
+    /// Verifies nothing; for measurements.
+    None,
+}
+
+/// ethtool's features (`ethtool -k`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Flow rules count (`rx-ntuple-filter`).
+    pub ntuple: bool,
+    /// Receive checksums (`rx-checksum`).
+    pub rx_checksum: VerifyChecksums,
+    /// Lets the link finish checksums if it can (`tx-checksum-ip-generic`); else this NIC does.
+    pub link_tx_checksum: bool,
+    /// Lets the link segment if it can (`tcp-segmentation-offload`); else this NIC does.
+    pub link_tso: bool,
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Self {
+            ntuple: true,
+            rx_checksum: VerifyChecksums::default(),
+            link_tx_checksum: true,
+            link_tso: true,
+        }
+    }
+}
+
+/// ethtool's channels (`ethtool -l`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channels {
+    /// RX queues.
+    pub rx: u16,
+    /// Most RX queues.
+    pub max_rx: u16,
+}
+
+/// Why the rings stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetRingsError {
+    /// A binding depends on header split.
+    #[error("tcp-data-split cannot be switched off while device memory is bound to rx queue {0}")]
+    SplitNeeded(RxQueueId),
+    /// A binding depends on every packet being split.
+    #[error("hds-thresh must stay 0 while device memory is bound to rx queue {0}")]
+    ThreshNeeded(RxQueueId),
+    /// The transmit queue cannot be as long as that.
+    #[error("a transmit queue of {0} packets: take 1 to {MAX_TX_PACKETS}")]
+    TxPackets(u32),
+}
+
+/// Why the number of queues stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum SetChannelsError {
+    /// There cannot be as many, or none.
+    #[error("{0} rx queues: take 1 to {MAX_RX_QUEUES}")]
+    Count(u16),
+    /// Device memory is bound to a queue that would go away.
+    #[error("{rx} rx queues are too few while device memory is bound to rx queue {queue}")]
+    Bound {
+        /// Queues asked for.
+        rx: u16,
+        /// The bound queue with the highest number.
+        queue: RxQueueId,
+    },
+    /// An RSS table that somebody set names a queue that would go away.
+    #[error("too few rx queues for the RSS table: {0}")]
+    Rss(#[from] IndirectionTableError),
+    /// A flow rule names a queue that would go away.
+    #[error("too few rx queues for the flow rules: {0}")]
+    Rule(#[from] RuleError),
+    /// There is no memory for another queue.
+    #[error("no memory for another rx queue: {0}")]
+    Memory(#[from] RestartError),
+}
+
+impl Nic {
+    /// Returns the rings.
+    pub fn rings(&self) -> Rings {
+        self.rings
+    }
+
+    /// Sets the rings.
+    ///
+    /// # Errors
+    /// [`SetRingsError`]: header split must stay while device memory is bound (linux
+    /// net/ethtool/rings.c ethnl_set_rings).
+    pub fn set_rings(&mut self, rings: Rings) -> Result<(), SetRingsError> {
+        let Rings {
+            tx_packets,
+            tcp_data_split,
+            hds_thresh,
+        } = rings;
+        if tx_packets == 0 || tx_packets > MAX_TX_PACKETS {
+            return Err(SetRingsError::TxPackets(tx_packets));
+        }
+        if let Some(queue) = self.last_bound_queue() {
+            if tcp_data_split != TcpDataSplit::Enabled {
+                return Err(SetRingsError::SplitNeeded(queue));
+            }
+            if hds_thresh != 0 {
+                return Err(SetRingsError::ThreshNeeded(queue));
+            }
+        }
+        self.rings = rings;
+        self.tx.set_limit(tx_packets);
+        Ok(())
+    }
+
+    /// Returns the number of queues.
+    pub fn channels(&self) -> Channels {
+        Channels {
+            rx: self.rx_queue_count(),
+            max_rx: MAX_RX_QUEUES,
+        }
+    }
+
+    /// Sets the number of RX queues; queues that stay keep running.
+    ///
+    /// # Errors
+    /// [`SetChannelsError`]; nothing changed then.
+    pub fn set_channels(&mut self, rx: u16) -> Result<(), SetChannelsError> {
+        if rx == 0 || rx > MAX_RX_QUEUES {
+            return Err(SetChannelsError::Count(rx));
+        }
+        if let Some(queue) = self.last_bound_queue().filter(|queue| queue.0 >= rx) {
+            return Err(SetChannelsError::Bound { rx, queue });
+        }
+        self.steering.rules.check(rx)?;
+        let table = match self.rss_configured {
+            true => self.steering.rss.table.clone(),
+            false => default_table(rx),
+        };
+        table.check(rx)?;
+        let mut added = Vec::new();
+        for id in self.rx_queue_count()..rx {
+            added.push(RxQueue::new(
+                RxQueueId(id),
+                ProviderChoice::Host,
+                &self.config,
+            )?);
+        }
+        self.queues.truncate(usize::from(rx));
+        self.queues.extend(added);
+        self.note_sharing();
+        self.steering.rss.table = table;
+        self.predicted.queue = self.predicted.queue.min(self.queues.len() - 1);
+        Ok(())
+    }
+
+    /// Returns the features.
+    pub fn features(&self) -> Features {
+        Features {
+            ntuple: self.steering.ntuple,
+            ..self.features
+        }
+    }
+
+    /// Sets the features. A feature the link lacks may be on; this NIC does the work then.
+    pub fn set_features(&mut self, features: Features) {
+        self.steering.ntuple = features.ntuple;
+        self.features = features;
+    }
+
+    /// Returns key, table and kinds of receive side scaling.
+    pub fn rss(&self) -> &Rss {
+        &self.steering.rss
+    }
+
+    /// Sets receive side scaling.
+    ///
+    /// # Errors
+    /// The table names a queue that does not exist.
+    pub fn set_rss(&mut self, rss: Rss) -> Result<(), IndirectionTableError> {
+        rss.table.check(self.rx_queue_count())?;
+        self.steering.rss = rss;
+        self.rss_configured = true;
+        Ok(())
+    }
+
+    /// Puts the default table back, which spreads over all queues and follows their number.
+    pub fn reset_rss_table(&mut self) {
+        self.steering.rss.table = default_table(self.rx_queue_count());
+        self.rss_configured = false;
+    }
+
+    /// Returns true if somebody set the RSS table.
+    pub fn rss_is_configured(&self) -> bool {
+        self.rss_configured
+    }
+
+    /// Returns the flow rules.
+    pub fn rules(&self) -> &Rules {
+        &self.steering.rules
+    }
+
+    /// Inserts a flow rule at `location` or the first free one; returns where.
+    ///
+    /// # Errors
+    /// [`RuleError`]: the table is full, the rule malformed, or its queue does not exist.
+    pub fn insert_rule(
+        &mut self,
+        location: Option<RuleLocation>,
+        rule: NtupleRule,
+    ) -> Result<RuleLocation, RuleError> {
+        let queues = self.rx_queue_count();
+        if let Some(queue) = rule.queue().filter(|queue| queue.0 >= queues) {
+            let location = location.unwrap_or(RuleLocation(0));
+            return Err(RuleError::NoSuchQueue {
+                location,
+                queue,
+                queues,
+            });
+        }
+        self.steering.rules.insert(location, rule)
+    }
+
+    /// Removes the flow rule at `location`.
+    ///
+    /// # Errors
+    /// [`RuleError::NoRule`].
+    pub fn remove_rule(&mut self, location: RuleLocation) -> Result<NtupleRule, RuleError> {
+        self.steering.rules.remove(location)
+    }
+
+    fn last_bound_queue(&self) -> Option<RxQueueId> {
+        self.queues
+            .iter()
+            .rev()
+            .find(|queue| queue.dmabuf_id().is_some())
+            .map(RxQueue::id)
+    }
+}

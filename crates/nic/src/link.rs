@@ -1,0 +1,305 @@
+//! The cable: where frames come from and go to.
+
+mod captured;
+mod conditioner;
+mod impaired;
+mod impairment;
+mod tap;
+mod wire;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ::wire::{EtherType, EthernetHeader, Instant, MAX_HEADER_LEN, TxChecksum};
+use netmem::{BufSpan, DmaPort, FragList, Payload};
+
+pub use captured::{Captured, Direction, FrameSink};
+pub use conditioner::{Conditioner, ConditionerStats};
+pub use impaired::{Impaired, ImpairedStats, OffloadsOn};
+pub use impairment::{
+    DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
+};
+pub use tap::{TapLink, TapOptions, VnetHeaderLen};
+pub use wire::{Cable, WireLink, WireOptions};
+
+/// Longest frame any link carries: an IP packet of 65,535 bytes (a super-packet with segmentation
+/// offload) behind a tagged Ethernet header.
+pub const MAX_FRAME_LEN: usize = 65_535 + EthernetHeader::TAGGED_LEN;
+
+/// What a link can do; it does not change while the link lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkCaps {
+    /// Kind of link, for people.
+    pub name: &'static str,
+    /// Bytes of the largest IP packet that is not a super-packet.
+    pub mtu: u16,
+    /// Frames carry a virtio-net header (checksum and segmentation facts) beside them.
+    pub vnet: bool,
+    /// Takes, and gives, super-packets of up to 64 KiB.
+    pub tso: bool,
+    /// Finishes checksums of frames it takes.
+    pub tx_checksum: bool,
+    /// Queues of the link itself (fds of a TAP); not the queues of the NIC.
+    pub queues: u16,
+}
+
+/// A link: the only way bytes enter and leave the NIC. Never blocks.
+///
+/// Frames from a link are hostile: nothing is known about them but their length.
+pub trait Link: Send {
+    /// Returns what this link can do.
+    fn caps(&self) -> LinkCaps;
+
+    /// Receives one frame: into `posted` if the link can scatter, else whole into `posted.frame`.
+    ///
+    /// # Errors
+    /// The link is down or failed; the frame, if there was one, is lost.
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received>;
+
+    /// Sends one frame, all or nothing.
+    ///
+    /// # Errors
+    /// The link is down or refuses this frame; it is lost.
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent>;
+
+    /// Returns an fd that polls readable when a frame may be there, if there is such an fd.
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns when this link has something to do by itself: a delayed frame is due.
+    fn next_due(&self) -> Option<Instant>;
+
+    /// False if the cable is out. The link may come back, and may find out only when it is used again.
+    fn is_up(&self) -> bool;
+
+    /// Returns the counters of the impairment of this link, if it is impaired.
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        None
+    }
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn caps(&self) -> LinkCaps {
+        (**self).caps()
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+        (**self).receive(posted, now)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+        (**self).send(frame, now)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).poll_fd()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        (**self).next_due()
+    }
+
+    fn is_up(&self) -> bool {
+        (**self).is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        (**self).impairment_stats()
+    }
+}
+
+/// Memory for one frame: what a scattering link fills in order, one part after the other.
+#[derive(Debug)]
+pub struct Posted<'a> {
+    /// For a virtio-net header and the first bytes of the frame.
+    pub head: &'a mut HeaderBuf,
+    /// How many bytes of the frame go to `head`: the predicted header, and linear bytes if asked for.
+    pub predicted_header: usize,
+    /// Memory of the predicted queue; may be shorter than the frame, or empty.
+    pub spans: &'a [BufSpan<'a>],
+    /// Host memory for what the spans do not hold; long enough for any frame.
+    pub spill: &'a mut [u8],
+    /// For a link that has whole frames in host memory.
+    pub frame: &'a mut Vec<u8>,
+    /// The capability to fill the spans.
+    pub port: &'a DmaPort,
+}
+
+/// What [`Link::receive`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Nothing is there.
+    None,
+    /// The frame lies in head, then spans, then spill.
+    Placed {
+        /// Bytes of the frame.
+        frame_len: usize,
+        /// What the link knows about it.
+        meta: VnetMeta,
+    },
+    /// The frame lies in [`Posted::frame`]; the NIC copies.
+    Frame {
+        /// What the link knows about it.
+        meta: VnetMeta,
+    },
+}
+
+/// What [`Link::send`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sent {
+    /// The link has the frame; its memory is free.
+    Done,
+    /// The link took nothing; try again later.
+    Busy,
+}
+
+/// One frame to send.
+#[derive(Debug)]
+pub struct TxFrame<'a> {
+    /// Headers, and whatever else lies in host memory before the payload.
+    pub head: &'a [u8],
+    /// What follows `head`; perhaps unreadable.
+    pub payload: &'a FragList,
+    /// A checksum the link shall finish; only if [`LinkCaps::tx_checksum`].
+    pub checksum: Option<TxChecksum>,
+    /// Payload bytes of each segment the frame shall be cut into, 0 for none; only if [`LinkCaps::tso`].
+    pub gso_size: u16,
+    /// The capability to read the payload.
+    pub port: &'a DmaPort,
+}
+
+impl Posted<'_> {
+    /// Copies a frame that was placed here into `out`, wherever its bytes lie.
+    pub fn gather(&self, frame_len: usize, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(self.head.frame(self.predicted_header.min(frame_len)));
+        for span in self.spans {
+            let at = out.len();
+            let len = (span.len as usize).min(frame_len.saturating_sub(at));
+            out.resize(at + len, 0);
+            self.port.copy_out(*span, 0, &mut out[at..]);
+        }
+        let rest = frame_len.saturating_sub(out.len()).min(self.spill.len());
+        out.extend_from_slice(&self.spill[..rest]);
+    }
+}
+
+impl TxFrame<'_> {
+    /// Returns the bytes of the frame.
+    pub fn frame_len(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+
+    /// Copies the frame into `out`, wherever its bytes lie.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(self.head);
+        self.copy_payload_to(out);
+    }
+
+    /// Appends the payload to `out`.
+    pub(crate) fn copy_payload_to(&self, out: &mut Vec<u8>) {
+        for frag in self.payload {
+            let at = out.len();
+            out.resize(at + frag.len(), 0);
+            self.port.copy_out(frag, 0, &mut out[at..]);
+        }
+    }
+}
+
+/// Returns what kind of super-packet a frame is, by its EtherType.
+pub(crate) fn gso_of(frame: &TxFrame<'_>) -> Gso {
+    match EthernetHeader::parse(frame.head).map(|ethernet| ethernet.ethertype) {
+        _ if frame.gso_size == 0 => Gso::None,
+        Ok(EtherType::IPV4) => Gso::Tcp4,
+        Ok(EtherType::IPV6) => Gso::Tcp6,
+        _ => Gso::None,
+    }
+}
+
+/// How the sender wants a super-packet cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gso {
+    /// Not a super-packet.
+    #[default]
+    None,
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+}
+
+/// What the link knows about a frame's transport checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// Never computed: the sender is on this host (or virtual wire) and left it to the NIC
+    /// (VIRTIO_NET_HDR_F_NEEDS_CSUM). The field holds the pseudo-header's sum.
+    Partial,
+    /// Verified by somebody before us (VIRTIO_NET_HDR_F_DATA_VALID).
+    Valid,
+    /// Nobody looked.
+    #[default]
+    Unverified,
+}
+
+/// What a link says about a frame: the virtio-net header in our words (VIRTIO 1.2 5.1.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnetMeta {
+    /// Payload bytes per segment of a super-packet; 0: not a super-packet.
+    pub gso_size: u16,
+    /// Kind of super-packet.
+    pub gso: Gso,
+    /// Header length as the sender sees it; a hint, not trusted.
+    pub header_len: u16,
+    /// State of the transport checksum.
+    pub checksum: RxChecksum,
+}
+
+/// Host memory where a frame's first bytes land, with room in front for a virtio-net header.
+#[derive(Debug)]
+pub struct HeaderBuf {
+    bytes: Box<[u8]>,
+}
+
+impl HeaderBuf {
+    /// Bytes in front of the frame: the longest virtio-net header (with `num_buffers`).
+    pub const VNET_ROOM: usize = 12;
+
+    /// Returns a buffer for all headers [`wire::RxHeaders::parse`](::wire::RxHeaders::parse) accepts and
+    /// `linear_bytes` of payload behind them.
+    pub fn new(linear_bytes: usize) -> Self {
+        let len = Self::VNET_ROOM + MAX_HEADER_LEN + linear_bytes;
+        Self {
+            bytes: vec![0; len].into_boxed_slice(),
+        }
+    }
+
+    /// Returns how many bytes of a frame fit.
+    pub fn capacity(&self) -> usize {
+        self.bytes.len() - Self::VNET_ROOM
+    }
+
+    /// Returns room for a virtio-net header of `vnet_len` bytes directly followed by `len` bytes of
+    /// frame; both are cut to what fits.
+    pub fn with_vnet(&mut self, vnet_len: usize, len: usize) -> &mut [u8] {
+        let start = Self::VNET_ROOM.saturating_sub(vnet_len);
+        let end = Self::VNET_ROOM + len.min(self.capacity());
+        self.bytes.get_mut(start..end).unwrap_or_default()
+    }
+
+    /// Returns the first `len` bytes of the frame, fewer if fewer fit.
+    pub fn frame(&self, len: usize) -> &[u8] {
+        let frame = self.bytes.get(Self::VNET_ROOM..).unwrap_or_default();
+        frame.get(..len).unwrap_or(frame)
+    }
+
+    /// Writes `bytes` at `at` of the frame; what does not fit is not written.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+        let room = self
+            .bytes
+            .get_mut(Self::VNET_ROOM + at..)
+            .unwrap_or_default();
+        let len = room.len().min(bytes.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+    }
+}

@@ -1,0 +1,100 @@
+//! A link that shows every frame to somebody.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ::wire::Instant;
+
+use super::{ImpairedStats, Link, LinkCaps, Posted, Received, Sent, TxFrame};
+
+/// Which way a frame goes, seen from this NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the link.
+    Rx,
+    /// To the link.
+    Tx,
+}
+
+/// Somebody who wants to see every frame: a pcapng writer.
+pub trait FrameSink: Send {
+    /// Sees one frame, payload included, as it crossed the link: a super-packet is one frame, and a
+    /// checksum left to the NIC is not filled in.
+    fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]);
+}
+
+impl<F: FnMut(Instant, Direction, &[u8]) + Send> FrameSink for F {
+    fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
+        self(now, direction, frame);
+    }
+}
+
+/// A link whose frames, payload and all, are copied for a [`FrameSink`].
+///
+/// Payload still goes straight to its memory; the copy for the sink is read back through the `DmaPort`.
+#[derive(Debug)]
+pub struct Captured<L, S> {
+    inner: L,
+    sink: S,
+    scratch: Vec<u8>,
+}
+
+impl<L: Link, S: FrameSink> Captured<L, S> {
+    /// Shows the frames of `inner` to `sink`.
+    pub fn new(inner: L, sink: S) -> Self {
+        Self {
+            inner,
+            sink,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Returns the link inside.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+}
+
+impl<L: Link, S: FrameSink> Link for Captured<L, S> {
+    fn caps(&self) -> LinkCaps {
+        self.inner.caps()
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+        let received = self.inner.receive(posted, now)?;
+        match received {
+            Received::None => {}
+            Received::Frame { .. } => self.sink.frame(now, Direction::Rx, posted.frame),
+            Received::Placed { frame_len, .. } => {
+                posted.gather(frame_len, &mut self.scratch);
+                self.sink.frame(now, Direction::Rx, &self.scratch);
+            }
+        }
+        Ok(received)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+        let sent = self.inner.send(frame, now)?;
+        if sent == Sent::Done {
+            frame.copy_to(&mut self.scratch);
+            self.sink.frame(now, Direction::Tx, &self.scratch);
+        }
+        Ok(sent)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.poll_fd()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.inner.next_due()
+    }
+
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        self.inner.impairment_stats()
+    }
+}

@@ -1,0 +1,450 @@
+//! One direction of a bad link: frames go in, and what is left of them comes out later.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use wire::{EthernetHeader, Instant};
+
+use super::impairment::{Impairment, Probability, REORDER_HOLD};
+
+/// Counters of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConditionerStats {
+    /// Frames that came in.
+    pub offered: u64,
+    /// Frames that came out, duplicates included.
+    pub delivered: u64,
+    /// Frames lost on purpose.
+    pub lost: u64,
+    /// Frames delivered twice.
+    pub duplicated: u64,
+    /// Frames with a flipped bit.
+    pub corrupted: u64,
+    /// Frames held back so that others overtake them.
+    pub reordered: u64,
+    /// Frames lost because the queue was at its limit.
+    pub overflowed: u64,
+}
+
+/// One direction of a bad link.
+///
+/// Knows frames and time, no [`Link`](crate::Link): [`Impaired`](crate::Impaired) puts two of them into a
+/// link, the tool's `wire` command puts two between two TAPs. The same seed, frames and times give the same
+/// result.
+#[derive(Debug)]
+pub struct Conditioner {
+    impairment: Impairment,
+    rng: Pcg32,
+    /// Frames under way, by the time they are due, then by the order they were sent in.
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    /// Frames that wait to be overtaken; at most a few at sensible rates.
+    held: Vec<Held>,
+    sent: u64,
+    last_due: Instant,
+    line_free: Instant,
+    spare: Vec<Vec<u8>>,
+    stats: ConditionerStats,
+}
+
+/// Ordered by its first two fields; no two frames share `order`, so the bytes never decide.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct UnderWay {
+    due: Instant,
+    order: u64,
+    frame: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Held {
+    frame: Vec<u8>,
+    overtakers: u32,
+    until: Instant,
+}
+
+impl Conditioner {
+    /// Returns a direction with nothing under way.
+    pub fn new(impairment: Impairment) -> Self {
+        Self {
+            impairment,
+            rng: Pcg32::new(impairment.seed),
+            under_way: BinaryHeap::new(),
+            held: Vec::new(),
+            sent: 0,
+            last_due: Instant::ZERO,
+            line_free: Instant::ZERO,
+            spare: Vec::new(),
+            stats: ConditionerStats::default(),
+        }
+    }
+
+    /// Takes a frame that enters the link at `now`; the bytes are copied.
+    pub fn push(&mut self, frame: &[u8], now: Instant) {
+        self.release_held(now);
+        self.stats.offered += 1;
+        if self.roll(self.impairment.loss) {
+            self.stats.lost += 1;
+            return;
+        }
+        if self.roll(self.impairment.duplicate) {
+            self.stats.duplicated += 1;
+            self.admit(frame, now);
+        }
+        self.admit(frame, now);
+    }
+
+    /// Moves the next frame that is due at `now` into `out`; false if there is none.
+    ///
+    /// `out`'s old allocation is kept for a later frame: in steady state nothing is allocated.
+    pub fn pop(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
+        self.release_held(now);
+        match self.under_way.peek() {
+            Some(Reverse(first)) if first.due <= now => {}
+            _ => return false,
+        }
+        let Some(Reverse(UnderWay { frame, .. })) = self.under_way.pop() else {
+            return false;
+        };
+        self.spare.push(std::mem::replace(out, frame));
+        self.stats.delivered += 1;
+        true
+    }
+
+    /// Returns when [`pop`](Self::pop) will next have a frame, `None` if nothing is under way.
+    pub fn next_due(&self) -> Option<Instant> {
+        let under_way = self.under_way.peek().map(|Reverse(first)| first.due);
+        let held = self.held.iter().map(|held| held.until).min();
+        under_way.into_iter().chain(held).min()
+    }
+
+    /// Returns how many frames are inside.
+    pub fn len(&self) -> usize {
+        self.under_way.len() + self.held.len()
+    }
+
+    /// True if no frame is inside.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> ConditionerStats {
+        self.stats
+    }
+
+    /// Returns what this direction does to frames.
+    pub fn impairment(&self) -> &Impairment {
+        &self.impairment
+    }
+
+    fn admit(&mut self, frame: &[u8], now: Instant) {
+        if self.len() >= self.impairment.limit as usize {
+            self.stats.overflowed += 1;
+            return;
+        }
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(frame);
+        if self.roll(self.impairment.corrupt) && self.flip_a_bit(&mut copy) {
+            self.stats.corrupted += 1;
+        }
+        if self.roll(self.impairment.reorder) {
+            self.stats.reordered += 1;
+            let overtakers = self.impairment.reorder_gap;
+            self.held.push(Held {
+                frame: copy,
+                overtakers,
+                until: now + REORDER_HOLD,
+            });
+        } else {
+            self.send(copy, now);
+            self.overtake(now);
+        }
+    }
+
+    /// Puts a frame on the line: waits for the line to be free, then for the delay.
+    fn send(&mut self, frame: Vec<u8>, now: Instant) {
+        let mut leaves = now;
+        if let Some(rate) = self.impairment.rate {
+            leaves = leaves.max(self.line_free) + serialisation(frame.len(), rate);
+            self.line_free = leaves;
+        }
+        let mut due = leaves + self.wobbled_delay();
+        if self.impairment.ordered {
+            due = due.max(self.last_due);
+        }
+        self.last_due = due;
+        self.sent += 1;
+        self.under_way.push(Reverse(UnderWay {
+            due,
+            order: self.sent,
+            frame,
+        }));
+    }
+
+    /// A frame went past those that are held: lets go of the ones which that was enough for.
+    fn overtake(&mut self, now: Instant) {
+        for held in &mut self.held {
+            held.overtakers = held.overtakers.saturating_sub(1);
+        }
+        while let Some(index) = self.held.iter().position(|held| held.overtakers == 0) {
+            let held = self.held.remove(index);
+            self.send(held.frame, now);
+        }
+    }
+
+    /// Lets go of frames that nobody came to overtake.
+    fn release_held(&mut self, now: Instant) {
+        while let Some(index) = self.held.iter().position(|held| held.until <= now) {
+            let held = self.held.remove(index);
+            self.send(held.frame, held.until);
+        }
+    }
+
+    fn wobbled_delay(&mut self) -> Duration {
+        let Impairment { delay, jitter, .. } = self.impairment;
+        if jitter.is_zero() {
+            return delay;
+        }
+        let width = u64::try_from(jitter.as_nanos())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(2);
+        let offset = Duration::from_nanos(self.rng.below_u64(width.saturating_add(1)));
+        (delay + offset).saturating_sub(jitter)
+    }
+
+    fn flip_a_bit(&mut self, frame: &mut [u8]) -> bool {
+        let Some(body) = frame
+            .get_mut(EthernetHeader::LEN..)
+            .filter(|body| !body.is_empty())
+        else {
+            return false;
+        };
+        let bit = self.rng.below_u64(body.len() as u64 * 8);
+        // In range: `bit` is below eight times the length.
+        body[(bit / 8) as usize] ^= 1 << (bit % 8);
+        true
+    }
+
+    fn roll(&mut self, probability: Probability) -> bool {
+        probability != Probability::NEVER && self.rng.below(1_000_000) < probability.ppm()
+    }
+}
+
+fn serialisation(bytes: usize, bits_per_second: u64) -> Duration {
+    let bit_ns = (bytes as u64).saturating_mul(8 * 1_000_000_000);
+    Duration::from_nanos(bit_ns / bits_per_second.max(1))
+}
+
+/// PCG-XSH-RR 64/32 (M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good
+/// Algorithms for Random Number Generation", 2014). Not for secrets.
+#[derive(Debug)]
+struct Pcg32 {
+    state: u64,
+}
+
+impl Pcg32 {
+    const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+    const INCREMENT: u64 = 1_442_695_040_888_963_407;
+
+    fn new(seed: u64) -> Self {
+        let mut rng = Self {
+            state: seed.wrapping_add(Self::INCREMENT),
+        };
+        rng.next();
+        rng
+    }
+
+    fn next(&mut self) -> u32 {
+        let old = self.state;
+        self.state = old
+            .wrapping_mul(Self::MULTIPLIER)
+            .wrapping_add(Self::INCREMENT);
+        // The output is the low half of the shifted state, rotated by its top five bits.
+        let shifted = (((old >> 18) ^ old) >> 27) as u32;
+        shifted.rotate_right((old >> 59) as u32)
+    }
+
+    /// A number below `bound` (Lemire's multiplication; the bias of 2^-32 per value does not matter here).
+    fn below(&mut self, bound: u32) -> u32 {
+        ((u64::from(self.next()) * u64::from(bound)) >> 32) as u32
+    }
+
+    fn below_u64(&mut self, bound: u64) -> u64 {
+        let wide = (u64::from(self.next()) << 32) | u64::from(self.next());
+        ((u128::from(wide) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn impaired(text: &str) -> Conditioner {
+        Conditioner::new(text.parse().expect("a valid impairment"))
+    }
+
+    /// A frame whose body names it.
+    fn frame(n: u32) -> Vec<u8> {
+        let mut frame = vec![0; EthernetHeader::LEN];
+        frame.extend_from_slice(&n.to_be_bytes());
+        frame
+    }
+
+    fn number(frame: &[u8]) -> u32 {
+        u32::from_be_bytes(frame[EthernetHeader::LEN..].try_into().expect("four bytes"))
+    }
+
+    /// Offers frames 0..n one per `step`, then lets all come out; returns (when, which).
+    fn run(conditioner: &mut Conditioner, n: u32, step: Duration) -> Vec<(Instant, u32)> {
+        let mut out = Vec::new();
+        let mut buffer = Vec::new();
+        let mut now = Instant::ZERO;
+        for i in 0..n {
+            conditioner.push(&frame(i), now);
+            while conditioner.pop(now, &mut buffer) {
+                out.push((now, number(&buffer)));
+            }
+            now = now + step;
+        }
+        while let Some(due) = conditioner.next_due() {
+            now = now.max(due);
+            while conditioner.pop(now, &mut buffer) {
+                out.push((now, number(&buffer)));
+            }
+        }
+        assert!(conditioner.is_empty());
+        out
+    }
+
+    fn numbers(out: &[(Instant, u32)]) -> Vec<u32> {
+        out.iter().map(|&(_, n)| n).collect()
+    }
+
+    #[test]
+    fn a_perfect_link_passes_everything_at_once_and_in_order() {
+        let mut conditioner = impaired("none");
+        let out = run(&mut conditioner, 100, Duration::from_micros(1));
+        assert_eq!(numbers(&out), (0..100).collect::<Vec<_>>());
+        assert!(
+            out.iter()
+                .all(|&(at, n)| at.as_nanos() == u64::from(n) * 1000)
+        );
+        assert_eq!(conditioner.stats().delivered, 100);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_fate_and_another_seed_another() {
+        let text = "loss=10%,reorder=10%,dup=10%,corrupt=10%,delay=5ms,jitter=2ms";
+        let fate = |seed: u64| {
+            run(
+                &mut impaired(&format!("{text},seed={seed}")),
+                500,
+                Duration::from_micros(100),
+            )
+        };
+        assert_eq!(fate(7), fate(7));
+        assert_ne!(fate(7), fate(8));
+    }
+
+    #[test]
+    fn loss_takes_about_its_share_and_is_counted() {
+        let mut conditioner = impaired("loss=10%,seed=3");
+        let out = run(&mut conditioner, 10_000, Duration::ZERO);
+        let stats = conditioner.stats();
+        assert_eq!(out.len() as u64 + stats.lost, 10_000);
+        assert!((800..1200).contains(&stats.lost), "{stats:?}");
+        assert_eq!(run(&mut impaired("loss=100%"), 10, Duration::ZERO), []);
+    }
+
+    #[test]
+    fn a_duplicate_is_the_same_frame_again() {
+        let out = run(&mut impaired("dup=100%"), 3, Duration::ZERO);
+        assert_eq!(numbers(&out), [0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn corruption_flips_exactly_one_bit_past_the_ethernet_header() {
+        let mut conditioner = impaired("corrupt=100%");
+        let mut out = Vec::new();
+        for seed in 0..200 {
+            let sent = frame(seed);
+            conditioner.push(&sent, Instant::ZERO);
+            assert!(conditioner.pop(Instant::ZERO, &mut out));
+            assert_eq!(out[..EthernetHeader::LEN], sent[..EthernetHeader::LEN]);
+            assert_eq!((number(&out) ^ seed).count_ones(), 1);
+        }
+        conditioner.push(&[1; EthernetHeader::LEN], Instant::ZERO);
+        assert!(conditioner.pop(Instant::ZERO, &mut out));
+        assert_eq!(out, [1; EthernetHeader::LEN]);
+        assert_eq!(conditioner.stats().corrupted, 200);
+    }
+
+    #[test]
+    fn a_reordered_frame_is_overtaken_by_gap_frames() {
+        let mut conditioner = impaired("reorder=20%,gap=2,seed=5");
+        let out = run(&mut conditioner, 1000, Duration::ZERO);
+        let stats = conditioner.stats();
+        assert!((120..280).contains(&stats.reordered), "{stats:?}");
+        let order = numbers(&out);
+        assert_ne!(order, (0..1000).collect::<Vec<_>>());
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_held_frame_comes_out_even_if_nothing_follows() {
+        let mut conditioner = impaired("reorder=100%,delay=1ms");
+        let out = run(&mut conditioner, 1, Duration::ZERO);
+        assert_eq!(
+            out,
+            [(Instant::ZERO + REORDER_HOLD + Duration::from_millis(1), 0)]
+        );
+    }
+
+    #[test]
+    fn delay_and_rate_add_up() {
+        // 18 bytes at 144 kbit/s take 1 ms each.
+        let out = run(&mut impaired("delay=5ms,rate=144kbit"), 3, Duration::ZERO);
+        let due = [6, 7, 8].map(Instant::from_millis);
+        assert_eq!(out, [(due[0], 0), (due[1], 1), (due[2], 2)]);
+    }
+
+    #[test]
+    fn jitter_stays_in_its_width_and_reorders_unless_ordered() {
+        let step = Duration::from_micros(10);
+        let out = run(&mut impaired("delay=5ms,jitter=2ms"), 1000, step);
+        assert!(!numbers(&out).is_sorted());
+        for &(at, n) in &out {
+            let sent = Instant::from_nanos(u64::from(n) * 10_000);
+            let took = at.saturating_since(sent);
+            // The last frame went in before the first came out: nothing waited for the poll.
+            assert!(
+                took >= Duration::from_millis(3) && took <= Duration::from_millis(12),
+                "{took:?}"
+            );
+        }
+        let out = run(&mut impaired("delay=5ms,jitter=2ms,ordered"), 1000, step);
+        assert_eq!(numbers(&out), (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_queue_limit_drops_the_newest_and_counts_them() {
+        let mut conditioner = impaired("delay=1ms,limit=10");
+        let out = run(&mut conditioner, 25, Duration::ZERO);
+        assert_eq!(numbers(&out), (0..10).collect::<Vec<_>>());
+        assert_eq!(conditioner.stats().overflowed, 15);
+    }
+
+    #[test]
+    fn buffers_are_used_again() {
+        let mut conditioner = impaired("none");
+        let mut out = Vec::new();
+        for n in 0..1000 {
+            conditioner.push(&frame(n), Instant::ZERO);
+            assert!(conditioner.pop(Instant::ZERO, &mut out));
+        }
+        assert!(conditioner.spare.len() <= 2);
+    }
+}

@@ -1,0 +1,232 @@
+//! A link made worse on purpose.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ::wire::{Instant, RxHeaders, TxChecksum, fill_checksum};
+use netmem::{DmaPort, FragList};
+
+use super::conditioner::{Conditioner, ConditionerStats};
+use super::impairment::Impairment;
+use super::{
+    HeaderBuf, Link, LinkCaps, MAX_FRAME_LEN, Posted, Received, RxChecksum, Sent, TxFrame, VnetMeta,
+};
+
+/// Frames taken from the inner link in one go, so that a flood cannot keep a poll busy for ever.
+const RX_BATCH_FRAMES: usize = 64;
+
+/// A link whose frames meet loss, delay and worse in both directions.
+///
+/// It works on whole frames with complete checksums, so the inner link must not exchange super-packets.
+#[derive(Debug)]
+pub struct Impaired<L> {
+    inner: L,
+    rx: Conditioner,
+    tx: Conditioner,
+    /// What the inner link scatters into.
+    head: HeaderBuf,
+    spill: Box<[u8]>,
+    /// The frame between the inner link and the conditioner.
+    incoming: Vec<u8>,
+    /// The frame between the conditioner and the inner link.
+    outgoing: Vec<u8>,
+    /// `outgoing` holds a frame that the inner link has yet to take.
+    waiting: bool,
+    /// Frames that the inner link refused when their time had come.
+    refused: u64,
+    nothing: FragList,
+}
+
+/// Counters of both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImpairedStats {
+    /// Frames coming in.
+    pub rx: ConditionerStats,
+    /// Frames going out.
+    pub tx: ConditionerStats,
+    /// Frames going out that the inner link refused in the end.
+    pub tx_refused: u64,
+}
+
+/// The inner link exchanges super-packets, which a conditioner of frames cannot treat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "link '{0}' has segmentation offload on; impairment works on single frames: open it without"
+)]
+pub struct OffloadsOn(pub &'static str);
+
+impl<L: Link> Impaired<L> {
+    /// Puts `inner` behind one impairment for each direction.
+    ///
+    /// # Errors
+    /// [`OffloadsOn`] if `inner` exchanges super-packets.
+    pub fn new(inner: L, rx: Impairment, tx: Impairment) -> Result<Self, OffloadsOn> {
+        let caps = inner.caps();
+        if caps.tso {
+            return Err(OffloadsOn(caps.name));
+        }
+        Ok(Self {
+            inner,
+            rx: Conditioner::new(rx),
+            tx: Conditioner::new(tx),
+            head: HeaderBuf::new(0),
+            spill: vec![0; MAX_FRAME_LEN + 1].into_boxed_slice(),
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            waiting: false,
+            refused: 0,
+            nothing: FragList::default(),
+        })
+    }
+
+    /// Puts `inner` behind the same impairment in both directions; each rolls its own dice.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn both(inner: L, impairment: Impairment) -> Result<Self, OffloadsOn> {
+        let tx = Impairment {
+            seed: !impairment.seed,
+            ..impairment
+        };
+        Self::new(inner, impairment, tx)
+    }
+
+    /// Returns the link inside.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// Moves what has come in on the inner link to the conditioner.
+    fn take_in(&mut self, port: &DmaPort, now: Instant) -> io::Result<()> {
+        for _ in 0..RX_BATCH_FRAMES {
+            let mut posted = Posted {
+                head: &mut self.head,
+                predicted_header: 0,
+                spans: &[],
+                spill: &mut self.spill,
+                frame: &mut self.incoming,
+                port,
+            };
+            let (frame, meta) = match self.inner.receive(&mut posted, now)? {
+                Received::None => break,
+                Received::Frame { meta } => (&mut self.incoming[..], meta),
+                Received::Placed { frame_len, meta } => {
+                    let len = frame_len.min(self.spill.len());
+                    (&mut self.spill[..len], meta)
+                }
+            };
+            if meta.checksum == RxChecksum::Partial {
+                complete_checksum(frame);
+            }
+            self.rx.push(frame, now);
+        }
+        Ok(())
+    }
+
+    /// Hands frames whose time has come to the inner link.
+    fn let_out(&mut self, port: &DmaPort, now: Instant) {
+        loop {
+            if !self.waiting && !self.tx.pop(now, &mut self.outgoing) {
+                return;
+            }
+            let frame = TxFrame {
+                head: &self.outgoing,
+                payload: &self.nothing,
+                checksum: None,
+                gso_size: 0,
+                port,
+            };
+            match self.inner.send(&frame, now) {
+                Ok(Sent::Busy) => {
+                    self.waiting = true;
+                    return;
+                }
+                Ok(Sent::Done) => self.waiting = false,
+                Err(_) => {
+                    self.waiting = false;
+                    self.refused += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Computes the checksum that the sender left to its NIC: a frame that is about to be corrupted must be
+/// able to tell.
+fn complete_checksum(frame: &mut [u8]) {
+    let Ok(headers) = RxHeaders::parse(frame, frame.len()) else {
+        return;
+    };
+    let (Some(start), Some(field)) = (headers.l4_offset(), headers.l4_checksum_offset()) else {
+        return;
+    };
+    let (Ok(start), Ok(offset)) = (u16::try_from(start), u16::try_from(field - start)) else {
+        return;
+    };
+    if let Some(packet) = frame.get_mut(..headers.header_len + headers.payload_len) {
+        fill_checksum(packet, 0, TxChecksum { start, offset });
+    }
+}
+
+impl<L: Link> Link for Impaired<L> {
+    fn caps(&self) -> LinkCaps {
+        // Without checksum offload the NIC completes every checksum before it gets here.
+        LinkCaps {
+            name: "impaired",
+            vnet: false,
+            tso: false,
+            tx_checksum: false,
+            ..self.inner.caps()
+        }
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+        self.let_out(posted.port, now);
+        let taken = self.take_in(posted.port, now);
+        // What is under way arrives, whatever became of the link meanwhile.
+        if self.rx.pop(now, posted.frame) {
+            let meta = VnetMeta::default();
+            return Ok(Received::Frame { meta });
+        }
+        taken.map(|()| Received::None)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+        if !self.inner.is_up() {
+            return Err(io::ErrorKind::NetworkDown.into());
+        }
+        // `incoming` is free between two calls.
+        frame.copy_to(&mut self.incoming);
+        self.tx.push(&self.incoming, now);
+        self.let_out(frame.port, now);
+        Ok(Sent::Done)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.poll_fd()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        [
+            self.rx.next_due(),
+            self.tx.next_due(),
+            self.inner.next_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        let (rx, tx) = (self.rx.stats(), self.tx.stats());
+        Some(ImpairedStats {
+            rx,
+            tx,
+            tx_refused: self.refused,
+        })
+    }
+}

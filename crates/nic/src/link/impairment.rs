@@ -1,0 +1,469 @@
+//! What is wrong with a link, as numbers and as text.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A probability in parts per million: exact to print, cheap to roll.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Probability(u32);
+
+impl Probability {
+    /// Never.
+    pub const NEVER: Self = Self(0);
+    /// Every time.
+    pub const ALWAYS: Self = Self(Self::SCALE);
+    const SCALE: u32 = 1_000_000;
+
+    /// Returns the probability `ppm` / 1,000,000, `None` above one.
+    pub const fn from_ppm(ppm: u32) -> Option<Self> {
+        if ppm <= Self::SCALE {
+            Some(Self(ppm))
+        } else {
+            None
+        }
+    }
+
+    /// Returns the probability nearest to `fraction`, `None` unless it lies in 0..=1.
+    pub fn from_fraction(fraction: f64) -> Option<Self> {
+        let ppm = (fraction * f64::from(Self::SCALE)).round();
+        // A cast of a float in range is exact here: ppm is a whole number of at most a million.
+        (0.0..=f64::from(Self::SCALE))
+            .contains(&ppm)
+            .then_some(Self(ppm as u32))
+    }
+
+    /// Returns the parts per million.
+    pub const fn ppm(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}%",
+            Decimal {
+                value: u64::from(self.0),
+                scale: 10_000
+            }
+        )
+    }
+}
+
+/// What a link does to the frames that cross it in one direction.
+///
+/// The text form is a comma-separated list in which every part may be missing:
+/// `loss=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,seed=7`;
+/// `none` is a perfect link. [`Display`](fmt::Display) writes what [`FromStr`] reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Impairment {
+    /// Frames that vanish.
+    pub loss: Probability,
+    /// Frames that later ones overtake.
+    pub reorder: Probability,
+    /// How many later frames overtake such a frame (or [`REORDER_HOLD`] passes); `gap=` in text.
+    pub reorder_gap: u32,
+    /// Frames that arrive twice.
+    pub duplicate: Probability,
+    /// Frames of which one bit past the Ethernet header is flipped.
+    pub corrupt: Probability,
+    /// How long every frame is under way.
+    pub delay: Duration,
+    /// How much the delay varies to either side, evenly distributed.
+    pub jitter: Duration,
+    /// Keeps frames in order in spite of jitter.
+    pub ordered: bool,
+    /// Bits per second the link carries; `None`: no limit.
+    pub rate: Option<u64>,
+    /// Frames under way or waiting for the rate; one more is dropped.
+    pub limit: u32,
+    /// Seed of all of the above: the same frames meet the same fate.
+    pub seed: u64,
+}
+
+/// How long a reordered frame waits at most for the frames that shall overtake it.
+pub const REORDER_HOLD: Duration = Duration::from_millis(10);
+
+/// Frames overtaking a reordered one unless `gap=` says otherwise: one more than the duplicate ACKs
+/// which set off a fast retransmit (RFC 5681 3.2), so that reordering is not mistaken for noise.
+pub const DEFAULT_REORDER_GAP: u32 = 4;
+
+/// Queue limit unless `limit=` says otherwise; netem's default is the same.
+pub const DEFAULT_LIMIT: u32 = 1000;
+
+impl Impairment {
+    /// A link with nothing wrong with it.
+    pub const NONE: Self = Self {
+        loss: Probability::NEVER,
+        reorder: Probability::NEVER,
+        reorder_gap: DEFAULT_REORDER_GAP,
+        duplicate: Probability::NEVER,
+        corrupt: Probability::NEVER,
+        delay: Duration::ZERO,
+        jitter: Duration::ZERO,
+        ordered: false,
+        rate: None,
+        limit: DEFAULT_LIMIT,
+        seed: 1,
+    };
+
+    /// True if frames pass as they came.
+    pub fn is_none(&self) -> bool {
+        Self {
+            limit: DEFAULT_LIMIT,
+            seed: 1,
+            reorder_gap: DEFAULT_REORDER_GAP,
+            ordered: false,
+            ..*self
+        } == Self::NONE
+    }
+}
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What is wrong with the text of an [`Impairment`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImpairmentError {
+    /// The key is none of ours.
+    #[error(
+        "unknown impairment '{0}': expected loss, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit or seed"
+    )]
+    UnknownKey(String),
+    /// The key needs a value.
+    #[error("'{0}' needs a value, as in '{0}=...'")]
+    MissingValue(String),
+    /// The key appears twice.
+    #[error("'{0}' is given twice")]
+    Repeated(String),
+    /// Not a probability.
+    #[error("{key}={value}: expected a probability such as 1% or 0.01, at most 100%")]
+    Probability {
+        /// The key it was given for.
+        key: String,
+        /// What was given.
+        value: String,
+    },
+    /// Not a length of time.
+    #[error("{key}={value}: expected a time such as 20ms, 500us or 1s")]
+    Time {
+        /// The key it was given for.
+        key: String,
+        /// What was given.
+        value: String,
+    },
+    /// Not a rate.
+    #[error("rate={0}: expected bits per second above 0 such as 1gbit, 100mbit or 64kbit")]
+    Rate(String),
+    /// Not a whole number.
+    #[error("{key}={value}: expected a whole number")]
+    Number {
+        /// The key it was given for.
+        key: String,
+        /// What was given.
+        value: String,
+    },
+}
+
+impl FromStr for Impairment {
+    type Err = ImpairmentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut impairment = Self::NONE;
+        if text.trim() == "none" {
+            return Ok(impairment);
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        for part in text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let (key, value) = match part.split_once('=') {
+                Some((key, value)) => (key.trim(), Some(value.trim())),
+                None => (part, None),
+            };
+            if seen.contains(&key) {
+                return Err(ImpairmentError::Repeated(key.to_owned()));
+            }
+            seen.push(key);
+            impairment.set(key, value)?;
+        }
+        Ok(impairment)
+    }
+}
+
+impl Impairment {
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), ImpairmentError> {
+        let needed = || value.ok_or_else(|| ImpairmentError::MissingValue(key.to_owned()));
+        match key {
+            "loss" => self.loss = parse_probability(key, needed()?)?,
+            "reorder" => self.reorder = parse_probability(key, needed()?)?,
+            "gap" => self.reorder_gap = parse_number(key, needed()?)?,
+            "dup" => self.duplicate = parse_probability(key, needed()?)?,
+            "corrupt" => self.corrupt = parse_probability(key, needed()?)?,
+            "delay" => self.delay = parse_time(key, needed()?)?,
+            "jitter" => self.jitter = parse_time(key, needed()?)?,
+            "ordered" if value.is_none() => self.ordered = true,
+            "rate" => self.rate = Some(parse_rate(needed()?)?),
+            "limit" => self.limit = parse_number(key, needed()?)?,
+            "seed" => self.seed = parse_number(key, needed()?)?,
+            _ => return Err(ImpairmentError::UnknownKey(key.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Impairment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            loss,
+            reorder,
+            reorder_gap,
+            duplicate,
+            corrupt,
+            delay,
+            jitter,
+            ordered,
+            rate,
+            limit,
+            seed,
+        } = *self;
+        let mut separator = "";
+        let mut part = |f: &mut fmt::Formatter<'_>, shown: bool, text: fmt::Arguments<'_>| {
+            if !shown {
+                return Ok(());
+            }
+            let before = std::mem::replace(&mut separator, ",");
+            write!(f, "{before}{text}")
+        };
+        for (key, probability) in [
+            ("loss", loss),
+            ("reorder", reorder),
+            ("dup", duplicate),
+            ("corrupt", corrupt),
+        ] {
+            part(
+                f,
+                probability != Probability::NEVER,
+                format_args!("{key}={probability}"),
+            )?;
+        }
+        part(
+            f,
+            reorder_gap != DEFAULT_REORDER_GAP,
+            format_args!("gap={reorder_gap}"),
+        )?;
+        part(
+            f,
+            delay != Duration::ZERO,
+            format_args!("delay={}", Time(delay)),
+        )?;
+        part(
+            f,
+            jitter != Duration::ZERO,
+            format_args!("jitter={}", Time(jitter)),
+        )?;
+        part(f, ordered, format_args!("ordered"))?;
+        if let Some(rate) = rate {
+            part(f, true, format_args!("rate={}", Rate(rate)))?;
+        }
+        part(f, limit != DEFAULT_LIMIT, format_args!("limit={limit}"))?;
+        part(f, seed != Self::NONE.seed, format_args!("seed={seed}"))?;
+        if separator.is_empty() {
+            f.write_str("none")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn parse_probability(key: &str, value: &str) -> Result<Probability, ImpairmentError> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let fraction = match value.strip_suffix('%') {
+        Some(percent) => number(percent).map(|percent| percent / 100.0),
+        None => number(value),
+    };
+    fraction
+        .and_then(Probability::from_fraction)
+        .ok_or_else(|| ImpairmentError::Probability {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
+}
+
+fn parse_number<T: FromStr>(key: &str, value: &str) -> Result<T, ImpairmentError> {
+    let error = |_| ImpairmentError::Number {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    value.parse().map_err(error)
+}
+
+fn parse_time(key: &str, value: &str) -> Result<Duration, ImpairmentError> {
+    scaled(value, &Time::UNITS)
+        .map(Duration::from_nanos)
+        .ok_or_else(|| ImpairmentError::Time {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
+}
+
+fn parse_rate(value: &str) -> Result<u64, ImpairmentError> {
+    match scaled(value, &Rate::UNITS) {
+        None | Some(0) => Err(ImpairmentError::Rate(value.to_owned())),
+        Some(bits) => Ok(bits),
+    }
+}
+
+/// Reads a decimal number with one of `units` behind it, as a whole number of the smallest unit.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text
+        .find(|c: char| c != '.' && !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let &(_, factor) = units.iter().find(|(name, _)| *name == unit.trim())?;
+    let scaled = number.parse::<f64>().ok()? * factor as f64;
+    // Above 2^53 a float skips whole numbers; nobody means 104 days or 9 petabit by accident.
+    (scaled <= 9e15).then(|| scaled.round() as u64)
+}
+
+struct Time(Duration);
+
+impl Time {
+    const UNITS: [(&'static str, u64); 4] = [
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+        ("us", 1_000),
+        ("ns", 1),
+    ];
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_unit(
+            f,
+            u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX),
+            &Self::UNITS,
+        )
+    }
+}
+
+struct Rate(u64);
+
+impl Rate {
+    const UNITS: [(&'static str, u64); 4] = [
+        ("gbit", 1_000_000_000),
+        ("mbit", 1_000_000),
+        ("kbit", 1_000),
+        ("bit", 1),
+    ];
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_unit(f, self.0, &Self::UNITS)
+    }
+}
+
+/// Writes `value` in the largest unit that holds a whole number of it.
+fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    match units
+        .iter()
+        .find(|(_, factor)| value >= *factor && value.is_multiple_of(*factor))
+    {
+        Some((name, factor)) => write!(f, "{}{name}", value / factor),
+        None => write!(f, "{value}"),
+    }
+}
+
+/// `value` / `scale` without trailing zeros.
+struct Decimal {
+    value: u64,
+    scale: u64,
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value / self.scale)?;
+        let mut rest = self.value % self.scale;
+        let mut scale = self.scale;
+        if rest > 0 {
+            f.write_str(".")?;
+        }
+        while rest > 0 {
+            scale /= 10;
+            write!(f, "{}", rest / scale)?;
+            rest %= scale;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_reads_back_as_what_was_written() {
+        let all = "loss=1%,reorder=0.5%,dup=0.0001%,corrupt=100%,gap=2,delay=20ms,jitter=1500us,ordered,\
+                   rate=2500mbit,limit=7,seed=9";
+        for text in [
+            "none",
+            all,
+            "loss=5%",
+            "rate=1gbit",
+            "delay=3s,jitter=7ns",
+            "ordered",
+        ] {
+            let impairment: Impairment = text.parse().expect(text);
+            assert_eq!(impairment.to_string(), text);
+            assert_eq!(impairment.to_string().parse(), Ok(impairment));
+        }
+    }
+
+    #[test]
+    fn fractions_percents_and_spaces_are_understood() {
+        let impairment: Impairment = " loss=0.01 , rate=2.5gbit, delay=0.5ms,".parse().unwrap();
+        assert_eq!(impairment.loss, Probability::from_ppm(10_000).unwrap());
+        assert_eq!(impairment.rate, Some(2_500_000_000));
+        assert_eq!(impairment.delay, Duration::from_micros(500));
+        assert_eq!("".parse(), Ok(Impairment::NONE));
+        assert!(Impairment::NONE.is_none() && !impairment.is_none());
+        assert!("seed=4,limit=3".parse::<Impairment>().unwrap().is_none());
+    }
+
+    #[test]
+    fn wrong_text_is_answered_with_what_is_expected() {
+        for (text, expected) in [
+            (
+                "lost=1%",
+                "unknown impairment 'lost': expected loss, reorder",
+            ),
+            ("ordered=1", "unknown impairment 'ordered'"),
+            ("loss", "'loss' needs a value, as in 'loss=...'"),
+            ("loss=1%,loss=2%", "'loss' is given twice"),
+            (
+                "loss=101%",
+                "loss=101%: expected a probability such as 1% or 0.01, at most 100%",
+            ),
+            ("dup=-1%", "dup=-1%: expected a probability"),
+            ("corrupt=nan", "corrupt=nan: expected a probability"),
+            ("delay=20", "delay=20: expected a time such as 20ms"),
+            ("jitter=ms", "jitter=ms: expected a time"),
+            ("delay=99999999999999s", "expected a time"),
+            ("rate=0gbit", "rate=0gbit: expected bits per second above 0"),
+            ("rate=fast", "rate=fast: expected bits"),
+            ("limit=-1", "limit=-1: expected a whole number"),
+            ("seed=x", "seed=x: expected a whole number"),
+        ] {
+            let error = text.parse::<Impairment>().expect_err(text).to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The device: receive, transmit, and the memory in between.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use netmem::{FragList, PoolStats};
+use steer::{Rss, Rules, RxQueueId, Selected, Steering};
+use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
+
+use crate::config::{NicConfig, NicError};
+use crate::drops::{DropReason, Drops};
+use crate::features::{Features, Rings, default_table};
+use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
+use crate::link::{Link, LinkCaps, MAX_FRAME_LEN, Posted, Received};
+use crate::packet::{RxPacket, TxPacket};
+use crate::place::{Landed, Place, Posting, RxBuffers};
+use crate::queue_mgmt::{ProviderChoice, QueueMemory};
+use crate::rx_checksum::{self, Verdict};
+use crate::rx_queue::{RxQueue, RxQueueInfo};
+use crate::stats::{RxQueueStats, TxStats};
+use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
+
+/// Shortest headers of a packet that is split: Ethernet, IPv4 and TCP without options.
+pub(crate) const MIN_SPLIT_HEADER: usize = 14 + 20 + 20;
+
+/// Longest headers that are predicted; longer ones are found out about by parsing. The difference to
+/// [`MIN_SPLIT_HEADER`] is the most headroom that is ever kept.
+const MAX_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 128;
+
+/// The first guess: TCP over IPv4 with timestamps.
+const FIRST_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 12;
+
+/// Frames that [`Nic::poll_rx`] drops in a row before it says that there is nothing: a flood of bad
+/// frames must not keep its caller from everything else.
+const RX_DROP_BUDGET: usize = 64;
+
+/// VLAN identifier in a tag's control information (IEEE 802.1Q 9.6); 0 is a mere priority tag.
+const VLAN_ID_MASK: u16 = 0x0fff;
+
+/// A software NIC. One owner polls it; nothing happens in between.
+pub struct Nic {
+    link: Box<dyn Link>,
+    caps: LinkCaps,
+    pub(crate) config: NicConfig,
+    pub(crate) rings: Rings,
+    pub(crate) features: Features,
+    pub(crate) steering: Steering,
+    /// Somebody set the RSS table: it no longer follows the number of queues.
+    pub(crate) rss_configured: bool,
+    pub(crate) queues: Vec<RxQueue>,
+    /// Host memory for linear bytes and for packets that are not split.
+    pub(crate) host: Fill,
+    pub(crate) buffers: RxBuffers,
+    pub(crate) predicted: Prediction,
+    pub(crate) tx: TxQueue,
+    drops: Drops,
+}
+
+impl fmt::Debug for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            caps,
+            config,
+            queues,
+            drops,
+            ..
+        } = self;
+        f.debug_struct("Nic")
+            .field("link", caps)
+            .field("config", config)
+            .field("queues", queues)
+            .field("drops", drops)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the next frame is taken for: more of the last one with payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prediction {
+    /// Index of its queue; always one that exists.
+    pub(crate) queue: usize,
+    /// Bytes of its headers, [`MIN_SPLIT_HEADER`] to [`MAX_PREDICTED_HEADER`].
+    header_len: usize,
+}
+
+impl Nic {
+    /// Plugs a NIC into `link`.
+    ///
+    /// # Errors
+    /// [`NicError`]: a setting out of range, or no memory.
+    pub fn new(link: Box<dyn Link>, config: NicConfig) -> Result<Self, NicError> {
+        let caps = link.caps();
+        config.check(&caps)?;
+        let NicConfig {
+            rx_queues,
+            linear_bytes,
+            rings,
+            ..
+        } = config;
+        let queue = |id| RxQueue::new(RxQueueId(id), ProviderChoice::Host, &config);
+        let queues = (0..rx_queues).map(queue).collect::<Result<Vec<_>, _>>()?;
+        let host = QueueMemory::allocate(ProviderChoice::Host, &config)?.fill;
+        Ok(Self {
+            link,
+            caps,
+            rings,
+            features: config.features,
+            steering: Steering {
+                rss: Rss::new(config.rss_key, default_table(rx_queues)),
+                rules: Rules::default(),
+                ntuple: config.features.ntuple,
+            },
+            rss_configured: false,
+            queues,
+            host,
+            buffers: RxBuffers::new(linear_bytes),
+            predicted: Prediction {
+                queue: 0,
+                header_len: FIRST_PREDICTED_HEADER,
+            },
+            tx: TxQueue::new(rings.tx_packets),
+            drops: Drops::default(),
+            config,
+        })
+    }
+
+    /// Receives the next packet, `None` if the link has none now (or none but many bad ones).
+    pub fn poll_rx(&mut self, now: Instant) -> Option<RxPacket> {
+        self.flush_tx(now);
+        for _ in 0..RX_DROP_BUDGET {
+            let landed = self.receive(now)?;
+            match self.accept(&landed) {
+                Ok(packet) => return Some(packet),
+                Err(reason) => self.drops.count(reason),
+            }
+        }
+        None
+    }
+
+    /// Has the link fill posted memory with one frame.
+    fn receive(&mut self, now: Instant) -> Option<Landed> {
+        let Prediction { queue, header_len } = self.predicted;
+        let headroom = header_len - MIN_SPLIT_HEADER;
+        let head_len = header_len + self.linear_bytes(queue);
+        let posted_queue = self.queues.get_mut(queue)?;
+        let span_bytes = posted_queue.post(headroom);
+        let spans = posted_queue.posted(headroom);
+        let RxBuffers { head, spill, frame } = &mut self.buffers;
+        let mut posted = Posted {
+            head,
+            predicted_header: head_len,
+            spans: &spans,
+            spill,
+            frame,
+            port: posted_queue.fill().port(),
+        };
+        match self.link.receive(&mut posted, now) {
+            Ok(Received::None) => None,
+            Ok(Received::Placed { frame_len, meta }) => {
+                let place = Place::Posted(Posting {
+                    queue,
+                    head_len,
+                    headroom,
+                    span_bytes,
+                });
+                Some(Landed {
+                    frame_len,
+                    meta,
+                    place,
+                })
+            }
+            Ok(Received::Frame { meta }) => Some(Landed {
+                frame_len: self.buffers.frame.len(),
+                meta,
+                place: Place::Frame,
+            }),
+            Err(_) => {
+                self.drops.count(DropReason::RxLinkError);
+                None
+            }
+        }
+    }
+
+    /// Judges a landed frame and brings its payload to where it belongs.
+    fn accept(&mut self, landed: &Landed) -> Result<RxPacket, DropReason> {
+        if landed.frame_len > MAX_FRAME_LEN {
+            return Err(DropReason::RxOversize);
+        }
+        let headers = landed.parse(&mut self.buffers, &self.queues)?;
+        self.filter(&headers.ethernet)?;
+        let verdict = self.check(landed, &headers)?;
+        let queue = self.select_queue(&headers)?;
+        let payload = self.place(landed, &headers, queue.index())?;
+        let segments = segments(headers.payload_len, landed.meta.gso_size);
+        if headers.payload_len > 0 && headers.tcp().is_some() {
+            self.predict(queue, headers.header_len);
+        }
+        let stats = &mut self.queues[queue.index()].stats;
+        stats.packets += 1;
+        stats.bytes += headers.payload_len as u64;
+        stats.segments += u64::from(segments);
+        stats.checksum_verified += u64::from(verdict == Verdict::Compute);
+        stats.checksum_trusted += u64::from(verdict == Verdict::Trusted);
+        Ok(RxPacket {
+            queue,
+            headers,
+            payload,
+            segments,
+        })
+    }
+
+    fn filter(&self, ethernet: &EthernetHeader) -> Result<(), DropReason> {
+        if ethernet.dst != self.config.mac && !ethernet.dst.is_multicast() {
+            return Err(DropReason::RxNotForUs);
+        }
+        match ethernet.vlan {
+            Some(control) if control & VLAN_ID_MASK != 0 => Err(DropReason::RxVlan),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, landed: &Landed, headers: &RxHeaders) -> Result<Verdict, DropReason> {
+        let verdict = rx_checksum::judge(headers, landed.meta.checksum, self.features.rx_checksum);
+        if verdict == Verdict::Compute {
+            let l4 = headers.l4_offset().unwrap_or(headers.header_len);
+            let posted = landed.posted_fill(&self.queues);
+            let covered = l4..headers.header_len + headers.payload_len;
+            let pieces = landed.pieces(covered, &self.buffers, posted);
+            if !rx_checksum::is_right(headers, &pieces, self.host.port()) {
+                return Err(DropReason::RxBadChecksum);
+            }
+        }
+        Ok(verdict)
+    }
+
+    fn select_queue(&self, headers: &RxHeaders) -> Result<RxQueueId, DropReason> {
+        if self.queues.len() == 1 && self.steering.rules.is_empty() {
+            // There is no other queue to find, so no hash to compute.
+            return Ok(RxQueueId(0));
+        }
+        match self.steering.select_queue(headers) {
+            Selected::Queue { queue, .. } if queue.index() < self.queues.len() => Ok(queue),
+            Selected::Queue { .. } => Err(DropReason::RxNoQueue),
+            Selected::Drop(_) => Err(DropReason::RxRuleDrop),
+        }
+    }
+
+    fn predict(&mut self, queue: RxQueueId, header_len: usize) {
+        let header_len = header_len.clamp(MIN_SPLIT_HEADER, MAX_PREDICTED_HEADER);
+        self.predicted = Prediction {
+            queue: queue.index(),
+            header_len,
+        };
+    }
+
+    /// Returns how many payload bytes of each packet stay in host memory: none where all are readable.
+    pub(crate) fn linear_bytes(&self, queue: usize) -> usize {
+        match self.queues.get(queue) {
+            Some(queue) if !queue.is_readable() => self.config.linear_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Sends a packet, or keeps it until the link takes it. Its payload is dropped, which is the
+    /// completion, as soon as the link has it.
+    ///
+    /// # Errors
+    /// [`TransmitError`]: the packet is gone.
+    pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
+        let (queue, mut context) = self.tx_parts(now);
+        queue.transmit(packet, &mut context)
+    }
+
+    /// Sends packets that wait for the link; returns how many still wait.
+    pub fn flush_tx(&mut self, now: Instant) -> usize {
+        if self.tx.len() > 0 {
+            let (queue, mut context) = self.tx_parts(now);
+            queue.flush(&mut context);
+        }
+        self.tx.len()
+    }
+
+    fn tx_parts(&mut self, now: Instant) -> (&mut TxQueue, TxContext<'_>) {
+        let offloads = self.offloads();
+        let context = TxContext {
+            link: &mut *self.link,
+            port: self.host.port(),
+            drops: &mut self.drops,
+            offloads,
+            now,
+        };
+        (&mut self.tx, context)
+    }
+
+    /// Returns how many more packets the transmit queue takes before it drops.
+    pub fn tx_room(&self) -> usize {
+        self.tx.room()
+    }
+
+    fn offloads(&self) -> Offloads {
+        let checksum = self.caps.tx_checksum && self.features.link_tx_checksum;
+        Offloads {
+            checksum,
+            tso: checksum && self.caps.tso && self.features.link_tso,
+            longest: usize::from(self.config.mtu) + EthernetHeader::TAGGED_LEN,
+        }
+    }
+
+    /// Takes payload back that nobody needs any more: the fast way home for frags of this NIC's memory,
+    /// and as good as dropping them for others.
+    pub fn recycle(&mut self, payload: FragList) {
+        for frag in payload {
+            let netmem = frag.into_netmem();
+            let pool = netmem.pool_id();
+            let mut fills = self.queues.iter_mut().map(RxQueue::fill_mut);
+            match fills.find(|fill| fill.pool().id() == pool) {
+                Some(fill) => fill.recycle(netmem),
+                None => self.host.recycle(netmem),
+            }
+        }
+    }
+
+    /// Copies bytes into host memory of this NIC, to be sent; `None` if it is used up.
+    pub fn host_payload(&mut self, bytes: &[u8]) -> Option<FragList> {
+        self.host.place(&[Piece::Host(bytes)], bytes.len())
+    }
+
+    /// Returns what the memory of `queue` can still take; nothing for a queue that does not exist.
+    pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
+        let Some(target) = self.queues.get_mut(queue.index()) else {
+            return RxSpace::default();
+        };
+        let space = target.fill_mut().space();
+        match self.linear_bytes(queue.index()) {
+            0 => space,
+            linear => RxSpace {
+                bytes: space.bytes.min(self.linear_limit(linear)),
+                ..space
+            },
+        }
+    }
+
+    /// Returns for how many payload bytes of one queue the host memory can take the linear bytes, if
+    /// packets have at least as many as every promise assumes.
+    fn linear_limit(&mut self, linear_bytes: usize) -> usize {
+        let users = self
+            .queues
+            .iter()
+            .filter(|queue| !queue.is_readable())
+            .count();
+        let host_bytes = self.host.space().bytes / users.max(1);
+        host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
+    }
+
+    /// Returns facts about one queue.
+    pub fn queue_info(&self, queue: RxQueueId) -> Option<RxQueueInfo> {
+        self.queues.get(queue.index()).map(RxQueue::info)
+    }
+
+    /// Returns the counters of one queue.
+    pub fn queue_stats(&self, queue: RxQueueId) -> Option<RxQueueStats> {
+        self.queues.get(queue.index()).map(RxQueue::stats)
+    }
+
+    /// Returns the counters of one queue's page pool.
+    pub fn pool_stats(&self, queue: RxQueueId) -> Option<PoolStats> {
+        self.queues.get(queue.index()).map(RxQueue::pool_stats)
+    }
+
+    /// Returns the counters of the page pool for linear bytes and packets that are not split.
+    pub fn host_pool_stats(&self) -> PoolStats {
+        self.host.pool().stats()
+    }
+
+    /// Returns the counters of the transmit side.
+    pub fn tx_stats(&self) -> TxStats {
+        self.tx.stats
+    }
+
+    /// Returns the counters of dropped packets.
+    pub fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// Returns the hardware address.
+    pub fn mac(&self) -> MacAddr {
+        self.config.mac
+    }
+
+    /// Returns the bytes of the largest IP packet that is not a super-packet.
+    pub fn mtu(&self) -> u16 {
+        self.config.mtu
+    }
+
+    /// Returns what the link can do.
+    pub fn link_caps(&self) -> LinkCaps {
+        self.caps
+    }
+
+    /// Returns the link.
+    pub fn link(&self) -> &dyn Link {
+        &*self.link
+    }
+
+    /// Returns an fd that polls readable when a frame may be there.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.poll_fd()
+    }
+
+    /// Returns when the link has something to do by itself.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.link.next_due()
+    }
+
+    /// False if the cable is out.
+    pub fn is_up(&self) -> bool {
+        self.link.is_up()
+    }
+
+    pub(crate) fn rx_queue_count(&self) -> u16 {
+        // At most MAX_RX_QUEUES.
+        self.queues.len() as u16
+    }
+}
+
+/// Returns how many segments a super-packet stands for.
+fn segments(payload_len: usize, gso_size: u16) -> u16 {
+    match gso_size {
+        0 => 1,
+        size => u16::try_from(payload_len.div_ceil(usize::from(size)).max(1)).unwrap_or(u16::MAX),
+    }
+}

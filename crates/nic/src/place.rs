@@ -1,0 +1,303 @@
+//! Where a frame landed, and how its payload gets to where it belongs.
+
+use std::ops::Range;
+
+use netmem::{Frag, FragList, Payload};
+use smallvec::SmallVec;
+use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
+use wire::{ParseError, RxHeaders};
+
+use crate::drops::DropReason;
+use crate::fill::{Fill, Piece};
+use crate::link::{HeaderBuf, MAX_FRAME_LEN, VnetMeta};
+use crate::nic::Nic;
+use crate::rx_queue::RxQueue;
+
+/// Host memory of the NIC itself that takes part in receiving.
+#[derive(Debug)]
+pub(crate) struct RxBuffers {
+    pub(crate) head: HeaderBuf,
+    /// What the posted memory did not hold. One byte longer than any frame: a frame that fills it was
+    /// perhaps cut.
+    pub(crate) spill: Box<[u8]>,
+    /// A whole frame, from a link that does not scatter.
+    pub(crate) frame: Vec<u8>,
+}
+
+impl RxBuffers {
+    pub(crate) fn new(linear_bytes: usize) -> Self {
+        Self {
+            head: HeaderBuf::new(linear_bytes),
+            spill: vec![0; MAX_FRAME_LEN + 1].into_boxed_slice(),
+            frame: Vec::new(),
+        }
+    }
+}
+
+/// A frame that was received, by where its bytes lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landed {
+    pub(crate) frame_len: usize,
+    pub(crate) meta: VnetMeta,
+    pub(crate) place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// The first bytes in the header buffer, the next in a queue's posted memory, the rest in the
+    /// spill buffer.
+    Posted(Posting),
+    /// All of it in the frame buffer.
+    Frame,
+}
+
+/// What was posted for a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    /// Index of the queue.
+    pub(crate) queue: usize,
+    /// Bytes of the frame meant for the header buffer.
+    pub(crate) head_len: usize,
+    /// Bytes in front of the posted memory that may be written.
+    pub(crate) headroom: usize,
+    /// Bytes of posted memory.
+    pub(crate) span_bytes: usize,
+}
+
+/// Pieces of a frame: header buffer, posted net_iovs, spill.
+pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 22]>;
+
+impl Landed {
+    /// Returns how many of the frame's first bytes lie together in host memory.
+    pub(crate) fn head_len(&self) -> usize {
+        match self.place {
+            Place::Posted(posting) => posting.head_len.min(self.frame_len),
+            Place::Frame => self.frame_len,
+        }
+    }
+
+    /// Returns the memory that the frame was posted to.
+    pub(crate) fn posted_fill<'q>(&self, queues: &'q [RxQueue]) -> Option<&'q Fill> {
+        match self.place {
+            Place::Posted(posting) => queues.get(posting.queue).map(RxQueue::fill),
+            Place::Frame => None,
+        }
+    }
+
+    /// Returns where `range` of the frame lies. `posted` is the memory of the queue it was posted for.
+    pub(crate) fn pieces<'a>(
+        &self,
+        range: Range<usize>,
+        buffers: &'a RxBuffers,
+        posted: Option<&'a Fill>,
+    ) -> Pieces<'a> {
+        let mut pieces = Pieces::new();
+        let Place::Posted(posting) = self.place else {
+            pieces.extend(buffers.frame.get(range).map(Piece::Host));
+            return pieces;
+        };
+        let mut from = range.start;
+        let head_end = range.end.min(posting.head_len);
+        if from < head_end {
+            pieces.push(Piece::Host(&buffers.head.frame(head_end)[from..]));
+            from = head_end;
+        }
+        let span_end = posting.head_len + posting.span_bytes;
+        if let Some(fill) = posted.filter(|_| from < range.end.min(span_end)) {
+            let end = range.end.min(span_end);
+            let wanted = from - posting.head_len..end - posting.head_len;
+            pieces.extend(fill.spans_within(posting.headroom, wanted).map(Piece::Span));
+            from = end;
+        }
+        if from < range.end {
+            let spilled = buffers.spill.get(from - span_end..range.end - span_end);
+            pieces.extend(spilled.map(Piece::Host));
+        }
+        pieces
+    }
+
+    /// Parses the headers, fetching those that landed beyond the header buffer's share.
+    pub(crate) fn parse(
+        &self,
+        buffers: &mut RxBuffers,
+        queues: &[RxQueue],
+    ) -> Result<RxHeaders, DropReason> {
+        let mut have = self.head_len();
+        loop {
+            let head = match self.place {
+                Place::Posted(_) => buffers.head.frame(have),
+                Place::Frame => &buffers.frame[..],
+            };
+            match RxHeaders::parse(head, self.frame_len) {
+                Ok(headers) => return Ok(headers),
+                // Grows in every round, up to the longest headers there are.
+                Err(ParseError::NeedMore { need })
+                    if need > have && need <= self.frame_len.min(buffers.head.capacity()) =>
+                {
+                    self.fetch_head(have..need, buffers, queues);
+                    have = need;
+                }
+                Err(error) => return Err(self.drop_reason(error)),
+            }
+        }
+    }
+
+    /// Copies `range` of the frame to where it would be in the header buffer.
+    pub(crate) fn fetch_head(
+        &self,
+        range: Range<usize>,
+        buffers: &mut RxBuffers,
+        queues: &[RxQueue],
+    ) {
+        let Some(posted) = self.posted_fill(queues) else {
+            return;
+        };
+        // A detour, because a piece may lie in the buffers that are written to; headers are short.
+        let mut copy = SmallVec::<[u8; 512]>::new();
+        for piece in self.pieces(range.clone(), buffers, Some(posted)) {
+            let at = copy.len();
+            copy.resize(at + piece.len(), 0);
+            piece.copy_to(&mut copy[at..], posted.port());
+        }
+        buffers.head.write(range.start, &copy);
+    }
+
+    fn drop_reason(&self, error: ParseError) -> DropReason {
+        match error {
+            _ if self.frame_len < wire::EthernetHeader::LEN => DropReason::RxRunt,
+            // RxHeaders::parse does not look into ARP; the arm is here for whoever adds that.
+            ParseError::Truncated | ParseError::BadArp => DropReason::RxTruncated,
+            ParseError::BadVersion | ParseError::BadHeaderLength | ParseError::BadTotalLength => {
+                DropReason::RxBadIpHeader
+            }
+            ParseError::BadIpChecksum => DropReason::RxBadIpChecksum,
+            ParseError::BadTcpOffset | ParseError::BadTcpOptions(_) => DropReason::RxBadTcpHeader,
+            ParseError::BadUdpLength => DropReason::RxBadUdpHeader,
+            ParseError::ExtensionHeaders | ParseError::NeedMore { .. } => {
+                DropReason::RxBadExtensionHeaders
+            }
+        }
+    }
+}
+
+impl Nic {
+    /// Returns the payload of a landed frame as frags of the memory it belongs in: the queue's for a
+    /// packet that is split, host memory for one that is not and for linear bytes.
+    pub(crate) fn place(
+        &mut self,
+        landed: &Landed,
+        headers: &RxHeaders,
+        queue: usize,
+    ) -> Result<FragList, DropReason> {
+        let end = headers.header_len + headers.payload_len;
+        let target = self.queues.get(queue).ok_or(DropReason::RxNoQueue)?;
+        if !is_split(headers, target, &self.rings.hds()) {
+            let payload = self.place_in_host(landed, headers.header_len..end)?;
+            self.queues[queue].stats.whole += 1;
+            return Ok(payload);
+        }
+        let linear = self.linear_bytes(queue).min(headers.payload_len);
+        let cut = headers.header_len + linear;
+        let mut payload = FragList::default();
+        if linear > 0 {
+            let frags = self.place_in_host(landed, headers.header_len..cut)?;
+            payload.extend(frags.into_iter().map(Frag::into_linear));
+        }
+        payload.append(self.place_in_queue(landed, cut..end, queue)?);
+        let stats = &mut self.queues[queue].stats;
+        stats.split += 1;
+        stats.linear_bytes += linear as u64;
+        Ok(payload)
+    }
+
+    /// Copies `range` of the frame to host memory that the stack may read.
+    fn place_in_host(
+        &mut self,
+        landed: &Landed,
+        range: Range<usize>,
+    ) -> Result<FragList, DropReason> {
+        let len = range.len();
+        let posted = landed.posted_fill(&self.queues);
+        let pieces = landed.pieces(range, &self.buffers, posted);
+        self.host
+            .place(&pieces, len)
+            .ok_or(DropReason::RxNoHostBuffers)
+    }
+
+    /// Brings `range` of the frame into the memory of `queue`, where it mostly lies already.
+    fn place_in_queue(
+        &mut self,
+        landed: &Landed,
+        range: Range<usize>,
+        queue: usize,
+    ) -> Result<FragList, DropReason> {
+        let len = range.len();
+        let placed = match landed.place {
+            _ if len == 0 => Some(FragList::default()),
+            Place::Posted(posting) if posting.queue == queue && range.end > posting.head_len => {
+                self.settle(landed, posting, range)
+            }
+            Place::Posted(posting) if posting.queue != queue => {
+                let Ok([from, to]) = self.queues.get_disjoint_mut([posting.queue, queue]) else {
+                    return Err(DropReason::RxNoQueue);
+                };
+                let placed = to.place(&landed.pieces(range, &self.buffers, Some(from.fill())), len);
+                to.stats.placed += u64::from(placed.is_some());
+                to.stats.placed_bytes += placed.as_ref().map_or(0, |frags| frags.len() as u64);
+                placed
+            }
+            // All of it lies in host memory of the NIC: a short packet, or a link without scatter.
+            Place::Posted(_) | Place::Frame => {
+                self.queues[queue].place(&landed.pieces(range, &self.buffers, None), len)
+            }
+        };
+        placed.ok_or(DropReason::RxNoBuffers)
+    }
+
+    /// Takes payload that landed in the right queue's memory, mending a wrong guess of the header.
+    fn settle(
+        &mut self,
+        landed: &Landed,
+        posting: Posting,
+        range: Range<usize>,
+    ) -> Option<FragList> {
+        let Posting {
+            queue,
+            head_len,
+            headroom,
+            span_bytes,
+        } = posting;
+        if range.end > head_len + span_bytes {
+            // The queue had no more to post.
+            return None;
+        }
+        let queue = &mut self.queues[queue];
+        let len = range.len();
+        match header_split::settle(head_len, range.start, landed.frame_len) {
+            Settle::Exact => Some(queue.fill_mut().take(0, len, headroom)),
+            Settle::HeaderLonger(n) => {
+                queue.stats.header_longer += 1;
+                Some(queue.fill_mut().take(n, len, headroom))
+            }
+            // More than the headroom would be a prediction above what `Nic::predict` allows.
+            Settle::HeaderShorter(n) if n > headroom => None,
+            Settle::HeaderShorter(_) => {
+                queue.stats.header_shorter += 1;
+                let moved = &self.buffers.head.frame(head_len)[range.start..];
+                Some(queue.fill_mut().take_behind(moved, len, headroom))
+            }
+        }
+    }
+}
+
+/// Decides whether payload goes to the queue's memory.
+fn is_split(headers: &RxHeaders, queue: &RxQueue, hds: &HdsConfig) -> bool {
+    match header_split::decide(headers, hds) {
+        Split::At(_) => true,
+        // Host memory either way: there is nothing to gain by moving it to another.
+        Split::Whole(WhyWhole::Disabled | WhyWhole::BelowThreshold) => {
+            queue.is_readable() && headers.tcp().is_some()
+        }
+        Split::Whole(WhyWhole::NotTcp | WhyWhole::Fragment) => false,
+    }
+}

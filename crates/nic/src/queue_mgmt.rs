@@ -1,0 +1,164 @@
+//! Changing a queue's memory while the others run (linux net/core/netdev_rx_queue.c
+//! netdev_rx_queue_restart): allocate new, stop old, start new, free old.
+
+use std::fmt;
+use std::sync::Arc;
+
+use netmem::{DmabufError, HostProvider, MemoryProvider, PagePool, PoolConfig, PoolError};
+use steer::RxQueueId;
+
+use crate::config::NicConfig;
+use crate::fill::{Fill, MAX_PAYLOAD};
+use crate::nic::Nic;
+
+/// One part in this many of a provider's net_iovs is the most that one queue's cache keeps.
+const CACHE_PARTS: usize = 8;
+
+/// Where a queue's memory comes from.
+#[derive(Clone)]
+pub enum ProviderChoice {
+    /// Host memory of its own, as before any binding.
+    Host,
+    /// A provider, perhaps shared with other queues: a binding.
+    Provider(Arc<dyn MemoryProvider>),
+}
+
+impl fmt::Debug for ProviderChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("Host"),
+            Self::Provider(provider) => write!(f, "Provider({:?})", provider.dmabuf_id()),
+        }
+    }
+}
+
+/// Why a queue still has the memory it had.
+#[derive(Debug, thiserror::Error)]
+pub enum RestartError {
+    /// There is no such queue.
+    #[error("rx queue {queue} of {queues} does not exist")]
+    NoSuchQueue {
+        /// The queue asked for.
+        queue: RxQueueId,
+        /// Queues there are.
+        queues: u16,
+    },
+    /// Host memory for the queue cannot be had.
+    #[error("no host memory for the queue: {0}")]
+    HostMemory(#[from] DmabufError),
+    /// The provider refuses the pool.
+    #[error("the memory provider refuses: {0}")]
+    Pool(#[from] PoolError),
+    /// The provider has nothing to give, so that the queue could not receive a byte.
+    #[error("the memory provider has no net_iov left")]
+    Empty,
+}
+
+/// A queue's pool, what is posted of it, and where it comes from.
+pub(crate) struct QueueMemory {
+    pub(crate) fill: Fill,
+    pub(crate) provider: Arc<dyn MemoryProvider>,
+    pub(crate) readable: bool,
+}
+
+impl fmt::Debug for QueueMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueMemory")
+            .field("fill", &self.fill)
+            .finish_non_exhaustive()
+    }
+}
+
+impl QueueMemory {
+    /// Makes a pool over the chosen memory; nothing is posted yet.
+    pub(crate) fn allocate(
+        choice: ProviderChoice,
+        config: &NicConfig,
+    ) -> Result<Self, RestartError> {
+        let provider = match choice {
+            ProviderChoice::Provider(provider) => provider,
+            ProviderChoice::Host => Arc::new(HostProvider::new(
+                config.host_mem_bytes,
+                config.host_niov_size,
+            )?),
+        };
+        // One provider may serve several queues: what lies in the cache of one is missed by the others,
+        // and the first refill of a pool fills its cache.
+        let cache =
+            (provider.area().count() as usize / CACHE_PARTS).clamp(2, PoolConfig::default().cache);
+        let (pool, port) = PagePool::create(Arc::clone(&provider), PoolConfig { cache })?;
+        let readable = provider.is_readable();
+        Ok(Self {
+            fill: Fill::new(pool, port),
+            provider,
+            readable,
+        })
+    }
+
+    /// Posts the first run.
+    fn start(&mut self) -> Result<(), RestartError> {
+        match self.fill.post(MAX_PAYLOAD, 0) {
+            0 => Err(RestartError::Empty),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back what is posted. Frags that are out stay out; they find their way home.
+    fn stop(&mut self) {
+        self.fill.stop();
+    }
+}
+
+impl Nic {
+    /// Gives a queue other memory. Other queues keep running; frags of the old memory that are still out
+    /// stay valid, and the old memory is freed when the last of them is home.
+    ///
+    /// # Errors
+    /// [`RestartError`]: the queue runs on with the memory it had.
+    pub fn restart_queue(
+        &mut self,
+        queue: RxQueueId,
+        choice: ProviderChoice,
+    ) -> Result<(), RestartError> {
+        let queues = self.rx_queue_count();
+        let Some(target) = self.queues.get_mut(queue.index()) else {
+            return Err(RestartError::NoSuchQueue { queue, queues });
+        };
+        let mut new = QueueMemory::allocate(choice, &self.config)?;
+        target.memory.stop();
+        match new.start() {
+            Ok(()) => {
+                let old = std::mem::replace(&mut target.memory, new);
+                drop(old);
+                self.note_sharing();
+                Ok(())
+            }
+            Err(error) => {
+                // What it posted a moment ago is in its pool: this takes it up again.
+                let restarted = target.memory.start();
+                debug_assert!(restarted.is_ok() || target.fill().pool().available_niovs() == 0);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives each of the queues that draw from one provider an equal part to promise to its peers.
+    pub(crate) fn note_sharing(&mut self) {
+        let providers: Vec<_> = self
+            .queues
+            .iter()
+            .map(|queue| Arc::clone(&queue.memory.provider))
+            .collect();
+        for queue in &mut self.queues {
+            let mine = Arc::clone(&queue.memory.provider);
+            let sharers = providers
+                .iter()
+                .filter(|other| Arc::ptr_eq(other, &mine))
+                .count();
+            queue
+                .memory
+                .fill
+                .set_share(mine.area().count() as usize / sharers.max(1));
+        }
+    }
+}

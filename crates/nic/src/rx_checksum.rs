@@ -1,0 +1,73 @@
+//! Judging transport checksums on behalf of a stack that cannot read payload.
+
+use netmem::DmaPort;
+use wire::{Checksum, Network, RxHeaders, Transport, UdpHeader, protocol};
+
+use crate::features::VerifyChecksums;
+use crate::fill::Piece;
+use crate::link::RxChecksum;
+
+/// What is known about a packet's transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Has none, or none this NIC knows.
+    NoChecksum,
+    /// Taken on trust.
+    Trusted,
+    /// Must be computed.
+    Compute,
+}
+
+/// Decides whether the checksum has to be computed.
+pub(crate) fn judge(headers: &RxHeaders, link: RxChecksum, policy: VerifyChecksums) -> Verdict {
+    match headers.transport {
+        Transport::Tcp(_) => {}
+        // No checksum (RFC 768); over IPv6 that is not allowed (RFC 8200 8.1) and the sum will not fit.
+        Transport::Udp(UdpHeader { checksum: 0, .. })
+            if matches!(headers.network, Network::Ipv4(_)) =>
+        {
+            return Verdict::NoChecksum;
+        }
+        Transport::Udp(_) => {}
+        Transport::Other(_) | Transport::Fragment | Transport::None => return Verdict::NoChecksum,
+    }
+    match (policy, link) {
+        (VerifyChecksums::None, _)
+        | (_, RxChecksum::Partial)
+        | (VerifyChecksums::Untrusted, RxChecksum::Valid) => Verdict::Trusted,
+        (VerifyChecksums::All, RxChecksum::Valid) | (_, RxChecksum::Unverified) => Verdict::Compute,
+    }
+}
+
+/// Returns true if the transport header and payload, all of `pieces` in order, sum up right.
+pub(crate) fn is_right(headers: &RxHeaders, pieces: &[Piece<'_>], port: &DmaPort) -> bool {
+    let Some(l4) = headers.l4_offset() else {
+        return false;
+    };
+    let Ok(len) = u32::try_from(headers.header_len + headers.payload_len - l4) else {
+        return false;
+    };
+    let protocol = match headers.transport {
+        Transport::Tcp(_) => protocol::TCP,
+        _ => protocol::UDP,
+    };
+    let mut sum = match headers.network {
+        Network::Ipv4(ip) => Checksum::pseudo_v4(ip.src, ip.dst, protocol, len),
+        Network::Ipv6(ip) => Checksum::pseudo_v6(ip.src, ip.dst, protocol, len),
+        Network::Arp | Network::Other => return false,
+    };
+    let mut at = 0;
+    for piece in pieces {
+        let partial = match piece {
+            Piece::Host(bytes) => {
+                let mut part = Checksum::new();
+                part.add_bytes(bytes);
+                part.partial()
+            }
+            Piece::Span(span) => port.checksum(*span),
+        };
+        sum.add_partial(partial, at % 2 != 0);
+        at += piece.len();
+    }
+    sum.finish() == 0
+}

@@ -1,0 +1,108 @@
+//! One receive queue: its memory, what is posted of it, what it counts.
+
+use netmem::{DmabufId, FragList, PoolId, PoolStats};
+use steer::RxQueueId;
+
+use crate::config::NicConfig;
+use crate::fill::{Fill, MAX_PAYLOAD, Piece, Spans};
+use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
+use crate::stats::RxQueueStats;
+
+/// A receive queue with the memory it fills.
+#[derive(Debug)]
+pub(crate) struct RxQueue {
+    id: RxQueueId,
+    pub(crate) memory: QueueMemory,
+    pub(crate) stats: RxQueueStats,
+}
+
+/// Facts about one queue, for those who validate a binding or report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxQueueInfo {
+    /// The queue.
+    pub id: RxQueueId,
+    /// The dma-buf bound to it; `None`: host memory.
+    pub dmabuf: Option<DmabufId>,
+    /// Whether the stack may read payload that lands here.
+    pub readable: bool,
+    /// Its page pool.
+    pub pool: PoolId,
+    /// Bytes of one net_iov.
+    pub niov_size: usize,
+    /// net_iovs of its memory.
+    pub niovs: usize,
+}
+
+impl RxQueue {
+    pub(crate) fn new(
+        id: RxQueueId,
+        choice: ProviderChoice,
+        config: &NicConfig,
+    ) -> Result<Self, RestartError> {
+        let memory = QueueMemory::allocate(choice, config)?;
+        Ok(Self {
+            id,
+            memory,
+            stats: RxQueueStats::default(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> RxQueueId {
+        self.id
+    }
+
+    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
+        self.memory.provider.dmabuf_id()
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        self.memory.readable
+    }
+
+    pub(crate) fn fill(&self) -> &Fill {
+        &self.memory.fill
+    }
+
+    pub(crate) fn fill_mut(&mut self) -> &mut Fill {
+        &mut self.memory.fill
+    }
+
+    /// Posts memory for the longest payload, or what there is, behind `headroom` bytes; returns how
+    /// many bytes.
+    pub(crate) fn post(&mut self, headroom: usize) -> usize {
+        self.memory.fill.post(MAX_PAYLOAD, headroom)
+    }
+
+    /// Returns the posted memory.
+    pub(crate) fn posted(&self, headroom: usize) -> Spans<'_> {
+        self.memory.fill.spans(headroom)
+    }
+
+    /// Copies pieces of a frame, `len` bytes in all, into this queue's memory; `None` if it is full.
+    pub(crate) fn place(&mut self, pieces: &[Piece<'_>], len: usize) -> Option<FragList> {
+        self.memory.fill.place(pieces, len)
+    }
+
+    pub(crate) fn info(&self) -> RxQueueInfo {
+        let fill = self.fill();
+        RxQueueInfo {
+            id: self.id,
+            dmabuf: self.dmabuf_id(),
+            readable: self.is_readable(),
+            pool: fill.pool().id(),
+            niov_size: fill.niov_size(),
+            niovs: self.memory.provider.area().count() as usize,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> RxQueueStats {
+        RxQueueStats {
+            tidied: self.fill().tidied,
+            ..self.stats
+        }
+    }
+
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        self.fill().pool().stats()
+    }
+}

@@ -1,0 +1,10 @@
+//! The whole NIC over links of the tests' making.
+
+mod harness;
+mod links;
+mod placement;
+mod queues;
+mod random;
+mod refusals;
+mod space;
+mod transmit;

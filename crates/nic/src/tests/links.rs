@@ -1,0 +1,705 @@
+//! The links, with NICs at their ends.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use netmem::{HostProvider, NiovSize, PagePool, Payload, PoolConfig};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use wire::{Instant, tcp_tx_checksum};
+
+use super::harness::*;
+use crate::*;
+
+/// Two NICs, the second sends to the first.
+fn nics(a: impl Link + 'static, b: impl Link + 'static) -> (Nic, Nic) {
+    let config = NicConfig {
+        mac: OUR_MAC,
+        ..NicConfig::default()
+    };
+    let peer = NicConfig {
+        mac: PEER_MAC,
+        ..NicConfig::default()
+    };
+    (
+        Nic::new(Box::new(a), config).unwrap(),
+        Nic::new(Box::new(b), peer).unwrap(),
+    )
+}
+
+fn packet(nic: &mut Nic, segment: &Tcp, gso_size: u16) -> TxPacket {
+    TxPacket {
+        head: HeadBuf::from_slice(&segment.head()).unwrap(),
+        payload: nic.host_payload(&segment.payload).unwrap(),
+        checksum: Some(tcp_tx_checksum(&segment.ethernet(), &segment.ip())),
+        gso_size,
+    }
+}
+
+fn bytes(payload: &netmem::FragList) -> Vec<u8> {
+    let mut out = vec![0; payload.len()];
+    let mut at = 0;
+    for frag in payload {
+        frag.copy_to(0, &mut out[at..at + frag.len()]).unwrap();
+        at += frag.len();
+    }
+    out
+}
+
+fn receive_all(nic: &mut Nic, now: Instant) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(packet) = nic.poll_rx(now) {
+        all.extend(bytes(&packet.payload));
+        nic.recycle(packet.payload);
+    }
+    all
+}
+
+#[test]
+fn a_wire_with_offloads_carries_a_super_packet_whole_and_without_it_in_segments() {
+    for offload in [true, false] {
+        let (a, b) = WireLink::pair(WireOptions {
+            offload,
+            ..WireOptions::default()
+        })
+        .unwrap();
+        let (mut ours, mut peer) = nics(a, b);
+        let segment = tcp(&pattern(1, 60_000));
+        let tx = packet(&mut peer, &segment, 1448);
+        peer.transmit(tx, NOW).unwrap();
+        let first = ours.poll_rx(NOW).unwrap();
+        assert_eq!(first.segments, if offload { 42 } else { 1 });
+        assert_eq!(first.payload.len(), if offload { 60_000 } else { 1448 });
+        let mut all = bytes(&first.payload);
+        all.extend(receive_all(&mut ours, NOW));
+        assert_eq!(all, segment.payload);
+        let stats = ours.queue_stats(Q0).unwrap();
+        assert_eq!(stats.checksum_trusted, u64::from(offload));
+        assert_eq!(stats.checksum_verified, if offload { 0 } else { 42 });
+    }
+}
+
+#[test]
+fn a_full_wire_makes_its_sender_wait() {
+    let options = WireOptions {
+        queue_frames: 2,
+        ..WireOptions::default()
+    };
+    let (a, b) = WireLink::pair(options).unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    let mut expected = Vec::new();
+    for i in 0..5 {
+        let segment = tcp(&pattern(i, 100));
+        let tx = packet(&mut peer, &segment, 0);
+        peer.transmit(tx, NOW).unwrap();
+        expected.extend(segment.payload);
+    }
+    let mut got = receive_all(&mut ours, NOW);
+    while peer.flush_tx(NOW) > 0 || got.len() < expected.len() {
+        let more = receive_all(&mut ours, NOW);
+        assert!(!more.is_empty());
+        got.extend(more);
+    }
+    assert_eq!(got, expected);
+    assert_eq!(peer.drops().total() + ours.drops().total(), 0);
+}
+
+#[test]
+fn a_pulled_cable_loses_frames_and_carries_them_again_when_plugged() {
+    let (a, b) = WireLink::pair(WireOptions::default()).unwrap();
+    let cable = a.cable();
+    let (mut ours, mut peer) = nics(a, b);
+    let segment = tcp(b"payload");
+    let tx = packet(&mut peer, &segment, 0);
+    peer.transmit(tx, NOW).unwrap();
+    cable.pull();
+    assert!(!ours.is_up() && !peer.is_up());
+    let tx = packet(&mut peer, &segment, 0);
+    assert_eq!(peer.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert!(ours.poll_rx(NOW).is_none());
+    cable.plug();
+    let tx = packet(&mut peer, &segment, 0);
+    peer.transmit(tx, NOW).unwrap();
+    assert_eq!(receive_all(&mut ours, NOW), segment.payload);
+    drop(peer);
+    assert!(!ours.is_up());
+}
+
+fn readable(nic: &Nic) -> bool {
+    let fd = nic.poll_fd().expect("the wire has a wakeup fd");
+    let mut fds = [rustix::event::PollFd::new(
+        &fd,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
+}
+
+#[test]
+fn a_wire_with_wakeup_polls_readable_while_frames_wait() {
+    let (a, b) = WireLink::pair(WireOptions {
+        wakeup: true,
+        ..WireOptions::default()
+    })
+    .unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    assert!(!readable(&ours));
+    for _ in 0..3 {
+        let tx = packet(&mut peer, &tcp(b"x"), 0);
+        peer.transmit(tx, NOW).unwrap();
+    }
+    for _ in 0..3 {
+        assert!(readable(&ours));
+        assert!(ours.poll_rx(NOW).is_some());
+    }
+    assert!(ours.poll_rx(NOW).is_none());
+    assert!(!readable(&ours));
+    drop(peer);
+    assert!(readable(&ours), "the end of the other end wakes");
+}
+
+#[test]
+fn the_ends_of_a_wire_work_on_two_threads() {
+    let options = WireOptions {
+        queue_frames: 8,
+        wakeup: true,
+        ..WireOptions::default()
+    };
+    let (a, b) = WireLink::pair(options).unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    let total = 2000;
+    let sender = std::thread::spawn(move || {
+        for i in 0..total {
+            let tx = packet(&mut peer, &tcp(&pattern(i, 1000)), 0);
+            peer.transmit(tx, NOW).unwrap();
+            while peer.flush_tx(NOW) > 0 {
+                std::thread::yield_now();
+            }
+        }
+        peer
+    });
+    let mut received = 0;
+    while received < total {
+        let fd = ours.poll_fd().unwrap();
+        let mut fds = [rustix::event::PollFd::new(
+            &fd,
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut fds, None).unwrap();
+        while let Some(packet) = ours.poll_rx(NOW) {
+            assert_eq!(bytes(&packet.payload), pattern(received, 1000));
+            received += 1;
+        }
+    }
+    drop(sender.join().unwrap());
+}
+
+#[test]
+fn an_impaired_link_refuses_an_inner_link_with_offloads() {
+    let (a, _b) = WireLink::pair(WireOptions::default()).unwrap();
+    let error = Impaired::both(a, Impairment::NONE).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("link 'wire' has segmentation offload on")
+    );
+}
+
+fn plain_wire() -> (WireLink, WireLink) {
+    WireLink::pair(WireOptions {
+        offload: false,
+        ..WireOptions::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn every_corrupted_frame_is_found_out() {
+    let (a, b) = plain_wire();
+    let a = Impaired::both(a, "corrupt=100%".parse().unwrap()).unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    for i in 0..500 {
+        // Headers, options and payload are about as likely to be hit.
+        let tx = packet(&mut peer, &tcp(&pattern(i, 50)), 0);
+        peer.transmit(tx, NOW).unwrap();
+    }
+    assert_eq!(receive_all(&mut ours, NOW), [], "{:?}", ours.drops());
+    assert!(ours.poll_rx(NOW).is_none());
+    let mut drops = ours.drops().total();
+    while drops < 500 {
+        assert_eq!(receive_all(&mut ours, NOW), []);
+        assert!(ours.drops().total() > drops);
+        drops = ours.drops().total();
+    }
+    assert!(ours.drops().get(DropReason::RxBadChecksum) > 300);
+}
+
+#[test]
+fn delayed_frames_come_out_when_they_are_due_in_both_directions() {
+    let (a, b) = plain_wire();
+    let a = Impaired::both(a, "delay=5ms".parse().unwrap()).unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    let segment = tcp(b"there");
+    let tx = packet(&mut peer, &segment, 0);
+    peer.transmit(tx, Instant::ZERO).unwrap();
+    assert!(ours.poll_rx(Instant::ZERO).is_none());
+    assert_eq!(ours.next_due(), Some(Instant::from_millis(5)));
+    assert!(ours.poll_rx(Instant::from_millis(4)).is_none());
+    assert_eq!(receive_all(&mut ours, Instant::from_millis(5)), b"there");
+    assert_eq!(ours.next_due(), None);
+    // Back: the frame is under way in the sender's own link, which must be polled.
+    let mut back = Tcp {
+        payload: b"back".to_vec(),
+        ..segment
+    };
+    back.dst_port = 1;
+    let mut tx = packet(&mut ours, &back, 0);
+    let mut head = back.head();
+    head[..6].copy_from_slice(&PEER_MAC.0);
+    tx.head = HeadBuf::from_slice(&head).unwrap();
+    ours.transmit(tx, Instant::from_millis(10)).unwrap();
+    assert!(peer.poll_rx(Instant::from_millis(14)).is_none());
+    assert_eq!(ours.next_due(), Some(Instant::from_millis(15)));
+    assert!(ours.poll_rx(Instant::from_millis(15)).is_none());
+    assert_eq!(receive_all(&mut peer, Instant::from_millis(15)), b"back");
+}
+
+#[test]
+fn an_impaired_link_counts_both_directions() {
+    let (a, b) = plain_wire();
+    let mut a = Impaired::new(a, "loss=100%".parse().unwrap(), Impairment::NONE).unwrap();
+    let (pool, port) = host_pool();
+    let (frame, mut rig) = (tcp(b"x").frame(), Rig::new());
+    for _ in 0..3 {
+        assert_eq!(a.send(&raw(&frame, &port), NOW).unwrap(), Sent::Done);
+        let mut b_end = rig.posted(&port);
+        assert_eq!(a.receive(&mut b_end, NOW).unwrap(), Received::None);
+    }
+    let stats = a.impairment_stats().unwrap();
+    assert_eq!(
+        (stats.tx.delivered, stats.tx_refused, stats.rx.offered),
+        (3, 0, 0)
+    );
+    drop(b);
+    assert!(!a.is_up() && a.send(&raw(&frame, &port), NOW).is_err());
+    drop(pool);
+}
+
+/// Pieces that a link's receive needs, without a NIC.
+struct Rig {
+    head: HeaderBuf,
+    spill: Vec<u8>,
+    frame: Vec<u8>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            head: HeaderBuf::new(0),
+            spill: vec![0; MAX_FRAME_LEN + 1],
+            frame: Vec::new(),
+        }
+    }
+
+    fn posted<'a>(&'a mut self, port: &'a netmem::DmaPort) -> Posted<'a> {
+        Posted {
+            head: &mut self.head,
+            predicted_header: 54,
+            spans: &[],
+            spill: &mut self.spill,
+            frame: &mut self.frame,
+            port,
+        }
+    }
+}
+
+fn host_pool() -> (PagePool, netmem::DmaPort) {
+    let provider = Arc::new(HostProvider::new(1 << 20, NiovSize::DEFAULT).unwrap());
+    PagePool::create(provider, PoolConfig::default()).unwrap()
+}
+
+fn raw<'a>(frame: &'a [u8], port: &'a netmem::DmaPort) -> TxFrame<'a> {
+    static NOTHING: std::sync::LazyLock<Nothing> = std::sync::LazyLock::new(Nothing::default);
+    TxFrame {
+        head: frame,
+        payload: &NOTHING.0,
+        checksum: None,
+        gso_size: 0,
+        port,
+    }
+}
+
+#[derive(Default)]
+struct Nothing(netmem::FragList);
+
+#[test]
+fn a_partial_checksum_is_completed_before_a_frame_can_be_corrupted() {
+    let (a, b) = WireLink::pair(WireOptions::default()).unwrap();
+    let mut a = Impaired::both(WithoutTso(a), Impairment::NONE).unwrap();
+    let (mut peer, _) = {
+        let (c, d) = plain_wire();
+        drop(c);
+        nics(b, d)
+    };
+    let segment = Tcp {
+        v6: true,
+        ..tcp(&pattern(3, 999))
+    };
+    let tx = packet(&mut peer, &segment, 0);
+    peer.transmit(tx, NOW).unwrap();
+    let (_pool, port) = host_pool();
+    let mut rig = Rig::new();
+    let mut posted = rig.posted(&port);
+    let received = a.receive(&mut posted, NOW).unwrap();
+    assert_eq!(
+        received,
+        Received::Frame {
+            meta: VnetMeta::default()
+        }
+    );
+    assert_eq!(rig.frame, segment.frame());
+}
+
+/// A wire that admits to checksum offload only, as a TAP may.
+struct WithoutTso(WireLink);
+
+impl Link for WithoutTso {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            tso: false,
+            ..self.0.caps()
+        }
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+        self.0.receive(posted, now)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+        self.0.send(frame, now)
+    }
+
+    fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.0.poll_fd()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.0.next_due()
+    }
+
+    fn is_up(&self) -> bool {
+        self.0.is_up()
+    }
+}
+
+type Seen = Arc<Mutex<Vec<(Direction, Vec<u8>)>>>;
+
+fn captured<L: Link>(link: L) -> (Captured<L, impl FrameSink>, Seen) {
+    let seen: Seen = Arc::default();
+    let sink = Arc::clone(&seen);
+    let see = move |_: Instant, direction: Direction, frame: &[u8]| {
+        sink.lock().unwrap().push((direction, frame.to_vec()));
+    };
+    (Captured::new(link, see), seen)
+}
+
+#[test]
+fn a_capture_shows_whole_frames_and_payload_still_goes_to_its_memory() {
+    let (link, script) = ScriptedLink::new(PLAIN);
+    let (link, seen) = captured(link);
+    let config = NicConfig {
+        mac: OUR_MAC,
+        ..NicConfig::default()
+    };
+    let mut nic = Nic::new(Box::new(link), config).unwrap();
+    let device = opaque(1 << 20, 1, 65_536);
+    nic.restart_queue(Q0, ProviderChoice::Provider(device))
+        .unwrap();
+    let mut expected = Vec::new();
+    for (len, delivery) in [
+        (0, Delivery::Scatter),
+        (3, Delivery::Scatter),
+        (65_160, Delivery::Scatter),
+        (2000, Delivery::Whole),
+    ] {
+        let segment = tcp(&pattern(len, len));
+        script.deliver(segment.frame(), PARTIAL, delivery);
+        let packet = nic.poll_rx(NOW).unwrap();
+        assert_eq!(packet.payload.is_unreadable(), len > 0);
+        expected.push((Direction::Rx, segment.frame()));
+    }
+    // More than the queue can still take, so that some of it is in the spill buffer.
+    let mut held = Vec::new();
+    for seed in 0..20 {
+        let segment = tcp(&pattern(seed, 65_160));
+        script.deliver(segment.frame(), PARTIAL, Delivery::Scatter);
+        expected.push((Direction::Rx, segment.frame()));
+        held.extend(nic.poll_rx(NOW));
+    }
+    assert!(nic.drops().get(DropReason::RxNoBuffers) > 0);
+    let segment = tcp(&pattern(9, 1000));
+    let tx = packet(&mut nic, &segment, 0);
+    nic.transmit(tx, NOW).unwrap();
+    expected.push((Direction::Tx, segment.frame()));
+    script.lock().takes = 0;
+    let tx = packet(&mut nic, &segment, 0);
+    nic.transmit(tx, NOW).unwrap();
+    assert_eq!(
+        *seen.lock().unwrap(),
+        expected,
+        "and a frame that waits is not shown yet"
+    );
+}
+
+/// A TAP whose kernel is the test: a datagram socket keeps packet borders as a TAP fd does.
+fn fake_tap(queues: usize, options: TapOptions) -> (TapLink, Vec<OwnedFd>) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let pairs: Vec<_> = (0..queues)
+        .map(|_| socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap())
+        .collect();
+    let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    (TapLink::new(ours, options).unwrap(), theirs)
+}
+
+const NEEDS_CSUM_TCP4_1448: [u8; 10] = {
+    let [a, b] = 66_u16.to_ne_bytes();
+    let [c, d] = 1448_u16.to_ne_bytes();
+    let [e, f] = 34_u16.to_ne_bytes();
+    let [g, h] = 16_u16.to_ne_bytes();
+    [1, 1, a, b, c, d, e, f, g, h]
+};
+
+fn write_frame(kernel: &OwnedFd, vnet: &[u8], frame: &[u8]) {
+    let message = [vnet, frame].concat();
+    assert_eq!(rustix::io::write(kernel, &message), Ok(message.len()));
+}
+
+#[test]
+fn a_tap_scatters_super_packets_straight_into_device_memory() {
+    for (vnet_header, pad) in [(VnetHeaderLen::Ten, 0), (VnetHeaderLen::Twelve, 2)] {
+        let options = TapOptions {
+            vnet_header,
+            ..TapOptions::default()
+        };
+        let (tap, kernel) = fake_tap(1, options);
+        let config = NicConfig {
+            mac: OUR_MAC,
+            ..NicConfig::default()
+        };
+        let mut nic = Nic::new(Box::new(tap), config).unwrap();
+        let device = opaque(1 << 20, 1, 65_536);
+        let choice =
+            ProviderChoice::Provider(Arc::clone(&device) as Arc<dyn netmem::MemoryProvider>);
+        nic.restart_queue(Q0, choice).unwrap();
+        assert!(nic.poll_rx(NOW).is_none());
+        for seed in 0..30 {
+            let segment = tcp(&pattern(seed, 65_160));
+            let vnet = [&NEEDS_CSUM_TCP4_1448[..], &vec![0; pad]].concat();
+            write_frame(&kernel[0], &vnet, &segment.frame());
+            let packet = nic.poll_rx(NOW).unwrap();
+            assert_eq!((packet.segments, packet.payload.frag_count()), (45, 1));
+            let frag = packet.payload.first().unwrap();
+            let mut got = vec![0; frag.len()];
+            device.device_read(frag.dmabuf_offset() as usize, &mut got);
+            assert_eq!(got, segment.payload);
+            nic.recycle(packet.payload);
+        }
+        let stats = nic.queue_stats(Q0).unwrap();
+        assert_eq!(
+            (
+                stats.checksum_trusted,
+                stats.header_longer,
+                stats.header_shorter
+            ),
+            (30, 0, 0)
+        );
+        assert_eq!(nic.drops().total(), 0);
+    }
+}
+
+#[test]
+fn a_tap_gets_virtio_net_headers_that_say_what_is_left_to_do() {
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    let segment = tcp(&pattern(1, 60_000));
+    let tx = packet(&mut nic, &segment, 1448);
+    nic.transmit(tx, NOW).unwrap();
+    let mut got = vec![0; 70_000];
+    let (n, _) = rustix::io::read(&kernel[0], &mut got)
+        .map(|n| (n, ()))
+        .unwrap();
+    assert_eq!(got[..10], NEEDS_CSUM_TCP4_1448);
+    assert_eq!(got[10..n], [segment.head(), segment.payload].concat());
+    // An IPv6 packet without segmentation.
+    let segment = Tcp {
+        v6: true,
+        ..tcp(b"six")
+    };
+    let tx = packet(&mut nic, &segment, 0);
+    nic.transmit(tx, NOW).unwrap();
+    let n = rustix::io::read(&kernel[0], &mut got).unwrap();
+    assert_eq!((got[0], got[1]), (1, 0));
+    assert_eq!(u16::from_ne_bytes([got[6], got[7]]), 54);
+    assert_eq!(got[10..n], [segment.head(), segment.payload].concat());
+}
+
+#[test]
+fn a_tap_without_offloads_gets_finished_frames() {
+    let options = TapOptions {
+        offloads: false,
+        ..TapOptions::default()
+    };
+    let (tap, kernel) = fake_tap(1, options);
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    let segment = tcp(&pattern(1, 1000));
+    let tx = packet(&mut nic, &segment, 0);
+    nic.transmit(tx, NOW).unwrap();
+    let mut got = vec![0; 2000];
+    let n = rustix::io::read(&kernel[0], &mut got).unwrap();
+    assert_eq!(got[..10], [0; 10]);
+    assert_eq!(got[10..n], segment.frame());
+}
+
+#[test]
+fn a_tap_with_many_queues_is_served_from_all_and_answers_on_the_last() {
+    let (tap, kernel) = fake_tap(3, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    assert_eq!(nic.link_caps().queues, 3);
+    assert!(!readable(&nic));
+    for (queue, fd) in kernel.iter().enumerate() {
+        write_frame(
+            fd,
+            &NEEDS_CSUM_TCP4_1448,
+            &tcp(&pattern(queue, 100)).frame(),
+        );
+    }
+    assert!(readable(&nic));
+    let mut got = Vec::new();
+    for _ in 0..3 {
+        got.push(bytes(&nic.poll_rx(NOW).unwrap().payload));
+    }
+    assert_eq!(got, [0, 1, 2].map(|queue| pattern(queue, 100)));
+    assert!(nic.poll_rx(NOW).is_none());
+    write_frame(&kernel[1], &NEEDS_CSUM_TCP4_1448, &tcp(b"hello").frame());
+    assert!(nic.poll_rx(NOW).is_some());
+    let tx = packet(&mut nic, &tcp(b"answer"), 0);
+    nic.transmit(tx, NOW).unwrap();
+    let mut answer = [0; 200];
+    assert!(rustix::io::read(&kernel[1], &mut answer).is_ok());
+}
+
+#[test]
+fn a_tap_that_goes_away_is_down_and_its_frames_are_counted() {
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    assert!(nic.is_up());
+    write_frame(&kernel[0], &[0; 3], &[]);
+    assert!(nic.poll_rx(NOW).is_none());
+    assert_eq!(
+        nic.drops().get(DropReason::RxRunt),
+        1,
+        "shorter than a virtio-net header"
+    );
+    assert!(nic.is_up());
+    drop(kernel);
+    assert!(nic.poll_rx(NOW).is_none());
+    assert!(!nic.is_up());
+    assert_eq!(nic.drops().get(DropReason::RxLinkError), 1);
+}
+
+#[test]
+fn a_tap_full_of_frames_makes_the_sender_wait() {
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    let segment = tcp(&pattern(0, 1000));
+    let mut sent = 0;
+    while nic.flush_tx(NOW) == 0 {
+        let tx = packet(&mut nic, &segment, 0);
+        nic.transmit(tx, NOW).unwrap();
+        sent += 1;
+        assert!(sent < 100_000);
+    }
+    let mut got = vec![0; 2000];
+    for _ in 0..sent {
+        nic.flush_tx(NOW);
+        let n = rustix::io::read(&kernel[0], &mut got).unwrap();
+        assert_eq!(got[10..n].len(), segment.frame().len());
+    }
+    assert_eq!(nic.drops().total(), 0);
+}
+
+#[test]
+fn a_tap_needs_an_fd() {
+    assert!(TapLink::new(vec![], TapOptions::default()).is_err());
+}
+
+#[test]
+fn jitter_and_loss_together_lose_and_reorder_whole_segments_only() {
+    let (a, b) = plain_wire();
+    let text =
+        "loss=5%,reorder=5%,dup=5%,corrupt=5%,delay=1ms,jitter=1ms,rate=1gbit,limit=64,seed=11";
+    let a = Impaired::both(a, text.parse().unwrap()).unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut now = Instant::ZERO;
+    for i in 0..1000_u32 {
+        let segment = Tcp {
+            seq: i,
+            ..tcp(&pattern(i as usize, 1000))
+        };
+        let tx = packet(&mut peer, &segment, 0);
+        peer.transmit(tx, now).unwrap();
+        now = now + Duration::from_micros(50);
+        while let Some(packet) = ours.poll_rx(now) {
+            let seq = packet.headers.tcp().unwrap().seq;
+            assert_eq!(bytes(&packet.payload), pattern(seq as usize, 1000));
+            seen.insert(seq);
+        }
+    }
+    assert!((800..1000).contains(&seen.len()), "{}", seen.len());
+}
+
+#[test]
+fn a_tap_takes_packets_in_more_pieces_than_a_write_can_have() {
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    let segment = tcp(&pattern(1, 1000));
+    let mut payload = netmem::FragList::new();
+    for piece in segment.payload.chunks(5) {
+        payload.append(nic.host_payload(piece).unwrap());
+    }
+    assert_eq!(payload.frag_count(), 200);
+    let tx = packet(&mut nic, &segment, 0);
+    nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
+    let mut got = vec![0; 2000];
+    let n = rustix::io::read(&kernel[0], &mut got).unwrap();
+    assert_eq!(got[10..n], [segment.head(), segment.payload].concat());
+}
+
+#[test]
+fn frames_under_way_arrive_although_the_link_failed_meanwhile() {
+    let (tap, kernel) = fake_tap(
+        1,
+        TapOptions {
+            offloads: false,
+            ..TapOptions::default()
+        },
+    );
+    let link = Impaired::both(tap, "delay=5ms".parse().unwrap()).unwrap();
+    let (mut nic, _) = nics(link, plain_wire().0);
+    write_frame(&kernel[0], &[0; 10], &tcp(b"on its way").frame());
+    assert!(nic.poll_rx(Instant::ZERO).is_none());
+    drop(kernel);
+    assert!(nic.poll_rx(Instant::from_millis(1)).is_none());
+    assert!(!nic.is_up());
+    assert_eq!(
+        receive_all(&mut nic, Instant::from_millis(5)),
+        b"on its way"
+    );
+}
+
+#[test]
+fn a_nic_can_be_moved_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Nic>();
+}

@@ -1,0 +1,398 @@
+//! Queues that come, go and change their memory while others run.
+
+use std::sync::Arc;
+
+use netmem::{Dmabuf, DmabufId, DmabufProvider, MemoryProvider, NetIovArea, NiovSize, PoolError};
+use steer::RxQueueId;
+
+use super::harness::*;
+use crate::*;
+
+fn choice(provider: &Arc<impl MemoryProvider + 'static>) -> ProviderChoice {
+    ProviderChoice::Provider(Arc::clone(provider) as Arc<dyn MemoryProvider>)
+}
+
+#[test]
+fn memory_lives_until_its_last_frag_is_home_however_late() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    let dmabuf = Dmabuf::anonymous(1 << 20).unwrap();
+    let observer = dmabuf.observer();
+    let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(9), NiovSize::DEFAULT).unwrap());
+    bench.nic.restart_queue(Q1, choice(&provider)).unwrap();
+    let segment = tcp(&pattern(3, 1000));
+    bench.link.scatter(segment.frame(), PARTIAL);
+    let packet = bench.receive().unwrap();
+    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
+    drop((provider, dmabuf));
+    let frag = packet.payload.first().unwrap();
+    assert_eq!((frag.dmabuf_id(), frag.len()), (Some(DmabufId(9)), 1000));
+    assert!(!observer.is_freed());
+    // The queue already runs on host memory.
+    let host = bench.pass(&tcp(&pattern(4, 1000)));
+    assert!(!host.payload.is_unreadable());
+    bench.nic.recycle(packet.payload);
+    assert!(observer.is_freed());
+    drop(host);
+    bench.finish();
+}
+
+#[test]
+fn other_queues_do_not_notice_a_restart() {
+    let devices = vec![opaque(1 << 20, 1, 65_536), opaque(1 << 20, 2, 65_536)];
+    let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
+    let first = bench.pass(&Tcp {
+        dst_port: 5202,
+        ..tcp(&pattern(0, 100))
+    });
+    let info = bench.nic.queue_info(Q2).unwrap();
+    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
+    let second = bench.pass(&Tcp {
+        dst_port: 5202,
+        ..tcp(&pattern(1, 100))
+    });
+    assert_eq!(bench.nic.queue_info(Q2).unwrap(), info);
+    let [one, two] = [&first, &second].map(|packet| packet.payload.first().unwrap());
+    assert!(
+        one.netmem().is_same(two.netmem()),
+        "it goes on filling the same net_iov"
+    );
+    drop((first, second));
+    bench.finish();
+}
+
+/// A provider that admits a pool and then has nothing, or does not even admit it.
+struct Useless {
+    area: Arc<NetIovArea>,
+    admits: bool,
+}
+
+impl Useless {
+    fn new(admits: bool) -> Arc<Self> {
+        let dmabuf = Dmabuf::anonymous(65_536).unwrap();
+        let area = NetIovArea::new(&dmabuf, 0, 65_536, NiovSize::DEFAULT).unwrap();
+        Arc::new(Self { area, admits })
+    }
+}
+
+impl MemoryProvider for Useless {
+    fn init(&self) -> Result<(), PoolError> {
+        match self.admits {
+            true => Ok(()),
+            false => Err(PoolError::Refused { reason: "closed" }),
+        }
+    }
+
+    fn alloc_bulk(&self, _: &mut [u32]) -> usize {
+        0
+    }
+
+    fn alloc_run(&self, _: &mut [u32]) -> bool {
+        false
+    }
+
+    fn release_bulk(&self, _: &[u32]) {
+        unreachable!("nothing was handed out");
+    }
+
+    fn destroy(&self) {}
+
+    fn free_niovs(&self) -> u32 {
+        0
+    }
+
+    fn area(&self) -> &Arc<NetIovArea> {
+        &self.area
+    }
+
+    fn dmabuf_id(&self) -> Option<DmabufId> {
+        Some(DmabufId(77))
+    }
+
+    fn is_readable(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_failed_restart_leaves_the_queue_with_the_memory_it_had() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    let held = bench.pass(&tcp(&pattern(0, 100)));
+    let info = bench.nic.queue_info(Q1).unwrap();
+    let error = bench
+        .nic
+        .restart_queue(Q1, choice(&Useless::new(false)))
+        .unwrap_err();
+    assert!(matches!(error, RestartError::Pool(_)), "{error}");
+    let error = bench
+        .nic
+        .restart_queue(Q1, choice(&Useless::new(true)))
+        .unwrap_err();
+    assert!(matches!(error, RestartError::Empty), "{error}");
+    let error = bench
+        .nic
+        .restart_queue(Q2, ProviderChoice::Host)
+        .unwrap_err();
+    assert_eq!(error.to_string(), "rx queue 2 of 2 does not exist");
+    assert_eq!(bench.nic.queue_info(Q1).unwrap(), info);
+    let packet = bench.pass(&tcp(&pattern(1, 65_160)));
+    assert!(all_in(&packet.payload, 1));
+    drop((held, packet));
+    bench.finish();
+}
+
+#[test]
+fn a_queue_out_of_memory_can_be_restarted_and_recovers() {
+    let mut bench = Bench::new(
+        OFFLOADED,
+        NicConfig::default(),
+        vec![opaque(131_072, 1, 65_536)],
+    );
+    let held: Vec<_> = (0..2)
+        .map(|i| bench.pass(&tcp(&pattern(i, 65_160))))
+        .collect();
+    bench.link.scatter(tcp(&pattern(9, 100)).frame(), PARTIAL);
+    assert!(bench.receive().is_none());
+    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
+    let packet = bench.pass(&tcp(&pattern(3, 65_160)));
+    assert!(!packet.payload.is_unreadable());
+    drop((held, packet));
+    bench.finish();
+}
+
+#[test]
+fn two_queues_over_one_binding_are_promised_half_each() {
+    let device = opaque(8 << 20, 1, 65_536);
+    let devices = vec![Arc::clone(&device), Arc::clone(&device)];
+    let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
+    let [one, two] = [Q1, Q2].map(|queue| bench.nic.rx_space(queue).bytes);
+    assert_eq!(one, two);
+    assert!(one + two <= 8 << 20);
+    assert!(one + two > (8 << 20) * 70 / 100, "{one} + {two}");
+    // Alone, it gets everything.
+    bench.nic.restart_queue(Q2, ProviderChoice::Host).unwrap();
+    let alone = bench.nic.rx_space(Q1).bytes;
+    assert!(alone > one + one * 9 / 10, "{alone} {one}");
+    let packet = bench.pass(&tcp(&pattern(0, 100)));
+    drop(packet);
+    bench.finish();
+}
+
+#[test]
+fn steering_goes_by_rule_then_by_table_then_to_queue_0() {
+    let devices = vec![opaque(1 << 20, 1, 65_536), opaque(1 << 20, 2, 65_536)];
+    let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
+    let to = |port| Tcp {
+        dst_port: port,
+        ..tcp(b"payload")
+    };
+    assert_eq!(bench.pass(&to(5202)).queue, Q2);
+    assert_eq!(bench.pass(&to(80)).queue, Q0);
+    let table = steer::IndirectionTable::new(&[Q1, Q1], 3).unwrap();
+    let rss = steer::Rss::new(steer::ToeplitzKey::MICROSOFT, table);
+    bench.nic.set_rss(rss).unwrap();
+    assert_eq!(bench.pass(&to(80)).queue, Q1);
+    assert_eq!(bench.pass(&to(5202)).queue, Q2, "the rule wins");
+    bench.nic.set_features(Features {
+        ntuple: false,
+        ..bench.nic.features()
+    });
+    assert_eq!(bench.pass(&to(5202)).queue, Q1, "rules do not count");
+    bench.nic.set_features(Features {
+        ntuple: true,
+        ..bench.nic.features()
+    });
+    let drop_it = steer::NtupleRule {
+        dst_port: steer::PortMatch::exact(666),
+        ..steer::NtupleRule::any(steer::FlowType::Tcp4, steer::RuleAction::Drop)
+    };
+    let location = bench.nic.insert_rule(None, drop_it).unwrap();
+    bench.link.scatter(to(666).frame(), PARTIAL);
+    assert!(bench.receive().is_none());
+    assert_eq!(bench.dropped(DropReason::RxRuleDrop), 1);
+    assert_eq!(bench.nic.remove_rule(location), Ok(drop_it));
+    bench.pass(&to(666));
+    bench.finish();
+}
+
+#[test]
+fn channels_below_a_bound_queue_a_rule_or_a_set_table_are_refused() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    assert_eq!(
+        bench.nic.channels(),
+        Channels {
+            rx: 2,
+            max_rx: MAX_RX_QUEUES
+        }
+    );
+    let error = bench.nic.set_channels(1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "1 rx queues are too few while device memory is bound to rx queue 1"
+    );
+    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
+    assert!(matches!(
+        bench.nic.set_channels(1),
+        Err(SetChannelsError::Rule(_))
+    ));
+    for location in [0, 1] {
+        bench
+            .nic
+            .remove_rule(steer::RuleLocation(location))
+            .unwrap();
+    }
+    let table = steer::IndirectionTable::new(&[Q0, Q1], 2).unwrap();
+    bench
+        .nic
+        .set_rss(steer::Rss::new(steer::ToeplitzKey::MICROSOFT, table))
+        .unwrap();
+    assert!(matches!(
+        bench.nic.set_channels(1),
+        Err(SetChannelsError::Rss(_))
+    ));
+    bench.nic.reset_rss_table();
+    bench.nic.set_channels(1).unwrap();
+    assert_eq!(bench.nic.channels().rx, 1);
+    assert!(bench.nic.queue_info(Q1).is_none());
+    for count in [0, MAX_RX_QUEUES + 1] {
+        assert!(matches!(
+            bench.nic.set_channels(count),
+            Err(SetChannelsError::Count(_))
+        ));
+    }
+    bench.pass(&tcp(b"still there"));
+    bench.finish();
+}
+
+#[test]
+fn more_channels_come_with_host_memory_and_a_table_that_names_them() {
+    let (link, handle) = ScriptedLink::new(OFFLOADED);
+    let config = NicConfig {
+        mac: OUR_MAC,
+        ..NicConfig::default()
+    };
+    let mut nic = Nic::new(Box::new(link), config).unwrap();
+    nic.set_channels(4).unwrap();
+    let mut seen = [false; 4];
+    for port in 1..200 {
+        handle.scatter(
+            Tcp {
+                src_port: port,
+                ..tcp(b"x")
+            }
+            .frame(),
+            PARTIAL,
+        );
+        let packet = nic.poll_rx(NOW).unwrap();
+        seen[packet.queue.index()] = true;
+        nic.recycle(packet.payload);
+    }
+    assert_eq!(seen, [true; 4]);
+    assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().readable));
+    // Fewer again while the predicted queue goes away.
+    nic.set_channels(1).unwrap();
+    handle.scatter(tcp(b"x").frame(), PARTIAL);
+    assert_eq!(nic.poll_rx(NOW).unwrap().queue, Q0);
+}
+
+#[test]
+fn rings_cannot_be_set_against_a_binding() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    let rings = bench.nic.rings();
+    let refused = |bench: &mut Bench, rings| bench.nic.set_rings(rings).unwrap_err();
+    for tcp_data_split in [TcpDataSplit::Auto, TcpDataSplit::Disabled] {
+        let error = refused(
+            &mut bench,
+            Rings {
+                tcp_data_split,
+                ..rings
+            },
+        );
+        assert_eq!(error, SetRingsError::SplitNeeded(Q1));
+    }
+    let error = refused(
+        &mut bench,
+        Rings {
+            hds_thresh: 1,
+            ..rings
+        },
+    );
+    assert_eq!(error, SetRingsError::ThreshNeeded(Q1));
+    for tx_packets in [0, MAX_TX_PACKETS + 1] {
+        let error = refused(
+            &mut bench,
+            Rings {
+                tx_packets,
+                ..rings
+            },
+        );
+        assert_eq!(error, SetRingsError::TxPackets(tx_packets));
+    }
+    assert_eq!(bench.nic.rings(), rings);
+    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
+    let off = Rings {
+        tcp_data_split: TcpDataSplit::Disabled,
+        hds_thresh: 7,
+        tx_packets: 1,
+    };
+    bench.nic.set_rings(off).unwrap();
+    assert_eq!(bench.nic.rings(), off);
+    bench.finish();
+}
+
+#[test]
+fn a_rule_to_a_queue_that_does_not_exist_is_refused() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    for rule in rule(1, RxQueueId(2)) {
+        assert!(matches!(
+            bench.nic.insert_rule(None, rule),
+            Err(steer::RuleError::NoSuchQueue { .. })
+        ));
+    }
+    assert_eq!(bench.nic.rules().len(), 2);
+    bench.finish();
+}
+
+#[test]
+fn settings_out_of_range_make_no_nic() {
+    let make = |config: NicConfig| {
+        let (link, _) = ScriptedLink::new(PLAIN);
+        Nic::new(Box::new(link), config).unwrap_err().to_string()
+    };
+    let default = NicConfig::default;
+    assert_eq!(
+        make(NicConfig {
+            mtu: 9001,
+            ..default()
+        }),
+        "an MTU of 9001 bytes: the script link carries at most 9000"
+    );
+    assert_eq!(
+        make(NicConfig {
+            rx_queues: 0,
+            ..default()
+        }),
+        "0 rx queues: take 1 to 64"
+    );
+    assert_eq!(
+        make(NicConfig {
+            linear_bytes: 4097,
+            ..default()
+        }),
+        "4097 linear bytes: take at most 4096"
+    );
+    let rings = Rings {
+        tx_packets: 0,
+        ..default().rings
+    };
+    assert_eq!(
+        make(NicConfig { rings, ..default() }),
+        "a transmit queue of 0 packets: take 1 to 4096"
+    );
+    assert!(
+        make(NicConfig {
+            host_mem_bytes: 1000,
+            ..default()
+        })
+        .contains("no host memory")
+    );
+}

@@ -1,0 +1,383 @@
+//! What leaves, and who computed its checksum.
+
+use netmem::Payload;
+use wire::{Network, RxHeaders, TcpFlags, tcp_tx_checksum};
+
+use super::harness::*;
+use crate::*;
+
+fn packet(bench: &mut Bench, segment: &Tcp, gso_size: u16) -> TxPacket {
+    TxPacket {
+        head: HeadBuf::from_slice(&segment.head()).unwrap(),
+        payload: bench.nic.host_payload(&segment.payload).unwrap(),
+        checksum: Some(tcp_tx_checksum(&segment.ethernet(), &segment.ip())),
+        gso_size,
+    }
+}
+
+/// Device memory that holds `bytes`, as received.
+fn device_payload(bench: &mut Bench, bytes: &[u8]) -> netmem::FragList {
+    bench.pass(&tcp(bytes)).payload
+}
+
+fn plain_bench() -> Bench {
+    Bench::new(PLAIN, NicConfig::default(), vec![opaque(4 << 20, 1, 4096)])
+}
+
+#[test]
+fn a_link_without_offloads_gets_finished_checksums() {
+    let mut bench = plain_bench();
+    for v6 in [false, true] {
+        for len in [0, 1, 2, 1000, 1401] {
+            let segment = Tcp {
+                v6,
+                ..tcp(&pattern(len, len))
+            };
+            let packet = packet(&mut bench, &segment, 0);
+            bench.nic.transmit(packet, NOW).unwrap();
+            let sent = bench.link.lock().sent.pop().unwrap();
+            assert_eq!((sent.checksum, sent.gso_size), (None, 0));
+            assert_eq!(sent.bytes, segment.frame());
+        }
+    }
+    assert_eq!(bench.nic.tx_stats().software_checksum, 10);
+    bench.finish();
+}
+
+#[test]
+fn checksums_cover_payload_in_device_memory() {
+    let mut bench = plain_bench();
+    let segment = tcp(&pattern(1, 1333));
+    // Odd first frag: the second starts at an odd offset of the sum.
+    let mut payload = device_payload(&mut bench, &segment.payload[..777]);
+    payload.append(device_payload(&mut bench, &segment.payload[777..]));
+    let tx = packet(&mut bench, &segment, 0);
+    bench.nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
+    assert_eq!(bench.link.lock().sent.pop().unwrap().bytes, segment.frame());
+    bench.finish();
+}
+
+#[test]
+fn a_link_with_offloads_gets_them() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    let segment = tcp(&pattern(1, 60_000));
+    let tx = packet(&mut bench, &segment, 1448);
+    let checksum = tx.checksum;
+    bench.nic.transmit(tx, NOW).unwrap();
+    let sent = bench.link.lock().sent.pop().unwrap();
+    assert_eq!((sent.checksum, sent.gso_size), (checksum, 1448));
+    assert_eq!(sent.bytes.len(), segment.frame().len());
+    let stats = bench.nic.tx_stats();
+    assert_eq!((stats.packets, stats.frames, stats.software_tso), (1, 1, 0));
+    // A feature that is off is not used.
+    let features = Features {
+        link_tso: false,
+        link_tx_checksum: false,
+        ..bench.nic.features()
+    };
+    bench.nic.set_features(features);
+    let tx = packet(&mut bench, &segment, 1448);
+    bench.nic.transmit(tx, NOW).unwrap();
+    assert_eq!(bench.link.lock().sent.len(), 42);
+    assert!(
+        bench
+            .link
+            .lock()
+            .sent
+            .iter()
+            .all(|sent| sent.checksum.is_none() && sent.gso_size == 0)
+    );
+    bench.finish();
+}
+
+#[test]
+fn software_segmentation_makes_the_segments_that_tcp_would_have_made() {
+    for v6 in [false, true] {
+        let mut bench = plain_bench();
+        let flags = TcpFlags::ACK | TcpFlags::PSH | TcpFlags::FIN | TcpFlags::CWR;
+        let segment = Tcp {
+            v6,
+            flags,
+            seq: u32::MAX - 2000,
+            ..tcp(&pattern(5, 10 * 1400 + 3))
+        };
+        let mut payload = device_payload(&mut bench, &segment.payload[..5001]);
+        payload.append(device_payload(&mut bench, &segment.payload[5001..]));
+        let tx = packet(&mut bench, &segment, 1400);
+        bench.nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
+        let sent = std::mem::take(&mut bench.link.lock().sent);
+        assert_eq!(sent.len(), 11);
+        for (i, frame) in sent.iter().enumerate() {
+            let headers = RxHeaders::parse(&frame.bytes, frame.bytes.len()).unwrap();
+            let tcp = headers.tcp().unwrap();
+            let last = i == 10;
+            let part = &segment.payload[i * 1400..(i * 1400 + 1400).min(segment.payload.len())];
+            assert_eq!(tcp.seq, segment.seq.wrapping_add(i as u32 * 1400));
+            assert_eq!(tcp.flags.contains(TcpFlags::PSH | TcpFlags::FIN), last);
+            assert_eq!(tcp.flags.intersects(TcpFlags::PSH | TcpFlags::FIN), last);
+            assert_eq!(tcp.flags.contains(TcpFlags::CWR), i == 0);
+            assert_eq!(tcp.options, segment.options);
+            assert_eq!(&frame.bytes[headers.header_len..], part);
+            if let Network::Ipv4(ip) = headers.network {
+                assert_eq!(ip.ident, i as u16);
+            }
+            // The same segment made by itself has the same checksum.
+            let flags = tcp.flags;
+            let alone = Tcp {
+                seq: tcp.seq,
+                flags,
+                payload: part.to_vec(),
+                ..segment.clone()
+            };
+            let mut expected = alone.frame();
+            if !v6 {
+                expected[18..20].copy_from_slice(&(i as u16).to_be_bytes());
+                expected[24..26].fill(0);
+                let sum = wire::checksum(&expected[14..34]);
+                expected[24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+            assert_eq!(frame.bytes, expected, "segment {i}");
+        }
+        let stats = bench.nic.tx_stats();
+        assert_eq!(
+            (stats.packets, stats.frames, stats.software_tso),
+            (1, 11, 1)
+        );
+        bench.finish();
+    }
+}
+
+#[test]
+fn a_super_packet_of_one_segment_is_an_ordinary_packet() {
+    let mut bench = Bench::with_device(NicConfig::default());
+    let segment = tcp(&pattern(1, 1400));
+    let tx = packet(&mut bench, &segment, 1400);
+    bench.nic.transmit(tx, NOW).unwrap();
+    assert_eq!(bench.link.lock().sent.pop().unwrap().gso_size, 0);
+    bench.finish();
+}
+
+#[test]
+fn a_busy_link_gets_packets_later_and_in_order() {
+    let mut bench = plain_bench();
+    bench.link.lock().takes = 3;
+    let segment = |seq| Tcp {
+        seq,
+        ..tcp(&pattern(seq as usize, 2800))
+    };
+    for seq in 0..4 {
+        let tx = packet(&mut bench, &segment(seq), 1400);
+        bench.nic.transmit(tx, NOW).unwrap();
+    }
+    // 1.5 packets left: the second is cut in the middle.
+    assert_eq!(bench.link.lock().sent.len(), 3);
+    assert_eq!(bench.nic.flush_tx(NOW), 3);
+    bench.link.lock().takes = 2;
+    assert!(
+        bench.receive().is_none(),
+        "receiving also gives the link another chance"
+    );
+    assert_eq!(bench.link.lock().sent.len(), 5);
+    bench.link.lock().takes = usize::MAX;
+    assert_eq!(bench.nic.flush_tx(NOW), 0);
+    let seqs: Vec<_> = bench
+        .link
+        .lock()
+        .sent
+        .iter()
+        .map(|frame| {
+            RxHeaders::parse(&frame.bytes, frame.bytes.len())
+                .unwrap()
+                .tcp()
+                .unwrap()
+                .seq
+        })
+        .collect();
+    assert_eq!(seqs, [0, 1400, 1, 1401, 2, 1402, 3, 1403]);
+    assert_eq!(bench.nic.drops().total(), 0);
+    bench.finish();
+}
+
+#[test]
+fn a_full_queue_drops_the_newest_and_says_so() {
+    let rings = Rings {
+        tx_packets: 2,
+        ..NicConfig::default().rings
+    };
+    let mut bench = Bench::new(
+        PLAIN,
+        NicConfig {
+            rings,
+            ..NicConfig::default()
+        },
+        vec![],
+    );
+    bench.link.lock().takes = 0;
+    let segment = tcp(&pattern(0, 100));
+    for _ in 0..2 {
+        let tx = packet(&mut bench, &segment, 0);
+        assert!(bench.nic.tx_room() > 0);
+        bench.nic.transmit(tx, NOW).unwrap();
+    }
+    assert_eq!(bench.nic.tx_room(), 0);
+    let tx = packet(&mut bench, &segment, 0);
+    assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::QueueFull));
+    assert_eq!(bench.dropped(DropReason::TxBusy), 1);
+    bench.link.lock().takes = usize::MAX;
+    assert_eq!(bench.nic.flush_tx(NOW), 0);
+    assert_eq!(bench.link.lock().sent.len(), 2);
+    bench.finish();
+}
+
+#[test]
+fn a_link_that_is_down_loses_what_is_sent_and_works_again_when_up() {
+    let mut bench = plain_bench();
+    let segment = tcp(&pattern(0, 100));
+    bench.link.lock().takes = 0;
+    let tx = packet(&mut bench, &segment, 0);
+    bench.nic.transmit(tx, NOW).unwrap();
+    bench.link.lock().up = false;
+    let tx = packet(&mut bench, &segment, 0);
+    assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(
+        bench.dropped(DropReason::TxLinkDown),
+        2,
+        "the one that waited is gone, too"
+    );
+    assert!(!bench.nic.is_up());
+    bench.link.lock().up = true;
+    bench.link.lock().takes = usize::MAX;
+    let tx = packet(&mut bench, &segment, 0);
+    bench.nic.transmit(tx, NOW).unwrap();
+    bench.link.lock().refuses = true;
+    let tx = packet(&mut bench, &segment, 0);
+    assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::Refused));
+    assert_eq!(bench.dropped(DropReason::TxLinkError), 1);
+    bench.finish();
+}
+
+#[test]
+fn packets_that_make_no_sense_are_refused() {
+    let mut bench = plain_bench();
+    let segment = tcp(&pattern(0, 1449));
+    let tx = packet(&mut bench, &segment, 0);
+    let longer = Tcp {
+        payload: pattern(0, 9000),
+        ..segment.clone()
+    };
+    let too_long = packet(&mut bench, &longer, 0);
+    assert_eq!(
+        bench.nic.transmit(too_long, NOW),
+        Err(TransmitError::TooLong {
+            len: 9066,
+            max: 1518
+        })
+    );
+    let gso_size = 1500;
+    let too_long = packet(&mut bench, &longer, gso_size);
+    assert_eq!(
+        bench.nic.transmit(too_long, NOW),
+        Err(TransmitError::TooLong {
+            len: 1566,
+            max: 1518
+        })
+    );
+    let huge = Tcp {
+        payload: pattern(0, 65_000),
+        ..segment.clone()
+    };
+    let mut payload = bench.nic.host_payload(&huge.payload).unwrap();
+    payload.append(bench.nic.host_payload(&pattern(0, 1000)).unwrap());
+    let template = packet(&mut bench, &huge, 1400);
+    let too_long = TxPacket {
+        payload,
+        ..template
+    };
+    assert!(matches!(
+        bench.nic.transmit(too_long, NOW),
+        Err(TransmitError::TooLong { .. })
+    ));
+    let bad_head = TxPacket {
+        head: HeadBuf::from_slice(&[0; 13]).unwrap(),
+        ..tx
+    };
+    assert_eq!(
+        bench.nic.transmit(bad_head, NOW),
+        Err(TransmitError::BadHead)
+    );
+    let tx = packet(&mut bench, &segment, 0);
+    let checksum = Some(wire::TxChecksum {
+        start: 60,
+        offset: 60,
+    });
+    assert_eq!(
+        bench.nic.transmit(TxPacket { checksum, ..tx }, NOW),
+        Err(TransmitError::BadHead)
+    );
+    let tx = packet(&mut bench, &longer, 1400);
+    let no_checksum = TxPacket {
+        checksum: None,
+        ..tx
+    };
+    assert_eq!(
+        bench.nic.transmit(no_checksum, NOW),
+        Err(TransmitError::BadSuperPacket)
+    );
+    let tx = packet(&mut bench, &longer, 1400);
+    let no_tcp = TxPacket {
+        head: HeadBuf::from_slice(&[0; 66]).unwrap(),
+        ..tx
+    };
+    assert_eq!(
+        bench.nic.transmit(no_tcp, NOW),
+        Err(TransmitError::BadSuperPacket)
+    );
+    assert!(bench.link.lock().sent.is_empty());
+    bench.finish();
+}
+
+#[test]
+fn payload_is_let_go_of_when_the_link_has_it() {
+    let mut bench = plain_bench();
+    let payload = device_payload(&mut bench, &pattern(0, 4000));
+    let watched = payload
+        .iter()
+        .map(|frag| frag.netmem().share())
+        .next()
+        .unwrap();
+    drop(payload);
+    let payload = watched.share();
+    let segment = tcp(&pattern(0, 1000));
+    let template = packet(&mut bench, &segment, 0);
+    bench.link.lock().takes = 0;
+    let payload = netmem::FragList::from(netmem::Frag::new(payload, 128, 1000));
+    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
+    bench
+        .nic
+        .transmit(
+            TxPacket {
+                payload,
+                ..template
+            },
+            NOW,
+        )
+        .unwrap();
+    assert!(!watched.is_sole_owner(), "it waits");
+    bench.link.lock().takes = 1;
+    assert_eq!(bench.nic.flush_tx(NOW), 0);
+    assert!(watched.is_sole_owner());
+    drop(watched);
+    bench.finish();
+}
+
+#[test]
+fn head_buffers_hold_128_bytes() {
+    assert!(HeadBuf::from_slice(&[1; 129]).is_none());
+    let head = HeadBuf::from_slice(&[1; 128]).unwrap();
+    assert_eq!(head.as_slice(), [1; 128]);
+    let head = HeadBuf::with(|room| {
+        room[..3].copy_from_slice(b"abc");
+        3
+    });
+    assert_eq!(head.as_slice(), b"abc");
+}

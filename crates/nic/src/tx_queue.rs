@@ -1,0 +1,249 @@
+//! The transmit side: packets wait here while the link is busy, and leave as the link wants them.
+
+use std::collections::VecDeque;
+
+use netmem::{DmaPort, FragList, Payload};
+use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum};
+
+use crate::drops::{DropReason, Drops};
+use crate::link::{Link, MAX_FRAME_LEN, Sent, TxFrame};
+use crate::packet::TxPacket;
+use crate::stats::TxStats;
+use crate::tso::Segmenter;
+
+/// Why a packet was not taken for transmission; it is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransmitError {
+    /// The frame is longer than the link carries.
+    #[error("a frame of {len} bytes is longer than the {max} the link carries")]
+    TooLong {
+        /// Bytes of the frame.
+        len: usize,
+        /// Most bytes.
+        max: usize,
+    },
+    /// The head ends before the Ethernet header or the checksum field does.
+    #[error("the headers of the packet end too early")]
+    BadHead,
+    /// A super-packet that is no TCP packet with a checksum to finish.
+    #[error("a super-packet must be a TCP packet with a checksum to finish")]
+    BadSuperPacket,
+    /// The link is busy and the queue full (counted as [`DropReason::TxBusy`]).
+    #[error("the transmit queue is full")]
+    QueueFull,
+    /// The link is down (counted as [`DropReason::TxLinkDown`]).
+    #[error("the link is down")]
+    LinkDown,
+    /// The link is up and refused the frame (counted as [`DropReason::TxLinkError`]).
+    #[error("the link refused the frame")]
+    Refused,
+}
+
+/// Packets waiting for the link, oldest first.
+#[derive(Debug)]
+pub(crate) struct TxQueue {
+    waiting: VecDeque<Waiting>,
+    limit: usize,
+    pub(crate) stats: TxStats,
+}
+
+/// A packet, or the rest of a super-packet that this NIC is cutting.
+#[derive(Debug)]
+struct Waiting {
+    packet: TxPacket,
+    rest: Option<Box<Segmenter>>,
+}
+
+/// Which work the link takes off this NIC.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offloads {
+    pub(crate) checksum: bool,
+    pub(crate) tso: bool,
+    /// Most bytes of a frame that is not a super-packet.
+    pub(crate) longest: usize,
+}
+
+/// The link, and what is needed to talk to it.
+pub(crate) struct TxContext<'a> {
+    pub(crate) link: &'a mut dyn Link,
+    pub(crate) port: &'a DmaPort,
+    pub(crate) drops: &'a mut Drops,
+    pub(crate) offloads: Offloads,
+    pub(crate) now: Instant,
+}
+
+impl TxQueue {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            limit: limit as usize,
+            stats: TxStats::default(),
+        }
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit as usize;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.limit.saturating_sub(self.waiting.len())
+    }
+
+    /// Sends a packet, behind those that wait.
+    pub(crate) fn transmit(
+        &mut self,
+        packet: TxPacket,
+        tx: &mut TxContext<'_>,
+    ) -> Result<(), TransmitError> {
+        let waiting = self.prepare(packet, tx)?;
+        self.flush(tx);
+        if !self.waiting.is_empty() {
+            return self.enqueue(waiting, tx);
+        }
+        match self.push_out(waiting, tx) {
+            Ok(()) => Ok(()),
+            Err(Stuck::Busy(waiting)) => self.enqueue(*waiting, tx),
+            Err(Stuck::Failed) if tx.link.is_up() => Err(TransmitError::Refused),
+            Err(Stuck::Failed) => Err(TransmitError::LinkDown),
+        }
+    }
+
+    /// Sends what waits until the link is busy again.
+    pub(crate) fn flush(&mut self, tx: &mut TxContext<'_>) {
+        while let Some(waiting) = self.waiting.pop_front() {
+            if let Err(Stuck::Busy(waiting)) = self.push_out(waiting, tx) {
+                self.waiting.push_front(*waiting);
+                return;
+            }
+        }
+    }
+
+    fn enqueue(&mut self, waiting: Waiting, tx: &mut TxContext<'_>) -> Result<(), TransmitError> {
+        if self.room() == 0 {
+            tx.drops.count(DropReason::TxBusy);
+            return Err(TransmitError::QueueFull);
+        }
+        self.waiting.push_back(waiting);
+        Ok(())
+    }
+
+    /// Judges a packet, and does for it what the link will not.
+    fn prepare(&mut self, packet: TxPacket, tx: &TxContext<'_>) -> Result<Waiting, TransmitError> {
+        let Offloads { longest, tso, .. } = tx.offloads;
+        let head_len = packet.head.as_slice().len();
+        let field = |what: TxChecksum| usize::from(what.start) + usize::from(what.offset) + 2;
+        if head_len < EthernetHeader::LEN
+            || packet.checksum.is_some_and(|what| field(what) > head_len)
+        {
+            return Err(TransmitError::BadHead);
+        }
+        let gso_size = usize::from(packet.gso_size);
+        let is_super = gso_size > 0 && packet.payload.len() > gso_size;
+        let (len, max) = match is_super {
+            true if head_len + gso_size > longest => (head_len + gso_size, longest),
+            true => (packet.frame_len(), MAX_FRAME_LEN),
+            false => (packet.frame_len(), longest),
+        };
+        if len > max {
+            return Err(TransmitError::TooLong { len, max });
+        }
+        if is_super && tso && packet.checksum.is_some() {
+            return Ok(Waiting { packet, rest: None });
+        }
+        if is_super {
+            let mut rest = Segmenter::new(packet).ok_or(TransmitError::BadSuperPacket)?;
+            let first = rest.next().ok_or(TransmitError::BadSuperPacket)?;
+            self.stats.software_tso += 1;
+            return Ok(Waiting {
+                packet: self.finish_checksum(first, tx),
+                rest: Some(Box::new(rest)),
+            });
+        }
+        let packet = TxPacket {
+            gso_size: 0,
+            ..packet
+        };
+        Ok(Waiting {
+            packet: self.finish_checksum(packet, tx),
+            rest: None,
+        })
+    }
+
+    /// Computes the checksum unless the link does.
+    fn finish_checksum(&mut self, mut packet: TxPacket, tx: &TxContext<'_>) -> TxPacket {
+        if tx.offloads.checksum {
+            return packet;
+        }
+        if let Some(what) = packet.checksum.take() {
+            let payload = sum_of(&packet.payload, tx.port);
+            fill_checksum(packet.head.as_mut_slice(), payload, what);
+            self.stats.software_checksum += 1;
+        }
+        packet
+    }
+
+    /// Gives the link a packet, segment by segment if it was cut.
+    fn push_out(&mut self, mut waiting: Waiting, tx: &mut TxContext<'_>) -> Result<(), Stuck> {
+        loop {
+            let TxPacket {
+                head,
+                payload,
+                checksum,
+                gso_size,
+            } = &waiting.packet;
+            let frame = TxFrame {
+                head: head.as_slice(),
+                payload,
+                checksum: *checksum,
+                gso_size: *gso_size,
+                port: tx.port,
+            };
+            match tx.link.send(&frame, tx.now) {
+                Ok(Sent::Done) => {
+                    self.stats.frames += 1;
+                    self.stats.bytes += frame.frame_len() as u64;
+                }
+                Ok(Sent::Busy) => {
+                    self.stats.busy += 1;
+                    return Err(Stuck::Busy(Box::new(waiting)));
+                }
+                Err(_) => {
+                    tx.drops.count(match tx.link.is_up() {
+                        true => DropReason::TxLinkError,
+                        false => DropReason::TxLinkDown,
+                    });
+                    return Err(Stuck::Failed);
+                }
+            }
+            match waiting.rest.as_mut().and_then(|rest| rest.next()) {
+                Some(next) => waiting.packet = self.finish_checksum(next, tx),
+                None => break,
+            }
+        }
+        self.stats.packets += 1;
+        Ok(())
+    }
+}
+
+/// Why a packet did not leave.
+enum Stuck {
+    /// The link took no more; this is what is left.
+    Busy(Box<Waiting>),
+    /// The link failed; the packet is gone and counted.
+    Failed,
+}
+
+/// Returns the folded sum of a payload, wherever it lies.
+fn sum_of(payload: &FragList, port: &DmaPort) -> u16 {
+    let mut sum = Checksum::new();
+    let mut at = 0;
+    for frag in payload.iter() {
+        sum.add_partial(port.checksum(frag), at % 2 != 0);
+        at += frag.len();
+    }
+    sum.partial()
+}

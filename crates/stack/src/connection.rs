@@ -1,0 +1,353 @@
+//! A connection between the calls of its program: what it says, what it is promised, how it ends.
+
+use std::net::IpAddr;
+
+use netmem::FragList;
+use tcp::{Connection, SeqNum, StateKind, Unreachable};
+use wire::{FourTuple, Instant};
+
+use crate::Stack;
+use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
+use crate::stack::headers_for;
+use crate::socket::sockopt::Options;
+use crate::window::{Ask, Promise, Windows};
+
+/// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller is an attack, or a
+/// link nobody should use.
+const MIN_PMTU_V4: u32 = 552;
+
+/// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201 4).
+const MIN_PMTU_V6: u32 = 1280;
+
+/// What an ICMP error says has happened to a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IcmpKind {
+    /// It was too big for a link with this MTU; `None` from a router that does not say.
+    TooBig { mtu: Option<u32> },
+    /// It could not be delivered.
+    Unreachable(Unreachable),
+}
+
+impl ConnectionSocket {
+    /// Notes that a segment arrived on `queue`, and how much memory its payload took.
+    pub(crate) fn note_arrival(&mut self, slot: u32, queue: usize, len: usize, windows: &mut Windows) {
+        if self.promise.queue() != queue {
+            windows.migrate(slot, &mut self.promise, queue);
+        }
+        if len > 0 {
+            self.received += len as u64;
+            self.promise.note_packet(len);
+        }
+    }
+
+    /// Returns whether the peer may still send payload.
+    fn is_receiving(&self) -> bool {
+        let state = self.conn.state();
+        use StateKind::{Established, FinWait1, FinWait2, SynReceived, SynSent};
+        matches!(state, SynSent | SynReceived | Established | FinWait1 | FinWait2)
+    }
+}
+
+impl Stack {
+    /// Makes a socket of a connection that a listener's handshake opened.
+    pub(crate) fn accepted(&mut self, listener: u32, conn: Connection<FragList>, tuple: FourTuple) -> Option<u32> {
+        let next_hop = self.routes.next_hop(tuple.src_ip).ok()?;
+        let Some(SocketKind::Listener(from)) = self.sockets.at(listener).map(|socket| &socket.kind) else {
+            return None;
+        };
+        let options = from.options;
+        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::Listener(listener));
+        options.apply(&mut connection.conn);
+        connection.options = options;
+        let id = self.sockets.insert(Socket::connection(connection));
+        // The lookup that led to the listener found no connection.
+        let inserted = self.demux.insert(tuple, id.slot());
+        debug_assert!(inserted.is_ok());
+        if let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(listener).map(|socket| &mut socket.kind) {
+            listener.push(id);
+        }
+        self.stats.accepts += 1;
+        self.refresh(listener);
+        Some(id.slot())
+    }
+
+    pub(crate) fn connection_socket(
+        &self,
+        conn: Connection<FragList>,
+        tuple: FourTuple,
+        next_hop: IpAddr,
+        holder: Holder,
+    ) -> ConnectionSocket {
+        ConnectionSocket {
+            conn,
+            tuple,
+            is_named: true,
+            next_hop,
+            promise: Promise::new(0),
+            received: 0,
+            tokens: Default::default(),
+            options: Options::new(&self.tcp),
+            write_low: (self.tcp.snd_buf_max / 3).max(1),
+            read_shutdown: false,
+            holder,
+            error: None,
+        }
+    }
+
+    /// Lets a connection say all it has to say, and sees to what has become of it.
+    ///
+    /// With `is_drained` the link is empty and nothing is gained by holding an ACK back.
+    pub(crate) fn speak(&mut self, slot: u32, is_drained: bool, now: Instant) {
+        match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
+            Some(SocketKind::Connection(connection)) => {
+                if is_drained {
+                    connection.conn.on_drained();
+                }
+                self.update_window(slot);
+                self.send_all(slot, now);
+                self.settle(slot);
+            }
+            Some(SocketKind::TimeWait(time_wait)) => {
+                let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
+                if let Some(segment) = time_wait.state.poll_send(now) {
+                    self.send_segment(&tuple, next_hop, None, segment, now);
+                }
+                self.settle(slot);
+            }
+            Some(SocketKind::Listener(_)) | None => {}
+        }
+    }
+
+    fn send_all(&mut self, slot: u32, now: Instant) {
+        let owner = self.sockets.id(slot);
+        while self.nic.tx_room() > 0 {
+            let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+            else {
+                return;
+            };
+            let Some(segment) = connection.conn.poll_send(now) else { return };
+            let (tuple, next_hop) = (connection.tuple, connection.next_hop);
+            self.send_segment(&tuple, next_hop, owner, segment, now);
+        }
+        // The link is busy: the rest waits for the next poll, unsent and uncounted.
+        self.touch(slot);
+    }
+
+    /// Promises a connection what it may be promised now.
+    fn update_window(&mut self, slot: u32) {
+        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+            return;
+        };
+        if !connection.is_receiving() {
+            return self.windows.release(slot, &mut connection.promise);
+        }
+        let queue = u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX);
+        let free = self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64;
+        let ask = Ask {
+            outstanding: connection.conn.rcv_outstanding().into(),
+            most: u64::from(self.tcp.rcv_buf_max).saturating_sub(connection.unread()),
+            received: connection.received,
+            mss: self.nic.mtu() - headers_for(connection.tuple.src_ip),
+        };
+        let granted = self.windows.grant(slot, &mut connection.promise, free, ask);
+        let space = granted + connection.conn.out_of_order_len() as u64;
+        connection.conn.set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+    }
+
+    /// Gives a connection that got too little window another chance.
+    pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
+        if let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
+            Windows::visited(&mut connection.promise);
+            self.speak(slot, false, now);
+        }
+    }
+
+    /// Arms a socket's timer, or sees a connection off that is over.
+    fn settle(&mut self, slot: u32) {
+        let Some(socket) = self.sockets.at_mut(slot) else { return };
+        let (state, holder) = match &mut socket.kind {
+            SocketKind::Connection(connection) => {
+                let next = connection.next_timer();
+                self.timers.arm(slot, next);
+                (connection.conn.state(), connection.holder)
+            }
+            SocketKind::TimeWait(time_wait) => return self.timers.arm(slot, Some(time_wait.state.deadline())),
+            SocketKind::Listener(_) => return,
+        };
+        match (state, holder) {
+            (StateKind::Closed, _) => self.on_closed(slot),
+            (StateKind::TimeWait, Holder::Nobody { .. }) => self.keep_time_wait_only(slot),
+            _ => {}
+        }
+        self.refresh(slot);
+    }
+
+    /// A connection is over: its name is free, its promise void; what can be read stays.
+    fn on_closed(&mut self, slot: u32) {
+        if self.sockets.at(slot).is_none() {
+            return;
+        }
+        self.forget_name(slot);
+        self.timers.arm(slot, None);
+        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+            return;
+        };
+        self.windows.release(slot, &mut connection.promise);
+        if let Holder::Nobody { .. } = connection.holder {
+            self.remove(slot);
+        }
+    }
+
+    /// Takes the four-tuple from a connection, so that another may have it.
+    pub(crate) fn forget_name(&mut self, slot: u32) {
+        match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
+            Some(SocketKind::Connection(connection)) => {
+                if std::mem::take(&mut connection.is_named) {
+                    self.demux.remove(&connection.tuple);
+                    connection.error = connection.conn.error();
+                }
+            }
+            Some(SocketKind::TimeWait(_)) => self.remove(slot),
+            Some(SocketKind::Listener(_)) | None => {}
+        }
+    }
+
+    /// Keeps of a connection in TIME-WAIT that nobody holds only what TIME-WAIT needs.
+    fn keep_time_wait_only(&mut self, slot: u32) {
+        let Some(socket) = self.sockets.at_mut(slot) else { return };
+        let SocketKind::Connection(connection) = &mut socket.kind else { return };
+        let Some(state) = connection.conn.time_wait() else { return };
+        self.windows.release(slot, &mut connection.promise);
+        let (tuple, next_hop) = (connection.tuple, connection.next_hop);
+        self.timers.arm(slot, Some(state.deadline()));
+        self.orphans -= 1;
+        socket.kind = SocketKind::TimeWait(Box::new(TimeWaitSocket { state, tuple, next_hop }));
+    }
+
+    /// Takes a socket out of the table for good. Its tokens must be home.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        self.timers.arm(slot, None);
+        let Some(socket) = self.sockets.remove(slot) else { return };
+        match socket.kind {
+            SocketKind::Connection(mut connection) => {
+                self.windows.release(slot, &mut connection.promise);
+                if connection.is_named {
+                    self.demux.remove(&connection.tuple);
+                }
+                if let Holder::Nobody { .. } = connection.holder {
+                    self.orphans -= 1;
+                }
+            }
+            SocketKind::TimeWait(time_wait) => self.demux.remove(&time_wait.tuple),
+            SocketKind::Listener(listener) => self.demux.unlisten(listener.local.port(), slot),
+        }
+    }
+
+    /// Lets the time of a socket come.
+    pub(crate) fn on_timer(&mut self, slot: u32, now: Instant) {
+        match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
+            Some(SocketKind::Connection(connection)) => {
+                if matches!(connection.holder, Holder::Nobody { until } if until <= now) {
+                    connection.conn.abort();
+                }
+                let disposition = connection.conn.on_timer(now);
+                self.follow(slot, disposition, now);
+                self.speak(slot, false, now);
+            }
+            Some(SocketKind::TimeWait(time_wait)) => {
+                let deadline = time_wait.state.deadline();
+                if deadline <= now {
+                    self.remove(slot);
+                } else {
+                    self.timers.arm(slot, Some(deadline));
+                }
+            }
+            Some(SocketKind::Listener(_)) => self.repeat_syn_acks(slot, now),
+            None => {}
+        }
+    }
+
+    fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
+        loop {
+            let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+                return;
+            };
+            let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
+                return self.timers.arm(slot, listener.half_open.next_timer());
+            };
+            let tuple = crate::stack::four_tuple(endpoints.local, endpoints.remote);
+            self.send_control(&tuple, segment, now);
+        }
+    }
+
+    /// Passes an ICMP error on; returns whether a connection has the quoted segment under way.
+    pub(crate) fn connection_icmp(&mut self, tuple: &FourTuple, quoted: SeqNum, kind: IcmpKind, now: Instant) -> bool {
+        let Some(slot) = self.demux.connection(tuple) else { return false };
+        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+            return false;
+        };
+        match kind {
+            IcmpKind::TooBig { mtu } => {
+                let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else { return false };
+                let mss = mtu - headers_for(tuple.src_ip);
+                let is_believed = connection.conn.on_mtu(mss, quoted, now);
+                self.speak(slot, false, now);
+                is_believed
+            }
+            IcmpKind::Unreachable(what) => {
+                let disposition = connection.conn.on_unreachable(what, quoted);
+                self.follow(slot, disposition, now);
+                true
+            }
+        }
+    }
+
+    /// Tells a connection that its neighbour does not answer.
+    pub(crate) fn neighbor_failed(&mut self, owner: SocketId, quoted: SeqNum, now: Instant) {
+        if let Ok(socket) = self.sockets.get_mut(owner)
+            && let SocketKind::Connection(connection) = &mut socket.kind
+        {
+            let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
+            self.follow(owner.slot(), disposition, now);
+        }
+    }
+}
+
+impl ConnectionSocket {
+    /// Returns when the connection's time comes next: its own, or the end of what it has when nobody holds it.
+    fn next_timer(&self) -> Option<Instant> {
+        let own = self.conn.next_timer();
+        match self.holder {
+            Holder::Nobody { until } if self.conn.state() != StateKind::TimeWait => {
+                Some(own.map_or(until, |own| own.min(until)))
+            }
+            _ => own,
+        }
+    }
+}
+
+/// Returns the path MTU that an ICMP error may have us believe.
+fn believable_mtu(peer: IpAddr, told: Option<u32>) -> Option<u16> {
+    let least = if peer.is_ipv4() { MIN_PMTU_V4 } else { MIN_PMTU_V6 };
+    match told {
+        Some(mtu) if peer.is_ipv6() && mtu < least => None,
+        // A router from before RFC 1191 names none; the smallest will do.
+        told => Some(u16::try_from(told.unwrap_or(least).max(least)).unwrap_or(u16::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_path_mtus_are_not_believed() {
+        let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(believable_mtu(v4, Some(1400)), Some(1400));
+        assert_eq!(believable_mtu(v4, Some(68)), Some(552));
+        assert_eq!(believable_mtu(v4, None), Some(552));
+        assert_eq!(believable_mtu(v4, Some(1 << 20)), Some(u16::MAX));
+        assert_eq!(believable_mtu(v6, Some(1280)), Some(1280));
+        assert_eq!(believable_mtu(v6, Some(1279)), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! Why the stack dropped a packet: one counter per reason, moved in one place.
+
+use tcp::SegmentDrop;
+
+/// Reason for which the stack dropped a packet that the NIC had handed on, or one that waited to leave.
+///
+/// Names are stable (they are keys of the tool's JSON) and follow `skb_drop_reason` where Linux has a word for it
+/// (linux v6.18 include/net/dropreason-core.h). Segments that a connection refuses are counted by the connection's
+/// own reasons, see [`tcp::SegmentDrop`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// Neither ARP, IPv4 nor IPv6.
+    UnhandledProtocol,
+    /// ARP that cannot be: about another network, or from a group address.
+    ArpInvalid,
+    /// The destination is not one of our addresses: we do not forward.
+    IpNotForUs,
+    /// The source is a loopback, group, unspecified or our own address.
+    IpMartianSource,
+    /// A fragment: reassembly is not supported.
+    IpFragment,
+    /// A transport protocol nobody here speaks, UDP included.
+    IpNoProtocol,
+    /// An ICMP message with a wrong checksum or length, or against the rules of neighbour discovery.
+    IcmpInvalid,
+    /// An ICMP message that asks for nothing we do.
+    IcmpIgnored,
+    /// An ICMP request or error beyond the rate limit.
+    IcmpRateLimited,
+    /// An ICMP error about a packet that no connection has under way (RFC 5927 4.1).
+    IcmpNoConnection,
+    /// TCP to a broadcast or multicast address (RFC 9293 3.9.2.3).
+    TcpGroupDestination,
+    /// No connection and no listener; a RST answered it unless it was one.
+    TcpNoSocket,
+    /// A new connection, for which the queue's memory has not four segments left that nobody was promised.
+    TcpNoRxMemory,
+    /// A packet waited for its neighbour's address, and nobody answered.
+    NeighborFailed,
+    /// A packet gave way to newer ones that wait for their neighbour's address.
+    NeighborQueueFull,
+    /// No route to the destination of something we had to send.
+    NoRoute,
+    /// A packet was not sent for want of host memory for its payload.
+    TxNoMemory,
+}
+
+impl DropReason {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 17] = [
+        Self::UnhandledProtocol,
+        Self::ArpInvalid,
+        Self::IpNotForUs,
+        Self::IpMartianSource,
+        Self::IpFragment,
+        Self::IpNoProtocol,
+        Self::IcmpInvalid,
+        Self::IcmpIgnored,
+        Self::IcmpRateLimited,
+        Self::IcmpNoConnection,
+        Self::TcpGroupDestination,
+        Self::TcpNoSocket,
+        Self::TcpNoRxMemory,
+        Self::NeighborFailed,
+        Self::NeighborQueueFull,
+        Self::NoRoute,
+        Self::TxNoMemory,
+    ];
+
+    /// Returns the stable snake_case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnhandledProtocol => "unhandled_protocol",
+            Self::ArpInvalid => "arp_invalid",
+            Self::IpNotForUs => "ip_not_for_us",
+            Self::IpMartianSource => "ip_martian_source",
+            Self::IpFragment => "ip_fragment",
+            Self::IpNoProtocol => "ip_no_protocol",
+            Self::IcmpInvalid => "icmp_invalid",
+            Self::IcmpIgnored => "icmp_ignored",
+            Self::IcmpRateLimited => "icmp_rate_limited",
+            Self::IcmpNoConnection => "icmp_no_connection",
+            Self::TcpGroupDestination => "tcp_group_destination",
+            Self::TcpNoSocket => "tcp_no_socket",
+            Self::TcpNoRxMemory => "tcp_no_rx_memory",
+            Self::NeighborFailed => "neighbor_failed",
+            Self::NeighborQueueFull => "neighbor_queue_full",
+            Self::NoRoute => "no_route",
+            Self::TxNoMemory => "tx_no_memory",
+        }
+    }
+}
+
+/// One counter per [`DropReason`], and one per [`SegmentDrop`].
+#[derive(Clone, Debug)]
+pub(crate) struct Drops {
+    packets: [u64; DropReason::ALL.len()],
+    segments: [u64; SegmentDrop::ALL.len()],
+}
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self { packets: [0; DropReason::ALL.len()], segments: [0; SegmentDrop::ALL.len()] }
+    }
+}
+
+impl Drops {
+    /// Counts one packet.
+    pub(crate) fn count(&mut self, reason: DropReason) {
+        if let Some(count) = self.packets.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    /// Counts one segment that a connection did not use, or not all of.
+    pub(crate) fn count_segment(&mut self, reason: SegmentDrop) {
+        let index = SegmentDrop::ALL.iter().position(|&other| other == reason);
+        if let Some(count) = index.and_then(|index| self.segments.get_mut(index)) {
+            *count += 1;
+        }
+    }
+
+    /// Returns how many packets were dropped for `reason`.
+    pub(crate) fn get(&self, reason: DropReason) -> u64 {
+        self.packets.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Iterates over all reasons, those that never happened included.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let packets = DropReason::ALL.iter().map(|reason| reason.name()).zip(self.packets);
+        packets.chain(SegmentDrop::ALL.iter().map(|reason| reason.name()).zip(self.segments))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_counter_and_its_own_name() {
+        let mut drops = Drops::default();
+        for (index, &reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason as usize, index);
+            (0..=index).for_each(|_| drops.count(reason));
+        }
+        for (index, &reason) in SegmentDrop::ALL.iter().enumerate() {
+            (0..=index).for_each(|_| drops.count_segment(reason));
+        }
+        let expected = (1..=DropReason::ALL.len()).chain(1..=SegmentDrop::ALL.len());
+        assert!(drops.iter().map(|(_, count)| count as usize).eq(expected));
+        let mut names: Vec<_> = drops.iter().map(|(name, _)| name).collect();
+        names.extend(nic::DropReason::ALL.iter().map(|reason| reason.name()));
+        let distinct: BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "names of all layers in {names:?}");
+    }
+}

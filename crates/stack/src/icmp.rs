@@ -1,0 +1,290 @@
+//! ICMP: answers echo, passes errors on to the connections they are about, speaks neighbour discovery.
+//!
+//! An error is only a claim. It reaches a connection if the packet it quotes is one that the connection may have under
+//! way; what the connection makes of it is RFC 5927's business (see `tcp`).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use netmem::{FragList, Payload};
+use nic::{HeadBuf, TxPacket};
+use tcp::Unreachable;
+use wire::{
+    Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr, Ipv4Header, Ipv6Header,
+    MacAddr, NeighborAdvertisement, NeighborSolicitation, Quoted, emit_frame_headers, protocol,
+};
+
+use crate::Stack;
+use crate::connection::IcmpKind;
+use crate::drops::DropReason;
+use crate::neighbor::Learnt;
+use crate::route::{Destination, is_unicast};
+
+/// ICMP messages answered, or passed on, in a second (linux `icmp_msgs_per_sec`).
+const MESSAGES_PER_SECOND: u64 = 1000;
+
+/// Messages that may come at once (linux `icmp_msgs_burst`).
+const BURST: u64 = 50;
+
+/// Nanoseconds that one message costs.
+const COST_NS: u64 = 1_000_000_000 / MESSAGES_PER_SECOND;
+
+/// A bucket of time: each message takes [`COST_NS`] out of it.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    /// Time up to which everything is spent.
+    spent_until: u64,
+}
+
+impl RateLimit {
+    pub(crate) const fn new() -> Self {
+        Self { spent_until: 0 }
+    }
+
+    /// Returns whether one more message may be dealt with.
+    pub(crate) fn allow(&mut self, now: Instant) -> bool {
+        // Shifted by a burst, so that the bucket is full when the clock starts.
+        let now = now.as_nanos().saturating_add(BURST * COST_NS);
+        let next = self.spent_until.max(now - BURST * COST_NS) + COST_NS;
+        if next > now {
+            return false;
+        }
+        self.spent_until = next;
+        true
+    }
+}
+
+/// What an error says has happened to a packet of ours.
+struct Complaint {
+    kind: IcmpKind,
+    quoted: Option<Quoted>,
+}
+
+impl Stack {
+    /// Deals with an ICMP message over IPv4.
+    pub(crate) fn receive_icmpv4(&mut self, ip: &Ipv4Header, payload: &FragList, now: Instant) {
+        let mut buffer = std::mem::take(&mut self.scratch);
+        if read(payload, &mut buffer) {
+            match Icmpv4::parse(&buffer) {
+                Ok(message) => self.on_icmpv4(ip, &message, now),
+                Err(_) => self.drops.count(DropReason::IcmpInvalid),
+            }
+        } else {
+            self.drops.count(DropReason::IcmpInvalid);
+        }
+        self.scratch = buffer;
+    }
+
+    /// Deals with an ICMP message over IPv6.
+    pub(crate) fn receive_icmpv6(
+        &mut self,
+        ethernet: &EthernetHeader,
+        ip: &Ipv6Header,
+        payload: &FragList,
+        now: Instant,
+    ) {
+        let mut buffer = std::mem::take(&mut self.scratch);
+        if read(payload, &mut buffer) {
+            match Icmpv6::parse(ip, &buffer) {
+                Ok(message) => self.on_icmpv6(ethernet, ip, &message, now),
+                Err(_) => self.drops.count(DropReason::IcmpInvalid),
+            }
+        } else {
+            self.drops.count(DropReason::IcmpInvalid);
+        }
+        self.scratch = buffer;
+    }
+
+    fn on_icmpv4(&mut self, ip: &Ipv4Header, message: &Icmpv4<'_>, now: Instant) {
+        match *message {
+            Icmpv4::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
+            Icmpv4::DestinationUnreachable { code: 4, mtu, quoted } => {
+                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: mtu.map(u32::from) }, quoted }, now);
+            }
+            Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
+                Some(kind) => self.on_complaint(Complaint { kind, quoted }, now),
+                None => self.drops.count(DropReason::IcmpIgnored),
+            },
+            Icmpv4::TimeExceeded { quoted, .. } => {
+                self.on_complaint(Complaint { kind: IcmpKind::Unreachable(Unreachable::Host), quoted }, now);
+            }
+            Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => self.drops.count(DropReason::IcmpIgnored),
+        }
+    }
+
+    fn on_icmpv6(&mut self, ethernet: &EthernetHeader, ip: &Ipv6Header, message: &Icmpv6<'_>, now: Instant) {
+        match *message {
+            Icmpv6::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
+            Icmpv6::PacketTooBig { mtu, quoted } => {
+                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: Some(mtu) }, quoted }, now);
+            }
+            Icmpv6::DestinationUnreachable { code, quoted } => {
+                self.on_complaint(Complaint { kind: unreachable_v6(code), quoted }, now);
+            }
+            Icmpv6::TimeExceeded { quoted, .. } => {
+                self.on_complaint(Complaint { kind: IcmpKind::Unreachable(Unreachable::Host), quoted }, now);
+            }
+            Icmpv6::NeighborSolicitation(solicitation) => {
+                self.on_solicitation(ethernet.src, ip.src, &solicitation, now);
+            }
+            Icmpv6::NeighborAdvertisement(advertisement) => self.on_advertisement(&advertisement, now),
+            Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => self.drops.count(DropReason::IcmpIgnored),
+        }
+    }
+
+    /// Answers a ping to one of our addresses; one to everybody is nobody's business (RFC 1122 3.2.2.6).
+    fn answer_echo(&mut self, ours: IpAddr, peer: IpAddr, echo: &Echo<'_>, now: Instant) {
+        if self.routes.destination(ours) != Destination::Ours {
+            return self.drops.count(DropReason::IcmpIgnored);
+        }
+        if !self.icmp_limit.allow(now) {
+            return self.drops.count(DropReason::IcmpRateLimited);
+        }
+        let mut message = std::mem::take(&mut self.reply);
+        message.resize(echo.message_len(), 0);
+        let (number, ethertype, ip) = match (ours, peer) {
+            (IpAddr::V4(ours), IpAddr::V4(peer)) => {
+                echo.emit_v4(EchoKind::Reply, &mut message);
+                (protocol::ICMP, EtherType::IPV4, IpRepr::v4(ours, peer))
+            }
+            (IpAddr::V6(ours), IpAddr::V6(peer)) => {
+                echo.emit_v6(EchoKind::Reply, ours, peer, &mut message);
+                (protocol::ICMPV6, EtherType::IPV6, IpRepr::v6(ours, peer))
+            }
+            _ => return,
+        };
+        let payload = FragList::from_host_bytes(&mut self.send_pool, &message);
+        self.reply = message;
+        let Some(payload) = payload else { return self.drops.count(DropReason::TxNoMemory) };
+        let ethernet = self.ethernet(MacAddr::default(), ethertype);
+        let head = HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
+        self.output(peer, TxPacket { head, payload, checksum: None, gso_size: 0 }, now);
+    }
+
+    /// Passes an error on to the connection whose packet it quotes.
+    fn on_complaint(&mut self, complaint: Complaint, now: Instant) {
+        if !self.icmp_limit.allow(now) {
+            return self.drops.count(DropReason::IcmpRateLimited);
+        }
+        let Complaint { kind, quoted } = complaint;
+        let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
+            return self.drops.count(DropReason::IcmpIgnored);
+        };
+        // The quoted packet is one we sent: its source is us.
+        let tuple = FourTuple {
+            src_ip: quoted.dst,
+            dst_ip: quoted.src,
+            src_port: quoted.dst_port,
+            dst_port: quoted.src_port,
+        };
+        if !self.connection_icmp(&tuple, tcp::SeqNum(quoted.seq), kind, now) {
+            self.drops.count(DropReason::IcmpNoConnection);
+        }
+    }
+
+    /// Answers "who has one of our addresses?" (RFC 4861 7.2.3, 7.2.4).
+    fn on_solicitation(&mut self, from: MacAddr, peer: Ipv6Addr, asked: &NeighborSolicitation, now: Instant) {
+        let NeighborSolicitation { target, source_mac } = *asked;
+        if !self.routes.is_ours(target.into()) {
+            return self.drops.count(DropReason::IcmpIgnored);
+        }
+        if !self.icmp_limit.allow(now) {
+            return self.drops.count(DropReason::IcmpRateLimited);
+        }
+        let answer = |solicited| NeighborAdvertisement {
+            target,
+            target_mac: Some(self.mac()),
+            router: false,
+            solicited,
+            overrides: true,
+        };
+        if peer.is_unspecified() {
+            // Somebody tries our address out for himself: tell everybody whose it is.
+            let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+            let macs = (self.mac(), MacAddr::for_ipv6_multicast(all_nodes));
+            let head = HeadBuf::with(|out| answer(false).emit_frame(macs, (target, all_nodes), out));
+            return self.send_frame(head, now);
+        }
+        if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
+            return self.drops.count(DropReason::IcmpInvalid);
+        }
+        let to = source_mac.unwrap_or(from);
+        let head = HeadBuf::with(|out| answer(true).emit_frame((self.mac(), to), (target, peer), out));
+        let waited = self.neighbors.expect(peer.into(), to, now);
+        self.send_frame(head, now);
+        self.send_waited(to, waited, now);
+    }
+
+    fn on_advertisement(&mut self, told: &NeighborAdvertisement, now: Instant) {
+        let NeighborAdvertisement { target, target_mac, solicited, overrides, router: _ } = *told;
+        let target = IpAddr::V6(target);
+        if self.routes.is_ours(target) {
+            // Somebody else has our address; we do not defend it beyond answering.
+            return self.drops.count(DropReason::IcmpInvalid);
+        }
+        let known = self.neighbors.peek(target);
+        let mac = match (known, target_mac) {
+            // Without override a known address stays as it is (RFC 4861 7.2.5).
+            (Some(known), Some(_)) if !overrides => known,
+            (_, Some(mac)) => mac,
+            (Some(known), None) => known,
+            (None, None) => return self.drops.count(DropReason::IcmpInvalid),
+        };
+        if mac.is_multicast() {
+            return self.drops.count(DropReason::IcmpInvalid);
+        }
+        let learnt = if solicited { Learnt::Answer } else { Learnt::Hearsay };
+        let waited = self.neighbors.learn(target, mac, learnt, now);
+        self.send_waited(mac, waited, now);
+    }
+}
+
+/// Copies a message to `buffer`; false if it is not in host memory.
+fn read(payload: &FragList, buffer: &mut Vec<u8>) -> bool {
+    buffer.clear();
+    buffer.resize(payload.len(), 0);
+    let mut rest = buffer.as_mut_slice();
+    payload.iter().all(|frag| {
+        let (out, behind) = std::mem::take(&mut rest).split_at_mut(frag.len());
+        rest = behind;
+        frag.is_readable() && frag.copy_to(0, out).is_ok()
+    })
+}
+
+/// Returns what code of "destination unreachable" means for a connection (RFC 1122 4.2.3.9).
+fn unreachable_v4(code: u8) -> Option<IcmpKind> {
+    match code {
+        // Net unreachable, unknown, prohibited, for this type of service.
+        0 | 6 | 9 | 11 => Some(IcmpKind::Unreachable(Unreachable::Net)),
+        // Host unreachable, source route failed, unknown, isolated, prohibited, ...
+        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(IcmpKind::Unreachable(Unreachable::Host)),
+        2 => Some(IcmpKind::Unreachable(Unreachable::Protocol)),
+        3 => Some(IcmpKind::Unreachable(Unreachable::Port)),
+        _ => None,
+    }
+}
+
+/// Returns what a code of ICMPv6 "destination unreachable" means for a connection (RFC 4443 3.1).
+fn unreachable_v6(code: u8) -> IcmpKind {
+    match code {
+        0 => IcmpKind::Unreachable(Unreachable::Net),
+        4 => IcmpKind::Unreachable(Unreachable::Port),
+        _ => IcmpKind::Unreachable(Unreachable::Host),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_then_a_thousand_a_second() {
+        for start_ms in [0, 10, 5_000] {
+            let mut limit = RateLimit::new();
+            let at = |ms: u64| Instant::from_millis(start_ms + ms);
+            let burst = (0..500).filter(|_| limit.allow(at(0))).count();
+            assert_eq!(burst, 50, "from {start_ms} ms");
+            let later = (0..500).filter(|_| limit.allow(at(20))).count();
+            assert!((19..=21).contains(&later), "{later} from {start_ms} ms");
+        }
+    }
+}

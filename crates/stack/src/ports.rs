@@ -1,0 +1,104 @@
+//! Local ports of outgoing connections: RFC 6056 3.3.4, the double-hash algorithm.
+//!
+//! A keyed hash of the addresses and the remote port gives where the search begins, so that nobody outside can
+//! guess the next port; a small table of counters, chosen by a second hash, makes two connections to the same
+//! place take different ports and keeps connections to different places from telling about each other.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::random::KeyedState;
+
+/// First port of the dynamic range (RFC 6335 6).
+pub const EPHEMERAL_FIRST: u16 = 49_152;
+
+/// How many ports the dynamic range has.
+const EPHEMERAL_COUNT: u32 = 65_536 - EPHEMERAL_FIRST as u32;
+
+/// Counters; RFC 6056 3.3.4 suggests ten or more, a power of two spares a division.
+const COUNTERS: usize = 64;
+
+/// Chooses local ports.
+pub(crate) struct EphemeralPorts {
+    offset_key: KeyedState,
+    counter_key: KeyedState,
+    counters: [u16; COUNTERS],
+}
+
+impl EphemeralPorts {
+    pub(crate) fn new(offset_key: [u8; 16], counter_key: [u8; 16]) -> Self {
+        Self {
+            offset_key: KeyedState::new(offset_key),
+            counter_key: KeyedState::new(counter_key),
+            counters: [0; COUNTERS],
+        }
+    }
+
+    /// Returns a port for a connection from `local` to `remote` that `is_free` agrees to, or `None` if all are taken.
+    pub(crate) fn choose(
+        &mut self,
+        local: IpAddr,
+        remote: SocketAddr,
+        is_free: impl Fn(u16) -> bool,
+    ) -> Option<u16> {
+        let offset = hash(&self.offset_key, local, remote) as u32 % EPHEMERAL_COUNT;
+        let counter = &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
+        (0..EPHEMERAL_COUNT).find_map(|_| {
+            let step = (offset + u32::from(*counter)) % EPHEMERAL_COUNT;
+            *counter = counter.wrapping_add(1);
+            let port = EPHEMERAL_FIRST + step as u16;
+            is_free(port).then_some(port)
+        })
+    }
+}
+
+/// Returns whether `port` is one that [`EphemeralPorts::choose`] may return.
+#[cfg(test)]
+fn is_ephemeral(port: u16) -> bool {
+    port >= EPHEMERAL_FIRST
+}
+
+fn hash(key: &KeyedState, local: IpAddr, remote: SocketAddr) -> u64 {
+    let mut hasher = key.build_hasher();
+    local.hash(&mut hasher);
+    remote.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn ports(seed: u8) -> EphemeralPorts {
+        EphemeralPorts::new([seed; 16], [seed ^ 0xff; 16])
+    }
+
+    fn addresses() -> (IpAddr, SocketAddr) {
+        ("10.0.0.1".parse().unwrap(), "10.0.0.2:5201".parse().unwrap())
+    }
+
+    #[test]
+    fn connections_to_one_place_take_every_port_once_before_any_twice() {
+        let (local, remote) = addresses();
+        let mut ports = ports(1);
+        let mut taken = BTreeSet::new();
+        for _ in 0..EPHEMERAL_COUNT {
+            let port = ports.choose(local, remote, |port| !taken.contains(&port)).unwrap();
+            assert!(is_ephemeral(port) && taken.insert(port));
+        }
+        assert_eq!(ports.choose(local, remote, |port| !taken.contains(&port)), None);
+    }
+
+    #[test]
+    fn the_first_port_depends_on_the_key_and_on_the_place() {
+        let (local, remote) = addresses();
+        let first: BTreeSet<_> = (0..16).map(|seed| ports(seed).choose(local, remote, |_| true)).collect();
+        assert!(first.len() > 12, "{first:?}");
+        let elsewhere: BTreeSet<_> = (1..17)
+            .map(|port| ports(1).choose(local, SocketAddr::new(remote.ip(), port), |_| true))
+            .collect();
+        assert!(elsewhere.len() > 12, "{elsewhere:?}");
+    }
+}

@@ -1,0 +1,361 @@
+//! What a socket call refuses, with the facts, a reason with its remedy, and the errno it maps to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use devmem_uapi::{DmabufId, Errno, MAX_DONTNEED_TOKENS};
+use tcp::{StateKind, TcpError};
+use thiserror::Error;
+
+use super::SocketId;
+use super::token_table::{BadTokens, MAX_TOKENS};
+use crate::route::RouteError;
+
+/// Linux's errno for "the control buffer is too small", which leaks out of the kernel although the uAPI headers do
+/// not have it (linux include/linux/errno.h `ETOOSMALL`, net/core/scm.c `put_cmsg_notrunc`).
+pub const ETOOSMALL: Errno = Errno(525);
+
+/// The number of a socket that is not, or no longer, open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{0} is not open; it was closed, or it belongs to another stack")]
+pub struct BadSocket(pub SocketId);
+
+impl BadSocket {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        Errno::EBADF
+    }
+}
+
+/// Why [`recvmsg`](crate::Stack::recvmsg) returned nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// The socket is not open.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// Nothing has arrived yet.
+    #[error("nothing to read yet; poll the stack and try again when the socket is readable")]
+    WouldBlock,
+    /// The socket was never connected, or is a listener.
+    #[error("{id} is not connected; connect it, or accept a connection and read from that")]
+    NotConnected {
+        /// The socket.
+        id: SocketId,
+    },
+    /// The connection died; told once.
+    #[error("the connection is dead: {0}")]
+    Connection(TcpError),
+    /// The next bytes lie in device memory and the call did not ask for such.
+    #[error("the next {bytes} bytes lie in device memory; receive them with MSG_SOCK_DEVMEM")]
+    Unreadable {
+        /// How many bytes at least.
+        bytes: usize,
+    },
+    /// The next bytes lie in host memory and the call gave no memory to copy them to.
+    #[error("the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory; give a buffer")]
+    NoBuffer {
+        /// How many bytes at least.
+        bytes: usize,
+    },
+    /// The control buffer has no room for a single message.
+    #[error("the control buffer has no room for one message; give at least {need} bytes")]
+    NoControlSpace {
+        /// Bytes for one message.
+        need: usize,
+    },
+    /// The next bytes lie in memory of a provider that is no dma-buf binding.
+    #[error("the next {bytes} bytes lie in device memory that no dma-buf binding owns; only its provider can take them")]
+    NotOurMemory {
+        /// How many bytes at least.
+        bytes: usize,
+    },
+    /// The socket holds too many tokens.
+    #[error("{MAX_TOKENS} frags are outstanding at this socket; return some with SO_DEVMEM_DONTNEED")]
+    TooManyTokens,
+    /// The error queue was asked for and is empty.
+    #[error("the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was last read")]
+    ErrorQueueEmpty,
+}
+
+impl RecvError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(bad) => bad.errno(),
+            Self::WouldBlock | Self::ErrorQueueEmpty => Errno::EAGAIN,
+            Self::NotConnected { .. } => Errno::ENOTCONN,
+            Self::Connection(error) => connection_errno(*error),
+            Self::Unreadable { .. } | Self::NoBuffer { .. } => Errno::EFAULT,
+            Self::NoControlSpace { .. } => ETOOSMALL,
+            Self::NotOurMemory { .. } => Errno::ENODEV,
+            Self::TooManyTokens => Errno::ENOMEM,
+        }
+    }
+}
+
+/// Why [`sendmsg`](crate::Stack::sendmsg) took nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The socket is not open.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// The send queue is full, or the connection is not established yet.
+    #[error("the send queue is full; poll the stack and try again when the socket is writable")]
+    WouldBlock,
+    /// The socket was never connected, or is a listener.
+    #[error("{id} is not connected; connect it first")]
+    NotConnected {
+        /// The socket.
+        id: SocketId,
+    },
+    /// The connection died; told once.
+    #[error("the connection is dead: {0}")]
+    Connection(TcpError),
+    /// This side said it would send no more, or the connection is over.
+    #[error("{id} is shut down for sending; nothing can follow")]
+    Shutdown {
+        /// The socket.
+        id: SocketId,
+    },
+    /// The control buffer cannot be followed, or its dma-buf message is not 4 bytes long.
+    #[error("malformed control messages; a dma-buf is named by SCM_DEVMEM_DMABUF with a plain u32")]
+    BadControl,
+    /// Device memory is sent with MSG_ZEROCOPY only.
+    #[error("sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied out of it")]
+    ZerocopyNeeded,
+    /// No dma-buf of this id is bound for sending.
+    #[error("no dma-buf is bound for sending under id {dmabuf}; one bound for receiving will not do")]
+    UnknownBinding {
+        /// The id.
+        dmabuf: DmabufId,
+    },
+    /// No host memory for the copy of the bytes.
+    #[error("the stack's send memory is in use; poll the stack and try again when acknowledgements have freed some")]
+    NoMemory,
+}
+
+impl SendError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(bad) => bad.errno(),
+            Self::WouldBlock | Self::NoMemory => Errno::EAGAIN,
+            Self::NotConnected { .. } => Errno::ENOTCONN,
+            Self::Connection(error) => connection_errno(*error),
+            Self::Shutdown { .. } => Errno::EPIPE,
+            Self::BadControl | Self::ZerocopyNeeded | Self::UnknownBinding { .. } => Errno::EINVAL,
+        }
+    }
+}
+
+/// Why [`listen`](crate::Stack::listen) refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Somebody listens there.
+    #[error("{0} is in use by another listener; close it or choose another port")]
+    AddrInUse(SocketAddr),
+    /// The address is not ours.
+    #[error("{0} is not an address of this interface; listen on one of its own or on the unspecified address")]
+    AddrNotAvailable(IpAddr),
+    /// No port is free.
+    #[error("no free port to listen on")]
+    NoFreePort,
+    /// The stack holds as many sockets as it may.
+    #[error("{limit} sockets are open already; close some or raise StackConfig::max_sockets")]
+    TooManySockets {
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+impl ListenError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::AddrInUse(_) | Self::NoFreePort => Errno::EADDRINUSE,
+            Self::AddrNotAvailable(_) => Errno::EADDRNOTAVAIL,
+            Self::TooManySockets { .. } => Errno::ENFILE,
+        }
+    }
+}
+
+/// Why [`connect`](crate::Stack::connect) refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nothing can be sent there.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    /// Port 0 is nobody's.
+    #[error("{0} has port 0, on which nobody can listen; give the peer's port")]
+    PortZero(SocketAddr),
+    /// Every local port is taken by a connection to the same peer.
+    #[error("every local port is taken by a connection to {0}; close some, or wait for their TIME-WAIT to end")]
+    PortsExhausted(SocketAddr),
+    /// The stack holds as many sockets as it may.
+    #[error("{limit} sockets are open already; close some or raise StackConfig::max_sockets")]
+    TooManySockets {
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+impl ConnectError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Route(RouteError::NoRoute(_)) => Errno::ENETUNREACH,
+            Self::Route(RouteError::NotUnicast(_)) => Errno::EACCES,
+            Self::PortZero(_) => Errno::ECONNREFUSED,
+            Self::PortsExhausted(_) => Errno::EADDRNOTAVAIL,
+            Self::TooManySockets { .. } => Errno::ENFILE,
+        }
+    }
+}
+
+/// Why [`accept`](crate::Stack::accept) returned no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The socket is not open.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// No connection is waiting.
+    #[error("no connection is waiting; poll the stack and try again when the listener is readable")]
+    WouldBlock,
+    /// The socket is a connection.
+    #[error("{id} is a connection, not a listener; accept from what listen returned")]
+    NotListening {
+        /// The socket.
+        id: SocketId,
+    },
+}
+
+impl AcceptError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(bad) => bad.errno(),
+            Self::WouldBlock => Errno::EAGAIN,
+            Self::NotListening { .. } => Errno::EINVAL,
+        }
+    }
+}
+
+/// Why [`dontneed`](crate::Stack::dontneed) freed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DontneedError {
+    /// The socket is not open.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// More ranges than one call takes.
+    #[error("{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS} and call again for the rest")]
+    TooManyRanges {
+        /// How many there were.
+        given: usize,
+    },
+    /// The bytes are not whole ranges.
+    #[error("{len} bytes of token ranges; the length must be a multiple of 8")]
+    OddLength {
+        /// How many bytes there were.
+        len: usize,
+    },
+}
+
+impl DontneedError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(bad) => bad.errno(),
+            Self::TooManyRanges { .. } | Self::OddLength { .. } => Errno::EINVAL,
+        }
+    }
+}
+
+impl From<BadTokens> for DontneedError {
+    fn from(BadTokens::TooMany { given }: BadTokens) -> Self {
+        Self::TooManyRanges { given }
+    }
+}
+
+/// Why [`shutdown`](crate::Stack::shutdown) refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// The socket is not open.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// There is no connection to shut down.
+    #[error("{id} is not connected ({state:?}); there is nothing to shut down")]
+    NotConnected {
+        /// The socket.
+        id: SocketId,
+        /// State of the connection; `None` for a listener.
+        state: Option<StateKind>,
+    },
+}
+
+impl ShutdownError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(bad) => bad.errno(),
+            Self::NotConnected { .. } => Errno::ENOTCONN,
+        }
+    }
+}
+
+/// Why [`set_option`](crate::Stack::set_option) or [`option`](crate::Stack::option) refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// The socket is not open.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// The value cannot be.
+    #[error("{option}: {reason}")]
+    BadValue {
+        /// The option.
+        option: &'static str,
+        /// What is wrong and what would be right.
+        reason: &'static str,
+    },
+}
+
+impl OptionError {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(bad) => bad.errno(),
+            Self::BadValue { .. } => Errno::EINVAL,
+        }
+    }
+}
+
+/// Why [`unbind_rx`](crate::Stack::unbind_rx) refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("no dma-buf is bound under id {0}; it was unbound already")]
+pub struct UnknownBinding(pub DmabufId);
+
+impl UnknownBinding {
+    /// Returns the errno of the same refusal by the kernel.
+    pub const fn errno(&self) -> Errno {
+        Errno::EINVAL
+    }
+}
+
+/// Returns the errno a dead connection reports.
+pub(crate) const fn connection_errno(error: TcpError) -> Errno {
+    match error {
+        TcpError::Refused => Errno::ECONNREFUSED,
+        TcpError::Reset => Errno::ECONNRESET,
+        TcpError::TimedOut => Errno::ETIMEDOUT,
+        TcpError::HostUnreachable => Errno::EHOSTUNREACH,
+        TcpError::NetUnreachable => Errno::ENETUNREACH,
+        TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
+        TcpError::Aborted => Errno::ECONNABORTED,
+    }
+}

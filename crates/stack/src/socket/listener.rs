@@ -1,0 +1,52 @@
+//! A listener: half-open connections in TCP's backlog, open ones in the accept queue, both bounded.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use netmem::FragList;
+use tcp::{AcceptQueue, SynBacklog};
+
+use super::SocketId;
+use super::sockopt::Options;
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) local: SocketAddr,
+    pub(crate) half_open: SynBacklog<FragList>,
+    /// What accepted connections begin with.
+    pub(crate) options: Options,
+    accepted: VecDeque<SocketId>,
+    backlog: usize,
+    /// Segment size of repeated SYN-ACKs.
+    pub(crate) mss: u16,
+}
+
+impl Listener {
+    pub(crate) fn new(
+        local: SocketAddr,
+        half_open: SynBacklog<FragList>,
+        backlog: usize,
+        mss: u16,
+        config: &tcp::Config,
+    ) -> Self {
+        Self { local, half_open, options: Options::new(config), accepted: VecDeque::new(), backlog, mss }
+    }
+
+    /// Returns whether another connection may wait.
+    pub(crate) fn accept_queue(&self) -> AcceptQueue {
+        if self.accepted.len() < self.backlog { AcceptQueue::HasRoom } else { AcceptQueue::Full }
+    }
+
+    pub(crate) fn has_accepted(&self) -> bool {
+        !self.accepted.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, id: SocketId) {
+        self.accepted.push_back(id);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<SocketId> {
+        self.accepted.pop_front()
+    }
+}

@@ -1,0 +1,204 @@
+//! Sockets: what a program holds of a connection or a listener.
+
+mod calls;
+pub(crate) mod cmsg;
+pub(crate) mod error;
+mod free_map;
+pub(crate) mod listener;
+pub(crate) mod readiness;
+pub(crate) mod recvmsg;
+pub(crate) mod sendmsg;
+pub(crate) mod sockopt;
+pub(crate) mod table;
+pub(crate) mod token_table;
+
+use std::net::{IpAddr, SocketAddr};
+
+use devmem_uapi::DmabufToken;
+use netmem::{Frag, FragList, Netmem};
+use smallvec::SmallVec;
+use tcp::{Connection, StateKind, TcpError, TimeWait};
+use wire::{FourTuple, Instant};
+
+use crate::window::Promise;
+use error::DontneedError;
+use listener::Listener;
+use readiness::Readiness;
+use sockopt::Options;
+pub(crate) use table::{SocketId, SocketTable};
+use token_table::TokenTable;
+
+/// One slot of the socket table.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) kind: SocketKind,
+    /// What the driver was told last.
+    reported: Readiness,
+    /// Stands in the list of events.
+    has_event: bool,
+    /// Stands in the list of sockets with something to send.
+    pub(crate) is_touched: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum SocketKind {
+    Connection(Box<ConnectionSocket>),
+    Listener(Box<Listener>),
+    /// What is left of a closed connection: nobody has its number any more.
+    TimeWait(Box<TimeWaitSocket>),
+}
+
+/// A connection and what a program and the stack hold beside it.
+#[derive(Debug)]
+pub(crate) struct ConnectionSocket {
+    pub(crate) conn: Connection<FragList>,
+    /// As received packets bear it: the peer is the source.
+    pub(crate) tuple: FourTuple,
+    /// The four-tuple still leads here.
+    pub(crate) is_named: bool,
+    pub(crate) next_hop: IpAddr,
+    pub(crate) promise: Promise,
+    /// Payload bytes that ever arrived for it.
+    pub(crate) received: u64,
+    pub(crate) tokens: TokenTable<Held>,
+    pub(crate) options: Options,
+    /// Free bytes in the send queue from which on it counts as writable (linux: a third of the buffer).
+    pub(crate) write_low: usize,
+    /// The program said that it reads no more.
+    pub(crate) read_shutdown: bool,
+    pub(crate) holder: Holder,
+    /// Why it died, until a call has told it.
+    pub(crate) error: Option<TcpError>,
+}
+
+/// Who has a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// A program, by its number.
+    Program,
+    /// The accept queue of the listener in this slot.
+    Listener(u32),
+    /// Nobody: it finishes by itself, until then at the latest.
+    Nobody { until: Instant },
+}
+
+/// A connection in TIME-WAIT that nobody holds.
+#[derive(Debug)]
+pub(crate) struct TimeWaitSocket {
+    pub(crate) state: TimeWait,
+    pub(crate) tuple: FourTuple,
+    pub(crate) next_hop: IpAddr,
+}
+
+/// The memory that one token keeps: one net_iov, or several that touch.
+#[derive(Debug, Default)]
+pub(crate) struct Held(SmallVec<[Netmem; 2]>);
+
+impl Held {
+    /// Keeps the memory of one more piece.
+    pub(crate) fn keep(&mut self, piece: FragList) {
+        for netmem in piece.into_iter().map(Frag::into_netmem) {
+            // One reference is enough to keep a net_iov.
+            if !self.0.last().is_some_and(|last| last.is_same(&netmem)) {
+                self.0.push(netmem);
+            }
+        }
+    }
+
+    /// Gives each net_iov to `home`.
+    pub(crate) fn release(self, mut home: impl FnMut(FragList)) {
+        for netmem in self.0 {
+            // A frag of one byte: what travels is the handle.
+            home(FragList::from(Frag::new(netmem, 0, 1)));
+        }
+    }
+}
+
+impl Socket {
+    pub(crate) fn connection(connection: ConnectionSocket) -> Self {
+        Self::new(SocketKind::Connection(Box::new(connection)))
+    }
+
+    pub(crate) fn listener(listener: Listener) -> Self {
+        Self::new(SocketKind::Listener(Box::new(listener)))
+    }
+
+    fn new(kind: SocketKind) -> Self {
+        Self { kind, reported: Readiness::NONE, has_event: false, is_touched: false }
+    }
+
+    /// Returns the connection, if it is one.
+    pub(crate) fn connection_mut(&mut self) -> Option<&mut ConnectionSocket> {
+        match &mut self.kind {
+            SocketKind::Connection(connection) => Some(connection),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
+        }
+    }
+
+    /// Returns what the socket is ready for.
+    pub(crate) fn readiness(&self) -> Readiness {
+        match &self.kind {
+            SocketKind::Connection(connection) => connection.readiness(),
+            SocketKind::Listener(listener) => {
+                (Readiness::ACCEPTABLE | Readiness::READABLE).when(listener.has_accepted())
+            }
+            SocketKind::TimeWait(_) => Readiness::NONE,
+        }
+    }
+
+    /// Returns whether readiness changed since the driver was told, and it is not in the list of events yet.
+    pub(crate) fn note_event(&mut self) -> bool {
+        let now = self.readiness();
+        let is_news = now != self.reported && !self.has_event;
+        self.reported = now;
+        self.has_event |= is_news;
+        is_news
+    }
+
+    /// Notes that the driver took the event.
+    pub(crate) fn event_taken(&mut self) {
+        self.has_event = false;
+    }
+}
+
+impl ConnectionSocket {
+    /// Returns the addresses of this side and of the peer.
+    pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let FourTuple { src_ip, dst_ip, src_port, dst_port } = self.tuple;
+        (SocketAddr::new(dst_ip, dst_port), SocketAddr::new(src_ip, src_port))
+    }
+
+    /// Takes the error of a dead connection, which is told once.
+    pub(crate) fn take_error(&mut self) -> Option<TcpError> {
+        self.error.take()
+    }
+
+    fn readiness(&self) -> Readiness {
+        let (conn, state) = (&self.conn, self.conn.state());
+        let is_over = matches!(state, StateKind::Closed | StateKind::TimeWait);
+        let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
+        let has_error = self.error.is_some();
+        let peer_finished = matches!(state, StateKind::CloseWait | StateKind::Closing | StateKind::LastAck);
+        let read_closed = is_over || peer_finished || self.read_shutdown;
+        let write_closed = !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
+        Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
+            | Readiness::WRITABLE.when(conn.write_room() >= self.write_low || write_closed || has_error)
+            | Readiness::READ_CLOSED.when(read_closed)
+            | Readiness::WRITE_CLOSED.when(write_closed)
+            | Readiness::ERROR.when(has_error)
+    }
+
+    /// Takes tokens back; each net_iov goes to `home`.
+    pub(crate) fn dontneed(
+        &mut self,
+        ranges: &[DmabufToken],
+        mut home: impl FnMut(FragList),
+    ) -> Result<u32, DontneedError> {
+        Ok(self.tokens.release(ranges, |held| held.release(&mut home))?)
+    }
+
+    /// Returns bytes that wait unread, in order or not.
+    pub(crate) fn unread(&self) -> u64 {
+        (self.conn.readable_len() + self.conn.out_of_order_len()) as u64
+    }
+}

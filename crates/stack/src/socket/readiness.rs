@@ -1,0 +1,84 @@
+//! What a socket is ready for: the facts behind poll(2).
+
+use std::fmt;
+
+/// What a socket is ready for. Level, not edge: it holds until the reason is gone.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Readiness(u8);
+
+impl Readiness {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// A receive returns at once: data, the end of the stream, or an error (POLLIN).
+    pub const READABLE: Self = Self(1);
+    /// A send takes at least some bytes, or fails at once (POLLOUT).
+    pub const WRITABLE: Self = Self(1 << 1);
+    /// A connection is waiting to be accepted (POLLIN of a listener).
+    pub const ACCEPTABLE: Self = Self(1 << 2);
+    /// The peer sends no more (POLLRDHUP).
+    pub const READ_CLOSED: Self = Self(1 << 3);
+    /// Nothing can be sent any more: shut down, or the connection is over.
+    pub const WRITE_CLOSED: Self = Self(1 << 4);
+    /// The connection died; the next call says why (POLLERR).
+    pub const ERROR: Self = Self(1 << 5);
+    /// The error queue has something (POLLERR).
+    pub const ERROR_QUEUE: Self = Self(1 << 6);
+
+    /// Returns whether all of `other` holds.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Returns whether any of `other` holds.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Returns both.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns `self` if `condition` holds, else nothing.
+    #[must_use]
+    pub const fn when(self, condition: bool) -> Self {
+        if condition { self } else { Self::NONE }
+    }
+
+    /// Returns whether a call that waited may return now: both directions, connections, errors.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl std::ops::BitOr for Readiness {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 7] =
+            ["readable", "writable", "acceptable", "read closed", "write closed", "error", "error queue"];
+        let set = NAMES.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1);
+        f.debug_set().entries(set.map(|(_, name)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_behaves_as_a_set_and_prints_its_names() {
+        let both = Readiness::READABLE | Readiness::ERROR;
+        assert!(both.contains(Readiness::ERROR) && !both.contains(Readiness::WRITABLE | Readiness::ERROR));
+        assert!(both.intersects(Readiness::WRITABLE | Readiness::ERROR));
+        assert_eq!(Readiness::WRITABLE.when(false), Readiness::NONE);
+        assert_eq!(format!("{both:?}"), r#"{"readable", "error"}"#);
+    }
+}

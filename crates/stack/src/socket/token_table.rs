@@ -1,0 +1,174 @@
+//! The frags one socket has lent to its application, by token.
+//!
+//! A token is the lowest free number of the socket, the first is 1 (ABI.md 3). The table owns a reference to
+//! the memory of each lent frag; releasing a token hands that reference out to be recycled, and dropping the table
+//! sends everything home.
+
+use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
+use thiserror::Error;
+
+use super::free_map::FreeMap;
+
+/// Most tokens outstanding at one socket. Peeking makes tokens without taking data, so something must end it; the
+/// kernel ends at 2^31 (linux `xa_limit_31b`), long after the machine's memory.
+pub const MAX_TOKENS: usize = 1 << 24;
+
+/// The table holds [`MAX_TOKENS`] already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TableFull;
+
+/// Why a return of tokens was refused as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub(crate) enum BadTokens {
+    /// More ranges than one call takes.
+    #[error("{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS}")]
+    TooMany {
+        /// How many there were.
+        given: usize,
+    },
+}
+
+/// Lent frags by token. `H` is what keeps one frag's memory.
+#[derive(Debug)]
+pub(crate) struct TokenTable<H> {
+    slots: Vec<Option<H>>,
+    free: FreeMap,
+    outstanding: usize,
+}
+
+impl<H> Default for TokenTable<H> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: FreeMap::default(), outstanding: 0 }
+    }
+}
+
+impl<H> TokenTable<H> {
+    /// Lends `held` under the lowest free token.
+    pub(crate) fn issue(&mut self, held: H) -> Result<FragToken, TableFull> {
+        if self.outstanding >= MAX_TOKENS {
+            return Err(TableFull);
+        }
+        let number = self.free.take_lowest();
+        match self.slots.get_mut(number) {
+            Some(slot) => *slot = Some(held),
+            None => self.slots.push(Some(held)),
+        }
+        self.outstanding += 1;
+        Ok(FragToken(number as u32 + 1))
+    }
+
+    /// Takes back the frags of `ranges`, gives each to `home`, and returns how many there were.
+    ///
+    /// Unknown tokens are skipped, but count towards the [`MAX_DONTNEED_FRAGS`] that one call looks at; past those it
+    /// stops (linux net/core/sock.c `sock_devmem_dontneed`).
+    pub(crate) fn release(
+        &mut self,
+        ranges: &[DmabufToken],
+        mut home: impl FnMut(H),
+    ) -> Result<u32, BadTokens> {
+        if ranges.len() > MAX_DONTNEED_TOKENS {
+            return Err(BadTokens::TooMany { given: ranges.len() });
+        }
+        let mut freed = 0;
+        let tokens = ranges.iter().flat_map(|range| range.tokens());
+        for token in tokens.take(MAX_DONTNEED_FRAGS) {
+            if let Some(held) = self.take(token) {
+                home(held);
+                freed += 1;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Takes back everything.
+    pub(crate) fn release_all(&mut self, home: impl FnMut(H)) {
+        std::mem::take(self).slots.into_iter().flatten().for_each(home);
+    }
+
+    /// Returns how many frags are lent.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    fn take(&mut self, token: FragToken) -> Option<H> {
+        let number = (token.0 as usize).checked_sub(1)?;
+        let held = self.slots.get_mut(number)?.take()?;
+        self.free.give_back(number);
+        self.outstanding -= 1;
+        Some(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lent(count: u32) -> TokenTable<u32> {
+        let mut table = TokenTable::default();
+        for number in 1..=count {
+            assert_eq!(table.issue(number), Ok(FragToken(number)));
+        }
+        table
+    }
+
+    fn range(start: u32, count: u32) -> DmabufToken {
+        DmabufToken { token_start: FragToken(start), token_count: count }
+    }
+
+    fn release(table: &mut TokenTable<u32>, ranges: &[DmabufToken]) -> (u32, Vec<u32>) {
+        let mut home = Vec::new();
+        let freed = table.release(ranges, |held| home.push(held)).unwrap();
+        (freed, home)
+    }
+
+    #[test]
+    fn tokens_start_at_one_and_the_lowest_returned_one_is_used_again_first() {
+        let mut table = lent(10);
+        assert_eq!(release(&mut table, &[range(7, 1), range(3, 2)]), (3, vec![7, 3, 4]));
+        let again: Vec<_> = (0..4).map(|n| table.issue(100 + n).unwrap().0).collect();
+        assert_eq!(again, [3, 4, 7, 11]);
+        assert_eq!(table.outstanding(), 11);
+    }
+
+    #[test]
+    fn unknown_and_already_returned_tokens_are_skipped_silently() {
+        let mut table = lent(4);
+        assert_eq!(release(&mut table, &[range(2, 1), range(2, 1), range(0, 1), range(9, 3)]), (1, vec![2]));
+        assert_eq!(release(&mut table, &[]), (0, vec![]));
+    }
+
+    #[test]
+    fn more_than_128_ranges_are_refused_and_nothing_is_freed() {
+        let mut table = lent(200);
+        let ranges: Vec<_> = (1..=129).map(|token| range(token, 1)).collect();
+        let refused = table.release(&ranges, |_| panic!("freed")).unwrap_err();
+        assert_eq!(refused, BadTokens::TooMany { given: 129 });
+        assert_eq!(release(&mut table, &ranges[..128]).0, 128);
+    }
+
+    #[test]
+    fn a_call_looks_at_1024_frags_and_counts_unknown_ones() {
+        let mut table = lent(3000);
+        assert_eq!(release(&mut table, &[range(1, 3000)]).0, 1024);
+        // 1024 tokens that are home already use the whole call up.
+        assert_eq!(release(&mut table, &[range(1, 1024), range(2000, 1)]), (0, vec![]));
+        assert_eq!(release(&mut table, &[range(1, 1000), range(2000, 50)]).0, 24);
+    }
+
+    #[test]
+    fn absurd_ranges_cost_no_more_than_the_limit() {
+        let mut table = lent(5);
+        assert_eq!(release(&mut table, &[range(u32::MAX, u32::MAX)]), (0, vec![]));
+        assert_eq!(release(&mut table, &[range(0, u32::MAX)]), (5, vec![1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn everything_can_be_taken_back_at_once() {
+        let mut table = lent(5);
+        release(&mut table, &[range(2, 1)]);
+        let mut home = Vec::new();
+        table.release_all(|held| home.push(held));
+        assert_eq!(home, [1, 3, 4, 5]);
+        assert_eq!((table.outstanding(), table.issue(9)), (0, Ok(FragToken(1))));
+    }
+}

@@ -1,0 +1,397 @@
+//! The stack as its owner sees it: made once, polled, asked.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use netmem::{DmabufError, HostProvider, NiovSize, PagePool, PoolConfig, PoolError};
+use nic::Nic;
+use thiserror::Error;
+use wire::{FourTuple, Instant, MacAddr};
+
+use crate::binding::Bindings;
+use crate::config::StackConfig;
+use crate::demux::Demux;
+use crate::drops::{DropReason, Drops};
+use crate::icmp::RateLimit;
+use crate::neighbor::Neighbors;
+use crate::ports::EphemeralPorts;
+use crate::random::Secret;
+use crate::route::{AddressError, Routes};
+use crate::socket::{Socket, SocketId, SocketTable};
+use crate::timers::Timers;
+use crate::tx::Waiting;
+use crate::window::Windows;
+use devmem_uapi::IfIndex;
+
+/// Connections short of window that are looked at in one poll when memory came home.
+const STARVED_BUDGET: usize = 64;
+
+/// Bytes of the longest ICMP message: what an IP packet can hold.
+const SCRATCH_BYTES: usize = 65_535;
+
+/// Largest part of a TCP segment that is not payload or options: IPv4 and TCP header, IPv6 and TCP header.
+const HEADERS_V4: u16 = 40;
+const HEADERS_V6: u16 = 60;
+
+/// Why there is no stack.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// An address or gateway cannot be.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The memory for sending cannot be had.
+    #[error("{bytes} bytes of host memory for sending: {source}")]
+    SendMemory {
+        /// What was asked for.
+        bytes: usize,
+        /// Why not.
+        source: DmabufError,
+    },
+    /// The page pool for sending cannot be made.
+    #[error(transparent)]
+    SendPool(#[from] PoolError),
+    /// The NIC's MTU is too small for IP.
+    #[error("an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a larger one")]
+    Mtu {
+        /// The NIC's.
+        mtu: u16,
+        /// The smallest there may be.
+        least: u16,
+    },
+}
+
+/// What one poll did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PollOutcome {
+    /// Packets taken from the NIC.
+    pub received: usize,
+    /// Something was received or sent: it is worth polling again before sleeping.
+    pub worked: bool,
+}
+
+/// Counters of the stack's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct StackStats {
+    /// Packets taken from the NIC.
+    pub rx_packets: u64,
+    /// Packets handed to the NIC.
+    pub tx_packets: u64,
+    /// Connections opened by us.
+    pub connects: u64,
+    /// Connections that became open through a listener.
+    pub accepts: u64,
+    /// Sockets there are now, all kinds.
+    pub sockets: usize,
+    /// Connections that finish by themselves now.
+    pub orphans: usize,
+    /// Four-tuples in use now, TIME-WAIT included.
+    pub connections: usize,
+}
+
+/// A TCP/IP stack on one NIC. One owner; no thread, no clock, no I/O but through the NIC.
+///
+/// Socket calls change state and send nothing: the next [`Stack::poll`] or [`Stack::flush`] does.
+pub struct Stack {
+    pub(crate) nic: Nic,
+    pub(crate) ifindex: IfIndex,
+    pub(crate) tcp: tcp::Config,
+    pub(crate) routes: Routes,
+    pub(crate) neighbors: Neighbors<Waiting>,
+    pub(crate) sockets: SocketTable<Socket>,
+    pub(crate) demux: Demux,
+    pub(crate) ports: EphemeralPorts,
+    pub(crate) isns: tcp::IsnGenerator,
+    pub(crate) secret: Secret,
+    pub(crate) timers: Timers,
+    pub(crate) windows: Windows,
+    pub(crate) bindings: Bindings,
+    pub(crate) icmp_limit: RateLimit,
+    /// Host memory for payload on its way out.
+    pub(crate) send_pool: PagePool,
+    /// Slots of sockets that may have something to send.
+    pub(crate) touched: Vec<u32>,
+    /// Sockets whose readiness changed.
+    pub(crate) events: Vec<SocketId>,
+    pub(crate) orphans: usize,
+    pub(crate) max_orphans: usize,
+    pub(crate) drops: Drops,
+    pub(crate) stats: StackStats,
+    /// An ICMP message, while it is dealt with.
+    pub(crate) scratch: Vec<u8>,
+    /// The answer to it.
+    pub(crate) reply: Vec<u8>,
+    poll_budget: usize,
+    was_up: bool,
+    /// Packets that the link was too busy for.
+    tx_waiting: usize,
+    last_poll: Instant,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack").field("nic", &self.nic).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// Puts a stack on `nic`.
+    ///
+    /// # Errors
+    /// [`StackError`]: addresses that cannot be, or no memory.
+    pub fn new(nic: Nic, config: StackConfig) -> Result<Self, StackError> {
+        let StackConfig {
+            ifindex,
+            addresses,
+            gateways,
+            tcp,
+            secret,
+            max_sockets,
+            max_orphans,
+            send_memory_bytes,
+            poll_budget,
+        } = config;
+        let routes = Routes::new(nic.mac(), &addresses, &gateways)?;
+        let (mtu, least) = (nic.mtu(), least_mtu(&addresses));
+        if mtu < least {
+            return Err(StackError::Mtu { mtu, least });
+        }
+        let windows = Windows::new(nic.channels().rx.into());
+        Ok(Self {
+            ifindex,
+            tcp,
+            routes,
+            neighbors: Neighbors::new(secret.key("neighbors")),
+            sockets: SocketTable::new(max_sockets),
+            demux: Demux::new(secret.key("demux")),
+            ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
+            isns: tcp::IsnGenerator::new(secret.key("initial sequence numbers")),
+            secret,
+            timers: Timers::default(),
+            windows,
+            bindings: Bindings::default(),
+            icmp_limit: RateLimit::new(),
+            send_pool: send_pool(send_memory_bytes)?,
+            touched: Vec::new(),
+            events: Vec::new(),
+            orphans: 0,
+            max_orphans,
+            drops: Drops::default(),
+            stats: StackStats::default(),
+            scratch: Vec::with_capacity(SCRATCH_BYTES),
+            reply: Vec::new(),
+            poll_budget: poll_budget.max(1),
+            was_up: false,
+            tx_waiting: 0,
+            last_poll: Instant::ZERO,
+            nic,
+        })
+    }
+
+    /// Takes what the NIC has received, at most a budget of it, lets timers run, and sends what there is to send.
+    pub fn poll(&mut self, now: Instant) -> PollOutcome {
+        self.last_poll = now;
+        self.watch_link(now);
+        let sent_before = self.stats.tx_packets;
+        let mut received = 0;
+        let mut is_drained = false;
+        while received < self.poll_budget {
+            let Some(packet) = self.nic.poll_rx(now) else {
+                is_drained = true;
+                break;
+            };
+            received += 1;
+            self.receive(packet, now);
+        }
+        self.stats.rx_packets += received as u64;
+        self.flush_touched(is_drained, now);
+        self.fire_timers(now);
+        self.visit_starved(now);
+        self.poll_neighbors(now);
+        self.tx_waiting = self.nic.flush_tx(now);
+        PollOutcome { received, worked: received > 0 || self.stats.tx_packets != sent_before }
+    }
+
+    /// Sends what socket calls left to be sent since the last poll; receives nothing.
+    pub fn flush(&mut self, now: Instant) {
+        self.flush_touched(false, now);
+        self.visit_starved(now);
+        self.tx_waiting = self.nic.flush_tx(now);
+    }
+
+    /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past means at once.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.wants_flush() {
+            return Some(self.last_poll);
+        }
+        [self.timers.next(), self.neighbors.next_deadline(), self.nic.next_due()].into_iter().flatten().min()
+    }
+
+    /// Returns whether something waits to be sent: a socket call left it, or the link was busy.
+    pub fn wants_flush(&self) -> bool {
+        !self.touched.is_empty() || self.windows.any_to_visit() || self.tx_waiting > 0
+    }
+
+    /// Takes the sockets whose readiness changed since they were last taken.
+    pub fn take_events(&mut self) -> impl Iterator<Item = SocketId> + '_ {
+        for id in &self.events {
+            if let Ok(socket) = self.sockets.get_mut(*id) {
+                socket.event_taken();
+            }
+        }
+        self.events.drain(..)
+    }
+
+    /// Returns every counter of dropped packets with its stable name: the NIC's, the stack's, the connections'.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.nic.drops().iter().chain(self.drops.iter())
+    }
+
+    /// Returns how many packets were dropped for one of the stack's own reasons.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason)
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> StackStats {
+        StackStats {
+            sockets: self.sockets.len(),
+            orphans: self.orphans,
+            connections: self.demux.connections(),
+            ..self.stats
+        }
+    }
+
+    /// Returns the NIC: its settings, its counters.
+    pub fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
+    /// Returns the NIC for changing its settings. Queues with memory bound to them are restarted by
+    /// [`Stack::bind_rx`] and [`Stack::unbind_rx`] only.
+    pub fn nic_mut(&mut self) -> &mut Nic {
+        &mut self.nic
+    }
+
+    /// Returns our addresses, the link-local one included.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.routes.addresses()
+    }
+
+    /// Returns the memory in use for payload on its way out.
+    pub fn send_pool_stats(&self) -> netmem::PoolStats {
+        self.send_pool.stats()
+    }
+
+    /// Returns how many bytes of the memory of `queue` are promised to peers, and not arrived.
+    pub fn promised(&self, queue: steer::RxQueueId) -> u64 {
+        self.windows.promised(queue.index())
+    }
+
+    pub(crate) fn mac(&self) -> MacAddr {
+        self.nic.mac()
+    }
+
+    /// Returns the segment size for a peer: the NIC's MTU less the headers of its family.
+    pub(crate) fn mss_for(&self, peer: IpAddr) -> u16 {
+        self.nic.mtu() - headers_for(peer)
+    }
+
+    /// Notes that a socket may have something to send.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        if let Some(socket) = self.sockets.at_mut(slot)
+            && !socket.is_touched
+        {
+            socket.is_touched = true;
+            self.touched.push(slot);
+        }
+    }
+
+    /// Notes that a socket's readiness may have changed.
+    pub(crate) fn refresh(&mut self, slot: u32) {
+        if let Some(socket) = self.sockets.at_mut(slot)
+            && socket.note_event()
+            && let Some(id) = self.sockets.id(slot)
+        {
+            self.events.push(id);
+        }
+    }
+
+    /// Lets every touched connection say what it has to say. When the link is empty, that includes every ACK that was
+    /// held back for more to acknowledge.
+    fn flush_touched(&mut self, is_drained: bool, now: Instant) {
+        let mut batch = std::mem::take(&mut self.touched);
+        for slot in batch.drain(..) {
+            let Some(socket) = self.sockets.at_mut(slot) else { continue };
+            socket.is_touched = false;
+            self.speak(slot, is_drained, now);
+        }
+        // Whoever was touched meanwhile waits for the link; the allocation is kept.
+        batch.append(&mut self.touched);
+        self.touched = batch;
+    }
+
+    fn fire_timers(&mut self, now: Instant) {
+        while let Some(slot) = self.timers.pop_due(now) {
+            self.on_timer(slot, now);
+        }
+    }
+
+    /// Gives connections that got too little window another chance where memory has come home.
+    fn visit_starved(&mut self, now: Instant) {
+        for queue in 0..self.windows.queues() {
+            if self.windows.has_starved(queue) {
+                let free = self.rx_free(queue);
+                self.windows.note_free(queue, free);
+            }
+            for _ in 0..STARVED_BUDGET {
+                let Some(slot) = self.windows.next_starved(queue) else { break };
+                self.visit(slot, now);
+            }
+        }
+    }
+
+    /// Returns the payload bytes that may be promised of a queue's memory.
+    pub(crate) fn rx_free(&mut self, queue: usize) -> u64 {
+        let Ok(queue) = u16::try_from(queue) else { return 0 };
+        self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64
+    }
+
+    /// Announces our addresses when the link comes up; what was known of neighbours is void when it goes down.
+    fn watch_link(&mut self, now: Instant) {
+        let is_up = self.nic.is_up();
+        if is_up && !self.was_up {
+            self.announce(now);
+        }
+        if !is_up && self.was_up {
+            let waited = self.neighbors.clear();
+            waited.iter().for_each(|_| self.drops.count(DropReason::NeighborFailed));
+        }
+        self.was_up = is_up;
+    }
+}
+
+/// Returns the bytes of IP and TCP headers without options.
+pub(crate) fn headers_for(peer: IpAddr) -> u16 {
+    if peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 }
+}
+
+/// Returns the smallest MTU that the address families allow (RFC 791 3.2: 576 as linux has it, RFC 8200 5: 1280).
+fn least_mtu(addresses: &[(IpAddr, u8)]) -> u16 {
+    if addresses.iter().any(|(ip, _)| ip.is_ipv6()) { 1280 } else { 576 }
+}
+
+fn send_pool(bytes: usize) -> Result<PagePool, StackError> {
+    let provider = HostProvider::new(bytes, NiovSize::MIN);
+    let provider = provider.map_err(|source| StackError::SendMemory { bytes, source })?;
+    // The port is for NICs; copying host bytes into host pages needs none.
+    let (pool, _) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    Ok(pool)
+}
+
+/// Returns the four-tuple of packets from `remote` to `local`.
+pub(crate) fn four_tuple(local: SocketAddr, remote: SocketAddr) -> FourTuple {
+    FourTuple { src_ip: remote.ip(), dst_ip: local.ip(), src_port: remote.port(), dst_port: local.port() }
+}

@@ -1,0 +1,214 @@
+//! Packets on their way out: headers, the neighbour's address, the NIC.
+
+use std::net::IpAddr;
+
+use netmem::{FragList, Payload};
+use nic::{HeadBuf, TxPacket};
+use tcp::{Control, Segment, SeqNum};
+use wire::{
+    ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr, NeighborSolicitation, TcpFlags,
+    TcpHeader, emit_arp_frame, emit_tcp_frame_headers, solicited_node, tcp_tx_checksum,
+};
+
+use crate::Stack;
+use crate::drops::DropReason;
+use crate::neighbor::NeighborAction;
+use crate::socket::SocketId;
+
+/// A packet that waits for its neighbour's address.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    packet: TxPacket,
+    /// Who is told when nobody answers, and the sequence number of his segment.
+    owner: Option<(SocketId, SeqNum)>,
+}
+
+impl Stack {
+    /// Returns the header of a frame from us.
+    pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
+        EthernetHeader { dst, src: self.mac(), ethertype, vlan: None }
+    }
+
+    /// Sends the answer to a segment that belongs to no connection.
+    pub(crate) fn send_control(&mut self, tuple: &FourTuple, segment: Segment<FragList>, now: Instant) {
+        match self.routes.next_hop(tuple.src_ip) {
+            Ok(next_hop) => self.send_segment(tuple, next_hop, None, segment, now),
+            Err(_) => self.drops.count(DropReason::NoRoute),
+        }
+    }
+
+    /// Sends a segment of the connection `tuple` (named as its received packets are).
+    pub(crate) fn send_segment(
+        &mut self,
+        tuple: &FourTuple,
+        next_hop: IpAddr,
+        owner: Option<SocketId>,
+        segment: Segment<FragList>,
+        now: Instant,
+    ) {
+        let known = self.neighbors.lookup(next_hop, now);
+        let owner = owner.map(|owner| (owner, segment.seq));
+        let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment) else {
+            return self.drops.count(DropReason::NoRoute);
+        };
+        match known {
+            Some(_) => self.transmit(packet, now),
+            None => self.hold(next_hop, Waiting { packet, owner }, now),
+        }
+    }
+
+    /// Sends a packet whose frame lacks nothing but the destination's MAC address.
+    pub(crate) fn output(&mut self, destination: IpAddr, packet: TxPacket, now: Instant) {
+        let Ok(next_hop) = self.routes.next_hop(destination) else {
+            return self.drops.count(DropReason::NoRoute);
+        };
+        match self.neighbors.lookup(next_hop, now) {
+            Some(mac) => self.transmit(addressed(packet, mac), now),
+            None => self.hold(next_hop, Waiting { packet, owner: None }, now),
+        }
+    }
+
+    /// Sends a frame that is all head.
+    pub(crate) fn send_frame(&mut self, head: HeadBuf, now: Instant) {
+        self.transmit(TxPacket { head, payload: FragList::default(), checksum: None, gso_size: 0 }, now);
+    }
+
+    /// Sends what waited for `mac`.
+    pub(crate) fn send_waited(&mut self, mac: MacAddr, waited: Vec<Waiting>, now: Instant) {
+        for Waiting { packet, .. } in waited {
+            self.transmit(addressed(packet, mac), now);
+        }
+    }
+
+    /// Hands a packet to the NIC, which counts what it cannot take.
+    fn transmit(&mut self, packet: TxPacket, now: Instant) {
+        self.stats.tx_packets += 1;
+        // A packet that is lost here is lost like one on the link; the NIC has counted it under its reason.
+        let _ = self.nic.transmit(packet, now);
+    }
+
+    fn hold(&mut self, next_hop: IpAddr, waiting: Waiting, now: Instant) {
+        if self.neighbors.hold(next_hop, waiting, now).is_some() {
+            self.drops.count(DropReason::NeighborQueueFull);
+        }
+        self.poll_neighbors(now);
+    }
+
+    /// Asks for neighbours that are due to be asked for, and gives up those that never answered.
+    pub(crate) fn poll_neighbors(&mut self, now: Instant) {
+        while let Some(action) = self.neighbors.poll(now) {
+            match action {
+                NeighborAction::Solicit { ip, known } => self.solicit(ip, known, now),
+                NeighborAction::Unreachable { held, .. } => {
+                    for Waiting { owner, .. } in held {
+                        self.drops.count(DropReason::NeighborFailed);
+                        if let Some((owner, seq)) = owner {
+                            self.neighbor_failed(owner, seq, now);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it still has.
+    fn solicit(&mut self, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
+        let Ok(route) = self.routes.route(ip) else { return };
+        let mac = self.mac();
+        let head = match (ip, route.source) {
+            (IpAddr::V4(target), IpAddr::V4(source)) => {
+                let ethernet = self.ethernet(known.unwrap_or(MacAddr::BROADCAST), EtherType::ARP);
+                let arp = ArpPacket::request(mac, source, target);
+                HeadBuf::with(|out| emit_arp_frame(&ethernet, &arp, out))
+            }
+            (IpAddr::V6(target), IpAddr::V6(source)) => {
+                let group = solicited_node(target);
+                let (to_mac, to) = match known {
+                    Some(known) => (known, target),
+                    None => (MacAddr::for_ipv6_multicast(group), group),
+                };
+                let asked = NeighborSolicitation { target, source_mac: Some(mac) };
+                HeadBuf::with(|out| asked.emit_frame((mac, to_mac), (source, to), out))
+            }
+            _ => return,
+        };
+        self.send_frame(head, now);
+    }
+
+    /// Tells the link which addresses are ours now: gratuitous ARP (RFC 5227 3), unsolicited advertisements
+    /// (RFC 4861 7.2.6).
+    pub(crate) fn announce(&mut self, now: Instant) {
+        let mac = self.mac();
+        let ours: Vec<IpAddr> = self.routes.addresses().collect();
+        for ip in ours {
+            let head = match ip {
+                IpAddr::V4(ip) => {
+                    let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
+                    HeadBuf::with(|out| emit_arp_frame(&ethernet, &ArpPacket::request(mac, ip, ip), out))
+                }
+                IpAddr::V6(target) => {
+                    let all_nodes = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+                    let macs = (mac, MacAddr::for_ipv6_multicast(all_nodes));
+                    let told = wire::NeighborAdvertisement {
+                        target,
+                        target_mac: Some(mac),
+                        router: false,
+                        solicited: false,
+                        overrides: true,
+                    };
+                    HeadBuf::with(|out| told.emit_frame(macs, (target, all_nodes), out))
+                }
+            };
+            self.send_frame(head, now);
+        }
+    }
+}
+
+/// Writes all headers of a segment; `None` if the tuple's addresses are of two families.
+///
+/// The checksum is left to the NIC, which may read the payload.
+fn emit_headers(
+    (src, dst): (MacAddr, MacAddr),
+    tuple: &FourTuple,
+    segment: Segment<FragList>,
+) -> Option<TxPacket> {
+    let Segment { seq, ack, control, push, window, options, payload, gso_size } = segment;
+    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?;
+    let ethertype = if tuple.dst_ip.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    let ethernet = EthernetHeader { dst, src, ethertype, vlan: None };
+    let mut flags = match control {
+        Control::None => TcpFlags::empty(),
+        Control::Syn => TcpFlags::SYN,
+        Control::Fin => TcpFlags::FIN,
+        Control::Rst => TcpFlags::RST,
+    };
+    flags.set(TcpFlags::ACK, ack.is_some());
+    flags.set(TcpFlags::PSH, push);
+    let tcp = TcpHeader {
+        src_port: tuple.dst_port,
+        dst_port: tuple.src_port,
+        seq: seq.0,
+        ack: ack.map_or(0, |ack| ack.0),
+        flags,
+        window,
+        urgent: 0,
+        options,
+        header_len: TcpHeader::LEN,
+    };
+    let head = HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
+    let checksum = Some(tcp_tx_checksum(&ethernet, &ip));
+    // A payload that fits one packet is no super-packet.
+    let gso_size = if payload.len() > usize::from(gso_size) { gso_size } else { 0 };
+    Some(TxPacket { head, payload, checksum, gso_size })
+}
+
+/// Writes the destination into a frame that was made before it was known.
+fn addressed(packet: TxPacket, dst: MacAddr) -> TxPacket {
+    let head = HeadBuf::with(|out| {
+        let bytes = packet.head.as_slice();
+        out[..bytes.len()].copy_from_slice(bytes);
+        out[..dst.0.len()].copy_from_slice(&dst.0);
+        bytes.len()
+    });
+    TxPacket { head, ..packet }
+}

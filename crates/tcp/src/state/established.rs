@@ -278,7 +278,7 @@ impl<P: Payload> Synchronized<P> {
             writable: acked.writable && self.kind.can_send(),
             reply: next == Next::TimeWait
                 || self.receiver.is_ack_due(cx.now)
-                || self.sender.queued_len() > 0,
+                || !self.sender.all_acked(),
             drop,
             ..Disposition::default()
         };

@@ -73,6 +73,17 @@ fn a_fin_waits_for_what_is_queued_before_it() {
 }
 
 #[test]
+fn a_fin_that_waits_for_window_leaves_with_the_update() {
+    let mut t = established();
+    send!(t, window: 0);
+    t.conn.shutdown_write();
+    expect_nothing!(t);
+    send!(t, window: 1000);
+    assert!(t.last.reply);
+    expect!(t, seq: 1, control: Control::Fin);
+}
+
+#[test]
 fn after_shutdown_nothing_more_is_queued() {
     let mut t = fin_wait_1();
     let payload = crate::test_payload::Bytes::pattern(OURS + 1, 3);

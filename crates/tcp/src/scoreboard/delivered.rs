@@ -27,7 +27,7 @@ pub(crate) struct Delivered {
     /// A packet sent only once arrived after a later one (RFC 8985 6.2 step 3).
     pub(crate) reordered: bool,
     /// End of the highest range that was reported before this ACK.
-    pub(super) highest_before: u64,
+    pub(crate) highest_before: u64,
 }
 
 impl Delivered {

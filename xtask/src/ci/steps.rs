@@ -55,6 +55,8 @@ const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
+const DENY_DOC_WARNINGS: &[(&str, &str)] = &[("RUSTDOCFLAGS", "-D warnings")];
+
 /// The README's command that passes the tests.
 pub const TEST_COMMAND: &str = "cargo test --workspace";
 
@@ -89,10 +91,16 @@ pub const STEPS: &[Step] = &[
         why: "documentation with private items, warnings denied",
         required: true,
         limit: minutes(4),
-        action: Action::Commands(&[Cmd {
-            line: "cargo doc --workspace --no-deps --document-private-items",
-            env: &[("RUSTDOCFLAGS", "-D warnings")],
-        }]),
+        action: Action::Commands(&[
+            Cmd {
+                line: "cargo doc --workspace --no-deps --document-private-items",
+                env: DENY_DOC_WARNINGS,
+            },
+            Cmd {
+                line: "cargo doc --package devmem-tcp-cli --bin devmem-tcp --no-deps --document-private-items",
+                env: DENY_DOC_WARNINGS,
+            },
+        ]),
     },
     Step {
         name: "test",

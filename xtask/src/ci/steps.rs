@@ -78,6 +78,10 @@ pub const STEPS: &[Step] = &[
     ),
     check(Check::Unsafe, "unsafe code on its islands only"),
     check(Check::Sizes, "files a reader can hold in mind"),
+    check(
+        Check::Walks,
+        "the functions of ARCHITECTURE.md's walks exist",
+    ),
     check(Check::Names, "nothing of one machine, nothing unfinished"),
     Step {
         name: "clippy",
@@ -165,6 +169,7 @@ const fn check(check: Check, why: &'static str) -> Step {
         Check::Layers => "layers",
         Check::Unsafe => "unsafe",
         Check::Sizes => "sizes",
+        Check::Walks => "walks",
         Check::Names => "names",
     };
     Step {

@@ -68,8 +68,8 @@ pub const STEPS: &[Step] = &[
         required: true,
         limit: minutes(1),
         action: Action::Commands(&[
-            cmd("cargo fmt --all --check"),
-            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check"),
+            cmd("cargo fmt --all --check -- -l"),
+            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check -- -l"),
         ]),
     },
     check(

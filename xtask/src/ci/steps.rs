@@ -55,6 +55,8 @@ const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
+const DENY_DOC_WARNINGS: &[(&str, &str)] = &[("RUSTDOCFLAGS", "-D warnings")];
+
 /// The README's command that passes the tests.
 pub const TEST_COMMAND: &str = "cargo test --workspace";
 
@@ -66,8 +68,8 @@ pub const STEPS: &[Step] = &[
         required: true,
         limit: minutes(1),
         action: Action::Commands(&[
-            cmd("cargo fmt --all --check"),
-            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check"),
+            cmd("cargo fmt --all --check -- -l"),
+            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check -- -l"),
         ]),
     },
     check(
@@ -76,6 +78,10 @@ pub const STEPS: &[Step] = &[
     ),
     check(Check::Unsafe, "unsafe code on its islands only"),
     check(Check::Sizes, "files a reader can hold in mind"),
+    check(
+        Check::Walks,
+        "the functions of ARCHITECTURE.md's walks exist",
+    ),
     check(Check::Names, "nothing of one machine, nothing unfinished"),
     Step {
         name: "clippy",
@@ -89,10 +95,16 @@ pub const STEPS: &[Step] = &[
         why: "documentation with private items, warnings denied",
         required: true,
         limit: minutes(4),
-        action: Action::Commands(&[Cmd {
-            line: "cargo doc --workspace --no-deps --document-private-items",
-            env: &[("RUSTDOCFLAGS", "-D warnings")],
-        }]),
+        action: Action::Commands(&[
+            Cmd {
+                line: "cargo doc --workspace --no-deps --document-private-items",
+                env: DENY_DOC_WARNINGS,
+            },
+            Cmd {
+                line: "cargo doc --package devmem-tcp-cli --bin devmem-tcp --no-deps --document-private-items",
+                env: DENY_DOC_WARNINGS,
+            },
+        ]),
     },
     Step {
         name: "test",
@@ -157,6 +169,7 @@ const fn check(check: Check, why: &'static str) -> Step {
         Check::Layers => "layers",
         Check::Unsafe => "unsafe",
         Check::Sizes => "sizes",
+        Check::Walks => "walks",
         Check::Names => "names",
     };
     Step {

@@ -1,3 +1,47 @@
-//! The `devmem-tcp` tool.
+//! The `devmem-tcp` tool: device memory TCP on any Linux machine.
+//!
+//! A run goes `args.rs` (text) -> `plan.rs` (judged) -> `commands/` (done) -> `output.rs` (told). Receiving is
+//! `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its connections).
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod args;
+mod capture;
+mod commands;
+mod output;
+mod pattern;
+mod plan;
+mod progress;
+mod receiver;
+mod report;
+mod sender;
+mod signals;
+mod size;
+mod transfer;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use output::{Exit, Failure};
+use plan::{DemoPlan, RecvPlan, WirePlan};
+
+fn main() -> ExitCode {
+    // One thread until a command starts more: `demo` enters a user namespace first.
+    let exit = match run(Cli::parse().command) {
+        Ok(()) => Exit::Done,
+        Err(failure) => failure.report(),
+    };
+    exit.into()
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Demo(args) => commands::demo::run(&DemoPlan::new(args)?),
+        Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
+        Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Sender(args) => commands::sender::run(&args),
+    }
+}

@@ -8,9 +8,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SOL_SOCKET};
 use crate::{DmabufCmsg, DmabufId, FragToken};
 
-#[cfg(test)]
-mod tests;
-
 const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;
 
@@ -151,7 +148,7 @@ impl std::iter::FusedIterator for CmsgIter<'_> {}
 
 impl Cmsg<'_> {
     /// Returns the dma-buf that a message to sendmsg names: `None` if the message is another one,
-    /// `Some(None)` if its size is wrong (`EINVAL`).
+    /// `Some(None)` if it does not consist of one u32 (`EINVAL`).
     pub fn tx_dmabuf(&self) -> Option<Option<DmabufId>> {
         ((self.level, self.ty) == (SOL_SOCKET, SCM_DEVMEM_DMABUF))
             .then(|| DmabufId::read_from_bytes(self.data).ok())
@@ -230,3 +227,6 @@ impl CmsgSink for CmsgWriter<'_> {
     }
 }
 const _: () = assert!(cmsg_space(size_of::<DmabufCmsg>()) == cmsg_len(size_of::<DmabufCmsg>()));
+
+#[cfg(test)]
+mod tests;

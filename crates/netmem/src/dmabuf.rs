@@ -318,6 +318,11 @@ impl DeviceSlice<'_> {
 pub struct MemoryObserver(Weak<Memory>);
 
 impl MemoryObserver {
+    /// Returns the memory, if it still exists.
+    pub fn upgrade(&self) -> Option<Dmabuf> {
+        self.0.upgrade().map(|memory| Dmabuf { memory })
+    }
+
     /// Returns whether the memory was unmapped.
     pub fn is_freed(&self) -> bool {
         self.0.strong_count() == 0

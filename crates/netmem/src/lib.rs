@@ -29,6 +29,6 @@ pub use page_kind::PageKind;
 pub use page_pool::{PagePool, PoolConfig, PoolError, PoolId};
 pub use payload::Payload;
 pub use pool_stats::PoolStats;
-#[cfg(any(test, feature = "test-util"))]
-pub use provider::OpaqueProvider;
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
+#[cfg(any(test, feature = "test-util"))]
+pub use provider::{OpaqueProvider, contract};

@@ -11,6 +11,14 @@ use crate::return_ring::{Chain, Closed, ReturnRing};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Dmabuf, DmabufProvider, MemoryProvider, Netmem, NiovSize, PagePool, PoolConfig};
 
+/// Tries every interleaving with up to three switches that a thread did not ask for: those that
+/// bugs need, in two seconds rather than four minutes. LOOM_MAX_PREEMPTIONS overrides it.
+fn model(test: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(test);
+}
+
 /// A ring and net_iovs, each with a word that stands for its bytes.
 struct Shared {
     ring: ReturnRing,
@@ -60,7 +68,7 @@ fn sorted(mut indices: Vec<u32>) -> Vec<u32> {
 
 #[test]
 fn the_ring_gives_each_net_iov_once_whoever_pushes_when() {
-    loom::model(|| {
+    model(|| {
         let shared = Shared::new(4);
         let pushers = [vec![0, 1], vec![2], vec![3]].map(|indices| {
             let shared = Arc::clone(&shared);
@@ -81,7 +89,7 @@ fn the_ring_gives_each_net_iov_once_whoever_pushes_when() {
 
 #[test]
 fn a_push_that_meets_close_is_either_taken_or_turned_away() {
-    loom::model(|| {
+    model(|| {
         let shared = Shared::new(3);
         let pushers = [vec![0, 1], vec![2]].map(|indices| {
             let shared = Arc::clone(&shared);
@@ -98,7 +106,7 @@ fn a_push_that_meets_close_is_either_taken_or_turned_away() {
 
 #[test]
 fn of_all_owners_one_is_last_and_sees_what_the_others_did() {
-    loom::model(|| {
+    model(|| {
         let shared = Shared::new(2);
         shared.slots[0].claim();
         shared.slots[0].add_owner();
@@ -118,7 +126,7 @@ fn of_all_owners_one_is_last_and_sees_what_the_others_did() {
 
 #[test]
 fn who_finds_himself_sole_owner_sees_what_the_others_did() {
-    loom::model(|| {
+    model(|| {
         let shared = Shared::new(1);
         shared.slots[0].claim();
         shared.slots[0].add_owner();
@@ -149,7 +157,7 @@ fn pool_with_all_out(count: usize) -> (Arc<DmabufProvider>, PagePool, Vec<Netmem
 
 #[test]
 fn a_pool_that_goes_while_its_net_iovs_come_home_loses_none() {
-    loom::model(|| {
+    model(|| {
         let (provider, mut pool, mut out) = pool_with_all_out(3);
         let shared_twice = out[0].share();
         let (one, two) = (out.pop(), out.pop());
@@ -165,7 +173,7 @@ fn a_pool_that_goes_while_its_net_iovs_come_home_loses_none() {
 
 #[test]
 fn a_pool_that_takes_its_ring_while_net_iovs_come_home_ends_with_all() {
-    loom::model(|| {
+    model(|| {
         let (_provider, mut pool, mut out) = pool_with_all_out(2);
         let (one, two) = (out.pop(), out.pop());
         let first = thread::spawn(move || drop(one));

@@ -46,10 +46,10 @@ impl Netmem {
         let mut count = 0;
         let mut pool: Option<Arc<PoolShared>> = None;
         for netmem in netmems {
-            if !netmem.slot().let_go() {
+            if !netmem.is_sole_owner() {
+                // Its own drop decides whether it became the last meanwhile.
                 continue;
             }
-            // From here on the handle's own drop finds 0 owners and does nothing.
             let same = pool
                 .as_ref()
                 .is_some_and(|pool| Arc::ptr_eq(pool, &netmem.pool));
@@ -60,7 +60,7 @@ impl Netmem {
                 pool = Some(Arc::clone(&netmem.pool));
                 count = 0;
             }
-            indices[count] = netmem.index;
+            indices[count] = netmem.disclaim();
             count += 1;
         }
         if let Some(pool) = &pool {

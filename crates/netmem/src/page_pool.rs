@@ -30,6 +30,13 @@ const REFILL: usize = 64;
 /// Most entries of a cache: the kernel's limit for a pool.
 const CACHE_MAX: usize = 32768;
 
+/// A pool's cache holds at most one in so many of the area's net_iovs, so that the pools of other
+/// queues on the same binding do not starve while this one's lie idle.
+const CACHE_PARTS: usize = 8;
+
+/// A refill takes at most one in so many of the area's net_iovs.
+const REFILL_PARTS: usize = 16;
+
 /// The number of a page pool, unique in this process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PoolId(u32);
@@ -37,7 +44,8 @@ pub struct PoolId(u32);
 /// Settings of a page pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
-    /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128).
+    /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128);
+    /// never more than an eighth of the area, which other queues may share.
     pub cache: usize,
 }
 
@@ -117,6 +125,8 @@ pub struct PagePool {
     shared: Arc<PoolShared>,
     /// What was taken from the return ring and does not fit in the cache yet.
     homecomers: Chain,
+    /// How many net_iovs a refill brings, up to [`REFILL`].
+    refill: usize,
     stats: PoolStats,
 }
 
@@ -136,6 +146,7 @@ impl PagePool {
             return Err(PoolError::Cache { cache });
         }
         provider.init()?;
+        let count = provider.area().count() as usize;
         let shared = PoolShared {
             id: PoolId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
             readable: provider.is_readable(),
@@ -145,9 +156,10 @@ impl PagePool {
             ring: ReturnRing::new(),
         };
         let pool = PagePool {
-            cache: Vec::with_capacity(cache),
+            cache: Vec::with_capacity(cache.min(count / CACHE_PARTS).max(2)),
             shared: Arc::new(shared),
             homecomers: Chain::EMPTY,
+            refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
             stats: PoolStats::default(),
         };
         Ok((pool, DmaPort::new()))
@@ -264,12 +276,11 @@ impl PagePool {
     /// Fills the empty cache from the ring, else from the provider. Returns whether anything came.
     fn refill(&mut self) -> bool {
         self.take_ring();
-        let room = REFILL.min(self.cache.capacity());
         if self.homecomers.len > 0 {
             self.stats.alloc_refill += 1;
             // The newest first, so that the oldest is on top: frags of a packet that were dropped in
             // order come out in order.
-            for _ in 0..room {
+            for _ in 0..self.refill {
                 let Some(index) = self.homecomers.pop(self.shared.area.slots()) else {
                     break;
                 };
@@ -279,7 +290,7 @@ impl PagePool {
         }
         self.stats.alloc_empty += 1;
         let mut indices = [0; REFILL];
-        let got = self.shared.provider.alloc_bulk(&mut indices[..room]);
+        let got = self.shared.provider.alloc_bulk(&mut indices[..self.refill]);
         if got > 0 {
             self.stats.alloc_slow += 1;
             self.stats.held += got as u64;
@@ -423,3 +434,6 @@ impl fmt::Debug for PagePool {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! `cargo run --release -p devmem-nic --example rx_cost`. Prints the median of many short runs, for
 //! super-packets (goal: below 200 ns), full segments and ACKs.
 
+use std::error::Error;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ fn head(payload_len: usize) -> Vec<u8> {
 }
 
 /// Returns the median nanoseconds of one packet.
-fn measure(payload_len: usize, niov_bytes: usize, rx_queues: u16) -> anyhow::Result<f64> {
+fn measure(payload_len: usize, niov_bytes: usize, rx_queues: u16) -> Result<f64, Box<dyn Error>> {
     let head = head(payload_len);
     let frame_len = head.len() + payload_len;
     let config = NicConfig {
@@ -140,7 +141,7 @@ fn measure(payload_len: usize, niov_bytes: usize, rx_queues: u16) -> anyhow::Res
     Ok(runs[RUNS / 2])
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     for (name, payload_len, niov_bytes, queues) in [
         ("super-packet, 64 KiB net_iov", 65_160, 65_536, 1),
         ("super-packet, 64 KiB net_iov, 4 queues", 65_160, 65_536, 4),

@@ -17,7 +17,13 @@ pub const MAX_RX_QUEUES: u16 = 64;
 pub const MAX_TX_PACKETS: u32 = 4096;
 
 /// Entries of the indirection table unless set otherwise: as most NICs have.
-pub(crate) const DEFAULT_INDIRECTION_ENTRIES: usize = 128;
+const DEFAULT_INDIRECTION_ENTRIES: usize = 128;
+
+/// Returns the table that spreads over `queues` queues, 1 to [`MAX_RX_QUEUES`].
+pub(crate) fn default_table(queues: u16) -> IndirectionTable {
+    IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, queues)
+        .expect("a power of two of entries, each naming one of at least one queue")
+}
 
 /// ethtool's `tcp-data-split`.
 ///
@@ -197,7 +203,7 @@ impl Nic {
         self.steering.rules.check(rx)?;
         let table = match self.rss_configured {
             true => self.steering.rss.table.clone(),
-            false => IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, rx)?,
+            false => default_table(rx),
         };
         table.check(rx)?;
         let mut added = Vec::new();
@@ -247,15 +253,9 @@ impl Nic {
     }
 
     /// Puts the default table back, which spreads over all queues and follows their number.
-    ///
-    /// # Errors
-    /// Never with as many queues as a NIC may have.
-    pub fn reset_rss_table(&mut self) -> Result<(), IndirectionTableError> {
-        let queues = self.rx_queue_count();
-        self.steering.rss.table =
-            IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, queues)?;
+    pub fn reset_rss_table(&mut self) {
+        self.steering.rss.table = default_table(self.rx_queue_count());
         self.rss_configured = false;
-        Ok(())
     }
 
     /// Returns true if somebody set the RSS table.

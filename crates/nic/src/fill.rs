@@ -12,14 +12,18 @@ pub(crate) const MAX_PAYLOAD: usize = 65_535;
 /// Every payload starts at a multiple of this, a cache line, unless bytes were moved in front of it.
 pub(crate) const ALIGN: usize = 64;
 
-/// A net_iov of which less than one part in this many is left is not filled further.
+/// A net_iov is not filled further when less than one part in this many of it, or of the packet just put
+/// there, is left: a packet that begins in a small rest straddles net_iovs for nothing.
 const RETIRE_PARTS: usize = 16;
 
-/// The promise made from free memory leaves this part out: what packets of at least 1,050 payload bytes
-/// cannot use.
+/// Payload bytes from which on a packet uses memory no worse than the promise assumes.
+pub(crate) const MIN_GOOD_PAYLOAD: usize = 1050;
+
+/// The promise made from free memory leaves this part out: what packets of at least
+/// [`MIN_GOOD_PAYLOAD`] bytes cannot use.
 ///
 /// Worst case per packet: the headroom and the alignment, at most [`ALIGN`] - 1 bytes, on top of the
-/// payload; per net_iov: one part in [`RETIRE_PARTS`] that is not filled further. With the 12 bytes of
+/// payload; per net_iov, or packet larger than one: one part in [`RETIRE_PARTS`]. With the 12 bytes of
 /// headroom that TCP timestamps over IPv4 ask for: (1 - 1/16) * 1050 / (1050 + 63 + 12) = 7/8. Over
 /// IPv6, headroom 32, it takes 1,330 bytes: still less than a full segment.
 const LOSS_PARTS: usize = 8;
@@ -75,7 +79,8 @@ pub(crate) struct Fill {
     /// net_iovs that may be out at once: all, unless other queues draw from the same memory. Only
     /// promises keep to it.
     share_niovs: usize,
-    /// Upper bound of what may have been promised to peers on the strength of [`Fill::space`].
+    /// What may have been promised to peers on the strength of [`Fill::space`] and has not come yet. Every
+    /// payload counts as come, a duplicate, too: the slack pays for those.
     owed_bytes: usize,
     /// See [`crate::RxQueueStats::tidied`].
     pub(crate) tidied: u64,
@@ -271,11 +276,12 @@ impl Fill {
             self.retire();
         }
         let mut frags = FragList::with_capacity((at + len).div_ceil(self.niov_size));
+        let retire_below = self.niov_size.max(len) / RETIRE_PARTS;
         let mut left = len;
         while left > 0 {
             let n = left.min(self.niov_size - at);
             let end = at + n;
-            let used_up = self.niov_size - end < self.niov_size / RETIRE_PARTS;
+            let used_up = self.niov_size - end < retire_below;
             let netmem = match used_up {
                 true => self.run.pop_front(),
                 false => self.run.front().map(Netmem::share),

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 mod drops;
 mod features;
 mod fill;
@@ -33,6 +34,7 @@ mod tests;
 mod tso;
 mod tx_queue;
 
+pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
 pub use drops::{DropReason, Drops};
 pub use features::{
     Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,
@@ -40,7 +42,7 @@ pub use features::{
 };
 pub use fill::RxSpace;
 pub use link::*;
-pub use nic::{MAX_LINEAR_BYTES, Nic, NicConfig, NicError};
+pub use nic::Nic;
 pub use packet::{HeadBuf, RxPacket, TxPacket};
 pub use queue_mgmt::{ProviderChoice, RestartError};
 pub use rx_queue::RxQueueInfo;

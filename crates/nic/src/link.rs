@@ -68,8 +68,43 @@ pub trait Link: Send {
     /// Returns when this link has something to do by itself: a delayed frame is due.
     fn next_due(&self) -> Option<Instant>;
 
-    /// False if the cable is out; the link may come back.
+    /// False if the cable is out. The link may come back, and may find out only when it is used again.
     fn is_up(&self) -> bool;
+
+    /// Returns the counters of the impairment of this link, if it is impaired.
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        None
+    }
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn caps(&self) -> LinkCaps {
+        (**self).caps()
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+        (**self).receive(posted, now)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+        (**self).send(frame, now)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).poll_fd()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        (**self).next_due()
+    }
+
+    fn is_up(&self) -> bool {
+        (**self).is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        (**self).impairment_stats()
+    }
 }
 
 /// Memory for one frame: what a scattering link fills in order, one part after the other.
@@ -159,6 +194,11 @@ impl TxFrame<'_> {
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(self.head);
+        self.copy_payload_to(out);
+    }
+
+    /// Appends the payload to `out`.
+    pub(crate) fn copy_payload_to(&self, out: &mut Vec<u8>) {
         for frag in self.payload {
             let at = out.len();
             out.resize(at + frag.len(), 0);

@@ -3,21 +3,18 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use netmem::{DmabufError, FragList, NiovSize, PoolError, PoolStats};
-use steer::{
-    IndirectionTable, IndirectionTableError, Rss, Rules, RxQueueId, Selected, Steering, ToeplitzKey,
-};
+use netmem::{FragList, PoolStats};
+use steer::{Rss, Rules, RxQueueId, Selected, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
+use crate::config::{NicConfig, NicError};
 use crate::drops::{DropReason, Drops};
-use crate::features::{
-    DEFAULT_INDIRECTION_ENTRIES, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit,
-};
-use crate::fill::{Fill, Piece, RxSpace};
+use crate::features::{Features, Rings, default_table};
+use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
 use crate::link::{Link, LinkCaps, MAX_FRAME_LEN, Posted, Received};
 use crate::packet::{RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
-use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
+use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::rx_checksum::{self, Verdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
 use crate::stats::{RxQueueStats, TxStats};
@@ -37,99 +34,8 @@ const FIRST_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 12;
 /// frames must not keep its caller from everything else.
 const RX_DROP_BUDGET: usize = 64;
 
-/// Most payload bytes of a packet that can be left in host memory.
-pub const MAX_LINEAR_BYTES: usize = 4096;
-
 /// VLAN identifier in a tag's control information (IEEE 802.1Q 9.6); 0 is a mere priority tag.
 const VLAN_ID_MASK: u16 = 0x0fff;
-
-/// How a [`Nic`] is made.
-#[derive(Clone, Debug)]
-pub struct NicConfig {
-    /// Hardware address.
-    pub mac: MacAddr,
-    /// Bytes of the largest IP packet that is not a super-packet; at most the link's.
-    pub mtu: u16,
-    /// RX queues.
-    pub rx_queues: u16,
-    /// Host memory of each queue that no device memory is bound to, and once more for linear bytes and
-    /// packets that are not split. Costs nothing until used.
-    pub host_mem_bytes: usize,
-    /// Size of one piece of it.
-    pub host_niov_size: NiovSize,
-    /// So many first payload bytes of each packet stay in host memory: what hardware does whose split is
-    /// coarse. 0: none.
-    pub linear_bytes: usize,
-    /// Secret of the RSS hash.
-    pub rss_key: ToeplitzKey,
-    /// First settings of the rings.
-    pub rings: Rings,
-    /// First settings of the features.
-    pub features: Features,
-}
-
-impl Default for NicConfig {
-    /// One queue, 16 MiB of host memory, a hardware address of nobody's and an RSS key everybody knows.
-    fn default() -> Self {
-        Self {
-            mac: MacAddr([0x02, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            rx_queues: 1,
-            host_mem_bytes: 16 << 20,
-            host_niov_size: NiovSize::DEFAULT,
-            linear_bytes: 0,
-            rss_key: ToeplitzKey::MICROSOFT,
-            rings: Rings {
-                tx_packets: 1024,
-                tcp_data_split: TcpDataSplit::Auto,
-                hds_thresh: 0,
-            },
-            features: Features::default(),
-        }
-    }
-}
-
-/// Why there is no NIC.
-#[derive(Debug, thiserror::Error)]
-pub enum NicError {
-    /// The link carries no packets of that size.
-    #[error("an MTU of {mtu} bytes: the {link} link carries at most {max}")]
-    Mtu {
-        /// What was asked for.
-        mtu: u16,
-        /// Kind of link.
-        link: &'static str,
-        /// Most bytes.
-        max: u16,
-    },
-    /// There cannot be as many queues, or none.
-    #[error("{0} rx queues: take 1 to {MAX_RX_QUEUES}")]
-    Queues(u16),
-    /// More linear bytes than fit a header buffer.
-    #[error("{0} linear bytes: take at most {MAX_LINEAR_BYTES}")]
-    Linear(usize),
-    /// The transmit queue cannot be as long as that.
-    #[error("a transmit queue of {0} packets: take 1 to {MAX_TX_PACKETS}")]
-    TxPackets(u32),
-    /// Host memory cannot be had.
-    #[error(transparent)]
-    Memory(#[from] RestartError),
-    /// No RSS table for that many queues.
-    #[error(transparent)]
-    Rss(#[from] IndirectionTableError),
-}
-
-impl From<DmabufError> for NicError {
-    fn from(error: DmabufError) -> Self {
-        Self::Memory(error.into())
-    }
-}
-
-impl From<PoolError> for NicError {
-    fn from(error: PoolError) -> Self {
-        Self::Memory(error.into())
-    }
-}
 
 /// A software NIC. One owner polls it; nothing happens in between.
 pub struct Nic {
@@ -184,30 +90,13 @@ impl Nic {
     /// [`NicError`]: a setting out of range, or no memory.
     pub fn new(link: Box<dyn Link>, config: NicConfig) -> Result<Self, NicError> {
         let caps = link.caps();
+        config.check(&caps)?;
         let NicConfig {
-            mtu,
             rx_queues,
             linear_bytes,
             rings,
             ..
         } = config;
-        if mtu > caps.mtu {
-            return Err(NicError::Mtu {
-                mtu,
-                link: caps.name,
-                max: caps.mtu,
-            });
-        }
-        if rx_queues == 0 || rx_queues > MAX_RX_QUEUES {
-            return Err(NicError::Queues(rx_queues));
-        }
-        if linear_bytes > MAX_LINEAR_BYTES {
-            return Err(NicError::Linear(linear_bytes));
-        }
-        if rings.tx_packets == 0 || rings.tx_packets > MAX_TX_PACKETS {
-            return Err(NicError::TxPackets(rings.tx_packets));
-        }
-        let table = IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, rx_queues)?;
         let queue = |id| RxQueue::new(RxQueueId(id), ProviderChoice::Host, &config);
         let queues = (0..rx_queues).map(queue).collect::<Result<Vec<_>, _>>()?;
         let host = QueueMemory::allocate(ProviderChoice::Host, &config)?.fill;
@@ -217,7 +106,7 @@ impl Nic {
             rings,
             features: config.features,
             steering: Steering {
-                rss: Rss::new(config.rss_key, table),
+                rss: Rss::new(config.rss_key, default_table(rx_queues)),
                 rules: Rules::default(),
                 ntuple: config.features.ntuple,
             },
@@ -438,10 +327,29 @@ impl Nic {
 
     /// Returns what the memory of `queue` can still take; nothing for a queue that does not exist.
     pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        self.queues
-            .get_mut(queue.index())
-            .map(|queue| queue.fill_mut().space())
-            .unwrap_or_default()
+        let Some(target) = self.queues.get_mut(queue.index()) else {
+            return RxSpace::default();
+        };
+        let space = target.fill_mut().space();
+        match self.linear_bytes(queue.index()) {
+            0 => space,
+            linear => RxSpace {
+                bytes: space.bytes.min(self.linear_limit(linear)),
+                ..space
+            },
+        }
+    }
+
+    /// Returns for how many payload bytes of one queue the host memory can take the linear bytes, if
+    /// packets have at least as many as every promise assumes.
+    fn linear_limit(&mut self, linear_bytes: usize) -> usize {
+        let users = self
+            .queues
+            .iter()
+            .filter(|queue| !queue.is_readable())
+            .count();
+        let host_bytes = self.host.space().bytes / users.max(1);
+        host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
     }
 
     /// Returns facts about one queue.

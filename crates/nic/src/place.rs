@@ -164,11 +164,7 @@ impl Landed {
 
     fn drop_reason(&self, error: ParseError) -> DropReason {
         match error {
-            ParseError::Truncated | ParseError::BadArp
-                if self.frame_len < wire::EthernetHeader::LEN =>
-            {
-                DropReason::RxRunt
-            }
+            _ if self.frame_len < wire::EthernetHeader::LEN => DropReason::RxRunt,
             // RxHeaders::parse does not look into ARP; the arm is here for whoever adds that.
             ParseError::Truncated | ParseError::BadArp => DropReason::RxTruncated,
             ParseError::BadVersion | ParseError::BadHeaderLength | ParseError::BadTotalLength => {
@@ -196,8 +192,9 @@ impl Nic {
         let end = headers.header_len + headers.payload_len;
         let target = self.queues.get(queue).ok_or(DropReason::RxNoQueue)?;
         if !is_split(headers, target, &self.rings.hds()) {
+            let payload = self.place_in_host(landed, headers.header_len..end)?;
             self.queues[queue].stats.whole += 1;
-            return self.place_in_host(landed, headers.header_len..end);
+            return Ok(payload);
         }
         let linear = self.linear_bytes(queue).min(headers.payload_len);
         let cut = headers.header_len + linear;
@@ -244,9 +241,10 @@ impl Nic {
                 let Ok([from, to]) = self.queues.get_disjoint_mut([posting.queue, queue]) else {
                     return Err(DropReason::RxNoQueue);
                 };
-                to.stats.placed += 1;
-                to.stats.placed_bytes += len as u64;
-                to.place(&landed.pieces(range, &self.buffers, Some(from.fill())), len)
+                let placed = to.place(&landed.pieces(range, &self.buffers, Some(from.fill())), len);
+                to.stats.placed += u64::from(placed.is_some());
+                to.stats.placed_bytes += placed.as_ref().map_or(0, |frags| frags.len() as u64);
+                placed
             }
             // All of it lies in host memory of the NIC: a short packet, or a link without scatter.
             Place::Posted(_) | Place::Frame => {

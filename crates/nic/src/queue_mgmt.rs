@@ -7,8 +7,9 @@ use std::sync::Arc;
 use netmem::{DmabufError, HostProvider, MemoryProvider, PagePool, PoolConfig, PoolError};
 use steer::RxQueueId;
 
+use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
-use crate::nic::{Nic, NicConfig};
+use crate::nic::Nic;
 
 /// One part in this many of a provider's net_iovs is the most that one queue's cache keeps.
 const CACHE_PARTS: usize = 8;

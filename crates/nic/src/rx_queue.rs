@@ -3,8 +3,8 @@
 use netmem::{DmabufId, FragList, PoolId, PoolStats};
 use steer::RxQueueId;
 
+use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD, Piece, Spans};
-use crate::nic::NicConfig;
 use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
 use crate::stats::RxQueueStats;
 

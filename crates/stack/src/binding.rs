@@ -138,6 +138,7 @@ struct Binding {
     niov_size: NiovSize,
     /// Keeps the memory mapped while it is bound; frags that are out keep it longer.
     dmabuf: Dmabuf,
+    provider: Arc<dyn MemoryProvider>,
 }
 
 /// What is bound, as [`Stack::bindings`] tells it.
@@ -266,7 +267,7 @@ impl Stack {
         for queue in &queues {
             self.windows.restarted(queue.index());
         }
-        self.bindings.insert(id, Binding { queues, niov_size, dmabuf });
+        self.bindings.insert(id, Binding { queues, niov_size, dmabuf, provider });
         Ok(id)
     }
 
@@ -287,9 +288,14 @@ impl Stack {
         Ok(())
     }
 
+    /// Returns the provider of a binding's net_iovs, to count them by, also after it was unbound.
+    pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
+        self.bindings.by_id.get(&id).map(|binding| Arc::clone(&binding.provider))
+    }
+
     /// Returns what is bound, by id.
     pub fn bindings(&self) -> impl Iterator<Item = BindingInfo> + '_ {
-        self.bindings.by_id.iter().map(|(&id, Binding { queues, niov_size, dmabuf })| BindingInfo {
+        self.bindings.by_id.iter().map(|(&id, Binding { queues, niov_size, dmabuf, provider: _ })| BindingInfo {
             id,
             queues: queues.clone(),
             niov_size: *niov_size,
@@ -330,11 +336,9 @@ mod tests {
     use super::*;
 
     fn binding() -> Binding {
-        Binding {
-            queues: Vec::new(),
-            niov_size: NiovSize::MIN,
-            dmabuf: Dmabuf::anonymous(4096).unwrap(),
-        }
+        let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
+        let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
+        Binding { queues: Vec::new(), niov_size, dmabuf, provider }
     }
 
     #[test]

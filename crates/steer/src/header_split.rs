@@ -89,3 +89,90 @@ pub fn settle(predicted: usize, actual: usize, frame_len: usize) -> Settle {
         std::cmp::Ordering::Less => Settle::HeaderShorter(cut - actual),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wire::protocol;
+
+    use super::*;
+    use crate::testing::{Packet, arp};
+
+    const ON: HdsConfig = HdsConfig {
+        split: DataSplit::Enabled,
+        thresh: 0,
+    };
+
+    #[test]
+    fn tcp_is_cut_after_its_headers() {
+        assert_eq!(
+            decide(&Packet::tcp4().headers(), &ON),
+            Split::At(14 + 20 + 20)
+        );
+        assert_eq!(
+            decide(&Packet::tcp6().headers(), &ON),
+            Split::At(14 + 40 + 20)
+        );
+        let ack = Packet {
+            payload_len: 0,
+            ..Packet::tcp4()
+        };
+        assert_eq!(
+            decide(&ack.headers(), &ON),
+            Split::At(54),
+            "an ACK has nothing but headers"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_cut_stays_whole_and_says_why() {
+        let udp = Packet {
+            protocol: protocol::UDP,
+            ..Packet::tcp4()
+        };
+        let cases = [
+            (udp.headers(), WhyWhole::NotTcp),
+            (arp(), WhyWhole::NotTcp),
+            (Packet::tcp4().fragment(), WhyWhole::Fragment),
+        ];
+        for (headers, why) in cases {
+            assert_eq!(decide(&headers, &ON), Split::Whole(why));
+            let off = HdsConfig::default();
+            assert_eq!(decide(&headers, &off), Split::Whole(WhyWhole::Disabled));
+        }
+        let off = HdsConfig::default();
+        let tcp = Packet::tcp4().headers();
+        assert_eq!(decide(&tcp, &off), Split::Whole(WhyWhole::Disabled));
+    }
+
+    #[test]
+    fn only_frames_above_the_threshold_are_cut() {
+        let tcp = Packet::tcp4().headers();
+        for (thresh, split) in [
+            (153, Split::At(54)),
+            (154, Split::Whole(WhyWhole::BelowThreshold)),
+            (u16::MAX, Split::Whole(WhyWhole::BelowThreshold)),
+        ] {
+            assert_eq!(
+                decide(&tcp, &HdsConfig { thresh, ..ON }),
+                split,
+                "threshold {thresh}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wrong_prediction_is_told_with_its_distance() {
+        assert_eq!(settle(66, 66, 1514), Settle::Exact);
+        assert_eq!(settle(66, 78, 1514), Settle::HeaderLonger(12));
+        assert_eq!(settle(66, 54, 1514), Settle::HeaderShorter(12));
+    }
+
+    #[test]
+    fn a_frame_that_ends_before_the_predicted_cut_leaves_only_what_it_has() {
+        assert_eq!(settle(66, 54, 54), Settle::Exact, "an ACK without options");
+        assert_eq!(settle(66, 54, 55), Settle::HeaderShorter(1));
+        assert_eq!(settle(66, 54, 60), Settle::HeaderShorter(6));
+        assert_eq!(settle(66, 66, 66), Settle::Exact);
+        assert_eq!(settle(0, 0, 0), Settle::Exact);
+    }
+}

@@ -15,6 +15,8 @@ mod ids;
 mod ntuple;
 mod rss;
 mod steering;
+#[cfg(test)]
+mod testing;
 
 pub use header_split::{DataSplit, HdsConfig, Settle, Split, WhyWhole};
 pub use ids::{RxQueueId, TxQueueId};

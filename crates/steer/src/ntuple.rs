@@ -6,9 +6,6 @@ use wire::{Network, RxHeaders, Transport};
 
 use crate::RxQueueId;
 
-#[cfg(test)]
-mod tests;
-
 /// Rules a table holds unless told otherwise.
 pub const DEFAULT_RULES: u32 = 1024;
 
@@ -134,6 +131,7 @@ impl std::fmt::Display for RuleLocation {
 /// One flow rule (linux include/uapi/linux/ethtool.h `ethtool_rx_flow_spec`, with the mask's sense
 /// of the uAPI: a set bit is compared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ethtool_rx_flow_spec")]
 pub struct NtupleRule {
     /// Kind of packets.
     pub flow: FlowType,
@@ -343,11 +341,12 @@ impl Rules {
         rule: NtupleRule,
     ) -> Result<RuleLocation, RuleError> {
         let (value, mask) = Fields::of_rule(&rule).ok_or(RuleError::FamilyMismatch)?;
-        let location = match location {
-            Some(location) => location,
-            None => self.first_free(),
-        };
         let capacity = self.capacity;
+        let location = match location {
+            Some(location) if location.0 < capacity => location,
+            Some(location) => return Err(RuleError::NoSuchLocation { location, capacity }),
+            None => self.first_free().ok_or(RuleError::Full { capacity })?,
+        };
         let entry = Entry {
             location,
             rule,
@@ -356,11 +355,7 @@ impl Rules {
         };
         match self.find(location) {
             Ok(at) => self.entries[at] = entry,
-            Err(at) if location.0 < capacity => self.entries.insert(at, entry),
-            Err(_) if self.entries.len() == capacity as usize => {
-                return Err(RuleError::Full { capacity });
-            }
-            Err(_) => return Err(RuleError::NoSuchLocation { location, capacity }),
+            Err(at) => self.entries.insert(at, entry),
         }
         Ok(location)
     }
@@ -443,13 +438,15 @@ impl Rules {
             .binary_search_by_key(&location, |entry| entry.location)
     }
 
-    /// Returns the lowest location without a rule, which may be past the end.
-    fn first_free(&self) -> RuleLocation {
-        let taken = self
-            .entries
-            .iter()
-            .zip(0..)
-            .take_while(|(entry, at)| entry.location.0 == *at);
-        RuleLocation(taken.map(|(_, at)| at + 1).last().unwrap_or(0))
+    /// Returns the lowest location without a rule, `None` if every location has one.
+    fn first_free(&self) -> Option<RuleLocation> {
+        // By location and without gaps, the entry at an index stands at the location of that index.
+        let mut locations = self.entries.iter().map(|entry| entry.location.0);
+        (0..self.capacity)
+            .find(|at| locations.next() != Some(*at))
+            .map(RuleLocation)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,8 @@
 //! Receive side scaling: a Toeplitz hash and a table of queues.
 
-use std::net::IpAddr;
-
 use wire::{Network, RxHeaders, Transport};
 
 use crate::RxQueueId;
-
-#[cfg(test)]
-mod tests;
 
 /// Most entries of an [`IndirectionTable`].
 pub const MAX_INDIRECTION_ENTRIES: usize = 512;
@@ -77,7 +72,11 @@ bitflags::bitflags! {
 
 /// Which queue each hash goes to: a power of two of entries, indexed by the hash's low bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IndirectionTable(Box<[RxQueueId]>);
+pub struct IndirectionTable {
+    entries: Box<[RxQueueId]>,
+    /// The queue that every entry names, if there is one: no hash needed.
+    only: Option<RxQueueId>,
+}
 
 /// Why a table is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +111,12 @@ impl IndirectionTable {
         if !size.is_power_of_two() || size > MAX_INDIRECTION_ENTRIES {
             return Err(IndirectionTableError::BadSize { entries: size });
         }
-        let table = Self(entries.into());
+        let first = entries[0];
+        let only = entries.iter().all(|queue| *queue == first).then_some(first);
+        let table = Self {
+            entries: entries.into(),
+            only,
+        };
         table.check(queues)?;
         Ok(table)
     }
@@ -135,11 +139,11 @@ impl IndirectionTable {
     /// # Errors
     /// [`IndirectionTableError::NoSuchQueue`].
     pub fn check(&self, queues: u16) -> Result<(), IndirectionTableError> {
-        match self.0.iter().position(|queue| queue.0 >= queues) {
+        match self.entries.iter().position(|queue| queue.0 >= queues) {
             None => Ok(()),
             Some(entry) => Err(IndirectionTableError::NoSuchQueue {
                 entry,
-                queue: self.0[entry],
+                queue: self.entries[entry],
                 queues,
             }),
         }
@@ -148,17 +152,17 @@ impl IndirectionTable {
     /// Returns the queue for a hash.
     #[inline]
     pub fn queue(&self, hash: u32) -> RxQueueId {
-        self.0[hash as usize & (self.0.len() - 1)]
+        self.entries[hash as usize & (self.entries.len() - 1)]
     }
 
     /// Returns the entries.
     pub fn entries(&self) -> &[RxQueueId] {
-        &self.0
+        &self.entries
     }
 
     /// True if some hash goes to `queue`.
     pub fn names(&self, queue: RxQueueId) -> bool {
-        self.0.contains(&queue)
+        self.entries.contains(&queue)
     }
 }
 
@@ -189,6 +193,28 @@ impl Rss {
     /// Fragments are hashed over the addresses, all alike: later ones have no ports.
     #[inline]
     pub fn hash(&self, headers: &RxHeaders) -> Option<u32> {
+        let mut input = Input::default();
+        match self.covers(headers)? {
+            Covered::Addresses => input.put_addresses(headers),
+            Covered::AddressesAndPorts => {
+                input.put_addresses(headers);
+                input.put_ports(headers);
+            }
+        }
+        Some(self.key.hash(&input.bytes[..input.len]))
+    }
+
+    /// Returns the queue that the table names for a packet, `None` if it has no hash.
+    #[inline]
+    pub fn queue(&self, headers: &RxHeaders) -> Option<RxQueueId> {
+        match self.table.only {
+            Some(queue) => self.covers(headers).map(|_| queue),
+            None => self.hash(headers).map(|hash| self.table.queue(hash)),
+        }
+    }
+
+    #[inline]
+    fn covers(&self, headers: &RxHeaders) -> Option<Covered> {
         let (with_ports, without) = match (&headers.network, &headers.transport) {
             (Network::Ipv4(_), Transport::Tcp(_)) => (HashTypes::TCP4, HashTypes::IPV4),
             (Network::Ipv4(_), Transport::Udp(_)) => (HashTypes::UDP4, HashTypes::IPV4),
@@ -198,31 +224,66 @@ impl Rss {
             (Network::Ipv6(_), _) => (HashTypes::empty(), HashTypes::IPV6),
             (Network::Arp | Network::Other, _) => return None,
         };
-        let ports = headers
-            .ports()
-            .filter(|_| self.types.intersects(with_ports));
-        if ports.is_none() && !self.types.intersects(without) {
-            return None;
+        if self.types.intersects(with_ports) {
+            Some(Covered::AddressesAndPorts)
+        } else {
+            self.types.intersects(without).then_some(Covered::Addresses)
         }
-        let mut input = [0; MAX_INPUT];
-        let addresses = match (headers.src_ip()?, headers.dst_ip()?) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                input[..4].copy_from_slice(&src.octets());
-                input[4..8].copy_from_slice(&dst.octets());
-                8
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                input[..16].copy_from_slice(&src.octets());
-                input[16..32].copy_from_slice(&dst.octets());
-                32
-            }
-            _ => return None,
-        };
-        let Some((src_port, dst_port)) = ports else {
-            return Some(self.key.hash(&input[..addresses]));
-        };
-        input[addresses..addresses + 2].copy_from_slice(&src_port.to_be_bytes());
-        input[addresses + 2..addresses + 4].copy_from_slice(&dst_port.to_be_bytes());
-        Some(self.key.hash(&input[..addresses + 4]))
     }
 }
+
+/// What is hashed of one packet.
+enum Covered {
+    Addresses,
+    AddressesAndPorts,
+}
+
+/// The bytes that are hashed, as they stand in the packet.
+struct Input {
+    bytes: [u8; MAX_INPUT],
+    len: usize,
+}
+
+impl Default for Input {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            bytes: [0; MAX_INPUT],
+            len: 0,
+        }
+    }
+}
+
+impl Input {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    #[inline]
+    fn put_addresses(&mut self, headers: &RxHeaders) {
+        match &headers.network {
+            Network::Ipv4(ip) => {
+                self.put(&ip.src.octets());
+                self.put(&ip.dst.octets());
+            }
+            Network::Ipv6(ip) => {
+                self.put(&ip.src.octets());
+                self.put(&ip.dst.octets());
+            }
+            Network::Arp | Network::Other => {}
+        }
+    }
+
+    #[inline]
+    fn put_ports(&mut self, headers: &RxHeaders) {
+        if let Some((src, dst)) = headers.ports() {
+            self.put(&src.to_be_bytes());
+            self.put(&dst.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

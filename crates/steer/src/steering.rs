@@ -4,9 +4,6 @@ use wire::RxHeaders;
 
 use crate::{Rss, RuleAction, RuleLocation, Rules, RxQueueId};
 
-#[cfg(test)]
-mod tests;
-
 /// Everything that decides about a packet's queue.
 #[derive(Clone, Debug)]
 pub struct Steering {
@@ -74,3 +71,6 @@ impl Steering {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

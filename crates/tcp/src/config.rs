@@ -52,6 +52,10 @@ pub const TIME_WAIT: Duration = Duration::from_secs(60);
 /// Time that a connection nobody reads any more waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
 pub const FIN_WAIT_2_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time without progress after which a connection that its user closed is given up, be it that the peer is silent or
+/// that it keeps its window shut (linux `tcp_orphan_retries`: 8 timeouts; RFC 9293 3.8.3 wants 100 s).
+pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(100);
+
 /// Challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 wants some limit).
 pub const CHALLENGE_ACK_LIMIT: u8 = 10;
 

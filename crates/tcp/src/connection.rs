@@ -337,7 +337,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Sets how many bytes may lie beyond RCV.NXT, those held out of order included.
+    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What
+    /// arrives in order uses the grant up: the window reopens only by another call.
     ///
     /// Less than was promised takes nothing back: the right edge of the window never moves left (RFC 9293 3.8.6).
     /// When the window opens worth telling, an ACK is due: ask [`Connection::poll_send`].
@@ -396,10 +397,14 @@ impl<P: Payload> Connection<P> {
 
     /// Queues payload for sending; [`Connection::poll_send`] lets it out as the windows allow.
     ///
+    /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] has reached
+    /// it, nothing of the payload is held here any more.
+    ///
     /// # Errors
     ///
-    /// The payload comes back if there is no connection, or less room than it is long: nothing is queued in part.
-    pub fn send(&mut self, payload: P, push: Push) -> Result<(), SendError<P>> {
+    /// The payload comes back if there is no connection, or less room than it is long: nothing is
+    /// queued in part.
+    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
             State::SynSent(_) | State::SynReceived(_) => {
                 return Err(SendError::NotEstablished(payload));
@@ -411,10 +416,25 @@ impl<P: Payload> Connection<P> {
         if payload.len() > room {
             return Err(SendError::NoRoom { payload, room });
         }
-        if !payload.is_empty() {
-            synchronized.sender.push(payload, push == Push::Later);
+        Ok(synchronized.sender.push(payload, push == Push::Later))
+    }
+
+    /// Keeps what is sent next out of packets with what was sent before: host and device bytes do
+    /// not mix (MSG_EOR).
+    pub fn push_boundary(&mut self) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.push_boundary();
         }
-        Ok(())
+    }
+
+    /// Returns the stream offset up to which the peer has acknowledged every byte. It says nothing
+    /// once the connection is CLOSED or in TIME-WAIT: everything has been let go then.
+    #[must_use]
+    pub fn acked_offset(&self) -> u64 {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.sender.acked_offset(),
+            _ => 0,
+        }
     }
 
     /// Ends this side's half of the stream behind what is queued; reading goes on.
@@ -444,7 +464,7 @@ impl<P: Payload> Connection<P> {
                     self.end(Next::Abort(None));
                 } else {
                     synchronized.shutdown_write();
-                    synchronized.drop_reader();
+                    synchronized.drop_reader(self.config.user_timeout);
                 }
             }
             State::Closed | State::TimeWait(_) => {}

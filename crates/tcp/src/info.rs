@@ -52,7 +52,7 @@ pub struct Info {
     pub total_retrans: u64,
     /// Timeouts of the retransmission timer in a row, without an answer.
     pub retransmits: u8,
-    /// Zero window probes without an answer.
+    /// Zero window or keepalive probes without an answer.
     pub probes: u8,
     /// Current sending rate limit in bytes per second; 0 without pacing.
     pub pacing_rate: u64,

@@ -53,6 +53,8 @@ mod state;
 #[cfg(test)]
 mod test_payload;
 #[cfg(test)]
+mod test_random;
+#[cfg(test)]
 mod tests;
 mod timers;
 mod window;

@@ -11,10 +11,12 @@ const QUANTUM: Duration = Duration::from_millis(1);
 /// Segments that may always leave together (linux `sysctl_tcp_min_tso_segs`).
 const QUANTUM_SEGMENTS: u64 = 2;
 
-/// When the next segment may leave.
+/// When the next segment may leave; costs a pointer where it is off.
 #[derive(Debug, Clone)]
-pub(crate) struct Pacer {
-    enabled: bool,
+pub(crate) struct Pacer(Option<Box<Pace>>);
+
+#[derive(Debug, Clone, Default)]
+struct Pace {
     /// Bytes per second; 0 before the first round-trip sample, when nothing is held back.
     rate: u64,
     release: Instant,
@@ -23,33 +25,29 @@ pub(crate) struct Pacer {
 impl Pacer {
     /// Returns a pacer; without `enabled` it holds nothing back.
     pub(crate) fn new(enabled: bool) -> Pacer {
-        Pacer {
-            enabled,
-            rate: 0,
-            release: Instant::ZERO,
-        }
+        Pacer(enabled.then(Box::default))
     }
 
     /// Follows the window: twice cwnd per round trip in slow start, 1.2 times after it
     /// (linux `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
     pub(crate) fn on_window(&mut self, cwnd: u64, srtt: Option<Duration>, slow_start: bool) {
-        let Some(srtt) = srtt.filter(|_| self.enabled) else {
+        let (Some(pace), Some(srtt)) = (&mut self.0, srtt) else {
             return;
         };
         let percent = if slow_start { 200 } else { 120 };
         let per_second = u128::from(cwnd) * percent * 1_000_000_000 / 100 / srtt.as_nanos().max(1);
-        self.rate = u64::try_from(per_second).unwrap_or(u64::MAX).max(1);
+        pace.rate = u64::try_from(per_second).unwrap_or(u64::MAX).max(1);
     }
 
     /// Returns how many bytes may leave now: none before the release time.
     pub(crate) fn allowance(&self, mss: u16, now: Instant) -> u64 {
-        if !self.enabled || self.rate == 0 {
+        let Some(pace) = self.0.as_ref().filter(|pace| pace.rate != 0) else {
             return u64::MAX;
-        }
-        if now < self.release {
+        };
+        if now < pace.release {
             return 0;
         }
-        let quantum = u128::from(self.rate) * QUANTUM.as_nanos() / 1_000_000_000;
+        let quantum = u128::from(pace.rate) * QUANTUM.as_nanos() / 1_000_000_000;
         u64::try_from(quantum)
             .unwrap_or(u64::MAX)
             .max(QUANTUM_SEGMENTS * u64::from(mss))
@@ -57,21 +55,24 @@ impl Pacer {
 
     /// Charges what left.
     pub(crate) fn on_sent(&mut self, bytes: u64, now: Instant) {
-        if self.enabled && self.rate != 0 {
-            let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        if let Some(pace) = self.0.as_mut().filter(|pace| pace.rate != 0) {
+            let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(pace.rate);
             let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-            self.release = self.release.max(now) + time;
+            pace.release = pace.release.max(now) + time;
         }
     }
 
     /// Returns when the next bytes may leave, if that is not now.
     pub(crate) fn release(&self, now: Instant) -> Option<Instant> {
-        (self.enabled && self.release > now).then_some(self.release)
+        self.0
+            .as_ref()
+            .map(|pace| pace.release)
+            .filter(|&release| release > now)
     }
 
     /// Returns the rate in bytes per second; 0 without pacing.
     pub(crate) fn rate(&self) -> u64 {
-        self.rate
+        self.0.as_ref().map_or(0, |pace| pace.rate)
     }
 }
 

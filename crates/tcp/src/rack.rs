@@ -21,7 +21,7 @@ const PROBE_MARGIN: Duration = Duration::from_millis(2);
 const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
 /// One sending of a range: RFC 8985's (xmit_ts, end_seq), which orders all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Sending {
     pub(crate) sent_at: Instant,
     pub(crate) end: u64,
@@ -37,12 +37,12 @@ impl Sending {
 /// The most recently sent packet that arrived, and how long to wait for those sent before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rack {
-    /// RACK.xmit_ts and RACK.end_seq.
-    latest: Option<Sending>,
-    /// RACK.rtt.
-    rtt: Duration,
-    /// RACK.dsack_round: D-SACKs up to this offset belong to one round trip.
-    dsack_round: Option<u64>,
+    /// RACK.xmit_ts and RACK.end_seq; the end is 0 before anything was delivered.
+    latest: Sending,
+    /// When [`Rack::latest`] arrived, or rather its ACK.
+    delivered_at: Instant,
+    /// RACK.dsack_round: D-SACKs until this offset is acknowledged belong to one round trip.
+    dsack_round: u64,
     /// How far the window is widened beyond min_rtt / 4: RACK.reo_wnd_mult - 1.
     widened: u8,
     /// RACK.reo_wnd_persist.
@@ -67,9 +67,9 @@ impl Rack {
             .into_iter()
             .flatten()
         {
-            if self.latest.is_none_or(|latest| sending.is_after(latest)) {
-                self.latest = Some(sending);
-                self.rtt = now.saturating_since(sending.sent_at);
+            if sending.is_after(self.latest) {
+                self.latest = sending;
+                self.delivered_at = now;
             }
         }
         self.reordering_seen |= delivered.reordered;
@@ -77,12 +77,21 @@ impl Rack {
 
     /// Widens the reordering window, once per round trip: a retransmission was in vain (RFC 8985 6.2 step 4).
     pub(crate) fn on_dsack(&mut self, snd_una: u64, snd_nxt: u64) {
-        if self.dsack_round.is_some_and(|round| snd_una < round) {
+        if snd_una < self.dsack_round {
             return;
         }
-        self.dsack_round = Some(snd_nxt);
+        self.dsack_round = snd_nxt;
         self.widened = self.widened.saturating_add(1);
         self.persists = WINDOW_PERSISTS;
+    }
+
+    /// Notes that everything sent again in a recovery had arrived, only late.
+    ///
+    /// That is reordering, although RFC 8985 6.2 step 3 does not see it: it looks at packets sent once, and these
+    /// were sent again before they came. Without this, a path that delays a packet by more than three others would
+    /// be thought to be in order for ever.
+    pub(crate) fn on_needless_recovery(&mut self) {
+        self.reordering_seen = true;
     }
 
     /// Counts a recovery against the widened window.
@@ -107,12 +116,12 @@ impl Rack {
 
     /// Returns the packet against which others are judged.
     pub(crate) fn latest(&self) -> Option<Sending> {
-        self.latest
+        (self.latest.end > 0).then_some(self.latest)
     }
 
     /// Returns RACK.rtt, the round-trip time of [`Rack::latest`].
     pub(crate) fn rtt(&self) -> Duration {
-        self.rtt
+        self.delivered_at.saturating_since(self.latest.sent_at)
     }
 
     /// Returns whether this path was ever seen to reorder.

@@ -92,7 +92,13 @@ impl<P: Payload> Receiver<P> {
         Receiver {
             rcv_nxt,
             last_ack_sent: rcv_nxt,
-            window: RecvWindow::new(right_edge, space, config.mss, negotiated.rcv_wscale),
+            window: RecvWindow::new(
+                rcv_nxt,
+                right_edge,
+                space,
+                config.mss,
+                negotiated.rcv_wscale,
+            ),
             reassembly: Reassembly::new(max_segments),
             max_segments,
             fin: None,
@@ -167,7 +173,7 @@ impl<P: Payload> Receiver<P> {
 
     /// Sets how many bytes may lie beyond RCV.NXT and wants an ACK if the peer should hear of it.
     pub(crate) fn set_space(&mut self, bytes: u32, queue: &RecvQueue<P>) {
-        self.window.set_space(bytes);
+        self.window.set_space(self.rcv_nxt, bytes);
         if !self.fin_received
             && queue.segments() < self.max_segments
             && self.window.is_update_due(self.rcv_nxt)
@@ -191,9 +197,9 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Notes that `[seq, end)` or a part of it arrived again, for a D-SACK.
+    /// Notes that `[seq, end)` arrived again, for a D-SACK. There is room for one: the first waits until it is told.
     pub(crate) fn note_duplicate(&mut self, seq: SeqNum, end: SeqNum) {
-        if self.sack && seq.before(end) {
+        if self.sack && self.dsack.is_none() && seq.before(end) {
             self.dsack = Some((seq, end));
         }
     }
@@ -270,10 +276,8 @@ impl<P: Payload> Receiver<P> {
         now: Instant,
     ) -> Accepted {
         let (seq, end) = (segment.seq, segment.end());
-        let edge = self
-            .fin
-            .unwrap_or(self.window.right_edge())
-            .earliest(self.window.right_edge());
+        // A FIN is only noted before the right edge.
+        let edge = self.fin.unwrap_or(self.window.right_edge());
         if seq.before(self.rcv_nxt) {
             self.note_duplicate(seq, end.earliest(self.rcv_nxt));
         }

@@ -4,8 +4,12 @@ use std::collections::VecDeque;
 
 use netmem::Payload;
 
-/// The receive queue of a connection: one payload per segment that arrived, so that a reader can tell where readable
-/// and unreadable packets meet. An idle one owns no memory.
+/// Entries for which an empty queue keeps room: enough that a reader who keeps up costs no
+/// allocation, little enough for many idle connections.
+const KEPT_CAPACITY: usize = 8;
+
+/// The receive queue of a connection: one payload per segment that arrived, so that a reader can
+/// tell where readable and unreadable packets meet. A new one owns no memory.
 #[derive(Debug)]
 pub struct RecvQueue<P> {
     payloads: VecDeque<P>,
@@ -80,7 +84,7 @@ impl<P: Payload> RecvQueue<P> {
         self.bytes -= payload.len();
         if self.payloads.is_empty() {
             // What a burst needed, an idle connection gives back.
-            self.payloads = VecDeque::new();
+            self.payloads.shrink_to(KEPT_CAPACITY);
         }
         Some(payload)
     }
@@ -131,6 +135,17 @@ mod tests {
         assert_eq!((queue.len(), queue.segments()), (5, 1));
         queue.unpop(part);
         assert_eq!((queue.len(), queue.front().unwrap().len()), (9, 4));
+    }
+
+    #[test]
+    fn what_a_burst_needed_is_given_back_when_it_is_read() {
+        let mut queue = RecvQueue::default();
+        assert_eq!(queue.payloads.capacity(), 0);
+        for i in 0..100 {
+            queue.push(Bytes::pattern(SeqNum(i), 1));
+        }
+        while queue.pop(1).is_some() {}
+        assert!((1..=KEPT_CAPACITY).contains(&queue.payloads.capacity()));
     }
 
     #[test]

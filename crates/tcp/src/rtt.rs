@@ -9,6 +9,9 @@ use crate::config::RTO_MAX;
 /// Half of the time over which the smallest round-trip time is remembered (linux `tcp_min_rtt_wlen`: 300 s).
 const MIN_RTT_HALF_WINDOW: Duration = Duration::from_secs(150);
 
+/// No round-trip time seen.
+const NO_MIN: u32 = u32::MAX;
+
 /// The largest useful exponent: 1 ms doubled so often is past [`RTO_MAX`].
 const BACKOFF_MAX: u8 = 17;
 
@@ -21,12 +24,13 @@ pub(crate) struct RttEstimator {
     /// SRTT in nanoseconds; 0 before the first sample.
     srtt_ns: u64,
     rttvar_ns: u64,
-    rto_min_ns: u64,
+    rto_min_us: u32,
     /// Timeout before the first sample.
-    rto_initial_ns: u64,
-    /// Smallest samples of the running and of the previous half window; `u64::MAX` for none.
-    min_ns: [u64; 2],
-    half_window_ends: Instant,
+    rto_initial_us: u32,
+    /// Smallest samples of the running and of the previous half window.
+    min_us: [u32; 2],
+    /// Number of the running half window since the origin of the clock.
+    half_window: u32,
     backoff: u8,
 }
 
@@ -36,10 +40,10 @@ impl RttEstimator {
         RttEstimator {
             srtt_ns: 0,
             rttvar_ns: 0,
-            rto_min_ns: nanos(rto_min),
-            rto_initial_ns: nanos(rto_initial),
-            min_ns: [u64::MAX; 2],
-            half_window_ends: Instant::ZERO,
+            rto_min_us: micros(rto_min),
+            rto_initial_us: micros(rto_initial),
+            min_us: [NO_MIN; 2],
+            half_window: 0,
             backoff: 0,
         }
     }
@@ -63,18 +67,19 @@ impl RttEstimator {
 
     /// Notes a sample precise enough for [`RttEstimator::min_rtt`]; one from a millisecond clock is not.
     pub(crate) fn note_min(&mut self, rtt: Duration, now: Instant) {
-        let rtt = nanos(rtt).max(1);
-        if now >= self.half_window_ends {
-            let stale = now >= self.half_window_ends + MIN_RTT_HALF_WINDOW;
-            self.min_ns = [u64::MAX, if stale { u64::MAX } else { self.min_ns[0] }];
-            self.half_window_ends = now + MIN_RTT_HALF_WINDOW;
-        }
-        self.min_ns[0] = self.min_ns[0].min(rtt);
+        let half_window = (now.as_nanos() / MIN_RTT_HALF_WINDOW.as_nanos() as u64) as u32;
+        self.min_us = match half_window.wrapping_sub(self.half_window) {
+            0 => self.min_us,
+            1 => [NO_MIN, self.min_us[0]],
+            _ => [NO_MIN; 2],
+        };
+        self.half_window = half_window;
+        self.min_us[0] = self.min_us[0].min(micros(rtt).max(1));
     }
 
     /// Starts with a longer timeout, because the SYN was lost and could not be timed (RFC 6298 5.7).
     pub(crate) fn on_lost_syn(&mut self) {
-        self.rto_initial_ns = self.rto_initial_ns.max(nanos(RTO_AFTER_LOST_SYN));
+        self.rto_initial_us = self.rto_initial_us.max(micros(RTO_AFTER_LOST_SYN));
     }
 
     /// Returns SRTT, `None` before the first sample.
@@ -89,8 +94,13 @@ impl RttEstimator {
 
     /// Returns the smallest round-trip time of the last minutes.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
-        let min = self.min_ns[0].min(self.min_ns[1]);
-        (min != u64::MAX).then(|| Duration::from_nanos(min))
+        let min = self.min_us[0].min(self.min_us[1]);
+        (min != NO_MIN).then(|| Duration::from_micros(min.into()))
+    }
+
+    /// Returns the smallest timeout, which is as long as a peer may hold back an ACK.
+    pub(crate) fn rto_min(&self) -> Duration {
+        Duration::from_micros(self.rto_min_us.into())
     }
 
     /// Returns the timeout before any backoff: SRTT + max(4 RTTVAR, minimum).
@@ -98,11 +108,11 @@ impl RttEstimator {
     /// The minimum stands in for the variance and not, as in RFC 6298 2.4, for the whole: a peer may hold back its
     /// ACK for up to 200 ms on any path (linux `__tcp_set_rto`).
     pub(crate) fn base_rto(&self) -> Duration {
-        let rto = match self.srtt_ns {
-            0 => self.rto_initial_ns,
-            srtt => srtt.saturating_add(self.rttvar_ns.saturating_mul(4).max(self.rto_min_ns)),
+        let rto = match self.srtt() {
+            None => Duration::from_micros(self.rto_initial_us.into()),
+            Some(srtt) => srtt.saturating_add(self.rttvar().saturating_mul(4).max(self.rto_min())),
         };
-        Duration::from_nanos(rto).min(RTO_MAX)
+        rto.min(RTO_MAX)
     }
 
     /// Returns the timeout as it stands, doubled for every timeout since the last sample, at most 120 s.
@@ -124,6 +134,11 @@ pub(crate) fn backed_off(timeout: Duration, times: u8) -> Duration {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns whole microseconds, rounded up: 71 minutes at most.
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -201,13 +216,13 @@ mod tests {
     #[test]
     fn the_minimum_is_forgotten_after_five_minutes() {
         let mut rtt = estimator();
-        let start = Instant::from_millis(5);
-        rtt.note_min(ms(10), start);
-        rtt.note_min(ms(30), start + Duration::from_secs(151));
+        let at = |seconds: u64| Instant::from_millis(5 + seconds * 1000);
+        rtt.note_min(ms(10), at(0));
+        rtt.note_min(ms(30), at(151));
         assert_eq!(rtt.min_rtt(), Some(ms(10)));
-        rtt.note_min(ms(40), start + Duration::from_secs(302));
+        rtt.note_min(ms(40), at(302));
         assert_eq!(rtt.min_rtt(), Some(ms(30)));
-        rtt.note_min(ms(50), start + Duration::from_secs(3000));
+        rtt.note_min(ms(50), at(3000));
         assert_eq!(rtt.min_rtt(), Some(ms(50)));
     }
 

@@ -108,7 +108,8 @@ impl<P: Payload> Segment<P> {
         if self.seq_len() == 0 {
             return true;
         }
-        if self.end().before_eq(rcv_nxt) || self.seq.after_eq(right_edge) {
+        let start = self.seq.latest(rcv_nxt);
+        if start.after_eq(self.end().earliest(right_edge)) {
             return false;
         }
         self.trim_before(rcv_nxt);

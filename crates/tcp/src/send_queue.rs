@@ -9,7 +9,7 @@ use netmem::Payload;
 const CHUNK_OVERHEAD: usize = 128;
 
 /// Chunks for which an empty queue keeps its room; more is given back.
-const KEPT_CHUNKS: usize = 16;
+const KEPT_CHUNKS: usize = 8;
 
 /// What one push handed over. Bytes leave at the front as they are acknowledged.
 #[derive(Debug)]
@@ -33,8 +33,6 @@ impl<P: Payload> Chunk<P> {
 #[derive(Debug)]
 pub(crate) struct SendQueue<P> {
     chunks: VecDeque<Chunk<P>>,
-    /// First byte still held.
-    start: u64,
     /// Behind the last byte ever pushed.
     end: u64,
     /// The next push starts a packet of its own.
@@ -57,7 +55,6 @@ impl<P: Payload> SendQueue<P> {
     pub(crate) fn new() -> SendQueue<P> {
         SendQueue {
             chunks: VecDeque::new(),
-            start: 0,
             end: 0,
             boundary: false,
             has_boundaries: false,
@@ -104,7 +101,6 @@ impl<P: Payload> SendQueue<P> {
             }
             self.chunks.pop_front();
         }
-        self.start = self.start.max(offset);
         if self.chunks.is_empty() {
             self.has_boundaries = false;
             if self.chunks.capacity() > KEPT_CHUNKS {
@@ -121,7 +117,7 @@ impl<P: Payload> SendQueue<P> {
             push: false,
         };
         let mut left = len;
-        let mut at = offset.max(self.start);
+        let mut at = offset.max(self.start());
         while let Some(chunk) = self.chunks.get(index) {
             let within = at.saturating_sub(chunk.start()) as usize;
             let take = left.min(chunk.payload.len().saturating_sub(within));
@@ -167,7 +163,7 @@ impl<P: Payload> SendQueue<P> {
 
     /// Returns how many bytes are held.
     pub(crate) fn len(&self) -> usize {
-        (self.end - self.start) as usize
+        (self.end - self.start()) as usize
     }
 
     /// Returns what the bytes held cost of the send buffer.
@@ -175,9 +171,15 @@ impl<P: Payload> SendQueue<P> {
         self.len() + self.chunks.len() * CHUNK_OVERHEAD
     }
 
-    /// Drops everything.
-    pub(crate) fn clear(&mut self) {
+    /// Drops everything; the stream ends at `end`.
+    pub(crate) fn clear(&mut self, end: u64) {
         self.release(self.end);
+        self.end = end;
+    }
+
+    /// Returns the offset of the first byte held.
+    fn start(&self) -> u64 {
+        self.chunks.front().map_or(self.end, Chunk::start)
     }
 
     /// Returns the index of the chunk that holds the byte at `offset`.

@@ -16,6 +16,7 @@ mod recovery;
 mod tests;
 mod timers;
 
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 use netmem::Payload;
@@ -84,7 +85,7 @@ pub struct AckOutcome {
     pub writable: bool,
 }
 
-/// One stretch of the send queue that may leave now.
+/// One stretch of the send queue that may leave now, in packets of [`Sender::mss`].
 #[derive(Debug)]
 pub struct DataSegment<P> {
     /// Number of the first byte.
@@ -97,8 +98,6 @@ pub struct DataSegment<P> {
     pub push: bool,
     /// A window probe or tail loss probe.
     pub probe: bool,
-    /// Bytes of payload in each packet when the payload is to be cut into several, else 0.
-    pub gso_size: u16,
 }
 
 /// What a timer of the sender did.
@@ -135,9 +134,7 @@ pub struct Established {
 struct Limits {
     snd_buf_max: usize,
     max_gso_payload: u32,
-    user_timeout: Option<Duration>,
-    /// Longest time the peer may hold back an ACK, for the tail loss probe.
-    ack_delay: Duration,
+    user_timeout_ms: Option<NonZeroU32>,
     initial_cwnd: u16,
     data_retries: u8,
     nodelay: bool,
@@ -148,7 +145,7 @@ struct Limits {
 struct Counters {
     bytes_sent: u64,
     bytes_retrans: u64,
-    total_retrans: u64,
+    total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
 }
@@ -202,8 +199,7 @@ impl<P: Payload> Sender<P> {
             limits: Limits {
                 snd_buf_max: config.snd_buf_max,
                 max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
-                user_timeout: config.user_timeout,
-                ack_delay: config.rto_min,
+                user_timeout_ms: config.user_timeout.map(millis),
                 initial_cwnd: config.initial_cwnd,
                 data_retries: config.data_retries,
                 nodelay: config.nodelay,
@@ -357,7 +353,7 @@ impl<P: Payload> Sender<P> {
     /// It also bounds the time that a closed window is probed; without it a peer that answers probes may keep its
     /// window closed for ever (RFC 9293 3.8.6.1).
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.limits.user_timeout = timeout;
+        self.limits.user_timeout_ms = timeout.map(millis);
     }
 
     /// Adapts to a path that carries only packets with `mss` bytes of payload.
@@ -376,7 +372,9 @@ impl<P: Payload> Sender<P> {
 
     /// Drops everything queued, for a connection that is aborted.
     pub fn clear(&mut self) {
-        self.queue.clear();
+        let fin_sent = self.fin_sent();
+        self.queue.clear(self.sent_offset());
+        self.fin = fin_sent;
         self.board.clear();
         self.timers = Timers::default();
         self.recovery = Recovery::default();
@@ -395,13 +393,10 @@ impl<P: Payload> Sender<P> {
         info.rtt = self.rtt.srtt().unwrap_or_default();
         info.rttvar = self.rtt.rttvar();
         info.min_rtt = self.rtt.min_rtt().unwrap_or_default();
-        info.snd_ssthresh = match self.congestion.ssthresh() {
-            u64::MAX => u32::MAX,
-            bytes => packets(bytes),
-        };
+        info.snd_ssthresh = self.congestion.ssthresh().map_or(u32::MAX, packets);
         info.snd_cwnd = packets(self.congestion.cwnd());
         info.snd_wnd = self.snd_wnd;
-        info.total_retrans = self.counters.total_retrans;
+        info.total_retrans = u64::from(self.counters.total_retrans);
         info.retransmits = self.timers.retransmits();
         info.probes = self.timers.probes();
         info.pacing_rate = self.pacer.rate();
@@ -443,4 +438,10 @@ impl<P: Payload> Sender<P> {
         let (cwnd, slow) = (self.congestion.cwnd(), self.congestion.in_slow_start());
         self.pacer.on_window(cwnd, self.rtt.srtt(), slow);
     }
+}
+
+/// Returns whole milliseconds, at least one: what `TCP_USER_TIMEOUT` counts in.
+fn millis(timeout: Duration) -> NonZeroU32 {
+    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+    NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN)
 }

@@ -19,7 +19,8 @@ pub fn window_scale_for(space: u32) -> u8 {
 #[derive(Debug, Clone)]
 pub(crate) struct RecvWindow {
     right_edge: SeqNum,
-    space: u32,
+    /// Where the space that was granted from above ends. What arrives uses the grant up; only a new one moves it.
+    grant: SeqNum,
     largest_space: u32,
     mss: u16,
     scale: u8,
@@ -27,10 +28,17 @@ pub(crate) struct RecvWindow {
 
 impl RecvWindow {
     /// Returns the window after a handshake whose SYN advertised `right_edge`.
-    pub(crate) fn new(right_edge: SeqNum, space: u32, mss: u16, scale: u8) -> RecvWindow {
+    pub(crate) fn new(
+        rcv_nxt: SeqNum,
+        right_edge: SeqNum,
+        space: u32,
+        mss: u16,
+        scale: u8,
+    ) -> RecvWindow {
+        let grant = rcv_nxt + cap(space);
         RecvWindow {
             right_edge,
-            space,
+            grant,
             largest_space: space,
             mss,
             scale,
@@ -47,13 +55,14 @@ impl RecvWindow {
         self.right_edge.bytes_since(rcv_nxt) as u32
     }
 
-    pub(crate) fn space(&self) -> u32 {
-        self.space
+    /// Returns how much of the grant is left from `rcv_nxt` on.
+    pub(crate) fn space(&self, rcv_nxt: SeqNum) -> u32 {
+        self.grant.bytes_since(rcv_nxt) as u32
     }
 
-    /// Sets how many bytes may lie beyond RCV.NXT. Less than was promised stops the edge; it does not move back.
-    pub(crate) fn set_space(&mut self, bytes: u32) {
-        self.space = bytes;
+    /// Grants `bytes` beyond `rcv_nxt`. Less than was promised stops the edge; it does not move back.
+    pub(crate) fn set_space(&mut self, rcv_nxt: SeqNum, bytes: u32) {
+        self.grant = rcv_nxt + cap(bytes);
         self.largest_space = self.largest_space.max(bytes);
     }
 
@@ -83,7 +92,7 @@ impl RecvWindow {
 
     /// Returns the edge that the space would allow, on a multiple of the scale's unit.
     fn candidate(&self, rcv_nxt: SeqNum) -> SeqNum {
-        let window = self.space.min(MAX_UNSCALED_WINDOW << self.scale);
+        let window = self.space(rcv_nxt).min(MAX_UNSCALED_WINDOW << self.scale);
         rcv_nxt + (window >> self.scale << self.scale) as usize
     }
 
@@ -99,6 +108,11 @@ impl RecvWindow {
     }
 }
 
+/// Returns the part of `space` that any window can promise.
+fn cap(space: u32) -> usize {
+    space.min(MAX_UNSCALED_WINDOW << MAX_WINDOW_SCALE) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +120,7 @@ mod tests {
     const NXT: SeqNum = SeqNum(1000);
 
     fn window(promised: usize, space: u32, scale: u8) -> RecvWindow {
-        RecvWindow::new(NXT + promised, space, 1000, scale)
+        RecvWindow::new(NXT, NXT + promised, space, 1000, scale)
     }
 
     #[test]
@@ -134,7 +148,7 @@ mod tests {
     fn the_edge_never_moves_back() {
         let mut w = window(0, 10_000, 0);
         assert_eq!(w.advertise(NXT), 10_000);
-        w.set_space(0);
+        w.set_space(NXT, 0);
         assert_eq!(w.advertise(NXT + 4000), 6000);
         assert_eq!(w.advertise(NXT + 10_000), 0);
         assert_eq!(w.right_edge(), NXT + 10_000);
@@ -146,7 +160,7 @@ mod tests {
         let mut w = window(0, 1 << 20, 7);
         assert_eq!(w.advertise(NXT), 8192);
         let edge = w.right_edge();
-        w.set_space(0);
+        w.set_space(NXT, 0);
         let mut nxt = NXT;
         while nxt.before(edge) {
             nxt += 61.min(edge.bytes_since(nxt));
@@ -161,16 +175,26 @@ mod tests {
     fn small_gains_wait_for_a_segment() {
         let mut w = window(0, 8000, 0);
         assert_eq!(w.advertise(NXT), 8000);
+        w.set_space(NXT + 999, 8000);
         assert_eq!(w.advertise(NXT + 999), 7001);
+        w.set_space(NXT + 1000, 8000);
         assert_eq!(w.advertise(NXT + 1000), 8000);
+    }
+
+    #[test]
+    fn what_arrives_uses_the_grant_up() {
+        let mut w = window(0, 8000, 0);
+        assert_eq!(w.advertise(NXT), 8000);
+        assert_eq!(w.advertise(NXT + 5000), 3000);
+        assert_eq!(w.space(NXT + 5000), 3000);
     }
 
     #[test]
     fn half_of_a_small_buffer_is_worth_a_window() {
         let mut w = window(0, 600, 0);
-        w.set_space(299);
+        w.set_space(NXT, 299);
         assert_eq!(w.advertise(NXT), 0);
-        w.set_space(300);
+        w.set_space(NXT, 300);
         assert_eq!(w.advertise(NXT), 300);
     }
 
@@ -178,13 +202,15 @@ mod tests {
     fn an_update_is_due_when_the_window_doubles_by_two_segments() {
         let mut w = window(0, 8000, 0);
         assert_eq!(w.advertise(NXT), 8000);
-        assert!(!w.is_update_due(NXT + 3999));
-        assert!(w.is_update_due(NXT + 4000));
-        w.set_space(0);
-        assert!(!w.is_update_due(NXT + 8000));
-        w.set_space(1999);
-        assert!(!w.is_update_due(NXT + 8000));
-        w.set_space(2000);
-        assert!(w.is_update_due(NXT + 8000));
+        for (rcv_nxt, space, due) in [
+            (NXT + 3999, 8000, false),
+            (NXT + 4000, 8000, true),
+            (NXT + 8000, 0, false),
+            (NXT + 8000, 1999, false),
+            (NXT + 8000, 2000, true),
+        ] {
+            w.set_space(rcv_nxt, space);
+            assert_eq!(w.is_update_due(rcv_nxt), due, "{rcv_nxt} {space}");
+        }
     }
 }

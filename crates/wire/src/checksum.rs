@@ -117,7 +117,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
     const LANES: usize = 4;
-    // Each lane takes one u32 per round: a slice would need 2^36 bytes to overflow one.
+    // Each lane takes two u32 per round: it would take 2^36 bytes to overflow one.
     let mut lanes = [0u64; LANES];
     let (rounds, rest) = bytes.as_chunks::<{ LANES * 8 }>();
     for round in rounds {

@@ -230,3 +230,124 @@ pub fn emit_arp_frame(ethernet: &EthernetHeader, arp: &ArpPacket, out: &mut [u8]
     debug_assert_eq!(end, at + ARP_LEN);
     end
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{EtherType, MacAddr, RxHeaders, TcpFlags, TcpOptions, Timestamps};
+
+    const V4: IpRepr = IpRepr::v4(Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2));
+    const V6: IpRepr = IpRepr::v6(
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
+    );
+
+    fn ethernet(ip: &IpRepr, vlan: Option<u16>) -> EthernetHeader {
+        let ethertype = match ip {
+            IpRepr::V4 { .. } => EtherType::IPV4,
+            IpRepr::V6 { .. } => EtherType::IPV6,
+        };
+        EthernetHeader {
+            dst: MacAddr([2; 6]),
+            src: MacAddr([4; 6]),
+            ethertype,
+            vlan,
+        }
+    }
+
+    fn tcp() -> TcpHeader {
+        TcpHeader {
+            src_port: 5201,
+            dst_port: 40_000,
+            seq: 1,
+            ack: 2,
+            flags: TcpFlags::ACK,
+            window: 3,
+            urgent: 0,
+            options: TcpOptions {
+                timestamps: Some(Timestamps { value: 4, echo: 5 }),
+                ..TcpOptions::default()
+            },
+            header_len: 32,
+        }
+    }
+
+    #[test]
+    fn addresses_of_two_families_make_no_header() {
+        let (four, six) = (
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+        );
+        assert_eq!(IpRepr::new(four, six), None);
+        assert_eq!(IpRepr::new(four, four).map(|ip| ip.header_len()), Some(20));
+        assert_eq!(IpRepr::new(six, six).map(|ip| ip.header_len()), Some(40));
+    }
+
+    #[test]
+    fn the_checksum_field_holds_the_pseudo_header_until_the_nic_comes() {
+        for (ip, vlan) in [(V4, None), (V4, Some(1)), (V6, None), (V6, Some(1))] {
+            let ethernet = ethernet(&ip, vlan);
+            let mut out = [0; 128];
+            let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp(), 1000, &mut out);
+            let headers = RxHeaders::parse(&out[..len], len + 1000).unwrap();
+            assert_eq!((headers.header_len, headers.payload_len), (len, 1000));
+            let what = tcp_tx_checksum(&ethernet, &ip);
+            assert_eq!(Some(usize::from(what.start)), headers.l4_offset());
+            let field = usize::from(what.start + what.offset);
+            assert_eq!(Some(field), headers.l4_checksum_offset());
+            let stored = u16::from_be_bytes([out[field], out[field + 1]]);
+            assert_eq!(stored, ip.pseudo_header(protocol::TCP, 1032).partial());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "below 64 KiB")]
+    fn a_packet_too_long_for_its_length_field_is_a_bug_of_the_sender() {
+        emit_tcp_frame_headers(&ethernet(&V4, None), &V4, &tcp(), 65_535, &mut [0; 128]);
+    }
+
+    #[test]
+    fn an_arp_frame_is_42_bytes() {
+        let request = ArpPacket::request(
+            MacAddr([2; 6]),
+            [10, 77, 0, 2].into(),
+            [10, 77, 0, 1].into(),
+        );
+        let ethernet = EthernetHeader {
+            dst: MacAddr::BROADCAST,
+            src: MacAddr([2; 6]),
+            ethertype: EtherType::ARP,
+            vlan: None,
+        };
+        let mut out = [0; 64];
+        assert_eq!(emit_arp_frame(&ethernet, &request, &mut out), 42);
+        let headers = RxHeaders::parse(&out[..42], 42).unwrap();
+        assert_eq!(headers.network, crate::Network::Arp);
+        assert_eq!(ArpPacket::parse(&out[headers.header_len..]), Ok(request));
+    }
+
+    proptest! {
+        #[test]
+        fn a_finished_checksum_verifies(
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+            six: bool,
+            seq: u32,
+        ) {
+            let ip = if six { V6 } else { V4 };
+            let ethernet = ethernet(&ip, None);
+            let tcp = TcpHeader { seq, ..tcp() };
+            let mut out = [0; 128];
+            let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), &mut out);
+            let mut sum = Checksum::new();
+            sum.add_bytes(&payload);
+            fill_checksum(&mut out[..len], sum.partial(), tcp_tx_checksum(&ethernet, &ip));
+
+            let segment = [&out[14 + ip.header_len()..len], &payload].concat();
+            let mut sum = ip.pseudo_header(protocol::TCP, segment.len() as u32);
+            sum.add_bytes(&segment);
+            prop_assert_eq!(sum.finish(), 0);
+        }
+    }
+}

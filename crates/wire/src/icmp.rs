@@ -81,3 +81,6 @@ fn store_checksum(message: &mut [u8], mut pseudo: crate::Checksum) {
     pseudo.add_bytes(message);
     message[2..4].copy_from_slice(&pseudo.finish().to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests;

@@ -290,7 +290,7 @@ fn parse_ethernet(head: Head<'_>) -> Result<EthernetHeader, ParseError> {
 
 // Everything from here to the options is inlined into `RxHeaders::parse`: out of line, each header
 // is built on the stack and copied into the next larger thing, and wide copies of fields that were
-// just stored one by one stall (35 ns instead of 23).
+// just stored one by one stall on store forwarding, which costs as much as the parsing.
 #[inline(always)]
 fn parse_ipv4(
     ethernet: EthernetHeader,

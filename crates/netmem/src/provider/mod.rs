@@ -1,6 +1,8 @@
 //! Where a page pool's memory comes from.
 
 mod chunks;
+#[cfg(any(test, feature = "test-util"))]
+pub mod contract;
 mod dmabuf;
 mod host;
 #[cfg(any(test, feature = "test-util"))]
@@ -60,6 +62,15 @@ pub trait MemoryProvider: Send + Sync {
     fn is_readable(&self) -> bool;
 }
 
+impl std::fmt::Debug for dyn MemoryProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryProvider")
+            .field("dmabuf_id", &self.dmabuf_id())
+            .field("free_niovs", &self.free_niovs())
+            .finish_non_exhaustive()
+    }
+}
+
 /// A provider whose net_iovs are handed out by a chunk allocator: all of ours.
 trait Chunked: Send + Sync {
     fn stock(&self) -> &Stock;
@@ -114,3 +125,6 @@ impl<P: Chunked> MemoryProvider for P {
         self.stock().area.memory().access() == Access::Host
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use ::wire::Instant;
 
-use super::{Link, LinkCaps, Posted, Received, Sent, TxFrame};
+use super::{ImpairedStats, Link, LinkCaps, Posted, Received, Sent, TxFrame};
 
 /// Which way a frame goes, seen from this NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,5 +92,9 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
 
     fn is_up(&self) -> bool {
         self.inner.is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        self.inner.impairment_stats()
     }
 }

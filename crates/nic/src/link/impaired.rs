@@ -91,15 +91,6 @@ impl<L: Link> Impaired<L> {
         Self::new(inner, impairment, tx)
     }
 
-    /// Returns the counters.
-    pub fn stats(&self) -> ImpairedStats {
-        ImpairedStats {
-            rx: self.rx.stats(),
-            tx: self.tx.stats(),
-            tx_refused: self.refused,
-        }
-    }
-
     /// Returns the link inside.
     pub fn inner(&self) -> &L {
         &self.inner
@@ -191,13 +182,13 @@ impl<L: Link> Link for Impaired<L> {
 
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
         self.let_out(posted.port, now);
-        self.take_in(posted.port, now)?;
-        match self.rx.pop(now, posted.frame) {
-            true => Ok(Received::Frame {
-                meta: VnetMeta::default(),
-            }),
-            false => Ok(Received::None),
+        let taken = self.take_in(posted.port, now);
+        // What is under way arrives, whatever became of the link meanwhile.
+        if self.rx.pop(now, posted.frame) {
+            let meta = VnetMeta::default();
+            return Ok(Received::Frame { meta });
         }
+        taken.map(|()| Received::None)
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
@@ -228,5 +219,14 @@ impl<L: Link> Link for Impaired<L> {
 
     fn is_up(&self) -> bool {
         self.inner.is_up()
+    }
+
+    fn impairment_stats(&self) -> Option<ImpairedStats> {
+        let (rx, tx) = (self.rx.stats(), self.tx.stats());
+        Some(ImpairedStats {
+            rx,
+            tx,
+            tx_refused: self.refused,
+        })
     }
 }

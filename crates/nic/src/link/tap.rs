@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ::wire::Instant;
+use netmem::FragList;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -67,7 +68,12 @@ pub struct TapLink {
     busy: usize,
     up: bool,
     scratch: Vec<u8>,
+    nothing: FragList,
 }
+
+/// Most payload pieces written from where they lie (linux: MAX_SKB_FRAGS, 17 by default). A packet of more
+/// consists of tiny pieces, and is copied together first.
+const MAX_PIECES: usize = 60;
 
 impl TapLink {
     /// Makes a link of the fds of one TAP device.
@@ -89,6 +95,7 @@ impl TapLink {
             busy: 0,
             up: true,
             scratch: Vec::new(),
+            nothing: FragList::default(),
         })
     }
 
@@ -181,10 +188,15 @@ impl Link for TapLink {
         self.scratch.resize(self.options.vnet_header.bytes(), 0);
         VnetHeader::of(frame).emit(&mut self.scratch);
         self.scratch.extend_from_slice(frame.head);
-        match frame
-            .port
-            .writev(self.fds[self.busy].as_fd(), &self.scratch, frame.payload)
-        {
+        let pieces = match frame.payload.frag_count() {
+            ..=MAX_PIECES => frame.payload,
+            _ => {
+                frame.copy_payload_to(&mut self.scratch);
+                &self.nothing
+            }
+        };
+        let fd = self.fds[self.busy].as_fd();
+        match frame.port.writev(fd, &self.scratch, pieces) {
             Ok(_) => {
                 self.up = true;
                 Ok(Sent::Done)

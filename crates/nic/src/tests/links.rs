@@ -275,7 +275,7 @@ fn an_impaired_link_counts_both_directions() {
         let mut b_end = rig.posted(&port);
         assert_eq!(a.receive(&mut b_end, NOW).unwrap(), Received::None);
     }
-    let stats = a.stats();
+    let stats = a.impairment_stats().unwrap();
     assert_eq!(
         (stats.tx.delivered, stats.tx_refused, stats.rx.offered),
         (3, 0, 0)
@@ -429,11 +429,12 @@ fn a_capture_shows_whole_frames_and_payload_still_goes_to_its_memory() {
         expected.push((Direction::Rx, segment.frame()));
     }
     // More than the queue can still take, so that some of it is in the spill buffer.
+    let mut held = Vec::new();
     for seed in 0..20 {
         let segment = tcp(&pattern(seed, 65_160));
         script.deliver(segment.frame(), PARTIAL, Delivery::Scatter);
         expected.push((Direction::Rx, segment.frame()));
-        nic.poll_rx(NOW).map(std::mem::forget);
+        held.extend(nic.poll_rx(NOW));
     }
     assert!(nic.drops().get(DropReason::RxNoBuffers) > 0);
     let segment = tcp(&pattern(9, 1000));
@@ -656,4 +657,49 @@ fn jitter_and_loss_together_lose_and_reorder_whole_segments_only() {
         }
     }
     assert!((800..1000).contains(&seen.len()), "{}", seen.len());
+}
+
+#[test]
+fn a_tap_takes_packets_in_more_pieces_than_a_write_can_have() {
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    let segment = tcp(&pattern(1, 1000));
+    let mut payload = netmem::FragList::new();
+    for piece in segment.payload.chunks(5) {
+        payload.append(nic.host_payload(piece).unwrap());
+    }
+    assert_eq!(payload.frag_count(), 200);
+    let tx = packet(&mut nic, &segment, 0);
+    nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
+    let mut got = vec![0; 2000];
+    let n = rustix::io::read(&kernel[0], &mut got).unwrap();
+    assert_eq!(got[10..n], [segment.head(), segment.payload].concat());
+}
+
+#[test]
+fn frames_under_way_arrive_although_the_link_failed_meanwhile() {
+    let (tap, kernel) = fake_tap(
+        1,
+        TapOptions {
+            offloads: false,
+            ..TapOptions::default()
+        },
+    );
+    let link = Impaired::both(tap, "delay=5ms".parse().unwrap()).unwrap();
+    let (mut nic, _) = nics(link, plain_wire().0);
+    write_frame(&kernel[0], &[0; 10], &tcp(b"on its way").frame());
+    assert!(nic.poll_rx(Instant::ZERO).is_none());
+    drop(kernel);
+    assert!(nic.poll_rx(Instant::from_millis(1)).is_none());
+    assert!(!nic.is_up());
+    assert_eq!(
+        receive_all(&mut nic, Instant::from_millis(5)),
+        b"on its way"
+    );
+}
+
+#[test]
+fn a_nic_can_be_moved_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Nic>();
 }

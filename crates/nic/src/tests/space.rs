@@ -197,3 +197,21 @@ fn one_byte_packets_exhaust_memory_before_the_promise_and_are_counted() {
     drop(held);
     bench.finish();
 }
+
+#[test]
+fn the_promise_holds_for_linear_bytes_too() {
+    for linear_bytes in [1, 64, 100, 1000, 1500] {
+        let config = NicConfig {
+            linear_bytes,
+            host_mem_bytes: 1 << 20,
+            ..NicConfig::default()
+        };
+        let mut bench = Bench::new(OFFLOADED, config, vec![opaque(8 << 20, 1, 65_536)]);
+        let space = bench.nic.rx_space(Q1);
+        let held = fill(&mut bench, space.bytes, |_| 1448);
+        assert_eq!(bench.nic.drops().total(), 0, "{linear_bytes} linear bytes");
+        assert!(!held.is_empty());
+        drop(held);
+        bench.finish();
+    }
+}

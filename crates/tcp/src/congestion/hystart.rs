@@ -5,9 +5,13 @@
 
 use core::time::Duration;
 
-/// Bounds of the growth of the round-trip time that counts (RFC 9406 4.3 MIN_RTT_THRESH, MAX_RTT_THRESH).
-const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
-const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
+/// Bounds of the growth of the round-trip time that counts, in microseconds (RFC 9406 4.3 MIN_RTT_THRESH,
+/// MAX_RTT_THRESH).
+const MIN_RTT_THRESH: u32 = 4_000;
+const MAX_RTT_THRESH: u32 = 16_000;
+
+/// No round-trip time seen.
+const NO_RTT: u32 = u32::MAX;
 
 /// The part of the round-trip time that counts (MIN_RTT_DIVISOR).
 const MIN_RTT_DIVISOR: u32 = 8;
@@ -33,31 +37,37 @@ pub(super) enum Pace {
 /// Round-trip times of this round and the last.
 #[derive(Debug, Clone)]
 pub(super) struct HyStart {
-    /// Smallest of the previous and of the running round; `Duration::MAX` for none.
-    last_round_min: Duration,
-    this_round_min: Duration,
+    /// Smallest of the previous and of the running round, in microseconds.
+    last_round_min: u32,
+    this_round_min: u32,
     /// The round ends when this offset is acknowledged.
     round_end: u64,
+    /// Smallest round-trip time when the conservative stage began.
+    baseline: u32,
+    /// Rounds in the conservative stage.
+    rounds: u8,
     samples: u8,
-    css: Option<Conservative>,
+    stage: Stage,
 }
 
-/// Conservative slow start: is the growth of the round-trip time there to stay?
-#[derive(Debug, Clone, Copy)]
-struct Conservative {
-    baseline: Duration,
-    rounds: u8,
+/// Whether the growth of the round-trip time is under suspicion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    SlowStart,
+    Conservative,
 }
 
 impl HyStart {
     /// Starts with the round that ends at `round_end`.
     pub(super) fn new(round_end: u64) -> HyStart {
         HyStart {
-            last_round_min: Duration::MAX,
-            this_round_min: Duration::MAX,
+            last_round_min: NO_RTT,
+            this_round_min: NO_RTT,
             round_end,
+            baseline: NO_RTT,
+            rounds: 0,
             samples: 0,
-            css: None,
+            stage: Stage::SlowStart,
         }
     }
 
@@ -70,6 +80,7 @@ impl HyStart {
         snd_nxt: u64,
     ) -> Pace {
         if let Some(rtt) = rtt {
+            let rtt = u32::try_from(rtt.as_micros()).unwrap_or(NO_RTT);
             self.this_round_min = self.this_round_min.min(rtt);
             self.samples = self.samples.saturating_add(1);
             self.judge_round();
@@ -77,9 +88,9 @@ impl HyStart {
         if snd_una >= self.round_end && self.end_round(snd_nxt) {
             return Pace::Leave;
         }
-        Pace::Grow(match self.css {
-            Some(_) => acked / CSS_GROWTH_DIVISOR,
-            None => acked,
+        Pace::Grow(match self.stage {
+            Stage::SlowStart => acked,
+            Stage::Conservative => acked / CSS_GROWTH_DIVISOR,
         })
     }
 
@@ -87,34 +98,34 @@ impl HyStart {
         if self.samples < N_RTT_SAMPLE {
             return;
         }
-        match self.css {
-            Some(css) if self.this_round_min < css.baseline => self.css = None,
-            Some(_) => {}
-            None if self.last_round_min == Duration::MAX => {}
-            None => {
-                let threshold =
-                    (self.last_round_min / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
-                if self.this_round_min >= self.last_round_min.saturating_add(threshold) {
-                    self.css = Some(Conservative {
-                        baseline: self.this_round_min,
-                        rounds: 0,
-                    });
+        let last = self.last_round_min;
+        match self.stage {
+            Stage::Conservative if self.this_round_min < self.baseline => {
+                self.stage = Stage::SlowStart;
+            }
+            Stage::SlowStart if last != NO_RTT => {
+                let threshold = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
+                if self.this_round_min >= last.saturating_add(threshold) {
+                    self.stage = Stage::Conservative;
+                    self.baseline = self.this_round_min;
+                    self.rounds = 0;
                 }
             }
+            Stage::Conservative | Stage::SlowStart => {}
         }
     }
 
     /// Begins the next round; returns whether conservative slow start has lasted long enough.
     fn end_round(&mut self, snd_nxt: u64) -> bool {
         self.last_round_min = self.this_round_min;
-        self.this_round_min = Duration::MAX;
+        self.this_round_min = NO_RTT;
         self.samples = 0;
         self.round_end = snd_nxt;
-        let Some(css) = &mut self.css else {
+        if self.stage == Stage::SlowStart {
             return false;
-        };
-        css.rounds += 1;
-        css.rounds >= CSS_ROUNDS
+        }
+        self.rounds += 1;
+        self.rounds >= CSS_ROUNDS
     }
 }
 

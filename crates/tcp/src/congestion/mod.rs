@@ -16,6 +16,9 @@ use newreno::NewReno;
 /// Largest congestion window: no send window is larger (RFC 7323 2.2).
 const MAX_CWND: u64 = 1 << 30;
 
+/// The slow start threshold before the first loss.
+const INFINITE: u32 = u32::MAX;
+
 /// Segments below which a loss does not push ssthresh (RFC 5681 equation 4).
 const MIN_SSTHRESH_SEGMENTS: u64 = 2;
 
@@ -56,30 +59,29 @@ struct Usage {
     /// The window, and nothing else, held data back.
     limited: bool,
     /// Most bytes in flight.
-    max_flight: u64,
+    max_flight: u32,
     /// The round trip ends when this offset is acknowledged.
     round_end: u64,
 }
 
 /// State to return to if a loss turns out to be none.
 #[derive(Debug, Clone)]
-struct Prior {
-    cwnd: u64,
-    ssthresh: u64,
+pub(crate) struct Prior {
+    cwnd: u32,
+    ssthresh: u32,
     avoidance: Avoidance,
 }
 
 /// cwnd, ssthresh, and what makes them move.
 #[derive(Debug, Clone)]
 pub(crate) struct Congestion {
-    cwnd: u64,
-    ssthresh: u64,
+    cwnd: u32,
+    /// [`INFINITE`] before the first loss.
+    ssthresh: u32,
     avoidance: Avoidance,
     /// Only with CUBIC, as in Linux.
     hystart: Option<HyStart>,
     usage: Usage,
-    /// Kept for the length of a recovery.
-    prior: Option<Box<Prior>>,
 }
 
 impl Congestion {
@@ -91,22 +93,21 @@ impl Congestion {
         };
         Congestion {
             cwnd: 0,
-            ssthresh: u64::MAX,
+            ssthresh: INFINITE,
             avoidance,
             hystart,
             usage: Usage::default(),
-            prior: None,
         }
     }
 
     /// Returns the congestion window in bytes.
     pub(crate) fn cwnd(&self) -> u64 {
-        self.cwnd
+        self.cwnd.into()
     }
 
-    /// Returns the slow start threshold in bytes, `u64::MAX` before the first loss.
-    pub(crate) fn ssthresh(&self) -> u64 {
-        self.ssthresh
+    /// Returns the slow start threshold in bytes, `None` before the first loss.
+    pub(crate) fn ssthresh(&self) -> Option<u64> {
+        (self.ssthresh != INFINITE).then_some(self.ssthresh.into())
     }
 
     /// Returns whether the window is below the threshold.
@@ -116,7 +117,7 @@ impl Congestion {
 
     /// Sets the window: at the start, and in recovery, where [`crate::sender`] computes it.
     pub(crate) fn set_cwnd(&mut self, cwnd: u64) {
-        self.cwnd = cwnd.min(MAX_CWND);
+        self.cwnd = cwnd.min(MAX_CWND) as u32;
     }
 
     /// Notes that `flight` bytes are in flight, after a sending or when the window held data back
@@ -127,6 +128,7 @@ impl Congestion {
         limited: bool,
         (snd_una, snd_nxt): (u64, u64),
     ) {
+        let flight = u32::try_from(flight).unwrap_or(u32::MAX);
         let usage = &mut self.usage;
         let new_round = snd_una >= usage.round_end;
         if new_round || limited || (!usage.limited && flight > usage.max_flight) {
@@ -140,7 +142,7 @@ impl Congestion {
 
     /// Returns whether more window would have let out more data (linux `tcp_is_cwnd_limited`).
     fn is_limited(&self) -> bool {
-        self.usage.limited || (self.in_slow_start() && self.cwnd < 2 * self.usage.max_flight)
+        self.usage.limited || (self.in_slow_start() && self.cwnd / 2 < self.usage.max_flight)
     }
 
     /// Grows the window for an ACK, unless the application did not use it (RFC 9438 5.8, RFC 7661 1).
@@ -165,25 +167,25 @@ impl Congestion {
             now: acked.now,
         };
         let grown = match &mut self.avoidance {
-            Avoidance::NewReno(reno) => reno.on_ack(self.cwnd, &growth),
-            Avoidance::Cubic(cubic) => cubic.on_ack(self.cwnd, &growth),
+            Avoidance::NewReno(reno) => reno.on_ack(self.cwnd.into(), &growth),
+            Avoidance::Cubic(cubic) => cubic.on_ack(self.cwnd.into(), &growth),
         };
-        self.set_cwnd(self.cwnd + grown);
+        self.set_cwnd(u64::from(self.cwnd) + grown);
     }
 
     /// Grows by what was acknowledged up to ssthresh; returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, acked: &Acked) -> u64 {
         let pace = match &mut self.hystart {
             // HyStart++ is for the first slow start only (RFC 9406 4.3).
-            Some(hystart) if self.ssthresh == u64::MAX => {
+            Some(hystart) if self.ssthresh == INFINITE => {
                 hystart.on_ack(acked.bytes, acked.rtt, acked.snd_una, acked.snd_nxt)
             }
             _ => Pace::Grow(acked.bytes),
         };
         match pace {
             Pace::Grow(bytes) => {
-                let grown = bytes.min(self.ssthresh - self.cwnd);
-                self.set_cwnd(self.cwnd + grown);
+                let grown = bytes.min((self.ssthresh - self.cwnd).into());
+                self.set_cwnd(u64::from(self.cwnd) + grown);
                 bytes - grown
             }
             Pace::Leave => {
@@ -193,38 +195,30 @@ impl Congestion {
         }
     }
 
-    /// Answers a congestion event: sets ssthresh and remembers what [`Congestion::undo`] returns to.
+    /// Answers a congestion event: sets ssthresh, and returns what [`Congestion::undo`] goes back to.
     ///
     /// The window itself is left to PRR or to the timeout.
-    pub(crate) fn on_loss(&mut self, mss: u16) {
+    pub(crate) fn on_loss(&mut self, mss: u16) -> Prior {
         let prior = Prior {
             cwnd: self.cwnd,
             ssthresh: self.ssthresh,
             avoidance: self.avoidance.clone(),
         };
-        match &mut self.prior {
-            Some(kept) => **kept = prior,
-            none => *none = Some(Box::new(prior)),
-        }
         let reduced = match &mut self.avoidance {
-            Avoidance::NewReno(reno) => reno.on_loss(self.cwnd),
-            Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd, mss),
+            Avoidance::NewReno(reno) => reno.on_loss(self.cwnd.into()),
+            Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd.into(), mss),
         };
-        self.ssthresh = reduced.max(MIN_SSTHRESH_SEGMENTS * u64::from(mss));
+        self.ssthresh = reduced
+            .max(MIN_SSTHRESH_SEGMENTS * u64::from(mss))
+            .min(MAX_CWND) as u32;
+        prior
     }
 
-    /// Returns to the state before the last [`Congestion::on_loss`]: there was no loss (RFC 9438 4.9).
-    pub(crate) fn undo(&mut self) {
-        if let Some(prior) = self.prior.take() {
-            self.cwnd = self.cwnd.max(prior.cwnd);
-            self.ssthresh = prior.ssthresh;
-            self.avoidance = prior.avoidance;
-        }
-    }
-
-    /// Forgets the state before the last loss: it was one.
-    pub(crate) fn forget_prior(&mut self) {
-        self.prior = None;
+    /// Returns to the state before [`Congestion::on_loss`]: there was no loss (RFC 9438 4.9).
+    pub(crate) fn undo(&mut self, prior: Prior) {
+        self.cwnd = self.cwnd.max(prior.cwnd);
+        self.ssthresh = prior.ssthresh;
+        self.avoidance = prior.avoidance;
     }
 
     /// Restarts after `idle` without sending: halves the window for every timeout that passed, down to the restart
@@ -236,11 +230,9 @@ impl Congestion {
         restart_window: u64,
         now: Instant,
     ) {
-        let floor = restart_window.min(self.cwnd);
-        let remembered = self.cwnd / 4 * 3;
-        if self.ssthresh != u64::MAX {
-            self.ssthresh = self.ssthresh.max(remembered);
-        }
+        let floor = restart_window.min(self.cwnd.into()) as u32;
+        // An infinite threshold stays so.
+        self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
         let mut left = idle;
         while left > rto && self.cwnd > floor {
             left -= rto;

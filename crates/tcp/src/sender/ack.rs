@@ -5,7 +5,6 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
-use super::recovery::Phase;
 use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
 use crate::congestion::Acked;
 use crate::options::TimestampClock;
@@ -230,12 +229,7 @@ impl<P: Payload> Sender<P> {
             ProbeVerdict::Needless => self.recovery.end_tail_probe(),
             ProbeVerdict::RepairedLoss => {
                 self.recovery.end_tail_probe();
-                if matches!(self.recovery.phase(), Phase::Open | Phase::Disorder) {
-                    self.congestion.on_loss(self.mss);
-                    self.congestion.forget_prior();
-                    self.congestion
-                        .set_cwnd(self.congestion.cwnd().min(self.congestion.ssthresh()));
-                }
+                self.reduce_once();
             }
         }
     }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
+use super::recovery::Phase;
 use super::timers::Due;
 use super::{DataSegment, Sender};
 use crate::rack::TailProbe;
@@ -62,7 +63,11 @@ impl<P: Payload> Sender<P> {
         if let Some(segment) = self.next_retransmission(now) {
             return Some(segment);
         }
-        let segment = self.next_new(now);
+        let segment = if self.awaits_retransmission() {
+            None
+        } else {
+            self.next_new(now)
+        };
         self.timers.take_due();
         if segment.is_none() {
             self.note_held_back(now);
@@ -107,19 +112,26 @@ impl<P: Payload> Sender<P> {
         }
         let mss = u64::from(self.mss());
         let allowance = self.allowance(now);
-        let most = allowance.congestion.min(allowance.burst) / mss * mss;
-        if most == 0 {
-            self.note_flight(allowance.congestion < mss);
-            return None;
-        }
+        let room = allowance.congestion.min(allowance.burst);
+        let most = (room / mss).max(1) * mss;
         let (start, len) = self
             .board
             .next_lost(u32::try_from(most).unwrap_or(u32::MAX))?;
+        if u64::from(len) > room {
+            self.note_flight(true);
+            return None;
+        }
         let len = self.within_window(start, len)?;
         let range = self.data_range(start, len);
         let segment = self.emit(range);
         self.on_retransmitted(range, now);
         Some(segment)
+    }
+
+    /// Returns whether something lost must leave before anything new (RFC 6675 4 NextSeg).
+    fn awaits_retransmission(&mut self) -> bool {
+        let lost = self.board.lost() > 0 && !self.recovery.prefers_new_data();
+        lost && self.board.next_lost(1).is_some()
     }
 
     /// Cuts a retransmission to the peer's window, which may have shrunk. The first packet may always leave: it is
@@ -156,7 +168,7 @@ impl<P: Payload> Sender<P> {
         if range.is_none() {
             let limited = allowance.congestion < self.unsent().min(allowance.window);
             self.note_flight(limited);
-            if self.recovery.prefers_new_data() {
+            if self.recovery.prefers_new_data() && self.snd_nxt == self.recovery.point() {
                 // F-RTO found nothing to send: back to retransmissions (RFC 5682 step 2b).
                 self.recovery.stop_frto();
                 return self.next_retransmission(now);
@@ -180,11 +192,12 @@ impl<P: Payload> Sender<P> {
             .until_boundary(self.snd_nxt, unsent.min(most) as usize) as u64;
         let fin = self.fin && len == unsent && allowance.window > len && allowance.burst > len;
         let together = len == unsent || self.ends_at_boundary(len);
-        let len = if len % mss == 0 || fin || (together && self.may_send_small(len, unsent)) {
-            len
-        } else {
-            len / mss * mss
-        };
+        let len =
+            if len.is_multiple_of(mss) || fin || (together && self.may_send_small(len, unsent)) {
+                len
+            } else {
+                len / mss * mss
+            };
         if len == 0 && !fin {
             return self.overdue_range(allowance);
         }
@@ -237,7 +250,7 @@ impl<P: Payload> Sender<P> {
     /// Returns whether to wait for the next ACK, which lets out a longer super-segment
     /// (linux `tcp_tso_should_defer`).
     fn should_defer(&mut self, len: u64, allowance: &Allowance, now: Instant) -> bool {
-        if self.recovery.is_repairing() || len >= allowance.burst {
+        if self.recovery.phase() != Phase::Open || len >= allowance.burst {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
@@ -297,12 +310,10 @@ impl<P: Payload> Sender<P> {
             fin: false,
             push: false,
             probe: true,
-            gso_size: 0,
         })
     }
 
     fn emit(&self, range: Range) -> DataSegment<P> {
-        let mss = self.mss();
         let shared = match range.len {
             0 => crate::send_queue::Shared::default(),
             len => self.queue.share(range.start, len as usize),
@@ -313,7 +324,6 @@ impl<P: Payload> Sender<P> {
             fin: range.fin,
             push: shared.push,
             probe: false,
-            gso_size: if range.len > u32::from(mss) { mss } else { 0 },
         }
     }
 
@@ -332,7 +342,9 @@ impl<P: Payload> Sender<P> {
             self.snd_nxt += 1;
         }
         self.recovery.on_sent(u64::from(range.len));
-        self.timers.on_sent(first, now);
+        if first {
+            self.timers.on_first_sent(now);
+        }
         self.on_sent(range, now);
         self.note_flight(false);
         self.schedule(now);
@@ -343,11 +355,12 @@ impl<P: Payload> Sender<P> {
         let mss = self.mss();
         self.board.on_retransmitted(range.start, len, mss, now);
         self.recovery.on_retransmitted(u64::from(len), now);
-        if range.start == self.snd_una {
+        if range.start == self.snd_una && !self.recovery.is_impatient() {
             self.timers.on_head_retransmitted(now);
         }
         self.counters.bytes_retrans += u64::from(range.len);
-        self.counters.total_retrans += u64::from(len.div_ceil(u32::from(mss)));
+        let packets = len.div_ceil(u32::from(mss));
+        self.counters.total_retrans = self.counters.total_retrans.saturating_add(packets);
         self.on_sent(range, now);
         self.schedule(now);
     }

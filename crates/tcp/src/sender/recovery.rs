@@ -9,9 +9,9 @@ use wire::Instant;
 
 use super::Sender;
 use super::ack::AckEvent;
-use crate::congestion::Acked;
+use crate::congestion::{Acked, Prior};
 use crate::rack::{DUP_THRESHOLD, TailProbe};
-use crate::scoreboard::Losses;
+use crate::scoreboard::{Judge, Losses};
 
 /// Where the sender stands (linux `enum tcp_ca_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,8 +40,12 @@ pub(super) enum Frto {
 }
 
 /// What must turn out needless for a reduction to be taken back (linux `undo_marker`, `undo_retrans`).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Undo {
+    /// What to go back to.
+    prior: Prior,
+    /// The losses were inferred from what arrived, and not from a timeout.
+    inferred: bool,
     /// D-SACKs of bytes below it do not count.
     marker: u64,
     /// Bytes sent again and not yet reported as duplicates.
@@ -61,19 +65,25 @@ struct Prr {
     recover_flight: u64,
 }
 
+/// What is only needed while losses are repaired, and a round trip longer.
+#[derive(Debug)]
+struct Episode {
+    prr: Prr,
+    undo: Undo,
+}
+
 /// State of loss recovery.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
+    /// The last episode ends when this is acknowledged: RecoveryPoint; 0 before the first one.
+    point: u64,
+    episode: Option<Box<Episode>>,
+    /// Bytes that duplicate ACKs stand for, without SACK.
+    reno_sacked: u32,
     phase: Phase,
     frto: Frto,
-    /// The episode ends when this is acknowledged: RecoveryPoint.
-    point: u64,
-    /// Duplicate ACKs below this start no new episode (RFC 6582 3.2 step 1).
-    floor: u64,
-    /// Bytes that duplicate ACKs stand for, without SACK.
-    reno_sacked: u64,
-    prr: Prr,
-    undo: Option<Undo>,
+    /// Partial ACKs of this recovery, without SACK.
+    partial_acks: u8,
     tail_probe: Option<TailProbe>,
 }
 
@@ -82,8 +92,13 @@ impl Recovery {
         self.phase
     }
 
+    /// Returns where the running or the last episode ends.
+    pub(super) fn point(&self) -> u64 {
+        self.point
+    }
+
     pub(super) fn reno_sacked(&self) -> u64 {
-        self.reno_sacked
+        self.reno_sacked.into()
     }
 
     pub(super) fn tail_probe(&self) -> Option<TailProbe> {
@@ -108,6 +123,12 @@ impl Recovery {
         self.frto = Frto::Off;
     }
 
+    /// Returns whether the retransmission timer runs on although the ACK moves on: without SACK, recovery repairs one
+    /// packet per round trip, and a timeout helps more than that (RFC 6582 3.2 step 3, 4: the impatient variant).
+    pub(super) fn is_impatient(&self) -> bool {
+        self.phase == Phase::Recovery && self.partial_acks > 1
+    }
+
     /// Returns whether losses are being repaired.
     pub(super) fn is_repairing(&self) -> bool {
         matches!(self.phase, Phase::Recovery | Phase::Loss)
@@ -115,13 +136,15 @@ impl Recovery {
 
     /// Charges what left.
     pub(super) fn on_sent(&mut self, bytes: u64) {
-        self.prr.out += bytes;
+        if let Some(episode) = &mut self.episode {
+            episode.prr.out += bytes;
+        }
     }
 
     /// Charges what left again.
     pub(super) fn on_retransmitted(&mut self, bytes: u64, now: Instant) {
-        self.prr.out += bytes;
-        if let Some(undo) = &mut self.undo {
+        if let Some(Episode { prr, undo }) = self.episode.as_deref_mut() {
+            prr.out += bytes;
             undo.unproven += bytes;
             undo.first_sent.get_or_insert(now);
         }
@@ -129,7 +152,7 @@ impl Recovery {
 
     /// Notes that the peer got `[start, end)` twice.
     pub(super) fn on_dsack(&mut self, start: u64, end: u64) {
-        if let Some(undo) = &mut self.undo
+        if let Some(Episode { undo, .. }) = self.episode.as_deref_mut()
             && end > undo.marker
         {
             undo.unproven = undo.unproven.saturating_sub(end - start);
@@ -139,7 +162,7 @@ impl Recovery {
     fn begin(&mut self, phase: Phase, point: u64) {
         self.phase = phase;
         self.point = point;
-        self.floor = point + 1;
+        self.partial_acks = 0;
         self.tail_probe = None;
         self.frto = Frto::Off;
     }
@@ -152,16 +175,24 @@ impl Recovery {
         };
         self.frto = Frto::Off;
         self.reno_sacked = 0;
-        if let Some(undo) = &mut self.undo {
-            undo.expires = Some(snd_nxt);
+        if let Some(episode) = &mut self.episode {
+            episode.undo.expires = Some(snd_nxt);
         }
+    }
+
+    /// Returns whether duplicate ACKs may begin an episode: something was acknowledged that was sent after the last
+    /// one (RFC 6582 3.2 step 2).
+    fn may_count_duplicates(&self, snd_una: u64) -> bool {
+        self.point == 0 || snd_una > self.point
     }
 }
 
 impl<P: Payload> Sender<P> {
     /// Returns the bytes believed to be in the network.
     pub(super) fn pipe(&self) -> u64 {
-        self.board.pipe().saturating_sub(self.recovery.reno_sacked)
+        self.board
+            .pipe()
+            .saturating_sub(self.recovery.reno_sacked())
     }
 
     /// Returns how many bytes an ACK delivered; without SACK a duplicate stands for one segment
@@ -175,7 +206,7 @@ impl<P: Payload> Sender<P> {
             // Duplicates stood for part of it already.
             (false, false) => event
                 .advanced
-                .saturating_sub(self.recovery.reno_sacked)
+                .saturating_sub(self.recovery.reno_sacked())
                 .max(mss.min(event.advanced)),
         }
     }
@@ -196,10 +227,9 @@ impl<P: Payload> Sender<P> {
             self.undo();
         }
         let _ = self.detect_losses(event.now);
-        let duplicates = self.recovery.reno_sacked / u64::from(self.mss().max(1));
-        let counted = !self.sack
-            && duplicates >= u64::from(DUP_THRESHOLD)
-            && self.snd_una >= self.recovery.floor;
+        let duplicates = self.recovery.reno_sacked / u32::from(self.mss().max(1));
+        let counted =
+            duplicates >= DUP_THRESHOLD && self.recovery.may_count_duplicates(self.snd_una);
         if counted {
             self.board.mark_head_lost();
         }
@@ -208,7 +238,7 @@ impl<P: Payload> Sender<P> {
             self.reduce(acked.bytes, false);
             return;
         }
-        let disorder = self.board.sacked() + self.recovery.reno_sacked > 0;
+        let disorder = self.board.sacked() + self.recovery.reno_sacked() > 0;
         self.recovery.phase = if disorder {
             Phase::Disorder
         } else {
@@ -232,6 +262,7 @@ impl<P: Payload> Sender<P> {
         }
         let partial = event.advanced > 0 && !self.sack;
         let newly_lost = if partial {
+            self.recovery.partial_acks = self.recovery.partial_acks.saturating_add(1);
             // The next hole starts where the ACK stopped (RFC 6582 3.2 step 3).
             self.board.mark_head_lost()
         } else {
@@ -253,6 +284,10 @@ impl<P: Payload> Sender<P> {
             self.rack.on_recovery_end();
             self.on_ack_in_order(event, acked);
             return;
+        }
+        if event.advanced > 0 || self.snd_nxt > self.recovery.point {
+            // What F-RTO sent is not lost, so that its duplicates clock out retransmissions.
+            self.count_duplicates(event);
         }
         if self.detect_losses(event.now).retransmission {
             // A second sign of congestion (RFC 5681 4.3).
@@ -293,23 +328,21 @@ impl<P: Payload> Sender<P> {
 
     /// Begins the repair of losses (RFC 6675 5 step 4, RFC 9937 6.1).
     pub(super) fn enter_recovery(&mut self, newly_delivered: u64) {
-        self.congestion.on_loss(self.mss);
         self.recovery.begin(Phase::Recovery, self.snd_nxt);
-        self.init_undo();
-        let known = self.board.sacked() + self.recovery.reno_sacked;
+        let known = self.board.sacked() + self.recovery.reno_sacked();
         let flight = (self.board.outstanding() + newly_delivered).saturating_sub(known);
-        self.recovery.prr = Prr {
+        self.begin_episode(Prr {
             delivered: 0,
             out: 0,
             recover_flight: flight.max(u64::from(self.mss)),
-        };
+        });
     }
 
     fn finish_recovery(&mut self, event: &AckEvent) {
         if self.all_needless() || self.delayed(event) {
             self.undo();
         } else {
-            self.congestion.set_cwnd(self.congestion.ssthresh());
+            self.leave_reduced();
         }
         self.recovery.end(self.board.sacked(), self.snd_nxt);
         self.rack.on_recovery_end();
@@ -323,12 +356,16 @@ impl<P: Payload> Sender<P> {
 
     /// Sets cwnd to what is in the network and what this ACK lets out (RFC 9937 6.2).
     pub(super) fn reduce(&mut self, delivered: u64, safe: bool) {
-        let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
-        let mss = u64::from(self.mss());
-        let prr = &mut self.recovery.prr;
+        let (pipe, mss) = (self.pipe(), u64::from(self.mss()));
+        let (Some(episode), Some(ssthresh)) =
+            (&mut self.recovery.episode, self.congestion.ssthresh())
+        else {
+            return;
+        };
         if delivered == 0 {
             return;
         }
+        let prr = &mut episode.prr;
         prr.delivered += delivered;
         let mut send = if pipe > ssthresh {
             let share = u128::from(prr.delivered) * u128::from(ssthresh);
@@ -352,8 +389,7 @@ impl<P: Payload> Sender<P> {
         let phase = self.recovery.phase;
         let fresh = matches!(phase, Phase::Open | Phase::Disorder);
         if fresh || self.snd_una >= self.recovery.point || (phase == Phase::Loss && !repeated) {
-            self.congestion.on_loss(self.mss);
-            self.init_undo();
+            self.begin_episode(Prr::default());
         }
         if self.board.head_sacked() {
             self.board.forget_sacks();
@@ -385,8 +421,7 @@ impl<P: Payload> Sender<P> {
             .mark_lost_where(|_, packet| packet > u32::from(mss));
         if self.board.lost() > before && self.recovery.phase != Phase::Loss {
             self.recovery.begin(Phase::Loss, self.snd_nxt);
-            self.recovery.undo = None;
-            self.congestion.forget_prior();
+            self.recovery.episode = None;
         }
     }
 
@@ -400,7 +435,12 @@ impl<P: Payload> Sender<P> {
         let impatient =
             self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD;
         let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, impatient);
-        let losses = self.board.detect_lost(latest, window, now);
+        let judge = Judge {
+            latest,
+            window,
+            now,
+        };
+        let losses = self.board.detect_lost(judge);
         if losses.undecided {
             self.timers.set_reorder(Some(latest.sent_at + window));
         }
@@ -416,43 +456,66 @@ impl<P: Payload> Sender<P> {
         if event.duplicate {
             // The hole itself is not among them.
             let most = self.board.outstanding().saturating_sub(mss);
-            self.recovery.reno_sacked = (self.recovery.reno_sacked + mss).min(most);
+            self.recovery.reno_sacked = (self.recovery.reno_sacked() + mss).min(most) as u32;
         } else if event.advanced > 0 {
             let repeated = event.advanced.saturating_sub(mss);
             self.recovery.reno_sacked = match self.recovery.phase {
-                Phase::Recovery => self.recovery.reno_sacked.saturating_sub(repeated),
+                Phase::Recovery => self.recovery.reno_sacked().saturating_sub(repeated) as u32,
                 _ => 0,
             };
         }
     }
 
-    fn init_undo(&mut self) {
-        self.recovery.undo = Some(Undo {
+    /// Tells congestion control of the losses, and remembers how to take it back.
+    fn begin_episode(&mut self, prr: Prr) {
+        let undo = Undo {
+            prior: self.congestion.on_loss(self.mss),
+            inferred: self.recovery.phase == Phase::Recovery,
             marker: self.snd_una,
             unproven: self.board.retrans(),
             first_sent: None,
             expires: None,
-        });
+        };
+        self.recovery.episode = Some(Box::new(Episode { prr, undo }));
+    }
+
+    /// Answers a loss that is repaired already.
+    pub(super) fn reduce_once(&mut self) {
+        if !self.recovery.is_repairing() {
+            self.begin_episode(Prr::default());
+            self.recovery.episode = None;
+            self.leave_reduced();
+        }
+    }
+
+    fn leave_reduced(&mut self) {
+        let (cwnd, ssthresh) = (self.congestion.cwnd(), self.congestion.ssthresh());
+        self.congestion.set_cwnd(ssthresh.unwrap_or(cwnd));
     }
 
     fn expire_undo(&mut self) {
-        let expires = self.recovery.undo.and_then(|undo| undo.expires);
+        let expires = self.undo_state().and_then(|undo| undo.expires);
         if expires.is_some_and(|end| self.snd_una > end) {
-            self.recovery.undo = None;
-            self.congestion.forget_prior();
+            self.recovery.episode = None;
         }
+    }
+
+    fn undo_state(&self) -> Option<&Undo> {
+        self.recovery
+            .episode
+            .as_deref()
+            .map(|episode| &episode.undo)
     }
 
     /// Returns whether all that was sent again was reported as a duplicate (RFC 3708).
     fn all_needless(&self) -> bool {
-        self.recovery
-            .undo
+        self.undo_state()
             .is_some_and(|undo| undo.first_sent.is_some() && undo.unproven == 0)
     }
 
     /// Returns whether the ACK answers the original and not its retransmission (RFC 3522).
     fn delayed(&self, event: &AckEvent) -> bool {
-        let first_sent = self.recovery.undo.and_then(|undo| undo.first_sent);
+        let first_sent = self.undo_state().and_then(|undo| undo.first_sent);
         first_sent.is_some_and(|sent_at| event.echo_precedes(self.clock, sent_at))
     }
 
@@ -464,8 +527,12 @@ impl<P: Payload> Sender<P> {
     /// Takes the reduction back.
     fn undo(&mut self) {
         self.board.unmark_lost();
-        self.congestion.undo();
-        self.recovery.undo = None;
+        if let Some(Episode { undo, .. }) = self.recovery.episode.take().map(|episode| *episode) {
+            self.congestion.undo(undo.prior);
+            if undo.inferred {
+                self.rack.on_needless_recovery();
+            }
+        }
     }
 
     fn undo_timeout(&mut self) {

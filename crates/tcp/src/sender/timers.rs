@@ -15,6 +15,9 @@ use crate::rtt::backed_off;
 /// (RFC 9293 3.8.6.2.1 override timeout; linux flushes a corked socket after as long).
 const OVERRIDE: Duration = Duration::from_millis(200);
 
+/// A time that does not come.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// What the armed timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timer {
@@ -44,18 +47,18 @@ pub(super) enum Due {
 /// The armed timer and the facts its time follows from.
 #[derive(Debug)]
 pub(super) struct Timers {
-    armed: Option<(Timer, Instant)>,
+    armed: Option<Timer>,
+    /// When it fires; [`NEVER`] if none is armed. The same holds for the times below.
+    at: Instant,
     due: Option<Due>,
     /// The retransmission timeout counts from here.
     rto_base: Instant,
-    /// The tail loss probe's timeout counts from here.
-    probe_base: Instant,
     /// Pacing holds data back until then.
-    paced_until: Option<Instant>,
+    paced_until: Instant,
     /// When RACK wants to look again.
-    reorder_at: Option<Instant>,
+    reorder_at: Instant,
     /// Since when something waits for the peer without progress.
-    stalled_since: Option<Instant>,
+    stalled_since: Instant,
     /// Retransmission timeouts in a row.
     retransmits: u8,
     /// Window probes without an answer.
@@ -68,12 +71,12 @@ impl Default for Timers {
     fn default() -> Timers {
         Timers {
             armed: None,
+            at: NEVER,
             due: None,
             rto_base: Instant::ZERO,
-            probe_base: Instant::ZERO,
-            paced_until: None,
-            reorder_at: None,
-            stalled_since: None,
+            paced_until: NEVER,
+            reorder_at: NEVER,
+            stalled_since: NEVER,
             retransmits: 0,
             probes: 0,
             persist_backoff: 0,
@@ -100,11 +103,11 @@ impl Timers {
     }
 
     pub(super) fn set_paced_until(&mut self, release: Option<Instant>) {
-        self.paced_until = release;
+        self.paced_until = release.unwrap_or(NEVER);
     }
 
     pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
-        self.reorder_at = at;
+        self.reorder_at = at.unwrap_or(NEVER);
     }
 
     /// Notes that the peer is alive, and perhaps acknowledges something.
@@ -121,13 +124,10 @@ impl Timers {
         self.retransmits = 0;
     }
 
-    /// Notes a sending; the first into an empty pipe starts the clocks.
-    pub(super) fn on_sent(&mut self, first: bool, now: Instant) {
-        if first {
-            self.rto_base = now;
-            self.stalled_since = Some(now);
-        }
-        self.probe_base = now;
+    /// Starts the clocks with a sending when nothing was in flight.
+    pub(super) fn on_first_sent(&mut self, now: Instant) {
+        self.rto_base = now;
+        self.stalled_since = now;
     }
 
     /// Restarts the retransmission timer: the first unacknowledged range left again.
@@ -139,24 +139,16 @@ impl Timers {
 impl<P: Payload> Sender<P> {
     /// Returns when [`Sender::on_timer`] or [`Sender::poll_data`] (pacing) has something to do.
     pub fn next_timer(&self) -> Option<Instant> {
-        let timer = self.timers.armed.map(|(_, at)| at);
-        match (timer, self.timers.paced_until) {
-            (Some(timer), Some(release)) => Some(timer.min(release)),
-            (timer, release) => timer.or(release),
-        }
+        let at = self.timers.at.min(self.timers.paced_until);
+        (at != NEVER).then_some(at)
     }
 
     /// Does what is due at `now`. A timer that fires late does its work once.
     pub fn on_timer(&mut self, now: Instant) -> TimerOutcome {
-        let Some((timer, _)) = self.timers.armed.filter(|&(_, at)| at <= now) else {
-            let released = self.timers.paced_until.take_if(|at| *at <= now).is_some();
-            return if released {
-                TimerOutcome::Retransmit
-            } else {
-                TimerOutcome::Nothing
-            };
+        let Some(timer) = self.timers.armed.filter(|_| self.timers.at <= now) else {
+            return self.on_release(now);
         };
-        self.timers.armed = None;
+        self.disarm();
         let waits = matches!(timer, Timer::Retransmit | Timer::Persist);
         if self.is_timed_out(now) || (waits && self.is_given_up(timer)) {
             return TimerOutcome::Abort(TcpError::TimedOut);
@@ -179,13 +171,21 @@ impl<P: Payload> Sender<P> {
         TimerOutcome::Retransmit
     }
 
+    fn on_release(&mut self, now: Instant) -> TimerOutcome {
+        if self.timers.paced_until > now {
+            return TimerOutcome::Nothing;
+        }
+        self.timers.paced_until = NEVER;
+        TimerOutcome::Retransmit
+    }
+
     fn on_retransmission_timeout(&mut self, now: Instant) {
         let repeated = self.timers.retransmits > 0;
         self.enter_loss(repeated, now);
         self.rtt.back_off();
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         self.timers.rto_base = now;
-        self.timers.reorder_at = None;
+        self.timers.reorder_at = NEVER;
         self.schedule(now);
     }
 
@@ -210,7 +210,7 @@ impl<P: Payload> Sender<P> {
             Timer::Persist => self.timers.probes,
             _ => self.timers.retransmits,
         };
-        self.limits.user_timeout.is_none() && tries >= self.limits.data_retries
+        self.limits.user_timeout_ms.is_none() && tries >= self.limits.data_retries
     }
 
     /// Returns whether data waited for longer than the user wants to (RFC 5482 3).
@@ -219,16 +219,19 @@ impl<P: Payload> Sender<P> {
     }
 
     fn user_deadline(&self) -> Option<Instant> {
-        Some(self.timers.stalled_since? + self.limits.user_timeout?)
+        let timeout = self.limits.user_timeout_ms?;
+        let since = self.timers.stalled_since;
+        (since != NEVER).then(|| since + Duration::from_millis(timeout.get().into()))
     }
 
     /// Adjusts the timers to an ACK.
     pub(super) fn after_ack(&mut self, progress: bool, now: Instant) {
         let waiting = self.board.outstanding() > 0;
-        if progress {
+        if progress && !self.recovery.is_impatient() {
             self.timers.rto_base = now;
-            self.timers.probe_base = now;
-            self.timers.stalled_since = waiting.then_some(now);
+        }
+        if progress {
+            self.timers.stalled_since = if waiting { now } else { NEVER };
         }
         self.schedule(now);
     }
@@ -240,13 +243,13 @@ impl<P: Payload> Sender<P> {
             return;
         }
         let rto_at = self.rto_at(now);
-        if let Some(at) = self.timers.reorder_at.filter(|&at| at < rto_at) {
-            self.arm(Timer::Reorder, at);
+        if self.timers.reorder_at < rto_at {
+            self.arm(Timer::Reorder, self.timers.reorder_at);
         } else if self.may_probe_tail() {
             let mss = u64::from(self.mss());
             let single = self.board.outstanding() <= mss;
-            let timeout = probe_timeout(&self.rtt, single.then_some(self.limits.ack_delay));
-            let at = self.timers.probe_base + timeout;
+            let timeout = probe_timeout(&self.rtt, single.then_some(self.rtt.rto_min()));
+            let at = self.last_sent.max(self.timers.rto_base) + timeout;
             self.arm(Timer::TailProbe, at.min(rto_at));
         } else {
             self.arm(Timer::Retransmit, rto_at);
@@ -256,17 +259,17 @@ impl<P: Payload> Sender<P> {
     /// Nothing is in flight: the timers for what is in flight end, those for what is held back go on until
     /// the window opens.
     fn schedule_idle(&mut self) {
-        self.timers.reorder_at = None;
+        self.timers.reorder_at = NEVER;
         match self.timers.armed {
-            Some((Timer::Persist, _)) if self.window_end() > self.snd_nxt => {
-                self.timers.armed = None;
+            Some(Timer::Persist) if self.window_end() > self.snd_nxt => {
+                self.disarm();
                 self.timers.persist_backoff = 0;
-                self.timers.stalled_since = None;
+                self.timers.stalled_since = NEVER;
             }
-            Some((Timer::Persist | Timer::Override, _)) => {}
+            Some(Timer::Persist | Timer::Override) => {}
             _ => {
-                self.timers.armed = None;
-                self.timers.stalled_since = None;
+                self.disarm();
+                self.timers.stalled_since = NEVER;
             }
         }
     }
@@ -277,7 +280,7 @@ impl<P: Payload> Sender<P> {
             return;
         }
         if self.window_end() <= self.snd_nxt {
-            self.timers.stalled_since.get_or_insert(now);
+            self.timers.stalled_since = self.timers.stalled_since.min(now);
             let timeout = backed_off(self.rtt.base_rto(), self.timers.persist_backoff);
             self.arm(Timer::Persist, now + timeout);
         } else {
@@ -300,6 +303,12 @@ impl<P: Payload> Sender<P> {
 
     fn arm(&mut self, timer: Timer, at: Instant) {
         let at = self.user_deadline().map_or(at, |deadline| deadline.min(at));
-        self.timers.armed = Some((timer, at));
+        self.timers.armed = Some(timer);
+        self.timers.at = at;
+    }
+
+    fn disarm(&mut self) {
+        self.timers.armed = None;
+        self.timers.at = NEVER;
     }
 }

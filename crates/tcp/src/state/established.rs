@@ -5,7 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::{Config, TIMESTAMPS_LEN};
+use crate::config::{Config, ORPHAN_TIMEOUT, TIMESTAMPS_LEN};
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -364,8 +364,8 @@ impl<P: Payload> Synchronized<P> {
             fin,
             push,
             probe: _,
-            gso_size,
         } = data;
+        let mss = self.sender.mss();
         let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
         Segment {
             seq,
@@ -374,8 +374,12 @@ impl<P: Payload> Synchronized<P> {
             push,
             window: announcement.window,
             options: announcement.options,
+            gso_size: if payload.len() > usize::from(mss) {
+                mss
+            } else {
+                0
+            },
             payload,
-            gso_size,
         }
     }
 
@@ -425,9 +429,12 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Lets nobody read any more.
-    pub(crate) fn drop_reader(&mut self) {
+    /// Lets nobody read any more. What is still to be sent gets a limited time without progress:
+    /// nobody is left who could lose patience.
+    pub(crate) fn drop_reader(&mut self, user_timeout: Option<Duration>) {
         self.reader_gone = true;
+        let patience = user_timeout.unwrap_or(ORPHAN_TIMEOUT).min(ORPHAN_TIMEOUT);
+        self.sender.set_user_timeout(Some(patience));
     }
 
     /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without options.
@@ -466,7 +473,7 @@ impl<P: Payload> Synchronized<P> {
         info.rcv_wscale = self.negotiated.rcv_wscale;
         info.rcv_mss = self.receiver.rcv_mss();
         info.rcv_wnd = self.receiver.window().promised(self.receiver.rcv_nxt());
-        info.rcv_space = self.receiver.window().space();
+        info.rcv_space = self.receiver.window().space(self.receiver.rcv_nxt());
         info.out_of_order = self.receiver.out_of_order();
         info.dsacks_out = self.receiver.dsacks_out();
         info.bytes_received = bytes_received;
@@ -475,6 +482,8 @@ impl<P: Payload> Synchronized<P> {
         info.challenge_acks = challenge_acks;
         info.paws_rejected = paws_rejected;
         self.sender.info(info);
+        // One number for both kinds of probes, as in linux `icsk_probes_out`.
+        info.probes = info.probes.max(self.keepalive.probes());
     }
 }
 

@@ -99,19 +99,16 @@ impl Trace {
         }
     }
 
-    /// Lets a segment of the peer arrive.
+    /// Lets a segment of the peer arrive. One that continues its stream and is not dropped moves
+    /// the peer's next number on.
     pub fn send(&mut self, from: FromPeer) {
-        let segment = from.clone().into_segment();
-        if from.control != Control::Rst && self.last_ordinary(&from) {
-            self.peer.seq = from.seq + (from.len + from.control.len()) as u32;
+        let goes_on = from.seq == self.peer.seq && from.stream == 0 && from.control != Control::Rst;
+        let next = from.seq + (from.len + from.control.len()) as u32;
+        let disposition = self.conn.on_segment(from.into_segment(), self.now);
+        if goes_on && disposition.drop.is_none() {
+            self.peer.seq = next;
         }
-        let disposition = self.conn.on_segment(segment, self.now);
         self.note(disposition);
-    }
-
-    /// Returns whether the peer's next number follows from this segment: it continues the stream.
-    fn last_ordinary(&self, from: &FromPeer) -> bool {
-        from.seq == self.peer.seq && from.stream == 0
     }
 
     fn note(&mut self, disposition: Disposition) {
@@ -177,11 +174,8 @@ impl Trace {
 
     fn check_promises(&mut self, segment: &Segment<Bytes>) {
         let Some(ack) = segment.ack else { return };
-        if segment.control == Control::Syn {
-            let negotiated = self.conn.info();
-            self.scale = negotiated.rcv_wscale;
-        }
-        self.scale = self.conn.info().rcv_wscale;
+        // TIME-WAIT has no information left; the scale stays what it was.
+        self.scale = self.scale.max(self.conn.info().rcv_wscale);
         let scale = if segment.control == Control::Syn {
             0
         } else {

@@ -1,1 +1,137 @@
+//! The two halves together: what the sender says goes out with what the receiver says. The sender's own rules are
+//! tested beside it.
 
+use super::harness::*;
+use crate::test_payload::Bytes;
+use crate::*;
+
+#[test]
+fn data_carries_ack_and_window() {
+    let mut t = established();
+    send!(t, len: 100);
+    t.write(300);
+    expect!(t, seq: 1, len: 300, ack: 101, window: 9900, push: true);
+    send!(t, ack: Some(301));
+    assert_eq!(
+        (t.conn.info().bytes_acked, t.conn.acked_offset()),
+        (300, 300)
+    );
+    expect_nothing!(t);
+    assert_eq!(t.read(), 100);
+}
+
+#[test]
+fn a_long_write_leaves_as_one_segment_to_be_cut() {
+    let mut t = established();
+    t.write(5500);
+    let mut sent = 0;
+    while let Some(segment) = t.poll() {
+        sent += netmem::Payload::len(&segment.payload);
+        assert!(segment.gso_size == 1000 || netmem::Payload::len(&segment.payload) <= 1000);
+    }
+    assert_eq!(sent, 5500);
+    assert_eq!(t.conn.info().segs_out, 8, "SYN, ACK and six packets");
+}
+
+#[test]
+fn a_full_queue_takes_nothing_more_and_tells_when_it_does() {
+    let config = Config {
+        snd_buf_max: 3000,
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    t.write(3000);
+    let refused = t.conn.send(Bytes::pattern(OURS + 3001, 1), Push::Now);
+    assert!(matches!(refused, Err(SendError::NoRoom { room: 0, .. })));
+    while t.poll().is_some() {}
+    send!(t, ack: Some(3001));
+    assert!(t.last.writable);
+    assert_eq!(t.conn.write_room(), 3000);
+}
+
+#[test]
+fn acknowledged_payload_is_let_go() {
+    let mut t = established();
+    t.write(3000);
+    while t.poll().is_some() {}
+    send!(t, ack: Some(3001));
+    assert_eq!(crate::test_payload::live_runs(), 0);
+}
+
+#[test]
+fn a_smaller_path_cuts_what_is_on_its_way_anew() {
+    let mut t = established();
+    t.write(1000);
+    expect!(t, seq: 1, len: 1000);
+    assert!(
+        !t.conn.on_mtu(500, OURS + 1001, t.now),
+        "never sent: forged"
+    );
+    assert!(
+        !t.conn.on_mtu(500, OURS, t.now),
+        "acknowledged long ago: late or forged"
+    );
+    assert!(t.conn.on_mtu(500, OURS + 1, t.now));
+    assert_eq!(t.conn.info().snd_mss, 500);
+    let mut resent = 0;
+    while let Some(segment) = t.poll() {
+        assert!(netmem::Payload::len(&segment.payload) <= 500 || segment.gso_size == 500);
+        resent += netmem::Payload::len(&segment.payload);
+    }
+    assert_eq!(resent, 1000);
+}
+
+#[test]
+fn a_peer_that_sends_and_reads_nothing_is_probed() {
+    let mut t = established();
+    send!(t, window: 0);
+    t.write(100);
+    expect_nothing!(t);
+    assert!(t.run_timer() >= 200);
+    let probe = t.poll().expect("a window probe");
+    assert_eq!(probe.ack, Some(THEIRS + 1));
+    send!(t, window: 1000);
+    expect!(t, seq: 1, len: 100);
+}
+
+#[test]
+fn nodelay_can_be_switched_on() {
+    let mut t = established();
+    t.write(10);
+    expect!(t, seq: 1, len: 10);
+    t.write(10);
+    expect_nothing!(t);
+    t.conn.set_nodelay(true);
+    expect!(t, seq: 11, len: 10);
+}
+
+#[test]
+fn more_to_come_keeps_a_small_segment_back() {
+    let mut t = established();
+    t.conn
+        .send(Bytes::pattern(OURS + 1, 10), Push::Later)
+        .unwrap();
+    expect_nothing!(t);
+    t.conn
+        .send(Bytes::pattern(OURS + 11, 10), Push::Now)
+        .unwrap();
+    expect!(t, seq: 1, len: 20, push: true);
+}
+
+#[test]
+fn a_boundary_keeps_payloads_in_packets_of_their_own() {
+    let config = Config {
+        nodelay: true,
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    t.conn
+        .send(Bytes::pattern(OURS + 1, 10), Push::Now)
+        .unwrap();
+    t.conn.push_boundary();
+    t.conn
+        .send(Bytes::pattern(OURS + 11, 10), Push::Now)
+        .unwrap();
+    expect!(t, seq: 1, len: 10);
+    expect!(t, seq: 11, len: 10);
+}

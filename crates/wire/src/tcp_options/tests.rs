@@ -226,7 +226,7 @@ proptest! {
     #[test]
     fn options_survive_the_round_trip_but_for_blocks_without_room(options in arbitrary()) {
         let bytes = emitted(&options);
-        prop_assert!(bytes.len() <= 40 && bytes.len() % 4 == 0);
+        prop_assert!(bytes.len() <= 40 && bytes.len().is_multiple_of(4));
         let parsed = TcpOptions::parse(&bytes).unwrap();
         prop_assert!(options.sack.as_slice().starts_with(parsed.sack.as_slice()));
         if parsed.sack != options.sack {

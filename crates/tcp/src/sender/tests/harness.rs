@@ -236,7 +236,7 @@ impl Bench {
     }
 
     /// Returns cwnd and ssthresh in bytes.
-    pub fn cwnd(&self) -> (u64, u64) {
+    pub fn cwnd(&self) -> (u64, Option<u64>) {
         (
             self.sender.congestion.cwnd(),
             self.sender.congestion.ssthresh(),

@@ -1,1 +1,253 @@
+//! What happens when no ACK comes.
 
+use core::time::Duration;
+
+use super::harness::{Bench, Setup, sent};
+use crate::error::TcpError;
+use crate::sender::TimerOutcome;
+use crate::sender::recovery::Phase;
+
+/// Ten segments in flight without SACK (so that no probe comes first), ten more waiting.
+fn ten_in_flight(change: impl FnOnce(&mut Setup)) -> Bench {
+    let mut bench = Bench::with(|setup| {
+        setup.sack = false;
+        change(setup);
+    });
+    bench.write(20_000);
+    assert_eq!(bench.drain(), [sent(0, 10_000, "")]);
+    bench
+}
+
+#[test]
+fn the_first_timeout_is_one_second_without_a_sample() {
+    let mut bench = ten_in_flight(|setup| setup.handshake_rtt = None);
+    assert_eq!(bench.fire_and_drain(), (1000, vec![sent(0, 1000, "")]));
+}
+
+#[test]
+fn a_timeout_repeats_the_first_packet_and_shrinks_the_window_to_it() {
+    let mut bench = ten_in_flight(|_| ());
+    // SRTT 100 ms, variance 50 ms.
+    assert_eq!(bench.fire_and_drain(), (300, vec![sent(0, 1000, "")]));
+    assert_eq!(bench.cwnd(), (1000, Some(5000)));
+    assert_eq!(bench.info().lost, 10);
+}
+
+#[test]
+fn timeouts_double_and_reduce_the_window_once() {
+    let mut bench = ten_in_flight(|_| ());
+    for expected in [300, 600, 1200, 2400, 4800] {
+        assert_eq!(bench.fire_and_drain(), (expected, vec![sent(0, 1000, "")]));
+    }
+    assert_eq!(bench.cwnd(), (1000, Some(5000)));
+    assert_eq!(bench.info().retransmits, 5);
+}
+
+#[test]
+fn only_a_valid_sample_ends_the_backoff() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.fire_and_drain();
+    bench.fire_and_drain();
+    // Karn: this ACK may be for any of three copies.
+    let _ = bench.ack(1000);
+    assert_eq!(bench.info().rto, Duration::from_millis(1200));
+    assert_eq!(bench.info().retransmits, 0);
+    // These were sent once.
+    bench.pass(100);
+    let _ = bench.ack(10_000);
+    assert_eq!(bench.sender.rtt.rto(), bench.sender.rtt.base_rto());
+}
+
+#[test]
+fn timestamps_give_samples_of_retransmissions_too() {
+    let mut bench = ten_in_flight(|setup| setup.timestamps = true);
+    bench.fire_and_drain();
+    bench.fire_and_drain();
+    bench.echo_sent_at(bench.now);
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert!(bench.info().rto < Duration::from_millis(400));
+}
+
+#[test]
+fn progress_restarts_the_timer() {
+    let mut bench = ten_in_flight(|_| ());
+    let start = bench.now;
+    bench.pass(200);
+    let _ = bench.ack(5000);
+    bench.drain();
+    let rto = bench.info().rto;
+    let at = bench.sender.next_timer().unwrap();
+    assert_eq!(at, start + Duration::from_millis(200) + rto);
+    // A duplicate does not.
+    bench.pass(100);
+    let _ = bench.ack(5000);
+    bench.drain();
+    assert_eq!(bench.sender.next_timer(), Some(at));
+}
+
+#[test]
+fn slow_start_repairs_the_rest() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.fire_and_drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(10_000, 12_000, "")]);
+    // Both new segments arrive, nothing else did (RFC 5682 step 3a).
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(1000, 2000, "")]);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(2000, 3000, "")]);
+    // What the duplicates stood for is forgotten with the first progress (linux `tcp_reset_reno_sack`).
+    assert_eq!(bench.ack_after(100, 2000), []);
+    assert_eq!(bench.ack_after(0, 3000), [sent(3000, 5000, "")]);
+    for una in [4000, 5000, 6000, 7000, 8000, 9000] {
+        bench.pass(50);
+        assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+        let _ = bench.ack(una);
+        bench.drain();
+        bench.sender.board.check();
+    }
+    let _ = bench.ack(12_000);
+    assert_eq!(
+        (bench.sender.recovery.phase(), bench.info().lost),
+        (Phase::Open, 0)
+    );
+}
+
+#[test]
+fn frto_sends_new_data_and_sees_that_nothing_was_lost() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.fire_and_drain();
+    bench.pass(10);
+    // Step 2b: the ACK moves on, so two new segments go first.
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(10_000, 12_000, "")]);
+    // Step 3b: it moves on again, over data that was sent once.
+    bench.pass(10);
+    let _ = bench.ack(2000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Open);
+    let (cwnd, ssthresh) = bench.cwnd();
+    assert_eq!((cwnd >= 10_000, ssthresh), (true, None));
+    assert_eq!(bench.info().lost, 0);
+}
+
+#[test]
+fn frto_goes_back_to_retransmissions_when_they_are_needed() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.fire_and_drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(10_000, 12_000, "")]);
+    bench.pass(100);
+    // Step 3a: a duplicate, caused by the new data.
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(1000, 2000, "")]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+}
+
+#[test]
+fn frto_without_new_data_repeats_the_old() {
+    let mut bench = Bench::with(|setup| setup.sack = false);
+    bench.write(10_000);
+    bench.drain();
+    bench.fire_and_drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(1000, 3000, "")]);
+}
+
+#[test]
+fn sack_frto_sees_an_original_arrive() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(10_000);
+    bench.drain();
+    // A probe first, then the timeout.
+    bench.fire_and_drain();
+    bench.fire_and_drain();
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+    bench.pass(10);
+    let _ = bench.sacked(0, &[(4000, 5000)]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Disorder);
+    assert_eq!(bench.cwnd(), (10_000, None));
+}
+
+#[test]
+fn timestamps_show_that_the_timeout_was_spurious() {
+    let mut bench = ten_in_flight(|setup| setup.timestamps = true);
+    bench.echo_sent_at(bench.now);
+    bench.fire_and_drain();
+    bench.pass(10);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Open);
+    assert_eq!(bench.cwnd().1, None);
+}
+
+#[test]
+fn with_rack_a_timeout_spares_what_left_just_now() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(4000);
+    bench.drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    // One more packet just before the timeout of the first ones.
+    let at = bench.sender.next_timer().unwrap();
+    bench.now = at;
+    assert_eq!(bench.sender.on_timer(at), TimerOutcome::Retransmit);
+    bench.drain();
+    let rto = bench.sender.next_timer().unwrap();
+    bench.now = rto - Duration::from_millis(20);
+    bench.write(1000);
+    assert_eq!(bench.drain(), [sent(4000, 5000, "P")]);
+    bench.now = bench.sender.next_timer().unwrap();
+    let _ = bench.sender.on_timer(bench.now);
+    let (_, lost) = (bench.drain(), bench.info().lost);
+    assert_eq!(lost, 3);
+}
+
+#[test]
+fn a_peer_without_answer_is_given_up_after_fifteen_tries() {
+    let mut bench = ten_in_flight(|_| ());
+    for _ in 0..15 {
+        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        assert_eq!(bench.drain().len(), 1);
+    }
+    assert_eq!(bench.fire(), TimerOutcome::Abort(TcpError::TimedOut));
+}
+
+#[test]
+fn the_user_timeout_counts_from_the_last_progress() {
+    let mut bench = ten_in_flight(|setup| setup.config.user_timeout = Some(Duration::from_secs(7)));
+    bench.pass(100);
+    let _ = bench.ack(2000);
+    bench.drain();
+    let start = bench.now;
+    loop {
+        match bench.fire() {
+            TimerOutcome::Abort(error) => break assert_eq!(error, TcpError::TimedOut),
+            _ => drop(bench.drain()),
+        }
+    }
+    assert_eq!(bench.now.saturating_since(start), Duration::from_secs(7));
+}
+
+#[test]
+fn an_early_or_a_late_call_of_the_timer_does_no_harm() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.pass(299);
+    assert_eq!(bench.sender.on_timer(bench.now), TimerOutcome::Nothing);
+    bench.pass(10_000);
+    assert_eq!(bench.sender.on_timer(bench.now), TimerOutcome::Retransmit);
+    assert_eq!(bench.drain(), [sent(0, 1000, "")]);
+    assert_eq!(bench.sender.on_timer(bench.now), TimerOutcome::Nothing);
+}
+
+#[test]
+fn no_timer_runs_when_everything_is_acknowledged() {
+    let mut bench = ten_in_flight(|_| ());
+    let _ = bench.ack(10_000);
+    bench.drain();
+    let _ = bench.ack(20_000);
+    assert_eq!((bench.drain(), bench.sender.next_timer()), (vec![], None));
+}

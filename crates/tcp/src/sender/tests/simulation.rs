@@ -1,1 +1,456 @@
+//! Whole transfers over a bad link, in virtual time: every seed must deliver every byte in a bounded number of steps.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::{Instant, SackBlocks};
+
+use super::receiver::{Ack, Packet, Receiver};
+use crate::config::{Config, CongestionKind};
+use crate::info::Info;
+use crate::options::{Negotiated, TimestampClock};
+use crate::sender::{Established, IncomingAck, Sender, TimerOutcome};
+use crate::seqnum::SeqNum;
+use crate::test_payload::Bytes;
+use crate::test_random::Random;
+
+/// What the link does to packets, in both directions; chances in thousandths.
+#[derive(Debug, Clone)]
+pub struct Path {
+    pub delay: Duration,
+    /// Up to this much more, without reordering.
+    pub jitter: Duration,
+    pub loss: u64,
+    pub ack_loss: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    /// How much later a reordered packet comes.
+    pub reorder_by: Duration,
+    /// Bits per second towards the receiver; 0 for any.
+    pub rate: u64,
+    /// Full packets that may wait before the link.
+    pub queue: u32,
+}
+
+impl Path {
+    /// A path of `delay` each way that does nothing wrong.
+    pub fn clean(delay: Duration) -> Path {
+        Path {
+            delay,
+            jitter: Duration::ZERO,
+            loss: 0,
+            ack_loss: 0,
+            duplicate: 0,
+            reorder: 0,
+            reorder_by: Duration::ZERO,
+            rate: 0,
+            queue: 1 << 16,
+        }
+    }
+}
+
+/// One transfer.
+#[derive(Debug, Clone)]
+pub struct Transfer {
+    pub path: Path,
+    pub config: Config,
+    pub mss: u16,
+    pub sack: bool,
+    pub timestamps: bool,
+    pub bytes: u64,
+    /// Largest single write.
+    pub write: u64,
+    /// The receiver's buffer.
+    pub buffer: u64,
+    /// How often the receiving application reads; zero: always.
+    pub read_every: Duration,
+    pub delayed_ack: Duration,
+    /// The path's MTU shrinks to this MSS in mid-transfer.
+    pub shrink_mss: Option<u16>,
+}
+
+/// What a transfer came to.
+#[derive(Debug)]
+pub struct Outcome {
+    pub time: Duration,
+    pub info: Info,
+    pub most_records: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Packet(Packet),
+    Ack(Ack),
+    Read,
+    Shrink,
+}
+
+/// Ordered by time, then by order of creation.
+struct Scheduled(Instant, u64, Event);
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// The world of one transfer.
+pub struct Simulation {
+    seed: u64,
+    transfer: Transfer,
+    random: Random,
+    now: Instant,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    created: u64,
+    sender: Sender<Bytes>,
+    receiver: Receiver,
+    clock: TimestampClock,
+    first: SeqNum,
+    /// When the link is free again, and when the last packet of each direction arrives.
+    link_free: Instant,
+    last_arrival: [Instant; 2],
+    most_records: usize,
+}
+
+/// SEG.SEQ of the ACKs.
+const PEER: SeqNum = SeqNum(1);
+
+impl Simulation {
+    pub fn new(seed: u64, transfer: Transfer) -> Simulation {
+        let mut random = Random::new(seed);
+        let iss = SeqNum(random.next() as u32);
+        let now = Instant::from_millis(1_000_000);
+        let clock = TimestampClock::new(random.next() as u32);
+        let mut sender = Sender::new(&transfer.config, iss);
+        let established = Established {
+            negotiated: Negotiated {
+                snd_mss: transfer.mss,
+                window_scaling: false,
+                snd_wscale: 0,
+                rcv_wscale: 0,
+                sack: transfer.sack,
+                timestamps: transfer.timestamps,
+            },
+            window: transfer.buffer as u32,
+            seq: PEER,
+            clock,
+            handshake_rtt: random.chance(500).then_some(transfer.path.delay * 2),
+            handshake_timed_out: random.chance(100),
+        };
+        sender.on_established(&established, now);
+        Simulation {
+            seed,
+            receiver: Receiver::new(
+                iss + 1,
+                transfer.buffer,
+                transfer.sack,
+                transfer.delayed_ack,
+            ),
+            transfer,
+            random,
+            now,
+            events: BinaryHeap::new(),
+            created: 0,
+            sender,
+            clock,
+            first: iss + 1,
+            link_free: now,
+            last_arrival: [now; 2],
+            most_records: 0,
+        }
+    }
+
+    fn schedule(&mut self, at: Instant, event: Event) {
+        self.created += 1;
+        self.events
+            .push(Reverse(Scheduled(at, self.created, event)));
+    }
+
+    /// Runs to the end; panics, naming the seed, if that does not come.
+    pub fn run(mut self) -> Outcome {
+        let start = self.now;
+        if self.transfer.shrink_mss.is_some() {
+            self.schedule(start + self.transfer.path.delay * 5, Event::Shrink);
+        }
+        if !self.transfer.read_every.is_zero() {
+            self.schedule(start + self.transfer.read_every, Event::Read);
+        }
+        let steps = 20_000 + self.transfer.bytes / 10;
+        for _ in 0..steps {
+            self.write();
+            self.transmit();
+            self.sender.board.check();
+            self.most_records = self.most_records.max(self.sender.board.records());
+            if self.sender.all_acked() && self.sender.fin_sent() {
+                return self.finish(start);
+            }
+            self.step();
+        }
+        panic!(
+            "seed {}: no end after {steps} steps: {:#?}",
+            self.seed, self.sender
+        );
+    }
+
+    fn finish(self, start: Instant) -> Outcome {
+        assert!(self.receiver.finished(), "seed {}", self.seed);
+        assert_eq!(
+            self.receiver.arrived(),
+            self.transfer.bytes,
+            "seed {}",
+            self.seed
+        );
+        assert_eq!(
+            self.sender.acked_offset(),
+            self.transfer.bytes,
+            "seed {}",
+            self.seed
+        );
+        assert_eq!(self.sender.next_timer(), None, "seed {}", self.seed);
+        let mut info = Info::default();
+        self.sender.info(&mut info);
+        Outcome {
+            time: self.now.saturating_since(start),
+            info,
+            most_records: self.most_records,
+        }
+    }
+
+    fn write(&mut self) {
+        while self.sender.pushed_offset() < self.transfer.bytes && self.sender.room() > 0 {
+            let left = self.transfer.bytes - self.sender.pushed_offset();
+            let most = left.min(self.transfer.write).min(self.sender.room() as u64);
+            let len = 1 + self.random.below(most);
+            let len = len.min(left);
+            let start = self.first + self.sender.pushed_offset() as u32 as usize;
+            let more = len < left && self.random.chance(100);
+            if self.random.chance(20) {
+                self.sender.push_boundary();
+            }
+            self.sender.push(Bytes::pattern(start, len as usize), more);
+        }
+        if self.sender.pushed_offset() == self.transfer.bytes {
+            self.sender.queue_fin();
+        }
+    }
+
+    fn transmit(&mut self) {
+        let mut segments = 0;
+        while let Some(segment) = self.sender.poll_data(self.now) {
+            segments += 1;
+            assert!(segments < 10_000, "seed {}: sends for ever", self.seed);
+            let mss = usize::from(self.sender.mss());
+            let packets = segment.payload.len().div_ceil(mss).max(1);
+            for index in 0..packets {
+                let packet = Packet {
+                    seq: segment.seq + index * mss,
+                    payload: segment.payload.share(index * mss, mss),
+                    fin: segment.fin && index + 1 == packets,
+                    ts: self.clock.value(self.now),
+                };
+                self.send(packet);
+            }
+        }
+    }
+
+    /// Puts a packet on the link towards the receiver.
+    fn send(&mut self, packet: Packet) {
+        let path = &self.transfer.path;
+        let mut leaves = self.now;
+        if path.rate > 0 {
+            let on_wire = |payload: usize| {
+                Duration::from_nanos((payload as u64 + 66) * 8 * 1_000_000_000 / path.rate)
+            };
+            let room = on_wire(self.transfer.mss.into()) * path.queue;
+            if self.link_free.saturating_since(self.now) > room {
+                return;
+            }
+            let time = on_wire(packet.payload.len());
+            self.link_free = self.link_free.max(self.now) + time;
+            leaves = self.link_free;
+        }
+        if self.random.chance(path.loss) {
+            return;
+        }
+        let copies = 1 + u64::from(self.random.chance(self.transfer.path.duplicate));
+        for _ in 0..copies {
+            let at = self.arrival(leaves, 0);
+            self.schedule(at, Event::Packet(packet.clone()));
+        }
+    }
+
+    fn send_ack(&mut self, ack: Ack) {
+        if !self.random.chance(self.transfer.path.ack_loss) {
+            let at = self.arrival(self.now, 1);
+            self.schedule(at, Event::Ack(ack));
+        }
+    }
+
+    fn arrival(&mut self, leaves: Instant, direction: usize) -> Instant {
+        let path = self.transfer.path.clone();
+        let jitter = self.random.below(path.jitter.as_nanos() as u64 + 1);
+        let at = leaves + path.delay + Duration::from_nanos(jitter);
+        if self.random.chance(path.reorder) {
+            return at + path.reorder_by;
+        }
+        let at = at.max(self.last_arrival[direction]);
+        self.last_arrival[direction] = at;
+        at
+    }
+
+    /// Moves to whatever comes next.
+    fn step(&mut self) {
+        let event = self.events.peek().map(|Reverse(Scheduled(at, ..))| *at);
+        let timer = self.sender.next_timer();
+        let ack = self.receiver.ack_at();
+        let next = [event, timer, ack].into_iter().flatten().min();
+        let next = next.unwrap_or_else(|| {
+            panic!(
+                "seed {}: nothing will ever happen: {:#?}",
+                self.seed, self.sender
+            )
+        });
+        assert!(
+            next >= self.now || timer == Some(next),
+            "seed {}: time runs back",
+            self.seed
+        );
+        self.now = self.now.max(next);
+        if event == Some(next) {
+            let Reverse(Scheduled(_, _, event)) = self.events.pop().expect("it was peeked at");
+            self.handle(event);
+        } else if timer == Some(next) {
+            if let TimerOutcome::Abort(error) = self.sender.on_timer(self.now) {
+                panic!("seed {}: {error}: {:#?}", self.seed, self.sender);
+            }
+        } else {
+            let ack = self.receiver.ack();
+            self.send_ack(ack);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Packet(packet) => {
+                let too_large = packet.payload.len() > usize::from(self.sender.mss());
+                if self.transfer.shrink_mss.is_some()
+                    && too_large
+                    && self.sender.mss() < self.transfer.mss
+                {
+                    // The path no longer carries it.
+                    return;
+                }
+                let reply = self.receiver.on_packet(&packet, self.now);
+                if self.transfer.read_every.is_zero() {
+                    let unread = self.receiver.unread();
+                    let _ = self.receiver.read(unread);
+                }
+                reply.into_iter().for_each(|ack| self.send_ack(ack));
+            }
+            Event::Ack(ack) => self.on_ack(&ack),
+            Event::Read => {
+                let bytes = 1 + self.random.below(self.transfer.buffer);
+                let update = self.receiver.read(bytes);
+                update.into_iter().for_each(|ack| self.send_ack(ack));
+                let at = self.now + self.transfer.read_every;
+                self.schedule(at, Event::Read);
+            }
+            Event::Shrink => {
+                let mss = self.transfer.shrink_mss.expect("only then");
+                self.sender.on_mtu(mss, self.now);
+            }
+        }
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        let none = SackBlocks::default();
+        let incoming = IncomingAck {
+            ack: ack.ack,
+            seq: PEER,
+            window: ack.window,
+            sack: if self.transfer.sack { &ack.sack } else { &none },
+            ts_echo: self.transfer.timestamps.then_some(ack.ts_echo),
+            has_data: false,
+        };
+        let before = self.sender.acked_offset();
+        let outcome = self.sender.on_ack(&incoming, self.now);
+        assert_eq!(
+            before + outcome.newly_acked as u64,
+            self.sender.acked_offset(),
+            "seed {}",
+            self.seed
+        );
+    }
+}
+
+/// Returns a transfer whose every circumstance follows from the seed.
+fn random_transfer(seed: u64) -> Transfer {
+    let mut random = Random::new(seed ^ 0xC0FF_EE00);
+    let millis = |random: &mut Random, most: u64| Duration::from_micros(random.below(most * 1000));
+    let some = |random: &mut Random, most: u64| {
+        if random.chance(500) {
+            random.below(most)
+        } else {
+            0
+        }
+    };
+    let mss = 100 + random.below(1400) as u16;
+    let path = Path {
+        delay: millis(&mut random, 60) + Duration::from_micros(20),
+        jitter: millis(&mut random, 5),
+        loss: some(&mut random, 150),
+        ack_loss: some(&mut random, 150),
+        duplicate: some(&mut random, 100),
+        reorder: some(&mut random, 150),
+        reorder_by: millis(&mut random, 40),
+        rate: some(&mut random, 50) * 1_000_000,
+        queue: 5 + random.below(200) as u32,
+    };
+    let config = Config {
+        congestion: [CongestionKind::NewReno, CongestionKind::Cubic][random.below(2) as usize],
+        nodelay: random.chance(300),
+        pacing: random.chance(200),
+        snd_buf_max: 4000 + random.below(300_000) as usize,
+        max_gso_payload: [1, 3000, 65_160][random.below(3) as usize],
+        data_retries: 200,
+        ..Config::default()
+    };
+    Transfer {
+        path,
+        config,
+        mss,
+        sack: random.chance(700),
+        timestamps: random.chance(500),
+        bytes: random.below(150_000),
+        write: 1 + random.below(20_000),
+        buffer: u64::from(mss) * 2 + random.below(200_000),
+        read_every: if random.chance(300) {
+            millis(&mut random, 100) + Duration::from_millis(1)
+        } else {
+            Duration::ZERO
+        },
+        delayed_ack: Duration::from_millis(random.below(60)),
+        shrink_mss: random.chance(100).then(|| (mss / 2).max(88)),
+    }
+}
+
+#[test]
+fn every_byte_arrives_over_every_link() {
+    for seed in 0..2500 {
+        Simulation::new(seed, random_transfer(seed)).run();
+    }
+}

@@ -1,0 +1,236 @@
+//! What the command line may say, as text and numbers; `plan.rs` judges it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::size::Size;
+
+/// Device memory TCP: receive TCP payload straight into device memory.
+///
+/// Payload of TCP connections lands in bound device memory with one copy in all; only headers touch host memory.
+/// This tool runs a user-space TCP/IP stack on a TAP interface, against stock TCP peers.
+#[derive(Debug, Parser)]
+#[command(name = "devmem-tcp", version, max_term_width = 100, after_help = TOP_NOTES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const TOP_NOTES: &str = "\
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
+Results for programs go to stdout (--json), everything for people to stderr.
+Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Demo(Demo),
+    Recv(Recv),
+    Wire(Wire),
+    Bench(crate::commands::bench::BenchArgs),
+    #[command(name = "__sender", hide = true)]
+    Sender(Sender),
+}
+
+/// Show device memory TCP at work: a kernel sender, our receiver, every byte verified
+///
+/// Makes a network of its own (as an ordinary user inside a user namespace), a TAP interface in it, and a second
+/// process with an ordinary kernel TCP socket that sends a stream in which every byte depends on its position.
+/// The receiver takes it into device memory and checks every byte where it lies. Where TUN is not available it says so
+/// and runs over an in-memory wire between two stacks of ours instead.
+#[derive(Debug, Args)]
+#[command(after_long_help = DEMO_EXAMPLES)]
+pub struct Demo {
+    /// Bytes to transfer, over all connections
+    #[arg(long, value_name = "SIZE", default_value = "5G")]
+    pub bytes: Size,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub connections: u16,
+    /// Use IPv6
+    #[arg(long)]
+    pub ipv6: bool,
+    /// What to run over: tap fails where it is not available, auto falls back to wire
+    #[arg(long, value_enum, default_value_t = DemoLink::Auto)]
+    pub link: DemoLink,
+    /// Bytes of each send call of the sender
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    pub write_size: Size,
+    /// Congestion control of the sender's kernel socket
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    pub congestion: String,
+    #[command(flatten)]
+    pub nic: NicArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  devmem-tcp demo
+      5 GiB over one connection, with a table at the end
+  devmem-tcp demo --bytes 1G --connections 64 --ipv6 --mtu 9000 --json
+      64 connections over IPv6, one JSON object on stdout
+  devmem-tcp demo --bytes 64M --impair loss=1%,reorder=1%,delay=1ms,seed=7
+      through a bad link, the same one each time";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DemoLink {
+    /// TAP if this machine has it, else wire
+    Auto,
+    /// A TAP interface and the kernel's TCP
+    Tap,
+    /// An in-memory wire between two stacks of ours
+    Wire,
+}
+
+/// Receive TCP connections into device memory (like netcat, or the kernel's ncdevmem)
+///
+/// Listens on an address of its own, on a TAP interface that is made if it does not exist. Ends when the
+/// connections have ended, or on SIGINT or SIGTERM, with statistics.
+#[derive(Debug, Args)]
+#[command(after_long_help = RECV_EXAMPLES)]
+pub struct Recv {
+    /// The cable: tap:NAME
+    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
+    pub link: String,
+    /// Our address with its prefix length, IPv4 or IPv6
+    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
+    pub addr: String,
+    /// Give the kernel's end of the TAP this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub peer_addr: Option<String>,
+    /// Listen; the only direction there is, accepted for the fingers' sake
+    #[arg(short = 'l', long)]
+    pub listen: bool,
+    /// Port to listen on
+    #[arg(short, long, value_name = "PORT", default_value_t = 5201)]
+    pub port: u16,
+    /// Take N connections at once, and end when all have ended
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub connections: u16,
+    /// Go on taking connections, up to --connections at once, until a signal comes
+    #[arg(short, long)]
+    pub keep_listening: bool,
+    /// Check that the stream repeats the bytes 1 to N-1 and, in the zero position, NUL or newline (the first seen must
+    /// stay)
+    #[arg(short = 'v', long, value_name = "N")]
+    pub validate: Option<u16>,
+    /// Write the payload to FILE, or to stdout for `-`
+    #[arg(short, long, value_name = "FILE")]
+    pub output_file: Option<PathBuf>,
+    /// Hold on to the last N received frags before giving them back: starves the sender when N nears the memory's size
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_tokens: usize,
+    /// Leave the first N payload bytes of every packet in host memory
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub linear: u16,
+    /// Write every packet, payload included, to FILE for Wireshark
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
+    #[command(flatten)]
+    pub nic: NicArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const RECV_EXAMPLES: &str = "\
+Examples:
+  devmem-tcp recv --peer-addr 10.77.0.1/24 -l -p 5201 -v 7
+      the kernel selftest's receiver; the matching sender:
+      yes $(echo -e \\\\x01\\\\x02\\\\x03\\\\x04\\\\x05\\\\x06) | tr \\\\n \\\\0 | head -c 5G | nc -N 10.77.0.2 5201
+  devmem-tcp recv --addr fd77::2/64 --peer-addr fd77::1/64 -o - > file
+      over IPv6, payload to stdout
+  devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
+      until interrupted, up to 8 connections at once, captured with payload";
+
+/// Join two TAP interfaces through an imperfect cable
+///
+/// Each TAP is the end of a kernel host, usually in its own network namespace. Frames from one go to the other, late,
+/// lost, damaged, doubled or out of order as --impair says. For machines whose kernel has no netem.
+#[derive(Debug, Args)]
+#[command(after_long_help = WIRE_EXAMPLES)]
+pub struct Wire {
+    /// One end: tap:NAME, made if it does not exist
+    #[arg(long, value_name = "LINK")]
+    pub a: String,
+    /// The other end
+    #[arg(long, value_name = "LINK")]
+    pub b: String,
+    /// Network namespace of --a: a name under /run/netns, a path, or pid:N
+    #[arg(long, value_name = "NETNS")]
+    pub a_netns: Option<String>,
+    /// Network namespace of --b
+    #[arg(long, value_name = "NETNS")]
+    pub b_netns: Option<String>,
+    /// Give the kernel's end of --a this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub a_addr: Option<String>,
+    /// Give the kernel's end of --b this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub b_addr: Option<String>,
+    /// Largest IP packet, set on both ends where an address is given
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// What is wrong with the cable, in both directions; see below
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+    /// End after this many seconds; without it on SIGINT or SIGTERM
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const WIRE_EXAMPLES: &str = "\
+Impairments, separated by commas; every one may be left out:
+  loss=1%  reorder=1%  gap=4  dup=1%  corrupt=1%  delay=20ms  jitter=2ms  ordered
+  rate=1gbit  limit=1000 (frames)  seed=7
+
+Examples:
+  devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\
+                  --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%,delay=10ms";
+
+/// The NIC and its memory.
+#[derive(Debug, Args)]
+pub struct NicArgs {
+    /// Largest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// RX queues bound to device memory; connections are spread over them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub queues: u16,
+    /// Size of one net_iov: a power of two from 4K to 2M
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub niov: Size,
+    /// Device memory to bind
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub mem_size: Size,
+    /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+}
+
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The demo's sender: connects and sends the pattern.
+#[derive(Debug, Args)]
+pub struct Sender {
+    #[arg(long)]
+    pub to: std::net::SocketAddr,
+    #[arg(long)]
+    pub bytes: u64,
+    #[arg(long)]
+    pub connections: u16,
+    #[arg(long)]
+    pub write_size: usize,
+    #[arg(long)]
+    pub congestion: String,
+    #[arg(long)]
+    pub cpu: Option<usize>,
+}

@@ -1,0 +1,102 @@
+//! Processor time that no process of ours is charged for: the kernel's softirq threads, and what the rest of
+//! the machine was doing meanwhile.
+
+use std::fs;
+use std::time::Duration;
+
+/// Linux counts processor time in hundredths of a second wherever it shows ticks (USER_HZ, linux
+/// include/asm-generic/param.h).
+const TICK: Duration = Duration::from_millis(10);
+
+/// Processor times at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accounting {
+    /// All ksoftirqd threads.
+    pub softirq_threads: Duration,
+    /// Everything that was not idle, on all processors.
+    pub busy: Duration,
+}
+
+impl Accounting {
+    /// Reads the machine's counters; what cannot be read counts as zero.
+    pub fn now(softirq_threads: &[u32]) -> Self {
+        let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+        let times = softirq_threads
+            .iter()
+            .map(|pid| run_time(&read(format!("/proc/{pid}/schedstat"))));
+        Self {
+            softirq_threads: times.sum(),
+            busy: busy_time(&read("/proc/stat".to_owned())),
+        }
+    }
+
+    /// Returns what was added since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            softirq_threads: self.softirq_threads.saturating_sub(earlier.softirq_threads),
+            busy: self.busy.saturating_sub(earlier.busy),
+        }
+    }
+}
+
+/// Lists the process ids of the softirq threads.
+pub fn softirq_threads() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_softirq = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.starts_with("ksoftirqd/"))
+    };
+    pids.filter(is_softirq).collect()
+}
+
+/// The first number of /proc/PID/schedstat: nanoseconds spent on a processor.
+fn run_time(schedstat: &str) -> Duration {
+    Duration::from_nanos(
+        schedstat
+            .split_whitespace()
+            .next()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+    )
+}
+
+/// Adds up user, nice, system, irq, softirq and steal of the first line of /proc/stat.
+fn busy_time(stat: &str) -> Duration {
+    let Some(line) = stat.lines().find_map(|line| line.strip_prefix("cpu ")) else {
+        return Duration::ZERO;
+    };
+    let ticks: Vec<u32> = line
+        .split_whitespace()
+        .map_while(|text| text.parse().ok())
+        .collect();
+    let busy = [0, 1, 2, 5, 6, 7]
+        .into_iter()
+        .filter_map(|at| ticks.get(at));
+    busy.map(|&ticks| TICK.saturating_mul(ticks)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_time_leaves_out_idle_and_iowait() {
+        let stat = "cpu  1 2 3 1000 2000 4 5 6 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(busy_time(stat), TICK * (1 + 2 + 3 + 4 + 5 + 6));
+        assert_eq!(busy_time(""), Duration::ZERO);
+    }
+
+    #[test]
+    fn run_time_is_the_first_number() {
+        assert_eq!(run_time("123456 78 9\n"), Duration::from_nanos(123_456));
+        assert_eq!(run_time("rubbish"), Duration::ZERO);
+    }
+
+    #[test]
+    fn this_machine_says_that_it_was_busy() {
+        assert!(Accounting::now(&softirq_threads()).busy > Duration::ZERO);
+    }
+}

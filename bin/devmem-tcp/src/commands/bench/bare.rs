@@ -1,0 +1,312 @@
+//! Row B: the least that takes a TCP stream off a TAP into device memory. The ceiling for any receiver over a
+//! TAP, and no TCP: it knows one peer, one connection and one order of segments, and drops whatever it does not
+//! expect. It verifies nothing but sequence numbers.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use devmem_uapi::DmabufId;
+use netmem::{BufSpan, Dmabuf, DmabufProvider, Frag, Netmem, NiovSize, PagePool, PoolConfig};
+use wire::{
+    ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network, RxHeaders,
+    TcpFlags, TcpHeader, TcpOptions, Timestamps, emit_arp_frame, emit_tcp_frame_headers,
+    tcp_tx_checksum,
+};
+
+use super::cases::Placement;
+use super::meter::{Meter, Received};
+use super::network::open_tap;
+use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
+
+/// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
+const VNET_LEN: usize = 10;
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the other end finishes the checksum, which over a TAP nobody then does.
+const VNET_NEEDS_CSUM: u8 = 1;
+/// Payload bytes after which an ACK is due (PERF: 128 to 256 KiB costs least).
+const ACK_EVERY: u32 = 256 << 10;
+/// Shift of our window: 65,535 << 7 is 8 MiB, more than the kernel's sender has under way.
+const WINDOW_SCALE: u8 = 7;
+/// Our station.
+const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
+/// Room for one super-packet.
+const PACKET_MAX: usize = 64 << 10;
+/// Seed of the scattered pages' order: any will do, as long as it is the same for every run.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Receives one stream.
+pub fn receive(
+    memory: &Dmabuf,
+    placement: Placement,
+    mtu: u16,
+    starter: Starter,
+) -> Result<Received> {
+    let size = match placement {
+        Placement::Contiguous => NiovSize::DEFAULT,
+        Placement::Scattered => NiovSize::MIN,
+    };
+    let provider = DmabufProvider::new(memory, DmabufId(1), size)?;
+    let (mut pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let mut pages = Vec::new();
+    pool.alloc_contiguous(memory.size() / size.bytes(), &mut pages);
+    if placement == Placement::Scattered {
+        shuffle(&mut pages, SEED);
+    }
+    let target = Target {
+        pages: &pages,
+        size: size.bytes(),
+    };
+    let mut peer = Peer::new(open_tap(mtu)?, mtu);
+    let mut meter = Meter::default();
+    let mut head = [0; VNET_LEN + MAX_HEADER_LEN];
+    let mut spill = vec![0; PACKET_MAX];
+    let (mut spans, mut next) = (Vec::new(), 0);
+    starter.go().context("start the sender")?;
+    while !peer.done {
+        target.post(next, &mut spans);
+        let room = VNET_LEN + peer.header_len;
+        match port.readv(peer.tap.as_fd(), &mut head[..room], &spans, &mut spill) {
+            Ok(read) => {
+                let frame_len = read.saturating_sub(VNET_LEN);
+                let split = peer.header_len.min(frame_len);
+                // A header longer than predicted goes on in device memory.
+                let rest = (frame_len - split).min(MAX_HEADER_LEN - split);
+                let seen = &mut head[VNET_LEN..VNET_LEN + split + rest];
+                let headers = RxHeaders::parse(&seen[..split], frame_len).or_else(|_| {
+                    let first = Frag::new(spans[0].netmem.share(), 0, spans[0].len);
+                    port.copy_out(&first, 0, &mut seen[split..]);
+                    RxHeaders::parse(seen, frame_len)
+                });
+                if let Ok(headers) = headers {
+                    next = target.after(next, peer.on_frame(&headers, seen, &mut meter)?);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                peer.acknowledge()?;
+                wait_for_sender(&peer.tap)?;
+            }
+            Err(error) => return Err(error).context("read the TAP"),
+        }
+    }
+    Ok(meter.finish())
+}
+
+/// The device memory, in the order in which it is filled, again and again.
+struct Target<'a> {
+    pages: &'a [Netmem],
+    size: usize,
+}
+
+impl<'a> Target<'a> {
+    /// Puts the spans of one super-packet into `spans`: one of 64 KiB, or as many pages and one for a header
+    /// that is longer than predicted.
+    fn post(&self, next: usize, spans: &mut Vec<BufSpan<'a>>) {
+        let count = if self.size >= PACKET_MAX {
+            1
+        } else {
+            PACKET_MAX / self.size + 1
+        };
+        spans.clear();
+        let pages = (next..next + count).map(|at| &self.pages[at % self.pages.len()]);
+        // The size of a net_iov is at most 2 MiB.
+        spans.extend(pages.map(|netmem| BufSpan {
+            netmem,
+            offset: 0,
+            len: self.size as u32,
+        }));
+    }
+
+    /// Returns where the next packet goes after one that kept `bytes`.
+    fn after(&self, next: usize, bytes: usize) -> usize {
+        (next + bytes.div_ceil(self.size)) % self.pages.len()
+    }
+}
+
+/// Fisher and Yates, with a xorshift generator.
+fn shuffle<T>(items: &mut [T], mut seed: u64) {
+    for last in (1..items.len()).rev() {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        items.swap(last, (seed % (last as u64 + 1)) as usize);
+    }
+}
+
+/// The kernel at the other end of the TAP, and how far its one stream is.
+struct Peer {
+    tap: OwnedFd,
+    mss: u16,
+    header_len: usize,
+    mac: MacAddr,
+    address: Ipv4Addr,
+    port: u16,
+    snd_nxt: u32,
+    rcv_nxt: u32,
+    acknowledged: u32,
+    timestamp: Option<u32>,
+    scale: Option<u8>,
+    done: bool,
+}
+
+impl Peer {
+    fn new(tap: OwnedFd, mtu: u16) -> Self {
+        Self {
+            tap,
+            mss: mtu.saturating_sub(40),
+            // Ethernet, IPv4, TCP with timestamps.
+            header_len: 14 + 20 + 32,
+            mac: MacAddr::BROADCAST,
+            address: Ipv4Addr::UNSPECIFIED,
+            port: 0,
+            snd_nxt: 1,
+            rcv_nxt: 0,
+            acknowledged: 0,
+            timestamp: None,
+            scale: None,
+            done: false,
+        }
+    }
+
+    /// Handles one frame; returns how many bytes of the memory it keeps.
+    fn on_frame(&mut self, headers: &RxHeaders, head: &[u8], meter: &mut Meter) -> Result<usize> {
+        if headers.network == Network::Arp {
+            self.answer_arp(headers, head)?;
+            return Ok(0);
+        }
+        let (Network::Ipv4(ip), Some(tcp)) = (headers.network, headers.tcp()) else {
+            return Ok(0);
+        };
+        if ip.dst != RECEIVER || tcp.dst_port != PORT {
+            return Ok(0);
+        }
+        self.mac = headers.ethernet.src;
+        self.timestamp = tcp.options.timestamps.map(|timestamps| timestamps.value);
+        if tcp.flags.contains(TcpFlags::SYN) {
+            self.address = ip.src;
+            self.port = tcp.src_port;
+            self.scale = tcp.options.window_scale.map(|_| WINDOW_SCALE);
+            self.rcv_nxt = tcp.seq.wrapping_add(1);
+            self.acknowledged = self.rcv_nxt;
+            self.send(TcpFlags::SYN | TcpFlags::ACK)?;
+            self.snd_nxt = self.snd_nxt.wrapping_add(1);
+            return Ok(0);
+        }
+        if tcp.flags.contains(TcpFlags::RST) {
+            bail!("the sender reset the connection");
+        }
+        self.on_payload(headers, tcp, meter)
+    }
+
+    fn on_payload(
+        &mut self,
+        headers: &RxHeaders,
+        tcp: &TcpHeader,
+        meter: &mut Meter,
+    ) -> Result<usize> {
+        if tcp.seq != self.rcv_nxt {
+            // Something got lost, or comes twice: tell the sender where we are.
+            self.send(TcpFlags::ACK)?;
+            return Ok(0);
+        }
+        let len = headers.payload_len;
+        if len > 0 {
+            self.header_len = headers.header_len;
+            meter.add(len);
+        }
+        // A packet's length has 16 bits.
+        self.rcv_nxt = self.rcv_nxt.wrapping_add(len as u32);
+        if tcp.flags.contains(TcpFlags::FIN) {
+            self.rcv_nxt = self.rcv_nxt.wrapping_add(1);
+            self.send(TcpFlags::ACK | TcpFlags::FIN)?;
+            self.done = true;
+        } else if self.rcv_nxt.wrapping_sub(self.acknowledged) >= ACK_EVERY {
+            self.acknowledge()?;
+        }
+        Ok(len)
+    }
+
+    fn acknowledge(&mut self) -> Result<()> {
+        if self.acknowledged != self.rcv_nxt {
+            self.send(TcpFlags::ACK)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, flags: TcpFlags) -> Result<()> {
+        let syn = flags.contains(TcpFlags::SYN);
+        let options = TcpOptions {
+            mss: syn.then_some(self.mss),
+            window_scale: self.scale.filter(|_| syn),
+            timestamps: self.timestamp.map(|echo| Timestamps { value: 1, echo }),
+            ..TcpOptions::default()
+        };
+        let tcp = TcpHeader {
+            src_port: PORT,
+            dst_port: self.port,
+            seq: self.snd_nxt,
+            ack: self.rcv_nxt,
+            flags,
+            window: u16::MAX,
+            urgent: 0,
+            options,
+            header_len: 0,
+        };
+        let ethernet = EthernetHeader {
+            dst: self.mac,
+            src: MAC,
+            ethertype: EtherType::IPV4,
+            vlan: None,
+        };
+        let ip = IpRepr::v4(RECEIVER, self.address);
+        let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
+        let len =
+            VNET_LEN + emit_tcp_frame_headers(&ethernet, &ip, &tcp, 0, &mut frame[VNET_LEN..]);
+        let checksum = tcp_tx_checksum(&ethernet, &ip);
+        frame[0] = VNET_NEEDS_CSUM;
+        frame[6..8].copy_from_slice(&checksum.start.to_ne_bytes());
+        frame[8..10].copy_from_slice(&checksum.offset.to_ne_bytes());
+        self.acknowledged = self.rcv_nxt;
+        rustix::io::write(&self.tap, &frame[..len]).context("write to the TAP")?;
+        Ok(())
+    }
+
+    fn answer_arp(&self, headers: &RxHeaders, head: &[u8]) -> Result<()> {
+        let Some(Ok(request)) = head.get(headers.header_len..).map(ArpPacket::parse) else {
+            return Ok(());
+        };
+        if request.target_ip != RECEIVER {
+            return Ok(());
+        }
+        let ethernet = EthernetHeader {
+            dst: headers.ethernet.src,
+            src: MAC,
+            ethertype: EtherType::ARP,
+            vlan: None,
+        };
+        let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
+        let len = VNET_LEN + emit_arp_frame(&ethernet, &request.reply(MAC), &mut frame[VNET_LEN..]);
+        rustix::io::write(&self.tap, &frame[..len]).context("write to the TAP")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_keeps_every_item_and_moves_most() {
+        let mut items: Vec<u32> = (0..1000).collect();
+        shuffle(&mut items, SEED);
+        let moved = items
+            .iter()
+            .enumerate()
+            .filter(|&(at, &item)| at as u32 != item)
+            .count();
+        assert!(moved > 900, "{moved}");
+        items.sort_unstable();
+        assert!(items.into_iter().eq(0..1000));
+    }
+}

@@ -1,0 +1,207 @@
+//! What `bench rx` measures: one row each.
+
+use netmem::NiovSize;
+
+/// The congestion control of the kernel's sender, unless a row is about another one: a default of BBR would cap
+/// every row with its pacing timers.
+pub const CONGESTION: &str = "cubic";
+
+/// Bytes of each send call of the kernel's sender, unless a row is about another size.
+pub const WRITE_BYTES: usize = 1 << 20;
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The name in tables, in JSON and for `--only`.
+    pub name: &'static str,
+    /// What it is, for people.
+    pub what: &'static str,
+    /// Who receives.
+    pub receiver: Receiver,
+    /// How many processors the two ends have.
+    pub cores: Cores,
+    /// The sender's congestion control.
+    pub congestion: &'static str,
+    /// Bytes of each of its send calls.
+    pub write_bytes: usize,
+}
+
+/// Who receives, and over what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receiver {
+    /// The kernel's TCP over veth: receive to a buffer of 256 KiB, copy to the device buffer.
+    KernelCopy,
+    /// The kernel's TCP over veth: receive straight into the device buffer.
+    KernelDirect,
+    /// A TAP and the least of a TCP that makes a sender go on: the ceiling for anything over a TAP.
+    Bare(Placement),
+    /// The library of this workspace, over a TAP.
+    Ours(NiovSize),
+    /// smoltcp over a TAP with a device written for this benchmark.
+    #[cfg(feature = "bench-smoltcp")]
+    Smoltcp,
+}
+
+/// Where the bare receiver puts payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// One run of 64 KiB.
+    Contiguous,
+    /// 17 pages of 4 KiB, picked at random.
+    Scattered,
+}
+
+/// How many processors the two ends have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// One each.
+    Two,
+    /// One for both.
+    One,
+}
+
+impl Receiver {
+    /// Tells whether the kernel's TCP receives; else it is somebody on a TAP.
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Self::KernelCopy | Self::KernelDirect)
+    }
+}
+
+const fn case(name: &'static str, what: &'static str, receiver: Receiver) -> Case {
+    Case {
+        name,
+        what,
+        receiver,
+        cores: Cores::Two,
+        congestion: CONGESTION,
+        write_bytes: WRITE_BYTES,
+    }
+}
+
+const fn one_core(case: Case, name: &'static str) -> Case {
+    Case {
+        name,
+        cores: Cores::One,
+        ..case
+    }
+}
+
+const fn bbr(case: Case, name: &'static str) -> Case {
+    Case {
+        name,
+        congestion: "bbr",
+        ..case
+    }
+}
+
+const fn small_sends(case: Case, name: &'static str) -> Case {
+    Case {
+        name,
+        write_bytes: 64 << 10,
+        ..case
+    }
+}
+
+const A: Case = case(
+    "A",
+    "kernel recv 256 KiB, then copy to the device buffer",
+    Receiver::KernelCopy,
+);
+const A0D: Case = case(
+    "A0d",
+    "kernel recv straight into the device buffer",
+    Receiver::KernelDirect,
+);
+const B: Case = case(
+    "B",
+    "bare TAP readv, header split, contiguous",
+    Receiver::Bare(Placement::Contiguous),
+);
+const B_4K: Case = case(
+    "B-4k",
+    "bare TAP readv into 17 random 4 KiB pages",
+    Receiver::Bare(Placement::Scattered),
+);
+const OURS: Case = case("ours", "this receiver", Receiver::Ours(NiovSize::DEFAULT));
+const OURS_4K: Case = case(
+    "ours-4k",
+    "this receiver with 4 KiB net_iovs",
+    Receiver::Ours(NiovSize::MIN),
+);
+
+/// Every row, in the order of the table.
+pub const CASES: &[Case] = &[
+    A,
+    A0D,
+    B,
+    B_4K,
+    OURS,
+    OURS_4K,
+    #[cfg(feature = "bench-smoltcp")]
+    case(
+        "smoltcp",
+        "smoltcp with a vnet/TSO device, then copy",
+        Receiver::Smoltcp,
+    ),
+    one_core(A, "A/1core"),
+    one_core(A0D, "A0d/1core"),
+    one_core(B, "B/1core"),
+    one_core(OURS, "ours/1core"),
+    bbr(A, "A/bbr"),
+    bbr(B, "B/bbr"),
+    bbr(OURS, "ours/bbr"),
+    small_sends(A, "A/64k"),
+    small_sends(B, "B/64k"),
+    small_sends(OURS, "ours/64k"),
+];
+
+/// Lists rows on stderr.
+pub fn list(cases: &[Case]) {
+    for case in cases {
+        let variant = case.variant();
+        let separator = if variant.is_empty() { "" } else { ", " };
+        eprintln!("{:<12} {}{separator}{variant}", case.name, case.what);
+    }
+}
+
+impl Case {
+    /// Says in what the row differs from its plain form.
+    pub fn variant(&self) -> String {
+        let mut parts = Vec::new();
+        if self.cores == Cores::One {
+            parts.push("one core for both ends".to_owned());
+        }
+        if self.congestion != CONGESTION {
+            parts.push(format!("{} sender", self.congestion));
+        }
+        if self.write_bytes != WRITE_BYTES {
+            parts.push(format!("{} KiB sends", self.write_bytes >> 10));
+        }
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        for (at, case) in CASES.iter().enumerate() {
+            assert!(
+                CASES[..at].iter().all(|earlier| earlier.name != case.name),
+                "{}",
+                case.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_variant_says_what_is_different() {
+        let named = |name| CASES.iter().find(|case| case.name == name).unwrap();
+        assert_eq!(named("A").variant(), "");
+        assert_eq!(named("A/1core").variant(), "one core for both ends");
+        assert_eq!(named("ours/64k").variant(), "64 KiB sends");
+        assert_eq!(named("B/bbr").variant(), "bbr sender");
+    }
+}

@@ -1,0 +1,58 @@
+//! `devmem-tcp bench`: measures the receiver next to what it must beat, and the page pool.
+//!
+//! A figure means something only beside the others of the same run: every repetition runs all cases one after
+//! another, each row has its range next to its median, and the report says on what machine it was made.
+
+mod accounting;
+mod bare;
+mod cases;
+mod kernel_rx;
+mod meter;
+mod network;
+mod ours;
+mod plan;
+mod pool;
+mod report;
+mod runner;
+mod sender;
+#[cfg(feature = "bench-smoltcp")]
+mod smoltcp;
+
+use clap::{Args, Subcommand};
+
+use crate::output::Failure;
+use plan::RxPlan;
+
+/// Measure the receiver or the page pool, next to what they must beat
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Rx(plan::RxArgs),
+    Pool(pool::PoolArgs),
+    #[command(name = "__sender", hide = true)]
+    Sender(sender::SenderArgs),
+}
+
+/// Runs the benchmark that was asked for.
+///
+/// # Errors
+///
+/// The machine cannot make the network that it needs, or a run failed.
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    match &args.what {
+        What::Rx(args) => match RxPlan::new(args)? {
+            plan if plan.list => {
+                cases::list(&plan.cases);
+                Ok(())
+            }
+            plan => runner::run(&plan),
+        },
+        What::Pool(args) => pool::run(args),
+        What::Sender(args) => Ok(sender::run(args)?),
+    }
+}

@@ -1,0 +1,61 @@
+//! The cable of one run: a TAP, or a veth pair into the sender's network namespace.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use devmem_linux::netif::Interface;
+use devmem_linux::netns::NetNs;
+use devmem_linux::tap::TapOptions;
+
+use super::sender::{PREFIX, RECEIVER, SENDER};
+
+/// Name of the TAP.
+pub const TAP: &str = "dmbench";
+
+/// Makes a TAP with offloads on and sets up the kernel's end of it for the sender. It goes away with the fd.
+pub fn open_tap(mtu: u16) -> Result<OwnedFd> {
+    let tap = TapOptions::new(TAP).open()?;
+    let mut interface = tap.interface()?;
+    interface.set_mtu(mtu.into())?;
+    interface.add_address(IpAddr::V4(SENDER), PREFIX)?;
+    interface.set_up()?;
+    tap.into_queues()
+        .pop()
+        .context("a TAP with one queue has one descriptor")
+}
+
+/// A veth pair, one end here and set up, the other in the sender's namespace.
+#[derive(Debug)]
+pub struct Veth {
+    here: Option<Interface>,
+}
+
+impl Veth {
+    /// Makes the pair.
+    pub fn new(sender: &NetNs, mtu: u16) -> Result<Self> {
+        let (mut here, there) = Interface::create_veth_pair("dmbench0", "dmbench1")?;
+        let moved = there.move_to(sender.as_fd());
+        here.set_mtu(mtu.into())?;
+        here.add_address(IpAddr::V4(RECEIVER), PREFIX)?;
+        here.set_up()?;
+        let veth = Self { here: Some(here) };
+        moved?;
+        sender.run(|| {
+            let mut there = Interface::by_name("dmbench1")?;
+            there.set_mtu(mtu.into())?;
+            there.add_address(IpAddr::V4(SENDER), PREFIX)?;
+            there.set_up()
+        })??;
+        Ok(veth)
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        if let Some(here) = self.here.take() {
+            // The sender's namespace, when it goes, takes the pair along: then there is nothing to delete.
+            let _ = here.delete();
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! What `bench rx` says: a table for people, one JSON object for programs.
+
+use std::fmt;
+use std::fs;
+
+use serde::Serialize;
+
+use super::cases::Case;
+use super::runner::Sample;
+
+/// What all rows share.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// Time the sender sends in each run.
+    pub seconds: f64,
+    /// Repetitions of all rows.
+    pub repetitions: usize,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// Bytes of device memory.
+    pub mem_bytes: usize,
+    /// Pages it is made of.
+    pub page_kind: String,
+    /// Where the receiver ran.
+    pub receiver_cpu: usize,
+    /// Where the sender ran, in rows with two cores.
+    pub sender_cpu: usize,
+}
+
+/// The whole benchmark.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    machine: Machine,
+    settings: Settings,
+    rows: Vec<Row>,
+}
+
+/// The JSON object: the samples, and what they come to.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    figures: Vec<Figures>,
+    ratios: Vec<Ratio>,
+}
+
+/// On what it was made.
+#[derive(Debug, Serialize)]
+struct Machine {
+    kernel: String,
+    processor: String,
+    processors: usize,
+    build: &'static str,
+}
+
+/// One row.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    variant: String,
+    samples: Vec<Sample>,
+    disturbed: usize,
+    errors: Vec<String>,
+}
+
+/// Median, least and most of the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// A row's figures, for JSON.
+#[derive(Debug, Serialize)]
+struct Figures {
+    name: &'static str,
+    gbit_per_s: Spread,
+    receiver_cpu_s_per_gb: Spread,
+    total_cpu_s_per_gb: Spread,
+}
+
+/// How one row does against another, by their medians.
+#[derive(Debug, PartialEq, Serialize)]
+struct Ratio {
+    row: &'static str,
+    against: &'static str,
+    gbit_per_s: f64,
+    receiver_cpu_s_per_gb: f64,
+}
+
+/// The comparisons that matter: ours with the bare ceiling and with the kernel's ways.
+const RATIOS: &[(&str, &str)] = &[
+    ("ours", "B"),
+    ("ours", "A"),
+    ("ours", "A0d"),
+    ("ours", "smoltcp"),
+    ("ours/1core", "B/1core"),
+    ("ours/1core", "A/1core"),
+    ("ours/1core", "A0d/1core"),
+    ("ours/bbr", "A/bbr"),
+    ("ours/64k", "A/64k"),
+];
+
+impl Report {
+    /// Returns a report without samples.
+    pub fn new(settings: Settings, cases: &[Case]) -> Self {
+        let row = |case: &Case| Row {
+            name: case.name,
+            what: case.what,
+            variant: case.variant(),
+            samples: Vec::new(),
+            disturbed: 0,
+            errors: Vec::new(),
+        };
+        Self {
+            machine: Machine::read(),
+            settings,
+            rows: cases.iter().map(row).collect(),
+        }
+    }
+
+    /// Adds a sample to a row.
+    pub fn add(&mut self, row: usize, sample: Sample) {
+        let row = &mut self.rows[row];
+        row.disturbed += usize::from(sample.is_disturbed());
+        row.samples.push(sample);
+    }
+
+    /// Notes that a run of a row failed.
+    pub fn fail(&mut self, row: usize, error: String) {
+        self.rows[row].errors.push(error);
+    }
+
+    /// Counts the rows that have no sample at all.
+    pub fn rows_without_samples(&self) -> usize {
+        self.rows
+            .iter()
+            .filter(|row| row.samples.is_empty())
+            .count()
+    }
+
+    /// Returns the JSON object.
+    pub fn json(&self) -> impl Serialize + '_ {
+        let figures = self.rows.iter().filter_map(Row::figures).collect();
+        Whole {
+            report: self,
+            figures,
+            ratios: self.ratios(),
+        }
+    }
+
+    fn ratios(&self) -> Vec<Ratio> {
+        let find = |name| {
+            self.rows
+                .iter()
+                .find(|row| row.name == name)
+                .and_then(Row::figures)
+        };
+        let ratio = |&(row, against): &(&'static str, &'static str)| {
+            let (ours, theirs) = (find(row)?, find(against)?);
+            Some(Ratio {
+                row,
+                against,
+                gbit_per_s: ours.gbit_per_s.median / theirs.gbit_per_s.median,
+                receiver_cpu_s_per_gb: ours.receiver_cpu_s_per_gb.median
+                    / theirs.receiver_cpu_s_per_gb.median,
+            })
+        };
+        RATIOS.iter().filter_map(ratio).collect()
+    }
+}
+
+impl Row {
+    fn figures(&self) -> Option<Figures> {
+        let spread = |value: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(value));
+        Some(Figures {
+            name: self.name,
+            gbit_per_s: spread(|sample| sample.gbit_per_s)?,
+            receiver_cpu_s_per_gb: spread(|sample| sample.receiver_cpu_s_per_gb)?,
+            total_cpu_s_per_gb: spread(|sample| sample.total_cpu_s_per_gb)?,
+        })
+    }
+}
+
+impl Spread {
+    /// Returns `None` for no values.
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            0 => (values[middle - 1] + values[middle]) / 2.0,
+            _ => values[middle],
+        };
+        Some(Self { median, min, max })
+    }
+}
+
+impl Machine {
+    fn read() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+        let processor = model
+            .and_then(|line| line.split(':').nth(1))
+            .unwrap_or("unknown")
+            .trim();
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: processor.to_owned(),
+            processors: cpuinfo
+                .lines()
+                .filter(|line| line.starts_with("processor"))
+                .count(),
+            build: if cfg!(debug_assertions) {
+                "debug: figures mean nothing"
+            } else {
+                "release"
+            },
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine {
+            kernel,
+            processor,
+            processors,
+            build,
+        } = &self.machine;
+        writeln!(
+            f,
+            "Linux {kernel}, {processors} x {processor}, {build} build"
+        )?;
+        let Settings {
+            seconds,
+            repetitions,
+            mtu,
+            mem_bytes,
+            page_kind,
+            receiver_cpu,
+            sender_cpu,
+        } = &self.settings;
+        writeln!(
+            f,
+            "{repetitions} repetitions of {seconds} s, MTU {mtu}, {} MiB of device memory ({page_kind}), receiver \
+             on CPU {receiver_cpu}, sender on {sender_cpu}\n",
+            mem_bytes >> 20
+        )?;
+        writeln!(
+            f,
+            "{:<12} {:>24} {:>14} {:>11}",
+            "row", "Gbit/s median [min-max]", "receiver s/GB", "total s/GB"
+        )?;
+        for row in &self.rows {
+            row.fmt_line(f)?;
+        }
+        let ratios = self.ratios();
+        if !ratios.is_empty() {
+            writeln!(
+                f,
+                "\n{:<24} {:>10} {:>14}",
+                "ratio of medians", "Gbit/s", "receiver CPU"
+            )?;
+        }
+        for Ratio {
+            row,
+            against,
+            gbit_per_s,
+            receiver_cpu_s_per_gb,
+        } in ratios
+        {
+            let what = format!("{row} : {against}");
+            writeln!(
+                f,
+                "{what:<24} {gbit_per_s:>10.2} {receiver_cpu_s_per_gb:>14.2}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            what,
+            variant,
+            samples,
+            disturbed,
+            errors,
+        } = self;
+        match self.figures() {
+            Some(Figures {
+                name: _,
+                gbit_per_s: Spread { median, min, max },
+                receiver_cpu_s_per_gb,
+                total_cpu_s_per_gb,
+            }) => {
+                let rate = format!("{median:.1} [{min:.1}-{max:.1}]");
+                let (receiver, total) = (receiver_cpu_s_per_gb.median, total_cpu_s_per_gb.median);
+                write!(
+                    f,
+                    "{name:<12} {rate:>24} {receiver:>14.3} {total:>11.3}  {what}"
+                )?;
+            }
+            None => write!(f, "{name:<12} {:>24} {:>14} {:>11}  {what}", "-", "-", "-")?,
+        }
+        if !variant.is_empty() {
+            write!(f, ", {variant}")?;
+        }
+        if *disturbed > 0 {
+            write!(f, " ({disturbed} of {} disturbed)", samples.len())?;
+        }
+        if let Some(error) = errors.first() {
+            write!(f, " ({} failed: {error})", errors.len())?;
+        }
+        writeln!(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::bench::cases::CASES;
+
+    fn report() -> Report {
+        let settings = Settings {
+            seconds: 1.0,
+            repetitions: 3,
+            mtu: 1500,
+            mem_bytes: 256 << 20,
+            page_kind: "huge".to_owned(),
+            receiver_cpu: 0,
+            sender_cpu: 1,
+        };
+        Report::new(settings, CASES)
+    }
+
+    fn sample(gbit_per_s: f64) -> Sample {
+        Sample {
+            bytes: 1,
+            seconds: 1.0,
+            gbit_per_s,
+            receiver_cpu_s_per_gb: 0.05,
+            total_cpu_s_per_gb: 0.1,
+            other_cpus_busy: 0.0,
+        }
+    }
+
+    fn row(name: &str) -> usize {
+        CASES.iter().position(|case| case.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_spread_is_the_middle_and_both_ends() {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        assert_eq!(
+            spread(&[3.0, 1.0, 2.0]),
+            Some(Spread {
+                median: 2.0,
+                min: 1.0,
+                max: 3.0
+            })
+        );
+        assert_eq!(
+            spread(&[4.0, 1.0, 2.0, 3.0]),
+            Some(Spread {
+                median: 2.5,
+                min: 1.0,
+                max: 4.0
+            })
+        );
+        assert_eq!(spread(&[]), None);
+    }
+
+    #[test]
+    fn ratios_compare_medians_of_rows_that_have_figures() {
+        let mut report = report();
+        for rate in [90.0, 100.0, 110.0] {
+            report.add(row("ours"), sample(rate));
+            report.add(row("B"), sample(2.0 * rate));
+        }
+        let expected = Ratio {
+            row: "ours",
+            against: "B",
+            gbit_per_s: 0.5,
+            receiver_cpu_s_per_gb: 1.0,
+        };
+        assert_eq!(report.ratios(), [expected]);
+        assert_eq!(report.rows_without_samples(), CASES.len() - 2);
+    }
+
+    #[test]
+    fn the_table_has_ranges_failures_and_disturbances() {
+        let mut report = report();
+        report.add(row("A"), sample(83.0));
+        report.add(
+            row("A"),
+            Sample {
+                other_cpus_busy: 1.0,
+                ..sample(19.0)
+            },
+        );
+        report.fail(
+            row("A/bbr"),
+            "congestion control bbr: no such file".to_owned(),
+        );
+        let text = report.to_string();
+        assert!(text.contains("51.0 [19.0-83.0]"), "{text}");
+        assert!(text.contains("(1 of 2 disturbed)"), "{text}");
+        assert!(
+            text.contains("(1 failed: congestion control bbr: no such file)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_json_has_samples_figures_and_ratios() {
+        let mut report = report();
+        report.add(row("ours"), sample(100.0));
+        report.add(row("A"), sample(80.0));
+        let json: serde_json::Value = serde_json::to_value(report.json()).unwrap();
+        assert_eq!(json["rows"][row("ours")]["samples"][0]["gbit_per_s"], 100.0);
+        assert_eq!(json["figures"][1]["name"], "ours");
+        assert_eq!(json["ratios"][0]["gbit_per_s"], 1.25);
+        assert_eq!(json["settings"]["mtu"], 1500);
+        assert!(json["machine"]["kernel"].is_string());
+    }
+}

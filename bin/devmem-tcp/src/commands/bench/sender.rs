@@ -1,0 +1,209 @@
+//! The other end of every row: an ordinary kernel TCP sender, in a process of its own.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use devmem_linux::netns::NetNs;
+use devmem_linux::{cpu, netns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+
+use super::cases::Case;
+
+/// Where the receiver listens.
+pub const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The sender's end.
+pub const SENDER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Prefix length of their network.
+pub const PREFIX: u8 = 24;
+/// The receiver's port.
+pub const PORT: u16 = 5201;
+
+/// Sends for a while when told to, and says what that cost.
+#[derive(Debug, Args)]
+pub struct SenderArgs {
+    #[arg(long)]
+    millis: u64,
+    #[arg(long)]
+    write_bytes: usize,
+    #[arg(long)]
+    congestion: String,
+    #[arg(long)]
+    cpu: usize,
+}
+
+/// What the sender says at its end, as one line of JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Processor time in nanoseconds, of connecting and sending.
+    pub cpu_ns: u64,
+}
+
+/// The sender process: waits for one byte on stdin, connects, sends.
+pub fn run(args: &SenderArgs) -> Result<()> {
+    let SenderArgs {
+        millis,
+        write_bytes,
+        congestion,
+        cpu,
+    } = args;
+    cpu::pin_current_thread(*cpu).with_context(|| format!("pin to processor {cpu}"))?;
+    let payload = vec![0x5a; *write_bytes];
+    let told = io::stdin()
+        .read(&mut [0])
+        .context("wait for the word to go")?;
+    if told == 0 {
+        bail!("the benchmark went away");
+    }
+    let before = cpu::process_cpu_time();
+    let mut stream = connect(congestion)?;
+    let end = Instant::now() + Duration::from_millis(*millis);
+    let mut bytes = 0;
+    while Instant::now() < end {
+        stream.write_all(&payload).context("send")?;
+        bytes += payload.len() as u64;
+    }
+    stream.shutdown(Shutdown::Write).context("end the stream")?;
+    // The other end closes, or resets, when it has everything.
+    let _ = stream.read(&mut [0]);
+    let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
+    println!("{}", serde_json::to_string(&Sent { bytes, cpu_ns })?);
+    Ok(())
+}
+
+/// Connects with the congestion control set before: BBR leaves its pacing on when it is replaced later
+/// (linux net/ipv4/tcp_bbr.c bbr_init sets SK_PACING_NEEDED, and nothing takes it back).
+fn connect(congestion: &str) -> Result<TcpStream> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    cpu::set_congestion_control(&socket, congestion)
+        .with_context(|| format!("congestion control {congestion}"))?;
+    let to = SocketAddrV4::new(RECEIVER, PORT);
+    rustix::net::connect(&socket, &to).with_context(|| format!("connect to {to}"))?;
+    Ok(TcpStream::from(socket))
+}
+
+/// The sender process, seen from the benchmark.
+#[derive(Debug)]
+pub struct SenderProcess {
+    child: Child,
+    go: Option<ChildStdin>,
+}
+
+/// Where the sender process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// In the benchmark's network namespace: the kernel's end of the TAP is there.
+    Shared,
+    /// In a network namespace of its own: the two ends of a veth must not be on one host.
+    OfItsOwn,
+}
+
+impl SenderProcess {
+    /// Starts the process; it waits.
+    pub fn start(case: &Case, time: Duration, cpu: usize, home: Home) -> Result<Self> {
+        let program = std::env::current_exe().context("find this program")?;
+        let mut command = Command::new(program);
+        command.args(["bench", "__sender", "--congestion", case.congestion]);
+        command.args([
+            "--millis",
+            &time.as_millis().to_string(),
+            "--cpu",
+            &cpu.to_string(),
+        ]);
+        command.args(["--write-bytes", &case.write_bytes.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if home == Home::OfItsOwn {
+            netns::start_in_new(&mut command);
+        }
+        let mut child = command.spawn().context("start the sender")?;
+        let go = child.stdin.take();
+        Ok(Self { child, go })
+    }
+
+    /// Opens the process's network namespace.
+    pub fn namespace(&self) -> Result<NetNs> {
+        Ok(NetNs::open(&format!("pid:{}", self.child.id()))?)
+    }
+
+    /// Takes what lets the process begin: a byte written to it. It can be used from another thread.
+    pub fn starter(&mut self) -> Result<Starter> {
+        self.go
+            .take()
+            .map(Starter)
+            .context("the sender was started twice")
+    }
+
+    /// Waits for the process's end and returns what it says.
+    pub fn finish(mut self) -> Result<Sent> {
+        let mut said = String::new();
+        let stdout = self
+            .child
+            .stdout
+            .as_mut()
+            .context("the sender has no stdout")?;
+        stdout
+            .read_to_string(&mut said)
+            .context("listen to the sender")?;
+        let status = self.child.wait().context("wait for the sender")?;
+        if !status.success() {
+            bail!("the sender failed: {status}");
+        }
+        serde_json::from_str(&said).with_context(|| format!("the sender said {said:?}"))
+    }
+}
+
+impl Drop for SenderProcess {
+    fn drop(&mut self) {
+        // After `finish` it is gone already; both calls then say so.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lets the sender begin.
+#[derive(Debug)]
+pub struct Starter(ChildStdin);
+
+impl Starter {
+    /// Lets the sender begin: the receiver is ready.
+    pub fn go(mut self) -> io::Result<()> {
+        self.0.write_all(b"g")
+    }
+}
+
+/// Waits until `fd` is readable, at most `limit`; false if it was not.
+pub fn wait_readable(fd: impl AsFd, limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    loop {
+        match poll(&mut fds, Some(&limit)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Waits for `fd` as long as a sender that lives can take.
+pub fn wait_for_sender(fd: impl AsFd) -> Result<()> {
+    if wait_readable(fd, super::meter::SILENCE)? {
+        return Ok(());
+    }
+    bail!(
+        "nothing came from the sender for {} s",
+        super::meter::SILENCE.as_secs()
+    )
+}

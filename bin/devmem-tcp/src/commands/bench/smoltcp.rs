@@ -1,0 +1,144 @@
+//! The row with another user-space stack: smoltcp, on a TAP device written for this benchmark that understands
+//! the virtio-net header and takes super-packets. smoltcp owns its receive buffer, so the bytes are copied twice:
+//! by smoltcp, and from its buffer to the device buffer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use netmem::Dmabuf;
+use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
+
+use super::meter::{Meter, Received, SILENCE};
+use super::network::open_tap;
+use super::sender::{PORT, PREFIX, RECEIVER, Starter, wait_readable};
+
+/// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h). Received, it is looked over; sent, it is
+/// zero: nothing is left to the other end.
+const VNET_LEN: usize = 10;
+/// Room for one super-packet with its headers.
+const FRAME_MAX: usize = 14 + 65_535;
+/// smoltcp's receive buffer, which is also its window.
+const BUFFER: usize = 4 << 20;
+/// Largest piece copied to the device buffer at once.
+const CHUNK: usize = 256 << 10;
+
+/// Receives one stream.
+pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<Received> {
+    let mut device = VnetTap {
+        tap: open_tap(mtu)?,
+        frame: vec![0; VNET_LEN + FRAME_MAX],
+        mtu,
+    };
+    let address = EthernetAddress([0x02, 0, 0, 0, 0x77, 0x03]);
+    let mut interface = Interface::new(
+        Config::new(HardwareAddress::Ethernet(address)),
+        &mut device,
+        Instant::now(),
+    );
+    interface.update_ip_addrs(|addresses| {
+        // The list has room for more than one.
+        let _ = addresses.push(IpCidr::new(RECEIVER.into(), PREFIX));
+    });
+    let buffers = (vec![0; BUFFER], vec![0; 4096]);
+    let mut socket = tcp::Socket::new(
+        tcp::SocketBuffer::new(buffers.0),
+        tcp::SocketBuffer::new(buffers.1),
+    );
+    socket
+        .listen(PORT)
+        .map_err(|error| anyhow!("listen: {error}"))?;
+    let mut sockets = SocketSet::new(Vec::new());
+    let handle = sockets.add(socket);
+    let mut meter = Meter::default();
+    let mut offset = 0;
+    starter.go().context("start the sender")?;
+    loop {
+        interface.poll(Instant::now(), &mut device, &mut sockets);
+        let socket = sockets.get_mut::<tcp::Socket<'_>>(handle);
+        while socket.can_recv() {
+            let copied = socket.recv(|bytes| {
+                let len = bytes.len().min(CHUNK);
+                (len, memory.copy_in(offset, &bytes[..len]).map(|()| len))
+            });
+            let len = copied.map_err(|error| anyhow!("receive: {error}"))??;
+            meter.add(len);
+            offset = if offset + len + CHUNK <= memory.size() {
+                offset + len
+            } else {
+                0
+            };
+        }
+        if meter.finish().bytes > 0 && !socket.may_recv() {
+            socket.close();
+            interface.poll(Instant::now(), &mut device, &mut sockets);
+            return Ok(meter.finish());
+        }
+        let idle = interface
+            .poll_delay(Instant::now(), &sockets)
+            .map_or(SILENCE, Duration::from);
+        if !wait_readable(&device.tap, idle.min(SILENCE))? && idle >= SILENCE {
+            bail!("nothing came from the sender for {} s", SILENCE.as_secs());
+        }
+    }
+}
+
+/// A TAP with virtio-net headers and offloads on.
+struct VnetTap {
+    tap: OwnedFd,
+    frame: Vec<u8>,
+    mtu: u16,
+}
+
+impl Device for VnetTap {
+    type RxToken<'a> = FrameIn<'a>;
+    type TxToken<'a> = FrameOut<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(FrameIn<'_>, FrameOut<'_>)> {
+        // An error is a frame that is not there; the silence is noticed above.
+        let len = rustix::io::read(&self.tap, &mut self.frame).ok()?;
+        Some((FrameIn(self.frame.get(VNET_LEN..len)?), FrameOut(&self.tap)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<FrameOut<'_>> {
+        Some(FrameOut(&self.tap))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = 14 + usize::from(self.mtu);
+        // What comes was never on a cable: its checksums are not finished.
+        capabilities.checksum.ipv4 = Checksum::Tx;
+        capabilities.checksum.tcp = Checksum::Tx;
+        capabilities
+    }
+}
+
+/// One received frame.
+struct FrameIn<'a>(&'a [u8]);
+
+impl RxToken for FrameIn<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+/// The right to send one frame.
+struct FrameOut<'a>(&'a OwnedFd);
+
+impl TxToken for FrameOut<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        let mut frame = vec![0; VNET_LEN + len];
+        let filled = fill(&mut frame[VNET_LEN..]);
+        // A frame that the TAP does not take is lost, as on a cable.
+        let _: Result<usize, io::Error> =
+            rustix::io::write(self.0, &frame).map_err(io::Error::from);
+        filled
+    }
+}

@@ -1,0 +1,7 @@
+//! One file per subcommand.
+
+pub mod bench;
+pub mod demo;
+pub mod recv;
+pub mod sender;
+pub mod wire;

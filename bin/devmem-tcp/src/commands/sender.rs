@@ -1,0 +1,44 @@
+//! The demo's second process: an ordinary kernel TCP sender.
+
+use std::net::TcpStream;
+use std::thread;
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::args::Sender;
+use crate::output::Failure;
+use crate::sender::{Share, pattern_of, send, shares};
+
+/// Sends the pattern over kernel sockets.
+///
+/// # Errors
+///
+/// What connecting, setting up or sending ran into.
+pub fn run(args: &Sender) -> Result<(), Failure> {
+    // Nobody else would end it if the demo is killed.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
+    if let Some(cpu) = args.cpu {
+        cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+    }
+    let shares = shares(args.bytes, args.connections, args.write_size);
+    thread::scope(|scope| {
+        let senders: Vec<_> = shares
+            .map(|share| scope.spawn(move || send_one(args, share)))
+            .collect();
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().expect("a sender does not panic"))
+    })
+}
+
+fn send_one(args: &Sender, share: Share) -> Result<(), Failure> {
+    let to = args.to;
+    let stream = TcpStream::connect(to).with_context(|| format!("connect to {to}"))?;
+    cpu::set_congestion_control(&stream, &args.congestion)
+        .with_context(|| format!("congestion control {}", args.congestion))?;
+    let port = stream.local_addr().context("read the local port")?.port();
+    send(&stream, pattern_of(port), share).with_context(|| format!("send to {to}"))?;
+    Ok(())
+}

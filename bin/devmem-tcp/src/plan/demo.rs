@@ -1,0 +1,81 @@
+//! A run of `demo`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{NicPlan, Prefix, check_connections, to_usize};
+use crate::args::{self, DemoLink};
+use crate::output::Failure;
+
+/// A run of `demo`.
+#[derive(Clone, Debug)]
+pub struct DemoPlan {
+    /// Bytes over all connections.
+    pub bytes: u64,
+    /// Connections at once.
+    pub connections: u16,
+    /// Our address.
+    pub ours: Prefix,
+    /// The sender's address.
+    pub peers: Prefix,
+    /// What to run over.
+    pub link: DemoLink,
+    /// Bytes of each send call.
+    pub write_size: usize,
+    /// Congestion control of the kernel sender.
+    pub congestion: String,
+    /// The NIC.
+    pub nic: NicPlan,
+    /// Print JSON.
+    pub json: bool,
+}
+
+impl DemoPlan {
+    /// Judges the command line.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the option.
+    pub fn new(args: args::Demo) -> Result<Self, Failure> {
+        let args::Demo {
+            bytes,
+            connections,
+            ipv6,
+            link,
+            write_size,
+            congestion,
+            nic,
+            output,
+        } = args;
+        let (ours, peers, len): (IpAddr, IpAddr, u8) = if ipv6 {
+            let network = |host| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host);
+            (network(2).into(), network(1).into(), 64)
+        } else {
+            (
+                Ipv4Addr::new(10, 77, 0, 2).into(),
+                Ipv4Addr::new(10, 77, 0, 1).into(),
+                24,
+            )
+        };
+        let write_size = to_usize("--write-size", write_size)?;
+        if !(1..=64 << 20).contains(&write_size) {
+            return Err(Failure::usage("--write-size: 1 byte to 64M"));
+        }
+        if bytes.0 == 0 {
+            return Err(Failure::usage("--bytes 0: there is nothing to show"));
+        }
+        Ok(Self {
+            bytes: bytes.0,
+            connections: check_connections(connections)?,
+            ours: Prefix { address: ours, len },
+            peers: Prefix {
+                address: peers,
+                len,
+            },
+            link,
+            write_size,
+            congestion,
+            nic: NicPlan::new(&nic, 0, ipv6)?,
+            json: output.json,
+        })
+    }
+}

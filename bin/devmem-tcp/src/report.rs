@@ -1,0 +1,275 @@
+//! What a run came to: a table for people, a JSON object for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::plan::NicPlan;
+use crate::progress::gbit_per_s;
+use crate::size::Size;
+
+/// The result of `demo` and `recv`. The field names are the JSON's and stay as they are.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RunReport {
+    /// What received: `user`, our stack.
+    pub backend: &'static str,
+    /// What it received over: `tap:NAME` or `wire`.
+    pub link: String,
+    /// Connections that ended in an orderly way.
+    pub connections: u64,
+    /// Payload bytes received.
+    pub bytes: u64,
+    /// Of those, bytes checked and found right. Absent if nothing was checked.
+    pub verified_bytes: Option<u64>,
+    /// Of those, bytes checked and found wrong.
+    pub bad_bytes: Option<u64>,
+    /// Stream position of the first wrong byte of any connection.
+    pub first_bad: Option<u64>,
+    /// From the first byte to the last.
+    pub seconds: f64,
+    /// Payload bits per second, in 10^9.
+    pub gbit_per_s: f64,
+    /// Processor seconds that receiving took, per 10^9 bytes; without verification and output.
+    pub recv_cpu_s_per_gb: f64,
+    /// Processor seconds that verification and output took, per 10^9 bytes.
+    pub check_cpu_s_per_gb: f64,
+    /// Bytes that landed in device memory.
+    pub device_bytes: u64,
+    /// Bytes that landed in host memory.
+    pub linear_bytes: u64,
+    /// Pieces of device memory lent.
+    pub device_frags: u64,
+    /// Pieces of device memory given back.
+    pub tokens_returned: u64,
+    /// net_iovs of the bound memory.
+    pub net_iovs_total: u64,
+    /// net_iovs that nobody held after the binding had been given up.
+    pub net_iovs_home: u64,
+    /// Bytes of one net_iov.
+    pub niov_bytes: u64,
+    /// Bytes of bound memory.
+    pub mem_bytes: u64,
+    /// Pages of the bound memory: huge, transparent-huge or base.
+    pub page_kind: String,
+    /// Bound RX queues.
+    pub queues: u16,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// 4 or 6.
+    pub ip_version: u8,
+    /// What was wrong with the link on purpose.
+    pub impair: String,
+    /// Packets dropped by our NIC and stack, by reason; those that happened.
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl RunReport {
+    /// A report of a run over `link`, with nothing received yet.
+    pub fn of(backend: &'static str, link: String, nic: &NicPlan, address: IpAddr) -> Self {
+        Self {
+            backend,
+            link,
+            queues: nic.queues,
+            mtu: nic.mtu,
+            ip_version: if address.is_ipv4() { 4 } else { 6 },
+            impair: nic.impairment.to_string(),
+            ..Self::default()
+        }
+    }
+
+    /// Fills in the rates.
+    pub fn set_times(&mut self, elapsed: Duration, receiving: Duration, checking: Duration) {
+        self.seconds = elapsed.as_secs_f64();
+        self.gbit_per_s = gbit_per_s(self.bytes, elapsed);
+        self.recv_cpu_s_per_gb = per_gb(receiving, self.bytes);
+        self.check_cpu_s_per_gb = per_gb(checking, self.bytes);
+    }
+
+    /// Says what is wrong with this result, if anything is: what makes the run fail.
+    pub fn complaint(&self) -> Option<String> {
+        if let (Some(bad), first) = (self.bad_bytes.filter(|&bad| bad > 0), self.first_bad) {
+            let place = first.map(|at| format!(", the first at byte {at} of its stream"));
+            return Some(format!(
+                "{bad} bytes are wrong{}",
+                place.unwrap_or_default()
+            ));
+        }
+        if self.net_iovs_home != self.net_iovs_total {
+            let (home, total) = (self.net_iovs_home, self.net_iovs_total);
+            return Some(format!(
+                "{} of {total} net_iovs did not come home",
+                total - home
+            ));
+        }
+        if self.tokens_returned != self.device_frags {
+            let (returned, lent) = (self.tokens_returned, self.device_frags);
+            return Some(format!("{lent} frags were lent and {returned} given back"));
+        }
+        None
+    }
+}
+
+fn per_gb(time: Duration, bytes: u64) -> f64 {
+    if bytes == 0 {
+        0.0
+    } else {
+        time.as_secs_f64() / (bytes as f64 / 1e9)
+    }
+}
+
+impl fmt::Display for RunReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let connections = match self.connections {
+            1 => "1 connection".to_owned(),
+            n => format!("{n} connections"),
+        };
+        row(
+            f,
+            "received",
+            format_args!("{} over {}, {connections}", Size(self.bytes), self.link),
+        )?;
+        match (self.verified_bytes, self.bad_bytes) {
+            (Some(good), Some(0)) if good == self.bytes => {
+                row(f, "verified", format_args!("every byte, where it lies"))?;
+            }
+            (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
+            _ => row(f, "verified", format_args!("not asked for"))?,
+        }
+        let rate = (self.gbit_per_s, self.seconds);
+        row(
+            f,
+            "rate",
+            format_args!("{:.1} Gbit/s for {:.2} s", rate.0, rate.1),
+        )?;
+        let cpu = (self.recv_cpu_s_per_gb, self.check_cpu_s_per_gb);
+        row(
+            f,
+            "receiver CPU",
+            format_args!("{:.3} s/GB, and {:.3} s/GB to check", cpu.0, cpu.1),
+        )?;
+        let share = 100.0 * self.device_bytes as f64 / self.bytes.max(1) as f64;
+        let host = self.linear_bytes;
+        row(
+            f,
+            "placed",
+            format_args!("{share:.4} % in device memory, {host} bytes in host memory"),
+        )?;
+        let (frags, back) = (self.device_frags, self.tokens_returned);
+        row(f, "frags", format_args!("{frags} lent, {back} given back"))?;
+        let (home, total, size) = (
+            self.net_iovs_home,
+            self.net_iovs_total,
+            Size(self.niov_bytes),
+        );
+        let kind = &self.page_kind;
+        row(
+            f,
+            "net_iovs",
+            format_args!("{home} of {total} home, {size} each, {kind}"),
+        )?;
+        if self.drops.is_empty() {
+            return row(f, "drops", format_args!("none"));
+        }
+        for (reason, count) in &self.drops {
+            row(f, "drops", format_args!("{count} {reason}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "{name:>13}  {value}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> RunReport {
+        RunReport {
+            link: "tap:dm0".into(),
+            bytes: 5 << 30,
+            connections: 1,
+            verified_bytes: Some(5 << 30),
+            bad_bytes: Some(0),
+            device_bytes: 5 << 30,
+            device_frags: 10,
+            tokens_returned: 10,
+            net_iovs_total: 4096,
+            net_iovs_home: 4096,
+            ..RunReport::default()
+        }
+    }
+
+    #[test]
+    fn a_good_run_has_nothing_to_complain_about_and_says_so_in_few_lines() {
+        let report = good();
+        assert_eq!(report.complaint(), None);
+        let text = report.to_string();
+        assert!(
+            text.contains("5 GiB over tap:dm0, 1 connection\n"),
+            "{text}"
+        );
+        assert!(text.contains("every byte, where it lies"), "{text}");
+        assert!(
+            text.lines().count() <= 10 && text.lines().all(|l| l.len() < 80),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn wrong_bytes_and_what_did_not_come_home_are_complained_about() {
+        let wrong = RunReport {
+            bad_bytes: Some(3),
+            first_bad: Some(77),
+            ..good()
+        };
+        let text = wrong.complaint().unwrap();
+        assert_eq!(
+            text,
+            "3 bytes are wrong, the first at byte 77 of its stream"
+        );
+        let lost = RunReport {
+            net_iovs_home: 4090,
+            ..good()
+        };
+        assert_eq!(
+            lost.complaint().unwrap(),
+            "6 of 4096 net_iovs did not come home"
+        );
+        let kept = RunReport {
+            tokens_returned: 9,
+            ..good()
+        };
+        assert_eq!(
+            kept.complaint().unwrap(),
+            "10 frags were lent and 9 given back"
+        );
+    }
+
+    #[test]
+    fn the_json_has_the_promised_fields() {
+        let json = serde_json::to_value(good()).unwrap();
+        for field in [
+            "backend",
+            "link",
+            "bytes",
+            "verified_bytes",
+            "bad_bytes",
+            "gbit_per_s",
+            "recv_cpu_s_per_gb",
+            "device_bytes",
+            "linear_bytes",
+            "device_frags",
+            "tokens_returned",
+            "net_iovs_total",
+            "net_iovs_home",
+            "drops",
+        ] {
+            assert!(json.get(field).is_some(), "{field} is missing");
+        }
+    }
+}

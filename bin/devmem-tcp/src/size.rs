@@ -1,0 +1,126 @@
+//! Sizes and counts of bytes as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A number of bytes: `4096`, `64K`, `5G`; as in head(1), K is 1024 and kB is 1000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Not a size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// No number in front.
+    #[error(
+        "expected a number with an optional suffix K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000)"
+    )]
+    Malformed,
+    /// More than 64 bits of bytes.
+    #[error("more than 2^64 bytes")]
+    TooLarge,
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, suffix) = text.split_at(digits);
+        if number.is_empty() {
+            return Err(SizeError::Malformed);
+        }
+        let number: u64 = number.parse().map_err(|_| SizeError::TooLarge)?;
+        let unit = unit(suffix).ok_or(SizeError::Malformed)?;
+        number
+            .checked_mul(unit)
+            .map(Self)
+            .ok_or(SizeError::TooLarge)
+    }
+}
+
+fn unit(suffix: &str) -> Option<u64> {
+    let (power, rest) = match suffix.chars().next() {
+        None => return Some(1),
+        Some('B') => return (suffix == "B").then_some(1),
+        Some('k' | 'K') => (1, &suffix[1..]),
+        Some('M') => (2, &suffix[1..]),
+        Some('G') => (3, &suffix[1..]),
+        Some('T') => (4, &suffix[1..]),
+        Some(_) => return None,
+    };
+    match rest {
+        "" | "i" | "iB" => Some(1024u64.pow(power)),
+        "B" => Some(1000u64.pow(power)),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 4] = [
+            ("TiB", 1 << 40),
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+            ("KiB", 1 << 10),
+        ];
+        let exact = UNITS
+            .iter()
+            .find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit));
+        let near = UNITS.iter().find(|(_, unit)| self.0 >= *unit);
+        match (exact, near) {
+            (Some((name, unit)), _) => write!(f, "{} {name}", self.0 / unit),
+            // A table has no use for more digits, and a ratio no need of exactness.
+            (None, Some((name, unit))) => write!(f, "{:.2} {name}", self.0 as f64 / *unit as f64),
+            (None, None) => write!(f, "{} B", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_head_reads_them() {
+        let cases = [
+            ("0", 0),
+            ("1500", 1500),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("2MiB", 2 << 20),
+            ("5G", 5 << 30),
+            ("1kB", 1000),
+            ("5GB", 5_000_000_000),
+            ("1T", 1 << 40),
+            ("7B", 7),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_the_reason() {
+        for text in ["", "G", "-1", "1.5G", "5 G", "5X", "5Kx", "5KBi"] {
+            assert_eq!(text.parse::<Size>(), Err(SizeError::Malformed), "{text}");
+        }
+        for text in ["18446744073709551616", "17179869184G"] {
+            assert_eq!(text.parse::<Size>(), Err(SizeError::TooLarge), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_unit_that_fits() {
+        for (bytes, text) in [
+            (5 << 30, "5 GiB"),
+            (65536, "64 KiB"),
+            (1500, "1.46 KiB"),
+            (12, "12 B"),
+            (0, "0 B"),
+        ] {
+            assert_eq!(Size(bytes).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Connections into device memory, their bytes looked at where they lie.
+//!
+//! One thread does it all. It polls the NIC itself whenever it waits for data, so a byte crosses no thread.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use devmem_tcp::{AcceptError, Dmabuf, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::output::{Failure, note};
+use crate::pattern::{BLOCK_BYTES, Expected, Verifier};
+use crate::report::RunReport;
+
+/// Frags of one receive.
+const BATCH_FRAGS: usize = 1024;
+/// How long a wait lasts before looking around: for signals, and for a sender that died.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// How long to ask all connections in turn before sleeping on all of them.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// What to do with the connections of one run.
+pub struct Task<'a> {
+    /// Connections at once.
+    pub connections: u16,
+    /// Go on after those have ended.
+    pub keep_listening: bool,
+    /// What the stream from this peer should be, if that is known.
+    pub expected: &'a dyn Fn(SocketAddr) -> Option<Expected>,
+    /// Where the payload goes, if anywhere.
+    pub output: Option<&'a mut dyn Write>,
+    /// Frags of each connection to hold on to.
+    pub keep_tokens: usize,
+    /// Whose processor time receiving is: that of this thread, or of all of the process.
+    pub clock: fn() -> Duration,
+    /// Asked at least every 100 ms whether to go on, and told how far it is.
+    pub watch: &'a mut dyn FnMut(Sofar) -> Result<Go, Failure>,
+}
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sofar {
+    /// Connections that were taken.
+    pub accepted: u64,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// From the first byte to the last one so far.
+    pub elapsed: Duration,
+}
+
+/// What [`Task::watch`] wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Go {
+    /// Go on.
+    On,
+    /// Stop here; what was received so far counts.
+    Stop,
+}
+
+/// What was received.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Connections that ended as they should, with the peer's FIN.
+    pub connections: u64,
+    /// Connections that ended otherwise.
+    pub broken: u64,
+    device_bytes: u64,
+    linear_bytes: u64,
+    device_frags: u64,
+    tokens_returned: u64,
+    verified: Option<u64>,
+    bad: u64,
+    first_bad: Option<u64>,
+    elapsed: Duration,
+    receiving: Duration,
+    checking: Duration,
+}
+
+impl Totals {
+    /// Notes what this knows.
+    pub fn fill(&self, report: &mut RunReport) {
+        report.connections = self.connections;
+        report.bytes = self.device_bytes + self.linear_bytes;
+        report.verified_bytes = self.verified;
+        report.bad_bytes = self.verified.map(|_| self.bad);
+        report.first_bad = self.first_bad;
+        report.device_bytes = self.device_bytes;
+        report.linear_bytes = self.linear_bytes;
+        report.device_frags = self.device_frags;
+        report.tokens_returned = self.tokens_returned;
+        report.set_times(self.elapsed, self.receiving, self.checking);
+    }
+
+    fn add(&mut self, stream: &Stream, verifier: Option<&Verifier>) {
+        let stats = stream.stats();
+        self.device_bytes += stats.device_bytes;
+        self.linear_bytes += stats.linear_bytes;
+        self.device_frags += stats.device_frags;
+        self.tokens_returned += stats.tokens_returned;
+        if let Some(verifier) = verifier {
+            *self.verified.get_or_insert(0) += verifier.good_bytes();
+            self.bad += verifier.bad_bytes();
+            self.first_bad = self.first_bad.or(verifier.first_bad());
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Connection {
+    stream: Stream,
+    batch: RxBatch,
+    verifier: Option<Verifier>,
+    kept: VecDeque<RxFrag>,
+}
+
+/// A run of a [`Task`].
+pub struct Transfer<'a> {
+    memory: Dmabuf,
+    task: Task<'a>,
+    block: Box<[u8]>,
+    active: Vec<Connection>,
+    sofar: Sofar,
+    first_byte: Option<Instant>,
+    clock_start: Duration,
+    totals: Totals,
+}
+
+impl fmt::Debug for Transfer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer")
+            .field("active", &self.active)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Transfer<'a> {
+    /// Prepares to receive into `memory`.
+    pub fn new(memory: Dmabuf, task: Task<'a>) -> Self {
+        let clock_start = (task.clock)();
+        let expects = task.connections;
+        Self {
+            memory,
+            task,
+            block: vec![0; BLOCK_BYTES].into_boxed_slice(),
+            active: Vec::with_capacity(usize::from(expects)),
+            sofar: Sofar::default(),
+            first_byte: None,
+            clock_start,
+            totals: Totals::default(),
+        }
+    }
+
+    /// Takes connections and receives from them until all have ended.
+    ///
+    /// # Errors
+    ///
+    /// A destination that cannot be written, or what [`Task::watch`] says.
+    pub fn run(mut self, listener: &mut Listener) -> Result<Totals, Failure> {
+        while !self.active.is_empty() || self.may_accept() {
+            if (self.task.watch)(self.sofar)? == Go::Stop {
+                break;
+            }
+            if self.may_accept() {
+                self.accept(listener)?;
+            }
+            self.receive(listener)?;
+        }
+        while let Some(connection) = self.active.pop() {
+            self.totals.broken += 1;
+            self.close(connection);
+        }
+        let used = (self.task.clock)().saturating_sub(self.clock_start);
+        self.totals.receiving = used.saturating_sub(self.totals.checking);
+        self.totals.elapsed = self.sofar.elapsed;
+        Ok(self.totals)
+    }
+
+    /// Whether one more connection is wanted now.
+    fn may_accept(&self) -> bool {
+        let limit = u64::from(self.task.connections);
+        let at_once = self.active.len() as u64;
+        at_once < limit && (self.task.keep_listening || self.sofar.accepted < limit)
+    }
+
+    fn accept(&mut self, listener: &mut Listener) -> Result<(), Failure> {
+        if self.active.is_empty() {
+            // There is nothing else to wait for, and waiting here polls the NIC.
+            listener.set_timeout(Some(LOOK_AROUND));
+        } else {
+            listener.set_nonblocking(true);
+        }
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                if self.sofar.accepted == 0 {
+                    self.clock_start = (self.task.clock)();
+                }
+                self.sofar.accepted += 1;
+                self.active.push(Connection {
+                    stream,
+                    batch: RxBatch::with_capacity(BATCH_FRAGS),
+                    verifier: (self.task.expected)(peer).map(Verifier::new),
+                    kept: VecDeque::new(),
+                });
+                Ok(())
+            }
+            Err(AcceptError::WouldBlock | AcceptError::TimedOut) => Ok(()),
+            Err(error) => Err(Failure::from(anyhow::Error::from(error).context("accept"))),
+        }
+    }
+
+    /// Receives from whatever connection has something; waits a while if none has.
+    fn receive(&mut self, listener: &mut Listener) -> Result<(), Failure> {
+        if self.active.len() == 1 && !self.may_accept() {
+            self.active[0].stream.set_timeout(Some(LOOK_AROUND));
+            self.hear(0)?;
+            return Ok(());
+        }
+        let start = Instant::now();
+        while !self.active.is_empty() && !self.ask_each()? {
+            if start.elapsed() > SPIN {
+                return self.sleep(listener);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks every connection once. Returns whether any had something to say.
+    fn ask_each(&mut self) -> Result<bool, Failure> {
+        let mut heard = false;
+        // Backwards: the place of a connection that ends is taken by the last one.
+        for index in (0..self.active.len()).rev() {
+            self.active[index].stream.set_nonblocking(true);
+            heard |= self.hear(index)?;
+        }
+        Ok(heard)
+    }
+
+    /// Waits until a connection has something, or a new one comes.
+    fn sleep(&mut self, listener: &mut Listener) -> Result<(), Failure> {
+        let mut fds = Vec::with_capacity(self.active.len() + 1);
+        if self.may_accept() {
+            fds.push(PollFd::from_borrowed_fd(
+                listener.readiness_fd()?,
+                PollFlags::IN,
+            ));
+        }
+        for connection in &mut self.active {
+            let fd = connection.stream.readiness_fd()?;
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        let limit = Timespec::try_from(LOOK_AROUND).expect("a tenth of a second fits");
+        match poll(&mut fds, Some(&limit)) {
+            // A signal is a reason to look around, too.
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(Failure::from(anyhow::Error::from(errno).context("poll"))),
+        }
+    }
+
+    /// Takes what one connection has, and the connection out when it has ended. Returns whether there was
+    /// anything.
+    fn hear(&mut self, index: usize) -> Result<bool, Failure> {
+        let connection = &mut self.active[index];
+        let received = match connection.stream.recv(&mut connection.batch) {
+            Ok(received) => received,
+            Err(RecvError::WouldBlock | RecvError::TimedOut) => return Ok(false),
+            Err(error) => {
+                let peer = connection.stream.peer_addr();
+                let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
+                note(format_args!("the connection from {peer} broke: {error}"));
+                self.totals.broken += 1;
+                let connection = self.active.swap_remove(index);
+                self.close(connection);
+                return Ok(true);
+            }
+        };
+        if received == 0 {
+            self.totals.connections += 1;
+            let connection = self.active.swap_remove(index);
+            self.close(connection);
+            return Ok(true);
+        }
+        let first = *self.first_byte.get_or_insert_with(Instant::now);
+        self.look_at(index)?;
+        let connection = &mut self.active[index];
+        if self.task.keep_tokens > 0 {
+            connection.kept.extend(connection.batch.take());
+            let surplus = connection.kept.len().saturating_sub(self.task.keep_tokens);
+            connection.kept.drain(..surplus);
+        } else {
+            connection.batch.release()?;
+        }
+        self.sofar.bytes += received as u64;
+        self.sofar.elapsed = first.elapsed();
+        Ok(true)
+    }
+
+    /// Verifies and writes out what the batch of a connection holds, as asked.
+    fn look_at(&mut self, index: usize) -> Result<(), Failure> {
+        let Connection {
+            batch, verifier, ..
+        } = &mut self.active[index];
+        if verifier.is_none() && self.task.output.is_none() {
+            return Ok(());
+        }
+        let before = cpu::thread_cpu_time();
+        let output = &mut self.task.output;
+        let looked = for_each_block(batch, &self.memory, &mut self.block, |bytes| {
+            if let Some(verifier) = verifier {
+                verifier.check(bytes);
+            }
+            match output {
+                Some(output) => output.write_all(bytes),
+                None => Ok(()),
+            }
+        });
+        self.totals.checking += cpu::thread_cpu_time().saturating_sub(before);
+        looked.context("write the payload").map_err(Failure::from)
+    }
+
+    fn close(&mut self, connection: Connection) {
+        let Connection {
+            stream,
+            mut batch,
+            verifier,
+            kept,
+        } = connection;
+        drop(kept);
+        if let Err(error) = batch.release() {
+            // The frags that did not go home are missing in the report.
+            note(error);
+        }
+        self.totals.add(&stream, verifier.as_ref());
+    }
+}
+
+/// Hands the bytes of a batch to `look`, in stream order, a cache-sized block at a time. Bytes in device memory
+/// are copied out for it: that is the user's own access to its memory.
+fn for_each_block(
+    batch: &RxBatch,
+    memory: &Dmabuf,
+    block: &mut [u8],
+    mut look: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    for frag in batch {
+        match frag {
+            Frag::Linear(bytes) => look(bytes)?,
+            Frag::Device { range, .. } => {
+                for start in range.clone().step_by(block.len()) {
+                    let end = range.end.min(start + block.len());
+                    let bytes = &mut block[..end - start];
+                    memory.copy_out(start, bytes).map_err(io::Error::other)?;
+                    look(bytes)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

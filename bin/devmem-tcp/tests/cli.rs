@@ -1,0 +1,68 @@
+//! The command line: what it refuses, how it says so, how a run ends.
+
+mod common;
+
+use common::run;
+
+#[test]
+fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
+    let cases = [
+        ("demo --bytes 0", "--bytes 0"),
+        ("demo --connections 0", "--connections 0"),
+        ("demo --impair loss=2", "--impair: "),
+        ("recv --link eth0", "--link \"eth0\" is not a link"),
+        ("recv -o - --json", "both want stdout"),
+        ("recv --niov 3K", "--niov: "),
+        ("wire --a tap:x --b tap:x", "the same interface"),
+    ];
+    for (line, text) in cases {
+        let finished = run(line);
+        finished.failed_with(2, text);
+        assert_eq!(
+            finished.stderr.lines().count(),
+            1,
+            "{line}: {}",
+            finished.stderr
+        );
+        assert!(finished.stdout.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn what_clap_refuses_ends_with_2_too() {
+    for line in [
+        "",
+        "nosuch",
+        "demo --bytes 5X",
+        "recv --port 70000",
+        "wire --a tap:x",
+    ] {
+        assert_eq!(run(line).code, Some(2), "{line}");
+    }
+}
+
+#[test]
+fn help_has_examples_and_says_what_the_exit_codes_mean() {
+    for command in ["demo", "recv", "wire"] {
+        let help = run(&format!("{command} --help"));
+        assert_eq!(help.code, Some(0));
+        let text = String::from_utf8(help.stdout).unwrap();
+        assert!(text.contains("Examples:"), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+    let text = String::from_utf8(run("--help").stdout).unwrap();
+    assert!(text.contains("Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported"));
+    assert!(
+        !text.contains("__sender"),
+        "the demo's second process is nobody's business"
+    );
+}
+
+#[test]
+fn a_missing_network_namespace_is_a_failure_that_says_where_it_looked() {
+    let finished = run("wire --a tap:x --a-netns nosuch --b tap:y");
+    finished.failed_with(1, "open network namespace /run/netns/nosuch: ");
+}

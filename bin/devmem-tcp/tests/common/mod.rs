@@ -1,0 +1,190 @@
+//! Running the real binary and looking at what it says.
+
+#![allow(dead_code, reason = "every test file uses some of it")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use devmem_linux::test_util::wait_or_kill;
+use serde_json::Value;
+
+/// No run of a test is longer, even on a slow and shared machine.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a finished run said.
+#[derive(Debug)]
+pub struct Finished {
+    /// The exit code.
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Asserts success and returns the one JSON object on stdout.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        let text = std::str::from_utf8(&self.stdout).expect("JSON is text");
+        assert_eq!(text.lines().count(), 1, "one object on one line: {text}");
+        serde_json::from_str(text).expect("stdout is JSON")
+    }
+
+    /// Asserts that the run ended with `code` and one line on stderr that contains `text`.
+    #[track_caller]
+    pub fn failed_with(&self, code: i32, text: &str) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        let errors: Vec<_> = self
+            .stderr
+            .lines()
+            .filter(|l| l.starts_with("devmem-tcp: "))
+            .collect();
+        let last = errors.last().unwrap_or(&"");
+        assert!(last.contains(text), "no {text:?} in: {}", self.stderr);
+    }
+}
+
+/// A run under way.
+pub struct Running {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    said: String,
+    stdout: JoinHandle<Vec<u8>>,
+}
+
+/// Starts the tool with the words of `line`.
+pub fn start(line: &str) -> Running {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_devmem-tcp"))
+        .args(line.split_whitespace())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the tool starts");
+    let mut pipe = child.stdout.take().expect("it was piped");
+    let stdout = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a pipe can be read");
+        bytes
+    });
+    let stderr = BufReader::new(child.stderr.take().expect("it was piped"));
+    Running {
+        child,
+        stderr,
+        said: String::new(),
+        stdout,
+    }
+}
+
+/// Runs the tool to its end.
+pub fn run(line: &str) -> Finished {
+    start(line).finish()
+}
+
+impl Running {
+    /// Waits until the tool has said `text` on stderr.
+    #[track_caller]
+    pub fn until(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            let read = self.stderr.read_line(&mut line).expect("stderr is text");
+            assert_ne!(read, 0, "it ended without saying {text:?}: {}", self.said);
+            self.said.push_str(&line);
+        }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> rustix::process::Pid {
+        let id = i32::try_from(self.child.id()).expect("a process id is small");
+        rustix::process::Pid::from_raw(id).expect("and not zero")
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    pub fn finish(self) -> Finished {
+        let Self {
+            mut child,
+            mut stderr,
+            mut said,
+            stdout,
+        } = self;
+        let reader = thread::spawn(move || {
+            stderr.read_to_string(&mut said).expect("stderr is text");
+            said
+        });
+        let status = wait_or_kill(&mut child, LIMIT);
+        let stderr = reader.join().expect("the reader does not panic");
+        assert!(
+            status.is_some(),
+            "it did not end within {LIMIT:?}; it said:\n{stderr}"
+        );
+        let stdout = stdout.join().expect("the reader does not panic");
+        Finished {
+            code: status.and_then(|status| status.code()),
+            stdout,
+            stderr,
+        }
+    }
+}
+
+/// Starts `devmem-tcp recv` with a TAP of its own and waits until it listens.
+pub fn start_recv(options: &str) -> Running {
+    let mut recv = start(&format!("recv --peer-addr 10.77.0.1/24 -l {options}"));
+    recv.until("listening on");
+    recv
+}
+
+/// Where [`start_recv`] listens.
+pub fn recv_addr() -> SocketAddr {
+    "10.77.0.2:5201".parse().expect("it is an address")
+}
+
+/// A kernel connection to `to`.
+#[track_caller]
+pub fn connect(to: SocketAddr) -> TcpStream {
+    TcpStream::connect_timeout(&to, LIMIT).expect("it listens")
+}
+
+/// The seed's stream: the bytes 1 to `period - 1`, then `zero`, over and over.
+pub fn repeating(period: u8, zero: u8, len: usize) -> Vec<u8> {
+    (1..period).chain([zero]).cycle().take(len).collect()
+}
+
+/// Asserts what must be true after every good run of the receiver.
+#[track_caller]
+pub fn assert_all_right(json: &Value, bytes: u64) {
+    assert_eq!(json["bytes"], bytes, "{json}");
+    assert_eq!(json["verified_bytes"], bytes, "{json}");
+    assert_eq!(json["bad_bytes"], 0, "{json}");
+    assert_everything_home(json);
+    let (device, linear) = (json["device_bytes"].as_u64(), json["linear_bytes"].as_u64());
+    assert_eq!(
+        device.zip(linear).map(|(d, l)| d + l),
+        Some(bytes),
+        "{json}"
+    );
+}
+
+/// Asserts that no memory was lost.
+#[track_caller]
+pub fn assert_everything_home(json: &Value) {
+    assert_eq!(json["net_iovs_home"], json["net_iovs_total"], "{json}");
+    assert_eq!(json["tokens_returned"], json["device_frags"], "{json}");
+}
+
+/// Asserts that no packet of the stream was dropped: what the kernel says beside it does not count, nor does what
+/// it says twice because we were slow to answer on a busy machine.
+#[track_caller]
+pub fn assert_nothing_dropped(json: &Value) {
+    let drops = json["drops"].as_object().expect("drops is an object");
+    for (reason, count) in drops {
+        assert!(
+            ["icmp_ignored", "tcp_duplicate"].contains(&reason.as_str()),
+            "{count} {reason}: {json}"
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! `devmem-tcp demo`: the whole thing, from a stock kernel sender into device memory.
+
+mod common;
+
+use common::{assert_all_right, assert_nothing_dropped, run};
+use devmem_linux::probe;
+use devmem_linux::test_util::skip;
+
+const MIB: u64 = 1 << 20;
+
+/// Whether the demo can have a TAP here; says so if not.
+fn has_tap(test: &str) -> bool {
+    match probe::tap_in_namespace().reason() {
+        None => true,
+        Some(reason) => {
+            skip(test, "tun", reason);
+            false
+        }
+    }
+}
+
+/// Runs the demo over a TAP and asserts that every byte is right.
+#[track_caller]
+fn tap_demo(mib: u64, options: &str) -> serde_json::Value {
+    let finished = run(&format!("demo --link tap --json --bytes {mib}M {options}"));
+    let json = finished.json();
+    assert_all_right(&json, mib * MIB);
+    assert_eq!(json["link"], "tap:dm0");
+    assert_eq!(json["backend"], "user");
+    json
+}
+
+#[test]
+fn a_kernel_senders_bytes_are_all_verified_in_device_memory() {
+    if !has_tap("a_kernel_senders_bytes_are_all_verified_in_device_memory") {
+        return;
+    }
+    let json = tap_demo(256, "");
+    assert_eq!(json["connections"], 1);
+    assert_eq!(
+        json["device_bytes"],
+        256 * MIB,
+        "a split NIC leaves no payload in host memory"
+    );
+    assert_nothing_dropped(&json);
+    assert!(json["gbit_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
+    assert!(
+        json["recv_cpu_s_per_gb"]
+            .as_f64()
+            .is_some_and(|cost| cost > 0.0)
+    );
+}
+
+#[test]
+fn both_ip_versions_and_mtus_and_net_iov_sizes_work() {
+    if !has_tap("both_ip_versions_and_mtus_and_net_iov_sizes_work") {
+        return;
+    }
+    for options in [
+        "--ipv6",
+        "--mtu 9000",
+        "--ipv6 --mtu 9000",
+        "--niov 4K",
+        "--niov 2M",
+        "--mem-size 8M",
+        "--queues 2 --connections 4",
+    ] {
+        tap_demo(32, options);
+    }
+}
+
+#[test]
+fn sixty_four_connections_at_once_are_kept_apart() {
+    if !has_tap("sixty_four_connections_at_once_are_kept_apart") {
+        return;
+    }
+    let json = tap_demo(64, "--connections 64");
+    assert_eq!(json["connections"], 64);
+}
+
+#[test]
+fn sends_of_any_size_arrive() {
+    if !has_tap("sends_of_any_size_arrive") {
+        return;
+    }
+    for size in ["1", "2", "3", "7", "8"] {
+        let finished = run(&format!(
+            "demo --link tap --json --bytes 100K --write-size {size}"
+        ));
+        assert_all_right(&finished.json(), 100 << 10);
+    }
+    for size in ["16", "64", "512", "1447", "1448", "4096", "8192", "65536"] {
+        tap_demo(2, &format!("--write-size {size}"));
+    }
+}
+
+#[test]
+fn every_byte_is_right_over_a_bad_link() {
+    if !has_tap("every_byte_is_right_over_a_bad_link") {
+        return;
+    }
+    for (mib, impair) in [
+        (8, "loss=1%"),
+        (2, "loss=5%"),
+        (8, "reorder=2%"),
+        (8, "dup=2%"),
+        (4, "corrupt=1%"),
+        (8, "delay=2ms,jitter=1ms"),
+        (8, "rate=100mbit,limit=100"),
+        (
+            2,
+            "loss=1%,reorder=1%,dup=1%,corrupt=1%,delay=1ms,jitter=500us",
+        ),
+    ] {
+        for version in ["", "--ipv6"] {
+            let json = tap_demo(mib, &format!("--impair {impair},seed=7 {version}"));
+            assert!(
+                json["impair"]
+                    .as_str()
+                    .is_some_and(|said| said.contains("seed=7")),
+                "{json}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_in_memory_wire_needs_nothing_and_is_named_in_the_json() {
+    for options in ["", "--ipv6 --connections 3", "--impair loss=1%,seed=3"] {
+        let json = run(&format!("demo --link wire --json --bytes 8M {options}")).json();
+        assert_eq!(json["link"], "wire");
+        assert_all_right(&json, 8 * MIB);
+    }
+}
+
+#[test]
+fn people_get_a_table_on_stderr_and_nothing_on_stdout() {
+    let finished = run("demo --link wire --bytes 1M");
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(finished.stdout.is_empty());
+    assert!(
+        finished.stderr.contains("every byte, where it lies"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_sender_that_cannot_start_ends_the_demo_with_its_words() {
+    if !has_tap("a_sender_that_cannot_start_ends_the_demo_with_its_words") {
+        return;
+    }
+    let finished = run("demo --link tap --bytes 1M --congestion nosuch");
+    finished.failed_with(
+        1,
+        "the sender failed: congestion control nosuch: No such file",
+    );
+}

@@ -1,0 +1,121 @@
+//! `devmem-tcp wire`: two kernel hosts, each in a network namespace, on a cable of ours.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::thread;
+
+use common::{LIMIT, Running, connect, repeating, start};
+use devmem_linux::netns::{self, NetNs};
+use devmem_linux::test_util::in_netns;
+use rustix::process::{Signal, kill_process};
+
+/// A namespace beside the test's own.
+fn another_host() -> NetNs {
+    let made = thread::spawn(|| {
+        netns::enter_new().expect("the test's own was made just so");
+        NetNs::current().expect("a thread has a namespace")
+    });
+    made.join().expect("it does not panic")
+}
+
+/// Joins this namespace and `other`, and waits until they are.
+fn join(other: &NetNs, options: &str) -> Running {
+    use std::os::fd::{AsFd, AsRawFd};
+    // The tool opens the namespace through our descriptor of it.
+    let path = format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        other.as_fd().as_raw_fd()
+    );
+    let mut wire = start(&format!(
+        "wire --json --a tap:left --a-addr 10.0.0.1/24 --b tap:right --b-addr 10.0.0.2/24 \
+         --b-netns {path} {options}"
+    ));
+    wire.until("are joined");
+    wire
+}
+
+/// Sends `bytes` from this namespace to `other`, kernel to kernel, and asserts that they arrive.
+fn transfer(other: &NetNs, bytes: &[u8]) {
+    let listener = other
+        .run(|| TcpListener::bind("10.0.0.2:5201").unwrap())
+        .unwrap();
+    let received = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).unwrap();
+            received
+        });
+        let mut stream = connect("10.0.0.2:5201".parse().unwrap());
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        receiver.join().unwrap()
+    });
+    assert!(
+        received == bytes,
+        "{} of {} bytes",
+        received.len(),
+        bytes.len()
+    );
+}
+
+#[test]
+fn a_perfect_cable_loses_nothing() {
+    in_netns("a_perfect_cable_loses_nothing", || {
+        let other = another_host();
+        let wire = join(&other, "--impair limit=100000");
+        transfer(&other, &repeating(251, 0, 10_000_000));
+        kill_process(wire.pid(), Signal::INT).unwrap();
+        let json = wire.finish().json();
+        for lane in ["a_to_b", "b_to_a"] {
+            let lane = &json[lane];
+            assert!(
+                lane["offered"].as_u64().is_some_and(|frames| frames > 10),
+                "{json}"
+            );
+            assert_eq!(lane["offered"], lane["delivered"], "{json}");
+            assert_eq!(lane["lost"], 0);
+        }
+        // No super-packets on this cable: at least one frame for each 1,448 bytes.
+        assert!(
+            json["a_to_b"]["offered"].as_u64().is_some_and(|f| f > 6900),
+            "{json}"
+        );
+    });
+}
+
+#[test]
+fn kernel_tcp_gets_through_a_bad_cable_and_the_damage_is_counted() {
+    in_netns(
+        "kernel_tcp_gets_through_a_bad_cable_and_the_damage_is_counted",
+        || {
+            let other = another_host();
+            let wire = join(
+                &other,
+                "--impair loss=2%,dup=2%,corrupt=2%,reorder=2%,delay=1ms,seed=11",
+            );
+            transfer(&other, &repeating(251, 0, 2_000_000));
+            kill_process(wire.pid(), Signal::TERM).unwrap();
+            let json = wire.finish().json();
+            for count in ["lost", "duplicated", "corrupted", "reordered"] {
+                assert!(
+                    json["a_to_b"][count].as_u64().is_some_and(|n| n > 0),
+                    "{count}: {json}"
+                );
+            }
+        },
+    );
+}
+
+#[test]
+fn it_ends_by_itself_when_told_to() {
+    in_netns("it_ends_by_itself_when_told_to", || {
+        let other = another_host();
+        let json = join(&other, "--seconds 1").finish().json();
+        assert!(json["seconds"].as_f64().is_some_and(|s| s >= 1.0), "{json}");
+    });
+}

@@ -1,0 +1,92 @@
+//! Processors: pin a thread, read the time it used; and the congestion control of a kernel socket.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// Returns the processors that the calling thread may run on.
+pub fn allowed_cpus() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect()
+}
+
+/// Keeps the calling thread on `cpu`.
+///
+/// # Errors
+///
+/// `EINVAL` if the thread may not run there.
+pub fn pin_current_thread(cpu: usize) -> Result<(), Errno> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL);
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)
+}
+
+/// Returns the processor time that the calling thread has used.
+pub fn thread_cpu_time() -> Duration {
+    duration(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// Returns the processor time that all threads of this process have used.
+pub fn process_cpu_time() -> Duration {
+    duration(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// Chooses the congestion control of a kernel TCP socket (`TCP_CONGESTION`).
+///
+/// # Errors
+///
+/// `ENOENT` if this kernel does not have it; `EPERM` if it is not for unprivileged users.
+pub fn set_congestion_control(socket: impl AsFd, name: &str) -> Result<(), Errno> {
+    rustix::net::sockopt::set_tcp_congestion(socket, name)
+}
+
+fn duration(t: Timespec) -> Duration {
+    Duration::new(
+        u64::try_from(t.tv_sec).unwrap_or(0),
+        u32::try_from(t.tv_nsec).unwrap_or(0),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_pinned_to_a_processor_it_may_use_and_to_no_other() {
+        let cpus = allowed_cpus();
+        let cpu = *cpus.first().expect("this thread runs somewhere");
+        std::thread::spawn(move || {
+            pin_current_thread(cpu).unwrap();
+            assert_eq!(allowed_cpus(), [cpu]);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(pin_current_thread(CpuSet::MAX_CPU), Err(Errno::INVAL));
+        assert_eq!(allowed_cpus(), cpus);
+    }
+
+    #[test]
+    fn processor_time_grows_with_work_and_counts_this_thread_within_the_process() {
+        let before = thread_cpu_time();
+        let mut sum = 0u64;
+        while thread_cpu_time() == before {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(process_cpu_time() >= thread_cpu_time() - before);
+    }
+
+    #[test]
+    fn reno_is_always_there_and_an_unknown_congestion_control_is_enoent() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(set_congestion_control(&socket, "reno"), Ok(()));
+        assert_eq!(set_congestion_control(&socket, "nosuch"), Err(Errno::NOENT));
+    }
+}

@@ -1,0 +1,308 @@
+//! Network namespaces: enter a fresh one, as root or (with a user namespace) as anybody; join one that
+//! exists.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::netif::Interface;
+use crate::netlink::NetlinkError;
+use crate::sys;
+
+/// What [`enter_new`] had to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// A network namespace; the caller had the right to it.
+    Network,
+    /// A user namespace, in which the caller is root, and a network namespace that it owns.
+    UserAndNetwork,
+}
+
+/// Why a namespace could not be made or joined.
+#[derive(Debug, thiserror::Error)]
+pub enum NetnsError {
+    /// A user namespace is needed, and the process has more than one thread.
+    #[error("a user namespace can only be entered by a process with one thread")]
+    Threads,
+    /// This machine does not let this user make user namespaces.
+    #[error("this machine does not let user {uid} make a user namespace: {errno}")]
+    Forbidden {
+        /// The user.
+        uid: u32,
+        /// What unshare(2) said.
+        errno: Errno,
+    },
+    /// The user namespace was made but its identity could not be set.
+    #[error("write {path} of the new user namespace: {errno}")]
+    Map {
+        /// The file.
+        path: &'static str,
+        /// What write(2) said.
+        errno: Errno,
+    },
+    /// The namespace is not there or may not be opened.
+    #[error("open network namespace {path}: {errno}")]
+    Open {
+        /// The file tried.
+        path: PathBuf,
+        /// What open(2) said.
+        errno: Errno,
+    },
+    /// setns(2) was refused.
+    #[error("join network namespace {path}: {errno}")]
+    Join {
+        /// The namespace's file.
+        path: PathBuf,
+        /// What setns(2) said.
+        errno: Errno,
+    },
+    /// The loopback interface of the new namespace could not be set up.
+    #[error(transparent)]
+    Loopback(#[from] NetlinkError),
+}
+
+impl NetnsError {
+    /// Tells whether the machine or the user's rights are in the way.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Forbidden { .. } | Self::Map { .. } => true,
+            Self::Join { errno, .. } => *errno == Errno::PERM,
+            Self::Threads | Self::Open { .. } | Self::Loopback(_) => false,
+        }
+    }
+
+    /// Returns what a person can do about it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Forbidden { .. } | Self::Map { .. } => Some(
+                "run as root, or allow it: sysctl user.max_user_namespaces=10000 \
+                 kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
+                 (those that exist)",
+            ),
+            Self::Join { errno, .. } if *errno == Errno::PERM => {
+                Some("run as root: joining a namespace needs CAP_SYS_ADMIN over it")
+            }
+            Self::Open { .. } => Some("`ip netns list` shows the named ones; a path works too"),
+            Self::Threads | Self::Join { .. } | Self::Loopback(_) => None,
+        }
+    }
+}
+
+/// Moves the calling thread into a fresh network namespace with `lo` up. A caller without the right to
+/// that gets a user namespace around it, in which it is root; that changes the whole process, which must
+/// have one thread.
+///
+/// # Errors
+///
+/// See [`NetnsError`]. After an error past `Forbidden` the caller may be left in the new namespaces.
+pub fn enter_new() -> Result<Isolation, NetnsError> {
+    let maps = IdMaps::of_caller();
+    let isolation = match sys::namespace::unshare_network() {
+        Ok(()) => Isolation::Network,
+        Err(_) => {
+            sys::namespace::unshare_user_and_network().map_err(|errno| match errno {
+                Errno::INVAL => NetnsError::Threads,
+                errno => NetnsError::Forbidden {
+                    uid: maps.uid,
+                    errno,
+                },
+            })?;
+            maps.write()
+                .map_err(|(path, errno)| NetnsError::Map { path, errno })?;
+            Isolation::UserAndNetwork
+        }
+    };
+    Interface::by_name("lo")?.set_up()?;
+    Ok(isolation)
+}
+
+/// Has `command` start in a fresh network namespace, with a user namespace around it where the caller has
+/// no right to one without. The caller stays where it is and may have any number of threads; `lo` is left
+/// down, for the program to set up. A refusal is what `spawn` returns.
+pub fn start_in_new(command: &mut Command) {
+    let maps = IdMaps::of_caller();
+    sys::child::before_exec(command, move || maps.enter());
+}
+
+/// The identity of the caller, to become root of a user namespace with. Made before a fork: its
+/// methods make system calls only (see `sys::child`).
+#[derive(Debug)]
+pub(crate) struct IdMaps {
+    uid: u32,
+    uid_map: String,
+    gid_map: String,
+}
+
+impl IdMaps {
+    pub(crate) fn of_caller() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        Self {
+            uid,
+            uid_map: format!("0 {uid} 1"),
+            gid_map: format!("0 {gid} 1"),
+        }
+    }
+
+    /// As [`enter_new`], less the loopback.
+    pub(crate) fn enter(&self) -> Result<(), Errno> {
+        match sys::namespace::unshare_network() {
+            Ok(()) => Ok(()),
+            Err(_) => self.enter_as_user(),
+        }
+    }
+
+    /// Enters a user namespace with a network namespace.
+    pub(crate) fn enter_as_user(&self) -> Result<(), Errno> {
+        sys::namespace::unshare_user_and_network()?;
+        self.write().map_err(|(_, errno)| errno)
+    }
+
+    /// Writes the maps of the calling process's user namespace. setgroups must be denied before an
+    /// unprivileged gid_map is taken (user_namespaces(7)).
+    fn write(&self) -> Result<(), (&'static str, Errno)> {
+        let files = [
+            (c"/proc/self/setgroups", "/proc/self/setgroups", "deny"),
+            (
+                c"/proc/self/uid_map",
+                "/proc/self/uid_map",
+                self.uid_map.as_str(),
+            ),
+            (
+                c"/proc/self/gid_map",
+                "/proc/self/gid_map",
+                self.gid_map.as_str(),
+            ),
+        ];
+        for (path, name, text) in files {
+            let fd = open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            let fd = fd.map_err(|errno| (name, errno))?;
+            rustix::io::write(&fd, text.as_bytes()).map_err(|errno| (name, errno))?;
+        }
+        Ok(())
+    }
+}
+
+/// A network namespace, held open: it lives at least as long as this.
+#[derive(Debug)]
+pub struct NetNs {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl NetNs {
+    /// Opens the namespace of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// What open(2) said.
+    pub fn current() -> Result<Self, NetnsError> {
+        Self::at(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// Opens a namespace by its name under /run/netns, by a path (anything with a slash), or, written
+    /// `pid:N`, that of a process.
+    ///
+    /// # Errors
+    ///
+    /// What open(2) said.
+    pub fn open(name: &str) -> Result<Self, NetnsError> {
+        match name.strip_prefix("pid:") {
+            Some(pid) => Self::at(&Path::new("/proc").join(pid).join("ns/net")),
+            None if name.contains('/') => Self::at(Path::new(name)),
+            None => Self::at(&Path::new("/run/netns").join(name)),
+        }
+    }
+
+    fn at(path: &Path) -> Result<Self, NetnsError> {
+        let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
+            NetnsError::Open {
+                path: path.to_owned(),
+                errno,
+            }
+        })?;
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Moves the calling thread into this namespace.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` without CAP_SYS_ADMIN over it, `EINVAL` if the file is not a network namespace.
+    pub fn join(&self) -> Result<(), NetnsError> {
+        move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
+            |errno| NetnsError::Join {
+                path: self.path.clone(),
+                errno,
+            },
+        )
+    }
+
+    /// Runs `work` on a thread of its own inside this namespace, and waits for it. Sockets, TAPs and
+    /// child processes made there belong to the namespace and stay there.
+    ///
+    /// # Errors
+    ///
+    /// As [`NetNs::join`].
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+        let joined = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    self.join()?;
+                    Ok(work())
+                })
+                .join()
+        });
+        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Returns the limit on user namespaces, where the kernel has one to say.
+pub(crate) fn user_namespace_limit() -> Option<u64> {
+    fs::read_to_string("/proc/sys/user/max_user_namespaces")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_namespace_names_the_file_that_was_tried() {
+        let error = NetNs::open("nosuch").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("open network namespace /run/netns/nosuch: ")
+        );
+        let error = NetNs::open("pid:0").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("open network namespace /proc/0/ns/net: ")
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_cannot_be_joined() {
+        let file = NetNs::open("/proc/self/status").unwrap();
+        assert!(matches!(file.join(), Err(NetnsError::Join { .. })));
+    }
+}

@@ -1,0 +1,211 @@
+//! What works on this machine, and if not, why: for `devmem-tcp doctor`, for falling back, and for tests
+//! that must say why they skip.
+
+use std::fmt;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::io::Errno;
+
+use crate::netns::{IdMaps, user_namespace_limit};
+use crate::tap::{attach_any, open_tun};
+use crate::{netns, sys};
+
+/// Whether something works here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was tried and it works.
+    Works,
+    /// It does not.
+    Missing {
+        /// Why not, in one line.
+        reason: String,
+        /// What to do about it, where something can be done.
+        remedy: Option<&'static str>,
+    },
+}
+
+impl Verdict {
+    /// Tells whether it works.
+    pub fn works(&self) -> bool {
+        *self == Self::Works
+    }
+
+    /// Returns why it does not work.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Works => None,
+            Self::Missing { reason, .. } => Some(reason),
+        }
+    }
+
+    fn missing(reason: impl Into<String>, remedy: Option<&'static str>) -> Self {
+        Self::Missing {
+            reason: reason.into(),
+            remedy,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Works => f.write_str("works"),
+            Self::Missing {
+                reason,
+                remedy: None,
+            } => f.write_str(reason),
+            Self::Missing {
+                reason,
+                remedy: Some(remedy),
+            } => write!(f, "{reason}; {remedy}"),
+        }
+    }
+}
+
+/// What this machine and user can do. Everything is tried, nothing is guessed from versions, and nothing
+/// tried leaves a trace.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// /dev/net/tun can be opened.
+    pub tun: Verdict,
+    /// A fresh network namespace can be entered, with a user namespace around it where that is needed.
+    pub network_namespace: Verdict,
+    /// A TAP can be made in such a namespace: what `demo` and the TAP tests need.
+    pub tap_in_namespace: Verdict,
+    /// A user namespace can be made (only needed by users who may not make a network namespace).
+    pub user_namespace: Verdict,
+    /// A memfd of huge pages can be had.
+    pub huge_memfd: Verdict,
+}
+
+impl Probe {
+    /// Tries everything.
+    pub fn run() -> Self {
+        Self {
+            tun: tun(),
+            network_namespace: network_namespace(),
+            tap_in_namespace: tap_in_namespace(),
+            user_namespace: user_namespace(),
+            huge_memfd: huge_memfd(),
+        }
+    }
+}
+
+/// Tries to open the TUN device.
+pub fn tun() -> Verdict {
+    match open_tun() {
+        Ok(_) => Verdict::Works,
+        Err(error) => Verdict::missing(error.to_string(), error.remedy()),
+    }
+}
+
+/// Tries to enter a network namespace, in a child process.
+pub fn network_namespace() -> Verdict {
+    let maps = IdMaps::of_caller();
+    namespace_verdict(sys::child::in_child(|| maps.enter()))
+}
+
+/// Tries to enter a user namespace with a network namespace, in a child process.
+pub fn user_namespace() -> Verdict {
+    let maps = IdMaps::of_caller();
+    namespace_verdict(sys::child::in_child(|| maps.enter_as_user()))
+}
+
+/// Tries to make a TAP in a fresh network namespace, in a child process.
+pub fn tap_in_namespace() -> Verdict {
+    let tun = tun();
+    if !tun.works() {
+        return tun;
+    }
+    let namespace = network_namespace();
+    if !namespace.works() {
+        return namespace;
+    }
+    let maps = IdMaps::of_caller();
+    let tried = sys::child::in_child(|| {
+        maps.enter()?;
+        // Opened inside: a TUN file belongs to the namespace of its opener.
+        let fd = rustix::fs::open(
+            crate::tap::TUN_PATH,
+            rustix::fs::OFlags::RDWR,
+            rustix::fs::Mode::empty(),
+        )?;
+        attach_any(&fd)
+    });
+    match tried {
+        Ok(()) => Verdict::Works,
+        Err(errno) => Verdict::missing(
+            format!("no TAP can be made in a fresh network namespace: {errno}"),
+            Some("run as root"),
+        ),
+    }
+}
+
+/// Tries to get one huge page through a memfd.
+pub fn huge_memfd() -> Verdict {
+    /// The common huge page of x86-64 and of arm64 with 4 KiB pages.
+    const HUGE_PAGE: u64 = 2 << 20;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let tried = memfd_create(c"devmem-tcp-probe", flags)
+        .and_then(|fd| fallocate(&fd, FallocateFlags::empty(), 0, HUGE_PAGE));
+    match tried {
+        Ok(()) => Verdict::Works,
+        Err(Errno::NOSPC | Errno::NOMEM) => Verdict::missing(
+            "no huge pages are reserved for hugetlb",
+            Some("reserve some: sysctl vm.nr_hugepages=512"),
+        ),
+        Err(errno) => Verdict::missing(format!("no hugetlb memfd on this kernel: {errno}"), None),
+    }
+}
+
+fn namespace_verdict(tried: Result<(), Errno>) -> Verdict {
+    let Err(errno) = tried else {
+        return Verdict::Works;
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let error = netns::NetnsError::Forbidden { uid, errno };
+    let reason = match user_namespace_limit() {
+        Some(0) => format!("{error} (user.max_user_namespaces is 0)"),
+        _ => error.to_string(),
+    };
+    Verdict::missing(reason, error.remedy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_leaves_the_caller_where_it_was() {
+        let namespace = |kind| std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
+        let before = (namespace("net"), namespace("user"));
+        let probe = Probe::run();
+        assert_eq!((namespace("net"), namespace("user")), before);
+        for verdict in [
+            &probe.tun,
+            &probe.network_namespace,
+            &probe.tap_in_namespace,
+            &probe.user_namespace,
+            &probe.huge_memfd,
+        ] {
+            assert!(!verdict.to_string().is_empty());
+            assert_eq!(verdict.works(), verdict.reason().is_none());
+        }
+        // A TAP needs both of the others.
+        if probe.tap_in_namespace.works() {
+            assert!(
+                probe.tun.works() && probe.network_namespace.works(),
+                "{probe:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_trial_returns_the_errno_of_its_child() {
+        assert_eq!(
+            sys::child::in_child(|| Err(Errno::NOSPC)),
+            Err(Errno::NOSPC)
+        );
+        assert_eq!(sys::child::in_child(|| Ok(())), Ok(()));
+    }
+}

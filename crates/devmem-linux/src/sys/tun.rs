@@ -1,0 +1,92 @@
+// UNSAFETY: the TUN ioctls have no safe wrapper; each is declared once here, with the type that the
+// kernel reads or writes (linux include/uapi/linux/if_tun.h).
+
+//! The TUN/TAP ioctls.
+
+use std::ffi::{c_int, c_uint};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
+
+/// Longest interface name with its terminating NUL: `IFNAMSIZ` (linux include/uapi/linux/if.h).
+pub(crate) const IFNAMSIZ: usize = 16;
+
+const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
+const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
+const TUNSETOFFLOAD: Opcode = opcode::write::<c_uint>(b'T', 208);
+const TUNSETSNDBUF: Opcode = opcode::write::<c_int>(b'T', 212);
+const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
+
+/// `struct ifreq` as `TUNSETIFF` uses it: the name and the flags, the rest unused.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; IFNAMSIZ],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+// The kernel copies sizeof(struct ifreq) in and out, whatever the opcode's size field says
+// (linux drivers/net/tun.c __tun_chr_ioctl); a shorter structure would be overrun.
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+const _: () = assert!(align_of::<InterfaceRequest>() <= align_of::<libc::ifreq>());
+
+/// Attaches `fd` to the interface `name` with `flags` (`IFF_*`); creates it where there is none. An
+/// empty name, or one with `%d`, lets the kernel choose. Returns the name it got.
+pub(crate) fn set_iff(
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+    flags: u16,
+) -> Result<[u8; IFNAMSIZ], Errno> {
+    if name.len() >= IFNAMSIZ {
+        return Err(Errno::NAMETOOLONG);
+    }
+    let mut request = InterfaceRequest {
+        name: [0; IFNAMSIZ],
+        flags,
+        rest: [0; 22],
+    };
+    request.name[..name.len()].copy_from_slice(name);
+    // SAFETY: TUNSETIFF takes a pointer to a struct ifreq; InterfaceRequest has its size (asserted
+    // above), and every byte pattern the kernel writes back is a valid value of it.
+    let call = unsafe { Updater::<{ TUNSETIFF }, InterfaceRequest>::new(&mut request) };
+    // SAFETY: `call` points to a live, exclusively borrowed structure of the size the kernel uses.
+    unsafe { ioctl(fd, call) }?;
+    Ok(request.name)
+}
+
+/// Says which virtio-net offloads this reader can take (`TUN_F_*`).
+pub(crate) fn set_offload(fd: BorrowedFd<'_>, offloads: c_uint) -> Result<(), Errno> {
+    set_value::<{ TUNSETOFFLOAD }>(fd, offloads as usize)
+}
+
+/// Makes the interface outlive its file descriptors, or not.
+pub(crate) fn set_persist(fd: BorrowedFd<'_>, persist: bool) -> Result<(), Errno> {
+    set_value::<{ TUNSETPERSIST }>(fd, usize::from(persist))
+}
+
+/// Sets the length of the virtio-net header before each packet, in bytes.
+pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> Result<(), Errno> {
+    set_int::<{ TUNSETVNETHDRSZ }>(fd, len)
+}
+
+/// Bounds the bytes written but not yet taken by the kernel's network stack.
+pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), Errno> {
+    set_int::<{ TUNSETSNDBUF }>(fd, bytes)
+}
+
+/// An ioctl whose third argument is a pointer to an int.
+fn set_int<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: c_int) -> Result<(), Errno> {
+    // SAFETY: the opcodes used in this file with set_int read one int through the pointer.
+    let call = unsafe { Setter::<OPCODE, c_int>::new(value) };
+    // SAFETY: the setter owns the int that the pointer names.
+    unsafe { ioctl(fd, call) }
+}
+
+/// An ioctl whose third argument is the value itself.
+fn set_value<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: usize) -> Result<(), Errno> {
+    // SAFETY: the opcodes used in this file with set_value take a number, never a pointer.
+    let call = unsafe { IntegerSetter::<OPCODE>::new_usize(value) };
+    // SAFETY: no memory is passed.
+    unsafe { ioctl(fd, call) }
+}

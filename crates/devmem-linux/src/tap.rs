@@ -1,0 +1,352 @@
+//! TAP interfaces: the cable between this kernel and our NIC.
+//!
+//! With the virtio-net header and the offloads of [`TapOffloads::Segmentation`] the kernel hands over
+//! super-packets of up to 64 KiB whose TCP checksum is left open, so the MTU does not limit speed.
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
+use crate::netif::Interface;
+use crate::netlink::NetlinkError;
+use crate::sys::tun::{self, IFNAMSIZ};
+
+/// Where TUN devices are opened.
+pub(crate) const TUN_PATH: &std::ffi::CStr = c"/dev/net/tun";
+
+/// Flags of `TUNSETIFF` and of `TUNSETOFFLOAD` (linux include/uapi/linux/if_tun.h).
+const IFF_TAP: u16 = 0x0002;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
+const IFF_NO_PI: u16 = 0x1000;
+const IFF_VNET_HDR: u16 = 0x4000;
+const TUN_F_CSUM: c_uint = 0x01;
+const TUN_F_TSO4: c_uint = 0x02;
+const TUN_F_TSO6: c_uint = 0x04;
+/// `MAX_TAP_QUEUES` (linux drivers/net/tun.c).
+const MAX_QUEUES: u16 = 256;
+
+/// What the kernel may leave for us to do on packets that it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TapOffloads {
+    /// Checksums left open and super-packets of TCP over IPv4 and IPv6.
+    Segmentation,
+    /// Nothing: every frame is as it would be on a cable. What a link conditioner needs.
+    None,
+}
+
+/// Length of the virtio-net header before every packet (linux include/uapi/linux/virtio_net.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VnetHeader {
+    /// `struct virtio_net_hdr`, 10 bytes.
+    Short,
+    /// `struct virtio_net_hdr_mrg_rxbuf`, 12 bytes.
+    Mergeable,
+}
+
+impl VnetHeader {
+    /// Returns the length in bytes.
+    pub const fn len_bytes(self) -> u8 {
+        match self {
+            Self::Short => 10,
+            Self::Mergeable => 12,
+        }
+    }
+}
+
+/// How to open a TAP interface. Start from [`TapOptions::new`].
+#[derive(Clone, Debug)]
+pub struct TapOptions {
+    /// Name of the interface; made if there is none, else attached to. `dm%d` lets the kernel number it.
+    pub name: String,
+    /// Queues, one file descriptor each; more than one makes it multi-queue.
+    pub queues: u16,
+    /// What the kernel may leave to us.
+    pub offloads: TapOffloads,
+    /// The virtio-net header's form.
+    pub vnet_header: VnetHeader,
+}
+
+impl TapOptions {
+    /// Options for one queue with segmentation offload.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            queues: 1,
+            offloads: TapOffloads::Segmentation,
+            vnet_header: VnetHeader::Short,
+        }
+    }
+
+    /// Opens the interface: makes it, or attaches to it where it exists.
+    ///
+    /// # Errors
+    ///
+    /// See [`TapError`].
+    pub fn open(&self) -> Result<Tap, TapError> {
+        let Self {
+            name,
+            queues,
+            offloads,
+            vnet_header,
+        } = self;
+        check_name(name)?;
+        if !(1..=MAX_QUEUES).contains(queues) {
+            return Err(TapError::Queues {
+                queues: *queues,
+                limit: MAX_QUEUES,
+            });
+        }
+        let existed = Interface::by_name(name).is_ok();
+        let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+        if *queues > 1 {
+            flags |= IFF_MULTI_QUEUE;
+        }
+        let mut got = name.clone();
+        let mut fds = Vec::with_capacity(usize::from(*queues));
+        for _ in 0..*queues {
+            let fd = open_tun()?;
+            let bytes = tun::set_iff(fd.as_fd(), got.as_bytes(), flags)
+                .map_err(|errno| TapError::attach(&got, errno))?;
+            got = name_of(&bytes);
+            set_up_queue(&fd, *offloads, *vnet_header).map_err(|(call, errno)| TapError::Call {
+                name: got.clone(),
+                call,
+                errno,
+            })?;
+            fds.push(fd);
+        }
+        Ok(Tap {
+            name: got,
+            created: !existed,
+            queues: fds,
+            vnet_header: *vnet_header,
+        })
+    }
+}
+
+/// An open TAP interface. One that we made goes away with its last file descriptor.
+#[derive(Debug)]
+pub struct Tap {
+    name: String,
+    created: bool,
+    queues: Vec<OwnedFd>,
+    vnet_header: VnetHeader,
+}
+
+impl Tap {
+    /// Returns the interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tells whether the interface was made by this open, rather than attached to.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// Returns the virtio-net header's form on these descriptors.
+    pub fn vnet_header(&self) -> VnetHeader {
+        self.vnet_header
+    }
+
+    /// Finds the interface of this TAP, to set up the kernel's end of it.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` from a thread that has left the TAP's network namespace.
+    pub fn interface(&self) -> Result<Interface, NetlinkError> {
+        Interface::by_name(&self.name)
+    }
+
+    /// Leaves the interface in place when its descriptors are closed, or takes that back.
+    ///
+    /// # Errors
+    ///
+    /// What the ioctl said.
+    pub fn set_persistent(&self, persistent: bool) -> Result<(), TapError> {
+        let refused = |errno| TapError::Call {
+            name: self.name.clone(),
+            call: "TUNSETPERSIST",
+            errno,
+        };
+        // A setting of the interface: any of its descriptors will do.
+        match self.queues.first() {
+            Some(fd) => tun::set_persist(fd.as_fd(), persistent).map_err(refused),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the descriptors away, one per queue, non-blocking.
+    pub fn into_queues(self) -> Vec<OwnedFd> {
+        self.queues
+    }
+}
+
+/// Why a TAP interface could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TapError {
+    /// This kernel has no TUN driver, or the driver is not loaded, or the file was not made.
+    #[error("this machine has no usable /dev/net/tun: {errno}")]
+    NoTun {
+        /// What open(2) said.
+        errno: Errno,
+    },
+    /// /dev/net/tun is there but not for this user.
+    #[error("no permission to open /dev/net/tun: {errno}")]
+    Device {
+        /// What open(2) said.
+        errno: Errno,
+    },
+    /// The device opened, but attaching needs CAP_NET_ADMIN in the network namespace, or to own the
+    /// persistent TAP.
+    #[error("no permission to attach to TAP {name}")]
+    NotAdmin {
+        /// The interface.
+        name: String,
+    },
+    /// Another process has the interface's queue.
+    #[error("TAP {name} is in use by another process")]
+    Busy {
+        /// The interface.
+        name: String,
+    },
+    /// There is an interface of that name which is not a TAP, or has another number of queues in mind.
+    #[error("{name} exists and is not a TAP with the wanted queues")]
+    Mismatch {
+        /// The interface.
+        name: String,
+    },
+    /// Not a possible interface name.
+    #[error("{name:?} cannot be an interface name: 1 to 15 bytes, no slash, colon or white space")]
+    BadName {
+        /// What was asked for.
+        name: String,
+    },
+    /// More queues than a TAP can have, or none.
+    #[error("{queues} queues asked for; a TAP has 1 to {limit}")]
+    Queues {
+        /// What was asked for.
+        queues: u16,
+        /// The kernel's limit.
+        limit: u16,
+    },
+    /// A set-up call was refused.
+    #[error("{call} on TAP {name}: {errno}")]
+    Call {
+        /// The interface.
+        name: String,
+        /// The ioctl's name.
+        call: &'static str,
+        /// What it said.
+        errno: Errno,
+    },
+}
+
+impl TapError {
+    fn attach(name: &str, errno: Errno) -> Self {
+        let name = name.to_owned();
+        match errno {
+            Errno::PERM | Errno::ACCESS => Self::NotAdmin { name },
+            Errno::BUSY => Self::Busy { name },
+            Errno::INVAL => Self::Mismatch { name },
+            errno => Self::Call {
+                name,
+                call: "TUNSETIFF",
+                errno,
+            },
+        }
+    }
+
+    /// Tells whether the machine or the user's rights are in the way, rather than this one request.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(
+            self,
+            Self::NoTun { .. } | Self::Device { .. } | Self::NotAdmin { .. }
+        )
+    }
+
+    /// Returns what a person can do about it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoTun { .. } => Some(
+                "load the driver (modprobe tun), or in a container pass the device \
+                 (--device /dev/net/tun)",
+            ),
+            Self::Device { .. } => Some(
+                "run as root, or let users open it (chmod 0666 /dev/net/tun, or a udev rule); a user \
+                 namespace alone does not help",
+            ),
+            Self::NotAdmin { .. } => Some(
+                "run as root, or have root make the TAP for you: ip tuntap add dev NAME mode tap user \
+                 $USER vnet_hdr",
+            ),
+            Self::Busy { .. } => Some(
+                "stop the other process, or name another TAP; `fuser /dev/net/tun` lists users",
+            ),
+            Self::Mismatch { .. } => {
+                Some("name another interface, or make the TAP with the same multi_queue setting")
+            }
+            Self::BadName { .. } | Self::Queues { .. } | Self::Call { .. } => None,
+        }
+    }
+}
+
+/// Opens the TUN device: not attached to any interface yet.
+pub(crate) fn open_tun() -> Result<OwnedFd, TapError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(TUN_PATH, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::ACCESS | Errno::PERM => TapError::Device { errno },
+        errno => TapError::NoTun { errno },
+    })
+}
+
+/// Attaches `fd` as a plain TAP named by the kernel. Makes system calls only: see `sys::child`.
+pub(crate) fn attach_any(fd: &OwnedFd) -> Result<(), Errno> {
+    tun::set_iff(fd.as_fd(), b"dm%d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR).map(|_| ())
+}
+
+fn set_up_queue(
+    fd: &OwnedFd,
+    offloads: TapOffloads,
+    vnet_header: VnetHeader,
+) -> Result<(), (&'static str, Errno)> {
+    let wanted = match offloads {
+        TapOffloads::Segmentation => TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
+        TapOffloads::None => 0,
+    };
+    tun::set_offload(fd.as_fd(), wanted).map_err(|e| ("TUNSETOFFLOAD", e))?;
+    let len = c_int::from(vnet_header.len_bytes());
+    tun::set_vnet_header_len(fd.as_fd(), len).map_err(|e| ("TUNSETVNETHDRSZ", e))?;
+    // A persistent TAP keeps the bound that its last user set; ours is the kernel's own default,
+    // "no bound": our NIC never has more than its queue in flight (linux drivers/net/tun.c tun_set_iff).
+    tun::set_send_buffer(fd.as_fd(), c_int::MAX).map_err(|e| ("TUNSETSNDBUF", e))
+}
+
+/// The rules of `dev_valid_name` (linux net/core/dev.c), and no pattern but `%d`.
+fn check_name(name: &str) -> Result<(), TapError> {
+    let bad = name.is_empty()
+        || name.len() >= IFNAMSIZ
+        || name == "."
+        || name == ".."
+        || name
+            .chars()
+            .any(|c| c == '/' || c == ':' || c == '\0' || c.is_whitespace())
+        || name.replacen("%d", "", 1).contains('%');
+    if bad {
+        Err(TapError::BadName {
+            name: name.to_owned(),
+        })
+    } else {
+        Ok(())
+    }
+}
+
+fn name_of(bytes: &[u8; IFNAMSIZ]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(IFNAMSIZ);
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

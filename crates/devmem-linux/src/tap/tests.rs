@@ -1,0 +1,55 @@
+use super::*;
+
+#[test]
+fn names_that_the_kernel_would_refuse_are_refused_before_it_is_asked() {
+    for name in [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a:b",
+        "a b",
+        "sixteen-bytes-xx",
+        "dm%s",
+        "dm%d%d",
+    ] {
+        let error = TapOptions::new(name).open().unwrap_err();
+        assert_eq!(
+            error,
+            TapError::BadName {
+                name: name.to_owned()
+            }
+        );
+    }
+    for name in ["dm0", "dm%d", "fifteen-bytes-x"] {
+        assert_eq!(check_name(name), Ok(()));
+    }
+}
+
+#[test]
+fn a_tap_with_no_queue_or_too_many_is_refused() {
+    for queues in [0, 257] {
+        let options = TapOptions {
+            queues,
+            ..TapOptions::new("dm0")
+        };
+        assert!(matches!(options.open(), Err(TapError::Queues { .. })));
+    }
+}
+
+#[test]
+fn every_errno_of_attaching_names_its_cause() {
+    let cases = [
+        (Errno::PERM, "no permission to attach to TAP dm0"),
+        (Errno::BUSY, "TAP dm0 is in use by another process"),
+        (
+            Errno::INVAL,
+            "dm0 exists and is not a TAP with the wanted queues",
+        ),
+    ];
+    for (errno, text) in cases {
+        let error = TapError::attach("dm0", errno);
+        assert_eq!(error.to_string(), text);
+        assert!(error.remedy().is_some());
+    }
+}

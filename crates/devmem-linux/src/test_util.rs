@@ -1,0 +1,107 @@
+//! Network namespaces for tests: each test that needs a TAP gets a network of its own.
+//!
+//! A test binary has threads, and a user namespace can only be entered by a process with one; so the test
+//! runs itself once more, alone, in a child that starts in the namespace.
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::netif::Interface;
+use crate::{netns, probe};
+
+/// Set for the inner run: the name of the test that may enter a namespace.
+const INNER: &str = "DEVMEM_TEST_IN_NETNS";
+/// A comma-separated list of what must not be skipped: `tun`, `kernel`, `gpu`.
+const REQUIRE: &str = "DEVMEM_REQUIRE";
+/// No test of ours runs longer, even on a slow and shared machine.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Runs `body` in a fresh network namespace, in which it may make TAPs. `test` is the path of the calling
+/// test as `cargo test` prints it. Where that is not possible prints `SKIP` with the reason, or fails if
+/// `DEVMEM_REQUIRE` names `tun`.
+///
+/// # Panics
+///
+/// If the test in the namespace fails, does not exist under that name, or takes longer than it may.
+pub fn in_netns(test: &str, body: impl FnOnce()) {
+    if env::var(INNER).is_ok_and(|inner| inner == test) {
+        let lo = Interface::by_name("lo").and_then(|mut lo| lo.set_up());
+        lo.expect("a namespace of our own has lo");
+        return body();
+    }
+    if let Some(reason) = probe::tap_in_namespace().reason() {
+        return skip(test, "tun", reason);
+    }
+    let mut command = Command::new(env::current_exe().expect("the test binary has a path"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    // A group of its own, so that what it starts can be ended with it.
+    command
+        .env(INNER, test)
+        .stdout(Stdio::piped())
+        .process_group(0);
+    netns::start_in_new(&mut command);
+    let mut child = command.spawn().expect("the probe found that this works");
+    let mut pipe = child.stdout.take().expect("it was piped");
+    let reader = thread::spawn(move || {
+        let mut stdout = Vec::new();
+        pipe.read_to_end(&mut stdout).expect("a pipe can be read");
+        String::from_utf8_lossy(&stdout).into_owned()
+    });
+    let status = wait_or_kill(&mut child, LIMIT);
+    let stdout = reader.join().expect("the reader does not panic");
+    assert!(
+        status.is_some(),
+        "{test} took longer than {LIMIT:?}; it printed:\n{stdout}"
+    );
+    assert!(
+        status.is_some_and(|s| s.success()),
+        "{test} failed in its namespace:\n{stdout}"
+    );
+    assert!(
+        stdout.contains("1 passed"),
+        "there is no test {test} in this binary:\n{stdout}"
+    );
+}
+
+/// Says that `test` is skipped and why, unless `DEVMEM_REQUIRE` names `what`.
+///
+/// # Panics
+///
+/// If it does.
+pub fn skip(test: &str, what: &str, reason: &str) {
+    let required = env::var(REQUIRE).is_ok_and(|list| list.split(',').any(|r| r.trim() == what));
+    assert!(
+        !required,
+        "{test} needs {what}, which {REQUIRE} demands: {reason}"
+    );
+    // Not eprintln!: its output is captured and thrown away when a test passes.
+    writeln!(io::stderr(), "SKIP {test}: {reason}").expect("stderr is open");
+}
+
+/// Waits for `child`, and kills it and its process group when it has not ended after `limit`.
+///
+/// # Panics
+///
+/// If the child cannot be waited for.
+pub fn wait_or_kill(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.expect("a child has an id");
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("the child is ours");
+    let limit = Timespec::try_from(limit).expect("a limit is short");
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    if poll(&mut fds, Some(&limit)).expect("poll works") == 0 {
+        // No group of that number unless the child was started as its leader.
+        let _ = kill_process_group(pid, Signal::KILL);
+        child.kill().expect("the child is ours");
+        child.wait().expect("the child is ours");
+        return None;
+    }
+    Some(child.wait().expect("the child is ours"))
+}

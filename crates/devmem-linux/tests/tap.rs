@@ -1,0 +1,192 @@
+//! TAP interfaces and network namespaces of the real kernel.
+
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::AsFd;
+
+use devmem_linux::netif::Interface;
+use devmem_linux::netns::NetNs;
+use devmem_linux::tap::{TapError, TapOffloads, TapOptions, VnetHeader};
+use devmem_linux::test_util::in_netns;
+
+/// `EtherType` of ARP.
+const ARP: [u8; 2] = [0x08, 0x06];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_tap_is_made_set_up_and_gone_when_closed() {
+    in_netns("a_tap_is_made_set_up_and_gone_when_closed", || {
+        let tap = TapOptions::new("dm%d").open().unwrap();
+        assert_eq!((tap.name(), tap.created()), ("dm0", true));
+        let mut host = tap.interface().unwrap();
+        host.set_mtu(9000).unwrap();
+        host.set_mac([2, 0, 0, 0, 0, 1]).unwrap();
+        host.set_tx_queue_len(2000).unwrap();
+        host.add_address(ip("10.77.0.1"), 24).unwrap();
+        host.add_address(ip("10.77.0.1"), 24)
+            .expect("an address it has already is fine");
+        host.quiet_ipv6();
+        host.set_up().unwrap();
+        host.add_address(ip("fd77::1"), 64).unwrap();
+        let facts = host.facts().unwrap();
+        assert_eq!(
+            (facts.mac, facts.mtu, facts.up),
+            (Some([2, 0, 0, 0, 0, 1]), 9000, true)
+        );
+        // Usable at once: binding to an address in duplicate address detection would fail.
+        TcpListener::bind("10.77.0.1:0").unwrap();
+        TcpListener::bind("[fd77::1]:0").unwrap();
+        host.set_down().unwrap();
+        assert!(!host.facts().unwrap().up);
+        drop(tap);
+        assert!(
+            Interface::by_name("dm0").is_err(),
+            "a TAP of ours goes with its descriptor"
+        );
+    });
+}
+
+#[test]
+fn packets_of_the_kernel_arrive_with_the_header_length_that_was_asked_for() {
+    in_netns(
+        "packets_of_the_kernel_arrive_with_the_header_length_that_was_asked_for",
+        || {
+            for vnet_header in [VnetHeader::Short, VnetHeader::Mergeable] {
+                let options = TapOptions {
+                    vnet_header,
+                    ..TapOptions::new("dm0")
+                };
+                let tap = options.open().unwrap();
+                let mut host = tap.interface().unwrap();
+                host.add_address(ip("10.77.0.1"), 24).unwrap();
+                host.set_up().unwrap();
+                let socket = std::net::UdpSocket::bind("10.77.0.1:0").unwrap();
+                socket.send_to(b"x", "10.77.0.2:9").unwrap();
+                let header = usize::from(tap.vnet_header().len_bytes());
+                let queue = tap.into_queues().remove(0);
+                let mut frame = [0; 2048];
+                // Other frames (IPv6 housekeeping) may come first; the ARP request must come.
+                let found = (0..100).any(|_| match rustix::io::read(&queue, &mut frame[..]) {
+                    Ok(len) => frame[..len].get(header + 12..header + 14) == Some(&ARP),
+                    Err(errno) => panic!("no ARP request was sent: {errno}"),
+                });
+                assert!(found);
+            }
+        },
+    );
+}
+
+#[test]
+fn attaching_to_a_tap_in_use_is_busy_and_to_another_interface_a_mismatch() {
+    in_netns(
+        "attaching_to_a_tap_in_use_is_busy_and_to_another_interface_a_mismatch",
+        || {
+            let tap = TapOptions::new("dm0").open().unwrap();
+            let busy = TapOptions::new("dm0").open().unwrap_err();
+            assert_eq!(busy, TapError::Busy { name: "dm0".into() });
+            let other = TapOptions::new("lo").open().unwrap_err();
+            assert_eq!(other, TapError::Mismatch { name: "lo".into() });
+
+            tap.set_persistent(true).unwrap();
+            drop(tap);
+            let again = TapOptions {
+                offloads: TapOffloads::None,
+                ..TapOptions::new("dm0")
+            };
+            let again = again.open().unwrap();
+            assert!(
+                !again.created(),
+                "a persistent TAP is attached to, not made"
+            );
+            again.set_persistent(false).unwrap();
+            drop(again);
+            assert!(Interface::by_name("dm0").is_err());
+        },
+    );
+}
+
+#[test]
+fn a_tap_with_several_queues_has_a_descriptor_for_each() {
+    in_netns(
+        "a_tap_with_several_queues_has_a_descriptor_for_each",
+        || {
+            let tap = TapOptions {
+                queues: 4,
+                ..TapOptions::new("dm0")
+            }
+            .open()
+            .unwrap();
+            assert_eq!(tap.into_queues().len(), 4);
+        },
+    );
+}
+
+#[test]
+fn the_kernels_words_come_with_a_refusal() {
+    in_netns("the_kernels_words_come_with_a_refusal", || {
+        let tap = TapOptions::new("dm0").open().unwrap();
+        let error = tap.interface().unwrap().set_mtu(1 << 30).unwrap_err();
+        assert_eq!(error.errno, rustix::io::Errno::INVAL);
+        assert!(error.text.is_some(), "{error}");
+    });
+}
+
+#[test]
+fn a_tap_can_be_made_in_another_namespace_or_moved_there() {
+    in_netns(
+        "a_tap_can_be_made_in_another_namespace_or_moved_there",
+        || {
+            // A second namespace, held by a descriptor alone.
+            let other = std::thread::spawn(|| {
+                devmem_linux::netns::enter_new().unwrap();
+                NetNs::current().unwrap()
+            })
+            .join()
+            .unwrap();
+            let made = other
+                .run(|| TapOptions::new("there0").open().unwrap())
+                .unwrap();
+            assert!(Interface::by_name("there0").is_err());
+            let moved = TapOptions::new("here0").open().unwrap();
+            moved.interface().unwrap().move_to(other.as_fd()).unwrap();
+            assert!(Interface::by_name("here0").is_err());
+            other
+                .run(|| {
+                    Interface::by_name("there0").unwrap().set_up().unwrap();
+                    Interface::by_name("here0").unwrap().set_up().unwrap();
+                })
+                .unwrap();
+            drop((made, moved));
+        },
+    );
+}
+
+#[test]
+fn a_veth_pair_carries_tcp_between_two_namespaces() {
+    in_netns("a_veth_pair_carries_tcp_between_two_namespaces", || {
+        let (mut here, there) = Interface::create_veth_pair("left", "right").unwrap();
+        let again = Interface::create_veth_pair("left", "other").unwrap_err();
+        assert_eq!(again.errno, rustix::io::Errno::EXIST);
+        here.add_address(ip("10.77.0.1"), 24).unwrap();
+        here.set_up().unwrap();
+        let listener = TcpListener::bind("10.77.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut child = std::process::Command::new("sleep");
+        child.arg("60");
+        devmem_linux::netns::start_in_new(&mut child);
+        let mut child = child.spawn().unwrap();
+        let namespace = NetNs::open(&format!("pid:{}", child.id())).unwrap();
+        there.move_to(namespace.as_fd()).unwrap();
+        let connected = namespace.run(|| {
+            let mut there = Interface::by_name("right").unwrap();
+            there.add_address(ip("10.77.0.2"), 24).unwrap();
+            there.set_up().unwrap();
+            std::net::TcpStream::connect(to).is_ok()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(connected.unwrap());
+    });
+}

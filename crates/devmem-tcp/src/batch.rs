@@ -1,0 +1,495 @@
+//! What one receive returned: frags in order, and the duty to send their memory home.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use devmem_uapi::{
+    CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, FragToken, MAX_DONTNEED_FRAGS,
+    MAX_DONTNEED_TOKENS, NoSpace,
+};
+use netmem::Dmabuf;
+
+use crate::error::{GatherError, ReleaseError};
+use crate::stream::Inner;
+
+/// One piece of received data, in stream order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frag<'a> {
+    /// The bytes lie in device memory, at `range` of the memory bound as `dmabuf`. They stay there until the
+    /// batch is released.
+    Device {
+        /// Byte offsets into the bound memory.
+        range: Range<usize>,
+        /// Which binding's memory.
+        dmabuf: DmabufId,
+    },
+    /// Bytes that did not land in device memory: the NIC could not split them off, or the connection is not
+    /// steered to a bound queue.
+    Linear(&'a [u8]),
+}
+
+/// A frag as the batch keeps it.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Device(Device),
+    /// A range of [`RxBatch::host`].
+    Linear(Range<usize>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device {
+    dmabuf: DmabufId,
+    offset: u64,
+    len: u32,
+    token: FragToken,
+}
+
+impl Device {
+    fn range(&self) -> Range<usize> {
+        // A Dmabuf is mapped in this process, so its offsets fit usize.
+        let start = usize::try_from(self.offset).unwrap_or(usize::MAX);
+        start..start.saturating_add(self.len as usize)
+    }
+}
+
+/// The frags of one receive. Reused from call to call: it holds frags, not bytes.
+///
+/// The device memory behind its frags is lent: it goes home when the batch is [released](Self::release),
+/// received into again, or dropped. A batch that is kept keeps its memory, and in the end stalls the sender.
+#[derive(Debug)]
+pub struct RxBatch {
+    pub(crate) items: Vec<Item>,
+    /// Bytes that landed in host memory.
+    /// Its first `linear_bytes` are of this batch; the rest is room that is not zeroed for every receive.
+    host: Vec<u8>,
+    pub(crate) linear_bytes: usize,
+    pub(crate) max_frags: usize,
+    ranges: Vec<DmabufToken>,
+    /// The socket that lent the frags; also keeps it from being closed under them.
+    pub(crate) owner: Option<Arc<Inner>>,
+}
+
+/// Host bytes one receive takes at most: device bytes are not limited by it.
+const HOST_BYTES: usize = 256 << 10;
+
+impl RxBatch {
+    /// A batch for up to `max_frags` frags a receive (at least 1).
+    pub fn with_capacity(max_frags: usize) -> Self {
+        let max_frags = max_frags.max(1);
+        Self {
+            // Grown on use, not by the caller's number.
+            items: Vec::with_capacity(max_frags.min(MAX_DONTNEED_FRAGS)),
+            host: Vec::new(),
+            linear_bytes: 0,
+            max_frags,
+            ranges: Vec::new(),
+            owner: None,
+        }
+    }
+
+    /// Number of frags.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is no frag: before the first receive and after the last.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Bytes in device memory.
+    pub fn device_bytes(&self) -> usize {
+        self.devices().map(|device| device.len as usize).sum()
+    }
+
+    /// Bytes in host memory.
+    pub fn linear_bytes(&self) -> usize {
+        self.linear_bytes
+    }
+
+    /// The frags in stream order.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter {
+            items: self.items.iter(),
+            host: &self.host,
+        }
+    }
+
+    /// Sends the device memory of all frags home, tokens merged to ranges, in as few calls as the limits allow
+    /// (128 ranges and 1,024 frags each). Returns how many frags went home.
+    ///
+    /// # Errors
+    /// The stack freed fewer frags than it lent: some were returned behind the library's back.
+    pub fn release(&mut self) -> Result<usize, ReleaseError> {
+        self.linear_bytes = 0;
+        let Some(owner) = self.owner.take() else {
+            self.items.clear();
+            return Ok(0);
+        };
+        let lent = self.devices().count();
+        merge_tokens(
+            self.items.drain(..).filter_map(Item::token),
+            &mut self.ranges,
+        );
+        let mut freed = 0;
+        for_each_call(&self.ranges, |call| {
+            owner.dontneed(call).map(|count| freed += count)
+        })?;
+        self.ranges.clear();
+        owner.count_returned(freed);
+        if freed == lent {
+            Ok(freed)
+        } else {
+            Err(ReleaseError::Missing { lent, freed })
+        }
+    }
+
+    /// Moves the frags out, to be kept and dropped one by one. Linear bytes are copied.
+    pub fn take(&mut self) -> Vec<RxFrag> {
+        let Some(owner) = self.owner.take() else {
+            return Vec::new();
+        };
+        let host = &self.host;
+        self.linear_bytes = 0;
+        self.items
+            .drain(..)
+            .map(|item| match item {
+                Item::Device(device) => RxFrag(Kept::Device {
+                    device,
+                    owner: Arc::clone(&owner),
+                }),
+                Item::Linear(range) => RxFrag(Kept::Linear(host[range].into())),
+            })
+            .collect()
+    }
+
+    /// Copies all bytes, in order and without gaps, to `target` from `offset` on: device to device, one pass.
+    /// Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// They do not fit, or a frag's memory is no longer bound. Nothing was copied past the error.
+    pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {
+        let needed = self.device_bytes() + self.linear_bytes();
+        if target.size().saturating_sub(offset) < needed {
+            return Err(GatherError::DoesNotFit {
+                needed,
+                offset,
+                size: target.size(),
+            });
+        }
+        let mut at = offset;
+        for item in &self.items {
+            match item {
+                Item::Linear(range) => target.copy_in(at, &self.host[range.clone()])?,
+                Item::Device(device) => {
+                    let memory = self
+                        .owner
+                        .as_ref()
+                        .and_then(|owner| owner.memory(device.dmabuf))
+                        .ok_or(GatherError::Gone {
+                            dmabuf: device.dmabuf,
+                        })?;
+                    target.copy_from(&memory, device.range().start, at, device.len as usize)?;
+                }
+            }
+            at += item.len();
+        }
+        Ok(needed)
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Device(device) => Some(device),
+            Item::Linear(_) => None,
+        })
+    }
+}
+
+impl Item {
+    fn len(&self) -> usize {
+        match self {
+            Self::Device(device) => device.len as usize,
+            Self::Linear(range) => range.len(),
+        }
+    }
+
+    fn token(self) -> Option<FragToken> {
+        match self {
+            Self::Device(device) => Some(device.token),
+            Self::Linear(_) => None,
+        }
+    }
+}
+
+impl Drop for RxBatch {
+    fn drop(&mut self) {
+        // A shortfall is somebody else's doing and cannot be reported from here; `release` reports it.
+        let _ = self.release();
+    }
+}
+
+impl<'a> IntoIterator for &'a RxBatch {
+    type Item = Frag<'a>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+/// Iterator over the frags of a batch.
+#[derive(Clone, Debug)]
+pub struct Iter<'a> {
+    items: std::slice::Iter<'a, Item>,
+    host: &'a [u8],
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Frag<'a>;
+
+    fn next(&mut self) -> Option<Frag<'a>> {
+        Some(match self.items.next()? {
+            Item::Device(device) => Frag::Device {
+                range: device.range(),
+                dmabuf: device.dmabuf,
+            },
+            Item::Linear(range) => Frag::Linear(&self.host[range.clone()]),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.items.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+/// A frag that left its batch. Its device memory goes home when it is dropped.
+#[derive(Debug)]
+pub struct RxFrag(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    Device { device: Device, owner: Arc<Inner> },
+    Linear(Box<[u8]>),
+}
+
+impl RxFrag {
+    /// What it is and where its bytes lie.
+    pub fn as_frag(&self) -> Frag<'_> {
+        match &self.0 {
+            Kept::Device { device, .. } => Frag::Device {
+                range: device.range(),
+                dmabuf: device.dmabuf,
+            },
+            Kept::Linear(bytes) => Frag::Linear(bytes),
+        }
+    }
+}
+
+impl Drop for RxFrag {
+    fn drop(&mut self) {
+        if let Kept::Device { device, owner } = &self.0 {
+            let token = DmabufToken {
+                token_start: device.token,
+                token_count: 1,
+            };
+            // As for the batch: nothing here could act on a shortfall.
+            if let Ok(freed) = owner.dontneed(&[token]) {
+                owner.count_returned(freed);
+            }
+        }
+    }
+}
+
+/// Takes what recvmsg reports straight into the batch.
+pub(crate) struct BatchSink<'a> {
+    items: &'a mut Vec<Item>,
+    max_frags: usize,
+    /// Bytes of the iovec described so far: linear bytes are packed one after another.
+    linear: usize,
+}
+
+impl<'a> BatchSink<'a> {
+    pub(crate) fn new(items: &'a mut Vec<Item>, max_frags: usize) -> Self {
+        Self {
+            items,
+            max_frags,
+            linear: 0,
+        }
+    }
+}
+
+impl CmsgSink for BatchSink<'_> {
+    fn push(&mut self, message: DevmemCmsg) -> Result<(), NoSpace> {
+        if self.room() == 0 {
+            return Err(NoSpace);
+        }
+        match message {
+            DevmemCmsg::Linear(len) => {
+                let start = self.linear;
+                self.linear += len as usize;
+                self.items.push(Item::Linear(start..self.linear));
+            }
+            DevmemCmsg::Dmabuf(DmabufCmsg {
+                frag_offset,
+                frag_size,
+                frag_token,
+                dmabuf_id,
+                flags: _,
+            }) => {
+                self.items.push(Item::Device(Device {
+                    dmabuf: dmabuf_id,
+                    offset: frag_offset,
+                    len: frag_size,
+                    token: frag_token,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        self.max_frags.saturating_sub(self.items.len())
+    }
+}
+
+impl RxBatch {
+    /// The buffer for host bytes, all of it.
+    pub(crate) fn host_room(&mut self) -> (&mut Vec<Item>, &mut [u8], usize) {
+        self.host.resize(HOST_BYTES, 0);
+        (&mut self.items, &mut self.host, self.max_frags)
+    }
+}
+
+/// Merges tokens that follow one another into ranges.
+fn merge_tokens(tokens: impl Iterator<Item = FragToken>, ranges: &mut Vec<DmabufToken>) {
+    ranges.clear();
+    for token in tokens {
+        match ranges.last_mut() {
+            Some(last) if last.token_start.0.checked_add(last.token_count) == Some(token.0) => {
+                last.token_count += 1
+            }
+            _ => ranges.push(DmabufToken {
+                token_start: token,
+                token_count: 1,
+            }),
+        }
+    }
+}
+
+/// Cuts token ranges into calls that one `SO_DEVMEM_DONTNEED` takes whole; stops at the first error.
+fn for_each_call<E>(
+    ranges: &[DmabufToken],
+    mut call: impl FnMut(&[DmabufToken]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut pending = [DmabufToken {
+        token_start: FragToken(0),
+        token_count: 0,
+    }; MAX_DONTNEED_TOKENS];
+    let mut tokens = 0;
+    let mut frags = 0;
+    for &range in ranges {
+        let mut rest = range;
+        while rest.token_count > 0 {
+            if tokens == MAX_DONTNEED_TOKENS || frags == MAX_DONTNEED_FRAGS {
+                call(&pending[..tokens])?;
+                (tokens, frags) = (0, 0);
+            }
+            let room = u32::try_from(MAX_DONTNEED_FRAGS - frags).unwrap_or(u32::MAX);
+            let count = rest.token_count.min(room);
+            pending[tokens] = DmabufToken {
+                token_start: rest.token_start,
+                token_count: count,
+            };
+            tokens += 1;
+            frags += count as usize;
+            // Wraps only past the last token there is, and then nothing is left of the range.
+            rest.token_start = FragToken(rest.token_start.0.wrapping_add(count));
+            rest.token_count -= count;
+        }
+    }
+    if tokens > 0 {
+        call(&pending[..tokens])
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
+
+    use super::{for_each_call, merge_tokens};
+
+    fn merged(tokens: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
+        let mut ranges = Vec::new();
+        merge_tokens(tokens.into_iter().map(FragToken), &mut ranges);
+        ranges
+            .iter()
+            .map(|range| (range.token_start.0, range.token_count))
+            .collect()
+    }
+
+    fn calls(ranges: &[(u32, u32)]) -> Vec<Vec<(u32, u32)>> {
+        let ranges: Vec<_> = ranges
+            .iter()
+            .map(|&(start, token_count)| DmabufToken {
+                token_start: FragToken(start),
+                token_count,
+            })
+            .collect();
+        let mut calls = Vec::new();
+        for_each_call(&ranges, |call| {
+            calls.push(
+                call.iter()
+                    .map(|range| (range.token_start.0, range.token_count))
+                    .collect(),
+            );
+            Ok::<(), ()>(())
+        })
+        .expect("the callback never fails");
+        calls
+    }
+
+    #[test]
+    fn consecutive_tokens_become_one_range() {
+        assert_eq!(merged([1, 2, 3]), [(1, 3)]);
+        assert_eq!(merged([3, 1, 2, 7]), [(3, 1), (1, 2), (7, 1)]);
+        assert_eq!(
+            merged([u32::MAX - 1, u32::MAX, 0]),
+            [(u32::MAX - 1, 2), (0, 1)]
+        );
+        assert_eq!(merged([]), []);
+    }
+
+    #[test]
+    fn a_call_never_names_more_than_1024_frags() {
+        assert_eq!(
+            calls(&[(1, 2500)]),
+            [[(1, 1024)], [(1025, 1024)], [(2049, 452)]]
+        );
+        assert_eq!(
+            calls(&[(1, 1000), (5000, 100)]),
+            [vec![(1, 1000), (5000, 24)], vec![(5024, 76)]]
+        );
+    }
+
+    #[test]
+    fn a_call_never_has_more_than_128_ranges() {
+        let ranges: Vec<_> = (0..300).map(|index| (index * 2, 1)).collect();
+        let calls = calls(&ranges);
+        assert_eq!(
+            calls.iter().map(Vec::len).collect::<Vec<_>>(),
+            [MAX_DONTNEED_TOKENS, 128, 44]
+        );
+        assert_eq!(calls.concat(), ranges);
+        assert!(calls.iter().all(|call| call.len() <= MAX_DONTNEED_FRAGS));
+    }
+
+    #[test]
+    fn no_range_makes_no_call() {
+        assert!(calls(&[]).is_empty());
+        assert!(calls(&[(9, 0)]).is_empty());
+    }
+}

@@ -1,0 +1,149 @@
+//! A dma-buf bound to RX queues.
+
+use std::fmt;
+use std::sync::Arc;
+
+use devmem_uapi::DmabufId;
+use netmem::{Dmabuf, MemoryProvider, NiovSize};
+use stack::BindRx;
+use steer::RxQueueId;
+
+use crate::driver::StackIndex;
+use crate::error::BindError;
+use crate::netdev::{IFINDEX, Netdev, Shared};
+
+/// Device memory bound to RX queues of a [`Netdev`](crate::Netdev): their packets' payload lands in it.
+///
+/// Dropping it unbinds: the queues go back to host memory at once. The memory itself is let go when its last
+/// net_iov is home, however late, so frags that are still held stay valid.
+pub struct BoundRx {
+    shared: Arc<Shared>,
+    at: StackIndex,
+    id: DmabufId,
+    memory: Dmabuf,
+    niov_size: NiovSize,
+    provider: Arc<dyn MemoryProvider>,
+}
+
+/// Where a binding's net_iovs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetIovCount {
+    /// All there are: the memory's size divided by the net_iov size.
+    pub total: usize,
+    /// Those that are free with the binding: neither in a queue (posted, or kept ready in its page pool), nor in
+    /// a packet, nor lent to the application.
+    pub home: usize,
+}
+
+impl BoundRx {
+    /// Binds on the stack of `netdev`.
+    pub(crate) fn bind(
+        netdev: &Netdev,
+        memory: &Dmabuf,
+        queues: &[RxQueueId],
+        niov_size: NiovSize,
+    ) -> Result<Self, BindError> {
+        let Netdev { shared, at } = netdev;
+        let request = BindRx {
+            ifindex: IFINDEX,
+            dmabuf: memory.clone(),
+            niov_size,
+            queues: queues.to_vec(),
+        };
+        let (id, provider) = shared.driver.with(*at, |stack, _| {
+            let id = stack.bind_rx(request)?;
+            Ok::<_, BindError>((id, stack.provider(id)))
+        })?;
+        let Some(provider) = provider else {
+            unreachable!("the stack knows what it bound just now")
+        };
+        shared
+            .driver
+            .lock()
+            .memories
+            .insert((*at, id), memory.observer());
+        Ok(Self {
+            shared: Arc::clone(shared),
+            at: *at,
+            id,
+            memory: memory.clone(),
+            niov_size,
+            provider,
+        })
+    }
+
+    /// The name of the binding, as frags carry it.
+    pub fn id(&self) -> DmabufId {
+        self.id
+    }
+
+    /// The memory that is bound.
+    pub fn memory(&self) -> &Dmabuf {
+        &self.memory
+    }
+
+    /// The size of one net_iov.
+    pub fn niov_size(&self) -> NiovSize {
+        self.niov_size
+    }
+
+    /// Counts the binding's net_iovs.
+    pub fn net_iovs(&self) -> NetIovCount {
+        count(&*self.provider)
+    }
+
+    /// Unbinds, and returns what still knows where the net_iovs are.
+    pub fn unbind(self) -> Unbound {
+        Unbound {
+            provider: Arc::clone(&self.provider),
+        }
+    }
+}
+
+impl fmt::Debug for BoundRx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundRx")
+            .field("id", &self.id)
+            .field("niov_size", &self.niov_size)
+            .field("net_iovs", &self.net_iovs())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for BoundRx {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.shared.driver.with(self.at, |stack, _| {
+            // This handle is the only one that unbinds, and host memory for the queues is kept ready.
+            let unbound = stack.unbind_rx(id);
+            debug_assert!(unbound.is_ok(), "{unbound:?}");
+        });
+    }
+}
+
+/// A binding that was given up. Frags that are still held keep its memory; so does this.
+pub struct Unbound {
+    provider: Arc<dyn MemoryProvider>,
+}
+
+impl Unbound {
+    /// Counts the net_iovs: those that are not home are still held by somebody.
+    pub fn net_iovs(&self) -> NetIovCount {
+        count(&*self.provider)
+    }
+}
+
+impl fmt::Debug for Unbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unbound")
+            .field("net_iovs", &self.net_iovs())
+            .finish()
+    }
+}
+
+fn count(provider: &dyn MemoryProvider) -> NetIovCount {
+    NetIovCount {
+        total: provider.area().count() as usize,
+        home: provider.free_niovs() as usize,
+    }
+}

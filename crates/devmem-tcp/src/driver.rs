@@ -1,0 +1,521 @@
+//! Who polls the stack, and when: run to completion.
+//!
+//! The thread that waits for a socket polls the NIC itself, so a received byte crosses no thread. It spins for
+//! [`SPIN`], then sleeps in poll(2) on the link. Of several waiting threads one *leads* (sleeps on the link) and
+//! the others park until the leader finds their socket ready or hands the lead over. When no thread of the
+//! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery go
+//! on (`background.rs`); a thread of the application takes the lead from it.
+//!
+//! Two user-space NICs on a virtual-time wire share one driver; whoever waits moves both, and the clock jumps
+//! to the next deadline when neither has work.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+use netmem::MemoryObserver;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use stack::{Readiness, SocketId, Stack};
+use wire::Instant;
+
+use devmem_uapi::DmabufId;
+
+use crate::clock::Clock;
+
+/// How long an idle waiter spins before it sleeps. A sleep and wake costs tens of microseconds in a virtual
+/// machine; a sender at full rate leaves gaps far shorter than this.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Longest single sleep: bounds what a missed wake-up could cost.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+
+/// What makes a readiness fd readable.
+const INTEREST: Readiness = Readiness::READABLE
+    .union(Readiness::ACCEPTABLE)
+    .union(Readiness::READ_CLOSED)
+    .union(Readiness::ERROR)
+    .union(Readiness::ERROR_QUEUE);
+
+/// Which stack of a driver a handle belongs to (a virtual-time pair has two).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StackIndex(pub(crate) usize);
+
+/// What a call waits for, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) stack: StackIndex,
+    pub(crate) socket: SocketId,
+    pub(crate) limit: WaitLimit,
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitLimit {
+    /// Not at all: a non-blocking socket.
+    Never,
+    /// Until it is ready.
+    Forever,
+    /// At most this long.
+    For(Duration),
+}
+
+/// Why [`Driver::wait_for`] came back without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReady {
+    /// The socket is non-blocking.
+    WouldBlock,
+    /// The time given is over.
+    TimedOut,
+}
+
+/// A thread parked for a socket.
+#[derive(Debug)]
+struct Waiter {
+    stack: StackIndex,
+    socket: SocketId,
+    thread: Thread,
+}
+
+/// Who sleeps in poll(2) on the links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leader {
+    /// Nobody: every thread is awake or away.
+    Nobody,
+    /// The background thread.
+    Background,
+    /// A thread of the application, which waits for this socket.
+    Application(StackIndex, SocketId),
+}
+
+/// What the lock protects.
+pub(crate) struct Core {
+    pub(crate) stacks: Vec<Stack>,
+    pub(crate) clock: Clock,
+    /// Bound memories by id, so that a frag finds its bytes.
+    pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
+    /// Eventfds of sockets whose user asked for one.
+    readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
+    waiters: Vec<Waiter>,
+    /// Events being told; kept for its allocation.
+    events: Vec<SocketId>,
+    pub(crate) leader: Leader,
+    /// When a thread of the application last polled; `None`: it said that it is going away.
+    pub(crate) last_foreground: Option<Instant>,
+    /// The background thread sleeps without a tick: whoever leaves a call must wake it.
+    pub(crate) background_sleeps: bool,
+    /// Counts changes that another waiter of a virtual-time pair might be waiting for.
+    epoch: u64,
+}
+
+impl Core {
+    /// Polls every stack once. Returns whether any of them found something to do.
+    fn poll_stacks(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut worked = false;
+        for stack in &mut self.stacks {
+            worked |= stack.poll(now).worked;
+        }
+        worked
+    }
+
+    /// The earliest time at which a stack wants to be polled again.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.stacks.iter().filter_map(Stack::next_deadline).min()
+    }
+
+    /// Wakes waiters and sets or clears eventfds of the sockets whose readiness changed. Returns whether the
+    /// socket that the leader waits for is among them.
+    fn tell_events(&mut self) -> bool {
+        let mut leader_concerned = false;
+        for index in 0..self.stacks.len() {
+            let at = StackIndex(index);
+            let mut events = std::mem::take(&mut self.events);
+            events.extend(self.stacks[index].take_events());
+            for socket in events.drain(..) {
+                self.waiters
+                    .iter()
+                    .filter(|waiter| waiter.stack == at && waiter.socket == socket)
+                    .for_each(|waiter| waiter.thread.unpark());
+                leader_concerned |= self.leader == Leader::Application(at, socket);
+                self.update_readiness(at, socket);
+            }
+            self.events = events;
+        }
+        leader_concerned
+    }
+
+    /// Makes a socket's eventfd readable exactly while the socket is ready.
+    fn update_readiness(&mut self, at: StackIndex, socket: SocketId) {
+        let Some(fd) = self.readiness.get(&(at, socket)) else {
+            return;
+        };
+        // A connection can nearly always be written to: an fd that said so would never be quiet.
+        let ready = self.stacks[at.0]
+            .readiness(socket)
+            .is_ok_and(|ready| ready.intersects(INTEREST));
+        if ready {
+            set(fd.as_fd());
+        } else {
+            clear(fd.as_fd());
+        }
+    }
+
+    /// The eventfd of a socket, made when first asked for.
+    fn readiness_fd(
+        &mut self,
+        at: StackIndex,
+        socket: SocketId,
+    ) -> rustix::io::Result<Arc<OwnedFd>> {
+        if let Some(fd) = self.readiness.get(&(at, socket)) {
+            return Ok(Arc::clone(fd));
+        }
+        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        self.readiness.insert((at, socket), Arc::clone(&fd));
+        self.update_readiness(at, socket);
+        Ok(fd)
+    }
+
+    /// Forgets a closed socket.
+    pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
+        self.readiness.remove(&(at, socket));
+    }
+}
+
+/// One or two stacks, their clock, and the threads that drive them.
+pub(crate) struct Driver {
+    core: Mutex<Core>,
+    /// Signalled when a virtual-time pair changes; real time uses the link's fd.
+    changed: Condvar,
+    /// The links' fds, to sleep on without the lock.
+    links: Vec<OwnedFd>,
+    /// Ends the sleep of the background thread.
+    wake_background: OwnedFd,
+    /// Ends the sleep of a leading thread of the application.
+    wake_leader: OwnedFd,
+    closing: AtomicBool,
+}
+
+impl Driver {
+    /// A driver for `stacks`; `links` are duplicates of what their links can be waited on by.
+    pub(crate) fn new(
+        stacks: Vec<Stack>,
+        clock: Clock,
+        links: Vec<OwnedFd>,
+    ) -> rustix::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            core: Mutex::new(Core {
+                stacks,
+                clock,
+                memories: HashMap::new(),
+                readiness: HashMap::new(),
+                waiters: Vec::new(),
+                events: Vec::new(),
+                leader: Leader::Nobody,
+                last_foreground: None,
+                background_sleeps: false,
+                epoch: 0,
+            }),
+            changed: Condvar::new(),
+            links,
+            wake_background: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            wake_leader: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            closing: AtomicBool::new(false),
+        }))
+    }
+
+    /// The lock. A panic of another thread while it held it leaves the stack consistent between calls, so a
+    /// poisoned lock is taken all the same: destructors must still return tokens.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `call` on one stack and lets those know whom its effects concern.
+    pub(crate) fn with<T>(&self, at: StackIndex, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        let mut core = self.lock();
+        let now = core.clock.now();
+        let result = call(&mut core.stacks[at.0], now);
+        self.after_call(&mut core);
+        result
+    }
+
+    /// Polls the stacks and tells those who wait what became ready. Returns whether there was work.
+    pub(crate) fn poll(&self, core: &mut Core) -> bool {
+        let worked = core.poll_stacks();
+        if worked {
+            self.after_call(core);
+        }
+        worked
+    }
+
+    /// What follows everything that may have changed a socket.
+    fn after_call(&self, core: &mut Core) {
+        core.epoch += 1;
+        let now = core.clock.now();
+        for stack in &mut core.stacks {
+            if stack.wants_flush() {
+                stack.flush(now);
+            }
+        }
+        if core.tell_events() {
+            set(self.wake_leader.as_fd());
+        }
+        if core.clock.is_virtual() {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The readiness fd of a socket; from now on the background thread keeps it true.
+    pub(crate) fn readiness_fd(
+        &self,
+        at: StackIndex,
+        socket: SocketId,
+    ) -> rustix::io::Result<Arc<OwnedFd>> {
+        let mut core = self.lock();
+        core.last_foreground = None;
+        let fd = core.readiness_fd(at, socket)?;
+        drop(core);
+        set(self.wake_background.as_fd());
+        Ok(fd)
+    }
+
+    /// Lets connections say goodbye before the last handle goes: polls until no stack has one left that waits
+    /// for its peer, for `at_most`.
+    pub(crate) fn linger(&self, at_most: Duration) {
+        let mut core = self.lock();
+        let until = core.clock.now() + at_most;
+        while core.clock.now() < until && core.stacks.iter().any(|stack| stack.stats().orphans > 0)
+        {
+            if self.poll(&mut core) {
+                continue;
+            }
+            let left = until.saturating_since(core.clock.now());
+            if core.clock.is_virtual() {
+                let Some(deadline) = core.next_deadline() else {
+                    return;
+                };
+                core.clock.jump_to(deadline.min(until));
+            } else {
+                core = self.sleep_on_links(core, &self.wake_leader, left);
+            }
+        }
+    }
+
+    /// Tells the background thread to end.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        set(self.wake_background.as_fd());
+    }
+
+    /// Whether [`Driver::close`] was called.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Calls `attempt` until it has a result, polling in between, within the limit.
+    pub(crate) fn wait_for<T>(
+        &self,
+        wait: Wait,
+        mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
+    ) -> Result<T, NotReady> {
+        let mut core = self.lock();
+        let started = core.clock.now();
+        let mut idle_since = None;
+        loop {
+            let now = core.clock.now();
+            core.last_foreground = Some(now);
+            if let Some(result) = attempt(&mut core.stacks[wait.stack.0], now) {
+                self.after_call(&mut core);
+                self.leave(&core);
+                return Ok(result);
+            }
+            if self.poll(&mut core) {
+                idle_since = None;
+                continue;
+            }
+            if let Some(reason) = wait.limit.over(started, now) {
+                self.leave_unready(&mut core, reason);
+                return Err(reason);
+            }
+            let spinning_since = *idle_since.get_or_insert(now);
+            core = if core.clock.is_virtual() {
+                self.jump(core, wait.limit)
+            } else if now.saturating_since(spinning_since) < SPIN {
+                drop(core);
+                std::hint::spin_loop();
+                self.lock()
+            } else {
+                self.sleep(core, wait, started)
+            };
+        }
+    }
+
+    /// Lets one parked thread lead when this one leaves, and the background thread look after the rest.
+    fn leave(&self, core: &Core) {
+        if core.leader == Leader::Nobody
+            && let Some(waiter) = core.waiters.first()
+        {
+            waiter.thread.unpark();
+        }
+        if core.background_sleeps {
+            set(self.wake_background.as_fd());
+        }
+    }
+
+    /// A caller that found nothing comes back by its readiness fd or not at all: until then the background
+    /// thread leads. In virtual time the call was one step, and moves the clock.
+    fn leave_unready(&self, core: &mut Core, reason: NotReady) {
+        self.leave(core);
+        if core.clock.is_virtual() {
+            if let Some(deadline) = core.next_deadline() {
+                core.clock.jump_to(deadline);
+            }
+        } else if reason == NotReady::WouldBlock && core.leader == Leader::Nobody {
+            core.last_foreground = None;
+            set(self.wake_background.as_fd());
+        }
+    }
+
+    /// Virtual time: go to the next deadline; with none, wait for another thread to do something.
+    fn jump<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        limit: WaitLimit,
+    ) -> MutexGuard<'a, Core> {
+        let limit = match limit {
+            WaitLimit::For(limit) => Some(core.clock.now() + limit),
+            WaitLimit::Never | WaitLimit::Forever => None,
+        };
+        match (core.next_deadline(), limit) {
+            (Some(deadline), Some(limit)) => core.clock.jump_to(deadline.min(limit)),
+            (Some(at), None) | (None, Some(at)) => core.clock.jump_to(at),
+            (None, None) => {
+                let epoch = core.epoch;
+                core = self
+                    .changed
+                    .wait_timeout_while(core, LONGEST_SLEEP, |core| core.epoch == epoch)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+        }
+        core
+    }
+
+    /// Sleeps until the link, a deadline or another thread has something: as leader in poll(2), else parked.
+    fn sleep<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        wait: Wait,
+        started: Instant,
+    ) -> MutexGuard<'a, Core> {
+        let now = core.clock.now();
+        let left = match wait.limit {
+            WaitLimit::For(limit) => (started + limit).saturating_since(now),
+            WaitLimit::Never | WaitLimit::Forever => LONGEST_SLEEP,
+        };
+        if let Leader::Application(..) = core.leader {
+            return self.follow(core, wait, left);
+        }
+        let me = Leader::Application(wait.stack, wait.socket);
+        core.leader = me;
+        let mut core = self.sleep_on_links(core, &self.wake_leader, left);
+        core.leader = Leader::Nobody;
+        core
+    }
+
+    /// Parks until the leader finds this thread's socket ready or leaves.
+    fn follow<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        wait: Wait,
+        left: Duration,
+    ) -> MutexGuard<'a, Core> {
+        core.waiters.push(Waiter {
+            stack: wait.stack,
+            socket: wait.socket,
+            thread: std::thread::current(),
+        });
+        drop(core);
+        std::thread::park_timeout(left.min(LONGEST_SLEEP));
+        let mut core = self.lock();
+        let me = std::thread::current().id();
+        core.waiters.retain(|waiter| waiter.thread.id() != me);
+        core
+    }
+
+    /// The background thread leads: sleeps until a link, a deadline or a call wants something.
+    pub(crate) fn lead_in_background<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+    ) -> MutexGuard<'a, Core> {
+        core.leader = Leader::Background;
+        let mut core = self.sleep_on_links(core, &self.wake_background, LONGEST_SLEEP);
+        if core.leader == Leader::Background {
+            core.leader = Leader::Nobody;
+        }
+        core
+    }
+
+    /// The background thread does not lead: sleeps at most `at_most` or until it is woken.
+    pub(crate) fn rest_in_background(&self, at_most: Duration) {
+        sleep_on(&self.wake_background, &[], at_most);
+    }
+
+    /// Gives the lock up and sleeps until a link is readable, `wake`, the next deadline, or `at_most` is over.
+    fn sleep_on_links<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        wake: &OwnedFd,
+        at_most: Duration,
+    ) -> MutexGuard<'a, Core> {
+        let now = core.clock.now();
+        let until_deadline = core
+            .next_deadline()
+            .map_or(LONGEST_SLEEP, |deadline| deadline.saturating_since(now));
+        drop(core);
+        sleep_on(
+            wake,
+            &self.links,
+            until_deadline.min(at_most).min(LONGEST_SLEEP),
+        );
+        self.lock()
+    }
+}
+
+/// poll(2) on `wake`, which is cleared, and `links`. Errors (EINTR) only end the sleep early.
+fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
+    let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(wake, PollFlags::IN)];
+    fds.extend(links.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let ready = poll(&mut fds, Some(&timeout));
+    if ready.is_ok() && !fds[0].revents().is_empty() {
+        clear(wake.as_fd());
+    }
+}
+
+impl WaitLimit {
+    fn over(self, started: Instant, now: Instant) -> Option<NotReady> {
+        match self {
+            Self::Never => Some(NotReady::WouldBlock),
+            Self::Forever => None,
+            Self::For(limit) if now.saturating_since(started) >= limit => Some(NotReady::TimedOut),
+            Self::For(_) => None,
+        }
+    }
+}
+
+/// Makes an eventfd readable. It can only fail by being full, and then it is readable.
+fn set(fd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// Makes an eventfd unreadable. It can only fail by being empty.
+fn clear(fd: BorrowedFd<'_>) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(fd, &mut count);
+}

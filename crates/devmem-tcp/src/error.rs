@@ -1,0 +1,265 @@
+//! One error per operation: the facts as fields, the reason in the first line, then what to do.
+
+use std::io;
+
+use devmem_linux::netlink::NetlinkError;
+use devmem_linux::tap::TapError;
+use devmem_uapi::{DmabufId, Errno};
+use steer::{IndirectionTableError, RuleError};
+
+use crate::driver::NotReady;
+use crate::link_spec::LinkSpecError;
+
+/// Why a NIC could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The text is not a link.
+    #[error(transparent)]
+    Link(#[from] LinkSpecError),
+    /// The text is not an address with a prefix length.
+    #[error(
+        "'{text}' is no address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64"
+    )]
+    Address {
+        /// The text.
+        text: String,
+    },
+    /// The NIC was given no address.
+    #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
+    NoAddress,
+    /// The TAP interface cannot be had.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// The kernel's end of the TAP cannot be set up.
+    #[error(
+        "cannot set up {name}: {source}\n  this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`"
+    )]
+    Interface {
+        /// The interface.
+        name: String,
+        /// What the kernel said.
+        source: NetlinkError,
+    },
+    /// Two NICs are on this wire already.
+    #[error(
+        "the in-memory wire '{name}' has two ends already\n  choose another name, or drop one of its NICs"
+    )]
+    WireTaken {
+        /// The wire.
+        name: String,
+    },
+    /// The link cannot be made worse while it exchanges super-packets.
+    #[error(transparent)]
+    Impair(#[from] nic::OffloadsOn),
+    /// The NIC refuses its options.
+    #[error(transparent)]
+    Nic(#[from] nic::NicError),
+    /// The stack refuses its options.
+    #[error(transparent)]
+    Stack(#[from] stack::StackError),
+    /// The system is out of something.
+    #[error(
+        "{call} failed: {source}\n  the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`"
+    )]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a receiver's settings could not be made. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// Queue 0 stays with host memory, so fewer queues than there are can take device memory.
+    #[error("{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0\n  ask for 1 to {}, or open the NIC with more queues", channels.saturating_sub(1))]
+    Queues {
+        /// Asked for.
+        wanted: u16,
+        /// The NIC's RX queues.
+        channels: u16,
+    },
+    /// The NIC refuses header split.
+    #[error(transparent)]
+    Rings(#[from] nic::SetRingsError),
+    /// The NIC refuses the RSS table.
+    #[error(transparent)]
+    Rss(#[from] IndirectionTableError),
+    /// The NIC refuses a steering rule.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
+/// Why a connection could not be shut down.
+pub use stack::ShutdownError;
+
+/// Why memory could not be bound.
+pub use stack::BindRxError as BindError;
+
+/// Why nothing can listen there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Not an address.
+    #[error("not an address: {0}\n  write it as 10.77.0.2:5201 or [fd77::2]:5201")]
+    Address(io::Error),
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::ListenError),
+}
+
+/// Why no connection came out of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Not an address.
+    #[error("not an address: {0}\n  write it as 10.77.0.1:5201 or [fd77::1]:5201")]
+    Address(io::Error),
+    /// The stack refuses, or the peer did.
+    #[error(transparent)]
+    Refused(#[from] stack::ConnectError),
+    /// Refused, reset, unreachable or unanswered.
+    #[error(transparent)]
+    Ended(#[from] stack::RecvError),
+    /// No answer.
+    #[error("the peer did not answer")]
+    TimedOut,
+}
+
+/// Why no connection was accepted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// None waits, and the listener is non-blocking.
+    #[error("no connection waits to be accepted")]
+    WouldBlock,
+    /// None came within the time given.
+    #[error("no connection came within the time given")]
+    TimedOut,
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::AcceptError),
+}
+
+/// Why nothing was received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// Nothing is there, and the stream is non-blocking.
+    #[error("nothing to receive yet")]
+    WouldBlock,
+    /// Nothing came within the time given.
+    #[error("nothing came within the time given")]
+    TimedOut,
+    /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
+    /// queued.
+    #[error(
+        "{bytes} bytes arrived in host memory, not in device memory\n  {why}; `set_placement(Placement::Mixed)` delivers them"
+    )]
+    Misplaced {
+        /// Bytes in host memory at the head of the queue.
+        bytes: usize,
+        /// The likely cause.
+        why: &'static str,
+    },
+    /// The connection has ended, or the call is not possible on it.
+    #[error(transparent)]
+    Refused(#[from] stack::RecvError),
+    /// What the batch held before could not be released.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+}
+
+/// Why nothing was sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The send queue is full, and the stream is non-blocking.
+    #[error("the send queue is full")]
+    WouldBlock,
+    /// The send queue stayed full for the time given.
+    #[error("the send queue stayed full for the time given")]
+    TimedOut,
+    /// The connection has ended, or the call is not possible on it.
+    #[error(transparent)]
+    Refused(#[from] stack::SendError),
+}
+
+/// Why device memory did not all go home.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// Tokens were returned by somebody else.
+    #[error(
+        "{lent} frags were lent but {freed} came home\n  their tokens were returned twice, or behind the library's back"
+    )]
+    Missing {
+        /// Frags of the batch.
+        lent: usize,
+        /// Frags that the stack freed.
+        freed: usize,
+    },
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::DontneedError),
+}
+
+/// Why a batch could not be gathered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GatherError {
+    /// The target is too small.
+    #[error(
+        "{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory"
+    )]
+    DoesNotFit {
+        /// Bytes of the batch.
+        needed: usize,
+        /// Where they should go.
+        offset: usize,
+        /// Size of the target.
+        size: usize,
+    },
+    /// The memory of a frag is gone: its tokens were returned behind the library's back.
+    #[error(
+        "the memory bound as {dmabuf:?} is gone\n  a frag's token was returned while the batch still held it"
+    )]
+    Gone {
+        /// The binding.
+        dmabuf: DmabufId,
+    },
+    /// A range is outside its memory.
+    #[error(transparent)]
+    OutOfBounds(#[from] netmem::OutOfBounds),
+}
+
+macro_rules! from_not_ready {
+    ($($error:ty),*) => {$(
+        impl From<NotReady> for $error {
+            fn from(reason: NotReady) -> Self {
+                match reason {
+                    NotReady::WouldBlock => Self::WouldBlock,
+                    NotReady::TimedOut => Self::TimedOut,
+                }
+            }
+        }
+    )*};
+}
+
+from_not_ready!(AcceptError, RecvError, SendError);
+
+impl From<SendError> for io::Error {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+            SendError::TimedOut => io::ErrorKind::TimedOut.into(),
+            SendError::Refused(refused) => {
+                let Errno(errno) = refused.errno();
+                io::Error::new(io::Error::from_raw_os_error(errno).kind(), refused)
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a user-space NIC is plugged into, as text: `tap:NAME` or `mem:NAME`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest interface name: IFNAMSIZ less its NUL (linux include/uapi/linux/if.h).
+const MAX_IFNAME: usize = 15;
+
+/// The link of a user-space NIC.
+///
+/// ```
+/// # use devmem_tcp::LinkSpec;
+/// assert_eq!("tap:dm0".parse(), Ok(LinkSpec::Tap("dm0".to_owned())));
+/// assert!("eth0".parse::<LinkSpec>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LinkSpec {
+    /// `tap:NAME`: a TAP interface of this network namespace; made if it does not exist. Its other end is the
+    /// kernel's own network stack.
+    Tap(String),
+    /// `mem:NAME`: an in-memory wire of this process. The first NIC that names it waits for the second.
+    Memory(String),
+}
+
+/// Text that names no link.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes) or mem:NAME (a wire inside this process)"
+)]
+pub struct LinkSpecError {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for LinkSpec {
+    type Err = LinkSpecError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = |why| {
+            Err(LinkSpecError {
+                text: text.to_owned(),
+                why,
+            })
+        };
+        let Some((kind, name)) = text.split_once(':') else {
+            return refuse("there is no kind before a colon");
+        };
+        match kind {
+            "tap" if name.is_empty() => refuse("the interface has no name"),
+            "tap" if name.len() > MAX_IFNAME => refuse("the interface name is too long"),
+            "tap"
+                if name
+                    .bytes()
+                    .any(|byte| byte == b'/' || byte.is_ascii_whitespace() || byte == 0) =>
+            {
+                refuse("an interface name has no slash, space or NUL")
+            }
+            "tap" => Ok(Self::Tap(name.to_owned())),
+            "mem" if name.is_empty() => refuse("the wire has no name"),
+            "mem" => Ok(Self::Memory(name.to_owned())),
+            _ => refuse("this kind of link is not known"),
+        }
+    }
+}
+
+impl fmt::Display for LinkSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Memory(name) => write!(f, "mem:{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LinkSpec;
+
+    #[test]
+    fn text_and_link_convert_both_ways() {
+        for text in ["tap:dm0", "mem:lab", "tap:abcdefghijklmno"] {
+            let link: LinkSpec = text.parse().expect(text);
+            assert_eq!(link.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_link_is_refused_with_what_to_write() {
+        for text in [
+            "",
+            "dm0",
+            "tap:",
+            "mem:",
+            "tap:abcdefghijklmnop",
+            "tap:a/b",
+            "tap:a b",
+            "eth:x",
+        ] {
+            let error = text.parse::<LinkSpec>().expect_err(text).to_string();
+            assert!(error.contains("write tap:NAME"), "{error}");
+        }
+    }
+}

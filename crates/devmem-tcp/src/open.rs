@@ -1,0 +1,387 @@
+//! Opening a user-space NIC: its link, its addresses, its sizes.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use devmem_linux::netlink::NetlinkError;
+use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
+use nic::{
+    Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, VnetHeaderLen,
+    WireLink, WireOptions,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+use stack::{Secret, Stack, StackConfig};
+use wire::MacAddr;
+
+use crate::clock::Clock;
+use crate::driver::{Driver, StackIndex};
+use crate::error::OpenError;
+use crate::link_spec::LinkSpec;
+use crate::netdev::{IFINDEX, Netdev, Shared};
+
+/// RX queues unless said otherwise: queue 0 keeps to host memory, the others are free to be bound.
+const DEFAULT_RX_QUEUES: u16 = 4;
+
+/// MTU unless said otherwise: Ethernet's.
+const DEFAULT_MTU: u16 = 1500;
+
+/// The options of a user-space NIC; [`open`](Self::open) makes it.
+#[derive(Debug)]
+pub struct NetdevBuilder {
+    link: LinkSpec,
+    addresses: Vec<(IpAddr, u8)>,
+    peers: Vec<(IpAddr, u8)>,
+    gateways: Vec<IpAddr>,
+    mtu: u16,
+    rx_queues: u16,
+    tap_queues: u16,
+    linear_bytes: usize,
+    impairment: Impairment,
+    capture: Option<Capture>,
+    tcp: tcp::Config,
+}
+
+struct Capture(Box<dyn FrameSink>);
+
+impl std::fmt::Debug for Capture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Capture")
+    }
+}
+
+impl FrameSink for Capture {
+    fn frame(&mut self, now: wire::Instant, direction: nic::Direction, frame: &[u8]) {
+        self.0.frame(now, direction, frame);
+    }
+}
+
+impl NetdevBuilder {
+    pub(crate) fn new(link: LinkSpec) -> Self {
+        Self {
+            link,
+            addresses: Vec::new(),
+            peers: Vec::new(),
+            gateways: Vec::new(),
+            mtu: DEFAULT_MTU,
+            rx_queues: DEFAULT_RX_QUEUES,
+            tap_queues: 1,
+            linear_bytes: 0,
+            impairment: Impairment::NONE,
+            capture: None,
+            tcp: tcp::Config::default(),
+        }
+    }
+
+    /// Adds an address of the NIC with its prefix length, as `10.77.0.2/24` or `fd77::2/64`.
+    ///
+    /// # Errors
+    /// The text is not an address with a prefix length.
+    pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
+        self.addresses.push(parse_prefix(text)?);
+        Ok(self)
+    }
+
+    /// Gives the kernel's end of a TAP this address. Without one, the interface is set up as it is found.
+    ///
+    /// # Errors
+    /// The text is not an address with a prefix length.
+    pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
+        self.peers.push(parse_prefix(text)?);
+        Ok(self)
+    }
+
+    /// Sends what is for other networks to this router; at most one of each family is used.
+    pub fn gateway(mut self, router: IpAddr) -> Self {
+        self.gateways.push(router);
+        self
+    }
+
+    /// Largest IP packet, 576 to 65535 bytes; 1280 at least for IPv6. Set on the kernel's end of a TAP too.
+    pub fn mtu(mut self, bytes: u16) -> Self {
+        self.mtu = bytes;
+        self
+    }
+
+    /// RX queues of the NIC, each with its own page pool. Queue 0 stays with host memory.
+    pub fn rx_queues(mut self, queues: u16) -> Self {
+        self.rx_queues = queues;
+        self
+    }
+
+    /// File descriptors of a multi-queue TAP.
+    pub fn tap_queues(mut self, queues: u16) -> Self {
+        self.tap_queues = queues;
+        self
+    }
+
+    /// Leaves the first `bytes` of every payload in the header buffer, as some NICs do: they arrive as
+    /// [`Frag::Linear`](crate::Frag::Linear).
+    pub fn linear_bytes(mut self, bytes: usize) -> Self {
+        self.linear_bytes = bytes;
+        self
+    }
+
+    /// Makes the link worse, in both directions. The link's offloads are off then: frames are as on a cable.
+    pub fn impair(mut self, impairment: Impairment) -> Self {
+        self.impairment = impairment;
+        self
+    }
+
+    /// Shows every frame, payload included, to `sink`. For debugging: payload is copied out for it.
+    pub fn capture(mut self, sink: Box<dyn FrameSink>) -> Self {
+        self.capture = Some(Capture(sink));
+        self
+    }
+
+    /// TCP's settings.
+    pub fn tcp(mut self, config: tcp::Config) -> Self {
+        self.tcp = config;
+        self
+    }
+
+    /// Opens the link and starts the stack.
+    ///
+    /// # Errors
+    /// The link cannot be had, or an option does not fit it; each with the reason and the remedy.
+    pub fn open(mut self) -> Result<Netdev, OpenError> {
+        let offloads = self.impairment.is_none();
+        let link: Box<dyn Link> = match &self.link {
+            LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),
+            LinkSpec::Memory(name) => Box::new(memory_link(name, self.mtu, offloads)?),
+        };
+        let link = self.decorate(link)?;
+        let fds = link_fds(&*link)?;
+        let (mac, secret) = random_identity()?;
+        let stack = self.stack(link, mac, secret)?;
+        let driver =
+            Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
+        let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
+        Ok(Netdev {
+            shared,
+            at: StackIndex(0),
+        })
+    }
+}
+
+impl NetdevBuilder {
+    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up.
+    fn open_tap(&self, name: &str, offloads: bool) -> Result<TapLink, OpenError> {
+        let tap = TapOptions {
+            queues: self.tap_queues,
+            offloads: if offloads {
+                TapOffloads::Segmentation
+            } else {
+                TapOffloads::None
+            },
+            vnet_header: VnetHeader::Short,
+            ..TapOptions::new(name)
+        }
+        .open()?;
+        self.set_up_interface(&tap)
+            .map_err(|source| OpenError::Interface {
+                name: name.to_owned(),
+                source,
+            })?;
+        let options = nic::TapOptions {
+            vnet_header: VnetHeaderLen::Ten,
+            offloads,
+            mtu: self.mtu,
+        };
+        TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
+    }
+
+    fn set_up_interface(&self, tap: &Tap) -> Result<(), NetlinkError> {
+        // An interface that somebody else made and set up is used as it is.
+        if !tap.created() && self.peers.is_empty() {
+            return Ok(());
+        }
+        let mut interface = tap.interface()?;
+        interface.set_mtu(u32::from(self.mtu))?;
+        interface.quiet_ipv6();
+        for (address, prefix) in &self.peers {
+            interface.add_address(*address, *prefix)?;
+        }
+        interface.set_up()
+    }
+
+    /// Puts the conditioner and the capture around a link.
+    fn decorate(&mut self, link: Box<dyn Link>) -> Result<Box<dyn Link>, OpenError> {
+        let link: Box<dyn Link> = if self.impairment.is_none() {
+            link
+        } else {
+            Box::new(Impaired::both(link, self.impairment)?)
+        };
+        Ok(match self.capture.take() {
+            Some(capture) => Box::new(Captured::new(link, capture)),
+            None => link,
+        })
+    }
+
+    fn stack(self, link: Box<dyn Link>, mac: MacAddr, secret: Secret) -> Result<Stack, OpenError> {
+        let nic = Nic::new(
+            link,
+            NicConfig {
+                mac,
+                mtu: self.mtu,
+                rx_queues: self.rx_queues,
+                linear_bytes: self.linear_bytes,
+                ..NicConfig::default()
+            },
+        )?;
+        let Some(&(address, prefix)) = self.addresses.first() else {
+            return Err(OpenError::NoAddress);
+        };
+        let config = StackConfig::new(address, prefix, secret);
+        let config = StackConfig {
+            ifindex: IFINDEX,
+            addresses: self.addresses,
+            gateways: self.gateways,
+            tcp: self.tcp,
+            ..config
+        };
+        Ok(Stack::new(nic, config)?)
+    }
+}
+
+/// Two NICs on one wire in virtual time.
+pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError> {
+    let offload = impairment.is_none();
+    let (left, right) = WireLink::pair(WireOptions {
+        offload,
+        ..WireOptions::default()
+    })
+    .map_err(OpenError::system("eventfd"))?;
+    let mut stacks = Vec::new();
+    for (number, link) in [(1u8, left), (2, right)] {
+        let mut builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
+            .address(&format!("10.77.0.{number}/24"))?
+            .address(&format!("fd77::{number}/64"))?;
+        // Frames are conditioned once, where they are received.
+        let link: Box<dyn Link> = if offload {
+            Box::new(link)
+        } else {
+            let seed = impairment.seed.wrapping_add(u64::from(number));
+            Box::new(Impaired::new(
+                link,
+                Impairment { seed, ..impairment },
+                Impairment::NONE,
+            )?)
+        };
+        builder.mtu = DEFAULT_MTU;
+        let seed = impairment
+            .seed
+            .wrapping_mul(2)
+            .wrapping_add(u64::from(number));
+        let mac = MacAddr([2, 0, 0, 0, 0, number]);
+        stacks.push(builder.stack(link, mac, Secret::from_seed(seed))?);
+    }
+    let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
+        .map_err(OpenError::system("eventfd"))?;
+    let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
+    let end = |index| Netdev {
+        shared: std::sync::Arc::clone(&shared),
+        at: StackIndex(index),
+    };
+    Ok((end(0), end(1)))
+}
+
+/// Ends of in-memory wires that wait for their other NIC.
+static WIRES: Mutex<Option<HashMap<String, Option<WireLink>>>> = Mutex::new(None);
+
+/// One end of the wire `name`. A third NIC is refused; the name is free again when it was used by two.
+fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenError> {
+    let mut wires = WIRES.lock().unwrap_or_else(PoisonError::into_inner);
+    let wires = wires.get_or_insert_default();
+    match wires.remove(name) {
+        Some(Some(end)) => {
+            wires.insert(name.to_owned(), None);
+            Ok(end)
+        }
+        Some(None) => {
+            wires.insert(name.to_owned(), None);
+            Err(OpenError::WireTaken {
+                name: name.to_owned(),
+            })
+        }
+        None => {
+            let options = WireOptions {
+                mtu,
+                offload,
+                wakeup: true,
+                ..WireOptions::default()
+            };
+            let (ours, theirs) = WireLink::pair(options).map_err(OpenError::system("eventfd"))?;
+            wires.insert(name.to_owned(), Some(theirs));
+            Ok(ours)
+        }
+    }
+}
+
+/// A duplicate of what the link can be waited on by.
+fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
+    let fd = link.poll_fd().map(|fd| fd.try_clone_to_owned()).transpose();
+    Ok(fd.map_err(OpenError::system("dup"))?.into_iter().collect())
+}
+
+fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
+    let refuse = || OpenError::Address {
+        text: text.to_owned(),
+    };
+    let (address, prefix) = text.split_once('/').ok_or_else(refuse)?;
+    let address: IpAddr = address.parse().map_err(|_| refuse())?;
+    let prefix: u8 = prefix.parse().map_err(|_| refuse())?;
+    let longest = if address.is_ipv6() { 128 } else { 32 };
+    if prefix <= longest {
+        Ok((address, prefix))
+    } else {
+        Err(refuse())
+    }
+}
+
+/// A locally administered unicast address (IEEE 802, 48.2) and the secret of a stack, both random.
+fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
+    let mut bytes = [0; 21];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let got = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
+        filled += got.map_err(OpenError::system("getrandom"))?;
+    }
+    let [a, b, c, d, e, secret @ ..] = bytes;
+    Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
+}
+
+impl OpenError {
+    fn system<E: Into<std::io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System {
+            call,
+            source: source.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_prefix;
+
+    #[test]
+    fn addresses_have_a_prefix_length_that_fits() {
+        assert_eq!(
+            parse_prefix("10.77.0.2/24").expect("valid"),
+            ("10.77.0.2".parse().expect("valid"), 24)
+        );
+        assert_eq!(parse_prefix("fd77::2/128").expect("valid").1, 128);
+        for text in [
+            "10.77.0.2",
+            "10.77.0.2/33",
+            "fd77::/129",
+            "/24",
+            "10.77.0.2/",
+            "10.77.0/24",
+            "a/b",
+        ] {
+            assert!(parse_prefix(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! A connection.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use devmem_uapi::{DmabufId, DmabufToken, MsgFlags};
+use netmem::{Dmabuf, MemoryObserver};
+use stack::{SendMsg, SocketId};
+
+use crate::batch::{BatchSink, Item, RxBatch};
+use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
+use crate::error::{RecvError, ReleaseError, SendError, ShutdownError};
+use crate::netdev::Shared;
+
+/// What to do with bytes that did not land in device memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Deliver them in order as [`Frag::Linear`](crate::Frag::Linear).
+    #[default]
+    Mixed,
+    /// Make them an error that names the cause. They stay in the queue: switch to `Mixed` to get them.
+    Strict,
+}
+
+/// The socket of a stream. Lives until the stream and everything received from it are gone, because closing a
+/// socket sends all its device memory home.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) at: StackIndex,
+    pub(crate) socket: SocketId,
+    returned: AtomicU64,
+}
+
+impl Inner {
+    pub(crate) fn new(shared: Arc<Shared>, at: StackIndex, socket: SocketId) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            at,
+            socket,
+            returned: AtomicU64::new(0),
+        })
+    }
+
+    /// Sends tokens home. Returns how many frags that freed.
+    pub(crate) fn dontneed(&self, tokens: &[DmabufToken]) -> Result<usize, ReleaseError> {
+        self.shared
+            .driver
+            .with(self.at, |stack, _| stack.dontneed(self.socket, tokens))
+            .map(|freed| freed as usize)
+            .map_err(ReleaseError::Refused)
+    }
+
+    pub(crate) fn count_returned(&self, frags: usize) {
+        self.returned.fetch_add(frags as u64, Ordering::Relaxed);
+    }
+
+    /// The memory behind a binding, if it is still bound.
+    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
+        self.shared
+            .driver
+            .lock()
+            .memories
+            .get(&(self.at, dmabuf))
+            .and_then(MemoryObserver::upgrade)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.driver.with(self.at, |stack, now| {
+            // This handle is the only one that closes the socket.
+            let closed = stack.close(self.socket, now);
+            debug_assert!(closed.is_ok(), "{closed:?}");
+        });
+        self.shared.driver.lock().forget(self.at, self.socket);
+    }
+}
+
+/// A TCP connection of a [`Netdev`](crate::Netdev).
+///
+/// [`recv`](Self::recv) is the way to device memory; [`Write`](io::Write) sends bytes of host memory.
+#[derive(Debug)]
+pub struct Stream {
+    inner: Arc<Inner>,
+    limit: WaitLimit,
+    placement: Placement,
+    stats: StreamStats,
+    /// Kept so that `as_fd` can lend it.
+    readiness: Option<Arc<OwnedFd>>,
+}
+
+/// What a stream has received and given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Bytes that landed in device memory.
+    pub device_bytes: u64,
+    /// Bytes that landed in host memory.
+    pub linear_bytes: u64,
+    /// Frags of device memory lent.
+    pub device_frags: u64,
+    /// Frags of device memory that went home.
+    pub tokens_returned: u64,
+    /// Calls that returned data.
+    pub receives: u64,
+}
+
+impl std::fmt::Display for StreamStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} bytes in device memory ({} frags, {} returned), {} bytes in host memory, {} receives",
+            self.device_bytes,
+            self.device_frags,
+            self.tokens_returned,
+            self.linear_bytes,
+            self.receives
+        )
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self {
+            inner,
+            limit: WaitLimit::Forever,
+            placement: Placement::Mixed,
+            stats: StreamStats::default(),
+            readiness: None,
+        }
+    }
+
+    /// Receives what is there into `batch`, whose earlier frags go home first; waits for something if nothing
+    /// is. Returns the number of bytes, device and host together; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// [`RecvError::WouldBlock`] and [`RecvError::TimedOut`] as set; [`RecvError::Misplaced`] under
+    /// [`Placement::Strict`]; the connection's own end otherwise.
+    pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
+        batch.release()?;
+        let strict = self.placement == Placement::Strict;
+        let socket = self.inner.socket;
+        let (items, host, max_frags) = batch.host_room();
+        let outcome = self.wait(|stack, _| {
+            let mut sink = BatchSink::new(items, max_frags);
+            // Without room for host bytes the call stops before them and says so.
+            let host: &mut [u8] = if strict { &mut [] } else { host };
+            let mut message = stack::RecvMsg::with_len(host, usize::MAX);
+            match stack.recvmsg(socket, &mut message, &mut sink, MsgFlags::SOCK_DEVMEM) {
+                Err(stack::RecvError::WouldBlock) => None,
+                result => Some(result),
+            }
+        });
+        batch.owner = Some(Arc::clone(&self.inner));
+        let received = outcome
+            .map_err(RecvError::from)
+            .and_then(|result| result.map_err(RecvError::from));
+        let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
+        batch.linear_bytes = host_bytes;
+        if batch.items.is_empty() && host_bytes > 0 {
+            // A readable packet: bytes without a control message.
+            batch.items.push(Item::Linear(0..host_bytes));
+        }
+        self.count(batch);
+        received.map(|outcome| outcome.bytes)
+    }
+
+    fn count(&mut self, batch: &RxBatch) {
+        if batch.is_empty() {
+            return;
+        }
+        let linear_items = batch
+            .items
+            .iter()
+            .filter(|item| matches!(item, Item::Linear(_)))
+            .count();
+        self.stats.device_bytes += batch.device_bytes() as u64;
+        self.stats.linear_bytes += batch.linear_bytes as u64;
+        self.stats.device_frags += (batch.items.len() - linear_items) as u64;
+        self.stats.receives += 1;
+    }
+
+    /// What to do with bytes that missed device memory. [`Placement::Mixed`] at first.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting.
+    pub fn set_nonblocking(&mut self, nonblocking: bool) {
+        self.limit = if nonblocking {
+            WaitLimit::Never
+        } else {
+            WaitLimit::Forever
+        };
+    }
+
+    /// Bounds how long a call waits; `None`: for ever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.limit = timeout.map_or(WaitLimit::Forever, WaitLimit::For);
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.inner
+            .shared
+            .driver
+            .with(self.inner.at, |stack, _| stack.peer_addr(self.inner.socket))
+            .ok()
+            .flatten()
+    }
+
+    /// This end.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.inner
+            .shared
+            .driver
+            .with(self.inner.at, |stack, _| {
+                stack.local_addr(self.inner.socket)
+            })
+            .ok()
+    }
+
+    /// Says that nothing more will be sent (FIN). Receiving goes on.
+    ///
+    /// # Errors
+    /// The connection is not, or no longer, established.
+    pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
+        let socket = self.inner.socket;
+        self.inner.shared.driver.with(self.inner.at, |stack, _| {
+            stack.shutdown(socket, Shutdown::Write)
+        })
+    }
+
+    /// What was received so far.
+    pub fn stats(&self) -> StreamStats {
+        StreamStats {
+            tokens_returned: self.inner.returned.load(Ordering::Relaxed),
+            ..self.stats
+        }
+    }
+
+    /// The connection's state and measurements, like Linux' `TCP_INFO`.
+    pub fn tcp_info(&self) -> Option<tcp::Info> {
+        self.inner
+            .shared
+            .driver
+            .with(self.inner.at, |stack, _| stack.info(self.inner.socket))
+            .ok()
+            .flatten()
+    }
+
+    /// An fd that is readable while the stream has data, its end, or an error to report, for poll and epoll.
+    /// Made at the first call.
+    ///
+    /// # Errors
+    /// The process is out of file descriptors.
+    pub fn readiness_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if self.readiness.is_none() {
+            self.readiness = Some(
+                self.inner
+                    .shared
+                    .driver
+                    .readiness_fd(self.inner.at, self.inner.socket)?,
+            );
+        }
+        match &self.readiness {
+            Some(fd) => Ok(fd.as_fd()),
+            None => unreachable!("it was made just now"),
+        }
+    }
+
+    fn wait<T>(
+        &self,
+        attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
+    ) -> Result<T, NotReady> {
+        let wait = Wait {
+            stack: self.inner.at,
+            socket: self.inner.socket,
+            limit: self.limit,
+        };
+        self.inner.shared.driver.wait_for(wait, attempt)
+    }
+}
+
+impl io::Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let socket = self.inner.socket;
+        let sent = self.wait(|stack, _| {
+            match stack.sendmsg(socket, &SendMsg::new(bytes), MsgFlags::empty()) {
+                Err(stack::SendError::WouldBlock) => None,
+                result => Some(result),
+            }
+        });
+        sent.map_err(SendError::from)
+            .and_then(|result| result.map_err(SendError::from))
+            .map_err(io::Error::from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // The socket itself closes with the last frag received from it.
+        let socket = self.inner.socket;
+        self.inner.shared.driver.with(self.inner.at, |stack, _| {
+            // An error means that the connection has ended already.
+            let _ = stack.shutdown(socket, Shutdown::Write);
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! What every memory provider must do, as a test that takes any of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::thread;
+
+use super::MemoryProvider;
+use crate::{Frag, Netmem, PagePool, PoolConfig};
+
+/// Checks a fresh provider of at least 8 net_iovs, of which nothing is handed out.
+///
+/// # Panics
+///
+/// When it does not keep the contract of [`MemoryProvider`].
+pub fn check(provider: &Arc<dyn MemoryProvider>) {
+    let count = provider.area().count();
+    assert!(count >= 8, "a provider of 8 or more net_iovs");
+    assert_eq!(
+        provider.free_niovs(),
+        count,
+        "a fresh provider has all of its net_iovs"
+    );
+    let dmabuf_or_host = provider.dmabuf_id().is_none();
+    assert_eq!(
+        provider.is_readable(),
+        dmabuf_or_host,
+        "what is of no dma-buf is readable"
+    );
+    indices(provider.as_ref(), count);
+    runs(provider.as_ref(), count);
+    two_pools(provider);
+    late_homecomers(provider);
+    assert_eq!(provider.free_niovs(), count, "all net_iovs are home");
+}
+
+/// Hands out everything, each once, and again after it was released.
+fn indices(provider: &dyn MemoryProvider, count: u32) {
+    let mut out = vec![u32::MAX; count as usize + 1];
+    for _ in 0..2 {
+        assert_eq!(provider.alloc_bulk(&mut out), count as usize);
+        let all = &out[..count as usize];
+        assert!(all.is_sorted(), "ascending");
+        assert_eq!(
+            all.iter().collect::<HashSet<_>>().len(),
+            all.len(),
+            "each once"
+        );
+        assert!(all.iter().all(|&index| index < count), "inside the area");
+        assert_eq!(
+            (provider.free_niovs(), provider.alloc_bulk(&mut [0])),
+            (0, 0)
+        );
+        assert!(!provider.alloc_run(&mut [0]), "nothing is left");
+        provider.release_bulk(all);
+    }
+    provider.release_bulk(&[]);
+    assert_eq!(provider.alloc_bulk(&mut []), 0);
+}
+
+/// Hands out adjacent net_iovs, or none.
+fn runs(provider: &dyn MemoryProvider, count: u32) {
+    let mut run = vec![0; count as usize];
+    assert!(provider.alloc_run(&mut run), "a fresh provider is one run");
+    assert!(
+        run.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+        "adjacent"
+    );
+    let (even, odd): (Vec<u32>, Vec<u32>) = run.iter().partition(|&index| index % 2 == 0);
+    provider.release_bulk(&even);
+    assert!(!provider.alloc_run(&mut [0; 2]), "no two are adjacent");
+    assert_eq!(
+        provider.free_niovs() as usize,
+        even.len(),
+        "a run that was not found took nothing"
+    );
+    provider.release_bulk(&odd);
+}
+
+/// Serves two pools at once, from which bytes come out as they went in.
+fn two_pools(provider: &Arc<dyn MemoryProvider>) {
+    let create = || PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");
+    let ((mut one, port), (mut two, _)) = (create(), create());
+    assert_ne!(one.id(), two.id());
+    let size = one.niov_size().bytes();
+    let mut netmems: Vec<Netmem> = (0..4)
+        .filter_map(|i| [&mut one, &mut two][i % 2].alloc())
+        .collect();
+    assert_eq!(netmems.len(), 4);
+    for (netmem, fill) in netmems.iter().zip(1..) {
+        port.copy_in(netmem, 0, &vec![fill; size]);
+    }
+    let frags: Vec<Frag> = netmems
+        .drain(..)
+        .map(|netmem| Frag::new(netmem, 0, size as u32))
+        .collect();
+    for (frag, fill) in frags.iter().zip(1..) {
+        let mut out = vec![0; size];
+        port.copy_out(frag, 0, &mut out);
+        assert!(
+            out.iter().all(|&byte| byte == fill),
+            "net_iovs do not overlap"
+        );
+        assert_eq!(frag.is_readable(), provider.is_readable());
+        assert_eq!(frag.dmabuf_id(), provider.dmabuf_id());
+        assert_eq!(frag.dmabuf_offset() % size as u64, 0);
+    }
+    port.copy(&frags[3], frags[0].netmem(), 0);
+    assert_eq!(port.checksum(&frags[0]), port.checksum(&frags[3]));
+    let homes: Vec<_> = frags.iter().map(|frag| frag.netmem().pool_id()).collect();
+    assert_eq!(homes, [one.id(), two.id(), one.id(), two.id()]);
+    // Each goes to its own home: taken back by the right pool, by the wrong one, or by none.
+    one.recycle_bulk(frags.into_iter().take(2).map(Frag::into_netmem));
+    one.assert_all_home();
+    two.assert_all_home();
+}
+
+/// Takes net_iovs back whose pool is gone, from another thread.
+fn late_homecomers(provider: &Arc<dyn MemoryProvider>) {
+    let before = provider.free_niovs();
+    let (mut pool, _port) =
+        PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");
+    let mut out = Vec::new();
+    assert_eq!(pool.alloc_bulk(4, &mut out), 4);
+    let shared = out[0].share();
+    drop(pool);
+    assert_eq!(
+        provider.free_niovs(),
+        before - 4,
+        "the pool gave back what was not out"
+    );
+    thread::spawn(move || drop(out)).join().expect("no panic");
+    assert_eq!(provider.free_niovs(), before - 1, "one has an owner yet");
+    thread::spawn(move || drop(shared))
+        .join()
+        .expect("no panic");
+    assert_eq!(provider.free_niovs(), before);
+}

@@ -1,0 +1,282 @@
+//! The NIC's receive path: frames of a peer who lies, into two queues, one of them bound to device memory that
+//! the CPU may not read, with header lengths and queues predicted wrongly all the time.
+//!
+//! Input: one byte of set-up, then frames: two bytes of length, one of switches, one of how many times 256 bytes
+//! are added behind it (so that a short input makes long packets), the frame.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+
+use devmem_uapi::DmabufId;
+use netmem::{Frag, MemoryProvider, NiovSize, OpaqueProvider};
+use nic::{
+    Gso, Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, Rings, RxChecksum,
+    RxPacket, Sent, TcpDataSplit, TxFrame, VnetMeta,
+};
+use steer::RxQueueId;
+use wire::{Instant, Ipv4Header, checksum};
+
+/// Set-up: net_iovs of 4 KiB instead of 64 KiB.
+const SMALL_NIOVS: u8 = 1;
+/// Set-up: the first 16 payload bytes stay in host memory.
+const LINEAR: u8 = 2;
+/// Frame: the IPv4 header checksum is put right first, which chance would not do.
+const MEND_CHECKSUM: u8 = 1;
+/// Frame: it is for us.
+const FOR_US: u8 = 2;
+/// Frame: the link vouches for the transport checksum.
+const TRUSTED: u8 = 4;
+/// Frame: the link has it whole and leaves the copying to the NIC.
+const WHOLE: u8 = 8;
+/// Frame: it says to be a super-packet.
+const SUPER: u8 = 16;
+/// Frame: the reader keeps the packet instead of giving it back.
+const KEEP: u8 = 32;
+
+/// Device memory: few enough net_iovs of either size to run out of them.
+const MEMORY: usize = 512 << 10;
+
+thread_local! {
+    /// Kept from run to run: mapping memory takes longer than all the rest.
+    static MEMORIES: [Arc<OpaqueProvider>; 2] = [NiovSize::DEFAULT, NiovSize::MIN].map(|niov_size| {
+        let memory = OpaqueProvider::new(MEMORY, DmabufId(1), niov_size);
+        Arc::new(memory.expect("half a MiB of memory"))
+    });
+}
+
+/// Checks that every frame ends as a packet with its bytes where they belong, or as one counted drop, and that all
+/// memory comes home.
+pub fn run(data: &[u8]) {
+    let Some((&setup, frames)) = data.split_first() else {
+        return;
+    };
+    let memory = MEMORIES.with(|[large, small]| {
+        let chosen = if setup & SMALL_NIOVS != 0 {
+            small
+        } else {
+            large
+        };
+        Arc::clone(chosen)
+    });
+    {
+        let current = Arc::new(Mutex::new(Vec::new()));
+        let script = Script {
+            frames: frames_of(frames),
+            current: Arc::clone(&current),
+        };
+        let total = script.frames.len();
+        let keep: Vec<bool> = script
+            .frames
+            .iter()
+            .map(|frame| frame.switches & KEEP != 0)
+            .collect();
+        let mut nic = nic(script, setup);
+        nic.restart_queue(
+            RxQueueId(1),
+            ProviderChoice::Provider(Arc::clone(&memory) as _),
+        )
+        .expect("memory is there");
+        let (mut received, mut kept) = (0, Vec::new());
+        // One call drops at most so many frames; each call that returns nothing has dropped at least one.
+        for _ in 0..=total {
+            while let Some(packet) = nic.poll_rx(Instant::ZERO) {
+                let frame = current.lock().expect("no panic holds it").clone();
+                check(&packet, &frame, &memory);
+                let wanted = keep.get(received).copied().unwrap_or(false);
+                received += 1;
+                if wanted {
+                    kept.push(packet)
+                } else {
+                    nic.recycle(packet.payload)
+                }
+            }
+        }
+        let dropped: u64 = nic.drops().iter().map(|(_, count)| count).sum();
+        assert_eq!(
+            received as u64 + dropped,
+            total as u64,
+            "a frame is neither a packet nor a counted drop"
+        );
+    }
+    let (home, all) = (memory.free_niovs(), memory.area().count());
+    assert_eq!(home, all, "net_iovs did not come home");
+}
+
+fn nic(script: Script, setup: u8) -> Nic {
+    let config = NicConfig {
+        rx_queues: 2,
+        linear_bytes: if setup & LINEAR != 0 { 16 } else { 0 },
+        host_mem_bytes: 1 << 20,
+        rings: Rings {
+            tcp_data_split: TcpDataSplit::Enabled,
+            ..NicConfig::default().rings
+        },
+        ..NicConfig::default()
+    };
+    Nic::new(Box::new(script), config).expect("these settings are fine")
+}
+
+/// The packet's payload is the frame's, byte by byte, wherever it lies.
+fn check(packet: &RxPacket, frame: &[u8], memory: &OpaqueProvider) {
+    let from = packet.headers.header_len;
+    let mut expected = &frame[from..from + packet.headers.payload_len];
+    for frag in packet.payload.iter() {
+        let mut bytes = vec![0; frag.len()];
+        read(frag, memory, &mut bytes);
+        let (here, rest) = expected.split_at(frag.len());
+        assert_eq!(bytes, here, "payload is not what was sent");
+        expected = rest;
+        if packet.queue == RxQueueId(0) {
+            assert!(
+                frag.is_readable(),
+                "a packet of the unbound queue lies in device memory"
+            );
+        }
+    }
+    assert!(
+        expected.is_empty(),
+        "{} bytes of payload are missing",
+        expected.len()
+    );
+}
+
+fn read(frag: &Frag, memory: &OpaqueProvider, out: &mut [u8]) {
+    if frag.is_readable() {
+        frag.copy_to(0, out).expect("it is readable");
+    } else {
+        let offset = usize::try_from(frag.dmabuf_offset()).expect("the memory is small");
+        memory.device_read(offset, out);
+    }
+}
+
+/// One frame of the input.
+struct Scripted {
+    switches: u8,
+    bytes: Vec<u8>,
+}
+
+fn frames_of(mut input: &[u8]) -> VecDeque<Scripted> {
+    let mut frames = VecDeque::new();
+    while let [high, low, switches, more, rest @ ..] = input {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
+        let (bytes, after) = rest.split_at(len);
+        let mut bytes = bytes.to_vec();
+        // No period that a net_iov could hide.
+        bytes.extend((0..usize::from(*more) * 256).map(|at| (at % 251) as u8));
+        if switches & FOR_US != 0
+            && let Some(mac) = bytes.get_mut(..6)
+        {
+            mac.copy_from_slice(&NicConfig::default().mac.0);
+        }
+        if switches & MEND_CHECKSUM != 0 {
+            mend_ipv4_checksum(&mut bytes);
+        }
+        frames.push_back(Scripted {
+            switches: *switches,
+            bytes,
+        });
+        input = after;
+    }
+    frames
+}
+
+fn mend_ipv4_checksum(frame: &mut [u8]) {
+    const AT: usize = 14;
+    let Some(first) = frame.get(AT) else { return };
+    let len = usize::from(first & 0x0f) * 4;
+    let Some(header) = frame.get_mut(AT..AT + len) else {
+        return;
+    };
+    if header.len() >= Ipv4Header::LEN {
+        header[10..12].fill(0);
+        let sum = checksum(header).to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+    }
+}
+
+/// A link that has the input's frames.
+struct Script {
+    frames: VecDeque<Scripted>,
+    /// The frame that was received last, for the check.
+    current: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Link for Script {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: "script",
+            mtu: 1500,
+            vnet: true,
+            tso: true,
+            tx_checksum: true,
+            queues: 1,
+        }
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+        let Some(Scripted { switches, bytes }) = self.frames.pop_front() else {
+            return Ok(Received::None);
+        };
+        let trusted = switches & TRUSTED != 0;
+        let checksum = if trusted {
+            RxChecksum::Partial
+        } else {
+            RxChecksum::Unverified
+        };
+        let (gso_size, gso) = if switches & SUPER != 0 {
+            (1448, Gso::Tcp4)
+        } else {
+            (0, Gso::None)
+        };
+        let meta = VnetMeta {
+            gso_size,
+            gso,
+            header_len: 0,
+            checksum,
+        };
+        let received = if switches & WHOLE != 0 {
+            posted.frame.clear();
+            posted.frame.extend_from_slice(&bytes);
+            Received::Frame { meta }
+        } else {
+            scatter(posted, &bytes);
+            Received::Placed {
+                frame_len: bytes.len(),
+                meta,
+            }
+        };
+        *self.current.lock().expect("no panic holds it") = bytes;
+        Ok(received)
+    }
+
+    fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
+        Ok(Sent::Done)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn is_up(&self) -> bool {
+        true
+    }
+}
+
+/// What readv does on a TAP: fills head, then spans, then spill.
+fn scatter(posted: &mut Posted<'_>, bytes: &[u8]) {
+    let split = posted.predicted_header.min(bytes.len());
+    let (head, mut rest) = bytes.split_at(split);
+    posted.head.with_vnet(0, split).copy_from_slice(head);
+    for span in posted.spans {
+        let (here, after) = rest.split_at(rest.len().min(span.len as usize));
+        posted.port.copy_in(span.netmem, span.offset, here);
+        rest = after;
+    }
+    posted.spill[..rest.len()].copy_from_slice(rest);
+}

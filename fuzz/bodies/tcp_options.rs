@@ -1,0 +1,43 @@
+//! TCP options from bytes that a peer chose.
+//!
+//! Input: the bytes between the fixed header and the payload; a header has room for 40, the parser must not
+//! care.
+
+use wire::TcpOptions;
+
+/// Checks what [`TcpOptions::parse`] and [`TcpOptions::emit`] promise.
+pub fn run(data: &[u8]) {
+    let Ok(options) = TcpOptions::parse(data) else {
+        return;
+    };
+    let mut out = [0xa5_u8; 44];
+    let len = options.emit(&mut out);
+    assert_eq!(len, options.emit_len());
+    assert!(len <= 40 && len.is_multiple_of(4), "{len} bytes of options");
+    assert!(
+        out[len..].iter().all(|&byte| byte == 0xa5),
+        "wrote past the {len} bytes it speaks of"
+    );
+
+    // What we send says what we read; only SACK blocks may be left out for want of room.
+    let again = TcpOptions::parse(&out[..len]).expect("our own options parse");
+    let TcpOptions {
+        mss,
+        window_scale,
+        sack_permitted,
+        timestamps,
+        sack,
+    } = again;
+    assert_eq!(mss, options.mss);
+    assert_eq!(window_scale, options.window_scale);
+    assert_eq!(sack_permitted, options.sack_permitted);
+    assert_eq!(timestamps, options.timestamps);
+    assert!(options.sack.as_slice().starts_with(sack.as_slice()));
+    if sack != options.sack {
+        let head = if sack.is_empty() { 4 } else { 0 };
+        assert!(
+            len + head + 8 > 40,
+            "a block left out although there was room"
+        );
+    }
+}

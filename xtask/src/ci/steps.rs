@@ -1,0 +1,324 @@
+//! The steps of CI: this table is the definition.
+
+use std::time::{Duration, Instant};
+
+use super::optional;
+use super::report::{self, Verdict};
+use super::runner::{Ended, Invocation, Show};
+use crate::Check;
+use crate::workspace::Workspace;
+
+/// One step.
+pub struct Step {
+    /// The name for `--only` and `--skip`.
+    pub name: &'static str,
+    /// What it is good for, in a line.
+    pub why: &'static str,
+    /// A step that is not required is skipped where its tools or its time are missing.
+    pub required: bool,
+    /// It is ended after this time.
+    pub limit: Duration,
+    /// What it does.
+    pub action: Action,
+}
+
+/// What a step does.
+pub enum Action {
+    /// A check of this program.
+    Check(Check),
+    /// Commands, each of which must succeed.
+    Commands(&'static [Cmd]),
+    /// A command that must succeed and in which tests must have run.
+    Tests(Cmd, Show),
+    /// Every fuzz target for a short time.
+    Fuzz,
+    /// The interpreter on the crates that own memory or parse bytes.
+    Miri,
+    /// The dependencies' licences, sources, bans and advisories.
+    Deny,
+}
+
+/// One command line with its environment.
+#[derive(Clone, Copy)]
+pub struct Cmd {
+    /// Program and arguments, none with a space.
+    pub line: &'static str,
+    /// Variables set for it.
+    pub env: &'static [(&'static str, &'static str)],
+}
+
+const fn cmd(line: &'static str) -> Cmd {
+    Cmd { line, env: &[] }
+}
+
+const fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
+}
+
+/// The README's command that passes the tests.
+pub const TEST_COMMAND: &str = "cargo test --workspace";
+
+/// Everything CI runs, cheap steps first.
+pub const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        why: "every file as rustfmt writes it",
+        required: true,
+        limit: minutes(1),
+        action: Action::Commands(&[
+            cmd("cargo fmt --all --check"),
+            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check"),
+        ]),
+    },
+    check(
+        Check::Layers,
+        "dependency direction, and who may name a DmaPort",
+    ),
+    check(Check::Unsafe, "unsafe code on its islands only"),
+    check(Check::Sizes, "files a reader can hold in mind"),
+    check(Check::Names, "nothing of one machine, nothing unfinished"),
+    Step {
+        name: "clippy",
+        why: "every lint of every target, warnings denied",
+        required: true,
+        limit: minutes(6),
+        action: Action::Commands(&[cmd("cargo clippy --workspace --all-targets -- -D warnings")]),
+    },
+    Step {
+        name: "doc",
+        why: "documentation with private items, warnings denied",
+        required: true,
+        limit: minutes(4),
+        action: Action::Commands(&[Cmd {
+            line: "cargo doc --workspace --no-deps --document-private-items",
+            env: &[("RUSTDOCFLAGS", "-D warnings")],
+        }]),
+    },
+    Step {
+        name: "test",
+        why: "the README's test command",
+        required: true,
+        limit: minutes(12),
+        action: Action::Tests(cmd(TEST_COMMAND), Show::AsItComes),
+    },
+    Step {
+        name: "loom",
+        why: "the return ring under every interleaving of its threads",
+        required: true,
+        limit: minutes(5),
+        action: Action::Tests(
+            Cmd {
+                line: "cargo test --release --package devmem-netmem --lib loom",
+                env: &[
+                    ("RUSTFLAGS", "--cfg loom"),
+                    ("CARGO_TARGET_DIR", "target/loom"),
+                ],
+            },
+            Show::Failure,
+        ),
+    },
+    Step {
+        name: "demo",
+        why: "the README's main command, with less to transfer",
+        required: true,
+        limit: minutes(5),
+        action: Action::Commands(&[cmd(
+            "cargo run --release --bin devmem-tcp -- demo --bytes 512M --json",
+        )]),
+    },
+    Step {
+        name: "deny",
+        why: "licences, sources, duplicates and advisories of the dependencies",
+        required: false,
+        limit: minutes(4),
+        action: Action::Deny,
+    },
+    Step {
+        name: "miri",
+        why: "undefined behaviour in the crates that own memory or parse bytes",
+        required: false,
+        limit: minutes(4),
+        action: Action::Miri,
+    },
+    Step {
+        name: "fuzz",
+        why: "every fuzz target for a short time, with AddressSanitizer",
+        required: false,
+        limit: minutes(6),
+        action: Action::Fuzz,
+    },
+];
+
+/// Time a step that is not required must have left to be worth a start.
+const WORTH_A_START: Duration = Duration::from_secs(60);
+
+const fn check(check: Check, why: &'static str) -> Step {
+    let name = match check {
+        Check::Layers => "layers",
+        Check::Unsafe => "unsafe",
+        Check::Sizes => "sizes",
+        Check::Names => "names",
+    };
+    Step {
+        name,
+        why,
+        required: true,
+        limit: minutes(1),
+        action: Action::Check(check),
+    }
+}
+
+/// Tells why a step is not worth a start, if so. A required step always starts: it then fails for time.
+pub fn out_of_time(step: &Step, left: Duration) -> Option<String> {
+    (!step.required && left < WORTH_A_START)
+        .then(|| format!("only {} s left of the run", left.as_secs()))
+}
+
+/// Runs one step in the time left.
+pub fn run(step: &Step, left: Duration) -> Verdict {
+    let deadline = Instant::now() + step.limit.min(left);
+    match &step.action {
+        Action::Check(check) => source_check(*check),
+        Action::Commands(commands) => all(commands
+            .iter()
+            .map(|command| command.at(step.name, deadline))),
+        Action::Tests(command, show) => {
+            let mut invocation = command.at(step.name, deadline);
+            invocation.show = *show;
+            tests(invocation)
+        }
+        Action::Deny => optional::deny(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+        Action::Miri => optional::miri(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+        Action::Fuzz => optional::fuzz(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+    }
+}
+
+impl Cmd {
+    /// Prepares the command for a step.
+    pub fn at(self, step: &str, deadline: Instant) -> Invocation {
+        let mut invocation = Invocation::new(step, self.line, deadline);
+        invocation.env = self.env;
+        invocation
+    }
+}
+
+fn source_check(check: Check) -> Verdict {
+    let workspace = match Workspace::load() {
+        Ok(workspace) => workspace,
+        Err(error) => return Verdict::Failed(format!("{error:#}")),
+    };
+    let report = check.run(&workspace);
+    print!("{}", report.text);
+    let last = report.text.lines().last().unwrap_or_default().to_owned();
+    if report.passed {
+        Verdict::Passed(last)
+    } else {
+        Verdict::Failed(last)
+    }
+}
+
+/// Runs commands one after another until one fails.
+fn all(invocations: impl Iterator<Item = Invocation>) -> Verdict {
+    for invocation in invocations {
+        if let Ended::Failed(how) | Ended::TimedOut(how) = invocation.run() {
+            return Verdict::Failed(how);
+        }
+    }
+    Verdict::Passed(String::new())
+}
+
+fn tests(invocation: Invocation) -> Verdict {
+    match invocation.run() {
+        Ended::Succeeded(output) => report::test_note(&output).map_or_else(
+            || Verdict::Failed("no test ran".to_owned()),
+            Verdict::Passed,
+        ),
+        Ended::Failed(how) | Ended::TimedOut(how) => Verdict::Failed(how),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(required: bool) -> Step {
+        Step {
+            name: "x",
+            why: "y",
+            required,
+            limit: minutes(1),
+            action: Action::Deny,
+        }
+    }
+
+    #[test]
+    fn a_step_has_one_name_of_its_own() {
+        for (at, step) in STEPS.iter().enumerate() {
+            assert!(
+                STEPS[..at].iter().all(|earlier| earlier.name != step.name),
+                "{} is there twice",
+                step.name
+            );
+        }
+    }
+
+    #[test]
+    fn every_check_of_sources_is_a_step_under_its_name() {
+        for check in Check::ALL {
+            assert!(
+                STEPS.iter().any(|step| step.name == check.name()),
+                "{check:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_a_step_that_is_not_required_is_skipped_for_time() {
+        assert!(out_of_time(&step(false), Duration::from_secs(59)).is_some());
+        assert_eq!(out_of_time(&step(false), Duration::from_secs(60)), None);
+        assert_eq!(out_of_time(&step(true), Duration::ZERO), None);
+    }
+
+    fn at_once(line: &str) -> Invocation {
+        Invocation::new("selftest-steps", line, Instant::now() + minutes(1))
+    }
+
+    #[test]
+    fn a_failing_command_fails_its_step_and_ends_it() {
+        let lines = ["true", "ls /devmem-tcp-no-such-folder", "false"];
+        let verdict = all(lines.into_iter().map(at_once));
+        let Verdict::Failed(how) = verdict else {
+            panic!("{verdict}")
+        };
+        assert!(how.contains("status 2"), "{how}");
+        assert_eq!(
+            all(["true"].into_iter().map(at_once)),
+            Verdict::Passed(String::new())
+        );
+    }
+
+    #[test]
+    fn tests_in_which_nothing_ran_fail() {
+        assert_eq!(
+            tests(at_once("true")),
+            Verdict::Failed("no test ran".to_owned())
+        );
+        let one = "echo test result: ok. 1 passed; 0 failed; 0 ignored;";
+        assert!(matches!(tests(at_once(one)), Verdict::Passed(_)));
+        assert!(matches!(tests(at_once("false")), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn the_readme_tells_the_commands_that_ci_runs() {
+        let workspace = Workspace::load().unwrap();
+        let readme = &workspace.texts["README.md"];
+        assert!(
+            readme.contains(&format!("\n{}\n", TEST_COMMAND)),
+            "the test command"
+        );
+        assert!(
+            readme.contains("\ncargo run --release --bin devmem-tcp -- demo\n"),
+            "the main command"
+        );
+    }
+}

@@ -1,4 +1,5 @@
-//! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov home.
+//! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov
+//! home.
 
 mod common;
 
@@ -23,7 +24,8 @@ struct Case {
 }
 
 impl Case {
-    /// Derives everything but the impairment from a seed, so that seeds differ in more than their dice.
+    /// Derives everything but the impairment from a seed, so that seeds differ in more than their
+    /// dice.
     fn new(seed: u64, impairment: &str) -> Self {
         let pick = |bits: u32, choices: &[usize]| choices[(seed >> bits) as usize % choices.len()];
         Self {
@@ -33,12 +35,13 @@ impl Case {
             niov: pick(1, &[4096, 65_536]),
             chunk: pick(2, &[100, 1448, 9000, 65_536]),
             keep: [Keep::Nothing, Keep::Tokens(10), Keep::Nothing][seed as usize % 3],
-            ipv6: seed % 5 == 0,
+            ipv6: seed.is_multiple_of(5),
             linear: pick(3, &[0, 0, 0, 64]),
         }
     }
 
-    /// Returns how many frames more were sent than arrived, and how many arrived with a wrong checksum.
+    /// Returns how many frames more were sent than arrived, and how many arrived with a wrong
+    /// checksum.
     fn run(&self) -> (i64, u64) {
         let config = PairConfig {
             seed: self.seed,
@@ -47,30 +50,56 @@ impl Case {
             ..PairConfig::default()
         };
         let mut pair = Pair::new(&config);
-        let id = pair.bind(Side::B, self.memory, NiovSize::new(self.niov).unwrap(), &[0]);
-        let ip = if self.ipv6 { Side::B.ipv6() } else { Side::B.ipv4() };
+        let id = pair.bind(
+            Side::B,
+            self.memory,
+            NiovSize::new(self.niov).unwrap(),
+            &[0],
+        );
+        let ip = if self.ipv6 {
+            Side::B.ipv6()
+        } else {
+            Side::B.ipv4()
+        };
         let (receiver, sender) = pair.connect(Side::B, ip, PORT);
         let total = 150_000;
         let (there, back) = (Pattern::new(self.seed), Pattern::new(!self.seed));
         let mut source = Source::new(sender, there, total, self.chunk);
         let mut reply = Source::new(receiver, back, 20_000, 3000);
-        let mut sink = Sink::new(receiver, there).with_memory(id, pair.dmabuf(Side::B, id)).keeping(self.keep);
+        let mut sink = Sink::new(receiver, there)
+            .with_memory(id, pair.dmabuf(Side::B, id))
+            .keeping(self.keep);
         let mut answer = Sink::new(sender, back);
         let ran = pair.run(|pair| {
             let sent = source.run(&mut pair.a).and(answer.run(&mut pair.a));
             sent.and(sink.run(&mut pair.b)).and(reply.run(&mut pair.b))
         });
         let report = sink.report();
-        assert!(ran.is_ok(), "{ran:?} {self:?} {report:?} {:?} {:?}", drops(&pair.a), drops(&pair.b));
-        assert_eq!((report.bytes(), answer.report().bytes()), (total, 20_000), "{self:?}");
+        assert!(
+            ran.is_ok(),
+            "{ran:?} {self:?} {report:?} {:?} {:?}",
+            drops(&pair.a),
+            drops(&pair.b)
+        );
+        assert_eq!(
+            (report.bytes(), answer.report().bytes()),
+            (total, 20_000),
+            "{self:?}"
+        );
         assert_eq!(report.readable_bytes, 0, "{self:?}");
         assert_eq!(drops(&pair.b).get("rx_no_buffers"), None, "{self:?}");
         // What is under way arrives.
         pair.run_for(Duration::from_millis(100));
         let ends = [&pair.a, &pair.b];
         let sent: u64 = ends.iter().map(|end| end.nic().tx_stats().frames).sum();
-        let arrived: u64 = ends.iter().map(|end| end.stats().rx_packets + end.nic().drops().total()).sum();
-        let corrupt = ends.iter().map(|end| end.nic().drops().get(nic::DropReason::RxBadChecksum)).sum();
+        let arrived: u64 = ends
+            .iter()
+            .map(|end| end.stats().rx_packets + end.nic().drops().total())
+            .sum();
+        let corrupt = ends
+            .iter()
+            .map(|end| end.nic().drops().get(nic::DropReason::RxBadChecksum))
+            .sum();
         sink.release(&mut pair.b, 0);
         drop((sink, answer));
         pair.a.close(sender).unwrap();
@@ -130,7 +159,10 @@ fn jitter() {
 
 #[test]
 fn all_together() {
-    let (_, corrupt) = sweep("loss=2%,reorder=2%,dup=2%,corrupt=2%,delay=5ms,jitter=2ms", 600..640);
+    let (_, corrupt) = sweep(
+        "loss=2%,reorder=2%,dup=2%,corrupt=2%,delay=5ms,jitter=2ms",
+        600..640,
+    );
     assert!(corrupt > 100, "{corrupt} frames were corrupt");
 }
 
@@ -147,7 +179,10 @@ fn half_of_everything_is_lost_and_it_still_gets_through() {
 #[test]
 fn a_cable_that_is_pulled_and_put_back_costs_nothing_but_time() {
     for seed in 0..5 {
-        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
+        let mut pair = Pair::new(&PairConfig {
+            seed,
+            ..PairConfig::default()
+        });
         let id = pair.bind(Side::B, 1 << 20, NiovSize::DEFAULT, &[0]);
         let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
         let pattern = Pattern::new(seed);
@@ -160,7 +195,9 @@ fn a_cable_that_is_pulled_and_put_back_costs_nothing_but_time() {
                 pair.cable().pull();
                 pulled = Some(pair.now());
             }
-            if !plugged && pulled.is_some_and(|at| pair.now().saturating_since(at) > Duration::from_secs(7)) {
+            if !plugged
+                && pulled.is_some_and(|at| pair.now().saturating_since(at) > Duration::from_secs(7))
+            {
                 pair.cable().plug();
                 plugged = true;
             }

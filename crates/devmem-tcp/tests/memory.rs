@@ -17,7 +17,9 @@ fn resident() -> usize {
 }
 
 fn connect(a: &Netdev, listener: &devmem_tcp::Listener, count: usize) -> Vec<(Stream, Stream)> {
-    (0..count).map(|_| (a.connect(LOCAL).unwrap(), listener.accept().unwrap().0)).collect()
+    (0..count)
+        .map(|_| (a.connect(LOCAL).unwrap(), listener.accept().unwrap().0))
+        .collect()
 }
 
 #[test]
@@ -34,7 +36,10 @@ fn idle_connections_are_small_and_transfers_leave_nothing_behind() {
     connections.extend(connect(&a, &listener, 2000));
     let per_end = resident().saturating_sub(before) / 4000;
     println!("{per_end} bytes per idle end of a connection");
-    assert!(per_end < 4096, "{per_end} bytes per idle end of a connection");
+    assert!(
+        per_end < 4096,
+        "{per_end} bytes per idle end of a connection"
+    );
 
     let (sender, receiver) = connections.last_mut().unwrap();
     let mut batch = RxBatch::with_capacity(64);
@@ -54,7 +59,10 @@ fn idle_connections_are_small_and_transfers_leave_nothing_behind() {
     transfer(512);
     let grown = resident().saturating_sub(before);
     println!("{grown} bytes more after 512 MiB");
-    assert!(grown < 1 << 20, "{grown} bytes more after 512 MiB were transferred");
+    assert!(
+        grown < 1 << 20,
+        "{grown} bytes more after 512 MiB were transferred"
+    );
 
     drop((batch, connections, listener));
     let count = bound.unbind().net_iovs();

@@ -618,28 +618,6 @@ fn events_of_a_connection_begin_when_a_program_accepts_it() {
 }
 
 #[test]
-fn a_link_that_stays_busy_holds_no_poll_up() {
-    let mut pair = Pair::new(&PairConfig {
-        wire_frames: 2,
-        ..PairConfig::default()
-    });
-    let (b, a) = pair.connect(Side::B, Side::B.ipv4(), PORT);
-    // B is not polled: its end of the wire fills up, then A's transmit queue.
-    let (mut now, mut queued) = (pair.now(), 0);
-    for _ in 0..5000 {
-        queued += pair
-            .a
-            .sendmsg(a, &SendMsg::new(&[0; 3000]), MsgFlags::empty())
-            .unwrap_or(0);
-        now = now + Duration::from_millis(50);
-        pair.a.poll(now);
-    }
-    assert!(queued > 0 && pair.a.wants_flush());
-    pair.a.abort(a).unwrap();
-    pair.b.abort(b).unwrap();
-}
-
-#[test]
 fn keepalive_finds_a_dead_peer() {
     let mut pair = Pair::new(&PairConfig::default());
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);

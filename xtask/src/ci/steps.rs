@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_tells_the_commands_that_ci_runs() {
+    fn the_readme_tells_the_commands_that_ci_runs_and_the_oldest_compiler() {
         let workspace = Workspace::load().unwrap();
         let readme = &workspace.texts["README.md"];
         assert!(
@@ -332,6 +332,17 @@ mod tests {
         assert!(
             readme.contains("\ncargo run --release --bin devmem-tcp -- demo\n"),
             "the main command"
+        );
+        let manifest = &workspace.texts["Cargo.toml"];
+        let version = manifest
+            .lines()
+            .find_map(|line| line.strip_prefix("rust-version = "));
+        let version = version
+            .expect("the workspace names its oldest compiler")
+            .trim_matches('"');
+        assert!(
+            readme.contains(&format!("Rust {version} or later")),
+            "the compiler"
         );
     }
 }

@@ -1,8 +1,9 @@
 //! bind-rx: dma-bufs attached to receive queues, and their ids.
 //!
-//! A bind goes step by step, each leaving something that undoes it when a later one fails: the request is judged in
-//! the kernel's order (ABI.md 2), the memory is cut into net_iovs, the queues are restarted one by one, the binding gets its
-//! place in the table. A binding is not freed by unbinding but when its last net_iov is home.
+//! A bind goes step by step, each leaving something that undoes it when a later one fails: the
+//! request is judged in the kernel's order (ABI.md 2), the memory is cut into net_iovs, the queues
+//! are restarted one by one, the binding gets its place in the table. A binding is not freed by
+//! unbinding but when its last net_iov is home.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,8 @@ use crate::socket::error::UnknownBinding;
 
 /// A request to attach a dma-buf to receive queues.
 ///
-/// A queue entry without an id or of another type, which the kernel refuses, cannot be written down here.
+/// A queue entry without an id or of another type, which the kernel refuses, cannot be written down
+/// here.
 #[derive(Debug, Clone)]
 pub struct BindRx {
     /// The interface.
@@ -48,7 +50,10 @@ pub enum BindRxError {
         ours: IfIndex,
     },
     /// The interface has fewer queues.
-    #[error("rx queue {queue} does not exist, there are {queues}; name one below that, or set more channels")]
+    #[error(
+        "rx queue {queue} does not exist, there are {queues}; name one below that, or set more \
+         channels"
+    )]
     NoSuchQueue {
         /// The queue asked for.
         queue: RxQueueId,
@@ -60,7 +65,8 @@ pub enum BindRxError {
     Geometry(#[from] GeometryError),
     /// Header split is not switched on.
     #[error(
-        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must part headers from payload before device \
+        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must part headers \
+         from payload before device \
          memory can be bound to rx queue {queue}: set tcp-data-split on, hds-thresh 0"
     )]
     SplitOff {
@@ -70,7 +76,10 @@ pub enum BindRxError {
         setting: TcpDataSplit,
     },
     /// Short packets are not split.
-    #[error("hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx queue {queue}: set hds-thresh 0")]
+    #[error(
+        "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx \
+         queue {queue}: set hds-thresh 0"
+    )]
     Threshold {
         /// The queue.
         queue: RxQueueId,
@@ -78,7 +87,9 @@ pub enum BindRxError {
         thresh: u16,
     },
     /// The queue has a memory provider already.
-    #[error("rx queue {queue} is bound to dma-buf {by} already; unbind that, or name another queue")]
+    #[error(
+        "rx queue {queue} is bound to dma-buf {by} already; unbind that, or name another queue"
+    )]
     QueueTaken {
         /// The queue.
         queue: RxQueueId,
@@ -165,7 +176,10 @@ impl Bindings {
     /// Returns the id that the next binding gets.
     fn next_id(&self) -> Option<DmabufId> {
         let (above, below) = ((self.last.saturating_add(1)..=u32::MAX), (1..=self.last));
-        above.chain(below).map(DmabufId).find(|id| !self.by_id.contains_key(id) && id.0 != 0)
+        above
+            .chain(below)
+            .map(DmabufId)
+            .find(|id| !self.by_id.contains_key(id) && id.0 != 0)
     }
 
     fn insert(&mut self, id: DmabufId, binding: Binding) {
@@ -182,17 +196,33 @@ struct Restarted<'n> {
 
 impl<'n> Restarted<'n> {
     fn none(nic: &'n mut Nic) -> Self {
-        Self { nic, done: Vec::new() }
+        Self {
+            nic,
+            done: Vec::new(),
+        }
     }
 
-    fn restart(&mut self, queue: RxQueueId, provider: &Arc<dyn MemoryProvider>) -> Result<(), BindRxError> {
-        let taken = self.nic.queue_info(queue).filter(|info| info.dmabuf.is_some() || !info.readable);
+    fn restart(
+        &mut self,
+        queue: RxQueueId,
+        provider: &Arc<dyn MemoryProvider>,
+    ) -> Result<(), BindRxError> {
+        let taken = self
+            .nic
+            .queue_info(queue)
+            .filter(|info| info.dmabuf.is_some() || !info.readable);
         if let Some(info) = taken {
-            // Only a queue named twice gets here: validation looked at each before any was restarted.
-            return Err(BindRxError::QueueTaken { queue, by: Owner(info.dmabuf) });
+            // Only a queue named twice gets here: validation looked at each before any was
+            // restarted.
+            return Err(BindRxError::QueueTaken {
+                queue,
+                by: Owner(info.dmabuf),
+            });
         }
         let choice = ProviderChoice::Provider(Arc::clone(provider));
-        self.nic.restart_queue(queue, choice).map_err(|source| BindRxError::Restart { queue, source })?;
+        self.nic
+            .restart_queue(queue, choice)
+            .map_err(|source| BindRxError::Restart { queue, source })?;
         self.done.push(queue);
         Ok(())
     }
@@ -207,25 +237,40 @@ impl Drop for Restarted<'_> {
     fn drop(&mut self) {
         for queue in self.done.drain(..).rev() {
             let undone = self.nic.restart_queue(queue, ProviderChoice::Host);
-            debug_assert!(undone.is_ok(), "a queue had host memory a moment ago: {undone:?}");
+            debug_assert!(
+                undone.is_ok(),
+                "a queue had host memory a moment ago: {undone:?}"
+            );
         }
     }
 }
 
 impl BindRx {
     /// Judges what the request names, in the order of the kernel (linux net/core/netdev-genl.c
-    /// `netdev_nl_bind_rx_doit`); whether the queues can be bound comes after the memory was attached.
+    /// `netdev_nl_bind_rx_doit`); whether the queues can be bound comes after the memory was
+    /// attached.
     fn validate(&self, ours: IfIndex, nic: &Nic) -> Result<(), BindRxError> {
-        let Self { ifindex, dmabuf: _, niov_size: _, queues } = self;
+        let Self {
+            ifindex,
+            dmabuf: _,
+            niov_size: _,
+            queues,
+        } = self;
         if queues.is_empty() {
             return Err(BindRxError::NoQueues);
         }
         if *ifindex != ours {
-            return Err(BindRxError::UnknownInterface { ifindex: *ifindex, ours });
+            return Err(BindRxError::UnknownInterface {
+                ifindex: *ifindex,
+                ours,
+            });
         }
         let count = nic.channels().rx;
         match queues.iter().find(|queue| queue.0 >= count) {
-            Some(&queue) => Err(BindRxError::NoSuchQueue { queue, queues: count }),
+            Some(&queue) => Err(BindRxError::NoSuchQueue {
+                queue,
+                queues: count,
+            }),
             None => Ok(()),
         }
     }
@@ -235,30 +280,47 @@ impl BindRx {
 fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     let rings = nic.rings();
     if rings.tcp_data_split != TcpDataSplit::Enabled {
-        return Err(BindRxError::SplitOff { queue, setting: rings.tcp_data_split });
+        return Err(BindRxError::SplitOff {
+            queue,
+            setting: rings.tcp_data_split,
+        });
     }
     if rings.hds_thresh != 0 {
-        return Err(BindRxError::Threshold { queue, thresh: rings.hds_thresh });
+        return Err(BindRxError::Threshold {
+            queue,
+            thresh: rings.hds_thresh,
+        });
     }
     match nic.queue_info(queue) {
-        Some(info) if info.dmabuf.is_some() || !info.readable => {
-            Err(BindRxError::QueueTaken { queue, by: Owner(info.dmabuf) })
-        }
+        Some(info) if info.dmabuf.is_some() || !info.readable => Err(BindRxError::QueueTaken {
+            queue,
+            by: Owner(info.dmabuf),
+        }),
         _ => Ok(()),
     }
 }
 
 impl Stack {
-    /// Attaches a dma-buf to receive queues; payload that is steered to them lands there from now on.
+    /// Attaches a dma-buf to receive queues; payload that is steered to them lands there from now
+    /// on.
     ///
     /// # Errors
-    /// [`BindRxError`], and nothing has changed: queues that were restarted already have host memory again.
+    /// [`BindRxError`], and nothing has changed: queues that were restarted already have host
+    /// memory again.
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
         request.validate(self.ifindex, &self.nic)?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
-        let BindRx { ifindex: _, dmabuf, niov_size, queues } = request;
-        let provider: Arc<dyn MemoryProvider> = Arc::new(DmabufProvider::new(&dmabuf, id, niov_size)?);
-        queues.iter().try_for_each(|&queue| validate_queue(queue, &self.nic))?;
+        let BindRx {
+            ifindex: _,
+            dmabuf,
+            niov_size,
+            queues,
+        } = request;
+        let provider: Arc<dyn MemoryProvider> =
+            Arc::new(DmabufProvider::new(&dmabuf, id, niov_size)?);
+        queues
+            .iter()
+            .try_for_each(|&queue| validate_queue(queue, &self.nic))?;
         let mut restarted = Restarted::none(&mut self.nic);
         for queue in queues {
             restarted.restart(queue, &provider)?;
@@ -267,12 +329,20 @@ impl Stack {
         for queue in &queues {
             self.windows.restarted(queue.index());
         }
-        self.bindings.insert(id, Binding { queues, niov_size, dmabuf, provider });
+        self.bindings.insert(
+            id,
+            Binding {
+                queues,
+                niov_size,
+                dmabuf,
+                provider,
+            },
+        );
         Ok(id)
     }
 
-    /// Detaches a dma-buf: its queues go on with host memory, while other queues run. Frags that are out stay
-    /// valid; the memory is freed when the last of them is home.
+    /// Detaches a dma-buf: its queues go on with host memory, while other queues run. Frags that
+    /// are out stay valid; the memory is freed when the last of them is home.
     ///
     /// # Errors
     /// [`UnbindRxError`]; with [`UnbindRxError::Restart`] the binding stays.
@@ -290,17 +360,30 @@ impl Stack {
 
     /// Returns the provider of a binding's net_iovs, to count them by, also after it was unbound.
     pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
-        self.bindings.by_id.get(&id).map(|binding| Arc::clone(&binding.provider))
+        self.bindings
+            .by_id
+            .get(&id)
+            .map(|binding| Arc::clone(&binding.provider))
     }
 
     /// Returns what is bound, by id.
     pub fn bindings(&self) -> impl Iterator<Item = BindingInfo> + '_ {
-        self.bindings.by_id.iter().map(|(&id, Binding { queues, niov_size, dmabuf, provider: _ })| BindingInfo {
-            id,
-            queues: queues.clone(),
-            niov_size: *niov_size,
-            size: dmabuf.size(),
-        })
+        self.bindings.by_id.iter().map(
+            |(
+                &id,
+                Binding {
+                    queues,
+                    niov_size,
+                    dmabuf,
+                    provider: _,
+                },
+            )| BindingInfo {
+                id,
+                queues: queues.clone(),
+                niov_size: *niov_size,
+                size: dmabuf.size(),
+            },
+        )
     }
 }
 
@@ -312,7 +395,9 @@ pub enum UnbindRxError {
     #[error(transparent)]
     Unknown(#[from] UnknownBinding),
     /// A queue cannot go back to host memory; it still runs on the dma-buf.
-    #[error("rx queue {queue} could not go back to host memory: {source}; free some and unbind again")]
+    #[error(
+        "rx queue {queue} could not go back to host memory: {source}; free some and unbind again"
+    )]
     Restart {
         /// The queue.
         queue: RxQueueId,
@@ -338,7 +423,12 @@ mod tests {
     fn binding() -> Binding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
         let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
-        Binding { queues: Vec::new(), niov_size, dmabuf, provider }
+        Binding {
+            queues: Vec::new(),
+            niov_size,
+            dmabuf,
+            provider,
+        }
     }
 
     #[test]
@@ -355,7 +445,10 @@ mod tests {
 
     #[test]
     fn ids_come_round_past_the_last_number() {
-        let mut bindings = Bindings { last: u32::MAX - 1, ..Bindings::default() };
+        let mut bindings = Bindings {
+            last: u32::MAX - 1,
+            ..Bindings::default()
+        };
         bindings.insert(DmabufId(1), binding());
         bindings.insert(DmabufId(u32::MAX), binding());
         assert_eq!(bindings.next_id(), Some(DmabufId(2)));

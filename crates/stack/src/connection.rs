@@ -1,23 +1,28 @@
 //! A connection between the calls of its program: what it says, what it is promised, how it ends.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use netmem::FragList;
 use tcp::{Connection, SeqNum, StateKind, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
-use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
-use crate::stack::headers_for;
 use crate::socket::sockopt::Options;
+use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
+use crate::stack::{Burst, headers_for};
 use crate::window::{Ask, Promise, Windows};
 
-/// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller is an attack, or a
-/// link nobody should use.
+/// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
+/// is an attack, or a link nobody should use.
 const MIN_PMTU_V4: u32 = 552;
 
-/// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201 4).
+/// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201
+/// 4).
 const MIN_PMTU_V6: u32 = 1280;
+
+/// How much later than now a timer is armed at the earliest.
+const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
 
 /// What an ICMP error says has happened to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +35,13 @@ pub(crate) enum IcmpKind {
 
 impl ConnectionSocket {
     /// Notes that a segment arrived on `queue`, and how much memory its payload took.
-    pub(crate) fn note_arrival(&mut self, slot: u32, queue: usize, len: usize, windows: &mut Windows) {
+    pub(crate) fn note_arrival(
+        &mut self,
+        slot: u32,
+        queue: usize,
+        len: usize,
+        windows: &mut Windows,
+    ) {
         if self.promise.queue() != queue {
             windows.migrate(slot, &mut self.promise, queue);
         }
@@ -44,26 +55,35 @@ impl ConnectionSocket {
     fn is_receiving(&self) -> bool {
         let state = self.conn.state();
         use StateKind::{Established, FinWait1, FinWait2, SynReceived, SynSent};
-        matches!(state, SynSent | SynReceived | Established | FinWait1 | FinWait2)
+        matches!(
+            state,
+            SynSent | SynReceived | Established | FinWait1 | FinWait2
+        )
     }
 }
 
 impl Stack {
     /// Makes a socket of a connection that a listener's handshake opened.
-    pub(crate) fn accepted(&mut self, listener: u32, conn: Connection<FragList>, tuple: FourTuple) -> Option<u32> {
+    pub(crate) fn accepted(
+        &mut self,
+        listener: u32,
+        conn: Connection<FragList>,
+        tuple: FourTuple,
+    ) -> Option<u32> {
         let next_hop = self.routes.next_hop(tuple.src_ip).ok()?;
-        let Some(SocketKind::Listener(from)) = self.sockets.at(listener).map(|socket| &socket.kind) else {
+        let Some(SocketKind::Listener(from)) = self.sockets.at(listener).map(|socket| &socket.kind)
+        else {
             return None;
         };
         let options = from.options;
-        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::Listener(listener));
+        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::AcceptQueue);
         options.apply(&mut connection.conn);
         connection.options = options;
         let id = self.sockets.insert(Socket::connection(connection));
         // The lookup that led to the listener found no connection.
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok());
-        if let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(listener).map(|socket| &mut socket.kind) {
+        if let Some(listener) = self.sockets.listener_at(listener) {
             listener.push(id);
         }
         self.stats.accepts += 1;
@@ -96,23 +116,23 @@ impl Stack {
 
     /// Lets a connection say all it has to say, and sees to what has become of it.
     ///
-    /// With `is_drained` the link is empty and nothing is gained by holding an ACK back.
-    pub(crate) fn speak(&mut self, slot: u32, is_drained: bool, now: Instant) {
+    /// When the burst is over, that includes every ACK that was held back.
+    pub(crate) fn speak(&mut self, slot: u32, burst: Burst, now: Instant) {
         match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
             Some(SocketKind::Connection(connection)) => {
-                if is_drained {
+                if burst == Burst::Over {
                     connection.conn.on_drained();
                 }
                 self.update_window(slot);
                 self.send_all(slot, now);
-                self.settle(slot);
+                self.settle(slot, now);
             }
             Some(SocketKind::TimeWait(time_wait)) => {
                 let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
                 if let Some(segment) = time_wait.state.poll_send(now) {
                     self.send_segment(&tuple, next_hop, None, segment, now);
                 }
-                self.settle(slot);
+                self.settle(slot, now);
             }
             Some(SocketKind::Listener(_)) | None => {}
         }
@@ -121,11 +141,12 @@ impl Stack {
     fn send_all(&mut self, slot: u32, now: Instant) {
         let owner = self.sockets.id(slot);
         while self.nic.tx_room() > 0 {
-            let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-            else {
+            let Some(connection) = self.sockets.connection_at(slot) else {
                 return;
             };
-            let Some(segment) = connection.conn.poll_send(now) else { return };
+            let Some(segment) = connection.conn.poll_send(now) else {
+                return;
+            };
             let (tuple, next_hop) = (connection.tuple, connection.next_hop);
             self.send_segment(&tuple, next_hop, owner, segment, now);
         }
@@ -135,7 +156,7 @@ impl Stack {
 
     /// Promises a connection what it may be promised now.
     fn update_window(&mut self, slot: u32) {
-        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+        let Some(connection) = self.sockets.connection_at(slot) else {
             return;
         };
         if !connection.is_receiving() {
@@ -151,32 +172,43 @@ impl Stack {
         };
         let granted = self.windows.grant(slot, &mut connection.promise, free, ask);
         let space = granted + connection.conn.out_of_order_len() as u64;
-        connection.conn.set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+        connection
+            .conn
+            .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
     }
 
     /// Gives a connection that got too little window another chance.
     pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
-        if let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
+        if let Some(connection) = self.sockets.connection_at(slot) {
             Windows::visited(&mut connection.promise);
-            self.speak(slot, false, now);
+            self.speak(slot, Burst::GoesOn, now);
         }
     }
 
     /// Arms a socket's timer, or sees a connection off that is over.
-    fn settle(&mut self, slot: u32) {
-        let Some(socket) = self.sockets.at_mut(slot) else { return };
+    ///
+    /// A time that has come already counts as coming right after now: it is the next poll's affair,
+    /// and this one ends.
+    fn settle(&mut self, slot: u32, now: Instant) {
+        let soon = now + TIMER_GRANULARITY;
+        let Some(socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
         let (state, holder) = match &mut socket.kind {
             SocketKind::Connection(connection) => {
-                let next = connection.next_timer();
+                let next = connection.conn.next_timer().map(|next| next.max(soon));
                 self.timers.arm(slot, next);
                 (connection.conn.state(), connection.holder)
             }
-            SocketKind::TimeWait(time_wait) => return self.timers.arm(slot, Some(time_wait.state.deadline())),
+            SocketKind::TimeWait(time_wait) => {
+                let deadline = time_wait.state.deadline().max(soon);
+                return self.timers.arm(slot, Some(deadline));
+            }
             SocketKind::Listener(_) => return,
         };
         match (state, holder) {
             (StateKind::Closed, _) => self.on_closed(slot),
-            (StateKind::TimeWait, Holder::Nobody { .. }) => self.keep_time_wait_only(slot),
+            (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
             _ => {}
         }
         self.refresh(slot);
@@ -189,11 +221,11 @@ impl Stack {
         }
         self.forget_name(slot);
         self.timers.arm(slot, None);
-        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+        let Some(connection) = self.sockets.connection_at(slot) else {
             return;
         };
         self.windows.release(slot, &mut connection.promise);
-        if let Holder::Nobody { .. } = connection.holder {
+        if let Holder::Nobody = connection.holder {
             self.remove(slot);
         }
     }
@@ -214,27 +246,39 @@ impl Stack {
 
     /// Keeps of a connection in TIME-WAIT that nobody holds only what TIME-WAIT needs.
     fn keep_time_wait_only(&mut self, slot: u32) {
-        let Some(socket) = self.sockets.at_mut(slot) else { return };
-        let SocketKind::Connection(connection) = &mut socket.kind else { return };
-        let Some(state) = connection.conn.time_wait() else { return };
+        let Some(socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
+        let SocketKind::Connection(connection) = &mut socket.kind else {
+            return;
+        };
+        let Some(state) = connection.conn.time_wait() else {
+            return;
+        };
         self.windows.release(slot, &mut connection.promise);
         let (tuple, next_hop) = (connection.tuple, connection.next_hop);
         self.timers.arm(slot, Some(state.deadline()));
         self.orphans -= 1;
-        socket.kind = SocketKind::TimeWait(Box::new(TimeWaitSocket { state, tuple, next_hop }));
+        socket.kind = SocketKind::TimeWait(Box::new(TimeWaitSocket {
+            state,
+            tuple,
+            next_hop,
+        }));
     }
 
     /// Takes a socket out of the table for good. Its tokens must be home.
     pub(crate) fn remove(&mut self, slot: u32) {
         self.timers.arm(slot, None);
-        let Some(socket) = self.sockets.remove(slot) else { return };
+        let Some(socket) = self.sockets.remove(slot) else {
+            return;
+        };
         match socket.kind {
             SocketKind::Connection(mut connection) => {
                 self.windows.release(slot, &mut connection.promise);
                 if connection.is_named {
                     self.demux.remove(&connection.tuple);
                 }
-                if let Holder::Nobody { .. } = connection.holder {
+                if let Holder::Nobody = connection.holder {
                     self.orphans -= 1;
                 }
             }
@@ -247,12 +291,9 @@ impl Stack {
     pub(crate) fn on_timer(&mut self, slot: u32, now: Instant) {
         match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
             Some(SocketKind::Connection(connection)) => {
-                if matches!(connection.holder, Holder::Nobody { until } if until <= now) {
-                    connection.conn.abort();
-                }
                 let disposition = connection.conn.on_timer(now);
-                self.follow(slot, disposition, now);
-                self.speak(slot, false, now);
+                self.note(slot, disposition);
+                self.speak(slot, Burst::GoesOn, now);
             }
             Some(SocketKind::TimeWait(time_wait)) => {
                 let deadline = time_wait.state.deadline();
@@ -269,7 +310,7 @@ impl Stack {
 
     fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
         loop {
-            let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+            let Some(listener) = self.sockets.listener_at(slot) else {
                 return;
             };
             let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
@@ -281,17 +322,27 @@ impl Stack {
     }
 
     /// Passes an ICMP error on; returns whether a connection has the quoted segment under way.
-    pub(crate) fn connection_icmp(&mut self, tuple: &FourTuple, quoted: SeqNum, kind: IcmpKind, now: Instant) -> bool {
-        let Some(slot) = self.demux.connection(tuple) else { return false };
-        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+    pub(crate) fn connection_icmp(
+        &mut self,
+        tuple: &FourTuple,
+        quoted: SeqNum,
+        kind: IcmpKind,
+        now: Instant,
+    ) -> bool {
+        let Some(slot) = self.demux.connection(tuple) else {
+            return false;
+        };
+        let Some(connection) = self.sockets.connection_at(slot) else {
             return false;
         };
         match kind {
             IcmpKind::TooBig { mtu } => {
-                let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else { return false };
+                let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else {
+                    return false;
+                };
                 let mss = mtu - headers_for(tuple.src_ip);
                 let is_believed = connection.conn.on_mtu(mss, quoted, now);
-                self.speak(slot, false, now);
+                self.speak(slot, Burst::GoesOn, now);
                 is_believed
             }
             IcmpKind::Unreachable(what) => {
@@ -308,27 +359,19 @@ impl Stack {
             && let SocketKind::Connection(connection) = &mut socket.kind
         {
             let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
-            self.follow(owner.slot(), disposition, now);
-        }
-    }
-}
-
-impl ConnectionSocket {
-    /// Returns when the connection's time comes next: its own, or the end of what it has when nobody holds it.
-    fn next_timer(&self) -> Option<Instant> {
-        let own = self.conn.next_timer();
-        match self.holder {
-            Holder::Nobody { until } if self.conn.state() != StateKind::TimeWait => {
-                Some(own.map_or(until, |own| own.min(until)))
-            }
-            _ => own,
+            self.note(owner.slot(), disposition);
+            self.settle(owner.slot(), now);
         }
     }
 }
 
 /// Returns the path MTU that an ICMP error may have us believe.
 fn believable_mtu(peer: IpAddr, told: Option<u32>) -> Option<u16> {
-    let least = if peer.is_ipv4() { MIN_PMTU_V4 } else { MIN_PMTU_V6 };
+    let least = if peer.is_ipv4() {
+        MIN_PMTU_V4
+    } else {
+        MIN_PMTU_V6
+    };
     match told {
         Some(mtu) if peer.is_ipv6() && mtu < least => None,
         // A router from before RFC 1191 names none; the smallest will do.
@@ -342,7 +385,10 @@ mod tests {
 
     #[test]
     fn absurd_path_mtus_are_not_believed() {
-        let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]));
+        let (v4, v6) = (
+            IpAddr::from([10, 0, 0, 1]),
+            IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]),
+        );
         assert_eq!(believable_mtu(v4, Some(1400)), Some(1400));
         assert_eq!(believable_mtu(v4, Some(68)), Some(552));
         assert_eq!(believable_mtu(v4, None), Some(552));

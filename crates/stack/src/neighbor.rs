@@ -1,9 +1,10 @@
 //! Who has which MAC address: one cache for ARP and for neighbour discovery.
 //!
-//! The states are those of RFC 4861 7.3.2 as far as they change what is sent: an entry is *incomplete* (asked for,
-//! packets wait), *reachable*, *stale* (older than 30 s; still used, and asked about once it is used) or *probing*.
-//! ARP entries follow the same rules, as Linux's `net/core/neighbour.c` does for both. Everything is bounded:
-//! entries, packets that wait, questions asked.
+//! The states are those of RFC 4861 7.3.2 as far as they change what is sent: an entry is
+//! *incomplete* (asked for, packets wait), *reachable*, *stale* (older than 30 s; still used, and
+//! asked about once it is used) or *probing*. ARP entries follow the same rules, as Linux's
+//! `net/core/neighbour.c` does for both. Everything is bounded: entries, packets that wait,
+//! questions asked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,8 +17,8 @@ use crate::random::KeyedState;
 /// Most entries; the least recently used one gives way (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;
 
-/// Most packets that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks for at least one, linux
-/// `unres_qlen_bytes` comes to about 100).
+/// Most packets that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks for at least
+/// one, linux `unres_qlen_bytes` comes to about 100).
 pub const MAX_HELD_PER_NEIGHBOR: usize = 16;
 
 /// Most packets that wait in all.
@@ -29,18 +30,27 @@ pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 /// Time between two questions (RFC 4861 10, RETRANS_TIMER).
 pub const RETRANS_TIMER: Duration = Duration::from_secs(1);
 
-/// Questions before an address counts as unreachable (RFC 4861 10, MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT).
+/// Questions before an address counts as unreachable (RFC 4861 10, MAX_MULTICAST_SOLICIT and
+/// MAX_UNICAST_SOLICIT).
 pub const MAX_SOLICITS: u8 = 3;
 
 /// What is known about one address.
 #[derive(Debug)]
 enum State<P> {
     /// Asked for; nothing can be sent yet.
-    Incomplete { held: Vec<P>, asked: u8, next: Instant },
+    Incomplete {
+        held: Vec<P>,
+        asked: u8,
+        next: Instant,
+    },
     /// Confirmed; stale after `until`.
     Known { mac: MacAddr, until: Instant },
     /// Used although stale, and asked for.
-    Probing { mac: MacAddr, asked: u8, next: Instant },
+    Probing {
+        mac: MacAddr,
+        asked: u8,
+        next: Instant,
+    },
 }
 
 #[derive(Debug)]
@@ -78,7 +88,11 @@ pub(crate) struct Neighbors<P> {
 
 impl<P> Neighbors<P> {
     pub(crate) fn new(hash_key: [u8; 16]) -> Self {
-        Self { entries: HashMap::with_hasher(KeyedState::new(hash_key)), held: 0, next: None }
+        Self {
+            entries: HashMap::with_hasher(KeyedState::new(hash_key)),
+            held: 0,
+            next: None,
+        }
     }
 
     /// Returns where packets to `ip` go; using a stale entry starts a probe.
@@ -90,7 +104,11 @@ impl<P> Neighbors<P> {
             State::Probing { mac, .. } => Some(mac),
             State::Known { mac, until } => {
                 if now > until {
-                    entry.state = State::Probing { mac, asked: 0, next: now };
+                    entry.state = State::Probing {
+                        mac,
+                        asked: 0,
+                        next: now,
+                    };
                     self.next = Some(now);
                 }
                 Some(mac)
@@ -110,12 +128,20 @@ impl<P> Neighbors<P> {
     pub(crate) fn hold(&mut self, ip: IpAddr, packet: P, now: Instant) -> Option<P> {
         if !self.entries.contains_key(&ip) {
             self.make_room();
-            let state = State::Incomplete { held: Vec::new(), asked: 0, next: now };
+            let state = State::Incomplete {
+                held: Vec::new(),
+                asked: 0,
+                next: now,
+            };
             self.entries.insert(ip, Entry { state, used: now });
             self.next = Some(now);
         }
         let full = self.held >= MAX_HELD;
-        let Some(Entry { state: State::Incomplete { held, .. }, .. }) = self.entries.get_mut(&ip) else {
+        let Some(Entry {
+            state: State::Incomplete { held, .. },
+            ..
+        }) = self.entries.get_mut(&ip)
+        else {
             debug_assert!(false, "hold is for addresses that lookup does not know");
             return Some(packet);
         };
@@ -133,10 +159,18 @@ impl<P> Neighbors<P> {
 
     /// Notes that `ip` is at `mac`; returns the packets that waited for it.
     ///
-    /// Hearsay about an address nobody here asked for makes no entry: a peer must not fill the cache. A caller that
-    /// is about to answer `ip` calls [`Neighbors::expect`] first.
-    pub(crate) fn learn(&mut self, ip: IpAddr, mac: MacAddr, learnt: Learnt, now: Instant) -> Vec<P> {
-        let Some(entry) = self.entries.get_mut(&ip) else { return Vec::new() };
+    /// Hearsay about an address nobody here asked for makes no entry: a peer must not fill the
+    /// cache. A caller that is about to answer `ip` calls [`Neighbors::expect`] first.
+    pub(crate) fn learn(
+        &mut self,
+        ip: IpAddr,
+        mac: MacAddr,
+        learnt: Learnt,
+        now: Instant,
+    ) -> Vec<P> {
+        let Some(entry) = self.entries.get_mut(&ip) else {
+            return Vec::new();
+        };
         let until = match (learnt, &entry.state) {
             (Learnt::Answer, _) => now + REACHABLE_TIME,
             // Hearsay that says what we believe already neither confirms nor unsettles it.
@@ -153,11 +187,18 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Makes an entry for a neighbour that asked for us: we are about to answer it (RFC 826, RFC 4861 7.2.3).
+    /// Makes an entry for a neighbour that asked for us: we are about to answer it (RFC 826, RFC
+    /// 4861 7.2.3).
     pub(crate) fn expect(&mut self, ip: IpAddr, mac: MacAddr, now: Instant) -> Vec<P> {
         if !self.entries.contains_key(&ip) {
             self.make_room();
-            self.entries.insert(ip, Entry { state: State::Known { mac, until: now }, used: now });
+            self.entries.insert(
+                ip,
+                Entry {
+                    state: State::Known { mac, until: now },
+                    used: now,
+                },
+            );
             return Vec::new();
         }
         self.learn(ip, mac, Learnt::Hearsay, now)
@@ -170,7 +211,8 @@ impl<P> Neighbors<P> {
 
     /// Returns the next question to ask or failure to report, until `None`.
     ///
-    /// The cache is walked only when a deadline has come, at most a few times per [`RETRANS_TIMER`].
+    /// The cache is walked only when a deadline has come, at most a few times per
+    /// [`RETRANS_TIMER`].
     pub(crate) fn poll(&mut self, now: Instant) -> Option<NeighborAction<P>> {
         if self.next? > now {
             return None;
@@ -199,10 +241,13 @@ impl<P> Neighbors<P> {
     pub(crate) fn clear(&mut self) -> Vec<P> {
         self.held = 0;
         self.next = None;
-        let held = self.entries.drain().filter_map(|(_, entry)| match entry.state {
-            State::Incomplete { held, .. } => Some(held),
-            State::Known { .. } | State::Probing { .. } => None,
-        });
+        let held = self
+            .entries
+            .drain()
+            .filter_map(|(_, entry)| match entry.state {
+                State::Incomplete { held, .. } => Some(held),
+                State::Known { .. } | State::Probing { .. } => None,
+            });
         held.flatten().collect()
     }
 
@@ -227,7 +272,8 @@ impl<P> Neighbors<P> {
         Some(NeighborAction::Unreachable { ip, held })
     }
 
-    /// Evicts the least recently used settled entry if the cache is full, or else the oldest question.
+    /// Evicts the least recently used settled entry if the cache is full, or else the oldest
+    /// question.
     fn make_room(&mut self) {
         if self.entries.len() < MAX_NEIGHBORS {
             return;
@@ -237,8 +283,10 @@ impl<P> Neighbors<P> {
             .iter()
             .min_by_key(|(_, entry)| (matches!(entry.state, State::Incomplete { .. }), entry.used))
             .map(|(&ip, _)| ip);
-        if let Some(Entry { state: State::Incomplete { held, .. }, .. }) =
-            oldest.and_then(|ip| self.entries.remove(&ip))
+        if let Some(Entry {
+            state: State::Incomplete { held, .. },
+            ..
+        }) = oldest.and_then(|ip| self.entries.remove(&ip))
         {
             self.held -= held.len();
         }
@@ -265,7 +313,10 @@ mod tests {
     }
 
     fn solicit(last: u16, known: Option<MacAddr>) -> Option<NeighborAction<u32>> {
-        Some(NeighborAction::Solicit { ip: ip(last), known })
+        Some(NeighborAction::Solicit {
+            ip: ip(last),
+            known,
+        })
     }
 
     #[test]
@@ -292,7 +343,10 @@ mod tests {
             assert_eq!(cache.poll(at(second * 1000 + 999)), None);
         }
         let held = vec![11];
-        assert_eq!(cache.poll(at(3000)), Some(NeighborAction::Unreachable { ip: ip(1), held }));
+        assert_eq!(
+            cache.poll(at(3000)),
+            Some(NeighborAction::Unreachable { ip: ip(1), held })
+        );
         assert_eq!((cache.held, cache.entries.len()), (0, 0));
         assert_eq!(cache.poll(at(9000)), None);
     }
@@ -320,7 +374,13 @@ mod tests {
         for second in 0..3 {
             assert_eq!(cache.poll(at(1 + second * 1000)), solicit(1, Some(MAC)));
         }
-        assert_eq!(cache.poll(at(3001)), Some(NeighborAction::Unreachable { ip: ip(1), held: vec![] }));
+        assert_eq!(
+            cache.poll(at(3001)),
+            Some(NeighborAction::Unreachable {
+                ip: ip(1),
+                held: vec![]
+            })
+        );
         assert_eq!(cache.lookup(ip(1), at(3002)), None);
     }
 
@@ -359,7 +419,11 @@ mod tests {
         let mut cache = neighbors();
         for last in 0..2 * MAX_NEIGHBORS as u16 {
             cache.expect(ip(last), MAC, at(u64::from(last)));
-            assert_eq!(cache.lookup(ip(0), at(u64::from(last))), Some(MAC), "{last}");
+            assert_eq!(
+                cache.lookup(ip(0), at(u64::from(last))),
+                Some(MAC),
+                "{last}"
+            );
         }
         assert_eq!(cache.entries.len(), MAX_NEIGHBORS);
     }
@@ -370,6 +434,13 @@ mod tests {
         cache.hold(ip(1), 11, at(0));
         cache.expect(ip(2), MAC, at(0));
         assert_eq!(cache.clear(), [11]);
-        assert_eq!((cache.held, cache.next_deadline(), cache.lookup(ip(2), at(0))), (0, None, None));
+        assert_eq!(
+            (
+                cache.held,
+                cache.next_deadline(),
+                cache.lookup(ip(2), at(0))
+            ),
+            (0, None, None)
+        );
     }
 }

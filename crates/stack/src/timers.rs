@@ -1,8 +1,9 @@
 //! Deadlines of sockets: an indexed binary heap.
 //!
-//! A socket holds at most one place in the heap and its slot knows which, so arming, moving and disarming are
-//! `O(log n)` and a stale entry cannot exist. Nothing is allocated once the heap has grown to the number of
-//! sockets. A poll looks at the root and never at a socket whose time has not come.
+//! A socket holds at most one place in the heap and its slot knows which, so arming, moving and
+//! disarming are `O(log n)` and a stale entry cannot exist. Nothing is allocated once the heap has
+//! grown to the number of sockets. A poll looks at the root and never at a socket whose time has
+//! not come.
 
 use wire::Instant;
 
@@ -92,7 +93,9 @@ impl Timers {
         }
         loop {
             let left = 2 * place + 1;
-            let Some(&(mut least, _)) = self.heap.get(left) else { return };
+            let Some(&(mut least, _)) = self.heap.get(left) else {
+                return;
+            };
             let mut child = left;
             if let Some(&(right, _)) = self.heap.get(left + 1)
                 && right < least
@@ -172,7 +175,11 @@ mod tests {
                 }
                 let earliest = model.values().min().copied().map(at);
                 assert_eq!(timers.next(), earliest, "seed {seed} step {step}");
-                assert_eq!(timers.armed(slot), model.get(&slot).copied().map(at), "seed {seed} step {step}");
+                assert_eq!(
+                    timers.armed(slot),
+                    model.get(&slot).copied().map(at),
+                    "seed {seed} step {step}"
+                );
             }
             let mut last = at(0);
             while let Some(deadline) = timers.next() {

@@ -6,8 +6,9 @@ use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
 use tcp::{Control, Segment, SeqNum};
 use wire::{
-    ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr, NeighborSolicitation, TcpFlags,
-    TcpHeader, emit_arp_frame, emit_tcp_frame_headers, solicited_node, tcp_tx_checksum,
+    ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr,
+    NeighborSolicitation, TcpFlags, TcpHeader, emit_arp_frame, emit_tcp_frame_headers,
+    solicited_node, tcp_tx_checksum,
 };
 
 use crate::Stack;
@@ -26,11 +27,21 @@ pub(crate) struct Waiting {
 impl Stack {
     /// Returns the header of a frame from us.
     pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
-        EthernetHeader { dst, src: self.mac(), ethertype, vlan: None }
+        EthernetHeader {
+            dst,
+            src: self.mac(),
+            ethertype,
+            vlan: None,
+        }
     }
 
     /// Sends the answer to a segment that belongs to no connection.
-    pub(crate) fn send_control(&mut self, tuple: &FourTuple, segment: Segment<FragList>, now: Instant) {
+    pub(crate) fn send_control(
+        &mut self,
+        tuple: &FourTuple,
+        segment: Segment<FragList>,
+        now: Instant,
+    ) {
         match self.routes.next_hop(tuple.src_ip) {
             Ok(next_hop) => self.send_segment(tuple, next_hop, None, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
@@ -48,7 +59,8 @@ impl Stack {
     ) {
         let known = self.neighbors.lookup(next_hop, now);
         let owner = owner.map(|owner| (owner, segment.seq));
-        let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment) else {
+        let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment)
+        else {
             return self.drops.count(DropReason::NoRoute);
         };
         match known {
@@ -64,13 +76,28 @@ impl Stack {
         };
         match self.neighbors.lookup(next_hop, now) {
             Some(mac) => self.transmit(addressed(packet, mac), now),
-            None => self.hold(next_hop, Waiting { packet, owner: None }, now),
+            None => self.hold(
+                next_hop,
+                Waiting {
+                    packet,
+                    owner: None,
+                },
+                now,
+            ),
         }
     }
 
     /// Sends a frame that is all head.
     pub(crate) fn send_frame(&mut self, head: HeadBuf, now: Instant) {
-        self.transmit(TxPacket { head, payload: FragList::default(), checksum: None, gso_size: 0 }, now);
+        self.transmit(
+            TxPacket {
+                head,
+                payload: FragList::default(),
+                checksum: None,
+                gso_size: 0,
+            },
+            now,
+        );
     }
 
     /// Sends what waited for `mac`.
@@ -83,7 +110,8 @@ impl Stack {
     /// Hands a packet to the NIC, which counts what it cannot take.
     fn transmit(&mut self, packet: TxPacket, now: Instant) {
         self.stats.tx_packets += 1;
-        // A packet that is lost here is lost like one on the link; the NIC has counted it under its reason.
+        // A packet that is lost here is lost like one on the link; the NIC has counted it under its
+        // reason.
         let _ = self.nic.transmit(packet, now);
     }
 
@@ -111,9 +139,12 @@ impl Stack {
         }
     }
 
-    /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it still has.
+    /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it
+    /// still has.
     fn solicit(&mut self, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
-        let Ok(route) = self.routes.route(ip) else { return };
+        let Ok(route) = self.routes.route(ip) else {
+            return;
+        };
         let mac = self.mac();
         let head = match (ip, route.source) {
             (IpAddr::V4(target), IpAddr::V4(source)) => {
@@ -127,7 +158,10 @@ impl Stack {
                     Some(known) => (known, target),
                     None => (MacAddr::for_ipv6_multicast(group), group),
                 };
-                let asked = NeighborSolicitation { target, source_mac: Some(mac) };
+                let asked = NeighborSolicitation {
+                    target,
+                    source_mac: Some(mac),
+                };
                 HeadBuf::with(|out| asked.emit_frame((mac, to_mac), (source, to), out))
             }
             _ => return,
@@ -135,8 +169,8 @@ impl Stack {
         self.send_frame(head, now);
     }
 
-    /// Tells the link which addresses are ours now: gratuitous ARP (RFC 5227 3), unsolicited advertisements
-    /// (RFC 4861 7.2.6).
+    /// Tells the link which addresses are ours now: gratuitous ARP (RFC 5227 3), unsolicited
+    /// advertisements (RFC 4861 7.2.6).
     pub(crate) fn announce(&mut self, now: Instant) {
         let mac = self.mac();
         let ours: Vec<IpAddr> = self.routes.addresses().collect();
@@ -144,7 +178,9 @@ impl Stack {
             let head = match ip {
                 IpAddr::V4(ip) => {
                     let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
-                    HeadBuf::with(|out| emit_arp_frame(&ethernet, &ArpPacket::request(mac, ip, ip), out))
+                    HeadBuf::with(|out| {
+                        emit_arp_frame(&ethernet, &ArpPacket::request(mac, ip, ip), out)
+                    })
                 }
                 IpAddr::V6(target) => {
                     let all_nodes = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -172,18 +208,29 @@ fn emit_headers(
     tuple: &FourTuple,
     segment: Segment<FragList>,
 ) -> Option<TxPacket> {
-    let Segment { seq, ack, control, push, window, options, payload, gso_size } = segment;
+    let flags = flags(&segment);
+    let Segment {
+        seq,
+        ack,
+        control: _,
+        push: _,
+        window,
+        options,
+        payload,
+        gso_size,
+    } = segment;
     let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?;
-    let ethertype = if tuple.dst_ip.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-    let ethernet = EthernetHeader { dst, src, ethertype, vlan: None };
-    let mut flags = match control {
-        Control::None => TcpFlags::empty(),
-        Control::Syn => TcpFlags::SYN,
-        Control::Fin => TcpFlags::FIN,
-        Control::Rst => TcpFlags::RST,
+    let ethertype = if tuple.dst_ip.is_ipv4() {
+        EtherType::IPV4
+    } else {
+        EtherType::IPV6
     };
-    flags.set(TcpFlags::ACK, ack.is_some());
-    flags.set(TcpFlags::PSH, push);
+    let ethernet = EthernetHeader {
+        dst,
+        src,
+        ethertype,
+        vlan: None,
+    };
     let tcp = TcpHeader {
         src_port: tuple.dst_port,
         dst_port: tuple.src_port,
@@ -195,11 +242,33 @@ fn emit_headers(
         options,
         header_len: TcpHeader::LEN,
     };
-    let head = HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
+    let head =
+        HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
     let checksum = Some(tcp_tx_checksum(&ethernet, &ip));
     // A payload that fits one packet is no super-packet.
-    let gso_size = if payload.len() > usize::from(gso_size) { gso_size } else { 0 };
-    Some(TxPacket { head, payload, checksum, gso_size })
+    let gso_size = if payload.len() > usize::from(gso_size) {
+        gso_size
+    } else {
+        0
+    };
+    Some(TxPacket {
+        head,
+        payload,
+        checksum,
+        gso_size,
+    })
+}
+
+/// Returns the flags of a segment.
+fn flags(segment: &Segment<FragList>) -> TcpFlags {
+    let control = match segment.control {
+        Control::None => TcpFlags::empty(),
+        Control::Syn => TcpFlags::SYN,
+        Control::Fin => TcpFlags::FIN,
+        Control::Rst => TcpFlags::RST,
+    };
+    let when = |flag, is_set| if is_set { flag } else { TcpFlags::empty() };
+    control | when(TcpFlags::ACK, segment.ack.is_some()) | when(TcpFlags::PSH, segment.push)
 }
 
 /// Writes the destination into a frame that was made before it was known.

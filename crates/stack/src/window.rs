@@ -1,34 +1,40 @@
 //! What peers were promised of each queue's memory.
 //!
-//! A window advertised to a peer is a promise that the bytes will find room. In the kernel nobody adds the
-//! promises of several connections up against the memory of the queue they share, so tokens that come home late
-//! end in packets dropped at the NIC. Here the promises of all connections of a queue never add up to more than
-//! the queue's memory can still take, whole net_iovs and their gaps counted (`nic::RxSpace`):
+//! A window advertised to a peer is a promise that the bytes will find room. In the kernel nobody
+//! adds the promises of several connections up against the memory of the queue they share, so
+//! tokens that come home late end in packets dropped at the NIC. Here the promises of all
+//! connections of a queue never add up to more than the queue's memory can still take, whole
+//! net_iovs and their gaps counted (`nic::RxSpace`):
 //!
-//! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of what nobody else
-//!   was promised. One busy connection gets half the memory, two a third each, and a newcomer always finds some.
-//! - *growth by use*: a new connection starts with a small promise that grows with what it received, always ahead
-//!   of slow start, so that hundreds of idle connections do not sit on promises they never use.
-//! - *reserve*: an eighth of the memory is given only to connections that would otherwise get less than
-//!   four segments.
-//! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not shrink its window).
-//! - *packing*: small packets take more memory than they bring payload; a connection whose packets are small is
-//!   promised less of the same memory.
+//! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of
+//!   what nobody else was promised. One busy connection gets half the memory, two a third each, and
+//!   a newcomer always finds some.
+//! - *growth by use*: a new connection starts with a small promise that grows with what it
+//!   received, always ahead of slow start, so that hundreds of idle connections do not sit on
+//!   promises they never use.
+//! - *reserve*: an eighth of the memory is given only to connections that would otherwise get less
+//!   than four segments.
+//! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not
+//!   shrink its window).
+//! - *packing*: small packets take more memory than they bring payload; a connection whose packets
+//!   are small is promised less of the same memory.
 
 use std::collections::VecDeque;
 
-/// One in how many parts of the memory is kept for connections that would otherwise get less than [`FLOOR_SEGMENTS`].
+/// One in how many parts of the memory is kept for connections that would otherwise get less than
+/// [`FLOOR_SEGMENTS`].
 const RESERVE_PART: u64 = 8;
 
-/// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293 3.8.6.3), but silly window
-/// avoidance on both sides makes a peer wait for its timer when one of two is left; with four it never does.
+/// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293
+/// 3.8.6.3), but silly window avoidance on both sides makes a peer wait for its timer when one of
+/// two is left; with four it never does.
 const FLOOR_SEGMENTS: u64 = 4;
 
 /// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
 pub const INITIAL_PROMISE: u64 = 64 << 10;
 
-/// One in how many parts of what is left a new connection is promised at most: many may come, and what an idle one was
-/// promised it keeps.
+/// One in how many parts of what is left a new connection is promised at most: many may come, and
+/// what an idle one was promised it keeps.
 const INITIAL_PART: u64 = 16;
 
 /// One in how many parts of a small queue's memory a SYN-ACK promises at most.
@@ -37,7 +43,8 @@ const HANDSHAKE_PART: u64 = 256;
 /// One in how many parts of what is left all half-open connections together are promised at most.
 const HALF_OPEN_PART: u64 = 4;
 
-/// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes (`nic::RxSpace::bytes`).
+/// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes
+/// (`nic::RxSpace::bytes`).
 const GOOD_PAYLOAD: u64 = 1050;
 
 /// Bytes that a smaller packet takes beside its payload: headroom and alignment to a cache line.
@@ -49,7 +56,8 @@ const PACKING_BYTES: u64 = 128 << 10;
 /// Packets over which it is averaged.
 const PACKING_PACKETS: u32 = 64;
 
-/// How much of the memory a connection's packets take for the payload they bring: 1 for large ones, more for small.
+/// How much of the memory a connection's packets take for the payload they bring: 1 for large ones,
+/// more for small.
 #[derive(Debug, Clone, Copy)]
 struct Packing {
     payload: u64,
@@ -60,7 +68,11 @@ struct Packing {
 impl Packing {
     /// Assumes large packets until they tell otherwise.
     const fn new() -> Self {
-        Self { payload: PACKING_BYTES / 4, memory: PACKING_BYTES / 4, packets: 0 }
+        Self {
+            payload: PACKING_BYTES / 4,
+            memory: PACKING_BYTES / 4,
+            packets: 0,
+        }
     }
 
     fn note(&mut self, len: usize) {
@@ -86,7 +98,8 @@ impl Packing {
     }
 }
 
-/// Memory that a packet with `len` bytes of payload keeps from others, in bytes of the NIC's figure.
+/// Memory that a packet with `len` bytes of payload keeps from others, in bytes of the NIC's
+/// figure.
 fn packet_cost(len: u64) -> u64 {
     len.max((len + PLACEMENT_LOSS) * GOOD_PAYLOAD / (GOOD_PAYLOAD + PLACEMENT_LOSS))
 }
@@ -128,7 +141,12 @@ pub(crate) struct Promise {
 impl Promise {
     /// Returns an empty promise on `queue`.
     pub(crate) fn new(queue: usize) -> Self {
-        Self { queue, memory: 0, packing: Packing::new(), starved: false }
+        Self {
+            queue,
+            memory: 0,
+            packing: Packing::new(),
+            starved: false,
+        }
     }
 
     /// Returns the queue whose memory is promised.
@@ -164,10 +182,13 @@ pub(crate) struct Windows {
 
 impl Windows {
     pub(crate) fn new(queues: usize) -> Self {
-        Self { queues: (0..queues).map(|_| Queue::default()).collect() }
+        Self {
+            queues: (0..queues).map(|_| Queue::default()).collect(),
+        }
     }
 
-    /// Returns a queue; queues may be added while the stack runs, and are no more than a number of 16 bits can name.
+    /// Returns a queue; queues may be added while the stack runs, and are no more than a number of
+    /// 16 bits can name.
     fn queue(&mut self, index: usize) -> Option<&mut Queue> {
         if index >= self.queues.len() && u16::try_from(index).is_ok() {
             self.queues.resize_with(index + 1, Queue::default);
@@ -180,12 +201,15 @@ impl Windows {
         self.queues.get(queue).map_or(0, |queue| queue.promised)
     }
 
-    /// Returns how many bytes beyond those that arrived the connection in `slot` may advertise, when the memory of
-    /// its queue can still take `free` bytes of payload.
+    /// Returns how many bytes beyond those that arrived the connection in `slot` may advertise,
+    /// when the memory of its queue can still take `free` bytes of payload.
     ///
-    /// The promise is set aside at once; it holds until [`Windows::grant`] is asked again or the promise is released.
+    /// The promise is set aside at once; it holds until [`Windows::grant`] is asked again or the
+    /// promise is released.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
-        let Some(queue) = self.queues.get_mut(promise.queue) else { return ask.outstanding };
+        let Some(queue) = self.queues.get_mut(promise.queue) else {
+            return ask.outstanding;
+        };
         let others = queue.promised - promise.memory;
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(others);
@@ -207,7 +231,9 @@ impl Windows {
 
     /// Gives back what was promised to a connection that ends or moves.
     pub(crate) fn release(&mut self, slot: u32, promise: &mut Promise) {
-        let Some(queue) = self.queues.get_mut(promise.queue) else { return };
+        let Some(queue) = self.queues.get_mut(promise.queue) else {
+            return;
+        };
         queue.promised -= promise.memory;
         promise.memory = 0;
         if promise.starved {
@@ -219,8 +245,8 @@ impl Windows {
 
     /// Moves a promise to the queue on which the connection's packets arrive now.
     ///
-    /// The peer was told, so the promise goes along even if the other queue has less room: it may then hold
-    /// promises it cannot keep, until they are used up.
+    /// The peer was told, so the promise goes along even if the other queue has less room: it may
+    /// then hold promises it cannot keep, until they are used up.
     pub(crate) fn migrate(&mut self, slot: u32, promise: &mut Promise, queue: usize) {
         let memory = promise.memory;
         self.release(slot, promise);
@@ -231,14 +257,20 @@ impl Windows {
         }
     }
 
-    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still take `free` bytes
-    /// and there are `half_open` others; `None` if not even four segments are left: better no connection than one
-    /// that starves.
+    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still
+    /// take `free` bytes and there are `half_open` others; `None` if not even four segments are
+    /// left: better no connection than one that starves.
     ///
-    /// Nothing is set aside for half-open connections, so all of them together are promised little, and those who come
-    /// too many nothing: they learn of their window when the handshake is done. What is promised should do for the
-    /// first burst of slow start, ten segments.
-    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16, half_open: usize) -> Option<u32> {
+    /// Nothing is set aside for half-open connections, so all of them together are promised little,
+    /// and those who come too many nothing: they learn of their window when the handshake is done.
+    /// What is promised should do for the first burst of slow start, ten segments.
+    pub(crate) fn newcomer(
+        &mut self,
+        queue: usize,
+        free: u64,
+        mss: u16,
+        half_open: usize,
+    ) -> Option<u32> {
         let queue = self.queue(queue)?;
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(queue.promised);
@@ -248,16 +280,22 @@ impl Windows {
         }
         let promise = (queue.total / HANDSHAKE_PART).clamp(floor, INITIAL_PROMISE);
         let all = promise.saturating_mul(half_open as u64 + 1);
-        Some(if all <= unpromised / HALF_OPEN_PART { promise as u32 } else { 0 })
+        Some(if all <= unpromised / HALF_OPEN_PART {
+            promise as u32
+        } else {
+            0
+        })
     }
 
     /// Returns whether connections wait for memory of `queue`.
     pub(crate) fn has_starved(&self, queue: usize) -> bool {
-        self.queues.get(queue).is_some_and(|queue| !queue.starved.is_empty())
+        self.queues
+            .get(queue)
+            .is_some_and(|queue| !queue.starved.is_empty())
     }
 
-    /// Notes how much memory of `queue` is free: more than before means that some came home, and whoever got too
-    /// little is to be asked again.
+    /// Notes how much memory of `queue` is free: more than before means that some came home, and
+    /// whoever got too little is to be asked again.
     pub(crate) fn note_free(&mut self, queue: usize, free: u64) {
         if let Some(queue) = self.queues.get_mut(queue) {
             if free > queue.seen_free {
@@ -272,8 +310,8 @@ impl Windows {
         self.queues.iter().any(|queue| queue.to_visit > 0)
     }
 
-    /// Takes the connection off the list that waited longest for memory of `queue`; it goes back to the end when it is
-    /// granted too little again.
+    /// Takes the connection off the list that waited longest for memory of `queue`; it goes back to
+    /// the end when it is granted too little again.
     pub(crate) fn next_starved(&mut self, queue: usize) -> Option<u32> {
         let queue = self.queues.get_mut(queue)?;
         queue.to_visit = queue.to_visit.checked_sub(1)?;
@@ -301,9 +339,12 @@ impl Windows {
 
 /// Returns what a connection has earned: a start, and twice what it ever received.
 ///
-/// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's congestion window.
+/// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's
+/// congestion window.
 fn wanted(ask: Ask, spare: u64) -> u64 {
-    let initial = INITIAL_PROMISE.min(spare / INITIAL_PART).max(FLOOR_SEGMENTS * u64::from(ask.mss));
+    let initial = INITIAL_PROMISE
+        .min(spare / INITIAL_PART)
+        .max(FLOOR_SEGMENTS * u64::from(ask.mss));
     initial.saturating_add(ask.received.saturating_mul(2))
 }
 
@@ -316,7 +357,12 @@ mod tests {
     const MSS: u16 = 1460;
 
     fn ask(outstanding: u64, received: u64) -> Ask {
-        Ask { outstanding, most: u64::MAX, received, mss: MSS }
+        Ask {
+            outstanding,
+            most: u64::MAX,
+            received,
+            mss: MSS,
+        }
     }
 
     #[test]
@@ -350,7 +396,10 @@ mod tests {
             granted_a = windows.grant(0, &mut a, whole, ask(0, 1 << 30));
             granted_b = windows.grant(1, &mut b, whole, ask(0, 1 << 30));
         }
-        assert!(granted_a.abs_diff(granted_b) < granted_a / 16, "{granted_a} {granted_b}");
+        assert!(
+            granted_a.abs_diff(granted_b) < granted_a / 16,
+            "{granted_a} {granted_b}"
+        );
         assert!(granted_a > 2 * MIB);
     }
 
@@ -361,7 +410,10 @@ mod tests {
         let mut promises: Vec<_> = (0..300).map(|_| Promise::new(0)).collect();
         for (slot, promise) in promises.iter_mut().enumerate() {
             let granted = windows.grant(slot as u32, promise, whole, ask(0, 0));
-            assert!(granted >= 4 * u64::from(MSS), "connection {slot} got {granted}");
+            assert!(
+                granted >= 4 * u64::from(MSS),
+                "connection {slot} got {granted}"
+            );
         }
         assert!(windows.promised(0) <= whole);
     }
@@ -407,13 +459,21 @@ mod tests {
                 let before = windows.promised(0);
                 granted[slot] = windows.grant(slot as u32, promise, free, ask);
                 let after = windows.promised(0);
-                // A grant never makes the sum exceed what is free; it may already exceed it only by rounding.
-                assert!(after <= free.max(before), "seed {seed} step {step}: {after} promised, {free} free");
+                // A grant never makes the sum exceed what is free; it may already exceed it only by
+                // rounding.
+                assert!(
+                    after <= free.max(before),
+                    "seed {seed} step {step}: {after} promised, {free} free"
+                );
             }
             for (slot, promise) in promises.iter_mut().enumerate() {
                 windows.release(slot as u32, promise);
             }
-            assert_eq!((windows.promised(0), windows.queues[0].starved.len()), (0, 0), "seed {seed}");
+            assert_eq!(
+                (windows.promised(0), windows.queues[0].starved.len()),
+                (0, 0),
+                "seed {seed}"
+            );
         }
     }
 

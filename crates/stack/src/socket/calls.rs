@@ -8,7 +8,8 @@ use wire::Instant;
 use zerocopy::FromBytes;
 
 use super::error::{
-    AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError, SendError, ShutdownError,
+    AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
+    SendError, ShutdownError,
 };
 use super::listener::Listener;
 use super::readiness::Readiness;
@@ -17,13 +18,14 @@ use super::sendmsg::{SendMsg, sendmsg};
 use super::sockopt::{OptionName, SocketOption};
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
-use crate::config::{MAX_BACKLOG, ORPHAN_LIFETIME};
+use crate::config::MAX_BACKLOG;
 use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
 
 impl Stack {
-    /// Listens on `local`: one of our addresses, or the unspecified one for all; port 0 takes a free one. At most
-    /// `backlog` connections wait to be accepted, and as many are half-open; beyond that SYN cookies answer.
+    /// Listens on `local`: one of our addresses, or the unspecified one for all; port 0 takes a
+    /// free one. At most `backlog` connections wait to be accepted, and as many are half-open;
+    /// beyond that SYN cookies answer.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -36,24 +38,41 @@ impl Stack {
             return Err(ListenError::TooManySockets { limit });
         }
         let local = match local.port() {
-            0 => SocketAddr::new(ip, self.free_listening_port(ip).ok_or(ListenError::NoFreePort)?),
+            0 => SocketAddr::new(
+                ip,
+                self.free_listening_port(ip)
+                    .ok_or(ListenError::NoFreePort)?,
+            ),
             _ => local,
         };
         let slot = self.sockets.next_slot();
-        self.demux.listen(local, slot).map_err(|_| ListenError::AddrInUse(local))?;
+        self.demux
+            .listen(local, slot)
+            .map_err(|_| ListenError::AddrInUse(local))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A dual listener repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
-        let mss = if ip.is_unspecified() { self.mss_for(std::net::Ipv6Addr::UNSPECIFIED.into()) } else { self.mss_for(ip) };
-        let half_open = SynBacklog::new(&self.tcp, backlog, self.isns.clone(), self.secret.key("syn cookies"));
+        let mss = if ip.is_unspecified() {
+            self.mss_for(std::net::Ipv6Addr::UNSPECIFIED.into())
+        } else {
+            self.mss_for(ip)
+        };
+        let half_open = SynBacklog::new(
+            &self.tcp,
+            backlog,
+            self.isns.clone(),
+            self.secret.key("syn cookies"),
+        );
         let listener = Listener::new(local, half_open, backlog, mss, &self.tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
     fn free_listening_port(&self, ip: std::net::IpAddr) -> Option<u16> {
-        (EPHEMERAL_FIRST..=u16::MAX).find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
+        (EPHEMERAL_FIRST..=u16::MAX)
+            .find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
     }
 
-    /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing wait until then.
+    /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing
+    /// wait until then.
     ///
     /// # Errors
     /// [`ConnectError`]; that the peer refuses or does not answer is told by the socket later.
@@ -63,14 +82,21 @@ impl Stack {
         }
         let route = self.routes.route(remote.ip())?;
         if self.sockets.is_full() {
-            return Err(ConnectError::TooManySockets { limit: self.sockets.limit() });
+            return Err(ConnectError::TooManySockets {
+                limit: self.sockets.limit(),
+            });
         }
         let (ports, demux): (&mut EphemeralPorts, _) = (&mut self.ports, &self.demux);
         let tuple_for = |port| four_tuple(SocketAddr::new(route.source, port), remote);
         let is_free = |port| {
-            demux.is_free(&tuple_for(port)) && demux.listener(SocketAddr::new(route.source, port)).is_none()
+            demux.is_free(&tuple_for(port))
+                && demux
+                    .listener(SocketAddr::new(route.source, port))
+                    .is_none()
         };
-        let port = ports.choose(route.source, remote, is_free).ok_or(ConnectError::PortsExhausted(remote))?;
+        let port = ports
+            .choose(route.source, remote, is_free)
+            .ok_or(ConnectError::PortsExhausted(remote))?;
         let tuple = tuple_for(port);
         let endpoints = crate::rx::endpoints(&tuple);
         let config = tcp::Config {
@@ -95,7 +121,9 @@ impl Stack {
     pub fn accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), AcceptError> {
         while let Some(id) = self.pop_accepted(listener)? {
             self.refresh(listener.slot());
-            let Ok(connection) = self.connection(id) else { continue };
+            let Ok(connection) = self.connection(id) else {
+                continue;
+            };
             connection.holder = Holder::Program;
             let (_, remote) = connection.addresses();
             self.refresh(id.slot());
@@ -107,16 +135,19 @@ impl Stack {
     fn pop_accepted(&mut self, listener: SocketId) -> Result<Option<SocketId>, AcceptError> {
         match &mut self.sockets.get_mut(listener)?.kind {
             SocketKind::Listener(queue) => Ok(queue.pop()),
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => Err(AcceptError::NotListening { id: listener }),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => {
+                Err(AcceptError::NotListening { id: listener })
+            }
         }
     }
 
-    /// Receives payload in order: see the crate's [`RecvMsg`], and ABI.md 3 for what `flags` do. MSG_WAITALL and
-    /// MSG_DONTWAIT change nothing here, where nothing ever waits: [`RecvOutcome::stopped`] tells a caller who does
-    /// whether waiting will help.
+    /// Receives payload in order: see the crate's [`RecvMsg`], and ABI.md 3 for what `flags` do.
+    /// MSG_WAITALL and MSG_DONTWAIT change nothing here, where nothing ever waits:
+    /// [`RecvOutcome::stopped`] tells a caller who does whether waiting will help.
     ///
     /// # Errors
-    /// [`RecvError`] if nothing was delivered; what was delivered is never taken back for a later error.
+    /// [`RecvError`] if nothing was delivered; what was delivered is never taken back for a later
+    /// error.
     pub fn recvmsg(
         &mut self,
         id: SocketId,
@@ -126,13 +157,27 @@ impl Stack {
     ) -> Result<RecvOutcome, RecvError> {
         let Self { nic, sockets, .. } = self;
         let socket = sockets.get_mut(id)?;
-        let connection = socket.connection_mut().ok_or(RecvError::NotConnected { id })?;
+        let connection = socket
+            .connection_mut()
+            .ok_or(RecvError::NotConnected { id })?;
         if flags.contains(MsgFlags::ERRQUEUE) {
             return Err(RecvError::ErrorQueueEmpty);
         }
-        let ConnectionSocket { conn, tokens, options, .. } = &mut *connection;
+        let ConnectionSocket {
+            conn,
+            tokens,
+            options,
+            ..
+        } = &mut *connection;
         let mut home = |payload| nic.recycle(payload);
-        let receive = Receive { msg, sink, tokens, flags, merge: options.merge_frags, home: &mut home };
+        let receive = Receive {
+            msg,
+            sink,
+            tokens,
+            flags,
+            merge: options.merge_frags,
+            home: &mut home,
+        };
         let outcome = match recvmsg(conn.recv_queue(), receive) {
             Err(RecvError::WouldBlock) => connection.end_of_queue(),
             other => other,
@@ -149,9 +194,19 @@ impl Stack {
     ///
     /// # Errors
     /// [`SendError`] if none was queued.
-    pub fn sendmsg(&mut self, id: SocketId, msg: &SendMsg<'_>, flags: MsgFlags) -> Result<usize, SendError> {
-        let Self { sockets, send_pool, .. } = self;
-        let connection = sockets.get_mut(id)?.connection_mut().ok_or(SendError::NotConnected { id })?;
+    pub fn sendmsg(
+        &mut self,
+        id: SocketId,
+        msg: &SendMsg<'_>,
+        flags: MsgFlags,
+    ) -> Result<usize, SendError> {
+        let Self {
+            sockets, send_pool, ..
+        } = self;
+        let connection = sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(SendError::NotConnected { id })?;
         let sent = sendmsg(id, connection, send_pool, msg, flags);
         if sent.is_ok() {
             self.touch(id.slot());
@@ -160,8 +215,8 @@ impl Stack {
         sent
     }
 
-    /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer than were named
-    /// means that the call stopped early: go on with the rest.
+    /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer
+    /// than were named means that the call stopped early: go on with the rest.
     ///
     /// # Errors
     /// [`DontneedError`], and nothing was freed.
@@ -169,7 +224,9 @@ impl Stack {
         let Self { nic, sockets, .. } = self;
         let socket = sockets.get_mut(id)?;
         // A listener is a TCP socket too; it has lent nothing.
-        let Some(connection) = socket.connection_mut() else { return Ok(0) };
+        let Some(connection) = socket.connection_mut() else {
+            return Ok(0);
+        };
         let freed = connection.dontneed(ranges, |payload| nic.recycle(payload))?;
         if freed > 0 {
             self.touch(id.slot());
@@ -190,7 +247,9 @@ impl Stack {
         if given > devmem_uapi::MAX_DONTNEED_TOKENS {
             return Err(DontneedError::TooManyRanges { given });
         }
-        let ranges = value.chunks_exact(size_of::<DmabufToken>()).map(DmabufToken::read_from_bytes);
+        let ranges = value
+            .chunks_exact(size_of::<DmabufToken>())
+            .map(DmabufToken::read_from_bytes);
         let ranges: Vec<_> = ranges.filter_map(Result::ok).collect();
         self.dontneed(id, &ranges)
     }
@@ -229,7 +288,11 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn take_error(&mut self, id: SocketId) -> Result<Option<TcpError>, BadSocket> {
-        let error = self.sockets.get_mut(id)?.connection_mut().and_then(ConnectionSocket::take_error);
+        let error = self
+            .sockets
+            .get_mut(id)?
+            .connection_mut()
+            .and_then(ConnectionSocket::take_error);
         self.refresh(id.slot());
         Ok(error)
     }
@@ -287,17 +350,23 @@ impl Stack {
         Ok(self.sockets.get(id)?.readiness())
     }
 
-    /// Ends one or both halves of a connection. After [`Shutdown::Read`] an empty queue reads as the end of the
-    /// stream; what still arrives can be read all the same (linux `tcp_recvmsg` with RCV_SHUTDOWN).
+    /// Ends one or both halves of a connection. After [`Shutdown::Read`] an empty queue reads as
+    /// the end of the stream; what still arrives can be read all the same (linux `tcp_recvmsg` with
+    /// RCV_SHUTDOWN).
     ///
     /// # Errors
     /// [`ShutdownError`].
     pub fn shutdown(&mut self, id: SocketId, how: Shutdown) -> Result<(), ShutdownError> {
         let socket = self.sockets.get_mut(id)?;
-        let connection = socket.connection_mut().ok_or(ShutdownError::NotConnected { id, state: None })?;
+        let connection = socket
+            .connection_mut()
+            .ok_or(ShutdownError::NotConnected { id, state: None })?;
         let state = connection.conn.state();
         if matches!(state, StateKind::Closed | StateKind::SynSent) {
-            return Err(ShutdownError::NotConnected { id, state: Some(state) });
+            return Err(ShutdownError::NotConnected {
+                id,
+                state: Some(state),
+            });
         }
         if how != Shutdown::Write {
             connection.read_shutdown = true;
@@ -310,59 +379,68 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a socket: its number is void, its tokens go home. A connection finishes by itself, within a bound; with
-    /// data unread, the peer is told by a RST. A listener's waiting connections are reset.
+    /// Closes a socket: its number is void, its tokens go home. A connection finishes by itself,
+    /// within a bound; with data unread, the peer is told by a RST. A listener's waiting
+    /// connections are reset.
     ///
     /// # Errors
     /// [`BadSocket`].
-    pub fn close(&mut self, id: SocketId, now: Instant) -> Result<(), BadSocket> {
+    pub fn close(&mut self, id: SocketId) -> Result<(), BadSocket> {
         self.sockets.get(id)?;
-        self.end(id, Ending::Orderly, now);
+        self.end(id, Ending::Orderly);
         Ok(())
     }
 
-    /// Closes a socket and resets its connection, whatever was sent or read (SO_LINGER with a time of 0).
+    /// Closes a socket and resets its connection, whatever was sent or read (SO_LINGER with a time
+    /// of 0).
     ///
     /// # Errors
     /// [`BadSocket`].
-    pub fn abort(&mut self, id: SocketId, now: Instant) -> Result<(), BadSocket> {
+    pub fn abort(&mut self, id: SocketId) -> Result<(), BadSocket> {
         self.sockets.get(id)?;
-        self.end(id, Ending::Reset, now);
+        self.end(id, Ending::Reset);
         Ok(())
     }
 
-    fn end(&mut self, id: SocketId, ending: Ending, now: Instant) {
+    fn end(&mut self, id: SocketId, ending: Ending) {
         match self.sockets.get_mut(id).map(|socket| &mut socket.kind) {
-            Ok(SocketKind::Connection(_)) => self.end_connection(id, ending, now),
+            Ok(SocketKind::Connection(_)) => self.end_connection(id, ending),
             Ok(SocketKind::Listener(listener)) => {
                 let waiting: Vec<_> = std::iter::from_fn(|| listener.pop()).collect();
                 self.remove(id.slot());
                 for waiting in waiting {
-                    self.end(waiting, Ending::Reset, now);
+                    self.end(waiting, Ending::Reset);
                 }
             }
             Ok(SocketKind::TimeWait(_)) | Err(_) => {}
         }
     }
 
-    fn end_connection(&mut self, id: SocketId, ending: Ending, now: Instant) {
+    fn end_connection(&mut self, id: SocketId, ending: Ending) {
         let is_one_too_many = self.orphans >= self.max_orphans;
         let Self { nic, sockets, .. } = self;
-        let Ok(Some(connection)) = sockets.get_mut(id).map(Socket::connection_mut) else { return };
-        connection.tokens.release_all(|held| held.release(|payload| nic.recycle(payload)));
+        let Ok(Some(connection)) = sockets.get_mut(id).map(Socket::connection_mut) else {
+            return;
+        };
+        connection
+            .tokens
+            .release_all(|held| held.release(|payload| nic.recycle(payload)));
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
             Ending::Orderly | Ending::Reset => connection.conn.abort(),
         }
-        connection.holder = Holder::Nobody { until: now + ORPHAN_LIFETIME };
+        connection.holder = Holder::Nobody;
         self.orphans += 1;
         self.sockets.renew(id.slot());
         self.touch(id.slot());
     }
 
     fn connection(&mut self, id: SocketId) -> Result<&mut ConnectionSocket, BadSocket> {
-        self.sockets.get_mut(id)?.connection_mut().ok_or(BadSocket(id))
+        self.sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(BadSocket(id))
     }
 }
 
@@ -381,11 +459,17 @@ impl ConnectionSocket {
         }
         let is_over = match self.conn.state() {
             StateKind::SynSent | StateKind::SynReceived => false,
-            StateKind::Established | StateKind::FinWait1 | StateKind::FinWait2 => self.read_shutdown,
+            StateKind::Established | StateKind::FinWait1 | StateKind::FinWait2 => {
+                self.read_shutdown
+            }
             _ => true,
         };
         match is_over {
-            true => Ok(RecvOutcome { bytes: 0, host_bytes: 0, stopped: Stopped::Eof }),
+            true => Ok(RecvOutcome {
+                bytes: 0,
+                host_bytes: 0,
+                stopped: Stopped::Eof,
+            }),
             false => Err(RecvError::WouldBlock),
         }
     }

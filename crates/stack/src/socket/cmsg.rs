@@ -1,4 +1,5 @@
-//! Control messages of sendmsg; those of recvmsg are written by a [`CmsgSink`](devmem_uapi::CmsgSink).
+//! Control messages of sendmsg; those of recvmsg are written by a
+//! [`CmsgSink`](devmem_uapi::CmsgSink).
 
 use devmem_uapi::{CmsgIter, DmabufId};
 
@@ -26,7 +27,11 @@ pub(crate) fn parse_tx(control: &[u8]) -> Result<TxSource, BadControl> {
             Some(None) => return Err(BadControl),
         }
     }
-    if messages.is_malformed() { Err(BadControl) } else { Ok(source) }
+    if messages.is_malformed() {
+        Err(BadControl)
+    } else {
+        Ok(source)
+    }
 }
 
 #[cfg(test)]

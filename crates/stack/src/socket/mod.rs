@@ -38,6 +38,8 @@ pub(crate) struct Socket {
     has_event: bool,
     /// Stands in the list of sockets with something to send.
     pub(crate) is_touched: bool,
+    /// Stands in the list of connections that segments arrived for in this burst.
+    pub(crate) has_arrivals: bool,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) received: u64,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: Options,
-    /// Free bytes in the send queue from which on it counts as writable (linux: a third of the buffer).
+    /// Free bytes in the send queue from which on it counts as writable (linux: a third of the
+    /// buffer).
     pub(crate) write_low: usize,
     /// The program said that it reads no more.
     pub(crate) read_shutdown: bool,
@@ -71,15 +74,24 @@ pub(crate) struct ConnectionSocket {
     pub(crate) error: Option<TcpError>,
 }
 
+/// Host memory of a connection that has nothing to send and nothing unread, in bytes: its parts
+/// that live in boxes and tables. Queues and the token table own no memory while they are empty.
+pub const IDLE_CONNECTION_BYTES: usize = size_of::<ConnectionSocket>()
+    + size_of::<(u32, Socket)>()
+    // Hash table entry at 7/8 load or less, growth doubled; deadline and its place in the heap.
+    + 2 * 2 * size_of::<(FourTuple, u32)>()
+    + 2 * (size_of::<(Instant, u32)>() + size_of::<u32>());
+
 /// Who has a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// A program, by its number.
     Program,
-    /// The accept queue of the listener in this slot.
-    Listener(u32),
-    /// Nobody: it finishes by itself, until then at the latest.
-    Nobody { until: Instant },
+    /// The accept queue of its listener; no program knows its number yet.
+    AcceptQueue,
+    /// Nobody: it finishes by itself. TCP bounds how long that takes without progress, and
+    /// FIN-WAIT-2 in any case.
+    Nobody,
 }
 
 /// A connection in TIME-WAIT that nobody holds.
@@ -124,7 +136,13 @@ impl Socket {
     }
 
     fn new(kind: SocketKind) -> Self {
-        Self { kind, reported: Readiness::NONE, has_event: false, is_touched: false }
+        Self {
+            kind,
+            reported: Readiness::NONE,
+            has_event: false,
+            is_touched: false,
+            has_arrivals: false,
+        }
     }
 
     /// Returns the connection, if it is one.
@@ -146,13 +164,26 @@ impl Socket {
         }
     }
 
-    /// Returns whether readiness changed since the driver was told, and it is not in the list of events yet.
+    /// Returns whether readiness changed since the driver was told, and it is not in the list of
+    /// events yet. What no program holds concerns no driver.
     pub(crate) fn note_event(&mut self) -> bool {
+        if !self.is_held() {
+            return false;
+        }
         let now = self.readiness();
         let is_news = now != self.reported && !self.has_event;
         self.reported = now;
         self.has_event |= is_news;
         is_news
+    }
+
+    /// Returns whether a program has this socket's number.
+    fn is_held(&self) -> bool {
+        match &self.kind {
+            SocketKind::Connection(connection) => connection.holder == Holder::Program,
+            SocketKind::Listener(_) => true,
+            SocketKind::TimeWait(_) => false,
+        }
     }
 
     /// Notes that the driver took the event.
@@ -161,11 +192,34 @@ impl Socket {
     }
 }
 
+impl SocketTable<Socket> {
+    /// Returns the connection in `slot`, if it is one.
+    pub(crate) fn connection_at(&mut self, slot: u32) -> Option<&mut ConnectionSocket> {
+        self.at_mut(slot)?.connection_mut()
+    }
+
+    /// Returns the listener in `slot`, if it is one.
+    pub(crate) fn listener_at(&mut self, slot: u32) -> Option<&mut Listener> {
+        match &mut self.at_mut(slot)?.kind {
+            SocketKind::Listener(listener) => Some(listener),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
+        }
+    }
+}
+
 impl ConnectionSocket {
     /// Returns the addresses of this side and of the peer.
     pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
-        let FourTuple { src_ip, dst_ip, src_port, dst_port } = self.tuple;
-        (SocketAddr::new(dst_ip, dst_port), SocketAddr::new(src_ip, src_port))
+        let FourTuple {
+            src_ip,
+            dst_ip,
+            src_port,
+            dst_port,
+        } = self.tuple;
+        (
+            SocketAddr::new(dst_ip, dst_port),
+            SocketAddr::new(src_ip, src_port),
+        )
     }
 
     /// Takes the error of a dead connection, which is told once.
@@ -178,11 +232,16 @@ impl ConnectionSocket {
         let is_over = matches!(state, StateKind::Closed | StateKind::TimeWait);
         let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
         let has_error = self.error.is_some();
-        let peer_finished = matches!(state, StateKind::CloseWait | StateKind::Closing | StateKind::LastAck);
+        let peer_finished = matches!(
+            state,
+            StateKind::CloseWait | StateKind::Closing | StateKind::LastAck
+        );
         let read_closed = is_over || peer_finished || self.read_shutdown;
-        let write_closed = !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
+        let write_closed =
+            !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
-            | Readiness::WRITABLE.when(conn.write_room() >= self.write_low || write_closed || has_error)
+            | Readiness::WRITABLE
+                .when(conn.write_room() >= self.write_low || write_closed || has_error)
             | Readiness::READ_CLOSED.when(read_closed)
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
@@ -194,7 +253,9 @@ impl ConnectionSocket {
         ranges: &[DmabufToken],
         mut home: impl FnMut(FragList),
     ) -> Result<u32, DontneedError> {
-        Ok(self.tokens.release(ranges, |held| held.release(&mut home))?)
+        Ok(self
+            .tokens
+            .release(ranges, |held| held.release(&mut home))?)
     }
 
     /// Returns bytes that wait unread, in order or not.

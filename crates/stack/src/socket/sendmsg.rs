@@ -1,7 +1,7 @@
 //! sendmsg: bytes of the caller's memory, copied to host pages.
 //!
-//! Sending from device memory needs a binding for it (`bind_tx`), which does not exist yet: a message that names one is
-//! refused as the kernel refuses an id it does not know.
+//! Sending from device memory needs a binding for it (`bind_tx`), which does not exist yet: a
+//! message that names one is refused as the kernel refuses an id it does not know.
 
 use devmem_uapi::MsgFlags;
 use netmem::{FragList, PagePool};
@@ -30,7 +30,8 @@ impl<'a> SendMsg<'a> {
     }
 }
 
-/// Most bytes copied at once: what one outgoing packet can carry, so that its frags need not be split.
+/// Most bytes copied at once: what one outgoing packet can carry, so that its frags need not be
+/// split.
 const COPY_BYTES: usize = 64 << 10;
 
 /// Queues as many bytes as there is room for, returns how many.
@@ -43,7 +44,9 @@ pub(crate) fn sendmsg(
 ) -> Result<usize, SendError> {
     match parse_tx(msg.control).map_err(|_| SendError::BadControl)? {
         TxSource::Host => {}
-        TxSource::Devmem(_) if !flags.contains(MsgFlags::ZEROCOPY) => return Err(SendError::ZerocopyNeeded),
+        TxSource::Devmem(_) if !flags.contains(MsgFlags::ZEROCOPY) => {
+            return Err(SendError::ZerocopyNeeded);
+        }
         TxSource::Devmem(dmabuf) => return Err(SendError::UnknownBinding { dmabuf }),
     }
     can_send(id, socket)?;
@@ -57,7 +60,11 @@ pub(crate) fn sendmsg(
             return partial(sent, SendError::NoMemory);
         };
         let more = n < chunk.len() || flags.contains(MsgFlags::MORE);
-        if socket.conn.send(payload, if more { Push::Later } else { Push::Now }).is_err() {
+        if socket
+            .conn
+            .send(payload, if more { Push::Later } else { Push::Now })
+            .is_err()
+        {
             return partial(sent, SendError::WouldBlock);
         }
         sent += n;

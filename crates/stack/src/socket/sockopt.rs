@@ -19,7 +19,8 @@ pub enum SocketOption {
     /// Longest time that sent data may stay unacknowledged.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     UserTimeout(Option<Duration>),
-    /// Frags that touch in device memory are received as one, under one token. The kernel never does; off unless set.
+    /// Frags that touch in device memory are received as one, under one token. The kernel never
+    /// does; off unless set.
     MergeFrags(bool),
 }
 
@@ -80,7 +81,12 @@ impl Options {
 
     /// Makes a connection behave so.
     pub(crate) fn apply<P: netmem::Payload>(&self, conn: &mut Connection<P>) {
-        let Self { nodelay, keepalive, user_timeout, merge_frags: _ } = *self;
+        let Self {
+            nodelay,
+            keepalive,
+            user_timeout,
+            merge_frags: _,
+        } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);
@@ -91,9 +97,17 @@ impl Options {
 fn checked(keepalive: Option<Keepalive>) -> Result<Option<Keepalive>, OptionError> {
     let least = Duration::from_secs(1);
     match keepalive {
-        Some(Keepalive { idle, interval, count }) if idle < least || interval < least || count == 0 => {
-            let reason = "idle time and interval must be at least one second, the count at least one probe";
-            Err(OptionError::BadValue { option: "keepalive", reason })
+        Some(Keepalive {
+            idle,
+            interval,
+            count,
+        }) if idle < least || interval < least || count == 0 => {
+            let reason =
+                "idle time and interval must be at least one second, the count at least one probe";
+            Err(OptionError::BadValue {
+                option: "keepalive",
+                reason,
+            })
         }
         other => Ok(other),
     }
@@ -111,7 +125,10 @@ mod tests {
         for (name, option) in [
             (OptionName::NoDelay, SocketOption::NoDelay(true)),
             (OptionName::KeepAlive, SocketOption::KeepAlive(keepalive)),
-            (OptionName::UserTimeout, SocketOption::UserTimeout(Some(second))),
+            (
+                OptionName::UserTimeout,
+                SocketOption::UserTimeout(Some(second)),
+            ),
             (OptionName::MergeFrags, SocketOption::MergeFrags(true)),
         ] {
             assert_ne!(options.get(name), option);
@@ -123,8 +140,14 @@ mod tests {
     #[test]
     fn keepalive_without_pauses_is_refused() {
         let mut options = Options::default();
-        let hasty = Keepalive { interval: Duration::ZERO, ..Keepalive::default() };
+        let hasty = Keepalive {
+            interval: Duration::ZERO,
+            ..Keepalive::default()
+        };
         assert!(options.set(SocketOption::KeepAlive(Some(hasty))).is_err());
-        assert_eq!(options.get(OptionName::KeepAlive), SocketOption::KeepAlive(None));
+        assert_eq!(
+            options.get(OptionName::KeepAlive),
+            SocketOption::KeepAlive(None)
+        );
     }
 }

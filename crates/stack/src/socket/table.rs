@@ -6,8 +6,9 @@ use slab::Slab;
 
 use super::error::BadSocket;
 
-/// Names one socket of one stack. The number of a closed socket is never that of another one: a generation goes with
-/// the slot, so a stale id is refused (EBADF) instead of meaning somebody else's connection.
+/// Names one socket of one stack. The number of a closed socket is never that of another one: a
+/// generation goes with the slot, so a stale id is refused (EBADF) instead of meaning somebody
+/// else's connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId {
     slot: u32,
@@ -44,7 +45,11 @@ pub(crate) struct SocketTable<S> {
 impl<S> SocketTable<S> {
     /// Returns an empty table for at most `limit` sockets.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Slab::new(), next_generation: 0, limit }
+        Self {
+            slots: Slab::new(),
+            next_generation: 0,
+            limit,
+        }
     }
 
     /// Returns how many sockets there are.
@@ -86,7 +91,9 @@ impl<S> SocketTable<S> {
 
     /// Takes a socket out.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<S> {
-        self.slots.try_remove(slot as usize).map(|(_, socket)| socket)
+        self.slots
+            .try_remove(slot as usize)
+            .map(|(_, socket)| socket)
     }
 
     /// Returns the socket with this id.
@@ -117,7 +124,9 @@ impl<S> SocketTable<S> {
 
     /// Returns the id of the socket in `slot`.
     pub(crate) fn id(&self, slot: u32) -> Option<SocketId> {
-        self.slots.get(slot as usize).map(|&(generation, _)| SocketId { slot, generation })
+        self.slots
+            .get(slot as usize)
+            .map(|&(generation, _)| SocketId { slot, generation })
     }
 }
 

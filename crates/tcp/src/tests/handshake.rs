@@ -163,6 +163,7 @@ fn payload_in_a_syn_ack_is_delivered() {
     assert!(t.last.established && t.last.readable);
     expect!(t, seq: 1, ack: 11);
     assert_eq!(t.read(), 10);
+    assert_eq!(t.conn.info().segs_in, 1);
 }
 
 #[test]
@@ -180,6 +181,23 @@ fn both_ends_may_open_at_once() {
     expect_nothing!(t);
     send!(t, seq: 1, len: 10);
     assert_eq!(t.read(), 10);
+}
+
+#[test]
+fn the_window_of_a_simultaneous_syn_ack_is_not_scaled_either() {
+    let config = Config {
+        window_scaling: true,
+        ..plain()
+    };
+    let mut t = syn_sent_with(&config);
+    send!(t, seq: 0, ack: None, control: Control::Syn, scale: Some(4), window: 1000);
+    expect!(t, control: Control::Syn, scale: 0);
+    send!(t, seq: 0, control: Control::Syn, scale: Some(4), window: 2000);
+    assert!(t.last.established);
+    assert_eq!(t.conn.info().snd_wnd, 2000);
+    expect!(t, seq: 1, ack: 1);
+    send!(t, seq: 1, window: 2000);
+    assert_eq!(t.conn.info().snd_wnd, 32_000);
 }
 
 #[test]

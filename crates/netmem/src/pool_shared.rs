@@ -1,0 +1,90 @@
+//! What a page pool and the handles of its net_iovs have in common.
+
+use std::sync::Arc;
+
+use devmem_uapi::DmabufId;
+
+use crate::net_iov::NetIovArea;
+use crate::pool_types::PoolId;
+use crate::provider::MemoryProvider;
+use crate::return_ring::{ReturnRing, TurnedAway};
+use crate::sync::{AtomicU64, Ordering};
+
+/// What a pool's handles keep of it, also after it is gone.
+pub(crate) struct PoolShared {
+    id: PoolId,
+    readable: bool,
+    dmabuf_id: Option<DmabufId>,
+    area: Arc<NetIovArea>,
+    provider: Arc<dyn MemoryProvider>,
+    ring: ReturnRing,
+    /// Net_iovs that found the ring full and went to the provider.
+    passed_ring: AtomicU64,
+}
+
+impl PoolShared {
+    pub(crate) fn new(provider: Arc<dyn MemoryProvider>, ring: u32) -> Self {
+        PoolShared {
+            id: PoolId::next(),
+            readable: provider.is_readable(),
+            dmabuf_id: provider.dmabuf_id(),
+            area: Arc::clone(provider.area()),
+            provider,
+            ring: ReturnRing::new(ring),
+            passed_ring: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> PoolId {
+        self.id
+    }
+
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    #[inline]
+    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
+        self.dmabuf_id
+    }
+
+    #[inline]
+    pub(crate) fn area(&self) -> &Arc<NetIovArea> {
+        &self.area
+    }
+
+    pub(crate) fn provider(&self) -> &dyn MemoryProvider {
+        self.provider.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn ring(&self) -> &ReturnRing {
+        &self.ring
+    }
+
+    /// Takes net_iovs whose last owners let go.
+    pub(crate) fn come_home(&self, indices: &[u32]) {
+        let Err(turned_away) = self.ring.push(self.area.slots(), indices) else {
+            return;
+        };
+        if turned_away == TurnedAway::Full {
+            // Counted before they are given: who gets them next, from the provider, sees it.
+            self.passed_ring
+                .fetch_add(indices.len() as u64, Ordering::Relaxed);
+        }
+        self.provider.release_bulk(indices);
+    }
+
+    /// Returns how many net_iovs found the ring full and went to the provider.
+    pub(crate) fn passed_ring(&self) -> u64 {
+        self.passed_ring.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        self.provider.destroy();
+    }
+}

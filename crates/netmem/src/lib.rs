@@ -17,6 +17,7 @@ mod provider;
 mod region;
 mod return_ring;
 mod sync;
+mod tx_memory;
 
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
@@ -29,6 +30,7 @@ pub use page_kind::PageKind;
 pub use page_pool::{PagePool, PoolConfig, PoolError, PoolId};
 pub use payload::Payload;
 pub use pool_stats::PoolStats;
+pub use tx_memory::{TxMemory, TxSend};
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};

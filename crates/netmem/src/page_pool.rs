@@ -41,6 +41,11 @@ const REFILL_PARTS: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PoolId(u32);
 
+impl PoolId {
+    /// Of memory that is sent and was never allocated from a pool.
+    const NONE: PoolId = PoolId(0);
+}
+
 /// Settings of a page pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
@@ -83,6 +88,21 @@ pub(crate) struct PoolShared {
 }
 
 impl PoolShared {
+    /// Returns what the frags of one send keep: no pool, but a name for the memory and a count of them.
+    pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
+        let ring = ReturnRing::new();
+        // What comes home goes to the provider, which knows that nothing was allocated.
+        ring.close();
+        Arc::new(PoolShared {
+            id: PoolId::NONE,
+            readable: provider.is_readable(),
+            dmabuf_id: provider.dmabuf_id(),
+            area: Arc::clone(provider.area()),
+            provider,
+            ring,
+        })
+    }
+
     #[inline]
     pub(crate) fn id(&self) -> PoolId {
         self.id
@@ -108,6 +128,15 @@ impl PoolShared {
         if self.ring.push(self.area.slots(), indices).is_err() {
             self.provider.release_bulk(indices);
         }
+    }
+}
+
+impl fmt::Debug for PoolShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolShared")
+            .field("id", &self.id)
+            .field("dmabuf_id", &self.dmabuf_id)
+            .finish_non_exhaustive()
     }
 }
 

@@ -300,13 +300,15 @@ impl<'a> Session<'a> {
             self.sent
         );
         assert!(position >= self.read, "what was read is not acknowledged");
+        // The field rounds down, so the edge may seem to move back by less than its unit (RFC 7323 2.4).
         let right_edge = position + (i64::from(window) << self.scale);
         assert!(
-            right_edge >= self.right_edge,
-            "the right edge of the window moved back"
+            right_edge + (1 << self.scale) > self.right_edge,
+            "the right edge of the window moved back from {} to {right_edge}",
+            self.right_edge
         );
         self.acknowledged = position;
-        self.right_edge = right_edge;
+        self.right_edge = self.right_edge.max(right_edge);
         for (left, right) in options.sack.iter() {
             assert!(SeqNum(left).before(SeqNum(right)), "an empty SACK block");
             assert!(options.sack.len() <= 4);

@@ -13,7 +13,7 @@ const ISLANDS: &[&str] = &[
 /// Production lines of an island file: everything in it is part of the proof.
 const ISLAND_LINES_MAX: usize = 300;
 
-/// How an island file opens: a reason follows.
+/// What the comment that an island file opens with must have: a reason follows.
 const OPENING: &str = "// UNSAFETY:";
 
 /// Checks the whole workspace.
@@ -49,13 +49,13 @@ fn has_island(package: &Package) -> bool {
 
 fn check_island(path: &str, source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let reason = source.first_line.strip_prefix(OPENING);
+    let reason = source
+        .opening
+        .iter()
+        .find_map(|line| line.strip_prefix(OPENING));
     if reason.is_none_or(|reason| reason.trim().is_empty()) {
-        findings.push(Finding::new(
-            path,
-            1,
-            format!("an island opens with `{OPENING}` and a reason"),
-        ));
+        let what = format!("the comment an island opens with has no `{OPENING}` and a reason");
+        findings.push(Finding::new(path, 1, what));
     }
     let lines = source.production_lines();
     if lines >= ISLAND_LINES_MAX {
@@ -157,19 +157,21 @@ mod tests {
     }
 
     #[test]
-    fn an_island_gives_its_reason_on_its_first_line() {
-        let with = "// UNSAFETY: maps memory\nfn a() { unsafe {} }\n";
-        assert_eq!(check_island(REGION, &Source::parse(with)), []);
+    fn an_island_opens_with_its_reason() {
+        for with in [
+            "// UNSAFETY: maps memory\nfn a() { unsafe {} }\n",
+            "//! A region.\n//!\n// UNSAFETY: maps memory\n// and more\nfn a() {}\n",
+        ] {
+            assert_eq!(check_island(REGION, &Source::parse(with)), [], "{with}");
+        }
         for without in [
             "fn a() { unsafe {} }\n",
             "// UNSAFETY:\nfn a() {}\n",
             "\n// UNSAFETY: late\n",
+            "//! A region.\nfn a() {}\n// UNSAFETY: later\n",
         ] {
-            assert_eq!(
-                check_island(REGION, &Source::parse(without)).len(),
-                1,
-                "{without}"
-            );
+            let found = check_island(REGION, &Source::parse(without));
+            assert_eq!(found.len(), 1, "{without}");
         }
     }
 

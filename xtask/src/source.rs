@@ -10,8 +10,8 @@ use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 /// What the checks need to know of one Rust file.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// The first line, as written: comments included.
-    pub first_line: String,
+    /// The comment that the file opens with: its lines up to the first that is no comment.
+    pub opening: Vec<String>,
     /// Number of lines.
     pub lines: usize,
     /// Every identifier and keyword in code, with its line.
@@ -50,7 +50,11 @@ impl Source {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Self {
         let mut source = Self {
-            first_line: text.lines().next().unwrap_or_default().to_owned(),
+            opening: text
+                .lines()
+                .take_while(|line| line.starts_with("//"))
+                .map(str::to_owned)
+                .collect(),
             lines: text.lines().count(),
             ..Self::default()
         };

@@ -27,6 +27,7 @@ pub enum Command {
     Demo(Demo),
     Recv(Recv),
     Wire(Wire),
+    Bench(crate::commands::bench::BenchArgs),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
 }

@@ -41,6 +41,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => commands::demo::run(&DemoPlan::new(args)?),
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }
 }

@@ -248,18 +248,21 @@ impl Interface {
         self.change("delete", request)
     }
 
-    /// Switches IPv6 on without duplicate address detection and router solicitation, for a link whose
-    /// other end we are. Best effort: where /proc/sys is read-only only a delay of seconds is lost.
+    /// Switches IPv6 on, but without what it would say by itself: duplicate address detection, router
+    /// solicitation, a link-local address and the multicast reports for it. For a link whose other end we
+    /// are; call it before the interface is set up. Best effort: where /proc/sys is read-only, a few more
+    /// packets and a second's delay are all that happens.
     pub fn quiet_ipv6(&self) {
+        /// `IN6_ADDR_GEN_MODE_NONE` (linux include/uapi/linux/if_link.h).
+        const NO_LINK_LOCAL: &str = "1";
         for (knob, value) in [
             ("disable_ipv6", "0"),
             ("accept_dad", "0"),
             ("router_solicitations", "0"),
+            ("addr_gen_mode", NO_LINK_LOCAL),
         ] {
-            let _ = std::fs::write(
-                format!("/proc/sys/net/ipv6/conf/{}/{knob}", self.name),
-                value,
-            );
+            let path = format!("/proc/sys/net/ipv6/conf/{}/{knob}", self.name);
+            let _ = std::fs::write(path, value);
         }
     }
 

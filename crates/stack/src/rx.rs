@@ -169,13 +169,16 @@ impl Stack {
         let Incoming { tuple, queue, segment } = incoming;
         let free = self.rx_free(queue.index());
         let (mss, has_slot) = (self.mss_for(tuple.src_ip), !self.sockets.is_full());
-        let space = self.windows.newcomer(queue.index(), free, mss);
         let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
             return;
         };
+        let space = self.windows.newcomer(queue.index(), free, mss, listener.half_open.len());
+        if space.is_none() && segment.control == Control::Syn {
+            return self.drop_packet(segment.payload, DropReason::TcpNoRxMemory);
+        }
         let accept_queue = if has_slot { listener.accept_queue() } else { tcp::AcceptQueue::Full };
         let arrived = segment.payload.len();
-        listener.half_open.set_rcv_space(space);
+        listener.half_open.set_rcv_space(space.unwrap_or(0));
         let endpoints = endpoints(&tuple);
         let facts = tcp::Incoming { mss, accept_queue, iss_floor };
         let outcome = listener.half_open.on_segment(&endpoints, segment, facts, now);

@@ -8,9 +8,9 @@
 //! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of what nobody else
 //!   was promised. One busy connection gets half the memory, two a third each, and a newcomer always finds some.
 //! - *growth by use*: a new connection starts with a small promise that grows with what it received, always ahead
-//!   of slow start, so that a thousand idle connections do not sit on promises they never use.
+//!   of slow start, so that hundreds of idle connections do not sit on promises they never use.
 //! - *reserve*: an eighth of the memory is given only to connections that would otherwise get less than
-//!   two segments.
+//!   four segments.
 //! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not shrink its window).
 //! - *packing*: small packets take more memory than they bring payload; a connection whose packets are small is
 //!   promised less of the same memory.
@@ -20,17 +20,22 @@ use std::collections::VecDeque;
 /// One in how many parts of the memory is kept for connections that would otherwise get less than [`FLOOR_SEGMENTS`].
 const RESERVE_PART: u64 = 8;
 
-/// Segments that the reserve lets a connection have: two, so that an ACK need not be delayed (RFC 9293 3.8.6.3).
-const FLOOR_SEGMENTS: u64 = 2;
+/// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293 3.8.6.3), but silly window
+/// avoidance on both sides makes a peer wait for its timer when one of two is left; with four it never does.
+const FLOOR_SEGMENTS: u64 = 4;
 
 /// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
 pub const INITIAL_PROMISE: u64 = 64 << 10;
 
-/// One in how many parts of a small queue's memory a new connection is promised at most.
+/// One in how many parts of what is left a new connection is promised at most: many may come, and what an idle one was
+/// promised it keeps.
 const INITIAL_PART: u64 = 16;
 
 /// One in how many parts of a small queue's memory a SYN-ACK promises at most.
 const HANDSHAKE_PART: u64 = 256;
+
+/// One in how many parts of what is left all half-open connections together are promised at most.
+const HALF_OPEN_PART: u64 = 4;
 
 /// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes (`nic::RxSpace::bytes`).
 const GOOD_PAYLOAD: u64 = 1050;
@@ -184,8 +189,9 @@ impl Windows {
         let others = queue.promised - promise.memory;
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(others);
-        let wanted = wanted(ask, queue.total).min(ask.most).max(ask.outstanding);
-        let fair = unpromised.saturating_sub(queue.total / RESERVE_PART) / 2;
+        let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
+        let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
+        let fair = spare / 2;
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
         let may = fair.max(floor.min(unpromised));
         let allowed = promise.packing.payload_for(may);
@@ -225,17 +231,24 @@ impl Windows {
         }
     }
 
-    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still take `free` bytes.
+    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still take `free` bytes
+    /// and there are `half_open` others; `None` if not even four segments are left: better no connection than one
+    /// that starves.
     ///
-    /// Little: nothing is set aside for half-open connections. It must do for the first burst, ten segments of slow
-    /// start; the first ACK promises more.
-    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16) -> u32 {
-        let Some(queue) = self.queue(queue) else { return 0 };
+    /// Nothing is set aside for half-open connections, so all of them together are promised little, and those who come
+    /// too many nothing: they learn of their window when the handshake is done. What is promised should do for the
+    /// first burst of slow start, ten segments.
+    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16, half_open: usize) -> Option<u32> {
+        let queue = self.queue(queue)?;
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(queue.promised);
         let floor = FLOOR_SEGMENTS * u64::from(mss);
+        if unpromised < floor {
+            return None;
+        }
         let promise = (queue.total / HANDSHAKE_PART).clamp(floor, INITIAL_PROMISE);
-        promise.min(unpromised) as u32
+        let all = promise.saturating_mul(half_open as u64 + 1);
+        Some(if all <= unpromised / HALF_OPEN_PART { promise as u32 } else { 0 })
     }
 
     /// Returns whether connections wait for memory of `queue`.
@@ -286,11 +299,11 @@ impl Windows {
     }
 }
 
-/// Returns what a connection is promised if memory is plenty: [`INITIAL_PROMISE`], and twice what it ever received.
+/// Returns what a connection has earned: a start, and twice what it ever received.
 ///
 /// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's congestion window.
-fn wanted(ask: Ask, total: u64) -> u64 {
-    let initial = INITIAL_PROMISE.min(total / INITIAL_PART).max(FLOOR_SEGMENTS * u64::from(ask.mss));
+fn wanted(ask: Ask, spare: u64) -> u64 {
+    let initial = INITIAL_PROMISE.min(spare / INITIAL_PART).max(FLOOR_SEGMENTS * u64::from(ask.mss));
     initial.saturating_add(ask.received.saturating_mul(2))
 }
 
@@ -348,9 +361,23 @@ mod tests {
         let mut promises: Vec<_> = (0..300).map(|_| Promise::new(0)).collect();
         for (slot, promise) in promises.iter_mut().enumerate() {
             let granted = windows.grant(slot as u32, promise, whole, ask(0, 0));
-            assert!(granted >= 2 * u64::from(MSS) - 1, "connection {slot} got {granted}");
+            assert!(granted >= 4 * u64::from(MSS), "connection {slot} got {granted}");
         }
         assert!(windows.promised(0) <= whole);
+    }
+
+    #[test]
+    fn newcomers_are_promised_a_burst_then_nothing_and_are_refused_when_four_segments_do_not_fit() {
+        let mut windows = Windows::new(1);
+        let floor = 4 * u64::from(MSS);
+        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 0), Some(64 << 10));
+        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 255), Some(64 << 10));
+        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 256), Some(0));
+        assert_eq!(windows.newcomer(0, floor, MSS, 0), Some(0));
+        assert_eq!(windows.newcomer(0, floor - 1, MSS, 0), None);
+        let mut promise = Promise::new(0);
+        windows.grant(0, &mut promise, 8 * MIB, ask(8 * MIB, 0));
+        assert_eq!(windows.newcomer(0, 8 * MIB, MSS, 0), None);
     }
 
     #[test]

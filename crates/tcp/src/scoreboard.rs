@@ -8,6 +8,12 @@
 //! `tsorted_sent_queue` for this). First transmissions are in order of sending when they are in order of sequence,
 //! so a cursor over the records does for them; retransmissions have a queue of their own.
 
+mod delivered;
+mod record;
+mod retransmissions;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use core::time::Duration;
@@ -15,6 +21,9 @@ use core::time::Duration;
 use wire::Instant;
 
 use crate::rack::Sending;
+pub(crate) use delivered::Delivered;
+use record::{Marks, TxRecord};
+use retransmissions::{Retransmission, Retransmissions};
 
 /// Records beyond which a SACK that would cut one more is ignored until the cumulative ACK gets there: bounds the
 /// memory that a peer can make us spend (CVE-2019-11478 was about its absence).
@@ -23,145 +32,55 @@ const MAX_RECORDS: usize = 16 * 1024;
 /// Records for which an empty scoreboard keeps its room; more is given back.
 const KEPT_RECORDS: usize = 16;
 
-/// What is known of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
-/// `TCPCB_EVER_RETRANS`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Marks(u8);
-
-impl Marks {
-    const NONE: Marks = Marks(0);
-    /// The peer has it.
-    const SACKED: Marks = Marks(1);
-    /// It is believed to be gone.
-    const LOST: Marks = Marks(2);
-    /// Its latest retransmission is in flight.
-    const RETRANS: Marks = Marks(4);
-    /// It was sent more than once.
-    const EVER_RETRANS: Marks = Marks(8);
-
-    const fn has(self, other: Marks) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    fn set(&mut self, other: Marks) {
-        self.0 |= other.0;
-    }
-
-    fn clear(&mut self, other: Marks) {
-        self.0 &= !other.0;
-    }
-}
-
-/// A range of the stream with one fate. The FIN counts as the byte behind the stream.
+/// What is held against a sending: something that left later has arrived, and enough time has passed.
 #[derive(Debug, Clone, Copy)]
-struct TxRecord {
-    start: u64,
-    /// When it was sent last.
-    sent_at: Instant,
-    len: u32,
-    /// Size of the packets it was sent in; packet borders lie at multiples of it from `start`.
-    mss: u16,
-    marks: Marks,
+pub(crate) struct Judge {
+    /// The latest sending that arrived.
+    pub(crate) latest: Sending,
+    /// How long any sending may take.
+    pub(crate) window: Duration,
+    pub(crate) now: Instant,
 }
 
-impl TxRecord {
-    fn end(&self) -> u64 {
-        self.start + u64::from(self.len)
-    }
+/// What [`Judge`] says of one sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It left after everything that arrived.
+    Unknown,
+    /// It may still be on its way.
+    Undecided,
+    Lost,
+}
 
-    fn sending(&self) -> Sending {
-        Sending {
-            sent_at: self.sent_at,
-            end: self.end(),
+impl Judge {
+    fn verdict(&self, sending: Sending) -> Verdict {
+        if !self.latest.is_after(sending) {
+            Verdict::Unknown
+        } else if sending.sent_at + self.window > self.now {
+            Verdict::Undecided
+        } else {
+            Verdict::Lost
         }
     }
-
-    fn sacked(&self) -> bool {
-        self.marks.has(Marks::SACKED)
-    }
-
-    /// Lost, and not yet sent again.
-    fn awaits_retransmission(&self) -> bool {
-        self.marks.has(Marks::LOST) && !self.marks.has(Marks::RETRANS)
-    }
-
-    fn original(&self) -> bool {
-        !self.marks.has(Marks::EVER_RETRANS)
-    }
-
-    /// Cuts `[start, end)` down to whole packets of this record.
-    ///
-    /// A receiver can only have whole packets, so an honest report loses nothing, and a dishonest one cannot grind
-    /// the record to single bytes (linux `tcp_match_skb_to_sack`).
-    fn whole_packets(&self, start: u64, end: u64) -> (u64, u64) {
-        let mss = u64::from(self.mss);
-        let from = start.saturating_sub(self.start).next_multiple_of(mss);
-        let to = match end >= self.end() {
-            true => u64::from(self.len),
-            false => (end - self.start) / mss * mss,
-        };
-        (self.start + from.min(u64::from(self.len)), self.start + to)
-    }
-
-    /// Returns whether `next` shares this record's fate and continues its packets.
-    fn joins(&self, next: &TxRecord) -> bool {
-        let contiguous = self.end() == next.start && self.len.checked_add(next.len).is_some();
-        let same = match self.sacked() {
-            // When and how it was sent matters no more.
-            true => next.sacked(),
-            false => {
-                self.marks == next.marks
-                    && self.sent_at == next.sent_at
-                    && self.mss == next.mss
-                    && self.len.is_multiple_of(u32::from(self.mss))
-            }
-        };
-        contiguous && same
-    }
 }
 
-/// One retransmission, kept until it is old enough to be judged.
-#[derive(Debug, Clone, Copy)]
-struct Retransmission {
-    start: u64,
-    sent_at: Instant,
-    len: u32,
-}
-
-/// What one ACK told about the records: filled by [`Scoreboard::ack_to`] and [`Scoreboard::sack`].
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Delivered {
-    /// Bytes that the peer is now known to have and was not before (RFC 9937 DeliveredData).
-    pub(crate) bytes: u64,
-    /// Those of them reported by SACK.
-    pub(crate) sacked: u64,
-    /// The delivered packet that was sent last, of those sent only once (RFC 8985 6.2 step 2).
-    pub(crate) latest_original: Option<Sending>,
-    /// The same of those sent again.
-    pub(crate) latest_retransmission: Option<Sending>,
-    /// When the oldest and the newest of the cumulatively acknowledged packets were sent, of those sent only once.
-    pub(crate) acked_sent: Option<(Instant, Instant)>,
-    /// The same for the packets acknowledged selectively.
-    pub(crate) sacked_sent: Option<(Instant, Instant)>,
-    /// End of the lowest range delivered that was sent only once.
-    pub(crate) lowest_original: Option<u64>,
-    /// Some of what is cumulatively acknowledged was sent more than once.
-    pub(crate) acked_retransmission: bool,
-    /// A packet sent only once arrived after a later one (RFC 8985 6.2 step 3).
-    pub(crate) reordered: bool,
-    /// End of the highest range that was reported before this ACK.
-    highest_before: u64,
-}
-
-/// The verdict of [`Scoreboard::detect_lost`].
+/// What [`Scoreboard::detect_lost`] found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Losses {
     /// Bytes newly believed lost.
     pub(crate) bytes: u64,
     /// A retransmission is among them.
     pub(crate) retransmission: bool,
-    /// Something sent before the delivered packet is not old enough to be judged: look again later.
+    /// Something that left before the latest arrival is not old enough to be judged: look again later.
     pub(crate) undecided: bool,
+}
+
+impl Losses {
+    /// Notes a verdict; returns whether the sendings behind it may be lost too.
+    fn goes_on(&mut self, verdict: Verdict) -> bool {
+        self.undecided |= verdict == Verdict::Undecided;
+        verdict == Verdict::Lost
+    }
 }
 
 /// All records between SND.UNA and SND.NXT, and their sums.
@@ -169,7 +88,7 @@ pub(crate) struct Losses {
 pub(crate) struct Scoreboard {
     records: VecDeque<TxRecord>,
     /// In order of sending; only there once something was lost.
-    retransmissions: Option<Box<VecDeque<Retransmission>>>,
+    retransmissions: Option<Box<Retransmissions>>,
     /// First transmissions below this offset need no judgement any more.
     next_original: u64,
     /// No record below this offset awaits retransmission.
@@ -263,13 +182,14 @@ impl Scoreboard {
             }
             self.uncount(&acked);
             if !acked.sacked() {
-                delivered.note(&acked);
-                delivered.acked_sent = widened(delivered.acked_sent, &acked);
-                delivered.acked_retransmission |= !acked.original();
+                delivered.note_acked(&acked);
             }
         }
         if self.sacked == 0 {
             self.sacked_packets = 0;
+        }
+        if let Some(queue) = &mut self.retransmissions {
+            queue.release(una);
         }
         if self.records.is_empty() {
             self.on_empty();
@@ -297,9 +217,7 @@ impl Scoreboard {
     fn sack_record(&mut self, index: usize, delivered: &mut Delivered) {
         let record = self.records[index];
         self.uncount(&record);
-        delivered.note(&record);
-        delivered.sacked += u64::from(record.len);
-        delivered.sacked_sent = widened(delivered.sacked_sent, &record);
+        delivered.note_sacked(&record);
         self.sacked += record.len;
         let packets = record.len.div_ceil(u32::from(record.mss));
         self.sacked_packets = self.sacked_packets.saturating_add(packets);
@@ -310,37 +228,22 @@ impl Scoreboard {
         marks.set(Marks::SACKED);
     }
 
-    /// Marks what was sent before `latest` and at least `window` ago as lost (RFC 8985 6.2 step 5).
-    pub(crate) fn detect_lost(
-        &mut self,
-        latest: Sending,
-        window: Duration,
-        now: Instant,
-    ) -> Losses {
+    /// Marks what `judge` condemns as lost (RFC 8985 6.2 step 5).
+    pub(crate) fn detect_lost(&mut self, judge: Judge) -> Losses {
         let mut losses = Losses::default();
-        self.detect_lost_originals(latest, window, now, &mut losses);
-        self.detect_lost_retransmissions(latest, window, now, &mut losses);
+        self.detect_lost_originals(judge, &mut losses);
+        self.detect_lost_retransmissions(judge, &mut losses);
         losses
     }
 
-    fn detect_lost_originals(
-        &mut self,
-        latest: Sending,
-        window: Duration,
-        now: Instant,
-        losses: &mut Losses,
-    ) {
+    fn detect_lost_originals(&mut self, judge: Judge, losses: &mut Losses) {
         let mut index = self.index_at(self.next_original);
         while let Some(&record) = self.records.get(index) {
-            let open = record.original() && !record.sacked() && !record.marks.has(Marks::LOST);
-            if open && !latest.is_after(record.sending()) {
-                break;
-            }
-            if open && record.sent_at + window > now {
-                losses.undecided = true;
-                break;
-            }
-            if open {
+            let settled = record.sacked() || record.marks.has(Marks::LOST);
+            if record.original() && !settled {
+                if !losses.goes_on(judge.verdict(record.sending())) {
+                    break;
+                }
                 losses.bytes += u64::from(record.len);
                 self.mark_lost(index);
             }
@@ -349,32 +252,21 @@ impl Scoreboard {
         self.next_original = self.start_of(index);
     }
 
-    fn detect_lost_retransmissions(
-        &mut self,
-        latest: Sending,
-        window: Duration,
-        now: Instant,
-        losses: &mut Losses,
-    ) {
-        while let Some(&sent) = self
-            .retransmissions
-            .as_ref()
-            .and_then(|queue| queue.front())
-        {
-            let end = sent.start + u64::from(sent.len);
-            if !latest.is_after(Sending {
-                sent_at: sent.sent_at,
-                end,
-            }) {
+    fn detect_lost_retransmissions(&mut self, judge: Judge, losses: &mut Losses) {
+        let Some(mut queue) = self.retransmissions.take() else {
+            return;
+        };
+        while let Some(sent) = queue.oldest() {
+            if !losses.goes_on(judge.verdict(sent.sending())) {
                 break;
             }
-            if sent.sent_at + window > now {
-                losses.undecided = true;
-                break;
-            }
-            self.retransmissions.as_mut().map(|queue| queue.pop_front());
+            queue.pop();
             let mut index = self.index_at(sent.start);
-            while let Some(&record) = self.records.get(index).filter(|record| record.start < end) {
+            while let Some(&record) = self
+                .records
+                .get(index)
+                .filter(|record| record.start < sent.end())
+            {
                 // A record sent again since then waits for its later entry.
                 if record.marks.has(Marks::RETRANS) && record.sent_at == sent.sent_at {
                     losses.bytes += u64::from(record.len);
@@ -384,6 +276,7 @@ impl Scoreboard {
                 index += 1;
             }
         }
+        self.retransmissions = Some(queue);
     }
 
     /// Marks every range that the peer has not reported and that `is_lost` names (send time, packet size).
@@ -473,21 +366,12 @@ impl Scoreboard {
             }
             index += 1;
         }
-        self.note_retransmission(start, len, now);
-    }
-
-    fn note_retransmission(&mut self, start: u64, len: u32, now: Instant) {
-        let queue = self.retransmissions.get_or_insert_default();
-        match queue.back_mut() {
-            Some(last) if last.sent_at == now && last.start + u64::from(last.len) == start => {
-                last.len = last.len.saturating_add(len);
-            }
-            _ => queue.push_back(Retransmission {
-                start,
-                sent_at: now,
-                len,
-            }),
-        }
+        let sent = Retransmission {
+            start,
+            sent_at: now,
+            len,
+        };
+        self.retransmissions.get_or_insert_default().push(sent);
     }
 
     /// Takes back every loss verdict that was not acted on: the network was only slow.
@@ -626,35 +510,3 @@ impl Scoreboard {
         }
     }
 }
-
-impl Delivered {
-    fn note(&mut self, record: &TxRecord) {
-        self.bytes += u64::from(record.len);
-        let latest = record.sending();
-        let known = match record.original() {
-            true => &mut self.latest_original,
-            false => &mut self.latest_retransmission,
-        };
-        if known.is_none_or(|known| latest.is_after(known)) {
-            *known = Some(latest);
-        }
-        if record.original() {
-            self.reordered |= record.start < self.highest_before;
-            let lowest = self
-                .lowest_original
-                .map_or(record.end(), |end| end.min(record.end()));
-            self.lowest_original = Some(lowest);
-        }
-    }
-}
-
-fn widened(span: Option<(Instant, Instant)>, record: &TxRecord) -> Option<(Instant, Instant)> {
-    if !record.original() {
-        return span;
-    }
-    let (oldest, newest) = span.unwrap_or((record.sent_at, record.sent_at));
-    Some((oldest.min(record.sent_at), newest.max(record.sent_at)))
-}
-
-#[cfg(test)]
-mod tests;

@@ -151,6 +151,7 @@ impl Sender {
             .address(&plan.peers.to_string())?
             // Impairment is the receiving end's business, for both directions.
             .mtu(plan.nic.mtu)
+            .tcp(sender_tcp(plan.connections))
             .open()?;
         let shares: Vec<_> = shares(plan.bytes, plan.connections, plan.write_size).collect();
         let thread = thread::Builder::new()
@@ -200,6 +201,20 @@ impl Drop for Sender {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// TCP for a sending stack of ours: its connections share the host memory of one NIC.
+fn sender_tcp(connections: u16) -> tcp::Config {
+    /// Half of what a NIC has unless told otherwise; the rest is for headers and for receiving.
+    const SEND_BYTES: usize = 8 << 20;
+    /// Room for a super-packet, and for the next one while that is under way.
+    const LEAST_BYTES: usize = 128 << 10;
+    let config = tcp::Config::default();
+    let share = (SEND_BYTES / usize::from(connections)).max(LEAST_BYTES);
+    tcp::Config {
+        snd_buf_max: config.snd_buf_max.min(share),
+        ..config
     }
 }
 

@@ -175,3 +175,16 @@ pub fn assert_everything_home(json: &Value) {
     assert_eq!(json["net_iovs_home"], json["net_iovs_total"], "{json}");
     assert_eq!(json["tokens_returned"], json["device_frags"], "{json}");
 }
+
+/// Asserts that no packet of the stream was dropped: what the kernel says beside it does not count, nor does what
+/// it says twice because we were slow to answer on a busy machine.
+#[track_caller]
+pub fn assert_nothing_dropped(json: &Value) {
+    let drops = json["drops"].as_object().expect("drops is an object");
+    for (reason, count) in drops {
+        assert!(
+            ["icmp_ignored", "tcp_duplicate"].contains(&reason.as_str()),
+            "{count} {reason}: {json}"
+        );
+    }
+}

@@ -153,7 +153,9 @@ impl Stack {
         let Self { sockets, send_pool, .. } = self;
         let connection = sockets.get_mut(id)?.connection_mut().ok_or(SendError::NotConnected { id })?;
         let sent = sendmsg(id, connection, send_pool, msg, flags);
-        self.touch(id.slot());
+        if sent.is_ok() {
+            self.touch(id.slot());
+        }
         self.refresh(id.slot());
         sent
     }

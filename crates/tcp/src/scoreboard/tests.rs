@@ -62,6 +62,14 @@ fn sack(board: &mut Scoreboard, start: u64, end: u64) -> Delivered {
     delivered
 }
 
+fn judge(board: &mut Scoreboard, latest: Sending, window: Duration, now: Instant) -> Losses {
+    board.detect_lost(Judge {
+        latest,
+        window,
+        now,
+    })
+}
+
 fn ack(board: &mut Scoreboard, una: u64) -> Delivered {
     let mut delivered = board.begin_ack();
     board.ack_to(una, &mut delivered);
@@ -139,12 +147,12 @@ fn losses_are_judged_in_order_of_sending() {
         }
     );
     // The first was sent 10 ms ago, the second 9.
-    let losses = board.detect_lost(latest, Duration::from_millis(10), at(10));
+    let losses = judge(&mut board, latest, Duration::from_millis(10), at(10));
     assert_eq!((losses.bytes, losses.undecided), (100, true));
-    let losses = board.detect_lost(latest, Duration::from_millis(10), at(11));
+    let losses = judge(&mut board, latest, Duration::from_millis(10), at(11));
     assert_eq!((losses.bytes, losses.undecided), (100, false));
     // What was sent later is not judged at all.
-    let losses = board.detect_lost(latest, Duration::ZERO, at(1000));
+    let losses = judge(&mut board, latest, Duration::ZERO, at(1000));
     assert_eq!((losses.bytes, losses.undecided), (0, false));
     assert_eq!(board.next_lost(1000), Some((0, 200)));
     board.check();
@@ -154,7 +162,7 @@ fn losses_are_judged_in_order_of_sending() {
 fn retransmissions_are_judged_by_their_own_time() {
     let mut board = sent(&[100, 100, 100]);
     let latest = sack(&mut board, 200, 300).latest_original.unwrap();
-    let _ = board.detect_lost(latest, Duration::ZERO, at(10));
+    let _ = judge(&mut board, latest, Duration::ZERO, at(10));
     board.on_retransmitted(0, 200, MSS, at(20));
     assert_eq!(
         (board.next_lost(1000), board.retrans(), board.pipe()),
@@ -162,9 +170,9 @@ fn retransmissions_are_judged_by_their_own_time() {
     );
     board.on_sent(300, 100, MSS, at(30));
     let latest = sack(&mut board, 300, 400).latest_original.unwrap();
-    let losses = board.detect_lost(latest, Duration::from_millis(15), at(34));
+    let losses = judge(&mut board, latest, Duration::from_millis(15), at(34));
     assert!(losses.undecided && !losses.retransmission);
-    let losses = board.detect_lost(latest, Duration::from_millis(15), at(35));
+    let losses = judge(&mut board, latest, Duration::from_millis(15), at(35));
     assert!(losses.retransmission && losses.bytes == 200);
     assert_eq!(
         (board.next_lost(1000), board.retrans()),
@@ -195,11 +203,11 @@ fn a_retransmission_of_a_part_leaves_the_rest_waiting() {
 fn an_undone_verdict_is_judged_again() {
     let mut board = sent(&[100, 100]);
     let latest = sack(&mut board, 100, 200).latest_original.unwrap();
-    assert_eq!(board.detect_lost(latest, Duration::ZERO, at(5)).bytes, 100);
+    assert_eq!(judge(&mut board, latest, Duration::ZERO, at(5)).bytes, 100);
     board.unmark_lost();
     board.check();
     assert_eq!((board.lost(), board.next_lost(100)), (0, None));
-    assert_eq!(board.detect_lost(latest, Duration::ZERO, at(5)).bytes, 100);
+    assert_eq!(judge(&mut board, latest, Duration::ZERO, at(5)).bytes, 100);
     assert_eq!(board.next_lost(100), Some((0, 100)));
 }
 
@@ -237,6 +245,24 @@ fn cuts_by_the_peer_are_bounded() {
     board.check();
     let _ = ack(&mut board, packets * 100);
     assert!(board.records.capacity() <= KEPT_RECORDS);
+}
+
+#[test]
+fn acknowledged_retransmissions_are_forgotten() {
+    let mut board = Scoreboard::default();
+    for round in 0..100u64 {
+        board.on_sent(round * 100, 100, MSS, at(round));
+        board.mark_head_lost();
+        board.on_retransmitted(round * 100, 100, MSS, at(round));
+        if round > 0 {
+            let _ = ack(&mut board, round * 100);
+        }
+    }
+    let oldest = board
+        .retransmissions
+        .as_ref()
+        .and_then(|queue| queue.oldest());
+    assert_eq!(oldest.map(|sent| sent.start), Some(9900));
 }
 
 /// A byte as the model sees it.

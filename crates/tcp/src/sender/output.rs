@@ -192,11 +192,12 @@ impl<P: Payload> Sender<P> {
             .until_boundary(self.snd_nxt, unsent.min(most) as usize) as u64;
         let fin = self.fin && len == unsent && allowance.window > len && allowance.burst > len;
         let together = len == unsent || self.ends_at_boundary(len);
-        let len = if len % mss == 0 || fin || (together && self.may_send_small(len, unsent)) {
-            len
-        } else {
-            len / mss * mss
-        };
+        let len =
+            if len.is_multiple_of(mss) || fin || (together && self.may_send_small(len, unsent)) {
+                len
+            } else {
+                len / mss * mss
+            };
         if len == 0 && !fin {
             return self.overdue_range(allowance);
         }

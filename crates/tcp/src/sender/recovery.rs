@@ -11,7 +11,7 @@ use super::Sender;
 use super::ack::AckEvent;
 use crate::congestion::{Acked, Prior};
 use crate::rack::{DUP_THRESHOLD, TailProbe};
-use crate::scoreboard::Losses;
+use crate::scoreboard::{Judge, Losses};
 
 /// Where the sender stands (linux `enum tcp_ca_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -435,7 +435,12 @@ impl<P: Payload> Sender<P> {
         let impatient =
             self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD;
         let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, impatient);
-        let losses = self.board.detect_lost(latest, window, now);
+        let judge = Judge {
+            latest,
+            window,
+            now,
+        };
+        let losses = self.board.detect_lost(judge);
         if losses.undecided {
             self.timers.set_reorder(Some(latest.sent_at + window));
         }

@@ -155,6 +155,15 @@ pub const CASES: &[Case] = &[
     small_sends(OURS, "ours/64k"),
 ];
 
+/// Lists rows on stderr.
+pub fn list(cases: &[Case]) {
+    for case in cases {
+        let variant = case.variant();
+        let separator = if variant.is_empty() { "" } else { ", " };
+        eprintln!("{:<12} {}{separator}{variant}", case.name, case.what);
+    }
+}
+
 impl Case {
     /// Says in what the row differs from its plain form.
     pub fn variant(&self) -> String {

@@ -10,6 +10,7 @@ mod kernel_rx;
 mod meter;
 mod network;
 mod ours;
+mod plan;
 mod pool;
 mod report;
 mod runner;
@@ -17,8 +18,10 @@ mod sender;
 #[cfg(feature = "bench-smoltcp")]
 mod smoltcp;
 
-use anyhow::Result;
 use clap::{Args, Subcommand};
+
+use crate::output::Failure;
+use plan::RxPlan;
 
 /// Measure the receiver or the page pool, next to what they must beat
 #[derive(Debug, Args)]
@@ -29,7 +32,7 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    Rx(runner::RxArgs),
+    Rx(plan::RxArgs),
     Pool(pool::PoolArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
@@ -40,10 +43,16 @@ enum What {
 /// # Errors
 ///
 /// The machine cannot make the network that it needs, or a run failed.
-pub fn run(args: &BenchArgs) -> Result<()> {
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
-        What::Rx(args) => runner::run(args),
+        What::Rx(args) => match RxPlan::new(args)? {
+            plan if plan.list => {
+                cases::list(&plan.cases);
+                Ok(())
+            }
+            plan => runner::run(&plan),
+        },
         What::Pool(args) => pool::run(args),
-        What::Sender(args) => sender::run(args),
+        What::Sender(args) => Ok(sender::run(args)?),
     }
 }

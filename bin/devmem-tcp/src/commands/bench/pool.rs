@@ -2,11 +2,12 @@
 
 use std::fs;
 
-use anyhow::Result;
 use clap::Args;
 use devmem_linux::cpu;
 use netmem::pool_bench::{self, BenchConfig, BenchRow};
 use serde::Serialize;
+
+use crate::output::{Failure, print_json};
 
 /// Time the page pool: its fast path, its return ring and its slow path, for host pages and net_iovs
 ///
@@ -40,7 +41,11 @@ struct PoolRow {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &PoolArgs) -> Result<()> {
+///
+/// # Errors
+///
+/// Memory for the pools cannot be had.
+pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     if let Some(&cpu) = cpu::allowed_cpus().first() {
         cpu::pin_current_thread(cpu)?;
     }
@@ -60,7 +65,7 @@ pub fn run(args: &PoolArgs) -> Result<()> {
     };
     eprint!("{}", table(&report));
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        print_json(&report)?;
     }
     Ok(())
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::fs;
 
-use anyhow::Result;
 use serde::Serialize;
 
 use super::cases::Case;
@@ -34,6 +33,15 @@ pub struct Report {
     machine: Machine,
     settings: Settings,
     rows: Vec<Row>,
+}
+
+/// The JSON object: the samples, and what they come to.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    figures: Vec<Figures>,
+    ratios: Vec<Ratio>,
 }
 
 /// On what it was made.
@@ -134,21 +142,13 @@ impl Report {
     }
 
     /// Returns the JSON object.
-    pub fn json(&self) -> Result<String> {
-        #[derive(Serialize)]
-        struct Whole<'a> {
-            #[serde(flatten)]
-            report: &'a Report,
-            figures: Vec<Figures>,
-            ratios: Vec<Ratio>,
-        }
+    pub fn json(&self) -> impl Serialize + '_ {
         let figures = self.rows.iter().filter_map(Row::figures).collect();
-        let whole = Whole {
+        Whole {
             report: self,
             figures,
             ratios: self.ratios(),
-        };
-        Ok(serde_json::to_string(&whole)?)
+        }
     }
 
     fn ratios(&self) -> Vec<Ratio> {
@@ -424,7 +424,7 @@ mod tests {
         let mut report = report();
         report.add(row("ours"), sample(100.0));
         report.add(row("A"), sample(80.0));
-        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(report.json()).unwrap();
         assert_eq!(json["rows"][row("ours")]["samples"][0]["gbit_per_s"], 100.0);
         assert_eq!(json["figures"][1]["name"], "ours");
         assert_eq!(json["ratios"][0]["gbit_per_s"], 1.25);

@@ -4,18 +4,19 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
 use devmem_linux::{cpu, netns};
-use netmem::{Dmabuf, NiovSize};
+use netmem::Dmabuf;
 use serde::Serialize;
 
 use super::accounting::{Accounting, softirq_threads};
-use super::cases::{CASES, Case, Cores, Receiver};
+use super::cases::{Case, Cores, Receiver};
 use super::meter::Received;
 use super::network::Veth;
+use super::plan::RxPlan;
 use super::report::{Report, Settings};
 use super::sender::{Home, SenderProcess, Sent, Starter};
 use super::{bare, kernel_rx, ours};
+use crate::output::{Failure, note, print_json};
 
 /// Fewer repetitions say nothing about the range.
 const REPS_ADVISED: usize = 5;
@@ -23,40 +24,6 @@ const REPS_ADVISED: usize = 5;
 const TRIES: usize = 3;
 /// Share of one processor that the rest of the machine may take before a run counts as disturbed.
 const OTHERS_MAX: f64 = 0.15;
-
-/// Receive from a stock kernel sender: this receiver next to the kernel's own, the bare ceiling, and others
-///
-/// Every repetition runs all rows one after another, for as long as --seconds says. A row's figures are the median
-/// over the repetitions, with the least and the most. Runs that the rest of the machine disturbed are repeated, up
-/// to three tries. Processor time is in seconds per 10^9 bytes of payload: that of the receiver's process, and the
-/// total with the sender's process and the kernel's softirq threads. Needs what `devmem-tcp demo` needs for a TAP.
-#[derive(Debug, Args)]
-pub struct RxArgs {
-    /// Repetitions of all rows; 5 at least to tell the spread
-    #[arg(long, value_name = "N", default_value_t = 7)]
-    reps: usize,
-    /// Time the sender sends in each run
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
-    seconds: f64,
-    /// Largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    mtu: u16,
-    /// Device memory in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
-    mem_mib: usize,
-    /// Processors of receiver and sender [default: the first two]
-    #[arg(long, value_name = "R,S", value_delimiter = ',', num_args = 2)]
-    cpus: Vec<usize>,
-    /// Only these rows
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    only: Vec<String>,
-    /// List the rows and end
-    #[arg(long)]
-    list: bool,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
-}
 
 /// What one run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -109,96 +76,73 @@ impl Sample {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &RxArgs) -> Result<()> {
-    let cases = chosen(&args.only)?;
-    if args.list {
-        for case in cases {
-            let variant = case.variant();
-            let separator = if variant.is_empty() { "" } else { ", " };
-            eprintln!("{:<12} {}{separator}{variant}", case.name, case.what);
-        }
-        return Ok(());
+///
+/// # Errors
+///
+/// There is no network to be had, or a row has no figures at the end.
+pub fn run(plan: &RxPlan) -> Result<(), Failure> {
+    if plan.repetitions < REPS_ADVISED {
+        let repetitions = plan.repetitions;
+        note(format_args!(
+            "{repetitions} repetitions say little about the spread, take {REPS_ADVISED} at least"
+        ));
     }
-    if args.reps < REPS_ADVISED {
-        eprintln!(
-            "note: {} repetitions say little about the spread, take {REPS_ADVISED} at least",
-            args.reps
-        );
-    }
-    let bench = Bench::new(args)?;
-    let mut report = Report::new(bench.settings(args), &cases);
-    for repetition in 1..=args.reps.max(1) {
-        for (row, case) in cases.iter().enumerate() {
+    let bench = Bench::new(plan)?;
+    let mut report = Report::new(bench.settings(), &plan.cases);
+    for repetition in 1..=plan.repetitions {
+        for (row, case) in plan.cases.iter().enumerate() {
             match bench.sample(case) {
                 Ok(sample) => report.add(row, sample),
                 // One congestion control or one machine's quirk must not cost the other rows.
                 Err(error) => report.fail(row, format!("{error:#}")),
             }
         }
-        eprintln!("repetition {repetition} of {} done", args.reps);
+        note(format_args!(
+            "repetition {repetition} of {} done",
+            plan.repetitions
+        ));
     }
     eprint!("{report}");
-    if args.json {
-        println!("{}", report.json()?);
+    if plan.json {
+        print_json(&report.json())?;
     }
     match report.rows_without_samples() {
         0 => Ok(()),
-        failed => bail!("{failed} rows have no figures"),
+        failed => Err(anyhow!("{failed} rows have no figures").into()),
     }
-}
-
-fn chosen(only: &[String]) -> Result<Vec<Case>> {
-    if let Some(unknown) = only
-        .iter()
-        .find(|name| !CASES.iter().any(|case| case.name == name.as_str()))
-    {
-        bail!("there is no row {unknown}; --list shows them");
-    }
-    let wanted = |case: &&Case| only.is_empty() || only.iter().any(|name| name == case.name);
-    Ok(CASES.iter().filter(wanted).copied().collect())
 }
 
 /// What all runs share.
-struct Bench {
+struct Bench<'a> {
+    plan: &'a RxPlan,
     memory: Dmabuf,
-    time: Duration,
-    mtu: u16,
     receiver_cpu: usize,
     sender_cpu: usize,
     softirq_threads: Vec<u32>,
 }
 
-impl Bench {
-    fn new(args: &RxArgs) -> Result<Self> {
+impl<'a> Bench<'a> {
+    fn new(plan: &'a RxPlan) -> Result<Self, Failure> {
         // Before any thread: an unprivileged caller gets a user namespace with it.
         netns::enter_new()?;
-        let cpus = match args.cpus.as_slice() {
-            [] => cpu::allowed_cpus(),
-            chosen => chosen.to_vec(),
+        let (receiver_cpu, sender_cpu) = match plan.cpus {
+            Some(chosen) => chosen,
+            None => first_two(&cpu::allowed_cpus())?,
         };
-        let receiver_cpu = *cpus
-            .first()
-            .context("no processor is allowed to this process")?;
-        let bytes = args.mem_mib << 20;
-        if bytes == 0 || !bytes.is_multiple_of(NiovSize::MAX.bytes()) {
-            bail!("--mem-mib {}: take an even number", args.mem_mib);
-        }
         Ok(Self {
-            memory: Dmabuf::anonymous(bytes)?,
-            time: Duration::try_from_secs_f64(args.seconds)
-                .map_err(|error| anyhow!("--seconds: {error}"))?,
-            mtu: args.mtu,
+            plan,
+            memory: Dmabuf::anonymous(plan.mem_bytes)?,
             receiver_cpu,
-            sender_cpu: cpus.get(1).copied().unwrap_or(receiver_cpu),
+            sender_cpu,
             softirq_threads: softirq_threads(),
         })
     }
 
-    fn settings(&self, args: &RxArgs) -> Settings {
+    fn settings(&self) -> Settings {
         Settings {
-            seconds: self.time.as_secs_f64(),
-            repetitions: args.reps,
-            mtu: self.mtu,
+            seconds: self.plan.time.as_secs_f64(),
+            repetitions: self.plan.repetitions,
+            mtu: self.plan.mtu,
             mem_bytes: self.memory.size(),
             page_kind: self.memory.page_kind().to_string(),
             receiver_cpu: self.receiver_cpu,
@@ -231,9 +175,9 @@ impl Bench {
         } else {
             Home::Shared
         };
-        let mut sender = SenderProcess::start(case, self.time, sender_cpu, home)?;
+        let mut sender = SenderProcess::start(case, self.plan.time, sender_cpu, home)?;
         let _veth = match home {
-            Home::OfItsOwn => Some(Veth::new(&sender.namespace()?, self.mtu)?),
+            Home::OfItsOwn => Some(Veth::new(&sender.namespace()?, self.plan.mtu)?),
             Home::Shared => None,
         };
         let starter = sender.starter()?;
@@ -259,12 +203,20 @@ impl Bench {
         match case.receiver {
             Receiver::KernelCopy => kernel_rx::copy(memory, starter),
             Receiver::KernelDirect => kernel_rx::direct(memory, starter),
-            Receiver::Bare(placement) => bare::receive(memory, placement, self.mtu, starter),
-            Receiver::Ours(niov) => ours::receive(memory, niov, self.mtu, starter),
+            Receiver::Bare(placement) => bare::receive(memory, placement, self.plan.mtu, starter),
+            Receiver::Ours(niov) => ours::receive(memory, niov, self.plan.mtu, starter),
             #[cfg(feature = "bench-smoltcp")]
-            Receiver::Smoltcp => super::smoltcp::receive(memory, self.mtu, starter),
+            Receiver::Smoltcp => super::smoltcp::receive(memory, self.plan.mtu, starter),
         }
     }
+}
+
+/// Returns the processors of receiver and sender: one for both where there is only one.
+fn first_two(allowed: &[usize]) -> Result<(usize, usize)> {
+    let receiver = *allowed
+        .first()
+        .context("no processor is allowed to this process")?;
+    Ok((receiver, allowed.get(1).copied().unwrap_or(receiver)))
 }
 
 #[cfg(test)]
@@ -325,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_row_is_refused() {
-        assert!(chosen(&["nosuch".to_owned()]).is_err());
-        assert_eq!(chosen(&["B".to_owned()]).unwrap().len(), 1);
-        assert_eq!(chosen(&[]).unwrap().len(), CASES.len());
+    fn one_processor_serves_both_ends_if_there_is_no_other() {
+        assert_eq!(first_two(&[3]).unwrap(), (3, 3));
+        assert_eq!(first_two(&[3, 5, 7]).unwrap(), (3, 5));
+        assert!(first_two(&[]).is_err());
     }
 }

@@ -1,0 +1,75 @@
+//! What one ACK told about the records.
+
+use wire::Instant;
+
+use super::record::TxRecord;
+use crate::rack::Sending;
+
+/// What one ACK told about the records: filled by [`Scoreboard::ack_to`] and [`Scoreboard::sack`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Delivered {
+    /// Bytes that the peer is now known to have and was not before (RFC 9937 DeliveredData).
+    pub(crate) bytes: u64,
+    /// Those of them reported by SACK.
+    pub(crate) sacked: u64,
+    /// The delivered packet that was sent last, of those sent only once (RFC 8985 6.2 step 2).
+    pub(crate) latest_original: Option<Sending>,
+    /// The same of those sent again.
+    pub(crate) latest_retransmission: Option<Sending>,
+    /// When the oldest and the newest of the cumulatively acknowledged packets were sent, of those sent only once.
+    pub(crate) acked_sent: Option<(Instant, Instant)>,
+    /// The same for the packets acknowledged selectively.
+    pub(crate) sacked_sent: Option<(Instant, Instant)>,
+    /// End of the lowest range delivered that was sent only once.
+    pub(crate) lowest_original: Option<u64>,
+    /// Some of what is cumulatively acknowledged was sent more than once.
+    pub(crate) acked_retransmission: bool,
+    /// A packet sent only once arrived after a later one (RFC 8985 6.2 step 3).
+    pub(crate) reordered: bool,
+    /// End of the highest range that was reported before this ACK.
+    pub(super) highest_before: u64,
+}
+
+impl Delivered {
+    /// Takes in a range that the cumulative acknowledgement covers and SACK had not.
+    pub(super) fn note_acked(&mut self, record: &TxRecord) {
+        self.note(record);
+        self.acked_sent = widened(self.acked_sent, record);
+        self.acked_retransmission |= !record.original();
+    }
+
+    /// Takes in a range that SACK reports for the first time.
+    pub(super) fn note_sacked(&mut self, record: &TxRecord) {
+        self.note(record);
+        self.sacked_sent = widened(self.sacked_sent, record);
+        self.sacked += u64::from(record.len);
+    }
+
+    fn note(&mut self, record: &TxRecord) {
+        self.bytes += u64::from(record.len);
+        let latest = record.sending();
+        let known = match record.original() {
+            true => &mut self.latest_original,
+            false => &mut self.latest_retransmission,
+        };
+        if known.is_none_or(|known| latest.is_after(known)) {
+            *known = Some(latest);
+        }
+        if record.original() {
+            self.reordered |= record.start < self.highest_before;
+            let lowest = self
+                .lowest_original
+                .map_or(record.end(), |end| end.min(record.end()));
+            self.lowest_original = Some(lowest);
+        }
+    }
+}
+
+/// Returns the span of send times with that of `record` in it, unless that is ambiguous.
+fn widened(span: Option<(Instant, Instant)>, record: &TxRecord) -> Option<(Instant, Instant)> {
+    if !record.original() {
+        return span;
+    }
+    let (oldest, newest) = span.unwrap_or((record.sent_at, record.sent_at));
+    Some((oldest.min(record.sent_at), newest.max(record.sent_at)))
+}

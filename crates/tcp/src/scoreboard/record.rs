@@ -1,0 +1,102 @@
+//! One range of the stream and its fate.
+
+use wire::Instant;
+
+use crate::rack::Sending;
+
+/// What is known of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
+/// `TCPCB_EVER_RETRANS`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Marks(u8);
+
+impl Marks {
+    pub(super) const NONE: Marks = Marks(0);
+    /// The peer has it.
+    pub(super) const SACKED: Marks = Marks(1);
+    /// It is believed to be gone.
+    pub(super) const LOST: Marks = Marks(2);
+    /// Its latest retransmission is in flight.
+    pub(super) const RETRANS: Marks = Marks(4);
+    /// It was sent more than once.
+    pub(super) const EVER_RETRANS: Marks = Marks(8);
+
+    pub(super) const fn has(self, other: Marks) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(super) fn set(&mut self, other: Marks) {
+        self.0 |= other.0;
+    }
+
+    pub(super) fn clear(&mut self, other: Marks) {
+        self.0 &= !other.0;
+    }
+}
+
+/// A range of the stream with one fate. The FIN counts as the byte behind the stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TxRecord {
+    pub(super) start: u64,
+    /// When it was sent last.
+    pub(super) sent_at: Instant,
+    pub(super) len: u32,
+    /// Size of the packets it was sent in; packet borders lie at multiples of it from `start`.
+    pub(super) mss: u16,
+    pub(super) marks: Marks,
+}
+
+impl TxRecord {
+    pub(super) fn end(&self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+
+    pub(super) fn sending(&self) -> Sending {
+        Sending {
+            sent_at: self.sent_at,
+            end: self.end(),
+        }
+    }
+
+    pub(super) fn sacked(&self) -> bool {
+        self.marks.has(Marks::SACKED)
+    }
+
+    /// Lost, and not yet sent again.
+    pub(super) fn awaits_retransmission(&self) -> bool {
+        self.marks.has(Marks::LOST) && !self.marks.has(Marks::RETRANS)
+    }
+
+    pub(super) fn original(&self) -> bool {
+        !self.marks.has(Marks::EVER_RETRANS)
+    }
+
+    /// Cuts `[start, end)` down to whole packets of this record.
+    ///
+    /// A receiver can only have whole packets, so an honest report loses nothing, and a dishonest one cannot grind
+    /// the record to single bytes (linux `tcp_match_skb_to_sack`).
+    pub(super) fn whole_packets(&self, start: u64, end: u64) -> (u64, u64) {
+        let mss = u64::from(self.mss);
+        let from = start.saturating_sub(self.start).next_multiple_of(mss);
+        let to = match end >= self.end() {
+            true => u64::from(self.len),
+            false => (end - self.start) / mss * mss,
+        };
+        (self.start + from.min(u64::from(self.len)), self.start + to)
+    }
+
+    /// Returns whether `next` shares this record's fate and continues its packets.
+    pub(super) fn joins(&self, next: &TxRecord) -> bool {
+        let contiguous = self.end() == next.start && self.len.checked_add(next.len).is_some();
+        let same = match self.sacked() {
+            // When and how it was sent matters no more.
+            true => next.sacked(),
+            false => {
+                self.marks == next.marks
+                    && self.sent_at == next.sent_at
+                    && self.mss == next.mss
+                    && self.len.is_multiple_of(u32::from(self.mss))
+            }
+        };
+        contiguous && same
+    }
+}

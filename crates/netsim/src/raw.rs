@@ -159,6 +159,28 @@ impl RawPeer {
         self.forget();
     }
 
+    /// Answers every question for side A's MAC address and returns the headers of all other frames.
+    ///
+    /// # Panics
+    /// If the stack sends a frame that does not parse.
+    pub fn answer_arp(&mut self) -> Vec<RxHeaders> {
+        let mut others = Vec::new();
+        while let Some(frame) = self.receive() {
+            let headers = RxHeaders::parse(&frame, frame.len()).expect("the stack sends frames that parse");
+            let arp = wire::ArpPacket::parse(&frame[headers.header_len..]);
+            match (headers.network, arp) {
+                (wire::Network::Arp, Ok(arp)) if IpAddr::V4(arp.target_ip) == Side::A.ipv4() => {
+                    let mut reply = vec![0; 64];
+                    let len = wire::emit_arp_frame(&ethernet(EtherType::ARP), &arp.reply(Side::A.mac()), &mut reply);
+                    reply.truncate(len);
+                    self.send(&reply);
+                }
+                _ => others.push(headers),
+            }
+        }
+        others
+    }
+
     /// Sends a TCP segment from `from` to `to`.
     pub fn send_tcp(&mut self, from: std::net::SocketAddr, to: std::net::SocketAddr, segment: &RawSegment<'_>) {
         let frame = tcp_frame(from, to, segment);

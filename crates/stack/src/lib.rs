@@ -48,6 +48,7 @@ pub use neighbor::{MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS,
 pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
+pub use socket::IDLE_CONNECTION_BYTES;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError, RecvError, SendError,
     ShutdownError, UnknownBinding,

@@ -71,6 +71,14 @@ pub(crate) struct ConnectionSocket {
     pub(crate) error: Option<TcpError>,
 }
 
+/// Host memory of a connection that has nothing to send and nothing unread, in bytes: its parts that live in boxes and
+/// tables. Queues and the token table own no memory while they are empty.
+pub const IDLE_CONNECTION_BYTES: usize = size_of::<ConnectionSocket>()
+    + size_of::<(u32, Socket)>()
+    // Hash table entry at 7/8 load or less, growth doubled; deadline and its place in the heap.
+    + 2 * 2 * size_of::<(FourTuple, u32)>()
+    + 2 * (size_of::<(Instant, u32)>() + size_of::<u32>());
+
 /// Who has a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {

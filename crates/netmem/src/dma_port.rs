@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::checksum;
+use crate::frag::Frag;
 use crate::frag_list::FragList;
-use crate::netmem::{Frag, Netmem};
+use crate::netmem::Netmem;
 use crate::region::{self, Span};
 
 /// A range of network memory: room that a packet may be received into, or the bytes of a frag.
@@ -105,3 +106,6 @@ impl DmaPort {
         checksum::of_span(range.into().span())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -328,3 +328,6 @@ impl MemoryObserver {
         self.0.strong_count() == 0
     }
 }
+
+#[cfg(test)]
+mod tests;

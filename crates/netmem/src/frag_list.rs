@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::netmem::Frag;
+use crate::frag::Frag;
 use crate::page_pool::PagePool;
 use crate::payload::Payload;
 
@@ -30,7 +30,8 @@ impl FragList {
         }
     }
 
-    /// Copies host bytes into pages of `pool`; nothing when the pool runs out of them.
+    /// Copies host bytes into pages of `pool`, which small pieces share; nothing when the pool runs out
+    /// of pages.
     ///
     /// # Panics
     ///
@@ -42,11 +43,11 @@ impl FragList {
         );
         let mut list = FragList::new();
         for chunk in bytes.chunks(pool.niov_size().bytes()) {
-            let netmem = pool.alloc()?;
-            let to = netmem.span(0, chunk.len());
-            to.region.copy_in(to.offset, chunk);
             // A chunk is at most a net_iov, which is at most 2 MiB.
-            list.push(Frag::new(netmem, 0, chunk.len() as u32));
+            let frag = pool.alloc_frag(chunk.len() as u32)?;
+            let to = frag.bytes();
+            to.region.copy_in(to.offset, chunk);
+            list.push(frag);
         }
         Some(list)
     }
@@ -138,13 +139,20 @@ impl Payload for FragList {
         self.len = n;
     }
 
+    /// Puts `other` behind the last byte; what touches in the same net_iov becomes one frag.
     fn append(&mut self, other: Self) {
         if self.is_empty() {
             *self = other;
             return;
         }
         self.len += other.len;
-        self.frags.extend(other.frags);
+        let mut frags = other.frags.into_iter();
+        if let (Some(last), Some(first)) = (self.frags.last_mut(), frags.as_slice().first())
+            && last.try_merge(first)
+        {
+            frags.next();
+        }
+        self.frags.extend(frags);
     }
 
     fn share(&self, offset: usize, len: usize) -> Self {
@@ -212,3 +220,6 @@ impl Extend<Frag> for FragList {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

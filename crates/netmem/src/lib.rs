@@ -1,7 +1,59 @@
-//! Network memory: page pools, net_iovs, memory providers, unreadable payload.
+//! Network memory: who owns the bytes of a packet, and who may look at them.
+//!
+//! Payload lies in *net_iovs*, equal chunks of device memory (or in host pages, which are handled the
+//! same way). Three types carry it:
+//!
+//! - [`PagePool`] hands out and takes back the memory of one receive queue. Its owner's fast path is a
+//!   pop and a push; other threads return memory through a lock-free ring.
+//! - [`Netmem`] owns one net_iov, and [`Frag`] a range of one. They move; a second owner is an explicit,
+//!   counted `share`. Dropping the last one sends the net_iov home, from any thread and however late.
+//! - [`FragList`] is the [`Payload`] of a segment: it can be measured, cut and joined, and has no way to
+//!   read a byte of device memory. Who must move such bytes needs a [`DmaPort`], which stands for a NIC's
+//!   DMA engine and comes with a pool.
+//!
+//! Memory that is sent from is not allocated: [`TxMemory`] makes frags of any of its bytes, and a
+//! [`TxSend`] tells when the last frag of one send is gone.
+//!
+//! Memory comes to a pool from a [`MemoryProvider`]: [`HostProvider`] (host pages) or
+//! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). It is unmapped when its user, its provider and its
+//! last net_iov are all gone.
+//!
+//! On the way of a received segment: the NIC queue posts what [`PagePool::alloc`] gave (step 1 of the
+//! walk in ARCHITECTURE.md), reads a packet into it with [`DmaPort::readv`], and wraps it in frags; TCP
+//! orders them as `Payload` (step 6); the socket lends them out under tokens (step 8); and
+//! [`PagePool::recycle`] takes them back (step 9).
+//!
+//! It does not know packets, connections, tokens or threads of its own, and never blocks except for the
+//! short lock of a provider's chunk allocator, off the fast path.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use devmem_uapi::DmabufId;
+//! use netmem::{Dmabuf, DmabufProvider, Frag, NiovSize, PagePool, PoolConfig};
+//!
+//! let memory = Dmabuf::anonymous(1 << 20)?;
+//! let provider = DmabufProvider::new(&memory, DmabufId(1), NiovSize::DEFAULT)?;
+//! let (mut pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+//!
+//! // The NIC's side: bytes arrive in device memory.
+//! let netmem = pool.alloc().ok_or("no memory")?;
+//! port.copy_in(&netmem, 0, b"payload");
+//! let frag = Frag::new(netmem, 0, 7);
+//!
+//! // The stack cannot read them; the owner of the memory can.
+//! assert!(frag.copy_to(0, &mut [0; 7]).is_err());
+//! let at = frag.dmabuf_offset() as usize;
+//! assert_eq!(memory.slice(at..at + 7).to_vec(), b"payload");
+//!
+//! pool.recycle(frag.into_netmem());
+//! pool.assert_all_home();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 mod checksum;
 mod dma_port;
 mod dmabuf;
+mod frag;
 mod frag_list;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -12,7 +64,8 @@ mod page_kind;
 mod page_pool;
 mod payload;
 pub mod pool_bench;
-mod pool_stats;
+mod pool_shared;
+mod pool_types;
 mod provider;
 mod region;
 mod return_ring;
@@ -22,15 +75,16 @@ mod tx_memory;
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
+pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
 pub use memory::OutOfBounds;
 pub use net_iov::{GeometryError, NetIovArea, NiovSize};
-pub use netmem::{Frag, Netmem, Unreadable};
+pub use netmem::Netmem;
 pub use page_kind::PageKind;
-pub use page_pool::{PagePool, PoolConfig, PoolError, PoolId};
+pub use page_pool::PagePool;
 pub use payload::Payload;
-pub use pool_stats::PoolStats;
-pub use tx_memory::{TxMemory, TxSend};
+pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};
+pub use tx_memory::{TxMemory, TxSend};

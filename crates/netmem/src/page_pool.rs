@@ -13,16 +13,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use devmem_uapi::DmabufId;
 
 use crate::dma_port::DmaPort;
-use crate::net_iov::{NetIovArea, NiovSize};
+use crate::frag::Frag;
+use crate::net_iov::NiovSize;
 use crate::netmem::Netmem;
-use crate::pool_stats::PoolStats;
+use crate::pool_shared::PoolShared;
+use crate::pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
 use crate::provider::MemoryProvider;
-use crate::return_ring::{Chain, ReturnRing};
+use crate::return_ring::Chain;
 
 /// How many net_iovs move at once between pool and provider or ring (linux PP_ALLOC_CACHE_REFILL).
 const REFILL: usize = 64;
@@ -37,115 +38,6 @@ const CACHE_PARTS: usize = 8;
 /// A refill takes at most one in so many of the area's net_iovs.
 const REFILL_PARTS: usize = 16;
 
-/// The number of a page pool, unique in this process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PoolId(u32);
-
-impl PoolId {
-    /// Of memory that is sent and was never allocated from a pool.
-    const NONE: PoolId = PoolId(0);
-}
-
-/// Settings of a page pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolConfig {
-    /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128);
-    /// never more than an eighth of the area, which other queues may share.
-    pub cache: usize,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        PoolConfig { cache: 128 }
-    }
-}
-
-/// Why a page pool was not made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PoolError {
-    /// The cache size is outside its bounds.
-    #[error("a page pool cache of {cache} entries: take 2 to 32768 (128 is usual)")]
-    Cache {
-        /// The size asked for.
-        cache: usize,
-    },
-    /// The provider will not serve another pool.
-    #[error("the memory provider refused the pool: {reason}")]
-    Refused {
-        /// What it said.
-        reason: &'static str,
-    },
-}
-
-/// What a pool's handles keep of it, also after it is gone.
-pub(crate) struct PoolShared {
-    id: PoolId,
-    readable: bool,
-    dmabuf_id: Option<DmabufId>,
-    area: Arc<NetIovArea>,
-    provider: Arc<dyn MemoryProvider>,
-    ring: ReturnRing,
-}
-
-impl PoolShared {
-    /// Returns what the frags of one send keep: no pool, but a name for the memory and a count of them.
-    pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
-        let ring = ReturnRing::new();
-        // What comes home goes to the provider, which knows that nothing was allocated.
-        ring.close();
-        Arc::new(PoolShared {
-            id: PoolId::NONE,
-            readable: provider.is_readable(),
-            dmabuf_id: provider.dmabuf_id(),
-            area: Arc::clone(provider.area()),
-            provider,
-            ring,
-        })
-    }
-
-    #[inline]
-    pub(crate) fn id(&self) -> PoolId {
-        self.id
-    }
-
-    #[inline]
-    pub(crate) fn is_readable(&self) -> bool {
-        self.readable
-    }
-
-    #[inline]
-    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
-        self.dmabuf_id
-    }
-
-    #[inline]
-    pub(crate) fn area(&self) -> &Arc<NetIovArea> {
-        &self.area
-    }
-
-    /// Takes net_iovs whose last owners let go.
-    pub(crate) fn come_home(&self, indices: &[u32]) {
-        if self.ring.push(self.area.slots(), indices).is_err() {
-            self.provider.release_bulk(indices);
-        }
-    }
-}
-
-impl fmt::Debug for PoolShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolShared")
-            .field("id", &self.id)
-            .field("dmabuf_id", &self.dmabuf_id)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for PoolShared {
-    fn drop(&mut self) {
-        self.provider.destroy();
-    }
-}
-
 /// A page pool, held by the one thread that allocates for its queue.
 #[doc(alias = "page_pool")]
 pub struct PagePool {
@@ -154,6 +46,8 @@ pub struct PagePool {
     shared: Arc<PoolShared>,
     /// What was taken from the return ring and does not fit in the cache yet.
     homecomers: Chain,
+    /// The net_iov that frags are cut from, and how much of it is cut off (linux page_pool frag_page).
+    frag_page: Option<(Netmem, u32)>,
     /// How many net_iovs a refill brings, up to [`REFILL`].
     refill: usize,
     stats: PoolStats,
@@ -169,25 +63,17 @@ impl PagePool {
         provider: Arc<dyn MemoryProvider>,
         config: PoolConfig,
     ) -> Result<(PagePool, DmaPort), PoolError> {
-        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let PoolConfig { cache } = config;
         if !(2..=CACHE_MAX).contains(&cache) {
             return Err(PoolError::Cache { cache });
         }
         provider.init()?;
         let count = provider.area().count() as usize;
-        let shared = PoolShared {
-            id: PoolId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
-            readable: provider.is_readable(),
-            dmabuf_id: provider.dmabuf_id(),
-            area: Arc::clone(provider.area()),
-            provider,
-            ring: ReturnRing::new(),
-        };
         let pool = PagePool {
             cache: Vec::with_capacity(cache.min(count / CACHE_PARTS).max(2)),
-            shared: Arc::new(shared),
+            shared: Arc::new(PoolShared::new(provider)),
             homecomers: Chain::EMPTY,
+            frag_page: None,
             refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
             stats: PoolStats::default(),
         };
@@ -196,22 +82,22 @@ impl PagePool {
 
     /// Returns the pool's number, by which a handle's home is found.
     pub fn id(&self) -> PoolId {
-        self.shared.id
+        self.shared.id()
     }
 
     /// Returns whether the stack may read the pool's memory.
     pub fn is_readable(&self) -> bool {
-        self.shared.readable
+        self.shared.is_readable()
     }
 
     /// Returns the dma-buf that the pool's memory belongs to.
     pub fn dmabuf_id(&self) -> Option<DmabufId> {
-        self.shared.dmabuf_id
+        self.shared.dmabuf_id()
     }
 
     /// Returns the size of each net_iov.
     pub fn niov_size(&self) -> NiovSize {
-        self.shared.area.niov_size()
+        self.shared.area().niov_size()
     }
 
     /// Returns one net_iov; nothing when cache, ring and provider are empty.
@@ -285,10 +171,10 @@ impl PagePool {
     fn provided_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         let mut buffer = [0; REFILL];
         let indices = &mut buffer[..n];
-        let mut found = self.shared.provider.alloc_run(indices);
+        let mut found = self.shared.provider().alloc_run(indices);
         if !found && self.cache.len() >= n {
             self.release_cached(self.cache.len());
-            found = self.shared.provider.alloc_run(indices);
+            found = self.shared.provider().alloc_run(indices);
         }
         if found {
             self.stats.alloc_slow += 1;
@@ -302,6 +188,32 @@ impl PagePool {
         found
     }
 
+    /// Returns `len` bytes of memory that share a net_iov with other such frags; nothing when the pool is
+    /// empty or `len` is more than a net_iov. For small pieces, of which each would waste a net_iov:
+    /// pieces that are cut one after another touch.
+    #[doc(alias = "page_pool_alloc_frag")]
+    pub fn alloc_frag(&mut self, len: u32) -> Option<Frag> {
+        // At most 2 MiB: fits.
+        let size = self.niov_size().bytes() as u32;
+        if len > size {
+            return None;
+        }
+        if let Some((page, used)) = &mut self.frag_page
+            && page.is_sole_owner()
+        {
+            *used = 0;
+        }
+        let (page, used) = match self.frag_page.take() {
+            Some((page, used)) if len <= size - used => (page, used),
+            _ => (self.alloc()?, 0),
+        };
+        let end = used + len;
+        if end < size {
+            self.frag_page = Some((page.share(), end));
+        }
+        Some(Frag::new(page, used, len))
+    }
+
     /// Fills the empty cache from the ring, else from the provider. Returns whether anything came.
     fn refill(&mut self) -> bool {
         self.take_ring();
@@ -310,7 +222,7 @@ impl PagePool {
             // The newest first, so that the oldest is on top: frags of a packet that were dropped in
             // order come out in order.
             for _ in 0..self.refill {
-                let Some(index) = self.homecomers.pop(self.shared.area.slots()) else {
+                let Some(index) = self.homecomers.pop(self.shared.area().slots()) else {
                     break;
                 };
                 self.cache.push(Netmem::claim(&self.shared, index));
@@ -319,21 +231,28 @@ impl PagePool {
         }
         self.stats.alloc_empty += 1;
         let mut indices = [0; REFILL];
-        let got = self.shared.provider.alloc_bulk(&mut indices[..self.refill]);
+        let got = self
+            .shared
+            .provider()
+            .alloc_bulk(&mut indices[..self.refill]);
         if got > 0 {
             self.stats.alloc_slow += 1;
             self.stats.held += got as u64;
+        }
+        if got == 0 {
+            let idle = self.frag_page.take_if(|(page, _)| page.is_sole_owner());
+            self.cache.extend(idle.map(|(page, _)| page));
         }
         // Lowest on top.
         for &index in indices[..got].iter().rev() {
             self.cache.push(Netmem::claim(&self.shared, index));
         }
-        got > 0
+        !self.cache.is_empty()
     }
 
     fn take_ring(&mut self) {
         if self.homecomers.len == 0 {
-            self.homecomers = self.shared.ring.take();
+            self.homecomers = self.shared.ring().take();
             self.stats.recycle_ring += u64::from(self.homecomers.len);
         }
     }
@@ -387,7 +306,7 @@ impl PagePool {
                 break;
             }
             self.stats.held -= count as u64;
-            self.shared.provider.release_bulk(&indices[..count]);
+            self.shared.provider().release_bulk(&indices[..count]);
         }
     }
 
@@ -397,12 +316,12 @@ impl PagePool {
             let mut indices = [0; REFILL];
             let mut count = 0;
             while let Some(slot) = indices.get_mut(count)
-                && let Some(index) = chain.pop(self.shared.area.slots())
+                && let Some(index) = chain.pop(self.shared.area().slots())
             {
                 *slot = index;
                 count += 1;
             }
-            self.shared.provider.release_bulk(&indices[..count]);
+            self.shared.provider().release_bulk(&indices[..count]);
         }
     }
 
@@ -411,12 +330,17 @@ impl PagePool {
     #[inline]
     pub fn available_niovs(&self) -> u32 {
         // At most the net_iovs of one area, whose count is a u32.
-        (self.at_home() as u32).saturating_add(self.shared.provider.free_niovs())
+        (self.at_home() as u32).saturating_add(self.shared.provider().free_niovs())
     }
 
     /// Returns how many of the pool's net_iovs are in the cache or on their way home.
     fn at_home(&self) -> u64 {
-        self.cache.len() as u64 + u64::from(self.homecomers.len) + u64::from(self.shared.ring.len())
+        let idle = self
+            .frag_page
+            .as_ref()
+            .is_some_and(|(page, _)| page.is_sole_owner());
+        let own = self.cache.len() as u64 + u64::from(idle);
+        own + u64::from(self.homecomers.len) + u64::from(self.shared.ring().len())
     }
 
     /// Returns the counters.
@@ -448,7 +372,7 @@ impl PagePool {
 impl Drop for PagePool {
     fn drop(&mut self) {
         // Closed first: what comes home from now on goes to the provider by itself.
-        let ring = self.shared.ring.close();
+        let ring = self.shared.ring().close();
         self.release_chain(ring);
         self.release_chain(self.homecomers);
         self.release_cached(self.cache.len());

@@ -16,7 +16,8 @@ use devmem_uapi::DmabufId;
 use crate::dmabuf::{Dmabuf, DmabufError};
 use crate::net_iov::NiovSize;
 use crate::netmem::Netmem;
-use crate::page_pool::{PagePool, PoolConfig, PoolError};
+use crate::page_pool::PagePool;
+use crate::pool_types::{PoolConfig, PoolError};
 use crate::provider::{DmabufProvider, HostProvider, MemoryProvider};
 
 /// Net_iovs per pool: more than a cache holds, so that the slow case gets past it.

@@ -15,9 +15,11 @@ use crate::dmabuf::Dmabuf;
 use crate::frag_list::FragList;
 use crate::memory::{Access, OutOfBounds};
 use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
-use crate::netmem::{Frag, Netmem};
-use crate::page_pool::{PoolError, PoolShared};
+use crate::frag::Frag;
+use crate::netmem::Netmem;
 use crate::payload::Payload;
+use crate::pool_shared::PoolShared;
+use crate::pool_types::PoolError;
 use crate::provider::MemoryProvider;
 
 /// A dma-buf bound for sending, cut into net_iovs as large as its size allows.

@@ -4,6 +4,8 @@ use std::thread;
 
 use proptest::prelude::*;
 
+use devmem_uapi::DmabufId;
+
 use super::*;
 use crate::{BufSpan, Dmabuf, DmabufProvider, HostProvider};
 
@@ -259,6 +261,56 @@ fn the_ring_takes_every_net_iov_there_is() {
     assert_eq!(provider.free_niovs(), 500);
 }
 
+#[test]
+fn small_frags_share_a_net_iov_and_touch() {
+    let provider = provider(32);
+    let (mut pool, _port) = pool_of(&provider, 128);
+    let mut frags: Vec<_> = [1, 1000, 3095]
+        .map(|len| pool.alloc_frag(len).unwrap())
+        .into();
+    let at: Vec<_> = frags
+        .iter()
+        .map(|frag| (index(frag.netmem()), frag.offset(), frag.len()))
+        .collect();
+    assert_eq!(at, [(0, 0, 1), (0, 1, 1000), (0, 1001, 3095)]);
+    // The last took the pool's own handle: the net_iov is full.
+    assert_eq!((pool.stats().outstanding, pool.available_niovs()), (1, 31));
+    frags.push(pool.alloc_frag(4096).unwrap());
+    frags.push(pool.alloc_frag(4000).unwrap());
+    frags.push(pool.alloc_frag(97).unwrap());
+    let pages: Vec<_> = frags[3..]
+        .iter()
+        .map(|frag| (index(frag.netmem()), frag.offset()))
+        .collect();
+    assert_eq!(pages, [(1, 0), (2, 0), (3, 0)]);
+    assert!(pool.alloc_frag(4097).is_none());
+    assert_eq!(pool.stats().outstanding, 4);
+    drop(frags);
+    pool.assert_all_home();
+    assert_eq!(pool.alloc_frag(4096).map(|frag| frag.offset()), Some(0));
+    pool.assert_all_home();
+    drop(pool);
+    assert_eq!(provider.free_niovs(), 32);
+}
+
+#[test]
+fn the_net_iov_that_frags_are_cut_from_is_used_when_nothing_else_is_left() {
+    let provider = provider(16);
+    let (mut pool, _port) = pool_of(&provider, 128);
+    drop(pool.alloc_frag(10));
+    assert_eq!(pool.available_niovs(), 16);
+    let mut out = Vec::new();
+    assert_eq!(pool.alloc_bulk(17, &mut out), 16);
+    assert!(pool.alloc_frag(10).is_none());
+    out.pop();
+    let frag = pool.alloc_frag(10).unwrap();
+    assert!(pool.alloc().is_none(), "the net_iov is in use");
+    drop(frag);
+    assert!(pool.alloc().is_some(), "it is not");
+    drop(out);
+    pool.assert_all_home();
+}
+
 /// One step of a random life of a pool.
 #[derive(Clone, Debug)]
 enum Step {
@@ -268,6 +320,7 @@ enum Step {
     Share(usize),
     Recycle(usize),
     Drop(usize),
+    DropBulk(usize),
     /// Hand to one of two threads, which check the bytes and drop.
     Send(usize),
     /// Make the pool anew, while its net_iovs are out.
@@ -282,6 +335,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => any::<usize>().prop_map(Step::Share),
         6 => any::<usize>().prop_map(Step::Recycle),
         6 => any::<usize>().prop_map(Step::Drop),
+        1 => (0..90_usize).prop_map(Step::DropBulk),
         6 => any::<usize>().prop_map(Step::Send),
         1 => Just(Step::NewPool),
     ];
@@ -345,6 +399,10 @@ impl Model {
                 self.pool.recycle_bulk(taken.map(|(netmem, _)| netmem));
             }
             Step::Drop(at) => drop(self.take(at)),
+            Step::DropBulk(n) => {
+                let last = self.out.len().saturating_sub(n);
+                Netmem::drop_bulk(self.out.drain(last..).map(|(netmem, _)| netmem));
+            }
             Step::Send(at) => {
                 if let Some(handle) = self.take(at) {
                     threads[at % threads.len()].send(handle).unwrap();

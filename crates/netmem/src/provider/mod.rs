@@ -19,7 +19,7 @@ pub use opaque::OpaqueProvider;
 
 use crate::memory::Access;
 use crate::net_iov::NetIovArea;
-use crate::page_pool::PoolError;
+use crate::pool_types::PoolError;
 use chunks::Chunks;
 
 /// A source of net_iovs that one or more page pools draw from (linux

@@ -1,0 +1,173 @@
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn sizes_that_are_no_pages_are_refused_with_the_remedy() {
+    for size in [0, 1, 4095, 4097, usize::MAX] {
+        for made in [Dmabuf::anonymous(size), Dmabuf::memfd(size)] {
+            let error = made.unwrap_err();
+            assert!(
+                matches!(error, DmabufError::Size { size: s } if s == size),
+                "{error:?}"
+            );
+            assert!(
+                error.to_string().contains("multiple of 4096; round it up"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "mmap of a size that is refused")]
+fn memory_that_the_machine_does_not_have_is_refused_with_the_remedy() {
+    let size = 1 << 60;
+    let error = Dmabuf::anonymous(size).unwrap_err();
+    assert!(matches!(error, DmabufError::Map { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("1152921504606846976 bytes") && text.contains("ulimit -v"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_owner_reads_what_he_wrote_and_nothing_else_changes() {
+    let memory = Dmabuf::anonymous(8192).unwrap();
+    memory.copy_in(4090, b"across a page").unwrap();
+    memory.fill(0..4, 0xaa).unwrap();
+    let mut out = [0; 13];
+    memory.copy_out(4090, &mut out).unwrap();
+    assert_eq!(&out, b"across a page");
+    let all = memory.slice(0..8192).to_vec();
+    assert_eq!(all[..4], [0xaa; 4]);
+    assert_eq!(all.iter().filter(|&&byte| byte != 0).count(), 4 + 13);
+    assert_eq!((memory.size(), memory.as_fd().is_none()), (8192, true));
+}
+
+#[test]
+fn ranges_past_the_end_are_refused_and_nothing_moves() {
+    let memory = Dmabuf::anonymous(4096).unwrap();
+    let other = Dmabuf::anonymous(8192).unwrap();
+    other.fill(0..8192, 1).unwrap();
+    let past = |offset, len| OutOfBounds {
+        offset,
+        len,
+        size: 4096,
+    };
+    assert_eq!(memory.copy_in(4095, &[1; 2]), Err(past(4095, 2)));
+    assert_eq!(
+        memory.copy_out(usize::MAX, &mut [0; 1]),
+        Err(past(usize::MAX, 1))
+    );
+    assert_eq!(memory.fill(4096..4097, 1), Err(past(4096, 1)));
+    let (end, start) = (3, 5);
+    assert_eq!(memory.fill(start..end, 1), Err(past(5, 0)));
+    assert_eq!(memory.copy_from(&other, 0, 1, 4096), Err(past(1, 4096)));
+    assert!(memory.copy_from(&other, 8192, 0, 1).is_err());
+    assert_eq!(memory.get(0..4097).err(), Some(past(0, 4097)));
+    assert_eq!(memory.slice(0..4096).to_vec(), vec![0; 4096]);
+    assert_eq!(
+        past(1, 2).to_string(),
+        "2 bytes at offset 1 do not lie inside 4096 bytes of memory"
+    );
+}
+
+#[test]
+#[should_panic(expected = "2 bytes at offset 4095 do not lie inside 4096 bytes")]
+fn slicing_past_the_end_panics_as_slices_do() {
+    let memory = Dmabuf::anonymous(4096).unwrap();
+    let _slice = memory.slice(4095..4097);
+}
+
+#[test]
+fn device_to_device_copies_may_overlap() {
+    let memory = Dmabuf::anonymous(4096).unwrap();
+    let other = Dmabuf::anonymous(4096).unwrap();
+    memory.copy_in(0, b"0123456789").unwrap();
+    memory.copy_from(&memory, 0, 3, 7).unwrap();
+    assert_eq!(memory.slice(0..10).to_vec(), b"0120123456");
+    other.copy_from(&memory, 3, 100, 4).unwrap();
+    let slice = other.slice(100..104);
+    assert_eq!(
+        (slice.to_vec(), slice.offset(), slice.len()),
+        (b"0123".to_vec(), 100, 4)
+    );
+    let mut front = [0; 2];
+    slice.copy_to(&mut front);
+    assert_eq!((&front, slice.is_empty()), (b"01", false));
+}
+
+#[test]
+fn handles_are_of_the_same_memory_and_the_last_unmaps_it() {
+    let memory = Dmabuf::anonymous(4096).unwrap();
+    let (same, other) = (memory.clone(), Dmabuf::anonymous(4096).unwrap());
+    assert!(memory.is_same(&same) && !memory.is_same(&other));
+    let observer = memory.observer();
+    drop(memory);
+    assert!(!observer.is_freed());
+    drop(same);
+    assert!(observer.is_freed());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memfd")]
+fn a_memfd_is_the_same_memory_by_its_descriptor_and_cannot_shrink() {
+    let memory = Dmabuf::memfd(2 * MIB + 4096).unwrap();
+    memory.copy_in(2 * MIB, b"by either way").unwrap();
+    let fd = memory.as_fd().unwrap();
+    let mut out = [0; 13];
+    assert_eq!(rustix::io::pread(fd, &mut out, 2 * MIB as u64).unwrap(), 13);
+    assert_eq!(&out, b"by either way");
+    assert_eq!(
+        rustix::fs::ftruncate(fd, 4096),
+        Err(rustix::io::Errno::PERM)
+    );
+    assert_eq!(
+        rustix::fs::fstat(fd).unwrap().st_size,
+        2 * MIB as i64 + 4096
+    );
+}
+
+/// What came cannot be foretold; that it was looked at can.
+#[test]
+#[cfg_attr(miri, ignore = "/proc/self/smaps")]
+fn the_page_kind_is_what_smaps_says() {
+    for memory in [
+        Dmabuf::anonymous(8 * MIB).unwrap(),
+        Dmabuf::memfd(8 * MIB).unwrap(),
+    ] {
+        let address = memory.memory().dma().address();
+        assert_eq!(
+            crate::page_kind::observe(address, 8 * MIB),
+            Some(memory.page_kind())
+        );
+        println!("8 MiB, fd {:?}: {}", memory.as_fd(), memory.page_kind());
+    }
+    let small = Dmabuf::anonymous(64 << 10).unwrap();
+    assert_eq!(small.page_kind(), PageKind::Base);
+    let exporter: &dyn Exporter = &small;
+    assert_eq!(
+        (exporter.size(), exporter.as_fd().is_none()),
+        (64 << 10, true)
+    );
+    exporter.begin_cpu_access(CpuAccess::ReadWrite).unwrap();
+    exporter.end_cpu_access(CpuAccess::ReadWrite).unwrap();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "gigabytes")]
+fn offsets_beyond_four_gigabytes_do_not_wrap() {
+    // Host memory is lazy: five GiB of addresses, two pages of memory.
+    let size = 5 << 30;
+    let memory = Dmabuf::new(Memory::lazy(size).unwrap());
+    memory.copy_in(size - 4, b"last").unwrap();
+    memory.copy_in((4 << 30) + 8, b"beyond").unwrap();
+    assert_eq!(memory.slice(size - 4..size).to_vec(), b"last");
+    assert_eq!(memory.slice(8..14).to_vec(), [0; 6]);
+    let niov = crate::NiovSize::DEFAULT;
+    let area = crate::NetIovArea::new(&memory, 0, size, niov).unwrap();
+    assert_eq!(area.count() as usize, size / niov.bytes());
+    assert_eq!(area.offset_of(area.count() - 1), size - niov.bytes());
+}

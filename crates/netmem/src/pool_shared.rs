@@ -1,0 +1,100 @@
+//! What a page pool and the handles of its net_iovs have in common.
+
+use std::fmt;
+use std::sync::Arc;
+
+use devmem_uapi::DmabufId;
+
+use crate::net_iov::NetIovArea;
+use crate::pool_types::PoolId;
+use crate::provider::MemoryProvider;
+use crate::return_ring::ReturnRing;
+
+/// What a pool's handles keep of it, also after it is gone.
+pub(crate) struct PoolShared {
+    id: PoolId,
+    readable: bool,
+    dmabuf_id: Option<DmabufId>,
+    area: Arc<NetIovArea>,
+    provider: Arc<dyn MemoryProvider>,
+    ring: ReturnRing,
+}
+
+impl PoolShared {
+    pub(crate) fn new(provider: Arc<dyn MemoryProvider>) -> Self {
+        PoolShared {
+            id: PoolId::next(),
+            readable: provider.is_readable(),
+            dmabuf_id: provider.dmabuf_id(),
+            area: Arc::clone(provider.area()),
+            provider,
+            ring: ReturnRing::new(),
+        }
+    }
+
+    /// Returns what the frags of one send keep: no pool, but a name for the memory and a count of them.
+    pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
+        let ring = ReturnRing::new();
+        // What comes home goes to the provider, which knows that nothing was allocated.
+        ring.close();
+        Arc::new(PoolShared {
+            id: PoolId::NONE,
+            readable: provider.is_readable(),
+            dmabuf_id: provider.dmabuf_id(),
+            area: Arc::clone(provider.area()),
+            provider,
+            ring,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> PoolId {
+        self.id
+    }
+
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    #[inline]
+    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
+        self.dmabuf_id
+    }
+
+    #[inline]
+    pub(crate) fn area(&self) -> &Arc<NetIovArea> {
+        &self.area
+    }
+
+    pub(crate) fn provider(&self) -> &dyn MemoryProvider {
+        self.provider.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn ring(&self) -> &ReturnRing {
+        &self.ring
+    }
+
+    /// Takes net_iovs whose last owners let go.
+    pub(crate) fn come_home(&self, indices: &[u32]) {
+        if self.ring.push(self.area.slots(), indices).is_err() {
+            self.provider.release_bulk(indices);
+        }
+    }
+}
+
+impl fmt::Debug for PoolShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolShared")
+            .field("id", &self.id)
+            .field("dmabuf_id", &self.dmabuf_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        self.provider.destroy();
+    }
+}

@@ -87,6 +87,8 @@ impl Stack {
             received: 0,
             tokens: Default::default(),
             options: Options::new(&self.tcp),
+            errors: Default::default(),
+            last_sent: None,
             write_low: (self.tcp.snd_buf_max / 3).max(1),
             read_shutdown: false,
             holder,
@@ -169,6 +171,10 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 let next = connection.next_timer();
                 self.timers.arm(slot, next);
+                connection.errors.collect();
+                if connection.is_draining() && !std::mem::replace(&mut connection.errors.is_draining, true) {
+                    self.draining.push(slot);
+                }
                 (connection.conn.state(), connection.holder)
             }
             SocketKind::TimeWait(time_wait) => return self.timers.arm(slot, Some(time_wait.state.deadline())),
@@ -180,6 +186,27 @@ impl Stack {
             _ => {}
         }
         self.refresh(slot);
+    }
+
+    /// Looks whether the NIC has let go of sends that the peer has acknowledged; returns whether any are over now.
+    pub(crate) fn drain_sends(&mut self) -> bool {
+        let mut any = false;
+        let mut draining = std::mem::take(&mut self.draining);
+        draining.retain(|&slot| {
+            let connection = self.sockets.at_mut(slot).and_then(Socket::connection_mut);
+            let Some(connection) = connection.filter(|connection| connection.errors.is_draining) else { return false };
+            let found = connection.errors.collect();
+            let is_draining = connection.is_draining();
+            connection.errors.is_draining = is_draining;
+            if found {
+                any = true;
+                self.refresh(slot);
+            }
+            is_draining
+        });
+        // Nothing is added while the list is gone through; the allocation is kept.
+        self.draining = draining;
+        any
     }
 
     /// A connection is over: its name is free, its promise void; what can be read stays.

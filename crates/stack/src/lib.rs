@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod binding;
+mod binding_tx;
 mod config;
 mod connection;
 mod demux;
@@ -40,6 +41,7 @@ mod tx;
 mod window;
 
 pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
+pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, ORPHAN_LIFETIME, POLL_BUDGET, SEND_MEMORY_BYTES, StackConfig,
 };
@@ -49,6 +51,7 @@ pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
 pub use socket::IDLE_CONNECTION_BYTES;
+pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError, RecvError, SendError,
     ShutdownError, UnknownBinding,

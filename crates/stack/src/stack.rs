@@ -113,6 +113,8 @@ pub struct Stack {
     pub(crate) send_pool: PagePool,
     /// Slots of sockets that may have something to send.
     pub(crate) touched: Vec<u32>,
+    /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
+    pub(crate) draining: Vec<u32>,
     /// Sockets whose readiness changed.
     pub(crate) events: Vec<SocketId>,
     pub(crate) orphans: usize,
@@ -175,6 +177,7 @@ impl Stack {
             icmp_limit: RateLimit::new(),
             send_pool: send_pool(send_memory_bytes)?,
             touched: Vec::new(),
+            draining: Vec::new(),
             events: Vec::new(),
             orphans: 0,
             max_orphans,
@@ -211,7 +214,8 @@ impl Stack {
         self.visit_starved(now);
         self.poll_neighbors(now);
         self.tx_waiting = self.nic.flush_tx(now);
-        PollOutcome { received, worked: received > 0 || self.stats.tx_packets != sent_before }
+        let drained = self.drain_sends();
+        PollOutcome { received, worked: received > 0 || drained || self.stats.tx_packets != sent_before }
     }
 
     /// Sends what socket calls left to be sent since the last poll; receives nothing.
@@ -219,6 +223,7 @@ impl Stack {
         self.flush_touched(false, now);
         self.visit_starved(now);
         self.tx_waiting = self.nic.flush_tx(now);
+        self.drain_sends();
     }
 
     /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past means at once.

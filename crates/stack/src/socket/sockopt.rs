@@ -21,6 +21,9 @@ pub enum SocketOption {
     UserTimeout(Option<Duration>),
     /// Frags that touch in device memory are received as one, under one token. The kernel never does; off unless set.
     MergeFrags(bool),
+    /// MSG_ZEROCOPY counts: sends with it are reported in the error queue.
+    #[doc(alias = "SO_ZEROCOPY")]
+    Zerocopy(bool),
 }
 
 /// Names an option.
@@ -35,6 +38,8 @@ pub enum OptionName {
     UserTimeout,
     /// [`SocketOption::MergeFrags`].
     MergeFrags,
+    /// [`SocketOption::Zerocopy`].
+    Zerocopy,
 }
 
 /// The options of one socket. A listener's are what its connections begin with.
@@ -44,6 +49,7 @@ pub(crate) struct Options {
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     pub(crate) merge_frags: bool,
+    pub(crate) zerocopy: bool,
 }
 
 impl Options {
@@ -54,6 +60,7 @@ impl Options {
             keepalive: config.keepalive,
             user_timeout: config.user_timeout,
             merge_frags: false,
+            zerocopy: false,
         }
     }
 
@@ -64,6 +71,7 @@ impl Options {
             SocketOption::KeepAlive(keepalive) => self.keepalive = checked(keepalive)?,
             SocketOption::UserTimeout(timeout) => self.user_timeout = timeout,
             SocketOption::MergeFrags(merge) => self.merge_frags = merge,
+            SocketOption::Zerocopy(zerocopy) => self.zerocopy = zerocopy,
         }
         Ok(())
     }
@@ -75,12 +83,13 @@ impl Options {
             OptionName::KeepAlive => SocketOption::KeepAlive(self.keepalive),
             OptionName::UserTimeout => SocketOption::UserTimeout(self.user_timeout),
             OptionName::MergeFrags => SocketOption::MergeFrags(self.merge_frags),
+            OptionName::Zerocopy => SocketOption::Zerocopy(self.zerocopy),
         }
     }
 
     /// Makes a connection behave so.
     pub(crate) fn apply<P: netmem::Payload>(&self, conn: &mut Connection<P>) {
-        let Self { nodelay, keepalive, user_timeout, merge_frags: _ } = *self;
+        let Self { nodelay, keepalive, user_timeout, merge_frags: _, zerocopy: _ } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);
@@ -113,6 +122,7 @@ mod tests {
             (OptionName::KeepAlive, SocketOption::KeepAlive(keepalive)),
             (OptionName::UserTimeout, SocketOption::UserTimeout(Some(second))),
             (OptionName::MergeFrags, SocketOption::MergeFrags(true)),
+            (OptionName::Zerocopy, SocketOption::Zerocopy(true)),
         ] {
             assert_ne!(options.get(name), option);
             options.set(option).unwrap();

@@ -72,9 +72,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.driver.with(self.at, |stack, now| {
+        self.shared.driver.with(self.at, |stack, _| {
             // This handle is the only one that closes the socket.
-            let closed = stack.close(self.socket, now);
+            let closed = stack.close(self.socket);
             debug_assert!(closed.is_ok(), "{closed:?}");
         });
         self.shared.driver.lock().forget(self.at, self.socket);

@@ -331,8 +331,7 @@ impl Pair {
         let local = SocketAddr::new(ip, port);
         let listener = self.side(side).listen(local, 16).expect("the port is free");
         let pair = self.connect_to(side, listener, local);
-        let now = self.now;
-        self.side(side).close(listener, now).expect("it is open");
+        self.side(side).close(listener).expect("it is open");
         pair
     }
 

@@ -1,7 +1,6 @@
 //! What a stack is told when it is made.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use devmem_uapi::IfIndex;
 
@@ -16,10 +15,6 @@ pub const MAX_SOCKETS: usize = 65_536;
 /// Most connections that finish by themselves after their socket was closed (linux `tcp_max_orphans` scales with
 /// memory from 4096 on); one more is reset.
 pub const MAX_ORPHANS: usize = 4096;
-
-/// Longest time that a connection may take to finish after its socket was closed. FIN-WAIT-2 has its own, shorter
-/// bound in [`tcp::Config`]; this one ends a peer that keeps its window shut.
-pub const ORPHAN_LIFETIME: Duration = Duration::from_secs(180);
 
 /// Host memory for payload that waits to be sent or acknowledged.
 pub const SEND_MEMORY_BYTES: usize = 64 << 20;

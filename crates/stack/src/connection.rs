@@ -169,7 +169,7 @@ impl Stack {
         let Some(socket) = self.sockets.at_mut(slot) else { return };
         let (state, holder) = match &mut socket.kind {
             SocketKind::Connection(connection) => {
-                let next = connection.next_timer();
+                let next = connection.conn.next_timer();
                 self.timers.arm(slot, next);
                 connection.errors.collect();
                 if connection.is_draining() && !std::mem::replace(&mut connection.errors.is_draining, true) {
@@ -182,7 +182,7 @@ impl Stack {
         };
         match (state, holder) {
             (StateKind::Closed, _) => self.on_closed(slot),
-            (StateKind::TimeWait, Holder::Nobody { .. }) => self.keep_time_wait_only(slot),
+            (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
             _ => {}
         }
         self.refresh(slot);
@@ -220,7 +220,7 @@ impl Stack {
             return;
         };
         self.windows.release(slot, &mut connection.promise);
-        if let Holder::Nobody { .. } = connection.holder {
+        if let Holder::Nobody = connection.holder {
             self.remove(slot);
         }
     }
@@ -261,7 +261,7 @@ impl Stack {
                 if connection.is_named {
                     self.demux.remove(&connection.tuple);
                 }
-                if let Holder::Nobody { .. } = connection.holder {
+                if let Holder::Nobody = connection.holder {
                     self.orphans -= 1;
                 }
             }
@@ -274,9 +274,6 @@ impl Stack {
     pub(crate) fn on_timer(&mut self, slot: u32, now: Instant) {
         match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
             Some(SocketKind::Connection(connection)) => {
-                if matches!(connection.holder, Holder::Nobody { until } if until <= now) {
-                    connection.conn.abort();
-                }
                 let disposition = connection.conn.on_timer(now);
                 self.follow(slot, disposition, now);
                 self.speak(slot, false, now);
@@ -336,19 +333,6 @@ impl Stack {
         {
             let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
             self.follow(owner.slot(), disposition, now);
-        }
-    }
-}
-
-impl ConnectionSocket {
-    /// Returns when the connection's time comes next: its own, or the end of what it has when nobody holds it.
-    fn next_timer(&self) -> Option<Instant> {
-        let own = self.conn.next_timer();
-        match self.holder {
-            Holder::Nobody { until } if self.conn.state() != StateKind::TimeWait => {
-                Some(own.map_or(until, |own| own.min(until)))
-            }
-            _ => own,
         }
     }
 }

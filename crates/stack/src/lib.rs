@@ -43,7 +43,7 @@ mod window;
 pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
-    MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, ORPHAN_LIFETIME, POLL_BUDGET, SEND_MEMORY_BYTES, StackConfig,
+    MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, SEND_MEMORY_BYTES, StackConfig,
 };
 pub use drops::DropReason;
 pub use neighbor::{MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS, REACHABLE_TIME, RETRANS_TIMER};

@@ -199,9 +199,8 @@ fn unbinding_in_flight_loses_no_byte() {
         assert_eq!(report.bytes(), 2_000_000);
         assert!(report.readable_bytes > 0, "{report:?}");
         drop(sink);
-        let now = pair.now();
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(receiver, now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
         pair.finish();
     }
 }
@@ -231,9 +230,8 @@ fn rebinding_in_flight_moves_the_stream_to_the_new_memory() {
     .unwrap();
     assert_eq!(sink.report().device_bytes, 2_000_000);
     drop(sink);
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.close(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }
 
@@ -274,10 +272,9 @@ fn a_connection_that_is_not_steered_arrives_as_plain_bytes() {
     assert_eq!((sink.report().device_bytes, plain.report().readable_bytes), (400_000, 400_000));
     assert_no_memory_drops(&pair.b);
     drop((sink, plain));
-    let now = pair.now();
     for (ours, theirs) in [(steered, sender), (astray, other)] {
-        pair.a.close(theirs, now).unwrap();
-        pair.b.close(ours, now).unwrap();
+        pair.a.close(theirs).unwrap();
+        pair.b.close(ours).unwrap();
     }
     pair.finish();
 }
@@ -306,10 +303,9 @@ fn two_bindings_on_two_queues_keep_to_their_own_memory() {
     assert_eq!((sink_0.report().device_bytes, sink_1.report().device_bytes), (900_000, 900_000));
     assert_no_memory_drops(&pair.b);
     drop((sink_0, sink_1));
-    let now = pair.now();
     for (ours, theirs) in [(zero, to_zero), (one, to_one)] {
-        pair.a.close(theirs, now).unwrap();
-        pair.b.close(ours, now).unwrap();
+        pair.a.close(theirs).unwrap();
+        pair.b.close(ours).unwrap();
     }
     pair.finish();
 }
@@ -335,11 +331,10 @@ fn one_binding_feeds_two_queues() {
     })
     .unwrap();
     assert_no_memory_drops(&pair.b);
-    let now = pair.now();
     for (sender, _, sink) in ends {
         assert_eq!(sink.report().device_bytes, 900_000);
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(sink.id(), now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(sink.id()).unwrap();
     }
     pair.finish();
 }

@@ -90,9 +90,8 @@ impl Sending {
 
     fn finish(mut self) {
         let _ = self.receive();
-        let now = self.pair.now();
-        let _ = self.pair.a.close(self.sender, now);
-        let _ = self.pair.b.close(self.receiver, now);
+        let _ = self.pair.a.close(self.sender);
+        let _ = self.pair.b.close(self.receiver);
         self.pair.finish();
     }
 }
@@ -231,8 +230,7 @@ fn a_shut_down_a_dead_and_a_listening_socket_refuse() {
     let control = naming(sending.id);
     let refused = sending.pair.a.sendmsg(listener, &SendMsg::device(&[0..1], &control), ZEROCOPY).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOTCONN);
-    let now = sending.pair.now();
-    sending.pair.a.close(listener, now).unwrap();
+    sending.pair.a.close(listener).unwrap();
     sending.pair.a.shutdown(sending.sender, std::net::Shutdown::Write).unwrap();
     assert_eq!(sending.refused(&[0..1], &control, ZEROCOPY).0, Errno::EPIPE);
     sending.finish();
@@ -394,9 +392,8 @@ fn two_way_host_and_device_streams_mix_on_one_socket() {
     })
     .unwrap();
     assert_eq!((sink_a.report().bytes(), sink_b.report().bytes()), (700_000, 900_000));
-    let now = pair.now();
     drop(device);
-    pair.a.close(a, now).unwrap();
-    pair.b.close(b, now).unwrap();
+    pair.a.close(a).unwrap();
+    pair.b.close(b).unwrap();
     pair.finish();
 }

@@ -63,9 +63,8 @@ fn each_socket_counts_its_own_tokens() {
     let (other, sender) = bound.pair.connect(Side::B, Side::B.ipv4(), common::PORT + 1);
     assert_eq!(dontneed(&mut bound, &[range(1, 1)]), Ok(1));
     assert_eq!(bound.pair.b.dontneed(other, &[range(2, 1)]), Ok(0));
-    let now = bound.pair.now();
-    bound.pair.a.close(sender, now).unwrap();
-    bound.pair.b.close(other, now).unwrap();
+    bound.pair.a.close(sender).unwrap();
+    bound.pair.b.close(other).unwrap();
     finish(bound);
 }
 
@@ -109,8 +108,7 @@ fn the_bytes_of_the_option_must_be_whole_ranges() {
 fn a_closed_socket_is_ebadf_and_has_returned_its_tokens() {
     let mut bound = holding(100);
     let before = bound.pair.b.nic_mut().rx_space(steer::RxQueueId(0)).free_niovs;
-    let now = bound.pair.now();
-    bound.pair.b.close(bound.receiver, now).unwrap();
+    bound.pair.b.close(bound.receiver).unwrap();
     let refused = dontneed(&mut bound, &[range(1, 1)]).unwrap_err();
     assert_eq!(refused.errno(), Errno::EBADF);
     assert!(bound.pair.b.nic_mut().rx_space(steer::RxQueueId(0)).free_niovs >= before);

@@ -73,9 +73,8 @@ impl Case {
         let corrupt = ends.iter().map(|end| end.nic().drops().get(nic::DropReason::RxBadChecksum)).sum();
         sink.release(&mut pair.b, 0);
         drop((sink, answer));
-        let now = pair.now();
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(receiver, now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
         pair.finish();
         (sent as i64 - arrived as i64, corrupt)
     }
@@ -171,9 +170,8 @@ fn a_cable_that_is_pulled_and_put_back_costs_nothing_but_time() {
         assert!(plugged, "seed {seed}");
         assert_eq!(sink.report().device_bytes, 1_000_000);
         drop(sink);
-        let now = pair.now();
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(receiver, now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
         pair.finish();
     }
 }

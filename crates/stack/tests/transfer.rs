@@ -47,9 +47,8 @@ impl Transfer {
         assert_eq!(report.freed, report.frags);
         assert_no_memory_drops(&pair.b);
         drop(sink);
-        let now = pair.now();
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(receiver, now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
         pair.finish();
         report
     }
@@ -126,9 +125,8 @@ fn without_a_binding_the_bytes_are_plain() {
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
     assert_eq!((sink.report().readable_bytes, sink.report().frags), (2_000_000, 0));
     assert_no_memory_drops(&pair.b);
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.close(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }
 
@@ -150,9 +148,8 @@ fn both_directions_at_once() {
     .unwrap();
     assert_eq!((sink_a.report().device_bytes, sink_b.report().device_bytes), (1_200_000, 1_500_000));
     drop((sink_a, sink_b));
-    let now = pair.now();
-    pair.a.close(a, now).unwrap();
-    pair.b.close(b, now).unwrap();
+    pair.a.close(a).unwrap();
+    pair.b.close(b).unwrap();
     pair.finish();
 }
 
@@ -176,13 +173,12 @@ fn sixty_four_connections_share_the_memory() {
     })
     .unwrap();
     assert_no_memory_drops(&pair.b);
-    let now = pair.now();
     for (sender, sink) in sinks {
         assert_eq!(sink.report().device_bytes, total);
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(sink.id(), now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(sink.id()).unwrap();
     }
-    pair.b.close(listener, now).unwrap();
+    pair.b.close(listener).unwrap();
     pair.finish();
 }
 
@@ -200,8 +196,7 @@ fn the_stack_never_reads_payload() {
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
     assert_eq!(sink.report().device_bytes, 3_000_000);
     drop((sink, opaque));
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.close(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }

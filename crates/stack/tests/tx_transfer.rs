@@ -60,13 +60,12 @@ fn states(flows: &[Flow]) -> Vec<String> {
 
 /// Closes every socket and checks that everything is home.
 fn finish(mut pair: Pair, flows: Vec<Flow>) {
-    let now = pair.now();
     for Flow { from, source, sink } in flows {
         let (completions, sends) = source.completions();
         assert!(completions <= u64::from(sends), "{completions} entries for {sends} sends");
         // Both directions of a connection are flows: closed twice.
-        let _ = pair.side(from).close(source.id(), now);
-        let _ = pair.side(from.other()).close(sink.id(), now);
+        let _ = pair.side(from).close(source.id());
+        let _ = pair.side(from.other()).close(sink.id());
     }
     pair.finish();
 }
@@ -173,8 +172,7 @@ fn sixty_four_connections_send_both_ways_at_once() {
     assert!(flows.iter().all(|flow| flow.sink.report().device_bytes == 60_000));
     assert_no_memory_drops(&pair.a);
     assert_no_memory_drops(&pair.b);
-    let now = pair.now();
-    pair.b.close(listener, now).unwrap();
+    pair.b.close(listener).unwrap();
     finish(pair, flows);
 }
 
@@ -194,9 +192,8 @@ fn the_stack_never_reads_what_it_sends() {
         pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
         assert_eq!(sink.report().bytes(), 2_000_000);
         drop((source, sink, opaque));
-        let now = pair.now();
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(receiver, now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
         pair.finish();
     }
 }
@@ -230,9 +227,8 @@ fn after_a_half_close_what_was_queued_arrives_and_completes() {
     assert_eq!(sink.report().bytes(), 1 << 20);
     pair.run_for(Duration::from_millis(100));
     assert_all_reported(&mut pair, source);
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.close(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }
 
@@ -245,13 +241,12 @@ fn a_reset_in_mid_send_completes_everything() {
     for _ in 0..3 {
         pair.run_for(netsim::STEP);
     }
-    let now = pair.now();
-    pair.b.abort(receiver, now).unwrap();
+    pair.b.abort(receiver).unwrap();
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.a.take_error(sender), Ok(Some(TcpError::Reset)));
     assert!(pair.a.readiness(sender).unwrap().contains(Readiness::ERROR_QUEUE));
     assert_all_reported(&mut pair, source);
-    pair.a.close(sender, now).unwrap();
+    pair.a.close(sender).unwrap();
     pair.finish();
 }
 
@@ -265,13 +260,11 @@ fn a_peer_that_never_reads_holds_the_memory_until_the_sender_gives_up() {
     source.collect(&mut pair.a);
     assert!(source.freed() < source.sent(), "a closed window is probed, not given up");
     assert!(pair.a.sends_in_flight(source.dmabuf()) > Some(0));
-    let now = pair.now();
-    pair.a.abort(sender, now).unwrap();
+    pair.a.abort(sender).unwrap();
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.a.sends_in_flight(source.dmabuf()), Some(0), "a closed socket reports nothing, the binding does");
     drop(source);
-    let now = pair.now();
-    pair.b.close(receiver, now).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }
 
@@ -286,9 +279,8 @@ fn a_peer_that_vanishes_ends_by_the_user_timeout_and_completes_everything() {
     pair.run_for(Duration::from_secs(60));
     assert!(matches!(pair.a.take_error(sender), Ok(Some(TcpError::TimedOut | TcpError::HostUnreachable))));
     assert_all_reported(&mut pair, source);
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.abort(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.abort(receiver).unwrap();
     pair.cable().plug();
     pair.finish();
 }
@@ -299,8 +291,7 @@ fn a_socket_closed_with_sends_outstanding_sends_them_and_the_binding_knows_when(
     while source.sent() < 1 << 20 {
         source.send_once(&mut pair.a).unwrap();
     }
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
+    pair.a.close(sender).unwrap();
     let refused = pair.a.completion(sender).unwrap_err();
     assert_eq!(refused.errno(), devmem_uapi::Errno::EBADF);
     assert!(pair.a.sends_in_flight(source.dmabuf()) > Some(0));
@@ -310,7 +301,6 @@ fn a_socket_closed_with_sends_outstanding_sends_them_and_the_binding_knows_when(
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.a.sends_in_flight(source.dmabuf()), Some(0));
     drop(source);
-    let now = pair.now();
-    pair.b.close(receiver, now).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }

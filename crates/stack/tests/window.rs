@@ -53,9 +53,8 @@ fn a_receiver_that_keeps_its_tokens_stalls_the_sender_and_it_resumes() {
         assert_eq!(sink.report().device_bytes, total);
         assert_no_memory_drops(&pair.b);
         drop(sink);
-        let now = pair.now();
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(receiver, now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
         pair.finish();
     }
 }
@@ -77,9 +76,8 @@ fn a_receiver_that_keeps_a_few_tokens_never_stalls() {
     assert!(pair.now().as_millis() < 2000, "took until {:?}", pair.now());
     sink.release(&mut pair.b, 0);
     drop(sink);
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.close(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }
 
@@ -118,9 +116,8 @@ fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
     assert_eq!(sink.report().readable_bytes, 8_000_000);
     assert_no_memory_drops(&pair.b);
-    let now = pair.now();
-    pair.a.close(sender, now).unwrap();
-    pair.b.close(receiver, now).unwrap();
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
     pair.finish();
 }
 
@@ -143,12 +140,11 @@ fn idle_connections_do_not_starve_a_busy_one() {
     assert!(pair.now().as_millis() < 5000, "took until {:?}", pair.now());
     assert_no_memory_drops(&pair.b);
     drop(sink);
-    let now = pair.now();
     for (ours, theirs) in idle.into_iter().chain([(receiver, sender)]) {
-        pair.a.close(theirs, now).unwrap();
-        pair.b.close(ours, now).unwrap();
+        pair.a.close(theirs).unwrap();
+        pair.b.close(ours).unwrap();
     }
-    pair.b.close(listener, now).unwrap();
+    pair.b.close(listener).unwrap();
     pair.finish();
 }
 
@@ -169,15 +165,13 @@ fn a_connection_for_which_there_is_no_memory_is_not_accepted_but_may_come_back()
     assert!(drops(&pair.b)["tcp_no_rx_memory"] > 0);
     assert_promises_kept(&mut pair);
     // The first ones go; the others, whose SYNs are repeated, get their place.
-    let now = pair.now();
-    accepted.iter().for_each(|&id| pair.b.abort(id, now).unwrap());
+    accepted.iter().for_each(|&id| pair.b.abort(id).unwrap());
     pair.run_for(Duration::from_secs(10));
     let later: Vec<_> = std::iter::from_fn(|| pair.b.accept(listener).ok()).map(|(id, _)| id).collect();
     assert!(!later.is_empty());
-    let now = pair.now();
-    later.iter().for_each(|&id| pair.b.abort(id, now).unwrap());
-    openers.iter().for_each(|&id| pair.a.abort(id, now).unwrap());
-    pair.b.close(listener, now).unwrap();
+    later.iter().for_each(|&id| pair.b.abort(id).unwrap());
+    openers.iter().for_each(|&id| pair.a.abort(id).unwrap());
+    pair.b.close(listener).unwrap();
     pair.finish();
 }
 
@@ -215,13 +209,12 @@ fn connections_that_all_keep_their_tokens_stall_and_all_resume() {
     }
     assert!(rounds > 2, "{rounds}");
     assert_no_memory_drops(&pair.b);
-    let now = pair.now();
     for (sender, _, sink) in ends {
         assert_eq!(sink.report().device_bytes, total);
-        pair.a.close(sender, now).unwrap();
-        pair.b.close(sink.id(), now).unwrap();
+        pair.a.close(sender).unwrap();
+        pair.b.close(sink.id()).unwrap();
     }
-    pair.b.close(listener, now).unwrap();
+    pair.b.close(listener).unwrap();
     assert!(drops(&pair.a).is_empty(), "{:?}", drops(&pair.a));
     pair.finish();
 }

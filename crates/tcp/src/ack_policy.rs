@@ -1,9 +1,10 @@
 //! When to acknowledge.
 //!
-//! A pure ACK costs a packet here and work at the sender, so in an undisturbed bulk transfer one ACK covers up to
-//! [`ACK_BYTES_MAX`] bytes. What keeps the sender's clock going nevertheless is [`AckPolicy::on_drained`]: the stack
-//! calls it when it has emptied the link, and no ACK waits longer than that while anybody polls. RFC 9293 3.8.6.3's
-//! "every second segment" is thus kept whenever the link is not saturated, and its 500 ms always.
+//! A pure ACK costs a packet here and work at the sender, so in an undisturbed bulk transfer one
+//! ACK covers up to [`ACK_BYTES_MAX`] bytes. What keeps the sender's clock going nevertheless is
+//! [`AckPolicy::on_drained`]: the stack calls it when it has emptied the link, and no ACK waits
+//! longer than that while anybody polls. RFC 9293 3.8.6.3's "every second segment" is thus kept
+//! whenever the link is not saturated, and its 500 ms always.
 
 use core::time::Duration;
 
@@ -78,14 +79,15 @@ impl AckPolicy {
         }
     }
 
-    /// Returns after how many bytes an ACK is due. A quarter of the window leaves the sender room to go on while the
-    /// ACK travels; two segments is what RFC 9293 3.8.6.3 asks for at least.
+    /// Returns after how many bytes an ACK is due. A quarter of the window leaves the sender room
+    /// to go on while the ACK travels; two segments is what RFC 9293 3.8.6.3 asks for at least.
     fn threshold(&self, window: u32) -> usize {
         let bulk = self.ack_bytes.unwrap_or(ACK_BYTES_MAX.min(window / 4));
         (bulk as usize).max(2 * usize::from(self.rcv_mss))
     }
 
-    /// Acknowledges at once whatever is not acknowledged: the link is empty, nothing is gained by waiting.
+    /// Acknowledges at once whatever is not acknowledged: the link is empty, nothing is gained by
+    /// waiting.
     pub(crate) fn on_drained(&mut self) {
         if self.due != Due::Never {
             self.due = Due::Now;
@@ -101,6 +103,11 @@ impl AckPolicy {
     pub(crate) fn on_sent(&mut self) {
         self.due = Due::Never;
         self.unacked = 0;
+    }
+
+    /// Returns whether something is not acknowledged yet, due or not.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.due != Due::Never
     }
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {

@@ -21,7 +21,8 @@ pub const TIMESTAMPS_LEN: u16 = 12;
 /// First retransmission timeout, and that of a SYN (RFC 6298 2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
 
-/// Smallest retransmission timeout (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for 1 s, which nobody does).
+/// Smallest retransmission timeout (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for 1 s, which nobody
+/// does).
 pub const RTO_MIN: Duration = Duration::from_millis(200);
 
 /// Largest retransmission timeout (linux `TCP_RTO_MAX`; RFC 6298 2.5 allows any of at least 60 s).
@@ -33,7 +34,8 @@ pub const SYN_RETRIES: u8 = 6;
 /// How often a SYN-ACK is repeated (linux `TCP_SYNACK_RETRIES`: together 63 s).
 pub const SYN_ACK_RETRIES: u8 = 5;
 
-/// How often data is repeated before the connection is given up: RFC 9293 3.8.3 R2 (linux `TCP_RETR2`).
+/// How often data is repeated before the connection is given up: RFC 9293 3.8.3 R2 (linux
+/// `TCP_RETR2`).
 pub const DATA_RETRIES: u8 = 15;
 
 /// Segments that may leave before anything was acknowledged (RFC 6928).
@@ -42,8 +44,8 @@ pub const INITIAL_CWND: u16 = 10;
 /// Longest time an ACK is put off (linux `TCP_DELACK_MIN`; RFC 9293 3.8.6.3 allows 500 ms).
 pub const DELAYED_ACK: Duration = Duration::from_millis(40);
 
-/// Segments that are acknowledged one by one after a connection opens, while the peer's window grows
-/// with each ACK (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
+/// Segments that are acknowledged one by one after a connection opens, while the peer's window
+/// grows with each ACK (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
 pub const QUICK_ACKS: u8 = 16;
 
 /// Time that a closed connection keeps its name: one 2 MSL (linux `TCP_TIMEWAIT_LEN`).
@@ -52,11 +54,13 @@ pub const TIME_WAIT: Duration = Duration::from_secs(60);
 /// Time that a connection nobody reads any more waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
 pub const FIN_WAIT_2_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time without progress after which a connection that its user closed is given up, be it that the peer is silent or
-/// that it keeps its window shut (linux `tcp_orphan_retries`: 8 timeouts; RFC 9293 3.8.3 wants 100 s).
+/// Time without progress after which a connection that its user closed is given up, be it that the
+/// peer is silent or that it keeps its window shut (linux `tcp_orphan_retries`: 8 timeouts; RFC
+/// 9293 3.8.3 wants 100 s).
 pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 wants some limit).
+/// Challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 wants
+/// some limit).
 pub const CHALLENGE_ACK_LIMIT: u8 = 10;
 
 /// The interval to which [`CHALLENGE_ACK_LIMIT`] applies.
@@ -69,12 +73,12 @@ pub const INVALID_ACK_INTERVAL: Duration = Duration::from_millis(500);
 /// Age at which a remembered timestamp no longer condemns a segment (RFC 7323 5.5).
 pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
-/// Longest payload of one outgoing segment before the NIC cuts it (linux `GSO_LEGACY_MAX_SIZE` less headers, which
-/// an IP total length must still hold).
+/// Longest payload of one outgoing segment before the NIC cuts it (linux `GSO_LEGACY_MAX_SIZE` less
+/// headers, which an IP total length must still hold).
 pub const MAX_GSO_PAYLOAD: usize = 65_160;
 
-/// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk transfer, default.
-/// PERF.md measured no gain past the upper one.
+/// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk
+/// transfer, default. PERF.md measured no gain past the upper one.
 pub const ACK_BYTES_MAX: u32 = 256 * 1024;
 
 /// Which congestion control a connection starts with.
@@ -111,12 +115,15 @@ impl Default for Keepalive {
 
 /// How a connection behaves. The defaults are Linux's where Linux has one.
 ///
-/// Not supported, and therefore not here: ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, the urgent pointer.
+/// Not supported, and therefore not here: ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, the
+/// urgent pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Largest segment that the link to the peer can carry: its MTU less IP and TCP headers without options.
+    /// Largest segment that the link to the peer can carry: its MTU less IP and TCP headers without
+    /// options.
     pub mss: u16,
-    /// Most payload that the connection may ever be allowed to hold for its reader; chooses the window scale.
+    /// Most payload that the connection may ever be allowed to hold for its reader; chooses the
+    /// window scale.
     pub rcv_buf_max: u32,
     /// Receive space of a new connection, before the first `Connection::set_rcv_space`.
     pub rcv_space_initial: u32,
@@ -136,9 +143,11 @@ pub struct Config {
     pub ack_bytes: Option<u32>,
     /// Asks silent peers whether they are alive; `None`: never, as RFC 9293 3.8.4 wants by default.
     pub keepalive: Option<Keepalive>,
-    /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4, Nagle).
+    /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4,
+    /// Nagle).
     pub nodelay: bool,
-    /// Longest time that sent data may stay unacknowledged; `None`: [`DATA_RETRIES`] decides (RFC 5482).
+    /// Longest time that sent data may stay unacknowledged; `None`: [`DATA_RETRIES`] decides (RFC
+    /// 5482).
     pub user_timeout: Option<Duration>,
     /// The congestion control.
     pub congestion: CongestionKind,
@@ -162,7 +171,8 @@ pub struct Config {
     pub fin_wait_2_timeout: Duration,
     /// Longest payload of one outgoing segment; the NIC's segmentation offload decides.
     pub max_gso_payload: usize,
-    /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our uptime.
+    /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our
+    /// uptime.
     pub timestamp_offset: u32,
 }
 

@@ -1,26 +1,26 @@
-//! The public face of one connection.
+//! The public face of one connection: what happens to it. `calls.rs` holds what its user asks of it.
 
-use core::time::Duration;
+mod calls;
 
 use netmem::Payload;
 use thiserror::Error;
 use wire::Instant;
 
-use crate::config::{Config, Keepalive};
+use crate::config::Config;
 use crate::error::{TcpError, Unreachable};
-use crate::info::Info;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::established::{Context, Synchronized};
 use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
-use crate::state::{Disposition, Next, SegmentDrop, State, StateKind};
+use crate::state::{Disposition, Next, SegmentDrop, State};
 
 /// One TCP connection: segments, times and calls go in, segments and a [`Disposition`] come out.
 ///
-/// It holds payload and never reads it. Whatever goes in, the caller then asks [`Connection::poll_send`] until it
-/// has nothing more to say, and calls [`Connection::on_timer`] when [`Connection::next_timer`] has come.
+/// It holds payload and never reads it. Whatever goes in, the caller then asks
+/// [`Connection::poll_send`] until it has nothing more to say, and calls [`Connection::on_timer`]
+/// when [`Connection::next_timer`] has come.
 #[derive(Debug)]
 pub struct Connection<P> {
     state: State<P>,
@@ -74,8 +74,8 @@ pub enum SendError<P> {
 impl<P: Payload> Connection<P> {
     /// Returns a connection that opens actively; the first [`Connection::poll_send`] gives its SYN.
     ///
-    /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come from
-    /// [`crate::IsnGenerator::timestamp_offset`].
+    /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come
+    /// from [`crate::IsnGenerator::timestamp_offset`].
     #[must_use]
     pub fn connect(config: &Config, iss: SeqNum, now: Instant) -> Connection<P> {
         Connection::new(config, State::SynSent(SynSent::new(config, iss, now)))
@@ -172,7 +172,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Opens, and takes what the last segment of the handshake carries beside it (RFC 9293 3.10.7.3, fifth).
+    /// Opens, and takes what the last segment of the handshake carries beside it (RFC 9293
+    /// 3.10.7.3, fifth).
     fn establish(
         &mut self,
         handshake: &Handshake,
@@ -221,9 +222,11 @@ impl<P: Payload> Connection<P> {
 
     fn follow(&mut self, next: Next, now: Instant) {
         match (next, &mut self.state) {
+            (Next::Stay, _) => {}
             (Next::TimeWait, State::Synchronized(synchronized)) => {
                 let remains = synchronized.remains(&self.queue);
-                self.state = State::TimeWait(TimeWait::new(remains, self.config.time_wait, now));
+                let time_wait = TimeWait::new(remains, self.config.time_wait, now);
+                self.state = State::TimeWait(time_wait);
             }
             _ => self.end(next),
         }
@@ -241,7 +244,8 @@ impl<P: Payload> Connection<P> {
         self.state = State::Closed;
     }
 
-    /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC 9293 3.10.5).
+    /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC
+    /// 9293 3.10.5).
     fn final_reset(&self) -> Option<Reset> {
         match &self.state {
             State::Closed | State::SynSent(_) | State::TimeWait(_) => None,
@@ -258,8 +262,8 @@ impl<P: Payload> Connection<P> {
 
     /// Returns the next segment that should leave, or `None` when there is nothing to say now.
     ///
-    /// What it returns counts as sent. A caller whose NIC is busy does not ask; a segment lost on the way is
-    /// repeated in time like any other.
+    /// What it returns counts as sent. A caller whose NIC is busy does not ask; a segment lost on
+    /// the way is repeated in time like any other.
     pub fn poll_send(&mut self, now: Instant) -> Option<Segment<P>> {
         let segment = match self.reset.take() {
             Some(Reset { seq, ack }) => Some(Segment {
@@ -329,157 +333,9 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Acknowledges whatever is not acknowledged yet: the stack has emptied the link and nothing is gained by
-    /// waiting for more.
-    pub fn on_drained(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_drained();
-        }
-    }
-
-    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What
-    /// arrives in order uses the grant up: the window reopens only by another call.
-    ///
-    /// Less than was promised takes nothing back: the right edge of the window never moves left (RFC 9293 3.8.6).
-    /// When the window opens worth telling, an ACK is due: ask [`Connection::poll_send`].
-    pub fn set_rcv_space(&mut self, bytes: u32) {
-        match &mut self.state {
-            State::Closed | State::TimeWait(_) => {}
-            State::SynSent(syn_sent) => syn_sent.set_space(bytes),
-            State::SynReceived(syn_received) => syn_received.set_space(bytes),
-            State::Synchronized(synchronized) => {
-                synchronized.receiver.set_space(bytes, &self.queue)
-            }
-        }
-    }
-
-    /// Returns how many bytes the peer may still send that need memory: promised, and not here yet.
-    #[must_use]
-    pub fn rcv_outstanding(&self) -> u32 {
-        match &self.state {
-            State::Closed | State::TimeWait(_) => 0,
-            State::SynSent(syn_sent) => u32::from(syn_sent.offer().syn_window),
-            State::SynReceived(syn_received) => u32::from(syn_received.offer().syn_window),
-            State::Synchronized(synchronized) => synchronized.receiver.outstanding(),
-        }
-    }
-
-    /// Returns the number of bytes held out of order.
-    #[must_use]
-    pub fn out_of_order_len(&self) -> usize {
-        match &self.state {
-            State::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
-            _ => 0,
-        }
-    }
-
-    /// Returns the number of bytes that can be read.
-    #[must_use]
-    pub fn readable_len(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Returns what can be read; it outlives the connection.
-    pub fn recv_queue(&mut self) -> &mut RecvQueue<P> {
-        &mut self.queue
-    }
-
-    /// Returns how many bytes [`Connection::send`] takes.
-    #[must_use]
-    pub fn write_room(&self) -> usize {
-        match &self.state {
-            State::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.room()
-            }
-            _ => 0,
-        }
-    }
-
-    /// Queues payload for sending; [`Connection::poll_send`] lets it out as the windows allow.
-    ///
-    /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] has reached
-    /// it, nothing of the payload is held here any more.
-    ///
-    /// # Errors
-    ///
-    /// The payload comes back if there is no connection, or less room than it is long: nothing is
-    /// queued in part.
-    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
-        let synchronized = match &mut self.state {
-            State::SynSent(_) | State::SynReceived(_) => {
-                return Err(SendError::NotEstablished(payload));
-            }
-            State::Synchronized(synchronized) if synchronized.kind().can_send() => synchronized,
-            _ => return Err(SendError::Closed(payload)),
-        };
-        let room = synchronized.sender.room();
-        if payload.len() > room {
-            return Err(SendError::NoRoom { payload, room });
-        }
-        Ok(synchronized.sender.push(payload, push == Push::Later))
-    }
-
-    /// Keeps what is sent next out of packets with what was sent before: host and device bytes do
-    /// not mix (MSG_EOR).
-    pub fn push_boundary(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.push_boundary();
-        }
-    }
-
-    /// Returns the stream offset up to which the peer has acknowledged every byte. It says nothing
-    /// once the connection is CLOSED or in TIME-WAIT: everything has been let go then.
-    #[must_use]
-    pub fn acked_offset(&self) -> u64 {
-        match &self.state {
-            State::Synchronized(synchronized) => synchronized.sender.acked_offset(),
-            _ => 0,
-        }
-    }
-
-    /// Ends this side's half of the stream behind what is queued; reading goes on.
-    pub fn shutdown_write(&mut self) {
-        match &mut self.state {
-            State::SynReceived(syn_received) if syn_received.closing == EarlyClose::No => {
-                syn_received.closing = EarlyClose::Write;
-            }
-            State::SynSent(_) => self.state = State::Closed,
-            State::Synchronized(synchronized) => synchronized.shutdown_write(),
-            _ => {}
-        }
-    }
-
-    /// Ends both halves: nobody will read or write here any more.
-    ///
-    /// What is queued for sending still leaves. If something was received and not read, the peer is told by a RST
-    /// that it was lost (RFC 9293 3.6.1, RFC 2525 2.17). The connection goes on by itself until it is CLOSED, or in
-    /// TIME-WAIT, where [`Connection::time_wait`] is all that needs to be kept.
-    pub fn close(&mut self) {
-        match &mut self.state {
-            State::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
-            State::SynSent(_) => self.state = State::Closed,
-            State::Synchronized(synchronized) => {
-                let lost = !self.queue.is_empty() || synchronized.receiver.out_of_order() > 0;
-                if lost {
-                    self.end(Next::Abort(None));
-                } else {
-                    synchronized.shutdown_write();
-                    synchronized.drop_reader(self.config.user_timeout);
-                }
-            }
-            State::Closed | State::TimeWait(_) => {}
-        }
-        self.queue.clear();
-    }
-
-    /// Drops the connection at once; the peer hears of it by a RST.
-    pub fn abort(&mut self) {
-        self.end(Next::Abort(Some(TcpError::Aborted)));
-        self.queue.clear();
-    }
-
-    /// Takes the news that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's MTU less IP and TCP
-    /// headers without options; `quoted` is the sequence number in the packet that the network quotes.
+    /// Takes the news that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's
+    /// MTU less IP and TCP headers without options; `quoted` is the sequence number in the packet
+    /// that the network quotes.
     ///
     /// Returns false for news about nothing that is on its way: forged, or late (RFC 5927 7).
     pub fn on_mtu(&mut self, mss: u16, quoted: SeqNum, now: Instant) -> bool {
@@ -493,8 +349,8 @@ impl<P: Payload> Connection<P> {
         true
     }
 
-    /// Takes the news that the peer cannot be reached. It ends an attempt to connect; an open connection only
-    /// remembers it, because routes come back (RFC 1122 4.2.3.9, RFC 5461).
+    /// Takes the news that the peer cannot be reached. It ends an attempt to connect; an open
+    /// connection only remembers it, because routes come back (RFC 1122 4.2.3.9, RFC 5461).
     pub fn on_unreachable(&mut self, what: Unreachable, quoted: SeqNum) -> Disposition {
         if !self.is_on_its_way(quoted) {
             return Disposition::default();
@@ -526,71 +382,6 @@ impl<P: Payload> Connection<P> {
                 seq.after_eq(sender.snd_una()) && seq.before(sender.snd_nxt())
             }
         }
-    }
-
-    /// Sends small segments at once, or gathers them (TCP_NODELAY).
-    pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.config.nodelay = nodelay;
-        if let State::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_nodelay(nodelay);
-        }
-    }
-
-    /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three times).
-    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
-        self.config.keepalive = keepalive;
-        if let State::Synchronized(synchronized) = &mut self.state {
-            synchronized.keepalive.configure(keepalive);
-        }
-    }
-
-    /// Bounds how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482).
-    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.config.user_timeout = timeout;
-        if let State::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_user_timeout(timeout);
-        }
-    }
-
-    /// Returns the name of the state.
-    #[must_use]
-    pub fn state(&self) -> StateKind {
-        match &self.state {
-            State::Closed => StateKind::Closed,
-            State::SynSent(_) => StateKind::SynSent,
-            State::SynReceived(_) => StateKind::SynReceived,
-            State::Synchronized(synchronized) => synchronized.kind(),
-            State::TimeWait(_) => StateKind::TimeWait,
-        }
-    }
-
-    /// Returns what is left of a connection in TIME-WAIT, for a caller that has no more use for the rest.
-    #[must_use]
-    pub fn time_wait(&self) -> Option<TimeWait> {
-        match &self.state {
-            State::TimeWait(time_wait) => Some(time_wait.clone()),
-            _ => None,
-        }
-    }
-
-    /// Returns why the connection ended; `None` while it lives, and after an orderly end.
-    #[must_use]
-    pub fn error(&self) -> Option<TcpError> {
-        self.error
-    }
-
-    /// Returns the facts of `TCP_INFO`.
-    #[must_use]
-    pub fn info(&self) -> Info {
-        let mut info = Info::default();
-        if let State::Synchronized(synchronized) = &self.state {
-            synchronized.info(&mut info);
-        }
-        info.state = self.state();
-        info.readable = self.queue.len();
-        info.segs_in = self.segs_in;
-        info.segs_out = self.segs_out;
-        info
     }
 }
 

@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use crate::state::StateKind;
 
-/// A snapshot of one connection (linux include/uapi/linux/tcp.h `struct tcp_info`; names without `tcpi_`).
+/// A snapshot of one connection (linux include/uapi/linux/tcp.h `struct tcp_info`; names without
+/// `tcpi_`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Info {

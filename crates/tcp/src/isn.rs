@@ -20,17 +20,19 @@ pub struct Endpoints {
     pub remote: SocketAddr,
 }
 
-/// Chooses initial sequence numbers and timestamp offsets from a secret and a connection's endpoints.
+/// Chooses initial sequence numbers and timestamp offsets from a secret and a connection's
+/// endpoints.
 ///
-/// Numbers of one pair grow with the clock, so that a new connection does not meet segments of the last one; they
-/// tell nothing about the numbers of another pair.
+/// Numbers of one pair grow with the clock, so that a new connection does not meet segments of the
+/// last one; they tell nothing about the numbers of another pair.
 #[derive(Debug, Clone)]
 pub struct IsnGenerator {
     key: SecretKey,
 }
 
 impl IsnGenerator {
-    /// Returns a generator with a secret of its own; it must be random and not change while the stack runs.
+    /// Returns a generator with a secret of its own; it must be random and not change while the
+    /// stack runs.
     #[must_use]
     pub fn new(key: [u8; 16]) -> IsnGenerator {
         IsnGenerator {
@@ -47,8 +49,8 @@ impl IsnGenerator {
 
     /// Returns the offset for `Config::timestamp_offset` (RFC 7323 5.4; linux `secure_tcp_ts_off`).
     ///
-    /// It depends on nothing but the endpoints: timestamps of one connection after the other keep growing, which
-    /// RFC 6191 needs to leave TIME-WAIT early.
+    /// It depends on nothing but the endpoints: timestamps of one connection after the other keep
+    /// growing, which RFC 6191 needs to leave TIME-WAIT early.
     #[must_use]
     pub fn timestamp_offset(&self, endpoints: &Endpoints) -> u32 {
         self.key.hash(endpoints, Purpose::TimestampOffset) as u32

@@ -2,31 +2,36 @@
 //!
 //! # Key types
 //!
-//! - [`Segment`]: one TCP segment, payload as a [`netmem::Payload`]; what crosses the border in both directions.
-//! - [`Connection`]: RFC 9293's state machine with both halves. Segments, times and calls go in; a [`Disposition`]
-//!   says what the caller must do, and [`Connection::poll_send`] is everything this side has to say.
+//! - [`Segment`]: one TCP segment, payload as a [`netmem::Payload`]; what crosses the border in
+//!   both directions.
+//! - [`Connection`]: RFC 9293's state machine with both halves. Segments, times and calls go in; a
+//!   [`Disposition`] says what the caller must do, and [`Connection::poll_send`] is everything this
+//!   side has to say.
 //! - [`SynBacklog`]: the passive side, up to the moment when there is a connection.
 //!
 //! # Its part of the walks
 //!
-//! Receive: `Connection::on_segment` -> `Synchronized::process` (the checks of RFC 9293 3.10.7.4 in their order) ->
-//! `Receiver::accept` -> `Segment::trim_to_window` -> `Reassembly::insert` -> [`RecvQueue`], from which the socket
-//! takes it. No byte is touched on the way: payload is cut, moved and joined as a list of owned pieces.
+//! Receive: `Connection::on_segment` -> `Synchronized::process` (the checks of RFC 9293 3.10.7.4 in
+//! their order) -> `Receiver::accept` -> `Segment::trim_to_window` -> `Reassembly::insert` ->
+//! [`RecvQueue`], from which the socket takes it. No byte is touched on the way: payload is cut,
+//! moved and joined as a list of owned pieces.
 //!
-//! Send: `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`, which lends out a
-//! second owner of the bytes and keeps the first until they are acknowledged.
+//! Send: `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
+//! which lends out a second owner of the bytes and keeps the first until they are acknowledged.
 //!
 //! # What it implements
 //!
-//! RFC 9293 (states, windows, probes, keepalive), 7323 (window scale, timestamps, PAWS), 2018 and 2883 (SACK,
-//! D-SACK), 5961 (blind attacks), 6528 (ISNs), 4987 (SYN cookies), 1337 and 6191 (TIME-WAIT), 5482 (user timeout),
-//! and in the sender 6298, 5681, 6582, 6675, 8985, 9438, 6928, 3042.
+//! RFC 9293 (states, windows, probes, keepalive), 7323 (window scale, timestamps, PAWS), 2018 and
+//! 2883 (SACK, D-SACK), 5961 (blind attacks), 6528 (ISNs), 4987 (SYN cookies), 1337 and 6191
+//! (TIME-WAIT), 5482 (user timeout), and in the sender 6298, 5681, 6582, 6675, 8985, 9438, 6928,
+//! 3042.
 //!
 //! # What it does not do
 //!
 //! - ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, AO and MD5: not negotiated.
 //! - The urgent pointer: urgent bytes are ordinary bytes (RFC 6093 says not to use it).
-//! - Addresses, ports, sockets, NICs, clocks, randomness and memory: all of them enter as arguments.
+//! - Addresses, ports, sockets, NICs, clocks, randomness and memory: all of them enter as
+//!   arguments.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What the two SYNs agree on (RFC 7323, RFC 2018, RFC 9293 3.7.1), and the timestamps that follow from it.
+//! What the two SYNs agree on (RFC 7323, RFC 2018, RFC 9293 3.7.1), and the timestamps that follow
+//! from it.
 
 use wire::{Instant, TcpOptions, Timestamps};
 
@@ -10,8 +11,8 @@ use crate::window::window_scale_for;
 /// The options that hold for the life of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Payload bytes that a packet to the peer may carry: the smaller of its MSS and ours, less the options that
-    /// every segment carries.
+    /// Payload bytes that a packet to the peer may carry: the smaller of its MSS and ours, less the
+    /// options that every segment carries.
     pub snd_mss: u16,
     /// Both sides offered window scaling; without it both shifts are 0.
     pub window_scaling: bool,
@@ -28,8 +29,8 @@ pub struct Negotiated {
 impl Negotiated {
     /// Returns what holds after a peer's SYN with options `theirs` met ours, sent under `config`.
     ///
-    /// Window scaling, SACK and timestamps hold only if both SYNs carry them. An absurd MSS is lifted to
-    /// [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
+    /// Window scaling, SACK and timestamps hold only if both SYNs carry them. An absurd MSS is
+    /// lifted to [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
     #[must_use]
     pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {
         let timestamps = config.timestamps && theirs.timestamps.is_some();
@@ -89,7 +90,8 @@ pub(crate) fn syn_ack_options(
     }
 }
 
-/// The clock of outgoing timestamps: milliseconds (RFC 7323 5.4 allows 1 ms to 1 s), from an offset of its own.
+/// The clock of outgoing timestamps: milliseconds (RFC 7323 5.4 allows 1 ms to 1 s), from an offset
+/// of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimestampClock {
     offset: u32,
@@ -109,7 +111,8 @@ impl TimestampClock {
     }
 }
 
-/// TS.Recent: the peer's timestamp that we echo, and that protects against wrapped sequence numbers (PAWS).
+/// TS.Recent: the peer's timestamp that we echo, and that protects against wrapped sequence numbers
+/// (PAWS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TsRecent {
     value: u32,
@@ -128,13 +131,14 @@ impl TsRecent {
 
     /// Returns whether a segment with `tsval` is older than what we have seen (RFC 7323 5.3 R1).
     ///
-    /// A TS.Recent of more than 24 days condemns nobody: the peer's clock may have wrapped meanwhile (5.5).
+    /// A TS.Recent of more than 24 days condemns nobody: the peer's clock may have wrapped
+    /// meanwhile (5.5).
     pub(crate) fn rejects(self, tsval: u32, now: Instant) -> bool {
         is_older(tsval, self.value) && now.saturating_since(self.at) <= TS_RECENT_MAX_AGE
     }
 
-    /// Takes over the timestamp of a segment that holds Last.ACK.sent (RFC 7323 4.3 (2) and 5.3 R3); the caller
-    /// has checked the sequence number and [`TsRecent::rejects`].
+    /// Takes over the timestamp of a segment that holds Last.ACK.sent (RFC 7323 4.3 (2) and 5.3
+    /// R3); the caller has checked the sequence number and [`TsRecent::rejects`].
     pub(crate) fn update(&mut self, tsval: u32, now: Instant) {
         *self = TsRecent {
             value: tsval,
@@ -142,8 +146,8 @@ impl TsRecent {
         };
     }
 
-    /// Returns whether `tsval` is younger than everything seen: how a SYN may follow a connection in TIME-WAIT
-    /// (RFC 6191).
+    /// Returns whether `tsval` is younger than everything seen: how a SYN may follow a connection
+    /// in TIME-WAIT (RFC 6191).
     pub(crate) const fn is_newer(self, tsval: u32) -> bool {
         is_older(self.value, tsval)
     }

@@ -1,7 +1,8 @@
 //! Payload that arrived ahead of its turn, kept in order without touching a byte.
 //!
-//! Ranges are sorted and never touch or overlap; each holds its payloads as they came. A byte that is held already
-//! is not replaced: the first one received wins, and what comes again is cut off by slicing.
+//! Ranges are sorted and never touch or overlap; each holds its payloads as they came. A byte that
+//! is held already is not replaced: the first one received wins, and what comes again is cut off by
+//! slicing.
 
 use std::collections::VecDeque;
 
@@ -11,8 +12,8 @@ use crate::seqnum::SeqNum;
 
 /// Most ranges that one connection keeps apart.
 ///
-/// A window of 4,000 segments with 5 % loss has some 200. The bound keeps inserting into the middle cheap
-/// whatever the peer does: moving 1,024 ranges is a few tens of kilobytes.
+/// A window of 4,000 segments with 5 % loss has some 200. The bound keeps inserting into the middle
+/// cheap whatever the peer does: moving 1,024 ranges is a few tens of kilobytes.
 pub(crate) const MAX_RANGES: usize = 1024;
 
 /// How many of the most recent ranges are remembered for SACK (RFC 2018 4: as many as fit).
@@ -176,7 +177,8 @@ impl<P: Payload> Reassembly<P> {
 
     /// Takes the payloads that start at `rcv_nxt`, in order; none if the next byte is missing.
     ///
-    /// The caller never inserts what lies before `rcv_nxt`, so the first range starts there or later.
+    /// The caller never inserts what lies before `rcv_nxt`, so the first range starts there or
+    /// later.
     pub(crate) fn pop_ready(&mut self, rcv_nxt: SeqNum) -> VecDeque<P> {
         match self.ranges.front() {
             Some(range) if range.start.before_eq(rcv_nxt) => {
@@ -202,7 +204,8 @@ impl<P: Payload> Reassembly<P> {
         *self = Reassembly::new(self.max_payloads);
     }
 
-    /// Returns the ranges in the order in which SACK reports them: the one that changed last first (RFC 2018 4).
+    /// Returns the ranges in the order in which SACK reports them: the one that changed last first
+    /// (RFC 2018 4).
     pub(crate) fn sack_ranges(&self) -> impl Iterator<Item = SeqRange> + '_ {
         let found = self.recent.map(|seq| self.find(seq?));
         (0..RECENT)
@@ -221,7 +224,8 @@ impl<P: Payload> Reassembly<P> {
             .then_some((range.start, range.end))
     }
 
-    /// Remembers that the range around `seq` changed last. Another entry for the same range makes room first.
+    /// Remembers that the range around `seq` changed last. Another entry for the same range makes
+    /// room first.
     fn note_recent(&mut self, seq: SeqNum) {
         let now = self.find(seq);
         let same = |entry: &Option<SeqNum>| entry.is_none_or(|other| self.find(other) == now);
@@ -240,7 +244,8 @@ impl<P: Payload> Range<P> {
         }
     }
 
-    /// Puts `piece`, which starts at `at`, behind `range` (which ends there) or starts a range with it.
+    /// Puts `piece`, which starts at `at`, behind `range` (which ends there) or starts a range with
+    /// it.
     fn push(range: &mut Option<Range<P>>, at: SeqNum, piece: P) {
         let end = at + piece.len();
         match range {
@@ -258,8 +263,8 @@ impl<P: Payload> Range<P> {
         }
     }
 
-    /// Joins two touching ranges by moving the shorter list, so that however a peer fills gaps, each payload moves at
-    /// most a logarithmic number of times.
+    /// Joins two touching ranges by moving the shorter list, so that however a peer fills gaps,
+    /// each payload moves at most a logarithmic number of times.
     fn join(front: Option<Range<P>>, mut back: Range<P>) -> Range<P> {
         let Some(mut front) = front else { return back };
         if front.payloads.len() < back.payloads.len() {

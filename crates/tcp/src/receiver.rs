@@ -1,4 +1,5 @@
-//! The receiving half of a connection: what is accepted, in what order it is delivered, what the peer is told.
+//! The receiving half of a connection: what is accepted, in what order it is delivered, what the
+//! peer is told.
 
 use netmem::Payload;
 use wire::{Instant, SackBlocks, TcpOptions, Timestamps};
@@ -13,8 +14,9 @@ use crate::seqnum::SeqNum;
 use crate::state::SegmentDrop;
 use crate::window::RecvWindow;
 
-/// Host memory that one segment costs beside its payload, roughly: a peer that sends single bytes may make us keep
-/// one segment per so many bytes of `Config::rcv_buf_max` (linux charges an skb's truesize, at least 768).
+/// Host memory that one segment costs beside its payload, roughly: a peer that sends single bytes
+/// may make us keep one segment per so many bytes of `Config::rcv_buf_max` (linux charges an skb's
+/// truesize, at least 768).
 const SEGMENT_CHARGE: usize = 512;
 
 /// Bounds of the number of segments that one connection keeps, in order and out of order each.
@@ -119,6 +121,10 @@ impl<P: Payload> Receiver<P> {
         &self.window
     }
 
+    pub(crate) fn is_ack_pending(&self) -> bool {
+        self.ack.is_pending()
+    }
+
     pub(crate) fn is_ack_due(&self, now: Instant) -> bool {
         self.ack.is_due(now)
     }
@@ -165,7 +171,8 @@ impl<P: Payload> Receiver<P> {
         self.sack && (self.dsack.is_some() || !self.reassembly.is_empty())
     }
 
-    /// Returns what the peer may still send into memory: promised, and neither received in order nor held.
+    /// Returns what the peer may still send into memory: promised, and neither received in order
+    /// nor held.
     pub(crate) fn outstanding(&self) -> u32 {
         let promised = self.window.promised(self.rcv_nxt);
         promised.saturating_sub(u32::try_from(self.reassembly.len()).unwrap_or(u32::MAX))
@@ -184,9 +191,9 @@ impl<P: Payload> Receiver<P> {
 
     /// Places a segment of `[seq, end)`.
     ///
-    /// Three steps wider than RFC 9293, all as in linux `tcp_sequence`: what was in order when the last ACK left still
-    /// counts for its ACK field; a segment may start right at the edge, as the ACKs of a peer that used its window up
-    /// do; and so does a probe of a closed window.
+    /// Three steps wider than RFC 9293, all as in linux `tcp_sequence`: what was in order when the
+    /// last ACK left still counts for its ACK field; a segment may start right at the edge, as the
+    /// ACKs of a peer that used its window up do; and so does a probe of a closed window.
     pub(crate) fn place(&self, seq: SeqNum, end: SeqNum) -> Placement {
         if end.before(self.last_ack_sent) {
             Placement::Old
@@ -197,7 +204,8 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Notes that `[seq, end)` arrived again, for a D-SACK. There is room for one: the first waits until it is told.
+    /// Notes that `[seq, end)` arrived again, for a D-SACK. There is room for one: the first waits
+    /// until it is told.
     pub(crate) fn note_duplicate(&mut self, seq: SeqNum, end: SeqNum) {
         if self.sack && self.dsack.is_none() && seq.before(end) {
             self.dsack = Some((seq, end));
@@ -219,7 +227,8 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Takes payload and FIN of an acceptable segment and delivers into `queue` what is in order now.
+    /// Takes payload and FIN of an acceptable segment and delivers into `queue` what is in order
+    /// now.
     pub(crate) fn accept(
         &mut self,
         mut segment: Segment<P>,
@@ -230,15 +239,12 @@ impl<P: Payload> Receiver<P> {
             return Accepted::default();
         }
         if self.fin_received {
-            let old = segment.end().before_eq(self.rcv_nxt);
-            return self.refuse(
-                &segment,
-                if old {
-                    SegmentDrop::Duplicate
-                } else {
-                    SegmentDrop::AfterFin
-                },
-            );
+            let is_old = segment.end().before_eq(self.rcv_nxt);
+            let reason = match is_old {
+                true => SegmentDrop::Duplicate,
+                false => SegmentDrop::AfterFin,
+            };
+            return self.refuse(&segment, reason);
         }
         self.take_fin(&mut segment);
         let mut accepted = Accepted::default();
@@ -254,9 +260,10 @@ impl<P: Payload> Receiver<P> {
         accepted
     }
 
-    /// Notes where the FIN stands and takes it off the segment. It needs no memory, so it is welcome right at the
-    /// edge of a closed window (linux `tcp_data_queue`). The first FIN seen counts, and bytes beyond it do not; a FIN
-    /// before bytes that we hold is a lie and does not count.
+    /// Notes where the FIN stands and takes it off the segment. It needs no memory, so it is
+    /// welcome right at the edge of a closed window (linux `tcp_data_queue`). The first FIN seen
+    /// counts, and bytes beyond it do not; a FIN before bytes that we hold is a lie and does not
+    /// count.
     fn take_fin(&mut self, segment: &mut Segment<P>) {
         if segment.control == Control::Fin {
             segment.control = Control::None;
@@ -282,10 +289,10 @@ impl<P: Payload> Receiver<P> {
             self.note_duplicate(seq, end.earliest(self.rcv_nxt));
         }
         if !segment.trim_to_window(self.rcv_nxt, edge) {
-            let drop = if end.before_eq(self.rcv_nxt) {
-                SegmentDrop::Duplicate
-            } else {
-                SegmentDrop::NoSpace
+            let drop = match self.fin {
+                _ if end.before_eq(self.rcv_nxt) => SegmentDrop::Duplicate,
+                Some(_) => SegmentDrop::AfterFin,
+                None => SegmentDrop::NoSpace,
             };
             self.ack.request();
             return Accepted {
@@ -317,10 +324,15 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Delivers payload that starts at RCV.NXT, and what it makes ready. Where it overlaps what is held, the held
-    /// bytes came first and stay.
+    /// Delivers payload that starts at RCV.NXT, and what it makes ready. Where it overlaps what is
+    /// held, the held bytes came first and stay.
     fn deliver(&mut self, mut payload: P, queue: &mut RecvQueue<P>) -> usize {
         let start = self.rcv_nxt;
+        if self.reassembly.is_empty() {
+            self.rcv_nxt += payload.len();
+            queue.push(payload);
+            return self.rcv_nxt.bytes_since(start);
+        }
         loop {
             let gap = self
                 .reassembly
@@ -384,7 +396,8 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_arrival(Arrival::Notable, 0, now);
     }
 
-    /// Returns ACK number, window field and options of a segment that leaves now; the ACK counts as sent.
+    /// Returns ACK number, window field and options of a segment that leaves now; the ACK counts as
+    /// sent.
     pub(crate) fn announce(
         &mut self,
         queue: &RecvQueue<P>,
@@ -416,7 +429,8 @@ impl<P: Payload> Receiver<P> {
             },
         }
     }
-    /// Writes the D-SACK, once, and then the ranges held, the latest first (RFC 2018 4, RFC 2883 4).
+    /// Writes the D-SACK, once, and then the ranges held, the latest first (RFC 2018 4, RFC 2883
+    /// 4).
     fn fill_sack(&mut self, sack: &mut SackBlocks, blocks: usize) {
         let dsack = self.dsack.take();
         self.dsacks_out += u64::from(dsack.is_some());

@@ -53,7 +53,8 @@ impl<P: Payload> RecvQueue<P> {
         self.eof && self.payloads.is_empty()
     }
 
-    /// Returns the number of payloads: what the queue costs in host memory, however few bytes they hold.
+    /// Returns the number of payloads: what the queue costs in host memory, however few bytes they
+    /// hold.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.payloads.len()

@@ -7,8 +7,8 @@ use crate::seqnum::SeqNum;
 
 /// What a segment does to the connection besides carrying bytes.
 ///
-/// At most one of SYN, FIN and RST is honoured; which one wins when a peer sets several is decided where the
-/// header is turned into a segment, with [`Control::from_flags`].
+/// At most one of SYN, FIN and RST is honoured; which one wins when a peer sets several is decided
+/// where the header is turned into a segment, with [`Control::from_flags`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Control {
     /// Carries bytes, an acknowledgement, or nothing.
@@ -25,8 +25,9 @@ pub enum Control {
 impl Control {
     /// Returns the control of a header's flags: RST over SYN over FIN.
     ///
-    /// RST is looked at first in every state of RFC 9293 3.10.7. SYN together with FIN opens a connection in no
-    /// sane peer; the FIN is ignored, as Linux does on a listener's SYN (`tcp_rcv_state_process` drops it there).
+    /// RST is looked at first in every state of RFC 9293 3.10.7. SYN together with FIN opens a
+    /// connection in no sane peer; the FIN is ignored, as Linux does on a listener's SYN
+    /// (`tcp_rcv_state_process` drops it there).
     #[must_use]
     pub const fn from_flags(syn: bool, fin: bool, rst: bool) -> Control {
         match (rst, syn, fin) {
@@ -55,8 +56,8 @@ impl Control {
 
 /// A TCP segment between the wire and a connection, addresses and ports left outside.
 ///
-/// It may be longer than a packet on the link: the NIC cuts what leaves at `gso_size` and may have merged what
-/// arrives.
+/// It may be longer than a packet on the link: the NIC cuts what leaves at `gso_size` and may have
+/// merged what arrives.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Segment<P> {
     /// Number of the first byte, or of the SYN.
@@ -73,12 +74,14 @@ pub struct Segment<P> {
     pub options: TcpOptions,
     /// The bytes.
     pub payload: P,
-    /// Bytes of payload in each packet when `payload` is to be cut into several, else 0. Only set on the way out.
+    /// Bytes of payload in each packet when `payload` is to be cut into several, else 0. Only set
+    /// on the way out.
     pub gso_size: u16,
 }
 
 impl<P: Payload> Segment<P> {
-    /// Returns how many sequence numbers the segment takes: payload, SYN and FIN (RFC 9293 3.4, SEG.LEN).
+    /// Returns how many sequence numbers the segment takes: payload, SYN and FIN (RFC 9293 3.4,
+    /// SEG.LEN).
     #[must_use]
     pub fn seq_len(&self) -> usize {
         self.payload.len() + self.control.len()
@@ -102,7 +105,8 @@ impl<P: Payload> Segment<P> {
     /// Cuts the segment to `[rcv_nxt, right_edge)`; returns false if nothing of it lies inside.
     ///
     /// Bytes are cut by slicing, none is touched. A SYN or FIN that is cut off leaves `control` at
-    /// [`Control::None`]; a PSH goes with the last byte. A segment without sequence numbers is left alone.
+    /// [`Control::None`]; a PSH goes with the last byte. A segment without sequence numbers is left
+    /// alone.
     #[must_use]
     pub fn trim_to_window(&mut self, rcv_nxt: SeqNum, right_edge: SeqNum) -> bool {
         if self.seq_len() == 0 {
@@ -144,10 +148,11 @@ impl<P: Payload> Segment<P> {
         self.payload.truncate(kept);
     }
 
-    /// Returns the RST that answers a segment nobody waits for, or `None` for one that is a RST itself
-    /// (RFC 9293 3.10.7.1).
+    /// Returns the RST that answers a segment nobody waits for, or `None` for one that is a RST
+    /// itself (RFC 9293 3.10.7.1).
     ///
-    /// `payload_len` is given apart, so that a caller who already dropped the payload can still ask.
+    /// `payload_len` is given apart, so that a caller who already dropped the payload can still
+    /// ask.
     #[must_use]
     pub fn reset_for(segment: &Segment<P>, payload_len: usize) -> Option<Segment<P>> {
         if segment.control == Control::Rst {

@@ -5,9 +5,10 @@ use core::ops::{Add, AddAssign, Sub};
 
 /// A TCP sequence number (RFC 9293 3.4).
 ///
-/// It deliberately implements no ordering trait: on a circle there is no total order, and sorting or
-/// taking a maximum by `Ord` would be wrong exactly when the number wraps. Use [`SeqNum::before`] and its
-/// relatives, which are right as long as the two numbers are less than 2^31 apart.
+/// It deliberately implements no ordering trait: on a circle there is no total order, and sorting
+/// or taking a maximum by `Ord` would be wrong exactly when the number wraps. Use
+/// [`SeqNum::before`] and its relatives, which are right as long as the two numbers are less than
+/// 2^31 apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SeqNum(pub u32);
 
@@ -55,7 +56,8 @@ impl SeqNum {
         if distance > 0 { distance as usize } else { 0 }
     }
 
-    /// Returns the signed way from `self` to `other`; two numbers exactly 2^31 apart count as behind.
+    /// Returns the signed way from `self` to `other`; two numbers exactly 2^31 apart count as
+    /// behind.
     const fn distance_to(self, other: SeqNum) -> i32 {
         other.0.wrapping_sub(self.0).cast_signed()
     }
@@ -64,7 +66,8 @@ impl SeqNum {
 impl Add<usize> for SeqNum {
     type Output = SeqNum;
 
-    /// Moves forward on the circle. Lengths in TCP are below 2^31; longer ones wrap like any other number.
+    /// Moves forward on the circle. Lengths in TCP are below 2^31; longer ones wrap like any other
+    /// number.
     fn add(self, bytes: usize) -> SeqNum {
         SeqNum(self.0.wrapping_add(bytes as u32))
     }

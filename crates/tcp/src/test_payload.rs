@@ -1,4 +1,5 @@
-//! The payload of this crate's tests: it remembers which bytes it stands for, and whether it is still alive.
+//! The payload of this crate's tests: it remembers which bytes it stands for, and whether it is
+//! still alive.
 
 use core::cell::Cell;
 
@@ -16,7 +17,8 @@ pub fn live_runs() -> usize {
     LIVE_RUNS.get()
 }
 
-/// Payload made of runs of a pattern: the byte of sequence number `n` in stream `s` is the pair `(s, n)`.
+/// Payload made of runs of a pattern: the byte of sequence number `n` in stream `s` is the pair
+/// `(s, n)`.
 ///
 /// A test that sends `Bytes::pattern(seq, len)` can tell from what is delivered whether every byte
 /// came from the place in the stream at which it arrived, which a real byte pattern can only make

@@ -19,56 +19,52 @@ pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant
 /// Sends a SYN or SYN-ACK, and again, with doubling intervals (RFC 6298 2.1, 5.5).
 #[derive(Debug, Clone)]
 pub(crate) struct HandshakeTimer {
-    state: HandshakeState,
+    /// It should leave now.
+    due: bool,
+    /// When it leaves again, or is given up.
+    deadline: Option<Instant>,
     /// Repetitions after a timeout.
     retries: u8,
     opened: Instant,
     sent: Option<Instant>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HandshakeState {
-    /// It should leave now.
-    Due,
-    /// It left and is waited for until then.
-    Sent(Instant),
+    sent_again: bool,
 }
 
 impl HandshakeTimer {
     pub(crate) fn new(now: Instant) -> HandshakeTimer {
         HandshakeTimer {
-            state: HandshakeState::Due,
+            due: true,
+            deadline: None,
             retries: 0,
             opened: now,
             sent: None,
+            sent_again: false,
         }
     }
 
     /// Returns whether the segment should leave; it counts as sent then.
     pub(crate) fn poll_send(&mut self, config: &Config, now: Instant) -> bool {
-        if self.state != HandshakeState::Due {
+        if !core::mem::take(&mut self.due) {
             return false;
         }
+        self.sent_again = self.sent.is_some();
         self.sent = Some(now);
-        let rto = config
-            .rto_initial
-            .saturating_mul(1 << self.retries.min(16))
-            .min(RTO_MAX);
-        self.state = HandshakeState::Sent(now + rto);
+        if self.deadline.is_none() {
+            let doubled = config.rto_initial.saturating_mul(1 << self.retries.min(16));
+            self.deadline = Some(now + doubled.min(RTO_MAX));
+        }
         true
     }
 
-    /// Sends it again at once, without counting: the peer repeated its half.
+    /// Sends it again at once: the peer repeated its half. The timer goes on, or a peer that keeps
+    /// repeating would keep the handshake alive for ever.
     pub(crate) fn request(&mut self) {
-        self.state = HandshakeState::Due;
+        self.due = true;
     }
 
     /// Lets the time pass; returns false when `max_retries` were in vain.
     pub(crate) fn on_timer(&mut self, max_retries: u8, config: &Config, now: Instant) -> bool {
-        let HandshakeState::Sent(deadline) = self.state else {
-            return true;
-        };
-        if deadline > now {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
             return true;
         }
         let waited = now.saturating_since(self.opened);
@@ -76,15 +72,13 @@ impl HandshakeTimer {
             return false;
         }
         self.retries += 1;
-        self.state = HandshakeState::Due;
+        self.due = true;
+        self.deadline = None;
         true
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        match self.state {
-            HandshakeState::Due => None,
-            HandshakeState::Sent(deadline) => Some(deadline),
-        }
+        self.deadline
     }
 
     pub(crate) fn is_sent(&self) -> bool {
@@ -95,10 +89,11 @@ impl HandshakeTimer {
         self.retries > 0
     }
 
-    /// Returns the handshake's round trip, if only one transmission can have been answered (RFC 6298 3, Karn).
+    /// Returns the handshake's round trip, if only one transmission can have been answered (RFC
+    /// 6298 3, Karn).
     pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
         self.sent
-            .filter(|_| self.retries == 0)
+            .filter(|_| !self.sent_again)
             .map(|sent| now.saturating_since(sent))
     }
 }
@@ -204,8 +199,8 @@ pub(crate) struct ReplyLimit {
 }
 
 impl ReplyLimit {
-    /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a shared one would tell
-    /// an attacker who else is connected (CVE-2016-5696).
+    /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a
+    /// shared one would tell an attacker who else is connected (CVE-2016-5696).
     pub(crate) fn allow_challenge(&mut self, now: Instant) -> bool {
         let is_over = self
             .interval_start
@@ -219,8 +214,8 @@ impl ReplyLimit {
         allowed
     }
 
-    /// Returns whether a segment without payload, outside the window, may be answered: two ends that disagree would
-    /// go on answering each other for ever (linux `tcp_oow_rate_limited`).
+    /// Returns whether a segment without payload, outside the window, may be answered: two ends
+    /// that disagree would go on answering each other for ever (linux `tcp_oow_rate_limited`).
     pub(crate) fn allow_invalid(&mut self, now: Instant) -> bool {
         let allowed = self
             .last_invalid

@@ -13,13 +13,15 @@ pub fn window_scale_for(space: u32) -> u8 {
 
 /// The window that we advertise.
 ///
-/// `right_edge` is a promise: it never moves back, and whatever lies before it is accepted. What the peer *sees*
-/// may lie up to one unit of the window scale further left, because the field rounds down (RFC 7323 2.4).
-/// Rounding up instead would promise a little more memory with each ACK, without end.
+/// `right_edge` is a promise: it never moves back, and whatever lies before it is accepted. What
+/// the peer *sees* may lie up to one unit of the window scale further left, because the field
+/// rounds down (RFC 7323 2.4). Rounding up instead would promise a little more memory with each
+/// ACK, without end.
 #[derive(Debug, Clone)]
 pub(crate) struct RecvWindow {
     right_edge: SeqNum,
-    /// Where the space that was granted from above ends. What arrives uses the grant up; only a new one moves it.
+    /// Where the space that was granted from above ends. What arrives uses the grant up; only a new
+    /// one moves it.
     grant: SeqNum,
     largest_space: u32,
     mss: u16,
@@ -60,15 +62,18 @@ impl RecvWindow {
         self.grant.bytes_since(rcv_nxt) as u32
     }
 
-    /// Grants `bytes` beyond `rcv_nxt`. Less than was promised stops the edge; it does not move back.
+    /// Grants `bytes` beyond `rcv_nxt`. Less than was promised stops the edge; it does not move
+    /// back.
     pub(crate) fn set_space(&mut self, rcv_nxt: SeqNum, bytes: u32) {
         self.grant = rcv_nxt + cap(bytes);
         self.largest_space = self.largest_space.max(bytes);
     }
 
-    /// Moves the right edge as far as the space allows and returns the window field of a segment with ACK = `rcv_nxt`.
+    /// Moves the right edge as far as the space allows and returns the window field of a segment
+    /// with ACK = `rcv_nxt`.
     pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum) -> u16 {
-        // Silly window avoidance: small gains wait until they are worth a segment (RFC 9293 3.8.6.2.2).
+        // Silly window avoidance: small gains wait until they are worth a segment (RFC 9293
+        // 3.8.6.2.2).
         if self.gain(rcv_nxt) >= self.worthwhile(1) {
             self.right_edge = self.candidate(rcv_nxt);
         }

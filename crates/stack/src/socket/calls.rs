@@ -18,7 +18,7 @@ use super::sockopt::{OptionName, SocketOption};
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
 use crate::binding_tx::Egress;
-use crate::config::{MAX_BACKLOG, ORPHAN_LIFETIME};
+use crate::config::MAX_BACKLOG;
 use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
 
@@ -332,9 +332,9 @@ impl Stack {
     ///
     /// # Errors
     /// [`BadSocket`].
-    pub fn close(&mut self, id: SocketId, now: Instant) -> Result<(), BadSocket> {
+    pub fn close(&mut self, id: SocketId) -> Result<(), BadSocket> {
         self.sockets.get(id)?;
-        self.end(id, Ending::Orderly, now);
+        self.end(id, Ending::Orderly);
         Ok(())
     }
 
@@ -342,27 +342,27 @@ impl Stack {
     ///
     /// # Errors
     /// [`BadSocket`].
-    pub fn abort(&mut self, id: SocketId, now: Instant) -> Result<(), BadSocket> {
+    pub fn abort(&mut self, id: SocketId) -> Result<(), BadSocket> {
         self.sockets.get(id)?;
-        self.end(id, Ending::Reset, now);
+        self.end(id, Ending::Reset);
         Ok(())
     }
 
-    fn end(&mut self, id: SocketId, ending: Ending, now: Instant) {
+    fn end(&mut self, id: SocketId, ending: Ending) {
         match self.sockets.get_mut(id).map(|socket| &mut socket.kind) {
-            Ok(SocketKind::Connection(_)) => self.end_connection(id, ending, now),
+            Ok(SocketKind::Connection(_)) => self.end_connection(id, ending),
             Ok(SocketKind::Listener(listener)) => {
                 let waiting: Vec<_> = std::iter::from_fn(|| listener.pop()).collect();
                 self.remove(id.slot());
                 for waiting in waiting {
-                    self.end(waiting, Ending::Reset, now);
+                    self.end(waiting, Ending::Reset);
                 }
             }
             Ok(SocketKind::TimeWait(_)) | Err(_) => {}
         }
     }
 
-    fn end_connection(&mut self, id: SocketId, ending: Ending, now: Instant) {
+    fn end_connection(&mut self, id: SocketId, ending: Ending) {
         let is_one_too_many = self.orphans >= self.max_orphans;
         let Self { nic, sockets, .. } = self;
         let Ok(Some(connection)) = sockets.get_mut(id).map(Socket::connection_mut) else { return };
@@ -372,7 +372,7 @@ impl Stack {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
             Ending::Orderly | Ending::Reset => connection.conn.abort(),
         }
-        connection.holder = Holder::Nobody { until: now + ORPHAN_LIFETIME };
+        connection.holder = Holder::Nobody;
         self.orphans += 1;
         self.sockets.renew(id.slot());
         self.touch(id.slot());

@@ -93,8 +93,8 @@ pub(crate) enum Holder {
     Program,
     /// The accept queue of the listener in this slot.
     Listener(u32),
-    /// Nobody: it finishes by itself, until then at the latest.
-    Nobody { until: Instant },
+    /// Nobody: it finishes by itself. TCP bounds how long that takes without progress, and FIN-WAIT-2 in any case.
+    Nobody,
 }
 
 /// A connection in TIME-WAIT that nobody holds.

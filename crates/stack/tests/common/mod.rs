@@ -73,9 +73,8 @@ impl Bound {
 
     /// Closes both ends and checks that all memory is home.
     pub fn finish(mut self) {
-        let now = self.pair.now();
-        let _ = self.pair.a.close(self.sender, now);
-        let _ = self.pair.b.close(self.receiver, now);
+        let _ = self.pair.a.close(self.sender);
+        let _ = self.pair.b.close(self.receiver);
         self.pair.finish();
     }
 }

@@ -39,6 +39,14 @@ impl AckEvent {
 impl<P: Payload> Sender<P> {
     /// Takes in an acknowledgement; what it frees is dropped, what it lets out is for [`Sender::poll_data`].
     pub fn on_ack(&mut self, ack: &IncomingAck<'_>, now: Instant) -> AckOutcome {
+        if self.is_one_way(ack) {
+            self.snd_wl1 = self.snd_wl1.latest(ack.seq);
+            return AckOutcome {
+                kind: AckKind::Duplicate,
+                newly_acked: 0,
+                writable: false,
+            };
+        }
         let kind = self.classify(ack);
         let mut outcome = AckOutcome {
             kind,
@@ -56,6 +64,15 @@ impl<P: Payload> Sender<P> {
         let enough = self.limits.snd_buf_max / WRITABLE_PART;
         outcome.writable = room_before < enough && self.room() >= enough;
         outcome
+    }
+
+    /// Returns whether the ACK says nothing: the peer only sends, we have sent nothing and have nothing to send.
+    /// A receiver meets one of these per segment (linux `tcp_rcv_established`, header prediction).
+    fn is_one_way(&self, ack: &IncomingAck<'_>) -> bool {
+        self.all_acked()
+            && ack.ack == self.snd_una()
+            && ack.window == self.snd_wnd
+            && ack.sack.is_empty()
     }
 
     fn classify(&self, ack: &IncomingAck<'_>) -> AckKind {

@@ -11,8 +11,8 @@ use crate::seqnum::SeqNum;
 use crate::state::{Disposition, Next, SegmentDrop, StateKind};
 use crate::timers::ReplyLimit;
 
-/// How far the ISN of a connection that follows TIME-WAIT lies past the last one's numbers: more than a window that
-/// was never scaled (linux `tcp_timewait_state_process` adds as much).
+/// How far the ISN of a connection that follows TIME-WAIT lies past the last one's numbers: more
+/// than a window that was never scaled (linux `tcp_timewait_state_process` adds as much).
 const REOPEN_GAP: usize = 65_535 + 2;
 
 impl StateKind {
@@ -51,10 +51,11 @@ impl StateKind {
     }
 }
 
-/// A connection in TIME-WAIT: what is left of it when both sides are done, small enough to keep many.
+/// A connection in TIME-WAIT: what is left of it when both sides are done, small enough to keep
+/// many.
 ///
-/// It answers a repeated FIN, keeps late segments from being taken for those of a new connection, and tells when a
-/// new one may begin between the same endpoints. RSTs do not end it (RFC 1337).
+/// It answers a repeated FIN, keeps late segments from being taken for those of a new connection,
+/// and tells when a new one may begin between the same endpoints. RSTs do not end it (RFC 1337).
 #[derive(Debug, Clone)]
 pub struct TimeWait {
     snd_nxt: SeqNum,
@@ -71,6 +72,8 @@ pub struct TimeWait {
 /// What TIME-WAIT keeps of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remains {
+    /// The peer's FIN, or something before it, is not acknowledged yet.
+    pub(crate) ack_due: bool,
     pub(crate) snd_nxt: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
     pub(crate) window: u16,
@@ -81,6 +84,7 @@ pub(crate) struct Remains {
 impl TimeWait {
     pub(crate) fn new(remains: Remains, duration: Duration, now: Instant) -> TimeWait {
         let Remains {
+            ack_due,
             snd_nxt,
             rcv_nxt,
             window,
@@ -96,8 +100,7 @@ impl TimeWait {
             duration,
             deadline: now + duration,
             replies: ReplyLimit::default(),
-            // The FIN that brought us here is not acknowledged yet, or its ACK may have been lost.
-            ack_due: true,
+            ack_due,
         }
     }
 
@@ -131,8 +134,8 @@ impl TimeWait {
         }
     }
 
-    /// Returns whether a SYN is certainly of a new connection: by its timestamp (RFC 6191 2), else by its number
-    /// (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
+    /// Returns whether a SYN is certainly of a new connection: by its timestamp (RFC 6191 2), else
+    /// by its number (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
     fn may_follow(&self, seq: SeqNum, tsval: Option<u32>) -> bool {
         let by_time = self
             .ts_recent

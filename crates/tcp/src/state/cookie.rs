@@ -1,8 +1,9 @@
 //! SYN cookies: a half-open connection that lives in its own sequence number (RFC 4987 3.6).
 //!
-//! When the backlog is full, the ISN of our SYN-ACK is a keyed hash from which the ACK that answers it proves that
-//! its sender saw it, and from which the MSS can be read back. The other options travel in the low bits of our
-//! timestamp, which the peer echoes. Layout as in linux net/ipv4/syncookies.c.
+//! When the backlog is full, the ISN of our SYN-ACK is a keyed hash from which the ACK that answers
+//! it proves that its sender saw it, and from which the MSS can be read back. The other options
+//! travel in the low bits of our timestamp, which the peer echoes. Layout as in linux
+//! net/ipv4/syncookies.c.
 
 use wire::{Instant, TcpOptions};
 
@@ -19,8 +20,8 @@ const INTERVAL_MS: u64 = 60_000;
 /// Bits of a cookie below the count.
 const COUNT_SHIFT: u32 = 24;
 
-/// The MSS values that a cookie can tell, ascending: the default, those of usual tunnels and of Ethernet with and
-/// without jumbo frames, for either version of IP.
+/// The MSS values that a cookie can tell, ascending: the default, those of usual tunnels and of
+/// Ethernet with and without jumbo frames, for either version of IP.
 const MSS_TABLE: [u16; 8] = [536, 1220, 1300, 1380, 1440, 1460, 8940, 8960];
 
 /// Bits of a timestamp that carry options: window scale, SACK, one spare (linux `TSBITS`).
@@ -63,7 +64,8 @@ impl CookieJar {
         )
     }
 
-    /// Returns the peer's MSS, if `cookie` is one that we gave for `irs` within the last two minutes.
+    /// Returns the peer's MSS, if `cookie` is one that we gave for `irs` within the last two
+    /// minutes.
     pub(crate) fn check(
         &self,
         endpoints: &Endpoints,
@@ -99,7 +101,8 @@ const fn low_mask() -> u32 {
     (1 << COUNT_SHIFT) - 1
 }
 
-/// Returns the TSval closest before `ts_value` whose low bits tell `offered`'s window scale and SACK.
+/// Returns the TSval closest before `ts_value` whose low bits tell `offered`'s window scale and
+/// SACK.
 pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions) -> u32 {
     let scale = offered.window_scale.map_or(TS_NO_SCALE, |shift| {
         u32::from(shift.min(wire::MAX_WINDOW_SCALE))
@@ -114,7 +117,8 @@ pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions) -> u32 {
     }
 }
 
-/// Returns the options that the peer offered in the SYN which `ack` completes: what its timestamp tells, and `mss`.
+/// Returns the options that the peer offered in the SYN which `ack` completes: what its timestamp
+/// tells, and `mss`.
 pub(crate) fn offered_options<P>(ack: &Segment<P>, mss: u16) -> TcpOptions {
     let timestamps = ack.options.timestamps;
     let told = timestamps.map(|ts| ts.echo);

@@ -1,4 +1,5 @@
-//! ESTABLISHED and its six closing relatives: segments are judged in the order of RFC 9293 3.10.7.4.
+//! ESTABLISHED and its six closing relatives: segments are judged in the order of RFC 9293
+//! 3.10.7.4.
 
 use core::time::Duration;
 
@@ -289,7 +290,8 @@ impl<P: Payload> Synchronized<P> {
         self.receiver.note_duplicate(segment.seq, end);
     }
 
-    /// Drops a segment and says where we stand. A segment that carries nothing is answered only now and then.
+    /// Drops a segment and says where we stand. A segment that carries nothing is answered only now
+    /// and then.
     fn answer(&mut self, reason: SegmentDrop, segment: &Segment<P>, now: Instant) -> Verdict {
         if segment.seq_len() == 0 && !self.replies.allow_invalid(now) {
             return drop_silently(reason);
@@ -298,7 +300,8 @@ impl<P: Payload> Synchronized<P> {
         (Disposition::answered(reason), Next::Stay)
     }
 
-    /// Drops a segment that may be forged and asks its sender to prove that it knows our numbers (RFC 5961).
+    /// Drops a segment that may be forged and asks its sender to prove that it knows our numbers
+    /// (RFC 5961).
     fn challenge(&mut self, reason: SegmentDrop, now: Instant) -> Verdict {
         if !self.replies.allow_challenge(now) {
             return drop_silently(SegmentDrop::ChallengeAckLimited);
@@ -308,8 +311,8 @@ impl<P: Payload> Synchronized<P> {
         (Disposition::answered(reason), Next::Stay)
     }
 
-    /// Returns the next segment that should leave now. An ACK with SACK blocks goes alone, so that they never have
-    /// to share a packet with payload; any other rides on data if there is some.
+    /// Returns the next segment that should leave now. An ACK with SACK blocks goes alone, so that
+    /// they never have to share a packet with payload; any other rides on data if there is some.
     pub(crate) fn poll_send(
         &mut self,
         config: &Config,
@@ -317,7 +320,8 @@ impl<P: Payload> Synchronized<P> {
         now: Instant,
     ) -> Option<Segment<P>> {
         if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
-            // Nobody waits for the peer's FIN any more; it has limited time to send it (linux `tcp_fin_timeout`).
+            // Nobody waits for the peer's FIN any more; it has limited time to send it (linux
+            // `tcp_fin_timeout`).
             self.linger = Some(now + config.fin_wait_2_timeout);
         }
         if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
@@ -437,20 +441,25 @@ impl<P: Payload> Synchronized<P> {
         self.sender.set_user_timeout(Some(patience));
     }
 
-    /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without options.
+    /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without
+    /// options.
     pub(crate) fn on_mtu(&mut self, mss: u16, now: Instant) {
         let options = if self.negotiated.timestamps {
             TIMESTAMPS_LEN
         } else {
             0
         };
-        self.sender.on_mtu(mss.saturating_sub(options), now);
+        // What the peer can take stays the upper bound, whatever the network says.
+        let mss = mss.saturating_sub(options).min(self.negotiated.snd_mss);
+        self.sender.on_mtu(mss, now);
     }
 
     /// Returns what TIME-WAIT keeps.
     pub(crate) fn remains(&mut self, queue: &RecvQueue<P>) -> Remains {
+        let ack_due = self.receiver.is_ack_pending();
         let announcement = self.receiver.announce(queue, 0, 0);
         Remains {
+            ack_due,
             snd_nxt: self.sender.snd_nxt(),
             rcv_nxt: announcement.ack,
             window: announcement.window,

@@ -23,8 +23,9 @@ const COOKIES_VALID: Duration = Duration::from_secs(120);
 
 /// The half-open connections of one listener.
 ///
-/// It holds at most `capacity` of them and never drops one for another: when it is full, it answers by SYN cookies
-/// and remembers nothing. A connection is made when its handshake is done, not before.
+/// It holds at most `capacity` of them and never drops one for another: when it is full, it answers
+/// by SYN cookies and remembers nothing. A connection is made when its handshake is done, not
+/// before.
 #[derive(Debug)]
 pub struct SynBacklog<P> {
     config: Config,
@@ -46,7 +47,8 @@ pub struct Incoming {
     pub mss: u16,
     /// Whether `accept` has room for another connection.
     pub accept_queue: AcceptQueue,
-    /// The smallest ISN allowed: what [`Disposition::reopen`] said when the endpoints come from TIME-WAIT.
+    /// The smallest ISN allowed: what [`Disposition::reopen`] said when the endpoints come from
+    /// TIME-WAIT.
     pub iss_floor: Option<SeqNum>,
 }
 
@@ -55,8 +57,8 @@ pub struct Incoming {
 pub enum AcceptQueue {
     /// It takes another one.
     HasRoom,
-    /// It is full: no SYN is answered, and the last ACK of a handshake is ignored until the peer repeats something
-    /// (linux does the same unless `tcp_abort_on_overflow`).
+    /// It is full: no SYN is answered, and the last ACK of a handshake is ignored until the peer
+    /// repeats something (linux does the same unless `tcp_abort_on_overflow`).
     Full,
 }
 
@@ -106,7 +108,8 @@ impl<P: Payload> SynBacklog<P> {
         self.half_open.is_empty()
     }
 
-    /// Sets the receive space that new connections begin with. Up to 64 KiB of it are promised in each SYN-ACK.
+    /// Sets the receive space that new connections begin with. Up to 64 KiB of it are promised in
+    /// each SYN-ACK.
     pub fn set_rcv_space(&mut self, bytes: u32) {
         self.rcv_space = bytes;
     }
@@ -130,7 +133,8 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
-    /// A SYN begins a handshake. Payload it may carry is ignored, the peer sends it again (no TCP Fast Open).
+    /// A SYN begins a handshake. Payload it may carry is ignored, the peer sends it again (no TCP
+    /// Fast Open).
     fn on_syn(
         &mut self,
         endpoints: &Endpoints,
@@ -173,21 +177,17 @@ impl<P: Payload> SynBacklog<P> {
         match half_open.on_segment(&segment, now) {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
             SynVerdict::Repeat(reason) => {
-                let armed = half_open.next_timer();
                 half_open.repeat();
-                let reply = half_open.poll_send(&config, now);
-                let next = half_open.next_timer();
-                self.disarm(endpoints, armed);
-                self.arm(endpoints, next);
-                reply.map_or(ListenOutcome::Dropped(reason), |reply| {
-                    ListenOutcome::Reply(reply, Some(reason))
-                })
+                match half_open.poll_send(&config, now) {
+                    Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
+                    None => ListenOutcome::Dropped(reason),
+                }
             }
             SynVerdict::Reset(reason) => reset_or_drop(&segment, reason),
             // Back to LISTEN: the peer wants nothing any more.
             SynVerdict::Refused => {
                 self.remove(endpoints);
-                ListenOutcome::Dropped(SegmentDrop::NoConnection)
+                ListenOutcome::Dropped(SegmentDrop::Withdrawn)
             }
             SynVerdict::Established(_) if incoming.accept_queue == AcceptQueue::Full => {
                 ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull)
@@ -345,19 +345,14 @@ impl<P: Payload> SynBacklog<P> {
     }
 
     fn remove(&mut self, endpoints: &Endpoints) {
-        if let Some(half_open) = self.half_open.remove(endpoints) {
-            self.disarm(endpoints, half_open.next_timer());
+        let half_open = self.half_open.remove(endpoints);
+        if let Some(due) = half_open.and_then(|half_open| half_open.next_timer()) {
+            self.timers.remove(&(due, *endpoints));
         }
     }
 
     fn arm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
         self.timers.extend(due.map(|due| (due, *endpoints)));
-    }
-
-    fn disarm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
-        if let Some(due) = due {
-            self.timers.remove(&(due, *endpoints));
-        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! The states of RFC 9293 3.3.2, one type per group of states that can do the same things, and what a segment or a
-//! timer asks of the caller.
+//! The states of RFC 9293 3.3.2, one type per group of states that can do the same things, and what
+//! a segment or a timer asks of the caller.
 //!
-//! [`syn`] opens, [`established`] is the life with both halves working, [`closing`] holds the transitions of the two
-//! FINs and TIME-WAIT, [`listen`] is the passive side before there is a connection.
+//! [`syn`] opens, [`established`] is the life with both halves working, [`closing`] holds the
+//! transitions of the two FINs and TIME-WAIT, [`listen`] is the passive side before there is a
+//! connection.
 
 pub(crate) mod closing;
 pub(crate) mod cookie;
@@ -17,7 +18,8 @@ use crate::state::closing::TimeWait;
 use crate::state::established::Synchronized;
 use crate::state::syn::{SynReceived, SynSent};
 
-/// What a connection is and has, by state. Most live long in `Synchronized`, so its size is no waste.
+/// What a connection is and has, by state. Most live long in `Synchronized`, so its size is no
+/// waste.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -89,8 +91,9 @@ pub struct Disposition {
     pub closed: bool,
     /// `Connection::poll_send` has something that should leave at once.
     pub reply: bool,
-    /// A SYN for a new connection between the same endpoints arrived in TIME-WAIT and may have it: drop this
-    /// connection and hand the segment to the listener, with an ISN after this one (RFC 9293 3.10.7.4, RFC 6191).
+    /// A SYN for a new connection between the same endpoints arrived in TIME-WAIT and may have it:
+    /// drop this connection and hand the segment to the listener, with an ISN after this one (RFC
+    /// 9293 3.10.7.4, RFC 6191).
     pub reopen: Option<crate::seqnum::SeqNum>,
     /// Something of the segment was not used, and why: one counter each.
     pub drop: Option<SegmentDrop>,
@@ -126,113 +129,101 @@ pub(crate) enum Next {
     Abort(Option<TcpError>),
 }
 
-/// Why a segment, or the payload of one, was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum SegmentDrop {
-    /// The connection is closed.
-    Closed,
-    /// All of it was received before.
-    Duplicate,
-    /// It lies outside the receive window.
-    OutOfWindow,
-    /// It lies beyond a window that is full or closed.
-    NoSpace,
-    /// The receive queue holds as many segments as one connection may have, however small.
-    TooManySegments,
-    /// There are as many gaps or segments out of order as one connection may have.
-    ReassemblyFull,
-    /// It carries bytes behind the peer's FIN.
-    AfterFin,
-    /// Its timestamp is older than one already seen (RFC 7323 5.3).
-    Paws,
-    /// It has no timestamp though both sides agreed on them (RFC 7323 3.2).
-    NoTimestamp,
-    /// It has no ACK flag in a state where all have.
-    NoAck,
-    /// It acknowledges what was never sent.
-    FutureAck,
-    /// It acknowledges less than any segment still on its way could (RFC 5961 5.2).
-    OldAck,
-    /// A SYN in a synchronized state (RFC 5961 4.2).
-    UnexpectedSyn,
-    /// A RST that is not exactly the next number (RFC 5961 3.2).
-    InexactRst,
-    /// A RST that is nowhere near the window.
-    BlindRst,
-    /// It called for a challenge ACK, and there were enough of them lately.
-    ChallengeAckLimited,
-    /// Bytes arrived for a reader that has closed; the connection was reset (RFC 9293 3.6.1, RFC 2525 2.17).
-    ReaderGone,
-    /// A RST in TIME-WAIT (RFC 1337).
-    TimeWaitRst,
-    /// A segment of a connection that is over, in TIME-WAIT.
-    TimeWait,
-    /// Neither SYN nor RST while a SYN waits for its answer.
-    NoSyn,
-    /// No connection waits for it.
-    NoConnection,
-    /// The accept queue is full.
-    AcceptQueueFull,
-    /// A SYN cookie came back wrong, or too late.
-    BadCookie,
+/// Declares the reasons once: the enum, the list of all, and the names.
+macro_rules! segment_drops {
+    ($($(#[$doc:meta])+ $reason:ident => $name:literal,)+) => {
+        /// Why a segment, or the payload of one, was dropped.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum SegmentDrop {
+            $($(#[$doc])+ $reason,)+
+        }
+
+        impl SegmentDrop {
+            /// Every reason, in the order of their numbers, for tables.
+            pub const ALL: &[SegmentDrop] = &[$(SegmentDrop::$reason),+];
+
+            /// Returns the reason's stable name, for counters and JSON.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(SegmentDrop::$reason => $name,)+
+                }
+            }
+        }
+    };
 }
 
-impl SegmentDrop {
-    /// Every reason, for tables.
-    pub const ALL: [SegmentDrop; 23] = [
-        SegmentDrop::Closed,
-        SegmentDrop::Duplicate,
-        SegmentDrop::OutOfWindow,
-        SegmentDrop::NoSpace,
-        SegmentDrop::TooManySegments,
-        SegmentDrop::ReassemblyFull,
-        SegmentDrop::AfterFin,
-        SegmentDrop::Paws,
-        SegmentDrop::NoTimestamp,
-        SegmentDrop::NoAck,
-        SegmentDrop::FutureAck,
-        SegmentDrop::OldAck,
-        SegmentDrop::UnexpectedSyn,
-        SegmentDrop::InexactRst,
-        SegmentDrop::BlindRst,
-        SegmentDrop::ChallengeAckLimited,
-        SegmentDrop::ReaderGone,
-        SegmentDrop::TimeWaitRst,
-        SegmentDrop::TimeWait,
-        SegmentDrop::NoSyn,
-        SegmentDrop::NoConnection,
-        SegmentDrop::AcceptQueueFull,
-        SegmentDrop::BadCookie,
-    ];
+segment_drops! {
+    /// The connection is closed.
+    Closed => "tcp_closed",
+    /// All of it was received before.
+    Duplicate => "tcp_duplicate",
+    /// It lies outside the receive window.
+    OutOfWindow => "tcp_out_of_window",
+    /// It lies beyond a window that is full or closed.
+    NoSpace => "tcp_no_space",
+    /// The receive queue holds as many segments as one connection may have, however small.
+    TooManySegments => "tcp_too_many_segments",
+    /// There are as many gaps or segments out of order as one connection may have.
+    ReassemblyFull => "tcp_reassembly_full",
+    /// It carries bytes behind the peer's FIN.
+    AfterFin => "tcp_after_fin",
+    /// Its timestamp is older than one already seen (RFC 7323 5.3).
+    Paws => "tcp_paws",
+    /// It has no timestamp though both sides agreed on them (RFC 7323 3.2).
+    NoTimestamp => "tcp_no_timestamp",
+    /// It has no ACK flag in a state where all have.
+    NoAck => "tcp_no_ack",
+    /// It acknowledges what was never sent.
+    FutureAck => "tcp_future_ack",
+    /// It acknowledges less than any segment still on its way could (RFC 5961 5.2).
+    OldAck => "tcp_old_ack",
+    /// A SYN in a synchronized state (RFC 5961 4.2).
+    UnexpectedSyn => "tcp_unexpected_syn",
+    /// A RST that is not exactly the next number (RFC 5961 3.2).
+    InexactRst => "tcp_inexact_rst",
+    /// A RST that is nowhere near the window.
+    BlindRst => "tcp_blind_rst",
+    /// It called for a challenge ACK, and there were enough of them lately.
+    ChallengeAckLimited => "tcp_challenge_ack_limited",
+    /// Bytes arrived for a reader that has closed; the connection was reset (RFC 9293 3.6.1, RFC
+    /// 2525 2.17).
+    ReaderGone => "tcp_reader_gone",
+    /// A RST in TIME-WAIT (RFC 1337).
+    TimeWaitRst => "tcp_time_wait_rst",
+    /// A segment of a connection that is over, in TIME-WAIT.
+    TimeWait => "tcp_time_wait",
+    /// Neither SYN nor RST while a SYN waits for its answer.
+    NoSyn => "tcp_no_syn",
+    /// No connection waits for it.
+    NoConnection => "tcp_no_connection",
+    /// A RST that takes a handshake back, which is forgotten; counted, though nothing is wrong.
+    Withdrawn => "tcp_withdrawn",
+    /// The accept queue is full.
+    AcceptQueueFull => "tcp_accept_queue_full",
+    /// A SYN cookie came back wrong, or too late.
+    BadCookie => "tcp_bad_cookie",
+}
 
-    /// Returns the reason's stable name, for counters and JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            SegmentDrop::Closed => "tcp_closed",
-            SegmentDrop::Duplicate => "tcp_duplicate",
-            SegmentDrop::OutOfWindow => "tcp_out_of_window",
-            SegmentDrop::NoSpace => "tcp_no_space",
-            SegmentDrop::TooManySegments => "tcp_too_many_segments",
-            SegmentDrop::ReassemblyFull => "tcp_reassembly_full",
-            SegmentDrop::AfterFin => "tcp_after_fin",
-            SegmentDrop::Paws => "tcp_paws",
-            SegmentDrop::NoTimestamp => "tcp_no_timestamp",
-            SegmentDrop::NoAck => "tcp_no_ack",
-            SegmentDrop::FutureAck => "tcp_future_ack",
-            SegmentDrop::OldAck => "tcp_old_ack",
-            SegmentDrop::UnexpectedSyn => "tcp_unexpected_syn",
-            SegmentDrop::InexactRst => "tcp_inexact_rst",
-            SegmentDrop::BlindRst => "tcp_blind_rst",
-            SegmentDrop::ChallengeAckLimited => "tcp_challenge_ack_limited",
-            SegmentDrop::ReaderGone => "tcp_reader_gone",
-            SegmentDrop::TimeWaitRst => "tcp_time_wait_rst",
-            SegmentDrop::TimeWait => "tcp_time_wait",
-            SegmentDrop::NoSyn => "tcp_no_syn",
-            SegmentDrop::NoConnection => "tcp_no_connection",
-            SegmentDrop::AcceptQueueFull => "tcp_accept_queue_full",
-            SegmentDrop::BadCookie => "tcp_bad_cookie",
-        }
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_drop_has_a_name_of_its_own() {
+        let names: BTreeSet<_> = SegmentDrop::ALL
+            .iter()
+            .map(|reason| reason.name())
+            .collect();
+        assert_eq!(names.len(), SegmentDrop::ALL.len());
+        let is_snake = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(
+            names
+                .iter()
+                .all(|name| name.starts_with("tcp_") && is_snake(name))
+        );
     }
 }

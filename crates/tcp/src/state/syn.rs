@@ -23,7 +23,8 @@ pub(crate) struct SynSent {
     offer: SpaceOffer,
 }
 
-/// How much the peer may send: what is granted from above now, and what our SYN has already promised of it.
+/// How much the peer may send: what is granted from above now, and what our SYN has already
+/// promised of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SpaceOffer {
     pub(crate) space: u32,
@@ -205,7 +206,8 @@ impl SynReceived {
 
     /// Judges a segment: sequence number, RST, SYN, ACK (RFC 9293 3.10.7.4).
     ///
-    /// Whatever is not acceptable is answered by our SYN-ACK, which tells the peer all that a bare ACK would.
+    /// Whatever is not acceptable is answered by our SYN-ACK, which tells the peer all that a bare
+    /// ACK would.
     pub(crate) fn on_segment<P: Payload>(&self, segment: &Segment<P>, now: Instant) -> SynVerdict {
         let rcv_nxt = self.irs + 1;
         let is_exact = segment.seq == rcv_nxt;
@@ -226,7 +228,8 @@ impl SynReceived {
                 Some(_) => {}
             }
         }
-        // The other SYN-ACK of a simultaneous open lies before RCV.NXT and yet is what we wait for (RFC 9293 3.5).
+        // The other SYN-ACK of a simultaneous open lies before RCV.NXT and yet is what we wait for
+        // (RFC 9293 3.5).
         let is_their_syn = segment.control == Control::Syn && segment.seq == self.irs;
         match segment.ack {
             _ if segment.control == Control::Syn && !is_their_syn => {

@@ -42,6 +42,7 @@ fn both_close_at_once() {
     let mut t = closing();
     send!(t, ack: Some(2));
     assert_eq!(t.state(), StateKind::TimeWait);
+    expect_nothing!(t);
 }
 
 #[test]
@@ -135,6 +136,16 @@ fn payload_for_a_reader_that_is_gone_resets() {
     expect!(t, seq: 2, control: Control::Rst);
     expect_drops!(t, ReaderGone);
     assert_eq!(t.state(), StateKind::Closed);
+}
+
+#[test]
+fn an_ack_ahead_of_lost_payload_does_not_reset_a_closed_connection() {
+    let mut t = established();
+    t.conn.close();
+    expect!(t, seq: 1, control: Control::Fin);
+    send!(t, seq: 50, ack: Some(2));
+    assert_eq!(t.state(), StateKind::FinWait2);
+    expect_nothing!(t);
 }
 
 #[test]

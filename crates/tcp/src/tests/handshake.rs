@@ -183,6 +183,23 @@ fn both_ends_may_open_at_once() {
 }
 
 #[test]
+fn the_window_of_a_simultaneous_syn_ack_is_not_scaled_either() {
+    let config = Config {
+        window_scaling: true,
+        ..plain()
+    };
+    let mut t = syn_sent_with(&config);
+    send!(t, seq: 0, ack: None, control: Control::Syn, scale: Some(4), window: 1000);
+    expect!(t, control: Control::Syn, scale: 0);
+    send!(t, seq: 0, control: Control::Syn, scale: Some(4), window: 2000);
+    assert!(t.last.established);
+    assert_eq!(t.conn.info().snd_wnd, 2000);
+    expect!(t, seq: 1, ack: 1);
+    send!(t, seq: 1, window: 2000);
+    assert_eq!(t.conn.info().snd_wnd, 32_000);
+}
+
+#[test]
 fn a_simultaneous_open_is_also_completed_by_a_bare_ack() {
     let mut t = syn_sent();
     send!(t, seq: 0, ack: None, control: Control::Syn);

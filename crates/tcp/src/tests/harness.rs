@@ -331,7 +331,8 @@ macro_rules! send {
     }};
 }
 
-/// Our next segment, compared in the named fields; without `control`, `len` and `sack` it is a bare ACK.
+/// Our next segment, compared in the named fields; without `control`, `len` and `sack` it is a bare
+/// ACK.
 macro_rules! expect {
     ($t:expr $(, $field:ident: $value:expr)* $(,)?) => {{
         let got = $t.poll().expect("we have something to say");

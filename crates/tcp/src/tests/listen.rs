@@ -229,6 +229,21 @@ fn a_syn_ack_is_repeated_five_times_and_forgotten() {
 }
 
 #[test]
+fn a_peer_that_keeps_repeating_its_syn_does_not_stay_half_open_for_ever() {
+    let mut t = listening(10, &plain());
+    t.syn_ack(1, syn());
+    for _ in 0..630 {
+        t.now = t.now + core::time::Duration::from_millis(100);
+        while t.backlog.poll_send(MSS, t.now).is_some() {}
+        if t.backlog.is_empty() {
+            break;
+        }
+        let _ = t.reply(1, syn());
+    }
+    assert!(t.backlog.is_empty() && t.backlog.next_timer().is_none());
+}
+
+#[test]
 fn timers_of_many_peers_do_not_mix() {
     let mut t = listening(10, &plain());
     t.syn_ack(1, syn());
@@ -264,7 +279,7 @@ fn an_exact_rst_ends_a_half_open_connection_and_a_blind_one_does_not() {
                 ..rst
             }
         ),
-        SegmentDrop::NoConnection
+        SegmentDrop::Withdrawn
     );
     assert!(t.backlog.is_empty() && t.backlog.next_timer().is_none());
 }

@@ -1,5 +1,5 @@
-//! Two connections and a bad link between them, in virtual time: whatever the link does, every byte arrives once, in
-//! order, and both ends close.
+//! Two connections and a bad link between them, in virtual time: whatever the link does, every byte
+//! arrives once, in order, and both ends close.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

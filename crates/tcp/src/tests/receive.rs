@@ -178,7 +178,7 @@ fn bytes_behind_a_fin_do_not_exist() {
     expect!(t, ack: 1, sack: &[(91, 102)]);
     send!(t, seq: 111, len: 30);
     expect!(t, ack: 1, sack: &[(91, 102)]);
-    expect_drops!(t, NoSpace);
+    expect_drops!(t, AfterFin);
     send!(t, seq: 1, len: 90);
     expect!(t, ack: 102);
     assert_eq!(t.read(), 100);

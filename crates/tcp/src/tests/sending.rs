@@ -1,5 +1,5 @@
-//! The two halves together: what the sender says goes out with what the receiver says. The sender's own rules are
-//! tested beside it.
+//! The two halves together: what the sender says goes out with what the receiver says. The sender's
+//! own rules are tested beside it.
 
 use super::harness::*;
 use crate::test_payload::Bytes;
@@ -79,6 +79,12 @@ fn a_smaller_path_cuts_what_is_on_its_way_anew() {
         resent += netmem::Payload::len(&segment.payload);
     }
     assert_eq!(resent, 1000);
+    assert!(t.conn.on_mtu(9000, OURS + 1, t.now));
+    assert_eq!(
+        t.conn.info().snd_mss,
+        1000,
+        "the peer takes no more, whatever the network says"
+    );
 }
 
 #[test]

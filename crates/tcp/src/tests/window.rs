@@ -58,7 +58,8 @@ fn acks_count_while_the_window_is_closed() {
 
 #[test]
 fn a_window_opens_with_an_update_once_it_is_worth_it() {
-    // Receiver silly window avoidance, RFC 1122 4.2.3.3: two segments here, half of the buffer at least.
+    // Receiver silly window avoidance, RFC 1122 4.2.3.3: two segments here, half of the buffer at
+    // least.
     let mut t = full();
     t.conn.set_rcv_space(1999);
     expect_nothing!(t);

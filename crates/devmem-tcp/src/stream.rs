@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::batch::{BatchSink, Item, RxBatch};
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{RecvError, ReleaseError, SendError, ShutdownError};
 use crate::netdev::Shared;
+use crate::send::Sends;
 
 /// What to do with bytes that did not land in device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub(crate) struct Inner {
     pub(crate) at: StackIndex,
     pub(crate) socket: SocketId,
     returned: AtomicU64,
+    pub(crate) sends: Mutex<Sends>,
 }
 
 impl Inner {
@@ -43,6 +45,7 @@ impl Inner {
             at,
             socket,
             returned: AtomicU64::new(0),
+            sends: Mutex::default(),
         })
     }
 
@@ -83,11 +86,12 @@ impl Drop for Inner {
 
 /// A TCP connection of a [`Netdev`](crate::Netdev).
 ///
-/// [`recv`](Self::recv) is the way to device memory; [`Write`](io::Write) sends bytes of host memory.
+/// [`recv`](Self::recv) is the way to device memory, [`send`](Self::send) the way from there; [`Write`](io::Write)
+/// sends bytes of host memory.
 #[derive(Debug)]
 pub struct Stream {
-    inner: Arc<Inner>,
-    limit: WaitLimit,
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) limit: WaitLimit,
     placement: Placement,
     stats: StreamStats,
     /// Kept so that `as_fd` can lend it.
@@ -273,7 +277,7 @@ impl Stream {
         }
     }
 
-    fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
     ) -> Result<T, NotReady> {

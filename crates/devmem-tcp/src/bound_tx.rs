@@ -30,9 +30,7 @@ impl BoundTx {
             ifindex: IFINDEX,
             dmabuf: memory.clone(),
         };
-        let id = shared
-            .driver
-            .with(*at, |stack, _| stack.bind_tx(request))?;
+        let id = shared.driver.with(*at, |stack, _| stack.bind_tx(request))?;
         Ok(Self {
             shared: Arc::clone(shared),
             at: *at,

@@ -144,11 +144,11 @@ mod send;
 mod stream;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
-pub use bound_tx::BoundTx;
 pub use bound::{BoundRx, NetIovCount, Unbound};
+pub use bound_tx::BoundTx;
 pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, GatherError, ListenError, OpenError, RecvError,
-    ReleaseError, SendError, SetupError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, GatherError, ListenError,
+    OpenError, RecvError, ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;

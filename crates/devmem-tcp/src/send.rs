@@ -141,7 +141,13 @@ impl Stream {
             bytes += taken;
             if bytes < total {
                 // Without the empty ones every call sends something.
-                let all = || ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
+                let all = || {
+                    ranges
+                        .iter()
+                        .filter(|range| !range.is_empty())
+                        .cloned()
+                        .collect()
+                };
                 advance(rest.get_or_insert_with(all), taken);
             }
         }
@@ -266,7 +272,9 @@ impl Completions {
     /// # Errors
     /// The process is out of file descriptors.
     pub fn readiness_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
-        let Inner { shared, at, socket, .. } = &*self.inner;
+        let Inner {
+            shared, at, socket, ..
+        } = &*self.inner;
         let fd = match self.readiness.take() {
             Some(fd) => fd,
             None => shared.driver.readiness_fd(*at, *socket)?,
@@ -276,11 +284,15 @@ impl Completions {
 
     fn collect(&self) -> Result<u64, CompletionError> {
         let Inner { shared, at, .. } = &*self.inner;
-        Ok(shared.driver.with(*at, |stack, _| self.inner.collect(stack))?)
+        Ok(shared
+            .driver
+            .with(*at, |stack, _| self.inner.collect(stack))?)
     }
 
     fn wait_until(&self, end: u64) -> Result<(), CompletionError> {
-        let Inner { shared, at, socket, .. } = &*self.inner;
+        let Inner {
+            shared, at, socket, ..
+        } = &*self.inner;
         let wait = Wait {
             stack: *at,
             socket: *socket,

@@ -1,5 +1,8 @@
 //! Sending from device memory with the typed API, over the in-memory wire.
-#![allow(clippy::single_range_in_vec_init, reason = "a send takes a list of ranges")]
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a send takes a list of ranges"
+)]
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,7 +21,9 @@ fn connected(impairment: &str) -> (Netdev, Netdev, Stream, Stream) {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i % 251) as u8 ^ (i >> 12) as u8).collect()
+    (0..len)
+        .map(|i| (i % 251) as u8 ^ (i >> 12) as u8)
+        .collect()
 }
 
 fn device(bytes: &[u8]) -> Dmabuf {
@@ -54,13 +59,18 @@ fn a_send_completes_and_its_bytes_may_change_then() {
             let received = receive(&mut receiver, 300_000);
             (received, receiver)
         });
-        let id = sender.send(&tx, &[0..100_000, 100_000..300_000]).expect("queued");
+        let id = sender
+            .send(&tx, &[0..100_000, 100_000..300_000])
+            .expect("queued");
         assert_eq!(id.bytes(), 300_000);
         let completions = sender.completions();
         completions.wait(id).expect("it completes");
         memory.fill(0..300_000, 0xff).expect("inside");
         assert!(completions.is_complete(id).expect("alive"));
-        assert_eq!((completions.pending().expect("alive"), tx.in_flight()), (0, 0));
+        assert_eq!(
+            (completions.pending().expect("alive"), tx.in_flight()),
+            (0, 0)
+        );
         let (received, _receiver) = reader.join().expect("no panic");
         assert!(received == bytes, "with '{impairment}'");
     }
@@ -80,7 +90,10 @@ fn more_than_the_send_buffer_and_more_ranges_than_one_message_are_one_send() {
     sender.completions().wait(id).expect("it completes");
     drop(sender);
     let received = reader.join().expect("no panic");
-    let expected: Vec<u8> = ranges.iter().flat_map(|range| bytes[range.clone()].iter().copied()).collect();
+    let expected: Vec<u8> = ranges
+        .iter()
+        .flat_map(|range| bytes[range.clone()].iter().copied())
+        .collect();
     assert!(received == expected);
 }
 
@@ -105,7 +118,9 @@ fn what_completed_is_told_once_and_in_order() {
     assert_eq!(completions.try_next().expect("alive"), None);
     let nothing = sender.send(&tx, &[]).expect("nothing to queue");
     assert!(completions.is_complete(nothing).expect("alive"));
-    let ids: Vec<_> = (0..3).map(|_| sender.send(&tx, &[0..1000]).expect("queued")).collect();
+    let ids: Vec<_> = (0..3)
+        .map(|_| sender.send(&tx, &[0..1000]).expect("queued"))
+        .collect();
     assert!(!completions.is_complete(ids[0]).expect("alive"));
     completions.wait_all().expect("they complete");
     let told = completions.try_next().expect("alive").expect("news");
@@ -147,19 +162,29 @@ fn completions_outlive_the_stream() {
     let reader = std::thread::spawn(move || receive(&mut receiver, usize::MAX).len());
     completions.wait(id).expect("it completes");
     drop(completions);
-    assert_eq!(reader.join().expect("no panic"), 100_000, "and the end of the stream came");
+    assert_eq!(
+        reader.join().expect("no panic"),
+        100_000,
+        "and the end of the stream came"
+    );
 }
 
 #[test]
 fn a_binding_of_another_nic_is_refused() {
     let (a, b, mut sender, _receiver) = connected("");
     let memory = device(b"x");
-    let (here, there) = (a.bind_tx(&memory).expect("bound"), b.bind_tx(&memory).expect("bound"));
+    let (here, there) = (
+        a.bind_tx(&memory).expect("bound"),
+        b.bind_tx(&memory).expect("bound"),
+    );
     assert_eq!(here.id(), there.id(), "the id alone would not tell");
     let refused = sender.send(&there, &[0..1]).expect_err("another NIC's");
     assert!(matches!(refused, SendError::OtherNetdev { .. }));
     let error = std::io::Error::from(refused);
-    assert_eq!(error.kind(), std::io::Error::from_raw_os_error(Errno::ENODEV.0).kind());
+    assert_eq!(
+        error.kind(),
+        std::io::Error::from_raw_os_error(Errno::ENODEV.0).kind()
+    );
     assert!(error.to_string().contains("bind_tx"), "{error}");
 }
 
@@ -168,7 +193,9 @@ fn a_range_outside_the_memory_is_refused_whole() {
     let (a, _b, mut sender, _receiver) = connected("");
     let memory = device(b"x");
     let tx = a.bind_tx(&memory).expect("bound");
-    let refused = sender.send(&tx, &[0..10, 4095..4097]).expect_err("past the end");
+    let refused = sender
+        .send(&tx, &[0..10, 4095..4097])
+        .expect_err("past the end");
     assert!(matches!(refused, SendError::Refused(refused) if refused.errno() == Errno::EFAULT));
     assert_eq!(sender.completions().pending().expect("alive"), 0);
 }
@@ -181,7 +208,10 @@ fn readiness_follows_the_completions() {
     let tx = a.bind_tx(&memory).expect("bound");
     let mut completions = sender.completions();
     let fd = completions.readiness_fd().expect("an fd").as_raw_fd();
-    let ready = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map(|info| !info.contains("eventfd-count:                0"));
+    let ready = || {
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))
+            .map(|info| !info.contains("eventfd-count:                0"))
+    };
     assert!(!ready().expect("Linux"));
     let id = sender.send(&tx, &[0..4096]).expect("queued");
     assert_eq!(receive(&mut receiver, 4096).len(), 4096);
@@ -189,6 +219,12 @@ fn readiness_follows_the_completions() {
     receiver.set_timeout(Some(Duration::from_millis(200)));
     let _ = receiver.recv(&mut RxBatch::with_capacity(1));
     assert!(ready().expect("Linux"));
-    assert!(completions.try_next().expect("alive").expect("news").contains(id));
+    assert!(
+        completions
+            .try_next()
+            .expect("alive")
+            .expect("news")
+            .contains(id)
+    );
     assert!(!ready().expect("Linux"));
 }

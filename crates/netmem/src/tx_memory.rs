@@ -12,10 +12,10 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use crate::dmabuf::Dmabuf;
+use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::memory::{Access, OutOfBounds};
 use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
-use crate::frag::Frag;
 use crate::netmem::Netmem;
 use crate::payload::Payload;
 use crate::pool_shared::PoolShared;
@@ -102,7 +102,12 @@ impl TxSend {
     /// # Errors
     ///
     /// [`OutOfBounds`], and nothing is appended.
-    pub fn append(&self, offset: usize, len: usize, list: &mut FragList) -> Result<(), OutOfBounds> {
+    pub fn append(
+        &self,
+        offset: usize,
+        len: usize,
+        list: &mut FragList,
+    ) -> Result<(), OutOfBounds> {
         let area = self.shared.area();
         area.memory().check(offset, len)?;
         let niov_size = area.niov_size().bytes();
@@ -217,9 +222,16 @@ mod tests {
             (5 * 4096, 0, 0),
         ] {
             let list = memory.begin().frags(offset, len).unwrap();
-            assert_eq!((list.frag_count(), list.len()), (frags, len), "{len} at {offset}");
+            assert_eq!(
+                (list.frag_count(), list.len()),
+                (frags, len),
+                "{len} at {offset}"
+            );
             assert_eq!(gather(&list), dmabuf.slice(offset..offset + len).to_vec());
-            assert!(list.iter().all(|frag| frag.dmabuf_id() == Some(DmabufId(3))));
+            assert!(
+                list.iter()
+                    .all(|frag| frag.dmabuf_id() == Some(DmabufId(3)))
+            );
             assert_eq!(list.is_unreadable(), len > 0);
         }
     }
@@ -239,7 +251,13 @@ mod tests {
     fn a_range_past_the_end_is_refused_and_makes_no_frag() {
         let (_dmabuf, memory) = memory(8192);
         let mut send = memory.begin();
-        for (offset, len) in [(8192, 1), (0, 8193), (8191, 2), (usize::MAX, 1), (1, usize::MAX)] {
+        for (offset, len) in [
+            (8192, 1),
+            (0, 8193),
+            (8191, 2),
+            (usize::MAX, 1),
+            (1, usize::MAX),
+        ] {
             assert!(send.frags(offset, len).is_err(), "{len} at {offset}");
             assert!(memory.check(offset, len).is_err());
         }
@@ -259,7 +277,9 @@ mod tests {
         assert!(!first.is_over());
         drop(front);
         assert!(!first.is_over(), "the share is left");
-        std::thread::spawn(move || drop(retransmission)).join().unwrap();
+        std::thread::spawn(move || drop(retransmission))
+            .join()
+            .unwrap();
         assert!(first.is_over());
         assert!(!second.is_over());
         drop(two);
@@ -284,7 +304,13 @@ mod tests {
 
     #[test]
     fn net_iovs_are_the_largest_that_divide_the_memory() {
-        for (pages, niov) in [(1, 4096), (3, 4096), (16, 65_536), (24, 32_768), (1024, 2 << 20)] {
+        for (pages, niov) in [
+            (1, 4096),
+            (3, 4096),
+            (16, 65_536),
+            (24, 32_768),
+            (1024, 2 << 20),
+        ] {
             let (_dmabuf, memory) = memory(pages * 4096);
             assert_eq!(memory.niov_size().bytes(), niov, "{pages} pages");
         }

@@ -42,9 +42,10 @@ impl LoopQueue {
     }
 }
 
-/// Returns whether a packet is for the NIC with the address `mac` itself.
-pub(crate) fn is_to(mac: MacAddr, packet: &TxPacket) -> bool {
-    EthernetHeader::parse(packet.head.as_slice()).is_ok_and(|ethernet| ethernet.dst == mac)
+/// Returns whether a packet is from the NIC with the address `mac` to itself.
+pub(crate) fn is_own(mac: MacAddr, packet: &TxPacket) -> bool {
+    EthernetHeader::parse(packet.head.as_slice())
+        .is_ok_and(|ethernet| ethernet.dst == mac && ethernet.src == mac)
 }
 
 impl TxPacket {

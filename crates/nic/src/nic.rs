@@ -288,13 +288,13 @@ impl Nic {
         }
     }
 
-    /// Sends a packet, or keeps it until the link takes it. Its payload is dropped, which is the
+    /// Sends a packet, or keeps it until the link takes it; one from this NIC to itself never sees the link. Its payload is dropped, which is the
     /// completion, as soon as the link has it.
     ///
     /// # Errors
     /// [`TransmitError`]: the packet is gone.
     pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
-        if loopback::is_to(self.config.mac, &packet) {
+        if loopback::is_own(self.config.mac, &packet) {
             return self.send_looped(packet);
         }
         let (queue, mut context) = self.tx_parts(now);

@@ -7,7 +7,7 @@
 //! `rx::receive_ip` and `rx::receive_tcp` find whose it is (`Demux::lookup`), `rx::into_segment` makes a segment for
 //! `tcp::Connection::on_segment`; `tx::send_control` answers what belongs to nobody; [`Stack::recvmsg`] delivers bytes
 //! or tokens (`TokenTable::issue`), [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk of a send
-//! it is steps 1, 5 and 6; of a bind-rx, all but the restart of a queue.
+//! it is steps 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
 //!
 //! The stack never reads payload of device memory: it moves [`netmem::FragList`]s. It never promises a peer more than
 //! the memory of its queue can take (see `window.rs`), so that late tokens slow a sender down and drop nothing.
@@ -18,7 +18,7 @@
 //! - It does not forward, fragment or reassemble IP packets, speak UDP, or send ICMP errors.
 //! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways are configured),
 //!   no multicast listener reports.
-//! - It sends from host memory only; sending from device memory is to come.
+//! - Host bytes that are sent are copied, with MSG_ZEROCOPY, too; device memory never is.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
 //! Sending from device memory, rule by rule (ABI.md 2 and 5).
+#![allow(clippy::single_range_in_vec_init, reason = "a send takes a list of ranges")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Two sockets of the same stack: from memory to memory through the NIC, and nothing on the link.
+#![allow(clippy::single_range_in_vec_init, reason = "a send takes a list of ranges")]
 
 mod common;
 
@@ -240,16 +241,4 @@ fn the_link_keeps_its_turn_beside_a_busy_loop() {
     pair.b.close(at_b).unwrap();
     pair.a.close(at_a).unwrap();
     close(pair, [loop_a, loop_b]);
-}
-
-#[test]
-fn a_packet_from_the_link_with_our_own_source_is_still_a_martian() {
-    let mut pair = Pair::new(&PairConfig::default());
-    let (receiver, sender) = connect(&mut pair, Side::A.ipv4(), PORT);
-    let before = pair.a.dropped(stack::DropReason::IpMartianSource);
-    let mut source = Source::new(sender, Pattern::new(1), 1000, 1000);
-    let mut sink = Sink::new(receiver, Pattern::new(1));
-    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.a))).unwrap();
-    assert_eq!(pair.a.dropped(stack::DropReason::IpMartianSource), before, "ours are none");
-    close(pair, [sender, receiver]);
 }

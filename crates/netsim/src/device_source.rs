@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::ops::Range;
 
-use devmem_uapi::{CmsgIter, CmsgWriter, DmabufId, MsgFlags, SockExtendedErr, ZerocopyId, ZerocopyRange, cmsg_space};
+use devmem_uapi::{
+    CmsgIter, CmsgWriter, DmabufId, MsgFlags, SockExtendedErr, ZerocopyId, ZerocopyRange,
+    cmsg_space,
+};
 use netmem::{Dmabuf, OutOfBounds};
 use stack::{RecvError, RecvMsg, SendError, SendMsg, SocketId, SocketOption, Stack};
 
@@ -42,8 +45,17 @@ pub struct DeviceSource {
 
 impl std::fmt::Debug for DeviceSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { id, sent, freed, total, .. } = self;
-        write!(f, "DeviceSource({id}: {sent} sent and {freed} complete of {total})")
+        let Self {
+            id,
+            sent,
+            freed,
+            total,
+            ..
+        } = self;
+        write!(
+            f,
+            "DeviceSource({id}: {sent} sent and {freed} complete of {total})"
+        )
     }
 }
 
@@ -53,7 +65,13 @@ impl DeviceSource {
     ///
     /// # Panics
     /// If the socket is not open.
-    pub fn new(stack: &mut Stack, id: SocketId, dmabuf: (DmabufId, &Dmabuf), pattern: Pattern, total: u64) -> Self {
+    pub fn new(
+        stack: &mut Stack,
+        id: SocketId,
+        dmabuf: (DmabufId, &Dmabuf),
+        pattern: Pattern,
+        total: u64,
+    ) -> Self {
         let (name, memory) = dmabuf;
         let size = memory.size();
         let memory = memory.clone();
@@ -75,9 +93,13 @@ impl DeviceSource {
         write: DeviceWriter,
         (pattern, total): (Pattern, u64),
     ) -> Self {
-        stack.set_option(id, SocketOption::Zerocopy(true)).expect("it is open");
+        stack
+            .set_option(id, SocketOption::Zerocopy(true))
+            .expect("it is open");
         let mut control = vec![0; cmsg_space(size_of::<u32>())];
-        CmsgWriter::new(&mut control).push_tx_dmabuf(dmabuf).expect("there is room");
+        CmsgWriter::new(&mut control)
+            .push_tx_dmabuf(dmabuf)
+            .expect("there is room");
         Self {
             id,
             dmabuf,
@@ -152,18 +174,27 @@ impl DeviceSource {
             }
         }
         if self.sent == self.total && self.shutdown {
-            stack.shutdown(self.id, Shutdown::Write).expect("it is connected");
+            stack
+                .shutdown(self.id, Shutdown::Write)
+                .expect("it is connected");
             self.shutdown = false;
         }
         if self.freed == self.total {
             return Progress::Done;
         }
-        if before == (self.sent, self.freed) { Progress::Waiting } else { Progress::Worked }
+        if before == (self.sent, self.freed) {
+            Progress::Waiting
+        } else {
+            Progress::Worked
+        }
     }
 
     /// Writes the pattern wherever the ring is free.
     fn fill(&mut self) {
-        let end = self.total.min(self.freed + self.ring as u64).min(self.sent + self.chunk as u64);
+        let end = self
+            .total
+            .min(self.freed + self.ring as u64)
+            .min(self.sent + self.chunk as u64);
         while self.written < end {
             let at = self.at(self.written);
             let len = (self.ring - at).min((end - self.written) as usize);
@@ -182,7 +213,11 @@ impl DeviceSource {
         self.fill();
         let len = (self.written - self.sent).min(self.chunk as u64) as usize;
         let ranges = self.ranges(self.sent, len);
-        let taken = stack.sendmsg(self.id, &SendMsg::device(&ranges, &self.control), MsgFlags::ZEROCOPY)?;
+        let taken = stack.sendmsg(
+            self.id,
+            &SendMsg::device(&ranges, &self.control),
+            MsgFlags::ZEROCOPY,
+        )?;
         if taken > 0 {
             self.sent += taken as u64;
             self.under_way.push_back((self.next, self.sent));
@@ -195,7 +230,10 @@ impl DeviceSource {
     fn ranges(&self, position: u64, len: usize) -> Vec<Range<usize>> {
         let at = self.at(position);
         let first = len.min(self.ring - at);
-        [at..at + first, 0..len - first].into_iter().filter(|range| !range.is_empty()).collect()
+        [at..at + first, 0..len - first]
+            .into_iter()
+            .filter(|range| !range.is_empty())
+            .collect()
     }
 
     fn at(&self, position: u64) -> usize {
@@ -210,14 +248,21 @@ impl DeviceSource {
         loop {
             let mut control = [0; 64];
             let mut writer = CmsgWriter::new(&mut control);
-            match stack.recvmsg(self.id, &mut RecvMsg::new(&mut []), &mut writer, MsgFlags::ERRQUEUE) {
+            match stack.recvmsg(
+                self.id,
+                &mut RecvMsg::new(&mut []),
+                &mut writer,
+                MsgFlags::ERRQUEUE,
+            ) {
                 Ok(_) => {}
                 Err(RecvError::ErrorQueueEmpty) => return,
                 Err(error) => panic!("reading the error queue: {error}"),
             }
             let written = writer.written();
-            let entry = CmsgIter::new(&control[..written]).find_map(|cmsg| SockExtendedErr::parse(&cmsg));
-            let range = ZerocopyRange::try_from(entry.expect("an entry")).expect("of a zero-copy send");
+            let entry =
+                CmsgIter::new(&control[..written]).find_map(|cmsg| SockExtendedErr::parse(&cmsg));
+            let range =
+                ZerocopyRange::try_from(entry.expect("an entry")).expect("of a zero-copy send");
             assert!(!range.copied, "device memory is never copied");
             self.completions += 1;
             self.complete(range);
@@ -226,7 +271,10 @@ impl DeviceSource {
 
     fn complete(&mut self, range: ZerocopyRange) {
         for _ in 0..range.count() {
-            let (id, end) = self.under_way.pop_front().expect("only what was sent completes");
+            let (id, end) = self
+                .under_way
+                .pop_front()
+                .expect("only what was sent completes");
             assert!(range.contains(id), "{range:?} completes before {id}");
             let ranges = self.ranges(self.freed, (end - self.freed) as usize);
             for range in ranges {

@@ -17,7 +17,7 @@ mod program;
 mod raw;
 
 pub use device_source::{DeviceSource, DeviceWriter};
-pub use pair::{MAX_STEPS, Pair, PairConfig, Progress, Side, SimError, STEP};
+pub use pair::{MAX_STEPS, Pair, PairConfig, Progress, STEP, Side, SimError};
 pub use pattern::{Mismatch, Pattern};
 pub use program::{DeviceReader, Keep, Report, Sink, Source};
 pub use raw::{RawPeer, RawSegment, ip_frame, tcp_frame};

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, IfIndex};
 use netmem::{Dmabuf, NiovSize};
-use nic::{Cable, Impaired, Impairment, Link, Nic, NicConfig, Rings, TcpDataSplit, WireLink, WireOptions};
+use nic::{
+    Cable, Impaired, Impairment, Link, Nic, NicConfig, Rings, TcpDataSplit, WireLink, WireOptions,
+};
 use stack::{BindRx, BindTx, Secret, SocketId, Stack, StackConfig};
 use steer::RxQueueId;
 use wire::{Instant, MacAddr};
@@ -161,19 +163,29 @@ impl Pair {
             queue_frames: config.wire_frames,
             wakeup: false,
         };
-        let (link_a, link_b) = WireLink::pair(options).expect("a wire without wakeups needs nothing of the system");
+        let (link_a, link_b) =
+            WireLink::pair(options).expect("a wire without wakeups needs nothing of the system");
         let cable = link_a.cable();
         // One conditioner treats both directions.
         let link_a: Box<dyn Link> = match config.impairment {
             None => Box::new(link_a),
             Some(impairment) => {
-                let impairment = Impairment { seed: config.seed, ..impairment };
+                let impairment = Impairment {
+                    seed: config.seed,
+                    ..impairment
+                };
                 Box::new(Impaired::both(link_a, impairment).expect("the wire has no offloads"))
             }
         };
         let a = make_stack(Side::A, link_a, config);
         let b = make_stack(Side::B, Box::new(link_b), config);
-        Self { a, b, cable, now: Instant::from_millis(1), bound: BTreeMap::new() }
+        Self {
+            a,
+            b,
+            cable,
+            now: Instant::from_millis(1),
+            bound: BTreeMap::new(),
+        }
     }
 
     /// Returns the time.
@@ -242,7 +254,9 @@ impl Pair {
                     return Ok(());
                 }
                 Progress::Waiting if !worked => {
-                    let next = self.next_deadline().ok_or(SimError::Stuck { at: self.now })?;
+                    let next = self
+                        .next_deadline()
+                        .ok_or(SimError::Stuck { at: self.now })?;
                     self.now = next.max(self.now + STEP);
                 }
                 Progress::Waiting | Progress::Worked => self.now = self.now + STEP,
@@ -258,14 +272,23 @@ impl Pair {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.a.next_deadline(), self.b.next_deadline()].into_iter().flatten().min()
+        [self.a.next_deadline(), self.b.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Switches header split on and binds new device memory to `queues` of one side.
     ///
     /// # Panics
     /// If there is no memory, or the bind is refused.
-    pub fn bind(&mut self, side: Side, bytes: usize, niov_size: NiovSize, queues: &[u16]) -> DmabufId {
+    pub fn bind(
+        &mut self,
+        side: Side,
+        bytes: usize,
+        niov_size: NiovSize,
+        queues: &[u16],
+    ) -> DmabufId {
         let dmabuf = Dmabuf::anonymous(bytes).expect("a test needs little memory");
         self.bind_memory(side, dmabuf, niov_size, queues)
     }
@@ -275,11 +298,25 @@ impl Pair {
     ///
     /// # Panics
     /// If the bind is refused.
-    pub fn bind_memory(&mut self, side: Side, dmabuf: Dmabuf, niov_size: NiovSize, queues: &[u16]) -> DmabufId {
+    pub fn bind_memory(
+        &mut self,
+        side: Side,
+        dmabuf: Dmabuf,
+        niov_size: NiovSize,
+        queues: &[u16],
+    ) -> DmabufId {
         self.split_on(side);
         let queues = queues.iter().copied().map(RxQueueId).collect();
-        let request = BindRx { ifindex: IfIndex(1), dmabuf: dmabuf.clone(), niov_size, queues };
-        let id = self.side(side).bind_rx(request).expect("the request is one that the test expects to pass");
+        let request = BindRx {
+            ifindex: IfIndex(1),
+            dmabuf: dmabuf.clone(),
+            niov_size,
+            queues,
+        };
+        let id = self
+            .side(side)
+            .bind_rx(request)
+            .expect("the request is one that the test expects to pass");
         self.bound.insert((side as u8, id), dmabuf);
         id
     }
@@ -299,8 +336,14 @@ impl Pair {
     /// # Panics
     /// If the bind is refused.
     pub fn bind_tx_memory(&mut self, side: Side, dmabuf: Dmabuf) -> DmabufId {
-        let request = BindTx { ifindex: IfIndex(1), dmabuf: dmabuf.clone() };
-        let id = self.side(side).bind_tx(request).expect("the request is one that the test expects to pass");
+        let request = BindTx {
+            ifindex: IfIndex(1),
+            dmabuf: dmabuf.clone(),
+        };
+        let id = self
+            .side(side)
+            .bind_tx(request)
+            .expect("the request is one that the test expects to pass");
         self.bound.insert((side as u8, id), dmabuf);
         id
     }
@@ -319,8 +362,13 @@ impl Pair {
     /// Never: nothing is bound that depends on it being off.
     pub fn split_on(&mut self, side: Side) {
         let nic = self.side(side).nic_mut();
-        let rings = Rings { tcp_data_split: TcpDataSplit::Enabled, hds_thresh: 0, ..nic.rings() };
-        nic.set_rings(rings).expect("switching split on is never refused");
+        let rings = Rings {
+            tcp_data_split: TcpDataSplit::Enabled,
+            hds_thresh: 0,
+            ..nic.rings()
+        };
+        nic.set_rings(rings)
+            .expect("switching split on is never refused");
     }
 
     /// Opens a connection from `side.other()` to `side` and returns both ends: (listener's side, opener's side).
@@ -339,17 +387,35 @@ impl Pair {
     ///
     /// # Panics
     /// If it does not open.
-    pub fn connect_to(&mut self, side: Side, listener: SocketId, local: SocketAddr) -> (SocketId, SocketId) {
+    pub fn connect_to(
+        &mut self,
+        side: Side,
+        listener: SocketId,
+        local: SocketAddr,
+    ) -> (SocketId, SocketId) {
         let now = self.now;
-        let opener = self.side(side.other()).connect(local, now).expect("the peer is on the link");
+        let opener = self
+            .side(side.other())
+            .connect(local, now)
+            .expect("the peer is on the link");
         let mut accepted = None;
         let opened = self.run(|pair| {
             accepted = accepted.or_else(|| pair.side(side).accept(listener).ok());
-            let is_open = pair.side(side.other()).readiness(opener).is_ok_and(|r| r.contains(stack::Readiness::WRITABLE));
-            if accepted.is_some() && is_open { Progress::Done } else { Progress::Waiting }
+            let is_open = pair
+                .side(side.other())
+                .readiness(opener)
+                .is_ok_and(|r| r.contains(stack::Readiness::WRITABLE));
+            if accepted.is_some() && is_open {
+                Progress::Done
+            } else {
+                Progress::Waiting
+            }
         });
         let accepted = accepted.map(|(id, _)| id);
-        (accepted.unwrap_or_else(|| panic!("no connection: {opened:?}")), opener)
+        (
+            accepted.unwrap_or_else(|| panic!("no connection: {opened:?}")),
+            opener,
+        )
     }
 
     /// Ends a test: both stacks run dry, every binding is undone, and every piece of memory must be home.
@@ -366,16 +432,27 @@ impl Pair {
             }
             let ids: Vec<_> = self.side(side).tx_bindings().collect();
             for id in ids {
-                assert_eq!(self.side(side).sends_in_flight(id), Some(0), "{side:?}: dma-buf {id} is still sent from");
+                assert_eq!(
+                    self.side(side).sends_in_flight(id),
+                    Some(0),
+                    "{side:?}: dma-buf {id} is still sent from"
+                );
                 self.side(side).unbind_tx(id).expect("it is bound");
             }
         }
-        let observers: Vec<_> = self.bound.iter().map(|(&key, dmabuf)| (key, dmabuf.observer())).collect();
+        let observers: Vec<_> = self
+            .bound
+            .iter()
+            .map(|(&key, dmabuf)| (key, dmabuf.observer()))
+            .collect();
         let Self { a, b, bound, .. } = self;
         let handles: Vec<_> = bound.into_values().collect();
         drop(handles);
         for ((side, id), observer) in observers {
-            assert!(observer.is_freed(), "net_iovs of dma-buf {id} of side {side} are not home, or the test holds it");
+            assert!(
+                observer.is_freed(),
+                "net_iovs of dma-buf {id} of side {side} are not home, or the test holds it"
+            );
         }
         drop((a, b));
     }
@@ -404,7 +481,11 @@ fn make_stack(side: Side, link: Box<dyn Link>, config: &PairConfig) -> Stack {
 
 /// Checks that no host memory is out but what a queue keeps posted.
 fn assert_host_memory_home(side: Side, stack: &mut Stack) {
-    assert_eq!(stack.send_pool_stats().outstanding, 0, "{side:?}: payload was sent, acknowledged and kept");
+    assert_eq!(
+        stack.send_pool_stats().outstanding,
+        0,
+        "{side:?}: payload was sent, acknowledged and kept"
+    );
     for queue in (0..stack.nic().channels().rx).map(RxQueueId) {
         let info = stack.nic().queue_info(queue).expect("it exists");
         if info.dmabuf.is_some() {
@@ -413,6 +494,9 @@ fn assert_host_memory_home(side: Side, stack: &mut Stack) {
         }
         let space = stack.nic_mut().rx_space(queue);
         // The net_iov that is being filled counts as used.
-        assert!(space.free_niovs + 1 >= info.niovs, "{side:?} queue {queue}: {space:?} of {info:?}");
+        assert!(
+            space.free_niovs + 1 >= info.niovs,
+            "{side:?} queue {queue}: {space:?} of {info:?}"
+        );
     }
 }

@@ -22,8 +22,15 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { position, expected, found } = self;
-        write!(f, "byte {position} of the stream is {found:#04x} instead of {expected:#04x}")
+        let Self {
+            position,
+            expected,
+            found,
+        } = self;
+        write!(
+            f,
+            "byte {position} of the stream is {found:#04x} instead of {expected:#04x}"
+        )
     }
 }
 
@@ -54,7 +61,11 @@ impl Pattern {
         for (&found, at) in bytes.iter().zip(position..) {
             let expected = self.byte(at);
             if found != expected {
-                return Err(Mismatch { position: at, expected, found });
+                return Err(Mismatch {
+                    position: at,
+                    expected,
+                    found,
+                });
             }
         }
         Ok(())
@@ -62,7 +73,9 @@ impl Pattern {
 
     const fn word(&self, index: u64) -> u64 {
         // SplitMix64's mixer: neighbouring words have nothing in common.
-        let mut z = index.wrapping_add(self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut z = index
+            .wrapping_add(self.seed)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z ^ (z >> 27)
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Shutdown;
 
-use devmem_uapi::{CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for};
+use devmem_uapi::{
+    CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for,
+};
 use netmem::Dmabuf;
 use stack::{RecvError, RecvMsg, RecvOutcome, SendError, SendMsg, SocketId, Stack};
 
@@ -27,7 +29,15 @@ pub struct Source {
 impl Source {
     /// Returns a program that sends in pieces of `chunk` bytes.
     pub fn new(id: SocketId, pattern: Pattern, total: u64, chunk: usize) -> Self {
-        Self { id, pattern, sent: 0, total, chunk: vec![0; chunk.max(1)], left: 0, finished: false }
+        Self {
+            id,
+            pattern,
+            sent: 0,
+            total,
+            chunk: vec![0; chunk.max(1)],
+            left: 0,
+            finished: false,
+        }
     }
 
     /// Returns how many bytes the socket took.
@@ -58,7 +68,9 @@ impl Source {
             }
         }
         if self.sent == self.total && !self.finished {
-            stack.shutdown(self.id, Shutdown::Write).expect("it is connected");
+            stack
+                .shutdown(self.id, Shutdown::Write)
+                .expect("it is connected");
             self.finished = true;
             return Progress::Worked;
         }
@@ -122,7 +134,10 @@ pub struct Sink {
 
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sink").field("id", &self.id).field("report", &self.report).finish_non_exhaustive()
+        f.debug_struct("Sink")
+            .field("id", &self.id)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
     }
 }
 
@@ -146,10 +161,18 @@ impl Sink {
     /// Lets it look at a dma-buf.
     #[must_use]
     pub fn with_memory(self, id: DmabufId, dmabuf: &Dmabuf) -> Self {
-        let dmabuf = dmabuf.get(0..dmabuf.size()).map(|_| dmabuf.clone()).expect("all of it");
-        self.with_reader(id, Box::new(move |offset, out| {
-            dmabuf.copy_out(usize::try_from(offset).expect("an offset into memory"), out).expect("the frag lies inside");
-        }))
+        let dmabuf = dmabuf
+            .get(0..dmabuf.size())
+            .map(|_| dmabuf.clone())
+            .expect("all of it");
+        self.with_reader(
+            id,
+            Box::new(move |offset, out| {
+                dmabuf
+                    .copy_out(usize::try_from(offset).expect("an offset into memory"), out)
+                    .expect("the frag lies inside");
+            }),
+        )
     }
 
     /// Lets it look at device memory through `reader`.
@@ -198,7 +221,10 @@ impl Sink {
 
     /// Returns how many frags it keeps.
     pub fn kept(&self) -> usize {
-        self.tokens.iter().map(|range| range.token_count as usize).sum()
+        self.tokens
+            .iter()
+            .map(|range| range.token_count as usize)
+            .sum()
     }
 
     /// Receives what there is.
@@ -231,7 +257,12 @@ impl Sink {
     /// If a byte is wrong.
     pub fn receive_once(&mut self, stack: &mut Stack) -> Result<usize, RecvError> {
         let mut writer = CmsgWriter::new(&mut self.control);
-        let outcome = stack.recvmsg(self.id, &mut RecvMsg::new(&mut self.host), &mut writer, self.flags)?;
+        let outcome = stack.recvmsg(
+            self.id,
+            &mut RecvMsg::new(&mut self.host),
+            &mut writer,
+            self.flags,
+        )?;
         let written = writer.written();
         self.verify(&outcome, written);
         let keep = match self.keep {
@@ -245,11 +276,18 @@ impl Sink {
 
     /// Verifies what one call returned.
     fn verify(&mut self, outcome: &RecvOutcome, written: usize) {
-        let messages: Vec<_> = CmsgIter::new(&self.control[..written]).map(|cmsg| DevmemCmsg::parse(&cmsg)).collect();
+        let messages: Vec<_> = CmsgIter::new(&self.control[..written])
+            .map(|cmsg| DevmemCmsg::parse(&cmsg))
+            .collect();
         if messages.is_empty() {
             let bytes = &self.host[..outcome.host_bytes];
-            assert_eq!(outcome.bytes, outcome.host_bytes, "bytes without a message lie in the iovec");
-            self.check(bytes.len(), |position, pattern| pattern.check(position, bytes));
+            assert_eq!(
+                outcome.bytes, outcome.host_bytes,
+                "bytes without a message lie in the iovec"
+            );
+            self.check(bytes.len(), |position, pattern| {
+                pattern.check(position, bytes)
+            });
             self.report.readable_bytes += outcome.bytes as u64;
             return;
         }
@@ -258,7 +296,9 @@ impl Sink {
             match message.expect("a devmem message") {
                 DevmemCmsg::Linear(len) => {
                     let bytes = &self.host[host_at..host_at + len as usize];
-                    self.check(bytes.len(), |position, pattern| pattern.check(position, bytes));
+                    self.check(bytes.len(), |position, pattern| {
+                        pattern.check(position, bytes)
+                    });
                     host_at += len as usize;
                     self.report.linear_bytes += u64::from(len);
                 }
@@ -269,20 +309,39 @@ impl Sink {
     }
 
     fn verify_frag(&mut self, frag: &DmabufCmsg) {
-        let DmabufCmsg { frag_offset, frag_size, frag_token, dmabuf_id, flags } = *frag;
+        let DmabufCmsg {
+            frag_offset,
+            frag_size,
+            frag_token,
+            dmabuf_id,
+            flags,
+        } = *frag;
         assert_eq!(flags, 0);
-        let read = self.memory.get(&dmabuf_id).unwrap_or_else(|| panic!("no such memory: {dmabuf_id}"));
+        let read = self
+            .memory
+            .get(&dmabuf_id)
+            .unwrap_or_else(|| panic!("no such memory: {dmabuf_id}"));
         let mut bytes = vec![0; frag_size as usize];
         read(frag_offset, &mut bytes);
-        self.check(bytes.len(), |position, pattern| pattern.check(position, &bytes));
+        self.check(bytes.len(), |position, pattern| {
+            pattern.check(position, &bytes)
+        });
         self.report.device_bytes += u64::from(frag_size);
         self.report.frags += 1;
-        if !self.tokens.last_mut().is_some_and(|range| range.try_extend(frag_token)) {
+        if !self
+            .tokens
+            .last_mut()
+            .is_some_and(|range| range.try_extend(frag_token))
+        {
             self.tokens.push(DmabufToken::one(frag_token));
         }
     }
 
-    fn check(&self, len: usize, check: impl Fn(u64, Pattern) -> Result<(), crate::pattern::Mismatch>) {
+    fn check(
+        &self,
+        len: usize,
+        check: impl Fn(u64, Pattern) -> Result<(), crate::pattern::Mismatch>,
+    ) {
         let position = self.report.bytes();
         if let Err(mismatch) = check(position, self.pattern) {
             panic!("{} of {len} bytes from {position} on: {mismatch}", self.id);
@@ -298,7 +357,10 @@ impl Sink {
             let excess = self.kept() - keep;
             let first = &mut self.tokens[0];
             let count = excess.min(first.token_count as usize).min(1024) as u32;
-            let range = DmabufToken { token_start: first.token_start, token_count: count };
+            let range = DmabufToken {
+                token_start: first.token_start,
+                token_count: count,
+            };
             first.token_start.0 += count;
             first.token_count -= count;
             if first.token_count == 0 {

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use netmem::{DmaPort, FragList, HostProvider, NiovSize, PagePool, PoolConfig};
-use nic::{HeaderBuf, Link, MAX_FRAME_LEN, Nic, NicConfig, Posted, Received, Sent, TxFrame, WireLink, WireOptions};
+use nic::{
+    HeaderBuf, Link, MAX_FRAME_LEN, Nic, NicConfig, Posted, Received, Sent, TxFrame, WireLink,
+    WireOptions,
+};
 use stack::{Secret, Stack, StackConfig};
 use wire::{
     EtherType, EthernetHeader, Instant, IpRepr, RxHeaders, TcpFlags, TcpHeader, emit_frame_headers,
@@ -30,7 +33,10 @@ pub struct RawPeer {
 
 impl std::fmt::Debug for RawPeer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawPeer").field("stack", &self.stack).field("frames", &self.frames.len()).finish_non_exhaustive()
+        f.debug_struct("RawPeer")
+            .field("stack", &self.stack)
+            .field("frames", &self.frames.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -48,9 +54,16 @@ impl RawPeer {
     /// # Panics
     /// If the configuration cannot be, or there is no memory.
     pub fn with(change: impl FnOnce(&mut NicConfig, &mut StackConfig)) -> Self {
-        let options = WireOptions { offload: false, ..WireOptions::default() };
-        let (ours, theirs) = WireLink::pair(options).expect("a wire without wakeups needs nothing of the system");
-        let mut nic = NicConfig { mac: Side::B.mac(), ..NicConfig::default() };
+        let options = WireOptions {
+            offload: false,
+            ..WireOptions::default()
+        };
+        let (ours, theirs) =
+            WireLink::pair(options).expect("a wire without wakeups needs nothing of the system");
+        let mut nic = NicConfig {
+            mac: Side::B.mac(),
+            ..NicConfig::default()
+        };
         let mut config = StackConfig {
             addresses: vec![(Side::B.ipv4(), 24), (Side::B.ipv6(), 64)],
             ..StackConfig::new(Side::B.ipv4(), 24, Secret::from_seed(1))
@@ -59,7 +72,8 @@ impl RawPeer {
         let nic = Nic::new(Box::new(theirs), nic).expect("a configuration that can be");
         let stack = Stack::new(nic, config).expect("a configuration that can be");
         let provider = HostProvider::new(NiovSize::MIN.bytes(), NiovSize::MIN).expect("one page");
-        let (pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default()).expect("a pool of one page");
+        let (pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())
+            .expect("a pool of one page");
         Self {
             stack,
             link: ours,
@@ -83,8 +97,17 @@ impl RawPeer {
     /// If the wire is full.
     pub fn send(&mut self, frame: &[u8]) {
         let nothing = FragList::default();
-        let frame = TxFrame { head: frame, payload: &nothing, checksum: None, gso_size: 0, port: &self.port };
-        assert_eq!(self.link.send(&frame, self.now).expect("the wire is whole"), Sent::Done);
+        let frame = TxFrame {
+            head: frame,
+            payload: &nothing,
+            checksum: None,
+            gso_size: 0,
+            port: &self.port,
+        };
+        assert_eq!(
+            self.link.send(&frame, self.now).expect("the wire is whole"),
+            Sent::Done
+        );
         self.poll();
     }
 
@@ -123,9 +146,11 @@ impl RawPeer {
     pub fn receive_tcp(&mut self) -> Option<(RxHeaders, Vec<u8>)> {
         loop {
             let frame = self.receive()?;
-            let headers = RxHeaders::parse(&frame, frame.len()).expect("the stack sends frames that parse");
+            let headers =
+                RxHeaders::parse(&frame, frame.len()).expect("the stack sends frames that parse");
             if headers.tcp().is_some() {
-                let payload = frame[headers.header_len..headers.header_len + headers.payload_len].to_vec();
+                let payload =
+                    frame[headers.header_len..headers.header_len + headers.payload_len].to_vec();
                 return Some((headers, payload));
             }
         }
@@ -137,7 +162,9 @@ impl RawPeer {
         for ip in [Side::A.ipv4(), Side::A.ipv6()] {
             let frame = match (ip, Side::B.ipv6()) {
                 (IpAddr::V4(ours), _) => {
-                    let IpAddr::V4(theirs) = Side::B.ipv4() else { continue };
+                    let IpAddr::V4(theirs) = Side::B.ipv4() else {
+                        continue;
+                    };
                     let ethernet = ethernet(EtherType::ARP);
                     let arp = wire::ArpPacket::request(Side::A.mac(), ours, theirs);
                     let mut frame = vec![0; 64];
@@ -146,9 +173,16 @@ impl RawPeer {
                     frame
                 }
                 (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                    let asked = wire::NeighborSolicitation { target: theirs, source_mac: Some(Side::A.mac()) };
+                    let asked = wire::NeighborSolicitation {
+                        target: theirs,
+                        source_mac: Some(Side::A.mac()),
+                    };
                     let mut frame = vec![0; 128];
-                    let len = asked.emit_frame((Side::A.mac(), Side::B.mac()), (ours, theirs), &mut frame);
+                    let len = asked.emit_frame(
+                        (Side::A.mac(), Side::B.mac()),
+                        (ours, theirs),
+                        &mut frame,
+                    );
                     frame.truncate(len);
                     frame
                 }
@@ -166,12 +200,17 @@ impl RawPeer {
     pub fn answer_arp(&mut self) -> Vec<RxHeaders> {
         let mut others = Vec::new();
         while let Some(frame) = self.receive() {
-            let headers = RxHeaders::parse(&frame, frame.len()).expect("the stack sends frames that parse");
+            let headers =
+                RxHeaders::parse(&frame, frame.len()).expect("the stack sends frames that parse");
             let arp = wire::ArpPacket::parse(&frame[headers.header_len..]);
             match (headers.network, arp) {
                 (wire::Network::Arp, Ok(arp)) if IpAddr::V4(arp.target_ip) == Side::A.ipv4() => {
                     let mut reply = vec![0; 64];
-                    let len = wire::emit_arp_frame(&ethernet(EtherType::ARP), &arp.reply(Side::A.mac()), &mut reply);
+                    let len = wire::emit_arp_frame(
+                        &ethernet(EtherType::ARP),
+                        &arp.reply(Side::A.mac()),
+                        &mut reply,
+                    );
                     reply.truncate(len);
                     self.send(&reply);
                 }
@@ -182,7 +221,12 @@ impl RawPeer {
     }
 
     /// Sends a TCP segment from `from` to `to`.
-    pub fn send_tcp(&mut self, from: std::net::SocketAddr, to: std::net::SocketAddr, segment: &RawSegment<'_>) {
+    pub fn send_tcp(
+        &mut self,
+        from: std::net::SocketAddr,
+        to: std::net::SocketAddr,
+        segment: &RawSegment<'_>,
+    ) {
         let frame = tcp_frame(from, to, segment);
         self.send(&frame);
     }
@@ -237,15 +281,37 @@ pub struct RawSegment<'a> {
 
 impl Default for RawSegment<'_> {
     fn default() -> Self {
-        Self { seq: 0, ack: 0, flags: TcpFlags::ACK, window: 65_535, options: wire::TcpOptions::default(), payload: &[] }
+        Self {
+            seq: 0,
+            ack: 0,
+            flags: TcpFlags::ACK,
+            window: 65_535,
+            options: wire::TcpOptions::default(),
+            payload: &[],
+        }
     }
 }
 
 /// Returns the frame of a TCP segment from side A's MAC address to side B's, checksums right.
-pub fn tcp_frame(from: std::net::SocketAddr, to: std::net::SocketAddr, segment: &RawSegment<'_>) -> Vec<u8> {
-    let RawSegment { seq, ack, flags, window, options, payload } = *segment;
+pub fn tcp_frame(
+    from: std::net::SocketAddr,
+    to: std::net::SocketAddr,
+    segment: &RawSegment<'_>,
+) -> Vec<u8> {
+    let RawSegment {
+        seq,
+        ack,
+        flags,
+        window,
+        options,
+        payload,
+    } = *segment;
     let ip = IpRepr::new(from.ip(), to.ip()).expect("one family");
-    let ethertype = if from.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    let ethertype = if from.is_ipv4() {
+        EtherType::IPV4
+    } else {
+        EtherType::IPV6
+    };
     let ethernet = ethernet(ethertype);
     let tcp = TcpHeader {
         src_port: from.port(),
@@ -275,12 +341,23 @@ pub fn ip_frame(ip: &IpRepr, protocol: u8, payload: &[u8]) -> Vec<u8> {
         IpRepr::V6 { .. } => EtherType::IPV6,
     };
     let mut frame = vec![0; 64];
-    let len = emit_frame_headers(&ethernet(ethertype), ip, protocol, payload.len(), &mut frame);
+    let len = emit_frame_headers(
+        &ethernet(ethertype),
+        ip,
+        protocol,
+        payload.len(),
+        &mut frame,
+    );
     frame.truncate(len);
     frame.extend_from_slice(payload);
     frame
 }
 
 fn ethernet(ethertype: EtherType) -> EthernetHeader {
-    EthernetHeader { dst: Side::B.mac(), src: Side::A.mac(), ethertype, vlan: None }
+    EthernetHeader {
+        dst: Side::B.mac(),
+        src: Side::A.mac(),
+        ethertype,
+        vlan: None,
+    }
 }

@@ -49,7 +49,9 @@ pub enum BindRxError {
         ours: IfIndex,
     },
     /// The interface has fewer queues.
-    #[error("rx queue {queue} does not exist, there are {queues}; name one below that, or set more channels")]
+    #[error(
+        "rx queue {queue} does not exist, there are {queues}; name one below that, or set more channels"
+    )]
     NoSuchQueue {
         /// The queue asked for.
         queue: RxQueueId,
@@ -71,7 +73,9 @@ pub enum BindRxError {
         setting: TcpDataSplit,
     },
     /// Short packets are not split.
-    #[error("hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx queue {queue}: set hds-thresh 0")]
+    #[error(
+        "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx queue {queue}: set hds-thresh 0"
+    )]
     Threshold {
         /// The queue.
         queue: RxQueueId,
@@ -79,7 +83,9 @@ pub enum BindRxError {
         thresh: u16,
     },
     /// The queue has a memory provider already.
-    #[error("rx queue {queue} is bound to dma-buf {by} already; unbind that, or name another queue")]
+    #[error(
+        "rx queue {queue} is bound to dma-buf {by} already; unbind that, or name another queue"
+    )]
     QueueTaken {
         /// The queue.
         queue: RxQueueId,
@@ -168,7 +174,10 @@ impl Bindings {
     /// Returns the id that the next binding gets.
     pub(crate) fn next_id(&self) -> Option<DmabufId> {
         let (above, below) = ((self.last.saturating_add(1)..=u32::MAX), (1..=self.last));
-        above.chain(below).map(DmabufId).find(|id| id.0 != 0 && !self.is_taken(*id))
+        above
+            .chain(below)
+            .map(DmabufId)
+            .find(|id| id.0 != 0 && !self.is_taken(*id))
     }
 
     fn is_taken(&self, id: DmabufId) -> bool {
@@ -199,17 +208,32 @@ struct Restarted<'n> {
 
 impl<'n> Restarted<'n> {
     fn none(nic: &'n mut Nic) -> Self {
-        Self { nic, done: Vec::new() }
+        Self {
+            nic,
+            done: Vec::new(),
+        }
     }
 
-    fn restart(&mut self, queue: RxQueueId, provider: &Arc<dyn MemoryProvider>) -> Result<(), BindRxError> {
-        let taken = self.nic.queue_info(queue).filter(|info| info.dmabuf.is_some() || !info.readable);
+    fn restart(
+        &mut self,
+        queue: RxQueueId,
+        provider: &Arc<dyn MemoryProvider>,
+    ) -> Result<(), BindRxError> {
+        let taken = self
+            .nic
+            .queue_info(queue)
+            .filter(|info| info.dmabuf.is_some() || !info.readable);
         if let Some(info) = taken {
             // Only a queue named twice gets here: validation looked at each before any was restarted.
-            return Err(BindRxError::QueueTaken { queue, by: Owner(info.dmabuf) });
+            return Err(BindRxError::QueueTaken {
+                queue,
+                by: Owner(info.dmabuf),
+            });
         }
         let choice = ProviderChoice::Provider(Arc::clone(provider));
-        self.nic.restart_queue(queue, choice).map_err(|source| BindRxError::Restart { queue, source })?;
+        self.nic
+            .restart_queue(queue, choice)
+            .map_err(|source| BindRxError::Restart { queue, source })?;
         self.done.push(queue);
         Ok(())
     }
@@ -224,7 +248,10 @@ impl Drop for Restarted<'_> {
     fn drop(&mut self) {
         for queue in self.done.drain(..).rev() {
             let undone = self.nic.restart_queue(queue, ProviderChoice::Host);
-            debug_assert!(undone.is_ok(), "a queue had host memory a moment ago: {undone:?}");
+            debug_assert!(
+                undone.is_ok(),
+                "a queue had host memory a moment ago: {undone:?}"
+            );
         }
     }
 }
@@ -233,16 +260,27 @@ impl BindRx {
     /// Judges what the request names, in the order of the kernel (linux net/core/netdev-genl.c
     /// `netdev_nl_bind_rx_doit`); whether the queues can be bound comes after the memory was attached.
     fn validate(&self, ours: IfIndex, nic: &Nic) -> Result<(), BindRxError> {
-        let Self { ifindex, dmabuf: _, niov_size: _, queues } = self;
+        let Self {
+            ifindex,
+            dmabuf: _,
+            niov_size: _,
+            queues,
+        } = self;
         if queues.is_empty() {
             return Err(BindRxError::NoQueues);
         }
         if *ifindex != ours {
-            return Err(BindRxError::UnknownInterface { ifindex: *ifindex, ours });
+            return Err(BindRxError::UnknownInterface {
+                ifindex: *ifindex,
+                ours,
+            });
         }
         let count = nic.channels().rx;
         match queues.iter().find(|queue| queue.0 >= count) {
-            Some(&queue) => Err(BindRxError::NoSuchQueue { queue, queues: count }),
+            Some(&queue) => Err(BindRxError::NoSuchQueue {
+                queue,
+                queues: count,
+            }),
             None => Ok(()),
         }
     }
@@ -252,15 +290,22 @@ impl BindRx {
 fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     let rings = nic.rings();
     if rings.tcp_data_split != TcpDataSplit::Enabled {
-        return Err(BindRxError::SplitOff { queue, setting: rings.tcp_data_split });
+        return Err(BindRxError::SplitOff {
+            queue,
+            setting: rings.tcp_data_split,
+        });
     }
     if rings.hds_thresh != 0 {
-        return Err(BindRxError::Threshold { queue, thresh: rings.hds_thresh });
+        return Err(BindRxError::Threshold {
+            queue,
+            thresh: rings.hds_thresh,
+        });
     }
     match nic.queue_info(queue) {
-        Some(info) if info.dmabuf.is_some() || !info.readable => {
-            Err(BindRxError::QueueTaken { queue, by: Owner(info.dmabuf) })
-        }
+        Some(info) if info.dmabuf.is_some() || !info.readable => Err(BindRxError::QueueTaken {
+            queue,
+            by: Owner(info.dmabuf),
+        }),
         _ => Ok(()),
     }
 }
@@ -273,9 +318,17 @@ impl Stack {
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
         request.validate(self.ifindex, &self.nic)?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
-        let BindRx { ifindex: _, dmabuf, niov_size, queues } = request;
-        let provider: Arc<dyn MemoryProvider> = Arc::new(DmabufProvider::new(&dmabuf, id, niov_size)?);
-        queues.iter().try_for_each(|&queue| validate_queue(queue, &self.nic))?;
+        let BindRx {
+            ifindex: _,
+            dmabuf,
+            niov_size,
+            queues,
+        } = request;
+        let provider: Arc<dyn MemoryProvider> =
+            Arc::new(DmabufProvider::new(&dmabuf, id, niov_size)?);
+        queues
+            .iter()
+            .try_for_each(|&queue| validate_queue(queue, &self.nic))?;
         let mut restarted = Restarted::none(&mut self.nic);
         for queue in queues {
             restarted.restart(queue, &provider)?;
@@ -284,7 +337,15 @@ impl Stack {
         for queue in &queues {
             self.windows.restarted(queue.index());
         }
-        self.bindings.insert(id, Binding { queues, niov_size, dmabuf, provider });
+        self.bindings.insert(
+            id,
+            Binding {
+                queues,
+                niov_size,
+                dmabuf,
+                provider,
+            },
+        );
         Ok(id)
     }
 
@@ -307,17 +368,30 @@ impl Stack {
 
     /// Returns the provider of a binding's net_iovs, to count them by, also after it was unbound.
     pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
-        self.bindings.by_id.get(&id).map(|binding| Arc::clone(&binding.provider))
+        self.bindings
+            .by_id
+            .get(&id)
+            .map(|binding| Arc::clone(&binding.provider))
     }
 
     /// Returns what is bound, by id.
     pub fn bindings(&self) -> impl Iterator<Item = BindingInfo> + '_ {
-        self.bindings.by_id.iter().map(|(&id, Binding { queues, niov_size, dmabuf, provider: _ })| BindingInfo {
-            id,
-            queues: queues.clone(),
-            niov_size: *niov_size,
-            size: dmabuf.size(),
-        })
+        self.bindings.by_id.iter().map(
+            |(
+                &id,
+                Binding {
+                    queues,
+                    niov_size,
+                    dmabuf,
+                    provider: _,
+                },
+            )| BindingInfo {
+                id,
+                queues: queues.clone(),
+                niov_size: *niov_size,
+                size: dmabuf.size(),
+            },
+        )
     }
 }
 
@@ -329,7 +403,9 @@ pub enum UnbindRxError {
     #[error(transparent)]
     Unknown(#[from] UnknownBinding),
     /// A queue cannot go back to host memory; it still runs on the dma-buf.
-    #[error("rx queue {queue} could not go back to host memory: {source}; free some and unbind again")]
+    #[error(
+        "rx queue {queue} could not go back to host memory: {source}; free some and unbind again"
+    )]
     Restart {
         /// The queue.
         queue: RxQueueId,
@@ -355,7 +431,12 @@ mod tests {
     fn binding() -> Binding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
         let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
-        Binding { queues: Vec::new(), niov_size, dmabuf, provider }
+        Binding {
+            queues: Vec::new(),
+            niov_size,
+            dmabuf,
+            provider,
+        }
     }
 
     #[test]
@@ -372,7 +453,10 @@ mod tests {
 
     #[test]
     fn ids_come_round_past_the_last_number() {
-        let mut bindings = Bindings { last: u32::MAX - 1, ..Bindings::default() };
+        let mut bindings = Bindings {
+            last: u32::MAX - 1,
+            ..Bindings::default()
+        };
         bindings.insert(DmabufId(1), binding());
         bindings.insert(DmabufId(u32::MAX), binding());
         assert_eq!(bindings.next_id(), Some(DmabufId(2)));

@@ -36,7 +36,9 @@ pub enum BindTxError {
         ours: IfIndex,
     },
     /// The NIC does not transmit memory that the stack cannot read.
-    #[error("the NIC does not transmit from device memory (netmem-tx is off); switch it on, or send from host memory")]
+    #[error(
+        "the NIC does not transmit from device memory (netmem-tx is off); switch it on, or send from host memory"
+    )]
     Unsupported,
     /// The dma-buf is not made of whole pages.
     #[error("the dma-buf is not made of whole pages: {0}")]
@@ -70,16 +72,28 @@ impl BindTx {
     fn validate(&self, ours: IfIndex, netmem_tx: bool) -> Result<(), BindTxError> {
         let Self { ifindex, dmabuf: _ } = self;
         if *ifindex != ours {
-            return Err(BindTxError::UnknownInterface { ifindex: *ifindex, ours });
+            return Err(BindTxError::UnknownInterface {
+                ifindex: *ifindex,
+                ours,
+            });
         }
-        if netmem_tx { Ok(()) } else { Err(BindTxError::Unsupported) }
+        if netmem_tx {
+            Ok(())
+        } else {
+            Err(BindTxError::Unsupported)
+        }
     }
 }
 
 impl Bindings {
     /// Returns the binding that a send to `remote` names, if its packets leave by the binding's interface (linux
     /// net/core/devmem.c `net_devmem_get_binding`).
-    pub(crate) fn tx(&self, id: DmabufId, egress: &Egress<'_>, remote: IpAddr) -> Result<&TxBinding, SendError> {
+    pub(crate) fn tx(
+        &self,
+        id: DmabufId,
+        egress: &Egress<'_>,
+        remote: IpAddr,
+    ) -> Result<&TxBinding, SendError> {
         let Some(binding) = self.sending.get(&id) else {
             return Err(match self.is_receiving(id) {
                 true => SendError::ReceiveBinding { dmabuf: id },
@@ -90,7 +104,11 @@ impl Bindings {
         // Our own addresses are reached through the same NIC: unlike the kernel's loopback it takes device memory.
         routes.route(remote).map_err(SendError::NoRoute)?;
         if ifindex != binding.ifindex {
-            return Err(SendError::OtherDevice { dmabuf: id, bound: binding.ifindex, egress: ifindex });
+            return Err(SendError::OtherDevice {
+                dmabuf: id,
+                bound: binding.ifindex,
+                egress: ifindex,
+            });
         }
         Ok(binding)
     }
@@ -123,13 +141,20 @@ impl Stack {
     /// # Errors
     /// [`UnknownBinding`].
     pub fn unbind_tx(&mut self, id: DmabufId) -> Result<(), UnknownBinding> {
-        self.bindings.sending.remove(&id).map(drop).ok_or(UnknownBinding(id))
+        self.bindings
+            .sending
+            .remove(&id)
+            .map(drop)
+            .ok_or(UnknownBinding(id))
     }
 
     /// Returns how many sends, of whatever sockets, closed ones included, still name memory of a binding; `None` for an
     /// id that is not bound for sending. At 0 all of the memory may be changed.
     pub fn sends_in_flight(&self, id: DmabufId) -> Option<usize> {
-        self.bindings.sending.get(&id).map(|binding| binding.memory.in_flight())
+        self.bindings
+            .sending
+            .get(&id)
+            .map(|binding| binding.memory.in_flight())
     }
 
     /// Returns the ids of what is bound for sending.
@@ -150,16 +175,26 @@ mod tests {
     fn bindings() -> Bindings {
         let mut bindings = Bindings::default();
         let memory = TxMemory::new(&Dmabuf::anonymous(4096).unwrap(), DmabufId(1)).unwrap();
-        bindings.insert_tx(DmabufId(1), TxBinding { ifindex: IfIndex(1), memory });
+        bindings.insert_tx(
+            DmabufId(1),
+            TxBinding {
+                ifindex: IfIndex(1),
+                memory,
+            },
+        );
         bindings
     }
 
     #[test]
     fn a_route_by_another_interface_is_enodev_and_none_is_ehostunreach() {
-        let routes = Routes::new(MacAddr([2, 0, 0, 0, 0, 1]), &[(ip("10.0.0.1"), 24)], &[]).unwrap();
+        let routes =
+            Routes::new(MacAddr([2, 0, 0, 0, 0, 1]), &[(ip("10.0.0.1"), 24)], &[]).unwrap();
         let bindings = bindings();
         let send = |egress, remote| {
-            let egress = Egress { routes: &routes, ifindex: IfIndex(egress) };
+            let egress = Egress {
+                routes: &routes,
+                ifindex: IfIndex(egress),
+            };
             bindings.tx(DmabufId(1), &egress, ip(remote)).map(drop)
         };
         assert_eq!(send(1, "10.0.0.2"), Ok(()));

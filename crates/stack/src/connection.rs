@@ -7,9 +7,9 @@ use tcp::{Connection, SeqNum, StateKind, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
+use crate::socket::sockopt::Options;
 use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::headers_for;
-use crate::socket::sockopt::Options;
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller is an attack, or a
@@ -30,7 +30,13 @@ pub(crate) enum IcmpKind {
 
 impl ConnectionSocket {
     /// Notes that a segment arrived on `queue`, and how much memory its payload took.
-    pub(crate) fn note_arrival(&mut self, slot: u32, queue: usize, len: usize, windows: &mut Windows) {
+    pub(crate) fn note_arrival(
+        &mut self,
+        slot: u32,
+        queue: usize,
+        len: usize,
+        windows: &mut Windows,
+    ) {
         if self.promise.queue() != queue {
             windows.migrate(slot, &mut self.promise, queue);
         }
@@ -44,26 +50,38 @@ impl ConnectionSocket {
     fn is_receiving(&self) -> bool {
         let state = self.conn.state();
         use StateKind::{Established, FinWait1, FinWait2, SynReceived, SynSent};
-        matches!(state, SynSent | SynReceived | Established | FinWait1 | FinWait2)
+        matches!(
+            state,
+            SynSent | SynReceived | Established | FinWait1 | FinWait2
+        )
     }
 }
 
 impl Stack {
     /// Makes a socket of a connection that a listener's handshake opened.
-    pub(crate) fn accepted(&mut self, listener: u32, conn: Connection<FragList>, tuple: FourTuple) -> Option<u32> {
+    pub(crate) fn accepted(
+        &mut self,
+        listener: u32,
+        conn: Connection<FragList>,
+        tuple: FourTuple,
+    ) -> Option<u32> {
         let next_hop = self.routes.next_hop(tuple.src_ip).ok()?;
-        let Some(SocketKind::Listener(from)) = self.sockets.at(listener).map(|socket| &socket.kind) else {
+        let Some(SocketKind::Listener(from)) = self.sockets.at(listener).map(|socket| &socket.kind)
+        else {
             return None;
         };
         let options = from.options;
-        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::Listener(listener));
+        let mut connection =
+            self.connection_socket(conn, tuple, next_hop, Holder::Listener(listener));
         options.apply(&mut connection.conn);
         connection.options = options;
         let id = self.sockets.insert(Socket::connection(connection));
         // The lookup that led to the listener found no connection.
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok());
-        if let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(listener).map(|socket| &mut socket.kind) {
+        if let Some(SocketKind::Listener(listener)) =
+            self.sockets.at_mut(listener).map(|socket| &mut socket.kind)
+        {
             listener.push(id);
         }
         self.stats.accepts += 1;
@@ -123,11 +141,14 @@ impl Stack {
     fn send_all(&mut self, slot: u32, now: Instant) {
         let owner = self.sockets.id(slot);
         while self.nic.tx_room() > 0 {
-            let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+            let Some(SocketKind::Connection(connection)) =
+                self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
             else {
                 return;
             };
-            let Some(segment) = connection.conn.poll_send(now) else { return };
+            let Some(segment) = connection.conn.poll_send(now) else {
+                return;
+            };
             let (tuple, next_hop) = (connection.tuple, connection.next_hop);
             self.send_segment(&tuple, next_hop, owner, segment, now);
         }
@@ -137,7 +158,9 @@ impl Stack {
 
     /// Promises a connection what it may be promised now.
     fn update_window(&mut self, slot: u32) {
-        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+        let Some(SocketKind::Connection(connection)) =
+            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+        else {
             return;
         };
         if !connection.is_receiving() {
@@ -153,12 +176,16 @@ impl Stack {
         };
         let granted = self.windows.grant(slot, &mut connection.promise, free, ask);
         let space = granted + connection.conn.out_of_order_len() as u64;
-        connection.conn.set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+        connection
+            .conn
+            .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
     }
 
     /// Gives a connection that got too little window another chance.
     pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
-        if let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
+        if let Some(SocketKind::Connection(connection)) =
+            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+        {
             Windows::visited(&mut connection.promise);
             self.speak(slot, false, now);
         }
@@ -166,18 +193,24 @@ impl Stack {
 
     /// Arms a socket's timer, or sees a connection off that is over.
     fn settle(&mut self, slot: u32) {
-        let Some(socket) = self.sockets.at_mut(slot) else { return };
+        let Some(socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
         let (state, holder) = match &mut socket.kind {
             SocketKind::Connection(connection) => {
                 let next = connection.conn.next_timer();
                 self.timers.arm(slot, next);
                 connection.errors.collect();
-                if connection.is_draining() && !std::mem::replace(&mut connection.errors.is_draining, true) {
+                if connection.is_draining()
+                    && !std::mem::replace(&mut connection.errors.is_draining, true)
+                {
                     self.draining.push(slot);
                 }
                 (connection.conn.state(), connection.holder)
             }
-            SocketKind::TimeWait(time_wait) => return self.timers.arm(slot, Some(time_wait.state.deadline())),
+            SocketKind::TimeWait(time_wait) => {
+                return self.timers.arm(slot, Some(time_wait.state.deadline()));
+            }
             SocketKind::Listener(_) => return,
         };
         match (state, holder) {
@@ -194,7 +227,10 @@ impl Stack {
         let mut draining = std::mem::take(&mut self.draining);
         draining.retain(|&slot| {
             let connection = self.sockets.at_mut(slot).and_then(Socket::connection_mut);
-            let Some(connection) = connection.filter(|connection| connection.errors.is_draining) else { return false };
+            let Some(connection) = connection.filter(|connection| connection.errors.is_draining)
+            else {
+                return false;
+            };
             let found = connection.errors.collect();
             let is_draining = connection.is_draining();
             connection.errors.is_draining = is_draining;
@@ -216,7 +252,9 @@ impl Stack {
         }
         self.forget_name(slot);
         self.timers.arm(slot, None);
-        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+        let Some(SocketKind::Connection(connection)) =
+            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+        else {
             return;
         };
         self.windows.release(slot, &mut connection.promise);
@@ -241,20 +279,32 @@ impl Stack {
 
     /// Keeps of a connection in TIME-WAIT that nobody holds only what TIME-WAIT needs.
     fn keep_time_wait_only(&mut self, slot: u32) {
-        let Some(socket) = self.sockets.at_mut(slot) else { return };
-        let SocketKind::Connection(connection) = &mut socket.kind else { return };
-        let Some(state) = connection.conn.time_wait() else { return };
+        let Some(socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
+        let SocketKind::Connection(connection) = &mut socket.kind else {
+            return;
+        };
+        let Some(state) = connection.conn.time_wait() else {
+            return;
+        };
         self.windows.release(slot, &mut connection.promise);
         let (tuple, next_hop) = (connection.tuple, connection.next_hop);
         self.timers.arm(slot, Some(state.deadline()));
         self.orphans -= 1;
-        socket.kind = SocketKind::TimeWait(Box::new(TimeWaitSocket { state, tuple, next_hop }));
+        socket.kind = SocketKind::TimeWait(Box::new(TimeWaitSocket {
+            state,
+            tuple,
+            next_hop,
+        }));
     }
 
     /// Takes a socket out of the table for good. Its tokens must be home.
     pub(crate) fn remove(&mut self, slot: u32) {
         self.timers.arm(slot, None);
-        let Some(socket) = self.sockets.remove(slot) else { return };
+        let Some(socket) = self.sockets.remove(slot) else {
+            return;
+        };
         match socket.kind {
             SocketKind::Connection(mut connection) => {
                 self.windows.release(slot, &mut connection.promise);
@@ -293,7 +343,9 @@ impl Stack {
 
     fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
         loop {
-            let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+            let Some(SocketKind::Listener(listener)) =
+                self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+            else {
                 return;
             };
             let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
@@ -305,14 +357,26 @@ impl Stack {
     }
 
     /// Passes an ICMP error on; returns whether a connection has the quoted segment under way.
-    pub(crate) fn connection_icmp(&mut self, tuple: &FourTuple, quoted: SeqNum, kind: IcmpKind, now: Instant) -> bool {
-        let Some(slot) = self.demux.connection(tuple) else { return false };
-        let Some(SocketKind::Connection(connection)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+    pub(crate) fn connection_icmp(
+        &mut self,
+        tuple: &FourTuple,
+        quoted: SeqNum,
+        kind: IcmpKind,
+        now: Instant,
+    ) -> bool {
+        let Some(slot) = self.demux.connection(tuple) else {
+            return false;
+        };
+        let Some(SocketKind::Connection(connection)) =
+            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+        else {
             return false;
         };
         match kind {
             IcmpKind::TooBig { mtu } => {
-                let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else { return false };
+                let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else {
+                    return false;
+                };
                 let mss = mtu - headers_for(tuple.src_ip);
                 let is_believed = connection.conn.on_mtu(mss, quoted, now);
                 self.speak(slot, false, now);
@@ -339,7 +403,11 @@ impl Stack {
 
 /// Returns the path MTU that an ICMP error may have us believe.
 fn believable_mtu(peer: IpAddr, told: Option<u32>) -> Option<u16> {
-    let least = if peer.is_ipv4() { MIN_PMTU_V4 } else { MIN_PMTU_V6 };
+    let least = if peer.is_ipv4() {
+        MIN_PMTU_V4
+    } else {
+        MIN_PMTU_V6
+    };
     match told {
         Some(mtu) if peer.is_ipv6() && mtu < least => None,
         // A router from before RFC 1191 names none; the smallest will do.
@@ -353,7 +421,10 @@ mod tests {
 
     #[test]
     fn absurd_path_mtus_are_not_believed() {
-        let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]));
+        let (v4, v6) = (
+            IpAddr::from([10, 0, 0, 1]),
+            IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]),
+        );
         assert_eq!(believable_mtu(v4, Some(1400)), Some(1400));
         assert_eq!(believable_mtu(v4, Some(68)), Some(552));
         assert_eq!(believable_mtu(v4, None), Some(552));

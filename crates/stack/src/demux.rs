@@ -52,7 +52,8 @@ impl Demux {
             self.last = Some((*tuple, slot));
             return Some(Owner::Connection(slot));
         }
-        self.listener(SocketAddr::new(tuple.dst_ip, tuple.dst_port)).map(Owner::Listener)
+        self.listener(SocketAddr::new(tuple.dst_ip, tuple.dst_port))
+            .map(Owner::Listener)
     }
 
     /// Returns the connection with this four-tuple.
@@ -63,7 +64,12 @@ impl Demux {
     /// Returns who listens on `local`: on exactly that address first, then on any.
     pub(crate) fn listener(&self, local: SocketAddr) -> Option<u32> {
         let on_port = self.listeners.get(&local.port())?;
-        let find = |ip: Option<IpAddr>| on_port.iter().find(|&&(bound, _)| bound == ip).map(|&(_, slot)| slot);
+        let find = |ip: Option<IpAddr>| {
+            on_port
+                .iter()
+                .find(|&&(bound, _)| bound == ip)
+                .map(|&(_, slot)| slot)
+        };
         find(Some(local.ip())).or_else(|| find(None))
     }
 
@@ -92,7 +98,10 @@ impl Demux {
         let ip = (!local.ip().is_unspecified()).then_some(local.ip());
         let on_port = self.listeners.entry(local.port()).or_default();
         // As in Linux without SO_REUSEADDR: a wildcard and a specific listener do not share a port.
-        if on_port.iter().any(|&(bound, _)| bound == ip || bound.is_none() || ip.is_none()) {
+        if on_port
+            .iter()
+            .any(|&(bound, _)| bound == ip || bound.is_none() || ip.is_none())
+        {
             return Err(AddrInUse);
         }
         on_port.push((ip, slot));
@@ -125,7 +134,12 @@ mod tests {
 
     fn tuple(src: &str, dst: &str) -> FourTuple {
         let (src, dst) = (addr(src), addr(dst));
-        FourTuple { src_ip: src.ip(), dst_ip: dst.ip(), src_port: src.port(), dst_port: dst.port() }
+        FourTuple {
+            src_ip: src.ip(),
+            dst_ip: dst.ip(),
+            src_port: src.port(),
+            dst_port: dst.port(),
+        }
     }
 
     fn addr(text: &str) -> SocketAddr {
@@ -140,7 +154,10 @@ mod tests {
         assert_eq!(demux.lookup(&ours), Some(Owner::Listener(2)));
         demux.insert(ours, 3).unwrap();
         assert_eq!(demux.lookup(&ours), Some(Owner::Connection(3)));
-        assert_eq!(demux.lookup(&tuple("10.0.0.1:10", "10.0.0.2:80")), Some(Owner::Listener(2)));
+        assert_eq!(
+            demux.lookup(&tuple("10.0.0.1:10", "10.0.0.2:80")),
+            Some(Owner::Listener(2))
+        );
         assert_eq!(demux.lookup(&tuple("10.0.0.1:9", "10.0.0.2:81")), None);
         assert_eq!(demux.lookup(&tuple("10.0.0.1:9", "10.0.0.3:80")), None);
     }

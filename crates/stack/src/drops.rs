@@ -102,7 +102,10 @@ pub(crate) struct Drops {
 
 impl Default for Drops {
     fn default() -> Self {
-        Self { packets: [0; DropReason::ALL.len()], segments: [0; SegmentDrop::ALL.len()] }
+        Self {
+            packets: [0; DropReason::ALL.len()],
+            segments: [0; SegmentDrop::ALL.len()],
+        }
     }
 }
 
@@ -129,8 +132,16 @@ impl Drops {
 
     /// Iterates over all reasons, those that never happened included.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let packets = DropReason::ALL.iter().map(|reason| reason.name()).zip(self.packets);
-        packets.chain(SegmentDrop::ALL.iter().map(|reason| reason.name()).zip(self.segments))
+        let packets = DropReason::ALL
+            .iter()
+            .map(|reason| reason.name())
+            .zip(self.packets);
+        packets.chain(
+            SegmentDrop::ALL
+                .iter()
+                .map(|reason| reason.name())
+                .zip(self.segments),
+        )
     }
 }
 
@@ -155,6 +166,10 @@ mod tests {
         let mut names: Vec<_> = drops.iter().map(|(name, _)| name).collect();
         names.extend(nic::DropReason::ALL.iter().map(|reason| reason.name()));
         let distinct: BTreeSet<_> = names.iter().collect();
-        assert_eq!(distinct.len(), names.len(), "names of all layers in {names:?}");
+        assert_eq!(
+            distinct.len(),
+            names.len(),
+            "names of all layers in {names:?}"
+        );
     }
 }

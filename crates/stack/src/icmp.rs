@@ -9,8 +9,9 @@ use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
 use tcp::Unreachable;
 use wire::{
-    Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr, Ipv4Header, Ipv6Header,
-    MacAddr, NeighborAdvertisement, NeighborSolicitation, Quoted, emit_frame_headers, protocol,
+    Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr,
+    Ipv4Header, Ipv6Header, MacAddr, NeighborAdvertisement, NeighborSolicitation, Quoted,
+    emit_frame_headers, protocol,
 };
 
 use crate::Stack;
@@ -97,37 +98,85 @@ impl Stack {
     fn on_icmpv4(&mut self, ip: &Ipv4Header, message: &Icmpv4<'_>, now: Instant) {
         match *message {
             Icmpv4::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
-            Icmpv4::DestinationUnreachable { code: 4, mtu, quoted } => {
-                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: mtu.map(u32::from) }, quoted }, now);
+            Icmpv4::DestinationUnreachable {
+                code: 4,
+                mtu,
+                quoted,
+            } => {
+                self.on_complaint(
+                    Complaint {
+                        kind: IcmpKind::TooBig {
+                            mtu: mtu.map(u32::from),
+                        },
+                        quoted,
+                    },
+                    now,
+                );
             }
             Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
                 Some(kind) => self.on_complaint(Complaint { kind, quoted }, now),
                 None => self.drops.count(DropReason::IcmpIgnored),
             },
             Icmpv4::TimeExceeded { quoted, .. } => {
-                self.on_complaint(Complaint { kind: IcmpKind::Unreachable(Unreachable::Host), quoted }, now);
+                self.on_complaint(
+                    Complaint {
+                        kind: IcmpKind::Unreachable(Unreachable::Host),
+                        quoted,
+                    },
+                    now,
+                );
             }
-            Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => self.drops.count(DropReason::IcmpIgnored),
+            Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => {
+                self.drops.count(DropReason::IcmpIgnored)
+            }
         }
     }
 
-    fn on_icmpv6(&mut self, ethernet: &EthernetHeader, ip: &Ipv6Header, message: &Icmpv6<'_>, now: Instant) {
+    fn on_icmpv6(
+        &mut self,
+        ethernet: &EthernetHeader,
+        ip: &Ipv6Header,
+        message: &Icmpv6<'_>,
+        now: Instant,
+    ) {
         match *message {
             Icmpv6::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
             Icmpv6::PacketTooBig { mtu, quoted } => {
-                self.on_complaint(Complaint { kind: IcmpKind::TooBig { mtu: Some(mtu) }, quoted }, now);
+                self.on_complaint(
+                    Complaint {
+                        kind: IcmpKind::TooBig { mtu: Some(mtu) },
+                        quoted,
+                    },
+                    now,
+                );
             }
             Icmpv6::DestinationUnreachable { code, quoted } => {
-                self.on_complaint(Complaint { kind: unreachable_v6(code), quoted }, now);
+                self.on_complaint(
+                    Complaint {
+                        kind: unreachable_v6(code),
+                        quoted,
+                    },
+                    now,
+                );
             }
             Icmpv6::TimeExceeded { quoted, .. } => {
-                self.on_complaint(Complaint { kind: IcmpKind::Unreachable(Unreachable::Host), quoted }, now);
+                self.on_complaint(
+                    Complaint {
+                        kind: IcmpKind::Unreachable(Unreachable::Host),
+                        quoted,
+                    },
+                    now,
+                );
             }
             Icmpv6::NeighborSolicitation(solicitation) => {
                 self.on_solicitation(ethernet.src, ip.src, &solicitation, now);
             }
-            Icmpv6::NeighborAdvertisement(advertisement) => self.on_advertisement(&advertisement, now),
-            Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => self.drops.count(DropReason::IcmpIgnored),
+            Icmpv6::NeighborAdvertisement(advertisement) => {
+                self.on_advertisement(&advertisement, now)
+            }
+            Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
+                self.drops.count(DropReason::IcmpIgnored)
+            }
         }
     }
 
@@ -154,10 +203,22 @@ impl Stack {
         };
         let payload = FragList::from_host_bytes(&mut self.send_pool, &message);
         self.reply = message;
-        let Some(payload) = payload else { return self.drops.count(DropReason::TxNoMemory) };
+        let Some(payload) = payload else {
+            return self.drops.count(DropReason::TxNoMemory);
+        };
         let ethernet = self.ethernet(MacAddr::default(), ethertype);
-        let head = HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
-        self.output(peer, TxPacket { head, payload, checksum: None, gso_size: 0 }, now);
+        let head =
+            HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
+        self.output(
+            peer,
+            TxPacket {
+                head,
+                payload,
+                checksum: None,
+                gso_size: 0,
+            },
+            now,
+        );
     }
 
     /// Passes an error on to the connection whose packet it quotes.
@@ -182,7 +243,13 @@ impl Stack {
     }
 
     /// Answers "who has one of our addresses?" (RFC 4861 7.2.3, 7.2.4).
-    fn on_solicitation(&mut self, from: MacAddr, peer: Ipv6Addr, asked: &NeighborSolicitation, now: Instant) {
+    fn on_solicitation(
+        &mut self,
+        from: MacAddr,
+        peer: Ipv6Addr,
+        asked: &NeighborSolicitation,
+        now: Instant,
+    ) {
         let NeighborSolicitation { target, source_mac } = *asked;
         if !self.routes.is_ours(target.into()) {
             return self.drops.count(DropReason::IcmpIgnored);
@@ -201,21 +268,29 @@ impl Stack {
             // Somebody tries our address out for himself: tell everybody whose it is.
             let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
             let macs = (self.mac(), MacAddr::for_ipv6_multicast(all_nodes));
-            let head = HeadBuf::with(|out| answer(false).emit_frame(macs, (target, all_nodes), out));
+            let head =
+                HeadBuf::with(|out| answer(false).emit_frame(macs, (target, all_nodes), out));
             return self.send_frame(head, now);
         }
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
             return self.drops.count(DropReason::IcmpInvalid);
         }
         let to = source_mac.unwrap_or(from);
-        let head = HeadBuf::with(|out| answer(true).emit_frame((self.mac(), to), (target, peer), out));
+        let head =
+            HeadBuf::with(|out| answer(true).emit_frame((self.mac(), to), (target, peer), out));
         let waited = self.neighbors.expect(peer.into(), to, now);
         self.send_frame(head, now);
         self.send_waited(to, waited, now);
     }
 
     fn on_advertisement(&mut self, told: &NeighborAdvertisement, now: Instant) {
-        let NeighborAdvertisement { target, target_mac, solicited, overrides, router: _ } = *told;
+        let NeighborAdvertisement {
+            target,
+            target_mac,
+            solicited,
+            overrides,
+            router: _,
+        } = *told;
         let target = IpAddr::V6(target);
         if self.routes.is_ours(target) {
             // Somebody else has our address; we do not defend it beyond answering.
@@ -232,7 +307,11 @@ impl Stack {
         if mac.is_multicast() {
             return self.drops.count(DropReason::IcmpInvalid);
         }
-        let learnt = if solicited { Learnt::Answer } else { Learnt::Hearsay };
+        let learnt = if solicited {
+            Learnt::Answer
+        } else {
+            Learnt::Hearsay
+        };
         let waited = self.neighbors.learn(target, mac, learnt, now);
         self.send_waited(mac, waited, now);
     }

@@ -46,16 +46,18 @@ pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, SEND_MEMORY_BYTES, StackConfig,
 };
 pub use drops::DropReason;
-pub use neighbor::{MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS, REACHABLE_TIME, RETRANS_TIMER};
+pub use neighbor::{
+    MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS, REACHABLE_TIME, RETRANS_TIMER,
+};
 pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
 pub use socket::IDLE_CONNECTION_BYTES;
-pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::error::{
-    AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError, RecvError, SendError,
-    ShutdownError, UnknownBinding,
+    AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,
+    RecvError, SendError, ShutdownError, UnknownBinding,
 };
+pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sendmsg::SendMsg;

@@ -36,11 +36,19 @@ pub const MAX_SOLICITS: u8 = 3;
 #[derive(Debug)]
 enum State<P> {
     /// Asked for; nothing can be sent yet.
-    Incomplete { held: Vec<P>, asked: u8, next: Instant },
+    Incomplete {
+        held: Vec<P>,
+        asked: u8,
+        next: Instant,
+    },
     /// Confirmed; stale after `until`.
     Known { mac: MacAddr, until: Instant },
     /// Used although stale, and asked for.
-    Probing { mac: MacAddr, asked: u8, next: Instant },
+    Probing {
+        mac: MacAddr,
+        asked: u8,
+        next: Instant,
+    },
 }
 
 #[derive(Debug)]
@@ -78,7 +86,11 @@ pub(crate) struct Neighbors<P> {
 
 impl<P> Neighbors<P> {
     pub(crate) fn new(hash_key: [u8; 16]) -> Self {
-        Self { entries: HashMap::with_hasher(KeyedState::new(hash_key)), held: 0, next: None }
+        Self {
+            entries: HashMap::with_hasher(KeyedState::new(hash_key)),
+            held: 0,
+            next: None,
+        }
     }
 
     /// Returns where packets to `ip` go; using a stale entry starts a probe.
@@ -90,7 +102,11 @@ impl<P> Neighbors<P> {
             State::Probing { mac, .. } => Some(mac),
             State::Known { mac, until } => {
                 if now > until {
-                    entry.state = State::Probing { mac, asked: 0, next: now };
+                    entry.state = State::Probing {
+                        mac,
+                        asked: 0,
+                        next: now,
+                    };
                     self.next = Some(now);
                 }
                 Some(mac)
@@ -110,12 +126,20 @@ impl<P> Neighbors<P> {
     pub(crate) fn hold(&mut self, ip: IpAddr, packet: P, now: Instant) -> Option<P> {
         if !self.entries.contains_key(&ip) {
             self.make_room();
-            let state = State::Incomplete { held: Vec::new(), asked: 0, next: now };
+            let state = State::Incomplete {
+                held: Vec::new(),
+                asked: 0,
+                next: now,
+            };
             self.entries.insert(ip, Entry { state, used: now });
             self.next = Some(now);
         }
         let full = self.held >= MAX_HELD;
-        let Some(Entry { state: State::Incomplete { held, .. }, .. }) = self.entries.get_mut(&ip) else {
+        let Some(Entry {
+            state: State::Incomplete { held, .. },
+            ..
+        }) = self.entries.get_mut(&ip)
+        else {
             debug_assert!(false, "hold is for addresses that lookup does not know");
             return Some(packet);
         };
@@ -135,8 +159,16 @@ impl<P> Neighbors<P> {
     ///
     /// Hearsay about an address nobody here asked for makes no entry: a peer must not fill the cache. A caller that
     /// is about to answer `ip` calls [`Neighbors::expect`] first.
-    pub(crate) fn learn(&mut self, ip: IpAddr, mac: MacAddr, learnt: Learnt, now: Instant) -> Vec<P> {
-        let Some(entry) = self.entries.get_mut(&ip) else { return Vec::new() };
+    pub(crate) fn learn(
+        &mut self,
+        ip: IpAddr,
+        mac: MacAddr,
+        learnt: Learnt,
+        now: Instant,
+    ) -> Vec<P> {
+        let Some(entry) = self.entries.get_mut(&ip) else {
+            return Vec::new();
+        };
         let until = match (learnt, &entry.state) {
             (Learnt::Answer, _) => now + REACHABLE_TIME,
             // Hearsay that says what we believe already neither confirms nor unsettles it.
@@ -157,7 +189,13 @@ impl<P> Neighbors<P> {
     pub(crate) fn expect(&mut self, ip: IpAddr, mac: MacAddr, now: Instant) -> Vec<P> {
         if !self.entries.contains_key(&ip) {
             self.make_room();
-            self.entries.insert(ip, Entry { state: State::Known { mac, until: now }, used: now });
+            self.entries.insert(
+                ip,
+                Entry {
+                    state: State::Known { mac, until: now },
+                    used: now,
+                },
+            );
             return Vec::new();
         }
         self.learn(ip, mac, Learnt::Hearsay, now)
@@ -199,10 +237,13 @@ impl<P> Neighbors<P> {
     pub(crate) fn clear(&mut self) -> Vec<P> {
         self.held = 0;
         self.next = None;
-        let held = self.entries.drain().filter_map(|(_, entry)| match entry.state {
-            State::Incomplete { held, .. } => Some(held),
-            State::Known { .. } | State::Probing { .. } => None,
-        });
+        let held = self
+            .entries
+            .drain()
+            .filter_map(|(_, entry)| match entry.state {
+                State::Incomplete { held, .. } => Some(held),
+                State::Known { .. } | State::Probing { .. } => None,
+            });
         held.flatten().collect()
     }
 
@@ -237,8 +278,10 @@ impl<P> Neighbors<P> {
             .iter()
             .min_by_key(|(_, entry)| (matches!(entry.state, State::Incomplete { .. }), entry.used))
             .map(|(&ip, _)| ip);
-        if let Some(Entry { state: State::Incomplete { held, .. }, .. }) =
-            oldest.and_then(|ip| self.entries.remove(&ip))
+        if let Some(Entry {
+            state: State::Incomplete { held, .. },
+            ..
+        }) = oldest.and_then(|ip| self.entries.remove(&ip))
         {
             self.held -= held.len();
         }
@@ -265,7 +308,10 @@ mod tests {
     }
 
     fn solicit(last: u16, known: Option<MacAddr>) -> Option<NeighborAction<u32>> {
-        Some(NeighborAction::Solicit { ip: ip(last), known })
+        Some(NeighborAction::Solicit {
+            ip: ip(last),
+            known,
+        })
     }
 
     #[test]
@@ -292,7 +338,10 @@ mod tests {
             assert_eq!(cache.poll(at(second * 1000 + 999)), None);
         }
         let held = vec![11];
-        assert_eq!(cache.poll(at(3000)), Some(NeighborAction::Unreachable { ip: ip(1), held }));
+        assert_eq!(
+            cache.poll(at(3000)),
+            Some(NeighborAction::Unreachable { ip: ip(1), held })
+        );
         assert_eq!((cache.held, cache.entries.len()), (0, 0));
         assert_eq!(cache.poll(at(9000)), None);
     }
@@ -320,7 +369,13 @@ mod tests {
         for second in 0..3 {
             assert_eq!(cache.poll(at(1 + second * 1000)), solicit(1, Some(MAC)));
         }
-        assert_eq!(cache.poll(at(3001)), Some(NeighborAction::Unreachable { ip: ip(1), held: vec![] }));
+        assert_eq!(
+            cache.poll(at(3001)),
+            Some(NeighborAction::Unreachable {
+                ip: ip(1),
+                held: vec![]
+            })
+        );
         assert_eq!(cache.lookup(ip(1), at(3002)), None);
     }
 
@@ -359,7 +414,11 @@ mod tests {
         let mut cache = neighbors();
         for last in 0..2 * MAX_NEIGHBORS as u16 {
             cache.expect(ip(last), MAC, at(u64::from(last)));
-            assert_eq!(cache.lookup(ip(0), at(u64::from(last))), Some(MAC), "{last}");
+            assert_eq!(
+                cache.lookup(ip(0), at(u64::from(last))),
+                Some(MAC),
+                "{last}"
+            );
         }
         assert_eq!(cache.entries.len(), MAX_NEIGHBORS);
     }
@@ -370,6 +429,13 @@ mod tests {
         cache.hold(ip(1), 11, at(0));
         cache.expect(ip(2), MAC, at(0));
         assert_eq!(cache.clear(), [11]);
-        assert_eq!((cache.held, cache.next_deadline(), cache.lookup(ip(2), at(0))), (0, None, None));
+        assert_eq!(
+            (
+                cache.held,
+                cache.next_deadline(),
+                cache.lookup(ip(2), at(0))
+            ),
+            (0, None, None)
+        );
     }
 }

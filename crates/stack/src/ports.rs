@@ -42,7 +42,8 @@ impl EphemeralPorts {
         is_free: impl Fn(u16) -> bool,
     ) -> Option<u16> {
         let offset = hash(&self.offset_key, local, remote) as u32 % EPHEMERAL_COUNT;
-        let counter = &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
+        let counter =
+            &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
         (0..EPHEMERAL_COUNT).find_map(|_| {
             let step = (offset + u32::from(*counter)) % EPHEMERAL_COUNT;
             *counter = counter.wrapping_add(1);
@@ -76,7 +77,10 @@ mod tests {
     }
 
     fn addresses() -> (IpAddr, SocketAddr) {
-        ("10.0.0.1".parse().unwrap(), "10.0.0.2:5201".parse().unwrap())
+        (
+            "10.0.0.1".parse().unwrap(),
+            "10.0.0.2:5201".parse().unwrap(),
+        )
     }
 
     #[test]
@@ -85,16 +89,23 @@ mod tests {
         let mut ports = ports(1);
         let mut taken = BTreeSet::new();
         for _ in 0..EPHEMERAL_COUNT {
-            let port = ports.choose(local, remote, |port| !taken.contains(&port)).unwrap();
+            let port = ports
+                .choose(local, remote, |port| !taken.contains(&port))
+                .unwrap();
             assert!(is_ephemeral(port) && taken.insert(port));
         }
-        assert_eq!(ports.choose(local, remote, |port| !taken.contains(&port)), None);
+        assert_eq!(
+            ports.choose(local, remote, |port| !taken.contains(&port)),
+            None
+        );
     }
 
     #[test]
     fn the_first_port_depends_on_the_key_and_on_the_place() {
         let (local, remote) = addresses();
-        let first: BTreeSet<_> = (0..16).map(|seed| ports(seed).choose(local, remote, |_| true)).collect();
+        let first: BTreeSet<_> = (0..16)
+            .map(|seed| ports(seed).choose(local, remote, |_| true))
+            .collect();
         assert!(first.len() > 12, "{first:?}");
         let elsewhere: BTreeSet<_> = (1..17)
             .map(|port| ports(1).choose(local, SocketAddr::new(remote.ip(), port), |_| true))

@@ -31,13 +31,17 @@ pub enum AddressError {
         max: u8,
     },
     /// The address is no host's own address.
-    #[error("{ip}: unspecified, loopback, multicast and broadcast addresses cannot be an interface's own; give a unicast address")]
+    #[error(
+        "{ip}: unspecified, loopback, multicast and broadcast addresses cannot be an interface's own; give a unicast address"
+    )]
     NotUnicast {
         /// The address.
         ip: IpAddr,
     },
     /// The gateway is not on the link.
-    #[error("gateway {gateway} is in no prefix of this interface; give a gateway inside one of them")]
+    #[error(
+        "gateway {gateway} is in no prefix of this interface; give a gateway inside one of them"
+    )]
     GatewayOffLink {
         /// The gateway.
         gateway: IpAddr,
@@ -49,7 +53,9 @@ pub enum AddressError {
 #[non_exhaustive]
 pub enum RouteError {
     /// Neither an on-link prefix nor a gateway covers the address.
-    #[error("no route to {0}: it is in no on-link prefix and no gateway of its family is configured")]
+    #[error(
+        "no route to {0}: it is in no on-link prefix and no gateway of its family is configured"
+    )]
     NoRoute(IpAddr),
     /// The address is not a single host's.
     #[error("{0} is not a unicast address; TCP speaks to single hosts only")]
@@ -94,7 +100,11 @@ impl Routes {
         for &(ip, prefix_len) in configured {
             let max = if ip.is_ipv4() { 32 } else { 128 };
             if prefix_len > max {
-                return Err(AddressError::PrefixTooLong { ip, prefix_len, max });
+                return Err(AddressError::PrefixTooLong {
+                    ip,
+                    prefix_len,
+                    max,
+                });
             }
             if !is_unicast(ip) {
                 return Err(AddressError::NotUnicast { ip });
@@ -102,10 +112,18 @@ impl Routes {
             addresses.push(Address { ip, prefix_len });
         }
         let has_link_local = |address: &Address| is_link_local(address.ip);
-        if addresses.iter().any(|address| address.ip.is_ipv6()) && !addresses.iter().any(has_link_local) {
-            addresses.push(Address { ip: link_local(mac).into(), prefix_len: 64 });
+        if addresses.iter().any(|address| address.ip.is_ipv6())
+            && !addresses.iter().any(has_link_local)
+        {
+            addresses.push(Address {
+                ip: link_local(mac).into(),
+                prefix_len: 64,
+            });
         }
-        let routes = Self { addresses, gateways: gateways.to_vec() };
+        let routes = Self {
+            addresses,
+            gateways: gateways.to_vec(),
+        };
         for &gateway in gateways {
             if !routes.is_on_link(gateway) {
                 return Err(AddressError::GatewayOffLink { gateway });
@@ -126,7 +144,9 @@ impl Routes {
 
     /// Returns whether `ip` needs no gateway.
     pub(crate) fn is_on_link(&self, ip: IpAddr) -> bool {
-        self.addresses.iter().any(|address| common_prefix(address.ip, ip) >= Some(address.prefix_len))
+        self.addresses
+            .iter()
+            .any(|address| common_prefix(address.ip, ip) >= Some(address.prefix_len))
     }
 
     /// Judges the destination of a received packet.
@@ -135,15 +155,23 @@ impl Routes {
             return Destination::Ours;
         }
         let group = match ip {
-            IpAddr::V4(v4) => v4.is_broadcast() || v4.is_multicast() || self.is_subnet_broadcast(v4),
+            IpAddr::V4(v4) => {
+                v4.is_broadcast() || v4.is_multicast() || self.is_subnet_broadcast(v4)
+            }
             IpAddr::V6(v6) => v6.is_multicast(),
         };
-        if group { Destination::Group } else { Destination::Other }
+        if group {
+            Destination::Group
+        } else {
+            Destination::Other
+        }
     }
 
     /// Returns whether a packet cannot honestly come from `ip` over a link: RFC 1122 3.2.1.3, RFC 4291 2.5.
     pub(crate) fn is_martian_source(&self, ip: IpAddr) -> bool {
-        !is_unicast(ip) || self.is_ours(ip) || matches!(ip, IpAddr::V4(v4) if self.is_subnet_broadcast(v4))
+        !is_unicast(ip)
+            || self.is_ours(ip)
+            || matches!(ip, IpAddr::V4(v4) if self.is_subnet_broadcast(v4))
     }
 
     /// Returns how a packet to `destination` leaves, from an address of ours that suits it.
@@ -152,7 +180,9 @@ impl Routes {
             return Err(RouteError::NotUnicast(destination));
         }
         let next_hop = self.next_hop(destination)?;
-        let source = self.source(destination).ok_or(RouteError::NoRoute(destination))?;
+        let source = self
+            .source(destination)
+            .ok_or(RouteError::NoRoute(destination))?;
         Ok(Route { source, next_hop })
     }
 
@@ -162,7 +192,11 @@ impl Routes {
             return Ok(destination);
         }
         let same_family = |gateway: &&IpAddr| gateway.is_ipv4() == destination.is_ipv4();
-        self.gateways.iter().find(same_family).copied().ok_or(RouteError::NoRoute(destination))
+        self.gateways
+            .iter()
+            .find(same_family)
+            .copied()
+            .ok_or(RouteError::NoRoute(destination))
     }
 
     /// Chooses a source address: the same scope first, then the longest common prefix (RFC 6724 5, rules 2 and 8).
@@ -230,28 +264,59 @@ mod tests {
     }
 
     fn routes(gateways: &[IpAddr]) -> Routes {
-        let addresses = [(ip("10.77.0.2"), 24), (ip("192.168.9.1"), 30), (ip("2001:db8::2"), 64)];
+        let addresses = [
+            (ip("10.77.0.2"), 24),
+            (ip("192.168.9.1"), 30),
+            (ip("2001:db8::2"), 64),
+        ];
         Routes::new(MAC, &addresses, gateways).unwrap()
     }
 
     #[test]
     fn on_link_needs_no_gateway_and_the_rest_goes_to_the_one_of_its_family() {
         let routes = routes(&[ip("10.77.0.1"), ip("fe80::1")]);
-        let v4 = |destination, next_hop| Route { source: ip(destination), next_hop: ip(next_hop) };
-        assert_eq!(routes.route(ip("10.77.0.9")), Ok(v4("10.77.0.2", "10.77.0.9")));
-        assert_eq!(routes.route(ip("192.168.9.2")), Ok(v4("192.168.9.1", "192.168.9.2")));
-        assert_eq!(routes.route(ip("8.8.8.8")).unwrap().next_hop, ip("10.77.0.1"));
-        assert_eq!(routes.route(ip("2001:db8::9")), Ok(v4("2001:db8::2", "2001:db8::9")));
-        assert_eq!(routes.route(ip("2001:4860::1")), Ok(v4("2001:db8::2", "fe80::1")));
+        let v4 = |destination, next_hop| Route {
+            source: ip(destination),
+            next_hop: ip(next_hop),
+        };
+        assert_eq!(
+            routes.route(ip("10.77.0.9")),
+            Ok(v4("10.77.0.2", "10.77.0.9"))
+        );
+        assert_eq!(
+            routes.route(ip("192.168.9.2")),
+            Ok(v4("192.168.9.1", "192.168.9.2"))
+        );
+        assert_eq!(
+            routes.route(ip("8.8.8.8")).unwrap().next_hop,
+            ip("10.77.0.1")
+        );
+        assert_eq!(
+            routes.route(ip("2001:db8::9")),
+            Ok(v4("2001:db8::2", "2001:db8::9"))
+        );
+        assert_eq!(
+            routes.route(ip("2001:4860::1")),
+            Ok(v4("2001:db8::2", "fe80::1"))
+        );
     }
 
     #[test]
     fn without_a_gateway_there_is_no_route() {
         let routes = routes(&[]);
-        assert_eq!(routes.route(ip("8.8.8.8")), Err(RouteError::NoRoute(ip("8.8.8.8"))));
-        assert_eq!(routes.route(ip("2001:4860::1")), Err(RouteError::NoRoute(ip("2001:4860::1"))));
+        assert_eq!(
+            routes.route(ip("8.8.8.8")),
+            Err(RouteError::NoRoute(ip("8.8.8.8")))
+        );
+        assert_eq!(
+            routes.route(ip("2001:4860::1")),
+            Err(RouteError::NoRoute(ip("2001:4860::1")))
+        );
         let only_v4 = Routes::new(MAC, &[(ip("10.77.0.2"), 24)], &[]).unwrap();
-        assert_eq!(only_v4.route(ip("fe80::1")), Err(RouteError::NoRoute(ip("fe80::1"))));
+        assert_eq!(
+            only_v4.route(ip("fe80::1")),
+            Err(RouteError::NoRoute(ip("fe80::1")))
+        );
     }
 
     #[test]
@@ -260,7 +325,13 @@ mod tests {
         let ours = ip("fe80::ff:feaa:bbcc");
         assert_eq!(IpAddr::from(link_local(MAC)), ours);
         assert!(routes.is_ours(ours));
-        assert_eq!(routes.route(ip("fe80::7")), Ok(Route { source: ours, next_hop: ip("fe80::7") }));
+        assert_eq!(
+            routes.route(ip("fe80::7")),
+            Ok(Route {
+                source: ours,
+                next_hop: ip("fe80::7")
+            })
+        );
     }
 
     #[test]
@@ -285,8 +356,19 @@ mod tests {
     fn sources_that_cannot_be_are_martians() {
         let routes = routes(&[]);
         for text in [
-            "0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255", "10.77.0.255", "10.77.0.2", "240.0.0.1", "::",
-            "::1", "ff02::1", "2001:db8::2", "::ffff:10.0.0.1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "10.77.0.255",
+            "10.77.0.2",
+            "240.0.0.1",
+            "::",
+            "::1",
+            "ff02::1",
+            "2001:db8::2",
+            "::ffff:10.0.0.1",
         ] {
             assert!(routes.is_martian_source(ip(text)), "{text}");
         }
@@ -298,26 +380,56 @@ mod tests {
     #[test]
     fn speaking_to_groups_is_refused() {
         let routes = routes(&[ip("10.77.0.1")]);
-        for text in ["10.77.0.255", "224.0.0.1", "255.255.255.255", "0.0.0.0", "ff02::1", "127.0.0.1"] {
-            assert_eq!(routes.route(ip(text)), Err(RouteError::NotUnicast(ip(text))), "{text}");
+        for text in [
+            "10.77.0.255",
+            "224.0.0.1",
+            "255.255.255.255",
+            "0.0.0.0",
+            "ff02::1",
+            "127.0.0.1",
+        ] {
+            assert_eq!(
+                routes.route(ip(text)),
+                Err(RouteError::NotUnicast(ip(text))),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn bad_configurations_are_refused_with_the_fact() {
-        let new = |addresses: &[(IpAddr, u8)], gateways: &[IpAddr]| Routes::new(MAC, addresses, gateways).unwrap_err();
-        let too_long = AddressError::PrefixTooLong { ip: ip("10.0.0.1"), prefix_len: 33, max: 32 };
+        let new = |addresses: &[(IpAddr, u8)], gateways: &[IpAddr]| {
+            Routes::new(MAC, addresses, gateways).unwrap_err()
+        };
+        let too_long = AddressError::PrefixTooLong {
+            ip: ip("10.0.0.1"),
+            prefix_len: 33,
+            max: 32,
+        };
         assert_eq!(new(&[(ip("10.0.0.1"), 33)], &[]), too_long);
-        assert_eq!(new(&[(ip("224.0.0.1"), 24)], &[]), AddressError::NotUnicast { ip: ip("224.0.0.1") });
-        let off_link = AddressError::GatewayOffLink { gateway: ip("10.1.0.1") };
+        assert_eq!(
+            new(&[(ip("224.0.0.1"), 24)], &[]),
+            AddressError::NotUnicast {
+                ip: ip("224.0.0.1")
+            }
+        );
+        let off_link = AddressError::GatewayOffLink {
+            gateway: ip("10.1.0.1"),
+        };
         assert_eq!(new(&[(ip("10.0.0.1"), 24)], &[ip("10.1.0.1")]), off_link);
-        assert_eq!(off_link.to_string(), "gateway 10.1.0.1 is in no prefix of this interface; give a gateway inside one of them");
+        assert_eq!(
+            off_link.to_string(),
+            "gateway 10.1.0.1 is in no prefix of this interface; give a gateway inside one of them"
+        );
     }
 
     #[test]
     fn a_prefix_of_zero_bits_makes_everything_on_link() {
         let routes = Routes::new(MAC, &[(ip("10.0.0.1"), 0)], &[]).unwrap();
         assert_eq!(routes.route(ip("8.8.8.8")).unwrap().next_hop, ip("8.8.8.8"));
-        assert_eq!(routes.destination(ip("255.255.255.255")), Destination::Group);
+        assert_eq!(
+            routes.destination(ip("255.255.255.255")),
+            Destination::Group
+        );
     }
 }

@@ -5,8 +5,8 @@ use nic::{Origin, RxPacket};
 use steer::RxQueueId;
 use tcp::{Control, Disposition, Segment, SeqNum};
 use wire::{
-    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, Network, RxHeaders, TcpFlags,
-    TcpHeader, Transport, emit_arp_frame, protocol,
+    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, Network,
+    RxHeaders, TcpFlags, TcpHeader, Transport, emit_arp_frame, protocol,
 };
 
 use crate::Stack;
@@ -41,21 +41,34 @@ impl Stack {
         let Some(arp) = parse_arp(payload) else {
             return self.drops.count(DropReason::ArpInvalid);
         };
-        let ArpPacket { op, sender_mac, sender_ip, target_ip, target_mac: _ } = arp;
+        let ArpPacket {
+            op,
+            sender_mac,
+            sender_ip,
+            target_ip,
+            target_mac: _,
+        } = arp;
         let is_probe = sender_ip.is_unspecified();
         let is_plausible = !sender_mac.is_multicast()
             && sender_mac == ethernet.src
-            && (is_probe || self.routes.is_on_link(sender_ip.into()) && !self.routes.is_martian_source(sender_ip.into()));
+            && (is_probe
+                || self.routes.is_on_link(sender_ip.into())
+                    && !self.routes.is_martian_source(sender_ip.into()));
         if !is_plausible {
             return self.drops.count(DropReason::ArpInvalid);
         }
         let for_us = self.routes.is_ours(target_ip.into());
         let waited = match op {
             _ if is_probe => Vec::new(),
-            ArpOperation::REPLY if for_us => self.neighbors.learn(sender_ip.into(), sender_mac, Learnt::Answer, now),
+            ArpOperation::REPLY if for_us => {
+                self.neighbors
+                    .learn(sender_ip.into(), sender_mac, Learnt::Answer, now)
+            }
             _ if for_us => self.neighbors.expect(sender_ip.into(), sender_mac, now),
             // Somebody talks about himself: a gratuitous ARP.
-            _ => self.neighbors.learn(sender_ip.into(), sender_mac, Learnt::Hearsay, now),
+            _ => self
+                .neighbors
+                .learn(sender_ip.into(), sender_mac, Learnt::Hearsay, now),
         };
         if op == ArpOperation::REQUEST && for_us {
             let ethernet = self.ethernet(sender_mac, EtherType::ARP);
@@ -68,13 +81,20 @@ impl Stack {
 
     /// Judges addresses and protocol of an IP packet.
     fn receive_ip(&mut self, packet: RxPacket, now: Instant) {
-        let RxPacket { queue, headers, payload, segments: _, origin } = packet;
+        let RxPacket {
+            queue,
+            headers,
+            payload,
+            segments: _,
+            origin,
+        } = packet;
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
             return self.drop_packet(payload, DropReason::UnhandledProtocol);
         };
         let destination = self.routes.destination(dst);
         // A neighbour that tries an address out asks from the unspecified one.
-        let is_solicitation = src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
+        let is_solicitation =
+            src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
         if destination == Destination::Other {
             return self.drop_packet(payload, DropReason::IpNotForUs);
         }
@@ -85,17 +105,27 @@ impl Stack {
         }
         match headers.transport {
             Transport::Tcp(tcp) => {
-                let is_single = destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
+                let is_single =
+                    destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
                         let segment = into_segment(&tcp, payload);
-                        self.receive_tcp(Incoming { tuple, queue, segment }, now);
+                        self.receive_tcp(
+                            Incoming {
+                                tuple,
+                                queue,
+                                segment,
+                            },
+                            now,
+                        );
                     }
                     None => self.drop_packet(payload, DropReason::TcpGroupDestination),
                 }
             }
             Transport::Other(number) => self.receive_other(number, &headers, payload, now),
-            Transport::Udp(_) | Transport::None => self.drop_packet(payload, DropReason::IpNoProtocol),
+            Transport::Udp(_) | Transport::None => {
+                self.drop_packet(payload, DropReason::IpNoProtocol)
+            }
             Transport::Fragment => self.drop_packet(payload, DropReason::IpFragment),
         }
     }
@@ -103,7 +133,9 @@ impl Stack {
     fn receive_other(&mut self, number: u8, headers: &RxHeaders, payload: FragList, now: Instant) {
         match (headers.network, number) {
             (Network::Ipv4(ip), protocol::ICMP) => self.receive_icmpv4(&ip, &payload, now),
-            (Network::Ipv6(ip), protocol::ICMPV6) => self.receive_icmpv6(&headers.ethernet, &ip, &payload, now),
+            (Network::Ipv6(ip), protocol::ICMPV6) => {
+                self.receive_icmpv6(&headers.ethernet, &ip, &payload, now)
+            }
             _ => self.drops.count(DropReason::IpNoProtocol),
         }
         self.nic.recycle(payload);
@@ -119,7 +151,11 @@ impl Stack {
     }
 
     fn refuse(&mut self, incoming: Incoming, now: Instant) {
-        let Incoming { tuple, segment, queue: _ } = incoming;
+        let Incoming {
+            tuple,
+            segment,
+            queue: _,
+        } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
         self.drop_packet(segment.payload, DropReason::TcpNoSocket);
         if let Some(reset) = reset {
@@ -129,30 +165,60 @@ impl Stack {
 
     /// Hands a segment to its connection and does what comes of it.
     fn connection_segment(&mut self, slot: u32, incoming: Incoming, now: Instant) {
-        let Incoming { tuple, queue, segment } = incoming;
-        let Some(socket) = self.sockets.at_mut(slot) else { return };
+        let Incoming {
+            tuple,
+            queue,
+            segment,
+        } = incoming;
+        let Some(socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
         // What a new connection between the same endpoints would begin with, should this one be over.
         let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
         let disposition = match &mut socket.kind {
             SocketKind::Connection(connection) => {
-                connection.note_arrival(slot, queue.index(), segment.payload.len(), &mut self.windows);
+                connection.note_arrival(
+                    slot,
+                    queue.index(),
+                    segment.payload.len(),
+                    &mut self.windows,
+                );
                 connection.conn.on_segment(segment, now)
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
             SocketKind::Listener(_) => return,
         };
         if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
-            && let Some(listener) = self.demux.listener(std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port))
+            && let Some(listener) = self
+                .demux
+                .listener(std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port))
         {
             self.forget_name(slot);
-            return self.listener_segment(listener, Incoming { tuple, queue, segment }, Some(iss), now);
+            return self.listener_segment(
+                listener,
+                Incoming {
+                    tuple,
+                    queue,
+                    segment,
+                },
+                Some(iss),
+                now,
+            );
         }
         self.follow(slot, disposition, now);
     }
 
     /// Does what a disposition asks for.
     pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
-        let Disposition { established, readable, writable, closed, reply, reopen: _, drop } = disposition;
+        let Disposition {
+            established,
+            readable,
+            writable,
+            closed,
+            reply,
+            reopen: _,
+            drop,
+        } = disposition;
         if let Some(reason) = drop {
             self.drops.count_segment(reason);
         }
@@ -167,23 +233,47 @@ impl Stack {
     }
 
     /// Hands a segment to a listener; one that ends a handshake makes a connection.
-    fn listener_segment(&mut self, slot: u32, incoming: Incoming, iss_floor: Option<SeqNum>, now: Instant) {
-        let Incoming { tuple, queue, segment } = incoming;
+    fn listener_segment(
+        &mut self,
+        slot: u32,
+        incoming: Incoming,
+        iss_floor: Option<SeqNum>,
+        now: Instant,
+    ) {
+        let Incoming {
+            tuple,
+            queue,
+            segment,
+        } = incoming;
         let free = self.rx_free(queue.index());
         let (mss, has_slot) = (self.mss_for(tuple.src_ip), !self.sockets.is_full());
-        let Some(SocketKind::Listener(listener)) = self.sockets.at_mut(slot).map(|socket| &mut socket.kind) else {
+        let Some(SocketKind::Listener(listener)) =
+            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
+        else {
             return;
         };
-        let space = self.windows.newcomer(queue.index(), free, mss, listener.half_open.len());
+        let space = self
+            .windows
+            .newcomer(queue.index(), free, mss, listener.half_open.len());
         if space.is_none() && segment.control == Control::Syn {
             return self.drop_packet(segment.payload, DropReason::TcpNoRxMemory);
         }
-        let accept_queue = if has_slot { listener.accept_queue() } else { tcp::AcceptQueue::Full };
+        let accept_queue = if has_slot {
+            listener.accept_queue()
+        } else {
+            tcp::AcceptQueue::Full
+        };
         let arrived = segment.payload.len();
         listener.half_open.set_rcv_space(space.unwrap_or(0));
         let endpoints = endpoints(&tuple);
-        let facts = tcp::Incoming { mss, accept_queue, iss_floor };
-        let outcome = listener.half_open.on_segment(&endpoints, segment, facts, now);
+        let facts = tcp::Incoming {
+            mss,
+            accept_queue,
+            iss_floor,
+        };
+        let outcome = listener
+            .half_open
+            .on_segment(&endpoints, segment, facts, now);
         self.timers.arm(slot, listener.half_open.next_timer());
         match outcome {
             tcp::ListenOutcome::Dropped(reason) => self.drops.count_segment(reason),
@@ -198,7 +288,12 @@ impl Stack {
                     if let Some(SocketKind::Connection(connection)) =
                         self.sockets.at_mut(accepted).map(|socket| &mut socket.kind)
                     {
-                        connection.note_arrival(accepted, queue.index(), arrived, &mut self.windows);
+                        connection.note_arrival(
+                            accepted,
+                            queue.index(),
+                            arrived,
+                            &mut self.windows,
+                        );
                     }
                     self.follow(accepted, disposition, now);
                 }
@@ -215,7 +310,17 @@ impl Stack {
 
 /// Returns the segment that a header and a payload make.
 fn into_segment(tcp: &TcpHeader, payload: FragList) -> Segment<FragList> {
-    let TcpHeader { seq, ack, flags, window, options, src_port: _, dst_port: _, urgent: _, header_len: _ } = *tcp;
+    let TcpHeader {
+        seq,
+        ack,
+        flags,
+        window,
+        options,
+        src_port: _,
+        dst_port: _,
+        urgent: _,
+        header_len: _,
+    } = *tcp;
     let has = |flag| flags.contains(flag);
     Segment {
         seq: SeqNum(seq),
@@ -230,8 +335,26 @@ fn into_segment(tcp: &TcpHeader, payload: FragList) -> Segment<FragList> {
 }
 
 fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
-    let Segment { seq, ack, control, push, window, options, payload: _, gso_size } = *segment;
-    Segment { seq, ack, control, push, window, options, payload: FragList::default(), gso_size }
+    let Segment {
+        seq,
+        ack,
+        control,
+        push,
+        window,
+        options,
+        payload: _,
+        gso_size,
+    } = *segment;
+    Segment {
+        seq,
+        ack,
+        control,
+        push,
+        window,
+        options,
+        payload: FragList::default(),
+        gso_size,
+    }
 }
 
 /// Returns the name that TCP knows a connection by.
@@ -244,7 +367,9 @@ pub(crate) fn endpoints(tuple: &FourTuple) -> tcp::Endpoints {
 
 fn parse_arp(payload: &FragList) -> Option<ArpPacket> {
     let mut bytes = [0; ARP_LEN];
-    let first = payload.first().filter(|frag| frag.is_readable() && frag.len() >= ARP_LEN)?;
+    let first = payload
+        .first()
+        .filter(|frag| frag.is_readable() && frag.len() >= ARP_LEN)?;
     first.copy_to(0, &mut bytes).ok()?;
     ArpPacket::parse(&bytes).ok()
 }

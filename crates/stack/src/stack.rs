@@ -53,7 +53,9 @@ pub enum StackError {
     #[error(transparent)]
     SendPool(#[from] PoolError),
     /// The NIC's MTU is too small for IP.
-    #[error("an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a larger one")]
+    #[error(
+        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a larger one"
+    )]
     Mtu {
         /// The NIC's.
         mtu: u16,
@@ -134,7 +136,10 @@ pub struct Stack {
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stack").field("nic", &self.nic).field("stats", &self.stats()).finish_non_exhaustive()
+        f.debug_struct("Stack")
+            .field("nic", &self.nic)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }
 
@@ -215,7 +220,10 @@ impl Stack {
         self.poll_neighbors(now);
         self.tx_waiting = self.nic.flush_tx(now);
         let drained = self.drain_sends();
-        PollOutcome { received, worked: received > 0 || drained || self.stats.tx_packets != sent_before }
+        PollOutcome {
+            received,
+            worked: received > 0 || drained || self.stats.tx_packets != sent_before,
+        }
     }
 
     /// Sends what socket calls left to be sent since the last poll; receives nothing.
@@ -231,7 +239,14 @@ impl Stack {
         if self.wants_flush() {
             return Some(self.last_poll);
         }
-        [self.timers.next(), self.neighbors.next_deadline(), self.nic.next_due()].into_iter().flatten().min()
+        [
+            self.timers.next(),
+            self.neighbors.next_deadline(),
+            self.nic.next_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Returns whether something waits to be sent: a socket call left it, or the link was busy.
@@ -329,7 +344,9 @@ impl Stack {
     fn flush_touched(&mut self, is_drained: bool, now: Instant) {
         let mut batch = std::mem::take(&mut self.touched);
         for slot in batch.drain(..) {
-            let Some(socket) = self.sockets.at_mut(slot) else { continue };
+            let Some(socket) = self.sockets.at_mut(slot) else {
+                continue;
+            };
             socket.is_touched = false;
             self.speak(slot, is_drained, now);
         }
@@ -352,7 +369,9 @@ impl Stack {
                 self.windows.note_free(queue, free);
             }
             for _ in 0..STARVED_BUDGET {
-                let Some(slot) = self.windows.next_starved(queue) else { break };
+                let Some(slot) = self.windows.next_starved(queue) else {
+                    break;
+                };
                 self.visit(slot, now);
             }
         }
@@ -360,7 +379,9 @@ impl Stack {
 
     /// Returns the payload bytes that may be promised of a queue's memory.
     pub(crate) fn rx_free(&mut self, queue: usize) -> u64 {
-        let Ok(queue) = u16::try_from(queue) else { return 0 };
+        let Ok(queue) = u16::try_from(queue) else {
+            return 0;
+        };
         self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64
     }
 
@@ -372,7 +393,9 @@ impl Stack {
         }
         if !is_up && self.was_up {
             let waited = self.neighbors.clear();
-            waited.iter().for_each(|_| self.drops.count(DropReason::NeighborFailed));
+            waited
+                .iter()
+                .for_each(|_| self.drops.count(DropReason::NeighborFailed));
         }
         self.was_up = is_up;
     }
@@ -380,12 +403,20 @@ impl Stack {
 
 /// Returns the bytes of IP and TCP headers without options.
 pub(crate) fn headers_for(peer: IpAddr) -> u16 {
-    if peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 }
+    if peer.is_ipv4() {
+        HEADERS_V4
+    } else {
+        HEADERS_V6
+    }
 }
 
 /// Returns the smallest MTU that the address families allow (RFC 791 3.2: 576 as linux has it, RFC 8200 5: 1280).
 fn least_mtu(addresses: &[(IpAddr, u8)]) -> u16 {
-    if addresses.iter().any(|(ip, _)| ip.is_ipv6()) { 1280 } else { 576 }
+    if addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
+        1280
+    } else {
+        576
+    }
 }
 
 fn send_pool(bytes: usize) -> Result<PagePool, StackError> {
@@ -398,5 +429,10 @@ fn send_pool(bytes: usize) -> Result<PagePool, StackError> {
 
 /// Returns the four-tuple of packets from `remote` to `local`.
 pub(crate) fn four_tuple(local: SocketAddr, remote: SocketAddr) -> FourTuple {
-    FourTuple { src_ip: remote.ip(), dst_ip: local.ip(), src_port: remote.port(), dst_port: local.port() }
+    FourTuple {
+        src_ip: remote.ip(),
+        dst_ip: local.ip(),
+        src_port: remote.port(),
+        dst_port: local.port(),
+    }
 }

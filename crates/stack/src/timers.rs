@@ -92,7 +92,9 @@ impl Timers {
         }
         loop {
             let left = 2 * place + 1;
-            let Some(&(mut least, _)) = self.heap.get(left) else { return };
+            let Some(&(mut least, _)) = self.heap.get(left) else {
+                return;
+            };
             let mut child = left;
             if let Some(&(right, _)) = self.heap.get(left + 1)
                 && right < least
@@ -172,7 +174,11 @@ mod tests {
                 }
                 let earliest = model.values().min().copied().map(at);
                 assert_eq!(timers.next(), earliest, "seed {seed} step {step}");
-                assert_eq!(timers.armed(slot), model.get(&slot).copied().map(at), "seed {seed} step {step}");
+                assert_eq!(
+                    timers.armed(slot),
+                    model.get(&slot).copied().map(at),
+                    "seed {seed} step {step}"
+                );
             }
             let mut last = at(0);
             while let Some(deadline) = timers.next() {

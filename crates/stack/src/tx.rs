@@ -6,8 +6,9 @@ use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
 use tcp::{Control, Segment, SeqNum};
 use wire::{
-    ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr, NeighborSolicitation, TcpFlags,
-    TcpHeader, emit_arp_frame, emit_tcp_frame_headers, solicited_node, tcp_tx_checksum,
+    ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr,
+    NeighborSolicitation, TcpFlags, TcpHeader, emit_arp_frame, emit_tcp_frame_headers,
+    solicited_node, tcp_tx_checksum,
 };
 
 use crate::Stack;
@@ -26,11 +27,21 @@ pub(crate) struct Waiting {
 impl Stack {
     /// Returns the header of a frame from us.
     pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
-        EthernetHeader { dst, src: self.mac(), ethertype, vlan: None }
+        EthernetHeader {
+            dst,
+            src: self.mac(),
+            ethertype,
+            vlan: None,
+        }
     }
 
     /// Sends the answer to a segment that belongs to no connection.
-    pub(crate) fn send_control(&mut self, tuple: &FourTuple, segment: Segment<FragList>, now: Instant) {
+    pub(crate) fn send_control(
+        &mut self,
+        tuple: &FourTuple,
+        segment: Segment<FragList>,
+        now: Instant,
+    ) {
         match self.routes.next_hop(tuple.src_ip) {
             Ok(next_hop) => self.send_segment(tuple, next_hop, None, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
@@ -48,7 +59,8 @@ impl Stack {
     ) {
         let known = self.hardware_address(next_hop, now);
         let owner = owner.map(|owner| (owner, segment.seq));
-        let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment) else {
+        let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment)
+        else {
             return self.drops.count(DropReason::NoRoute);
         };
         match known {
@@ -64,7 +76,14 @@ impl Stack {
         };
         match self.hardware_address(next_hop, now) {
             Some(mac) => self.transmit(addressed(packet, mac), now),
-            None => self.hold(next_hop, Waiting { packet, owner: None }, now),
+            None => self.hold(
+                next_hop,
+                Waiting {
+                    packet,
+                    owner: None,
+                },
+                now,
+            ),
         }
     }
 
@@ -79,7 +98,15 @@ impl Stack {
 
     /// Sends a frame that is all head.
     pub(crate) fn send_frame(&mut self, head: HeadBuf, now: Instant) {
-        self.transmit(TxPacket { head, payload: FragList::default(), checksum: None, gso_size: 0 }, now);
+        self.transmit(
+            TxPacket {
+                head,
+                payload: FragList::default(),
+                checksum: None,
+                gso_size: 0,
+            },
+            now,
+        );
     }
 
     /// Sends what waited for `mac`.
@@ -122,7 +149,9 @@ impl Stack {
 
     /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it still has.
     fn solicit(&mut self, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
-        let Ok(route) = self.routes.route(ip) else { return };
+        let Ok(route) = self.routes.route(ip) else {
+            return;
+        };
         let mac = self.mac();
         let head = match (ip, route.source) {
             (IpAddr::V4(target), IpAddr::V4(source)) => {
@@ -136,7 +165,10 @@ impl Stack {
                     Some(known) => (known, target),
                     None => (MacAddr::for_ipv6_multicast(group), group),
                 };
-                let asked = NeighborSolicitation { target, source_mac: Some(mac) };
+                let asked = NeighborSolicitation {
+                    target,
+                    source_mac: Some(mac),
+                };
                 HeadBuf::with(|out| asked.emit_frame((mac, to_mac), (source, to), out))
             }
             _ => return,
@@ -153,7 +185,9 @@ impl Stack {
             let head = match ip {
                 IpAddr::V4(ip) => {
                     let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
-                    HeadBuf::with(|out| emit_arp_frame(&ethernet, &ArpPacket::request(mac, ip, ip), out))
+                    HeadBuf::with(|out| {
+                        emit_arp_frame(&ethernet, &ArpPacket::request(mac, ip, ip), out)
+                    })
                 }
                 IpAddr::V6(target) => {
                     let all_nodes = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -181,10 +215,28 @@ fn emit_headers(
     tuple: &FourTuple,
     segment: Segment<FragList>,
 ) -> Option<TxPacket> {
-    let Segment { seq, ack, control, push, window, options, payload, gso_size } = segment;
+    let Segment {
+        seq,
+        ack,
+        control,
+        push,
+        window,
+        options,
+        payload,
+        gso_size,
+    } = segment;
     let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?;
-    let ethertype = if tuple.dst_ip.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-    let ethernet = EthernetHeader { dst, src, ethertype, vlan: None };
+    let ethertype = if tuple.dst_ip.is_ipv4() {
+        EtherType::IPV4
+    } else {
+        EtherType::IPV6
+    };
+    let ethernet = EthernetHeader {
+        dst,
+        src,
+        ethertype,
+        vlan: None,
+    };
     let mut flags = match control {
         Control::None => TcpFlags::empty(),
         Control::Syn => TcpFlags::SYN,
@@ -204,11 +256,21 @@ fn emit_headers(
         options,
         header_len: TcpHeader::LEN,
     };
-    let head = HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
+    let head =
+        HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
     let checksum = Some(tcp_tx_checksum(&ethernet, &ip));
     // A payload that fits one packet is no super-packet.
-    let gso_size = if payload.len() > usize::from(gso_size) { gso_size } else { 0 };
-    Some(TxPacket { head, payload, checksum, gso_size })
+    let gso_size = if payload.len() > usize::from(gso_size) {
+        gso_size
+    } else {
+        0
+    };
+    Some(TxPacket {
+        head,
+        payload,
+        checksum,
+        gso_size,
+    })
 }
 
 /// Writes the destination into a frame that was made before it was known.

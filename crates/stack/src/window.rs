@@ -60,7 +60,11 @@ struct Packing {
 impl Packing {
     /// Assumes large packets until they tell otherwise.
     const fn new() -> Self {
-        Self { payload: PACKING_BYTES / 4, memory: PACKING_BYTES / 4, packets: 0 }
+        Self {
+            payload: PACKING_BYTES / 4,
+            memory: PACKING_BYTES / 4,
+            packets: 0,
+        }
     }
 
     fn note(&mut self, len: usize) {
@@ -128,7 +132,12 @@ pub(crate) struct Promise {
 impl Promise {
     /// Returns an empty promise on `queue`.
     pub(crate) fn new(queue: usize) -> Self {
-        Self { queue, memory: 0, packing: Packing::new(), starved: false }
+        Self {
+            queue,
+            memory: 0,
+            packing: Packing::new(),
+            starved: false,
+        }
     }
 
     /// Returns the queue whose memory is promised.
@@ -164,7 +173,9 @@ pub(crate) struct Windows {
 
 impl Windows {
     pub(crate) fn new(queues: usize) -> Self {
-        Self { queues: (0..queues).map(|_| Queue::default()).collect() }
+        Self {
+            queues: (0..queues).map(|_| Queue::default()).collect(),
+        }
     }
 
     /// Returns a queue; queues may be added while the stack runs, and are no more than a number of 16 bits can name.
@@ -185,7 +196,9 @@ impl Windows {
     ///
     /// The promise is set aside at once; it holds until [`Windows::grant`] is asked again or the promise is released.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
-        let Some(queue) = self.queues.get_mut(promise.queue) else { return ask.outstanding };
+        let Some(queue) = self.queues.get_mut(promise.queue) else {
+            return ask.outstanding;
+        };
         let others = queue.promised - promise.memory;
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(others);
@@ -207,7 +220,9 @@ impl Windows {
 
     /// Gives back what was promised to a connection that ends or moves.
     pub(crate) fn release(&mut self, slot: u32, promise: &mut Promise) {
-        let Some(queue) = self.queues.get_mut(promise.queue) else { return };
+        let Some(queue) = self.queues.get_mut(promise.queue) else {
+            return;
+        };
         queue.promised -= promise.memory;
         promise.memory = 0;
         if promise.starved {
@@ -238,7 +253,13 @@ impl Windows {
     /// Nothing is set aside for half-open connections, so all of them together are promised little, and those who come
     /// too many nothing: they learn of their window when the handshake is done. What is promised should do for the
     /// first burst of slow start, ten segments.
-    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16, half_open: usize) -> Option<u32> {
+    pub(crate) fn newcomer(
+        &mut self,
+        queue: usize,
+        free: u64,
+        mss: u16,
+        half_open: usize,
+    ) -> Option<u32> {
         let queue = self.queue(queue)?;
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(queue.promised);
@@ -248,12 +269,18 @@ impl Windows {
         }
         let promise = (queue.total / HANDSHAKE_PART).clamp(floor, INITIAL_PROMISE);
         let all = promise.saturating_mul(half_open as u64 + 1);
-        Some(if all <= unpromised / HALF_OPEN_PART { promise as u32 } else { 0 })
+        Some(if all <= unpromised / HALF_OPEN_PART {
+            promise as u32
+        } else {
+            0
+        })
     }
 
     /// Returns whether connections wait for memory of `queue`.
     pub(crate) fn has_starved(&self, queue: usize) -> bool {
-        self.queues.get(queue).is_some_and(|queue| !queue.starved.is_empty())
+        self.queues
+            .get(queue)
+            .is_some_and(|queue| !queue.starved.is_empty())
     }
 
     /// Notes how much memory of `queue` is free: more than before means that some came home, and whoever got too
@@ -303,7 +330,9 @@ impl Windows {
 ///
 /// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's congestion window.
 fn wanted(ask: Ask, spare: u64) -> u64 {
-    let initial = INITIAL_PROMISE.min(spare / INITIAL_PART).max(FLOOR_SEGMENTS * u64::from(ask.mss));
+    let initial = INITIAL_PROMISE
+        .min(spare / INITIAL_PART)
+        .max(FLOOR_SEGMENTS * u64::from(ask.mss));
     initial.saturating_add(ask.received.saturating_mul(2))
 }
 
@@ -316,7 +345,12 @@ mod tests {
     const MSS: u16 = 1460;
 
     fn ask(outstanding: u64, received: u64) -> Ask {
-        Ask { outstanding, most: u64::MAX, received, mss: MSS }
+        Ask {
+            outstanding,
+            most: u64::MAX,
+            received,
+            mss: MSS,
+        }
     }
 
     #[test]
@@ -350,7 +384,10 @@ mod tests {
             granted_a = windows.grant(0, &mut a, whole, ask(0, 1 << 30));
             granted_b = windows.grant(1, &mut b, whole, ask(0, 1 << 30));
         }
-        assert!(granted_a.abs_diff(granted_b) < granted_a / 16, "{granted_a} {granted_b}");
+        assert!(
+            granted_a.abs_diff(granted_b) < granted_a / 16,
+            "{granted_a} {granted_b}"
+        );
         assert!(granted_a > 2 * MIB);
     }
 
@@ -361,7 +398,10 @@ mod tests {
         let mut promises: Vec<_> = (0..300).map(|_| Promise::new(0)).collect();
         for (slot, promise) in promises.iter_mut().enumerate() {
             let granted = windows.grant(slot as u32, promise, whole, ask(0, 0));
-            assert!(granted >= 4 * u64::from(MSS), "connection {slot} got {granted}");
+            assert!(
+                granted >= 4 * u64::from(MSS),
+                "connection {slot} got {granted}"
+            );
         }
         assert!(windows.promised(0) <= whole);
     }
@@ -408,12 +448,19 @@ mod tests {
                 granted[slot] = windows.grant(slot as u32, promise, free, ask);
                 let after = windows.promised(0);
                 // A grant never makes the sum exceed what is free; it may already exceed it only by rounding.
-                assert!(after <= free.max(before), "seed {seed} step {step}: {after} promised, {free} free");
+                assert!(
+                    after <= free.max(before),
+                    "seed {seed} step {step}: {after} promised, {free} free"
+                );
             }
             for (slot, promise) in promises.iter_mut().enumerate() {
                 windows.release(slot as u32, promise);
             }
-            assert_eq!((windows.promised(0), windows.queues[0].starved.len()), (0, 0), "seed {seed}");
+            assert_eq!(
+                (windows.promised(0), windows.queues[0].starved.len()),
+                (0, 0),
+                "seed {seed}"
+            );
         }
     }
 

@@ -11,7 +11,10 @@ use stack::{BindRx, BindRxError, Stack, UnbindRxError};
 use steer::{IndirectionTable, RxQueueId};
 
 fn pair(rx_queues: u16) -> Pair {
-    Pair::new(&PairConfig { rx_queues, ..PairConfig::default() })
+    Pair::new(&PairConfig {
+        rx_queues,
+        ..PairConfig::default()
+    })
 }
 
 /// A request that passes once header split is on.
@@ -25,13 +28,19 @@ fn request(queues: &[u16]) -> BindRx {
 }
 
 fn set_rings(stack: &mut Stack, tcp_data_split: TcpDataSplit, hds_thresh: u16) {
-    let rings = Rings { tcp_data_split, hds_thresh, ..stack.nic().rings() };
+    let rings = Rings {
+        tcp_data_split,
+        hds_thresh,
+        ..stack.nic().rings()
+    };
     stack.nic_mut().set_rings(rings).unwrap();
 }
 
 fn bound_queues(stack: &Stack) -> Vec<Option<DmabufId>> {
     let queues = 0..stack.nic().channels().rx;
-    queues.map(|queue| stack.nic().queue_info(RxQueueId(queue)).unwrap().dmabuf).collect()
+    queues
+        .map(|queue| stack.nic().queue_info(RxQueueId(queue)).unwrap().dmabuf)
+        .collect()
 }
 
 /// Checks that a request is refused with this errno, in words that name what to do, and changes nothing.
@@ -52,7 +61,12 @@ fn no_queue_at_all_is_einval_before_anything_else() {
     let mut pair = pair(1);
     let mut wrong = request(&[]);
     wrong.ifindex = IfIndex(9);
-    refused(&mut pair.b, wrong, Errno::EINVAL, &["at least one rx queue"]);
+    refused(
+        &mut pair.b,
+        wrong,
+        Errno::EINVAL,
+        &["at least one rx queue"],
+    );
 }
 
 #[test]
@@ -60,7 +74,12 @@ fn another_interface_is_enodev_before_its_queues_are_looked_at() {
     let mut pair = pair(1);
     let mut wrong = request(&[77]);
     wrong.ifindex = IfIndex(9);
-    refused(&mut pair.b, wrong, Errno::ENODEV, &["no interface 9", "is 1"]);
+    refused(
+        &mut pair.b,
+        wrong,
+        Errno::ENODEV,
+        &["no interface 9", "is 1"],
+    );
 }
 
 #[test]
@@ -68,7 +87,12 @@ fn a_queue_past_the_last_is_einval_before_the_memory_is_looked_at() {
     let mut pair = pair(2);
     let mut wrong = request(&[0, 2]);
     wrong.dmabuf = Dmabuf::anonymous(4096).unwrap();
-    refused(&mut pair.b, wrong, Errno::EINVAL, &["rx queue 2", "there are 2"]);
+    refused(
+        &mut pair.b,
+        wrong,
+        Errno::EINVAL,
+        &["rx queue 2", "there are 2"],
+    );
 }
 
 #[test]
@@ -77,7 +101,12 @@ fn memory_that_is_not_whole_net_iovs_is_einval_before_header_split_is_looked_at(
     for bytes in [4096, 65_536 + 4096, 3 * 65_536 - 4096] {
         let mut wrong = request(&[0]);
         wrong.dmabuf = Dmabuf::anonymous(bytes).unwrap();
-        let error = refused(&mut pair.b, wrong, Errno::EINVAL, &["net_iov", "multiple", "take"]);
+        let error = refused(
+            &mut pair.b,
+            wrong,
+            Errno::EINVAL,
+            &["net_iov", "multiple", "take"],
+        );
         assert!(matches!(error, BindRxError::Geometry(_)));
     }
 }
@@ -87,7 +116,11 @@ fn header_split_off_or_never_set_is_einval_with_the_kernels_words() {
     let mut pair = pair(1);
     for setting in [TcpDataSplit::Auto, TcpDataSplit::Disabled] {
         set_rings(&mut pair.b, setting, 0);
-        let words = ["tcp-data-split is disabled", "rx queue 0", "set tcp-data-split on"];
+        let words = [
+            "tcp-data-split is disabled",
+            "rx queue 0",
+            "set tcp-data-split on",
+        ];
         refused(&mut pair.b, request(&[0]), Errno::EINVAL, &words);
     }
 }
@@ -96,7 +129,12 @@ fn header_split_off_or_never_set_is_einval_with_the_kernels_words() {
 fn a_threshold_is_einval() {
     let mut pair = pair(1);
     set_rings(&mut pair.b, TcpDataSplit::Enabled, 256);
-    refused(&mut pair.b, request(&[0]), Errno::EINVAL, &["hds-thresh is 256", "set hds-thresh 0"]);
+    refused(
+        &mut pair.b,
+        request(&[0]),
+        Errno::EINVAL,
+        &["hds-thresh is 256", "set hds-thresh 0"],
+    );
 }
 
 #[test]
@@ -104,15 +142,27 @@ fn a_bound_queue_is_eexist_and_the_holder_is_named() {
     let mut pair = pair(2);
     set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
     let id = pair.b.bind_rx(request(&[1])).unwrap();
-    let error = refused(&mut pair.b, request(&[0, 1]), Errno::EEXIST, &["rx queue 1", "dma-buf 1", "unbind"]);
-    assert!(matches!(error, BindRxError::QueueTaken { queue: RxQueueId(1), by } if by.0 == Some(id)));
+    let error = refused(
+        &mut pair.b,
+        request(&[0, 1]),
+        Errno::EEXIST,
+        &["rx queue 1", "dma-buf 1", "unbind"],
+    );
+    assert!(
+        matches!(error, BindRxError::QueueTaken { queue: RxQueueId(1), by } if by.0 == Some(id))
+    );
 }
 
 #[test]
 fn a_queue_named_twice_is_eexist_and_the_first_restart_is_undone() {
     let mut pair = pair(2);
     set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    refused(&mut pair.b, request(&[0, 1, 0]), Errno::EEXIST, &["rx queue 0"]);
+    refused(
+        &mut pair.b,
+        request(&[0, 1, 0]),
+        Errno::EEXIST,
+        &["rx queue 0"],
+    );
     assert_eq!(bound_queues(&pair.b), [None, None]);
 }
 
@@ -123,7 +173,12 @@ fn a_queue_that_cannot_be_restarted_undoes_the_ones_before() {
     // Sixteen net_iovs: the first two queues post runs of them, nothing is left to post for the third.
     let mut small = request(&[0, 1, 2]);
     small.dmabuf = Dmabuf::anonymous(2 * 65_536).unwrap();
-    let error = refused(&mut pair.b, small, Errno::ENOMEM, &["could not be restarted"]);
+    let error = refused(
+        &mut pair.b,
+        small,
+        Errno::ENOMEM,
+        &["could not be restarted"],
+    );
     assert!(matches!(error, BindRxError::Restart { .. }), "{error}");
     assert_eq!(bound_queues(&pair.b), [None, None, None]);
 }
@@ -156,8 +211,20 @@ fn what_a_binding_depends_on_cannot_be_changed_under_it() {
     let nic = pair.b.nic_mut();
     let rings = nic.rings();
     assert!(nic.set_channels(1).is_err());
-    assert!(nic.set_rings(Rings { tcp_data_split: TcpDataSplit::Auto, ..rings }).is_err());
-    assert!(nic.set_rings(Rings { hds_thresh: 1, ..rings }).is_err());
+    assert!(
+        nic.set_rings(Rings {
+            tcp_data_split: TcpDataSplit::Auto,
+            ..rings
+        })
+        .is_err()
+    );
+    assert!(
+        nic.set_rings(Rings {
+            hds_thresh: 1,
+            ..rings
+        })
+        .is_err()
+    );
     pair.b.unbind_rx(id).unwrap();
     assert!(pair.b.nic_mut().set_channels(1).is_ok());
 }
@@ -169,7 +236,13 @@ fn unbinding_frees_the_memory_when_nothing_is_out() {
     let request = request(&[0]);
     let observer = request.dmabuf.observer();
     let id = pair.b.bind_rx(request).unwrap();
-    assert_eq!(pair.b.bindings().map(|info| (info.id, info.size)).collect::<Vec<_>>(), [(id, 1 << 20)]);
+    assert_eq!(
+        pair.b
+            .bindings()
+            .map(|info| (info.id, info.size))
+            .collect::<Vec<_>>(),
+        [(id, 1 << 20)]
+    );
     assert!(!observer.is_freed());
     pair.b.unbind_rx(id).unwrap();
     assert!(observer.is_freed());
@@ -260,7 +333,10 @@ fn a_connection_that_is_not_steered_arrives_as_plain_bytes() {
     let (steered, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let (astray, other) = pair.connect(Side::B, Side::B.ipv4(), PORT + 1);
     let (one, two) = (Pattern::new(1), Pattern::new(2));
-    let mut sources = [Source::new(sender, one, 400_000, 9000), Source::new(other, two, 400_000, 9000)];
+    let mut sources = [
+        Source::new(sender, one, 400_000, 9000),
+        Source::new(other, two, 400_000, 9000),
+    ];
     let mut sink = Sink::new(steered, one).with_memory(id, pair.dmabuf(Side::B, id));
     let mut plain = Sink::new(astray, two);
     pair.run(|pair| {
@@ -269,7 +345,10 @@ fn a_connection_that_is_not_steered_arrives_as_plain_bytes() {
         sent.and(sink.run(&mut pair.b)).and(plain.run(&mut pair.b))
     })
     .unwrap();
-    assert_eq!((sink.report().device_bytes, plain.report().readable_bytes), (400_000, 400_000));
+    assert_eq!(
+        (sink.report().device_bytes, plain.report().readable_bytes),
+        (400_000, 400_000)
+    );
     assert_no_memory_drops(&pair.b);
     drop((sink, plain));
     for (ours, theirs) in [(steered, sender), (astray, other)] {
@@ -290,17 +369,24 @@ fn two_bindings_on_two_queues_keep_to_their_own_memory() {
     let (zero, to_zero) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let (one, to_one) = pair.connect(Side::B, Side::B.ipv4(), PORT + 1);
     let (pattern_0, pattern_1) = (Pattern::new(10), Pattern::new(11));
-    let mut sources = [Source::new(to_zero, pattern_0, 900_000, 9000), Source::new(to_one, pattern_1, 900_000, 9000)];
+    let mut sources = [
+        Source::new(to_zero, pattern_0, 900_000, 9000),
+        Source::new(to_one, pattern_1, 900_000, 9000),
+    ];
     // Each may look at its own memory only: a frag of the other binding would be a panic.
     let mut sink_0 = Sink::new(zero, pattern_0).with_memory(first, pair.dmabuf(Side::B, first));
     let mut sink_1 = Sink::new(one, pattern_1).with_memory(second, pair.dmabuf(Side::B, second));
     pair.run(|pair| {
         let [to_0, to_1] = &mut sources;
         let sent = to_0.run(&mut pair.a).and(to_1.run(&mut pair.a));
-        sent.and(sink_0.run(&mut pair.b)).and(sink_1.run(&mut pair.b))
+        sent.and(sink_0.run(&mut pair.b))
+            .and(sink_1.run(&mut pair.b))
     })
     .unwrap();
-    assert_eq!((sink_0.report().device_bytes, sink_1.report().device_bytes), (900_000, 900_000));
+    assert_eq!(
+        (sink_0.report().device_bytes, sink_1.report().device_bytes),
+        (900_000, 900_000)
+    );
     assert_no_memory_drops(&pair.b);
     drop((sink_0, sink_1));
     for (ours, theirs) in [(zero, to_zero), (one, to_one)] {
@@ -326,7 +412,9 @@ fn one_binding_feeds_two_queues() {
         ends.push((sender, source, sink));
     }
     pair.run(|pair| {
-        let turns = ends.iter_mut().map(|(_, source, sink)| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
+        let turns = ends
+            .iter_mut()
+            .map(|(_, source, sink)| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
         turns.fold(netsim::Progress::Done, netsim::Progress::and)
     })
     .unwrap();

@@ -12,7 +12,10 @@ const DEVMEM: MsgFlags = MsgFlags::SOCK_DEVMEM;
 
 /// A pair whose NICs leave the first 16 payload bytes of each packet in host memory.
 fn with_linear() -> Bound {
-    Bound::new(&PairConfig { linear_bytes: 16, ..PairConfig::default() })
+    Bound::new(&PairConfig {
+        linear_bytes: 16,
+        ..PairConfig::default()
+    })
 }
 
 /// Unbinds, so that what is sent now is readable, and binds nothing.
@@ -25,7 +28,10 @@ fn recvmsg_without_flag_on_devmem_is_efault_and_the_data_stays() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
     let refused = bound.recv(4096, 8, MsgFlags::empty()).unwrap_err();
-    assert_eq!((refused, refused.errno()), (RecvError::Unreadable { bytes: 1000 }, Errno::EFAULT));
+    assert_eq!(
+        (refused, refused.errno()),
+        (RecvError::Unreadable { bytes: 1000 }, Errno::EFAULT)
+    );
     assert!(refused.to_string().contains("MSG_SOCK_DEVMEM"), "{refused}");
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
     assert_eq!(received.outcome.bytes, 1000);
@@ -41,8 +47,14 @@ fn without_flag_the_readable_bytes_before_the_border_are_returned_first() {
     bound.id = bound.pair.bind(Side::B, 1 << 20, NiovSize::DEFAULT, &[0]);
     bound.send(500);
     let first = bound.recv(4096, 8, MsgFlags::empty()).unwrap();
-    assert_eq!((first.outcome.bytes, first.outcome.stopped), (300, Stopped::Border));
-    assert_eq!(bound.recv(4096, 8, MsgFlags::empty()), Err(RecvError::Unreadable { bytes: 500 }));
+    assert_eq!(
+        (first.outcome.bytes, first.outcome.stopped),
+        (300, Stopped::Border)
+    );
+    assert_eq!(
+        bound.recv(4096, 8, MsgFlags::empty()),
+        Err(RecvError::Unreadable { bytes: 500 })
+    );
     let second = bound.recv(4096, 8, DEVMEM).unwrap();
     bound.check_frag(&second.frags()[0], 300);
     bound.give_back(&second);
@@ -54,9 +66,22 @@ fn a_devmem_frag_is_told_by_offset_size_token_and_id() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
-    let [DevmemCmsg::Dmabuf(frag)] = received.messages[..] else { panic!("{received:?}") };
-    assert_eq!((frag.frag_size, frag.frag_token.0, frag.dmabuf_id, frag.flags), (1000, 1, bound.id, 0));
-    assert_eq!((received.outcome.bytes, received.outcome.host_bytes), (1000, 0));
+    let [DevmemCmsg::Dmabuf(frag)] = received.messages[..] else {
+        panic!("{received:?}")
+    };
+    assert_eq!(
+        (
+            frag.frag_size,
+            frag.frag_token.0,
+            frag.dmabuf_id,
+            frag.flags
+        ),
+        (1000, 1, bound.id, 0)
+    );
+    assert_eq!(
+        (received.outcome.bytes, received.outcome.host_bytes),
+        (1000, 0)
+    );
     bound.check_frag(&frag, 0);
     bound.give_back(&received);
     bound.finish();
@@ -80,7 +105,10 @@ fn one_call_never_crosses_the_border_in_either_direction() {
     unbind(&mut bound);
     bound.send(200);
     let first = bound.recv(4096, 8, DEVMEM).unwrap();
-    assert_eq!((first.outcome.bytes, first.outcome.stopped), (100, Stopped::Border));
+    assert_eq!(
+        (first.outcome.bytes, first.outcome.stopped),
+        (100, Stopped::Border)
+    );
     let second = bound.recv(4096, 8, DEVMEM).unwrap();
     assert_eq!((second.outcome.bytes, second.messages.len()), (200, 0));
     bound.pattern.check(100, &second.host).unwrap();
@@ -93,8 +121,17 @@ fn linear_bytes_are_copied_told_by_one_message_and_come_before_their_frags() {
     let mut bound = with_linear();
     bound.send(1000);
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
-    let [DevmemCmsg::Linear(16), DevmemCmsg::Dmabuf(frag)] = received.messages[..] else { panic!("{received:?}") };
-    assert_eq!((received.outcome.bytes, received.outcome.host_bytes, frag.frag_size), (1000, 16, 984));
+    let [DevmemCmsg::Linear(16), DevmemCmsg::Dmabuf(frag)] = received.messages[..] else {
+        panic!("{received:?}")
+    };
+    assert_eq!(
+        (
+            received.outcome.bytes,
+            received.outcome.host_bytes,
+            frag.frag_size
+        ),
+        (1000, 16, 984)
+    );
     bound.pattern.check(0, &received.host).unwrap();
     bound.check_frag(&frag, 16);
     bound.give_back(&received);
@@ -107,7 +144,11 @@ fn linear_bytes_of_one_call_are_packed() {
     bound.send(500);
     bound.send(600);
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
-    let kinds: Vec<_> = received.messages.iter().map(DevmemCmsg::payload_len).collect();
+    let kinds: Vec<_> = received
+        .messages
+        .iter()
+        .map(DevmemCmsg::payload_len)
+        .collect();
     assert_eq!(kinds, [16, 484, 16, 584]);
     assert_eq!(received.host.len(), 32);
     bound.pattern.check(0, &received.host[..16]).unwrap();
@@ -120,7 +161,10 @@ fn linear_bytes_of_one_call_are_packed() {
 fn the_linear_part_alone_is_unreadable_all_the_same() {
     let mut bound = with_linear();
     bound.send(500);
-    assert_eq!(bound.recv(4096, 8, MsgFlags::empty()), Err(RecvError::Unreadable { bytes: 16 }));
+    assert_eq!(
+        bound.recv(4096, 8, MsgFlags::empty()),
+        Err(RecvError::Unreadable { bytes: 16 })
+    );
     bound.recv(16, 8, DEVMEM).unwrap();
     let rest = bound.recv(4096, 8, DEVMEM).unwrap();
     assert_eq!(rest.outcome.bytes, 484);
@@ -133,7 +177,10 @@ fn the_iovec_length_bounds_device_bytes_too() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
     let received = bound.recv(600, 8, DEVMEM).unwrap();
-    assert_eq!((received.outcome.bytes, received.outcome.stopped), (600, Stopped::Full));
+    assert_eq!(
+        (received.outcome.bytes, received.outcome.stopped),
+        (600, Stopped::Full)
+    );
     bound.give_back(&received);
     bound.finish();
 }
@@ -142,7 +189,9 @@ fn the_iovec_length_bounds_device_bytes_too() {
 fn a_frag_delivered_in_parts_has_a_token_per_part() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
-    let parts: Vec<_> = (0..3).map(|_| bound.recv(400, 8, DEVMEM).unwrap()).collect();
+    let parts: Vec<_> = (0..3)
+        .map(|_| bound.recv(400, 8, DEVMEM).unwrap())
+        .collect();
     let frags: Vec<_> = parts.iter().flat_map(|part| part.frags()).collect();
     let sizes: Vec<_> = frags.iter().map(|frag| frag.frag_size).collect();
     let tokens: Vec<_> = frags.iter().map(|frag| frag.frag_token.0).collect();
@@ -161,7 +210,11 @@ fn a_frag_delivered_in_parts_has_a_token_per_part() {
 fn device_bytes_need_no_memory_in_the_iovec() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
-    let mut args = RecvArgs { host: Vec::new(), len: 4096, ..RecvArgs::new(0, 8, DEVMEM) };
+    let mut args = RecvArgs {
+        host: Vec::new(),
+        len: 4096,
+        ..RecvArgs::new(0, 8, DEVMEM)
+    };
     let received = recv(&mut bound.pair.b, bound.receiver, &mut args).unwrap();
     assert_eq!(received.outcome.bytes, 1000);
     bound.give_back(&received);
@@ -172,9 +225,16 @@ fn device_bytes_need_no_memory_in_the_iovec() {
 fn host_bytes_without_memory_in_the_iovec_are_efault() {
     let mut bound = with_linear();
     bound.send(1000);
-    let mut args = RecvArgs { host: Vec::new(), len: 4096, ..RecvArgs::new(0, 8, DEVMEM) };
+    let mut args = RecvArgs {
+        host: Vec::new(),
+        len: 4096,
+        ..RecvArgs::new(0, 8, DEVMEM)
+    };
     let refused = recv(&mut bound.pair.b, bound.receiver, &mut args).unwrap_err();
-    assert_eq!((refused, refused.errno()), (RecvError::NoBuffer { bytes: 16 }, Errno::EFAULT));
+    assert_eq!(
+        (refused, refused.errno()),
+        (RecvError::NoBuffer { bytes: 16 }, Errno::EFAULT)
+    );
     bound.finish();
 }
 
@@ -185,7 +245,10 @@ fn without_room_for_a_message_the_call_stops_before_the_frag_and_issues_no_token
         bound.send(100);
     }
     let first = bound.recv(4096, 2, DEVMEM).unwrap();
-    assert_eq!((first.outcome.bytes, first.outcome.stopped), (200, Stopped::ControlFull));
+    assert_eq!(
+        (first.outcome.bytes, first.outcome.stopped),
+        (200, Stopped::ControlFull)
+    );
     assert_eq!(bound.pair.b.tokens_outstanding(bound.receiver), Ok(2));
     let second = bound.recv(4096, 2, DEVMEM).unwrap();
     assert_eq!((second.tokens(), second.outcome.bytes), (vec![3], 100));
@@ -200,12 +263,21 @@ fn with_no_control_space_at_all_the_error_is_returned_and_nothing_is_lost() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(100);
     for space in [0, 39] {
-        let mut args = RecvArgs { control: vec![0; space], ..RecvArgs::new(4096, 0, DEVMEM) };
+        let mut args = RecvArgs {
+            control: vec![0; space],
+            ..RecvArgs::new(4096, 0, DEVMEM)
+        };
         let refused = recv(&mut bound.pair.b, bound.receiver, &mut args).unwrap_err();
-        assert_eq!((refused, refused.errno()), (RecvError::NoControlSpace { need: 40 }, ETOOSMALL));
+        assert_eq!(
+            (refused, refused.errno()),
+            (RecvError::NoControlSpace { need: 40 }, ETOOSMALL)
+        );
     }
     assert_eq!(bound.pair.b.tokens_outstanding(bound.receiver), Ok(0));
-    let mut args = RecvArgs { control: vec![0; 40], ..RecvArgs::new(4096, 0, DEVMEM) };
+    let mut args = RecvArgs {
+        control: vec![0; 40],
+        ..RecvArgs::new(4096, 0, DEVMEM)
+    };
     let received = recv(&mut bound.pair.b, bound.receiver, &mut args).unwrap();
     bound.give_back(&received);
     bound.finish();
@@ -217,7 +289,10 @@ fn a_linear_part_without_room_for_its_message_is_not_delivered() {
     bound.send(500);
     bound.send(600);
     let first = bound.recv(4096, 2, DEVMEM).unwrap();
-    assert_eq!((first.outcome.bytes, first.outcome.stopped), (500, Stopped::ControlFull));
+    assert_eq!(
+        (first.outcome.bytes, first.outcome.stopped),
+        (500, Stopped::ControlFull)
+    );
     let second = bound.recv(4096, 2, DEVMEM).unwrap();
     bound.pattern.check(500, &second.host).unwrap();
     assert_eq!(second.outcome.bytes, 600);
@@ -234,7 +309,10 @@ fn peek_creates_tokens_and_references_and_leaves_the_data() {
     assert_eq!((peeked.outcome.bytes, peeked.tokens()), (1000, vec![1]));
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
     assert_eq!((received.outcome.bytes, received.tokens()), (1000, vec![2]));
-    assert_eq!(peeked.frags()[0].frag_offset, received.frags()[0].frag_offset);
+    assert_eq!(
+        peeked.frags()[0].frag_offset,
+        received.frags()[0].frag_offset
+    );
     bound.give_back(&received);
     bound.check_frag(&peeked.frags()[0], 0);
     bound.give_back(&peeked);
@@ -262,7 +340,14 @@ fn trunc_discards_across_the_border_without_messages() {
     unbind(&mut bound);
     bound.send(500);
     let discarded = bound.recv(1200, 8, MsgFlags::TRUNC).unwrap();
-    assert_eq!((discarded.outcome.bytes, discarded.outcome.host_bytes, discarded.messages.len()), (1200, 0, 0));
+    assert_eq!(
+        (
+            discarded.outcome.bytes,
+            discarded.outcome.host_bytes,
+            discarded.messages.len()
+        ),
+        (1200, 0, 0)
+    );
     assert_eq!(bound.pair.b.tokens_outstanding(bound.receiver), Ok(0));
     let rest = bound.recv(4096, 8, DEVMEM).unwrap();
     bound.pattern.check(1200, &rest.host).unwrap();
@@ -274,14 +359,22 @@ fn trunc_discards_across_the_border_without_messages() {
 fn touching_frags_are_not_merged_unless_asked_for() {
     for (merge, messages) in [(false, 4), (true, 1)] {
         let mut bound = Bound::new(&PairConfig::default());
-        bound.pair.b.set_option(bound.receiver, SocketOption::MergeFrags(merge)).unwrap();
+        bound
+            .pair
+            .b
+            .set_option(bound.receiver, SocketOption::MergeFrags(merge))
+            .unwrap();
         // Whole cache lines: each packet begins where the one before ends.
         for _ in 0..4 {
             bound.send(640);
         }
         let received = bound.recv(4096, 8, DEVMEM).unwrap();
         let sizes: Vec<_> = received.frags().iter().map(|frag| frag.frag_size).collect();
-        assert_eq!((sizes.len(), sizes.iter().sum::<u32>()), (messages, 2560), "{received:?}");
+        assert_eq!(
+            (sizes.len(), sizes.iter().sum::<u32>()),
+            (messages, 2560),
+            "{received:?}"
+        );
         let mut position = 0;
         for frag in received.frags() {
             bound.check_frag(&frag, position);
@@ -295,7 +388,11 @@ fn touching_frags_are_not_merged_unless_asked_for() {
 #[test]
 fn a_merged_frag_across_net_iovs_keeps_both_at_home_until_its_one_token_is_back() {
     let mut bound = Bound::with_memory(&PairConfig::default(), 1 << 20, NiovSize::MIN);
-    bound.pair.b.set_option(bound.receiver, SocketOption::MergeFrags(true)).unwrap();
+    bound
+        .pair
+        .b
+        .set_option(bound.receiver, SocketOption::MergeFrags(true))
+        .unwrap();
     bound.send(20_000);
     let received = bound.recv(65_536, 64, DEVMEM).unwrap();
     assert!(received.frags().len() < 5, "{received:?}");
@@ -314,12 +411,22 @@ fn a_merged_frag_across_net_iovs_keeps_both_at_home_until_its_one_token_is_back(
 fn nothing_to_read_is_eagain_and_the_end_of_the_stream_is_zero() {
     let mut bound = Bound::new(&PairConfig::default());
     let nothing = bound.recv(4096, 8, DEVMEM).unwrap_err();
-    assert_eq!((nothing, nothing.errno()), (RecvError::WouldBlock, Errno::EAGAIN));
+    assert_eq!(
+        (nothing, nothing.errno()),
+        (RecvError::WouldBlock, Errno::EAGAIN)
+    );
     bound.send(10);
-    bound.pair.a.shutdown(bound.sender, std::net::Shutdown::Write).unwrap();
+    bound
+        .pair
+        .a
+        .shutdown(bound.sender, std::net::Shutdown::Write)
+        .unwrap();
     bound.pair.run_for(std::time::Duration::from_millis(10));
     let last = bound.recv(4096, 8, DEVMEM).unwrap();
-    assert_eq!((last.outcome.bytes, last.outcome.stopped), (10, Stopped::Eof));
+    assert_eq!(
+        (last.outcome.bytes, last.outcome.stopped),
+        (10, Stopped::Eof)
+    );
     for _ in 0..2 {
         assert_eq!(bound.recv(4096, 8, DEVMEM).unwrap().outcome.bytes, 0);
     }
@@ -345,18 +452,32 @@ fn memory_of_a_provider_that_is_no_binding_is_enodev() {
     unbind(&mut bound);
     let provider = Arc::new(common::Foreign::new(Dmabuf::anonymous(1 << 20).unwrap()));
     let choice = nic::ProviderChoice::Provider(provider);
-    bound.pair.b.nic_mut().restart_queue(steer::RxQueueId(0), choice).unwrap();
+    bound
+        .pair
+        .b
+        .nic_mut()
+        .restart_queue(steer::RxQueueId(0), choice)
+        .unwrap();
     bound.send(100);
     let refused = bound.recv(4096, 8, DEVMEM).unwrap_err();
-    assert_eq!((refused, refused.errno()), (RecvError::NotOurMemory { bytes: 100 }, Errno::ENODEV));
-    assert_eq!(bound.recv(4096, 8, MsgFlags::empty()), Err(RecvError::Unreadable { bytes: 100 }));
+    assert_eq!(
+        (refused, refused.errno()),
+        (RecvError::NotOurMemory { bytes: 100 }, Errno::ENODEV)
+    );
+    assert_eq!(
+        bound.recv(4096, 8, MsgFlags::empty()),
+        Err(RecvError::Unreadable { bytes: 100 })
+    );
     bound.finish();
 }
 
 #[test]
 fn the_error_queue_is_empty() {
     let mut bound = Bound::new(&PairConfig::default());
-    assert_eq!(bound.recv(0, 0, MsgFlags::ERRQUEUE), Err(RecvError::ErrorQueueEmpty));
+    assert_eq!(
+        bound.recv(0, 0, MsgFlags::ERRQUEUE),
+        Err(RecvError::ErrorQueueEmpty)
+    );
     bound.finish();
 }
 
@@ -377,7 +498,14 @@ fn a_typed_sink_is_served_by_the_same_path() {
     let mut sink = Typed(Vec::new(), 1);
     let mut host = [0; 64];
     let mut msg = stack::RecvMsg::with_len(&mut host, 4096);
-    let outcome = bound.pair.b.recvmsg(bound.receiver, &mut msg, &mut sink, DEVMEM).unwrap();
-    assert_eq!((outcome.bytes, outcome.stopped, sink.0), (16, Stopped::ControlFull, vec![DevmemCmsg::Linear(16)]));
+    let outcome = bound
+        .pair
+        .b
+        .recvmsg(bound.receiver, &mut msg, &mut sink, DEVMEM)
+        .unwrap();
+    assert_eq!(
+        (outcome.bytes, outcome.stopped, sink.0),
+        (16, Stopped::ControlFull, vec![DevmemCmsg::Linear(16)])
+    );
     bound.finish();
 }

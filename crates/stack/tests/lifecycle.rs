@@ -8,7 +8,10 @@ use std::time::Duration;
 use common::{Bound, PORT, drops};
 use devmem_uapi::{Errno, MsgFlags};
 use netsim::{Pair, PairConfig, Pattern, Progress, RawPeer, RawSegment, Side, Sink, Source};
-use stack::{AcceptError, ConnectError, ListenError, OptionName, Readiness, RecvError, SendError, SendMsg, SocketOption};
+use stack::{
+    AcceptError, ConnectError, ListenError, OptionName, Readiness, RecvError, SendError, SendMsg,
+    SocketOption,
+};
 use tcp::StateKind;
 use wire::TcpFlags;
 
@@ -28,11 +31,25 @@ fn connecting_to_a_closed_port_is_refused_at_once() {
     let now = pair.now();
     let id = pair.a.connect(local(Side::B), now).unwrap();
     pair.run_for(Duration::from_millis(10));
-    assert!(pair.a.readiness(id).unwrap().contains(Readiness::ERROR | Readiness::READABLE | Readiness::WRITABLE));
-    let refused = pair.a.sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty()).unwrap_err();
+    assert!(
+        pair.a
+            .readiness(id)
+            .unwrap()
+            .contains(Readiness::ERROR | Readiness::READABLE | Readiness::WRITABLE)
+    );
+    let refused = pair
+        .a
+        .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
+        .unwrap_err();
     assert_eq!(refused.errno(), Errno::ECONNREFUSED);
     // Told once; then the socket is merely over.
-    assert_eq!(pair.a.sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty()).unwrap_err().errno(), Errno::EPIPE);
+    assert_eq!(
+        pair.a
+            .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
+            .unwrap_err()
+            .errno(),
+        Errno::EPIPE
+    );
     assert_eq!(drops(&pair.b)["tcp_no_socket"], 1);
     pair.a.close(id).unwrap();
     pair.finish();
@@ -42,9 +59,15 @@ fn connecting_to_a_closed_port_is_refused_at_once() {
 fn connecting_to_nobody_is_unreachable_when_no_neighbour_answers() {
     let mut pair = Pair::new(&PairConfig::default());
     let now = pair.now();
-    let id = pair.a.connect("10.77.0.99:1".parse().unwrap(), now).unwrap();
+    let id = pair
+        .a
+        .connect("10.77.0.99:1".parse().unwrap(), now)
+        .unwrap();
     pair.run_for(Duration::from_secs(5));
-    assert_eq!(pair.a.take_error(id), Ok(Some(tcp::TcpError::HostUnreachable)));
+    assert_eq!(
+        pair.a.take_error(id),
+        Ok(Some(tcp::TcpError::HostUnreachable))
+    );
     assert!(drops(&pair.a)["neighbor_failed"] > 0);
     pair.a.close(id).unwrap();
     pair.finish();
@@ -72,12 +95,19 @@ fn a_peer_that_vanishes_is_given_up_after_the_user_timeout() {
     let timeout = SocketOption::UserTimeout(Some(Duration::from_secs(5)));
     bound.pair.a.set_option(bound.sender, timeout).unwrap();
     bound.pair.cable().pull();
-    bound.pair.a.sendmsg(bound.sender, &SendMsg::new(&[1; 100]), MsgFlags::empty()).unwrap();
+    bound
+        .pair
+        .a
+        .sendmsg(bound.sender, &SendMsg::new(&[1; 100]), MsgFlags::empty())
+        .unwrap();
     bound.pair.run_for(Duration::from_secs(4));
     assert_eq!(bound.pair.a.take_error(bound.sender), Ok(None));
     bound.pair.run_for(Duration::from_secs(6));
     // What the neighbour cache found out says more than the silence does.
-    assert_eq!(bound.pair.a.take_error(bound.sender), Ok(Some(tcp::TcpError::HostUnreachable)));
+    assert_eq!(
+        bound.pair.a.take_error(bound.sender),
+        Ok(Some(tcp::TcpError::HostUnreachable))
+    );
     bound.pair.cable().plug();
     bound.finish();
 }
@@ -86,30 +116,52 @@ fn a_peer_that_vanishes_is_given_up_after_the_user_timeout() {
 fn a_neighbour_that_does_not_speak_tcp_times_out() {
     let mut peer = RawPeer::new();
     let now = peer.now();
-    let id = peer.stack.connect(SocketAddr::new(Side::A.ipv4(), 1), now).unwrap();
+    let id = peer
+        .stack
+        .connect(SocketAddr::new(Side::A.ipv4(), 1), now)
+        .unwrap();
     let mut syns = 0;
     for _ in 0..131 {
         peer.run_for(Duration::from_secs(1));
-        syns += peer.answer_arp().iter().filter(|frame| frame.tcp().is_some()).count();
+        syns += peer
+            .answer_arp()
+            .iter()
+            .filter(|frame| frame.tcp().is_some())
+            .count();
     }
-    assert_eq!((syns, peer.stack.take_error(id)), (7, Ok(Some(tcp::TcpError::TimedOut))));
+    assert_eq!(
+        (syns, peer.stack.take_error(id)),
+        (7, Ok(Some(tcp::TcpError::TimedOut)))
+    );
 }
 
 #[test]
 fn listening_is_refused_with_the_reason() {
-    let mut pair = Pair::new(&PairConfig { max_sockets: 2, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig {
+        max_sockets: 2,
+        ..PairConfig::default()
+    });
     let taken = local(Side::B);
     let listener = pair.b.listen(taken, 1).unwrap();
     assert_eq!(pair.b.listen(taken, 1), Err(ListenError::AddrInUse(taken)));
     let any = "0.0.0.0:5201".parse().unwrap();
     assert_eq!(pair.b.listen(any, 1), Err(ListenError::AddrInUse(any)));
     let foreign: SocketAddr = "10.77.0.9:1".parse().unwrap();
-    assert_eq!(pair.b.listen(foreign, 1), Err(ListenError::AddrNotAvailable(foreign.ip())));
+    assert_eq!(
+        pair.b.listen(foreign, 1),
+        Err(ListenError::AddrNotAvailable(foreign.ip()))
+    );
     let free = pair.b.listen("0.0.0.0:0".parse().unwrap(), 1).unwrap();
     assert!(pair.b.local_addr(free).unwrap().port() >= stack::EPHEMERAL_FIRST);
-    assert_eq!(pair.b.listen("0.0.0.0:1".parse().unwrap(), 1), Err(ListenError::TooManySockets { limit: 2 }));
+    assert_eq!(
+        pair.b.listen("0.0.0.0:1".parse().unwrap(), 1),
+        Err(ListenError::TooManySockets { limit: 2 })
+    );
     let now = pair.now();
-    assert_eq!(pair.b.connect(local(Side::A), now), Err(ConnectError::TooManySockets { limit: 2 }));
+    assert_eq!(
+        pair.b.connect(local(Side::A), now),
+        Err(ConnectError::TooManySockets { limit: 2 })
+    );
     for id in [listener, free] {
         pair.b.close(id).unwrap();
     }
@@ -143,17 +195,29 @@ fn the_accept_queue_is_bounded_and_syns_beyond_it_wait() {
         pair.run_for(Duration::from_millis(2));
     }
     assert!(drops(&pair.b)["tcp_accept_queue_full"] >= 5);
-    assert!(pair.b.readiness(listener).unwrap().contains(Readiness::ACCEPTABLE));
+    assert!(
+        pair.b
+            .readiness(listener)
+            .unwrap()
+            .contains(Readiness::ACCEPTABLE)
+    );
     let mut accepted = Vec::new();
     let end = pair.now() + Duration::from_secs(60);
     pair.run(|pair| {
         accepted.extend(pair.b.accept(listener).ok().map(|(id, _)| id));
-        if accepted.len() == 8 || pair.now() > end { Progress::Done } else { Progress::Waiting }
+        if accepted.len() == 8 || pair.now() > end {
+            Progress::Done
+        } else {
+            Progress::Waiting
+        }
     })
     .unwrap();
     assert_eq!(accepted.len(), 8);
     assert_eq!(pair.b.accept(listener), Err(AcceptError::WouldBlock));
-    assert_eq!(pair.b.accept(accepted[0]), Err(AcceptError::NotListening { id: accepted[0] }));
+    assert_eq!(
+        pair.b.accept(accepted[0]),
+        Err(AcceptError::NotListening { id: accepted[0] })
+    );
     openers.iter().for_each(|&id| pair.a.close(id).unwrap());
     accepted.iter().for_each(|&id| pair.b.close(id).unwrap());
     pair.b.close(listener).unwrap();
@@ -179,22 +243,44 @@ fn closing_a_listener_resets_what_waits_to_be_accepted() {
 #[test]
 fn half_close_lets_the_other_direction_go_on() {
     let mut bound = Bound::new(&PairConfig::default());
-    bound.pair.b.shutdown(bound.receiver, Shutdown::Write).unwrap();
+    bound
+        .pair
+        .b
+        .shutdown(bound.receiver, Shutdown::Write)
+        .unwrap();
     bound.pair.run_for(Duration::from_millis(10));
-    assert!(bound.pair.a.readiness(bound.sender).unwrap().contains(Readiness::READ_CLOSED));
+    assert!(
+        bound
+            .pair
+            .a
+            .readiness(bound.sender)
+            .unwrap()
+            .contains(Readiness::READ_CLOSED)
+    );
     bound.send(5000);
     let received = bound.recv(8192, 8, DEVMEM).unwrap();
     assert_eq!(received.outcome.bytes, 5000);
     bound.give_back(&received);
-    let refused = bound.pair.b.sendmsg(bound.receiver, &SendMsg::new(b"x"), MsgFlags::empty()).unwrap_err();
-    assert_eq!((refused, refused.errno()), (SendError::Shutdown { id: bound.receiver }, Errno::EPIPE));
+    let refused = bound
+        .pair
+        .b
+        .sendmsg(bound.receiver, &SendMsg::new(b"x"), MsgFlags::empty())
+        .unwrap_err();
+    assert_eq!(
+        (refused, refused.errno()),
+        (SendError::Shutdown { id: bound.receiver }, Errno::EPIPE)
+    );
     bound.finish();
 }
 
 #[test]
 fn shutdown_for_reading_reads_as_the_end_of_the_stream() {
     let mut bound = Bound::new(&PairConfig::default());
-    bound.pair.b.shutdown(bound.receiver, Shutdown::Read).unwrap();
+    bound
+        .pair
+        .b
+        .shutdown(bound.receiver, Shutdown::Read)
+        .unwrap();
     assert_eq!(bound.recv(100, 1, DEVMEM).unwrap().outcome.bytes, 0);
     bound.finish();
 }
@@ -205,7 +291,10 @@ fn closing_with_unread_data_resets_the_peer() {
     bound.send(1000);
     bound.pair.b.close(bound.receiver).unwrap();
     bound.pair.run_for(Duration::from_millis(10));
-    assert_eq!(bound.pair.a.take_error(bound.sender), Ok(Some(tcp::TcpError::Reset)));
+    assert_eq!(
+        bound.pair.a.take_error(bound.sender),
+        Ok(Some(tcp::TcpError::Reset))
+    );
     assert_eq!(bound.pair.b.stats().sockets, 0);
     bound.finish();
 }
@@ -215,9 +304,16 @@ fn data_for_a_closed_reader_resets_the_peer() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.pair.b.close(bound.receiver).unwrap();
     bound.pair.run_for(Duration::from_millis(10));
-    bound.pair.a.sendmsg(bound.sender, &SendMsg::new(&[1; 100]), MsgFlags::empty()).unwrap();
+    bound
+        .pair
+        .a
+        .sendmsg(bound.sender, &SendMsg::new(&[1; 100]), MsgFlags::empty())
+        .unwrap();
     bound.pair.run_for(Duration::from_millis(10));
-    assert_eq!(bound.pair.a.take_error(bound.sender), Ok(Some(tcp::TcpError::Reset)));
+    assert_eq!(
+        bound.pair.a.take_error(bound.sender),
+        Ok(Some(tcp::TcpError::Reset))
+    );
     assert_eq!(drops(&bound.pair.b)["tcp_reader_gone"], 1);
     bound.finish();
 }
@@ -231,7 +327,10 @@ fn an_error_is_told_once_and_after_the_data_that_came_before() {
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
     assert_eq!(received.outcome.bytes, 1000);
     bound.give_back(&received);
-    assert_eq!(bound.recv(4096, 8, DEVMEM), Err(RecvError::Connection(tcp::TcpError::Reset)));
+    assert_eq!(
+        bound.recv(4096, 8, DEVMEM),
+        Err(RecvError::Connection(tcp::TcpError::Reset))
+    );
     assert_eq!(bound.recv(4096, 8, DEVMEM).unwrap().outcome.bytes, 0);
     bound.finish();
 }
@@ -240,7 +339,10 @@ fn an_error_is_told_once_and_after_the_data_that_came_before() {
 fn close_in_flight_comes_to_rest_with_all_memory_home() {
     for close_after in [0, 1, 50_000, 300_000] {
         for receiver_closes in [false, true] {
-            let mut pair = Pair::new(&PairConfig { seed: close_after, ..PairConfig::default() });
+            let mut pair = Pair::new(&PairConfig {
+                seed: close_after,
+                ..PairConfig::default()
+            });
             let id = pair.bind(Side::B, 1 << 20, netmem::NiovSize::DEFAULT, &[0]);
             let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
             let pattern = Pattern::new(1);
@@ -262,7 +364,11 @@ fn close_in_flight_comes_to_rest_with_all_memory_home() {
             let _ = pair.a.close(sender);
             drop(sink);
             pair.run_until_idle().unwrap();
-            assert_eq!((pair.a.stats().sockets, pair.b.stats().sockets), (0, 0), "{close_after} {receiver_closes}");
+            assert_eq!(
+                (pair.a.stats().sockets, pair.b.stats().sockets),
+                (0, 0),
+                "{close_after} {receiver_closes}"
+            );
             pair.finish();
         }
     }
@@ -279,10 +385,16 @@ fn a_stale_id_is_ebadf_for_every_call() {
         stack.abort(id).unwrap_err().errno(),
         stack.shutdown(id, Shutdown::Both).unwrap_err().errno(),
         stack.accept(id).unwrap_err().errno(),
-        stack.sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty()).unwrap_err().errno(),
+        stack
+            .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
+            .unwrap_err()
+            .errno(),
         stack.dontneed(id, &[]).unwrap_err().errno(),
         stack.dontneed_bytes(id, &[1]).unwrap_err().errno(),
-        stack.set_option(id, SocketOption::NoDelay(true)).unwrap_err().errno(),
+        stack
+            .set_option(id, SocketOption::NoDelay(true))
+            .unwrap_err()
+            .errno(),
         stack.option(id, OptionName::NoDelay).unwrap_err().errno(),
         stack.readiness(id).unwrap_err().errno(),
         stack.info(id).unwrap_err().errno(),
@@ -304,22 +416,38 @@ fn an_orphan_in_fin_wait_2_ends_after_a_minute_and_its_memory_is_home_before() {
     // With a token outstanding; the peer never closes its side.
     bound.pair.b.close(bound.receiver).unwrap();
     bound.pair.run_for(Duration::from_secs(30));
-    assert_eq!((bound.pair.b.stats().orphans, bound.pair.b.promised(steer::RxQueueId(0))), (1, bound.pair.b.promised(steer::RxQueueId(0))));
+    assert_eq!(
+        (
+            bound.pair.b.stats().orphans,
+            bound.pair.b.promised(steer::RxQueueId(0))
+        ),
+        (1, bound.pair.b.promised(steer::RxQueueId(0)))
+    );
     bound.pair.run_for(Duration::from_secs(31));
-    assert_eq!((bound.pair.b.stats().orphans, bound.pair.b.stats().sockets), (0, 0));
+    assert_eq!(
+        (bound.pair.b.stats().orphans, bound.pair.b.stats().sockets),
+        (0, 0)
+    );
     drop(received);
     bound.finish();
 }
 
 #[test]
 fn an_orphan_whose_peer_keeps_the_window_shut_ends_too() {
-    let mut pair = Pair::new(&PairConfig { host_mem_bytes: 256 << 10, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig {
+        host_mem_bytes: 256 << 10,
+        ..PairConfig::default()
+    });
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let mut source = Source::new(sender, Pattern::new(1), 1_000_000, 10_000);
     let end = pair.now() + Duration::from_secs(5);
     pair.run(|pair| {
         let _ = source.run(&mut pair.a);
-        if pair.now() > end { Progress::Done } else { Progress::Waiting }
+        if pair.now() > end {
+            Progress::Done
+        } else {
+            Progress::Waiting
+        }
     })
     .unwrap();
     pair.a.close(sender).unwrap();
@@ -334,7 +462,9 @@ fn an_orphan_whose_peer_keeps_the_window_shut_ends_too() {
             Err(error) => break assert_eq!(error, RecvError::WouldBlock),
         }
     }
-    pair.b.sendmsg(receiver, &SendMsg::new(b"x"), MsgFlags::empty()).unwrap();
+    pair.b
+        .sendmsg(receiver, &SendMsg::new(b"x"), MsgFlags::empty())
+        .unwrap();
     pair.run_for(Duration::from_millis(10));
     assert_eq!(pair.b.take_error(receiver), Ok(Some(tcp::TcpError::Reset)));
     pair.b.close(receiver).unwrap();
@@ -343,15 +473,23 @@ fn an_orphan_whose_peer_keeps_the_window_shut_ends_too() {
 
 #[test]
 fn orphans_are_bounded_and_one_too_many_is_reset() {
-    let mut pair = Pair::new(&PairConfig { max_orphans: 2, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig {
+        max_orphans: 2,
+        ..PairConfig::default()
+    });
     let listener = pair.b.listen(local(Side::B), 10).unwrap();
-    let ends: Vec<_> = (0..5).map(|_| pair.connect_to(Side::B, listener, local(Side::B))).collect();
+    let ends: Vec<_> = (0..5)
+        .map(|_| pair.connect_to(Side::B, listener, local(Side::B)))
+        .collect();
     for (_, opener) in &ends {
         pair.a.close(*opener).unwrap();
     }
     pair.run_for(Duration::from_millis(10));
     assert_eq!(pair.a.stats().orphans, 2);
-    let reset = ends.iter().filter(|(id, _)| pair.b.take_error(*id) == Ok(Some(tcp::TcpError::Reset))).count();
+    let reset = ends
+        .iter()
+        .filter(|(id, _)| pair.b.take_error(*id) == Ok(Some(tcp::TcpError::Reset)))
+        .count();
     assert_eq!(reset, 3);
     ends.iter().for_each(|(id, _)| pair.b.close(*id).unwrap());
     pair.b.close(listener).unwrap();
@@ -366,7 +504,10 @@ fn time_wait_keeps_the_name_for_a_minute_and_a_new_connection_may_have_it_earlie
     pair.run_for(Duration::from_millis(10));
     pair.b.close(receiver).unwrap();
     pair.run_for(Duration::from_secs(30));
-    assert_eq!((pair.a.stats().connections, pair.b.stats().connections), (1, 0));
+    assert_eq!(
+        (pair.a.stats().connections, pair.b.stats().connections),
+        (1, 0)
+    );
     assert_eq!(pair.a.stats().orphans, 0);
     pair.run_for(Duration::from_secs(31));
     assert_eq!(pair.a.stats().connections, 0);
@@ -380,12 +521,23 @@ fn a_syn_for_a_connection_in_time_wait_opens_a_new_one() {
     let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
     let listener = peer.stack.listen(theirs, 4).unwrap();
     let open = |peer: &mut RawPeer, iss: u32| {
-        let syn = RawSegment { seq: iss, flags: TcpFlags::SYN, ..RawSegment::default() };
+        let syn = RawSegment {
+            seq: iss,
+            flags: TcpFlags::SYN,
+            ..RawSegment::default()
+        };
         peer.send_tcp(ours, theirs, &syn);
         let (headers, _) = peer.receive_tcp().expect("a SYN-ACK");
         let syn_ack = *headers.tcp().unwrap();
-        assert!(syn_ack.flags.contains(TcpFlags::SYN | TcpFlags::ACK), "{syn_ack:?}");
-        let ack = RawSegment { seq: iss + 1, ack: syn_ack.seq + 1, ..RawSegment::default() };
+        assert!(
+            syn_ack.flags.contains(TcpFlags::SYN | TcpFlags::ACK),
+            "{syn_ack:?}"
+        );
+        let ack = RawSegment {
+            seq: iss + 1,
+            ack: syn_ack.seq + 1,
+            ..RawSegment::default()
+        };
         peer.send_tcp(ours, theirs, &ack);
         let (id, remote) = peer.stack.accept(listener).unwrap();
         assert_eq!(remote, ours);
@@ -395,12 +547,23 @@ fn a_syn_for_a_connection_in_time_wait_opens_a_new_one() {
     // B closes first and ends in TIME-WAIT.
     peer.stack.close(id).unwrap();
     peer.poll();
-    let fin = RawSegment { seq: 1001, ack: iss + 2, flags: TcpFlags::FIN | TcpFlags::ACK, ..RawSegment::default() };
+    let fin = RawSegment {
+        seq: 1001,
+        ack: iss + 2,
+        flags: TcpFlags::FIN | TcpFlags::ACK,
+        ..RawSegment::default()
+    };
     peer.send_tcp(ours, theirs, &fin);
-    assert_eq!((peer.stack.stats().connections, peer.stack.stats().orphans), (1, 0));
+    assert_eq!(
+        (peer.stack.stats().connections, peer.stack.stats().orphans),
+        (1, 0)
+    );
     peer.forget();
     let (again, new_iss) = open(&mut peer, 50_000);
-    assert!(new_iss.wrapping_sub(iss) < 1 << 31, "the ISN goes on from the old connection's");
+    assert!(
+        new_iss.wrapping_sub(iss) < 1 << 31,
+        "the ISN goes on from the old connection's"
+    );
     assert_eq!(peer.stack.stats().connections, 1);
     peer.stack.abort(again).unwrap();
 }
@@ -432,13 +595,22 @@ fn events_name_each_changed_socket_once() {
 fn keepalive_finds_a_dead_peer() {
     let mut pair = Pair::new(&PairConfig::default());
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
-    let keepalive = tcp::Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
-    pair.b.set_option(receiver, SocketOption::KeepAlive(Some(keepalive))).unwrap();
+    let keepalive = tcp::Keepalive {
+        idle: Duration::from_secs(10),
+        interval: Duration::from_secs(1),
+        count: 3,
+    };
+    pair.b
+        .set_option(receiver, SocketOption::KeepAlive(Some(keepalive)))
+        .unwrap();
     pair.run_for(Duration::from_secs(100));
     assert_eq!(state(&pair.b, receiver), StateKind::Established);
     pair.cable().pull();
     pair.run_for(Duration::from_secs(20));
-    assert_eq!(pair.b.take_error(receiver), Ok(Some(tcp::TcpError::TimedOut)));
+    assert_eq!(
+        pair.b.take_error(receiver),
+        Ok(Some(tcp::TcpError::TimedOut))
+    );
     pair.cable().plug();
     pair.a.abort(sender).unwrap();
     pair.b.close(receiver).unwrap();

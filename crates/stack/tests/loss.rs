@@ -47,30 +47,56 @@ impl Case {
             ..PairConfig::default()
         };
         let mut pair = Pair::new(&config);
-        let id = pair.bind(Side::B, self.memory, NiovSize::new(self.niov).unwrap(), &[0]);
-        let ip = if self.ipv6 { Side::B.ipv6() } else { Side::B.ipv4() };
+        let id = pair.bind(
+            Side::B,
+            self.memory,
+            NiovSize::new(self.niov).unwrap(),
+            &[0],
+        );
+        let ip = if self.ipv6 {
+            Side::B.ipv6()
+        } else {
+            Side::B.ipv4()
+        };
         let (receiver, sender) = pair.connect(Side::B, ip, PORT);
         let total = 150_000;
         let (there, back) = (Pattern::new(self.seed), Pattern::new(!self.seed));
         let mut source = Source::new(sender, there, total, self.chunk);
         let mut reply = Source::new(receiver, back, 20_000, 3000);
-        let mut sink = Sink::new(receiver, there).with_memory(id, pair.dmabuf(Side::B, id)).keeping(self.keep);
+        let mut sink = Sink::new(receiver, there)
+            .with_memory(id, pair.dmabuf(Side::B, id))
+            .keeping(self.keep);
         let mut answer = Sink::new(sender, back);
         let ran = pair.run(|pair| {
             let sent = source.run(&mut pair.a).and(answer.run(&mut pair.a));
             sent.and(sink.run(&mut pair.b)).and(reply.run(&mut pair.b))
         });
         let report = sink.report();
-        assert!(ran.is_ok(), "{ran:?} {self:?} {report:?} {:?} {:?}", drops(&pair.a), drops(&pair.b));
-        assert_eq!((report.bytes(), answer.report().bytes()), (total, 20_000), "{self:?}");
+        assert!(
+            ran.is_ok(),
+            "{ran:?} {self:?} {report:?} {:?} {:?}",
+            drops(&pair.a),
+            drops(&pair.b)
+        );
+        assert_eq!(
+            (report.bytes(), answer.report().bytes()),
+            (total, 20_000),
+            "{self:?}"
+        );
         assert_eq!(report.readable_bytes, 0, "{self:?}");
         assert_eq!(drops(&pair.b).get("rx_no_buffers"), None, "{self:?}");
         // What is under way arrives.
         pair.run_for(Duration::from_millis(100));
         let ends = [&pair.a, &pair.b];
         let sent: u64 = ends.iter().map(|end| end.nic().tx_stats().frames).sum();
-        let arrived: u64 = ends.iter().map(|end| end.stats().rx_packets + end.nic().drops().total()).sum();
-        let corrupt = ends.iter().map(|end| end.nic().drops().get(nic::DropReason::RxBadChecksum)).sum();
+        let arrived: u64 = ends
+            .iter()
+            .map(|end| end.stats().rx_packets + end.nic().drops().total())
+            .sum();
+        let corrupt = ends
+            .iter()
+            .map(|end| end.nic().drops().get(nic::DropReason::RxBadChecksum))
+            .sum();
         sink.release(&mut pair.b, 0);
         drop((sink, answer));
         pair.a.close(sender).unwrap();
@@ -130,7 +156,10 @@ fn jitter() {
 
 #[test]
 fn all_together() {
-    let (_, corrupt) = sweep("loss=2%,reorder=2%,dup=2%,corrupt=2%,delay=5ms,jitter=2ms", 600..640);
+    let (_, corrupt) = sweep(
+        "loss=2%,reorder=2%,dup=2%,corrupt=2%,delay=5ms,jitter=2ms",
+        600..640,
+    );
     assert!(corrupt > 100, "{corrupt} frames were corrupt");
 }
 
@@ -147,7 +176,10 @@ fn half_of_everything_is_lost_and_it_still_gets_through() {
 #[test]
 fn a_cable_that_is_pulled_and_put_back_costs_nothing_but_time() {
     for seed in 0..5 {
-        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
+        let mut pair = Pair::new(&PairConfig {
+            seed,
+            ..PairConfig::default()
+        });
         let id = pair.bind(Side::B, 1 << 20, NiovSize::DEFAULT, &[0]);
         let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
         let pattern = Pattern::new(seed);
@@ -160,7 +192,9 @@ fn a_cable_that_is_pulled_and_put_back_costs_nothing_but_time() {
                 pair.cable().pull();
                 pulled = Some(pair.now());
             }
-            if !plugged && pulled.is_some_and(|at| pair.now().saturating_since(at) > Duration::from_secs(7)) {
+            if !plugged
+                && pulled.is_some_and(|at| pair.now().saturating_since(at) > Duration::from_secs(7))
+            {
                 pair.cable().plug();
                 plugged = true;
             }

@@ -42,7 +42,11 @@ impl Transfer {
         let mut sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id));
         let ran = pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
         let report = sink.report();
-        assert!(ran.is_ok(), "{ran:?} after {report:?}, dropped {:?}", drops(&pair.b));
+        assert!(
+            ran.is_ok(),
+            "{ran:?} after {report:?}, dropped {:?}",
+            drops(&pair.b)
+        );
         assert_eq!(report.bytes(), self.total);
         assert_eq!(report.freed, report.frags);
         assert_no_memory_drops(&pair.b);
@@ -56,23 +60,48 @@ impl Transfer {
 
 #[test]
 fn every_byte_lands_in_device_memory() {
-    let report = Transfer { total: 5_000_000, ..Transfer::default() }.run();
+    let report = Transfer {
+        total: 5_000_000,
+        ..Transfer::default()
+    }
+    .run();
     assert_eq!(report.device_bytes, 5_000_000);
 }
 
 #[test]
 fn it_does_over_ipv6_too() {
-    let report = Transfer { ip: Side::B.ipv6(), ..Transfer::default() }.run();
+    let report = Transfer {
+        ip: Side::B.ipv6(),
+        ..Transfer::default()
+    }
+    .run();
     assert_eq!(report.device_bytes, 1_000_000);
 }
 
 #[test]
 fn sizes_of_sends_do_not_matter() {
     let small = [1, 2, 3, 7, 8, 16, 31, 63, 64, 65, 127, 255, 512];
-    let large = [1000, 1447, 1448, 1449, 2896, 4095, 4096, 4097, 8192, 65_536, 1 << 20];
+    let large = [
+        1000,
+        1447,
+        1448,
+        1449,
+        2896,
+        4095,
+        4096,
+        4097,
+        8192,
+        65_536,
+        1 << 20,
+    ];
     for chunk in small.into_iter().chain(large) {
         let total = (chunk as u64 * 3000).min(700_001);
-        let report = Transfer { chunk, total, ..Transfer::default() }.run();
+        let report = Transfer {
+            chunk,
+            total,
+            ..Transfer::default()
+        }
+        .run();
         assert_eq!(report.device_bytes, total, "{chunk} bytes per send");
     }
 }
@@ -81,27 +110,56 @@ fn sizes_of_sends_do_not_matter() {
 fn sizes_of_packets_and_net_iovs_do_not_matter() {
     for mtu in [1280, 1500, 9000] {
         for niov in [4096, 16_384, 65_536, 1 << 20] {
-            let config = PairConfig { mtu, ..PairConfig::default() };
+            let config = PairConfig {
+                mtu,
+                ..PairConfig::default()
+            };
             let niov_size = NiovSize::new(niov).unwrap();
-            let report = Transfer { config, niov_size, ..Transfer::default() }.run();
-            assert_eq!(report.device_bytes, 1_000_000, "MTU {mtu}, net_iovs of {niov} bytes");
+            let report = Transfer {
+                config,
+                niov_size,
+                ..Transfer::default()
+            }
+            .run();
+            assert_eq!(
+                report.device_bytes, 1_000_000,
+                "MTU {mtu}, net_iovs of {niov} bytes"
+            );
         }
     }
 }
 
 #[test]
 fn a_wire_without_offloads_carries_the_same() {
-    let config = PairConfig { impairment: Some(nic::Impairment::NONE), ..PairConfig::default() };
-    let report = Transfer { config, ..Transfer::default() }.run();
+    let config = PairConfig {
+        impairment: Some(nic::Impairment::NONE),
+        ..PairConfig::default()
+    };
+    let report = Transfer {
+        config,
+        ..Transfer::default()
+    }
+    .run();
     assert_eq!(report.device_bytes, 1_000_000);
 }
 
 #[test]
 fn linear_bytes_arrive_in_their_place() {
     for linear_bytes in [1, 64, 100] {
-        let config = PairConfig { linear_bytes, ..PairConfig::default() };
-        let report = Transfer { config, total: 300_000, ..Transfer::default() }.run();
-        assert!(report.linear_bytes > 0 && report.device_bytes > 0, "{report:?}");
+        let config = PairConfig {
+            linear_bytes,
+            ..PairConfig::default()
+        };
+        let report = Transfer {
+            config,
+            total: 300_000,
+            ..Transfer::default()
+        }
+        .run();
+        assert!(
+            report.linear_bytes > 0 && report.device_bytes > 0,
+            "{report:?}"
+        );
         assert_eq!(report.readable_bytes, 0);
     }
 }
@@ -110,7 +168,13 @@ fn linear_bytes_arrive_in_their_place() {
 fn little_memory_slows_the_sender_and_drops_nothing() {
     for memory in [256 << 10, 512 << 10, 1 << 20] {
         let niov_size = NiovSize::MIN;
-        let report = Transfer { memory, niov_size, total: 3_000_000, ..Transfer::default() }.run();
+        let report = Transfer {
+            memory,
+            niov_size,
+            total: 3_000_000,
+            ..Transfer::default()
+        }
+        .run();
         assert_eq!(report.device_bytes, 3_000_000, "{memory} bytes of memory");
     }
 }
@@ -122,8 +186,12 @@ fn without_a_binding_the_bytes_are_plain() {
     let pattern = Pattern::new(9);
     let mut source = Source::new(sender, pattern, 2_000_000, 50_000);
     let mut sink = Sink::new(receiver, pattern);
-    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
-    assert_eq!((sink.report().readable_bytes, sink.report().frags), (2_000_000, 0));
+    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))
+        .unwrap();
+    assert_eq!(
+        (sink.report().readable_bytes, sink.report().frags),
+        (2_000_000, 0)
+    );
     assert_no_memory_drops(&pair.b);
     pair.a.close(sender).unwrap();
     pair.b.close(receiver).unwrap();
@@ -143,10 +211,14 @@ fn both_directions_at_once() {
     let mut sink_b = Sink::new(b, to_b).with_memory(at_b, pair.dmabuf(Side::B, at_b));
     pair.run(|pair| {
         let at_a = source_a.run(&mut pair.a).and(sink_a.run(&mut pair.a));
-        at_a.and(source_b.run(&mut pair.b)).and(sink_b.run(&mut pair.b))
+        at_a.and(source_b.run(&mut pair.b))
+            .and(sink_b.run(&mut pair.b))
     })
     .unwrap();
-    assert_eq!((sink_a.report().device_bytes, sink_b.report().device_bytes), (1_200_000, 1_500_000));
+    assert_eq!(
+        (sink_a.report().device_bytes, sink_b.report().device_bytes),
+        (1_200_000, 1_500_000)
+    );
     drop((sink_a, sink_b));
     pair.a.close(a).unwrap();
     pair.b.close(b).unwrap();
@@ -165,11 +237,20 @@ fn sixty_four_connections_share_the_memory() {
         let (receiver, sender) = pair.connect_to(Side::B, listener, local);
         let pattern = Pattern::new(number);
         sources.push(Source::new(sender, pattern, total, 9000));
-        sinks.push((sender, Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id))));
+        sinks.push((
+            sender,
+            Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id)),
+        ));
     }
     pair.run(|pair| {
-        let sent = sources.iter_mut().map(|source| source.run(&mut pair.a)).fold(Progress::Done, Progress::and);
-        sinks.iter_mut().map(|(_, sink)| sink.run(&mut pair.b)).fold(sent, Progress::and)
+        let sent = sources
+            .iter_mut()
+            .map(|source| source.run(&mut pair.a))
+            .fold(Progress::Done, Progress::and);
+        sinks
+            .iter_mut()
+            .map(|(_, sink)| sink.run(&mut pair.b))
+            .fold(sent, Progress::and)
     })
     .unwrap();
     assert_no_memory_drops(&pair.b);
@@ -185,7 +266,8 @@ fn sixty_four_connections_share_the_memory() {
 #[test]
 fn the_stack_never_reads_payload() {
     let mut pair = Pair::new(&PairConfig::default());
-    let opaque = std::sync::Arc::new(OpaqueProvider::new(4 << 20, DmabufId(0), NiovSize::DEFAULT).unwrap());
+    let opaque =
+        std::sync::Arc::new(OpaqueProvider::new(4 << 20, DmabufId(0), NiovSize::DEFAULT).unwrap());
     let id = pair.bind_memory(Side::B, opaque.dmabuf().clone(), NiovSize::DEFAULT, &[0]);
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let pattern = Pattern::new(5);
@@ -193,7 +275,8 @@ fn the_stack_never_reads_payload() {
     let device = std::sync::Arc::clone(&opaque);
     let reader = Box::new(move |offset, out: &mut [u8]| device.device_read(offset as usize, out));
     let mut sink = Sink::new(receiver, pattern).with_reader(id, reader);
-    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
+    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))
+        .unwrap();
     assert_eq!(sink.report().device_bytes, 3_000_000);
     drop((sink, opaque));
     pair.a.close(sender).unwrap();

@@ -21,14 +21,20 @@ fn assert_promises_kept(pair: &mut Pair) {
 
 #[test]
 fn a_receiver_that_keeps_its_tokens_stalls_the_sender_and_it_resumes() {
-    for (memory, niov, chunk) in [(1 << 20, 4096, 65_536), (1 << 20, 65_536, 10_000), (4 << 20, 65_536, 1448)] {
+    for (memory, niov, chunk) in [
+        (1 << 20, 4096, 65_536),
+        (1 << 20, 65_536, 10_000),
+        (4 << 20, 65_536, 1448),
+    ] {
         let mut pair = Pair::new(&PairConfig::default());
         let id = pair.bind(Side::B, memory, NiovSize::new(niov).unwrap(), &[0]);
         let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
         let pattern = Pattern::new(7);
         let total = 6 * memory as u64;
         let mut source = Source::new(sender, pattern, total, chunk);
-        let mut sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id)).keeping(Keep::Everything);
+        let mut sink = Sink::new(receiver, pattern)
+            .with_memory(id, pair.dmabuf(Side::B, id))
+            .keeping(Keep::Everything);
         let mut stalls = 0;
         while !sink.at_end() {
             let mut quiet_since = pair.now();
@@ -40,7 +46,11 @@ fn a_receiver_that_keeps_its_tokens_stalls_the_sender_and_it_resumes() {
                 }
                 // Ten seconds of zero window probes and no byte: it is stalled.
                 let is_stalled = pair.now().saturating_since(quiet_since) > Duration::from_secs(10);
-                if is_stalled || sink.at_end() { Progress::Done } else { progress }
+                if is_stalled || sink.at_end() {
+                    Progress::Done
+                } else {
+                    progress
+                }
             })
             .unwrap();
             stalls += 1;
@@ -49,7 +59,10 @@ fn a_receiver_that_keeps_its_tokens_stalls_the_sender_and_it_resumes() {
             assert!(kept > 0 && received > 0);
             sink.release(&mut pair.b, 0);
         }
-        assert!(stalls >= 6, "{stalls} stalls: keeping everything must stop the sender each time the memory is full");
+        assert!(
+            stalls >= 6,
+            "{stalls} stalls: keeping everything must stop the sender each time the memory is full"
+        );
         assert_eq!(sink.report().device_bytes, total);
         assert_no_memory_drops(&pair.b);
         drop(sink);
@@ -66,7 +79,9 @@ fn a_receiver_that_keeps_a_few_tokens_never_stalls() {
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let pattern = Pattern::new(8);
     let mut source = Source::new(sender, pattern, 10_000_000, 65_536);
-    let mut sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id)).keeping(Keep::Tokens(40));
+    let mut sink = Sink::new(receiver, pattern)
+        .with_memory(id, pair.dmabuf(Side::B, id))
+        .keeping(Keep::Tokens(40));
     pair.run(|pair| {
         assert_promises_kept(pair);
         source.run(&mut pair.a).and(sink.run(&mut pair.b))
@@ -83,7 +98,13 @@ fn a_receiver_that_keeps_a_few_tokens_never_stalls() {
 
 #[test]
 fn single_bytes_kept_for_ever_stall_the_sender_too() {
-    let config = PairConfig { tcp: tcp::Config { nodelay: true, ..Default::default() }, ..PairConfig::default() };
+    let config = PairConfig {
+        tcp: tcp::Config {
+            nodelay: true,
+            ..Default::default()
+        },
+        ..PairConfig::default()
+    };
     let mut bound = Bound::with_memory(&config, 256 << 10, NiovSize::MIN);
     let mut kept = Vec::new();
     for _ in 0..3000 {
@@ -97,7 +118,10 @@ fn single_bytes_kept_for_ever_stall_the_sender_too() {
 
 #[test]
 fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
-    let mut pair = Pair::new(&PairConfig { host_mem_bytes: 1 << 20, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig {
+        host_mem_bytes: 1 << 20,
+        ..PairConfig::default()
+    });
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let pattern = Pattern::new(4);
     let mut source = Source::new(sender, pattern, 8_000_000, 65_536);
@@ -113,7 +137,8 @@ fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
     let unread = pair.b.info(receiver).unwrap().unwrap().readable;
     assert!(unread > 400_000, "{unread} bytes of 1 MiB were used");
     let mut sink = Sink::new(receiver, pattern);
-    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b))).unwrap();
+    pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))
+        .unwrap();
     assert_eq!(sink.report().readable_bytes, 8_000_000);
     assert_no_memory_drops(&pair.b);
     pair.a.close(sender).unwrap();
@@ -127,7 +152,9 @@ fn idle_connections_do_not_starve_a_busy_one() {
     let id = pair.bind(Side::B, 1 << 20, NiovSize::MIN, &[0]);
     let local = std::net::SocketAddr::new(Side::B.ipv4(), PORT);
     let listener = pair.b.listen(local, 64).unwrap();
-    let idle: Vec<_> = (0..60).map(|_| pair.connect_to(Side::B, listener, local)).collect();
+    let idle: Vec<_> = (0..60)
+        .map(|_| pair.connect_to(Side::B, listener, local))
+        .collect();
     let (receiver, sender) = pair.connect_to(Side::B, listener, local);
     let pattern = Pattern::new(6);
     let mut source = Source::new(sender, pattern, 2_000_000, 65_536);
@@ -160,14 +187,18 @@ fn a_connection_for_which_there_is_no_memory_is_not_accepted_but_may_come_back()
         openers.push(pair.a.connect(local, now).unwrap());
         pair.run_for(Duration::from_millis(1));
     }
-    let accepted: Vec<_> = std::iter::from_fn(|| pair.b.accept(listener).ok()).map(|(id, _)| id).collect();
+    let accepted: Vec<_> = std::iter::from_fn(|| pair.b.accept(listener).ok())
+        .map(|(id, _)| id)
+        .collect();
     assert!((10..30).contains(&accepted.len()), "{}", accepted.len());
     assert!(drops(&pair.b)["tcp_no_rx_memory"] > 0);
     assert_promises_kept(&mut pair);
     // The first ones go; the others, whose SYNs are repeated, get their place.
     accepted.iter().for_each(|&id| pair.b.abort(id).unwrap());
     pair.run_for(Duration::from_secs(10));
-    let later: Vec<_> = std::iter::from_fn(|| pair.b.accept(listener).ok()).map(|(id, _)| id).collect();
+    let later: Vec<_> = std::iter::from_fn(|| pair.b.accept(listener).ok())
+        .map(|(id, _)| id)
+        .collect();
     assert!(!later.is_empty());
     later.iter().for_each(|&id| pair.b.abort(id).unwrap());
     openers.iter().for_each(|&id| pair.a.abort(id).unwrap());
@@ -186,7 +217,9 @@ fn connections_that_all_keep_their_tokens_stall_and_all_resume() {
     for number in 0..12 {
         let (receiver, sender) = pair.connect_to(Side::B, listener, local);
         let pattern = Pattern::new(number);
-        let sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id)).keeping(Keep::Everything);
+        let sink = Sink::new(receiver, pattern)
+            .with_memory(id, pair.dmabuf(Side::B, id))
+            .keeping(Keep::Everything);
         ends.push((sender, Source::new(sender, pattern, total, 20_000), sink));
     }
     let mut rounds = 0;
@@ -194,7 +227,9 @@ fn connections_that_all_keep_their_tokens_stall_and_all_resume() {
         let mut quiet_since = pair.now();
         pair.run(|pair| {
             assert_promises_kept(pair);
-            let turns = ends.iter_mut().map(|(_, source, sink)| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
+            let turns = ends
+                .iter_mut()
+                .map(|(_, source, sink)| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
             let progress = turns.fold(Progress::Done, Progress::and);
             if progress == Progress::Worked {
                 quiet_since = pair.now();
@@ -205,7 +240,8 @@ fn connections_that_all_keep_their_tokens_stall_and_all_resume() {
         .unwrap();
         rounds += 1;
         assert!(rounds < 100);
-        ends.iter_mut().for_each(|(_, _, sink)| sink.release(&mut pair.b, 0));
+        ends.iter_mut()
+            .for_each(|(_, _, sink)| sink.release(&mut pair.b, 0));
     }
     assert!(rounds > 2, "{rounds}");
     assert_no_memory_drops(&pair.b);

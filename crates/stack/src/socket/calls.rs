@@ -2,13 +2,16 @@
 
 use std::net::{IpAddr, Shutdown, SocketAddr};
 
-use devmem_uapi::{CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SockExtendedErr, ZerocopyRange, cmsg_space};
+use devmem_uapi::{
+    CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SockExtendedErr, ZerocopyRange, cmsg_space,
+};
 use tcp::{Connection, StateKind, SynBacklog, TcpError};
 use wire::Instant;
 use zerocopy::FromBytes;
 
 use super::error::{
-    AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError, SendError, ShutdownError,
+    AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
+    SendError, ShutdownError,
 };
 use super::listener::Listener;
 use super::readiness::Readiness;
@@ -37,21 +40,37 @@ impl Stack {
             return Err(ListenError::TooManySockets { limit });
         }
         let local = match local.port() {
-            0 => SocketAddr::new(ip, self.free_listening_port(ip).ok_or(ListenError::NoFreePort)?),
+            0 => SocketAddr::new(
+                ip,
+                self.free_listening_port(ip)
+                    .ok_or(ListenError::NoFreePort)?,
+            ),
             _ => local,
         };
         let slot = self.sockets.next_slot();
-        self.demux.listen(local, slot).map_err(|_| ListenError::AddrInUse(local))?;
+        self.demux
+            .listen(local, slot)
+            .map_err(|_| ListenError::AddrInUse(local))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A dual listener repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
-        let mss = if ip.is_unspecified() { self.mss_for(std::net::Ipv6Addr::UNSPECIFIED.into()) } else { self.mss_for(ip) };
-        let half_open = SynBacklog::new(&self.tcp, backlog, self.isns.clone(), self.secret.key("syn cookies"));
+        let mss = if ip.is_unspecified() {
+            self.mss_for(std::net::Ipv6Addr::UNSPECIFIED.into())
+        } else {
+            self.mss_for(ip)
+        };
+        let half_open = SynBacklog::new(
+            &self.tcp,
+            backlog,
+            self.isns.clone(),
+            self.secret.key("syn cookies"),
+        );
         let listener = Listener::new(local, half_open, backlog, mss, &self.tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
     fn free_listening_port(&self, ip: std::net::IpAddr) -> Option<u16> {
-        (EPHEMERAL_FIRST..=u16::MAX).find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
+        (EPHEMERAL_FIRST..=u16::MAX)
+            .find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
     }
 
     /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing wait until then.
@@ -64,14 +83,21 @@ impl Stack {
         }
         let route = self.routes.route(remote.ip())?;
         if self.sockets.is_full() {
-            return Err(ConnectError::TooManySockets { limit: self.sockets.limit() });
+            return Err(ConnectError::TooManySockets {
+                limit: self.sockets.limit(),
+            });
         }
         let (ports, demux): (&mut EphemeralPorts, _) = (&mut self.ports, &self.demux);
         let tuple_for = |port| four_tuple(SocketAddr::new(route.source, port), remote);
         let is_free = |port| {
-            demux.is_free(&tuple_for(port)) && demux.listener(SocketAddr::new(route.source, port)).is_none()
+            demux.is_free(&tuple_for(port))
+                && demux
+                    .listener(SocketAddr::new(route.source, port))
+                    .is_none()
         };
-        let port = ports.choose(route.source, remote, is_free).ok_or(ConnectError::PortsExhausted(remote))?;
+        let port = ports
+            .choose(route.source, remote, is_free)
+            .ok_or(ConnectError::PortsExhausted(remote))?;
         let tuple = tuple_for(port);
         let endpoints = crate::rx::endpoints(&tuple);
         let config = tcp::Config {
@@ -96,7 +122,9 @@ impl Stack {
     pub fn accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), AcceptError> {
         while let Some(id) = self.pop_accepted(listener)? {
             self.refresh(listener.slot());
-            let Ok(connection) = self.connection(id) else { continue };
+            let Ok(connection) = self.connection(id) else {
+                continue;
+            };
             connection.holder = Holder::Program;
             let (_, remote) = connection.addresses();
             self.refresh(id.slot());
@@ -108,7 +136,9 @@ impl Stack {
     fn pop_accepted(&mut self, listener: SocketId) -> Result<Option<SocketId>, AcceptError> {
         match &mut self.sockets.get_mut(listener)?.kind {
             SocketKind::Listener(queue) => Ok(queue.pop()),
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => Err(AcceptError::NotListening { id: listener }),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => {
+                Err(AcceptError::NotListening { id: listener })
+            }
         }
     }
 
@@ -127,15 +157,29 @@ impl Stack {
     ) -> Result<RecvOutcome, RecvError> {
         let Self { nic, sockets, .. } = self;
         let socket = sockets.get_mut(id)?;
-        let connection = socket.connection_mut().ok_or(RecvError::NotConnected { id })?;
+        let connection = socket
+            .connection_mut()
+            .ok_or(RecvError::NotConnected { id })?;
         if flags.contains(MsgFlags::ERRQUEUE) {
             let outcome = connection.recv_error(sink);
             self.refresh(id.slot());
             return outcome;
         }
-        let ConnectionSocket { conn, tokens, options, .. } = &mut *connection;
+        let ConnectionSocket {
+            conn,
+            tokens,
+            options,
+            ..
+        } = &mut *connection;
         let mut home = |payload| nic.recycle(payload);
-        let receive = Receive { msg, sink, tokens, flags, merge: options.merge_frags, home: &mut home };
+        let receive = Receive {
+            msg,
+            sink,
+            tokens,
+            flags,
+            merge: options.merge_frags,
+            home: &mut home,
+        };
         let outcome = match recvmsg(conn.recv_queue(), receive) {
             Err(RecvError::WouldBlock) => connection.end_of_queue(),
             other => other,
@@ -153,7 +197,11 @@ impl Stack {
     /// # Errors
     /// [`RecvError::ErrorQueueEmpty`], or the socket has none.
     pub fn completion(&mut self, id: SocketId) -> Result<ZerocopyRange, RecvError> {
-        let connection = self.sockets.get_mut(id)?.connection_mut().ok_or(RecvError::NotConnected { id })?;
+        let connection = self
+            .sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(RecvError::NotConnected { id })?;
         let range = connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty);
         self.refresh(id.slot());
         range
@@ -165,10 +213,32 @@ impl Stack {
     ///
     /// # Errors
     /// [`SendError`] if none was queued.
-    pub fn sendmsg(&mut self, id: SocketId, msg: &SendMsg<'_>, flags: MsgFlags) -> Result<usize, SendError> {
-        let Self { sockets, send_pool: pool, bindings, routes, ifindex, .. } = self;
-        let connection = sockets.get_mut(id)?.connection_mut().ok_or(SendError::NotConnected { id })?;
-        let context = SendContext { pool, bindings, egress: Egress { routes, ifindex: *ifindex } };
+    pub fn sendmsg(
+        &mut self,
+        id: SocketId,
+        msg: &SendMsg<'_>,
+        flags: MsgFlags,
+    ) -> Result<usize, SendError> {
+        let Self {
+            sockets,
+            send_pool: pool,
+            bindings,
+            routes,
+            ifindex,
+            ..
+        } = self;
+        let connection = sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(SendError::NotConnected { id })?;
+        let context = SendContext {
+            pool,
+            bindings,
+            egress: Egress {
+                routes,
+                ifindex: *ifindex,
+            },
+        };
         let sent = sendmsg(id, connection, context, msg, flags);
         if sent.is_ok() {
             self.touch(id.slot());
@@ -186,7 +256,9 @@ impl Stack {
         let Self { nic, sockets, .. } = self;
         let socket = sockets.get_mut(id)?;
         // A listener is a TCP socket too; it has lent nothing.
-        let Some(connection) = socket.connection_mut() else { return Ok(0) };
+        let Some(connection) = socket.connection_mut() else {
+            return Ok(0);
+        };
         let freed = connection.dontneed(ranges, |payload| nic.recycle(payload))?;
         if freed > 0 {
             self.touch(id.slot());
@@ -207,7 +279,9 @@ impl Stack {
         if given > devmem_uapi::MAX_DONTNEED_TOKENS {
             return Err(DontneedError::TooManyRanges { given });
         }
-        let ranges = value.chunks_exact(size_of::<DmabufToken>()).map(DmabufToken::read_from_bytes);
+        let ranges = value
+            .chunks_exact(size_of::<DmabufToken>())
+            .map(DmabufToken::read_from_bytes);
         let ranges: Vec<_> = ranges.filter_map(Result::ok).collect();
         self.dontneed(id, &ranges)
     }
@@ -246,7 +320,11 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn take_error(&mut self, id: SocketId) -> Result<Option<TcpError>, BadSocket> {
-        let error = self.sockets.get_mut(id)?.connection_mut().and_then(ConnectionSocket::take_error);
+        let error = self
+            .sockets
+            .get_mut(id)?
+            .connection_mut()
+            .and_then(ConnectionSocket::take_error);
         self.refresh(id.slot());
         Ok(error)
     }
@@ -311,10 +389,15 @@ impl Stack {
     /// [`ShutdownError`].
     pub fn shutdown(&mut self, id: SocketId, how: Shutdown) -> Result<(), ShutdownError> {
         let socket = self.sockets.get_mut(id)?;
-        let connection = socket.connection_mut().ok_or(ShutdownError::NotConnected { id, state: None })?;
+        let connection = socket
+            .connection_mut()
+            .ok_or(ShutdownError::NotConnected { id, state: None })?;
         let state = connection.conn.state();
         if matches!(state, StateKind::Closed | StateKind::SynSent) {
-            return Err(ShutdownError::NotConnected { id, state: Some(state) });
+            return Err(ShutdownError::NotConnected {
+                id,
+                state: Some(state),
+            });
         }
         if how != Shutdown::Write {
             connection.read_shutdown = true;
@@ -365,8 +448,12 @@ impl Stack {
     fn end_connection(&mut self, id: SocketId, ending: Ending) {
         let is_one_too_many = self.orphans >= self.max_orphans;
         let Self { nic, sockets, .. } = self;
-        let Ok(Some(connection)) = sockets.get_mut(id).map(Socket::connection_mut) else { return };
-        connection.tokens.release_all(|held| held.release(|payload| nic.recycle(payload)));
+        let Ok(Some(connection)) = sockets.get_mut(id).map(Socket::connection_mut) else {
+            return;
+        };
+        connection
+            .tokens
+            .release_all(|held| held.release(|payload| nic.recycle(payload)));
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
@@ -379,7 +466,10 @@ impl Stack {
     }
 
     fn connection(&mut self, id: SocketId) -> Result<&mut ConnectionSocket, BadSocket> {
-        self.sockets.get_mut(id)?.connection_mut().ok_or(BadSocket(id))
+        self.sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(BadSocket(id))
     }
 }
 
@@ -399,10 +489,14 @@ impl ConnectionSocket {
         };
         match self.errors.report(family, sink) {
             None => Err(RecvError::ErrorQueueEmpty),
-            Some(Ok(())) => Ok(RecvOutcome { bytes: 0, host_bytes: 0, stopped: Stopped::ErrorQueue }),
-            Some(Err(_)) => {
-                Err(RecvError::NoControlSpace { need: cmsg_space(size_of::<SockExtendedErr>() + address_len) })
-            }
+            Some(Ok(())) => Ok(RecvOutcome {
+                bytes: 0,
+                host_bytes: 0,
+                stopped: Stopped::ErrorQueue,
+            }),
+            Some(Err(_)) => Err(RecvError::NoControlSpace {
+                need: cmsg_space(size_of::<SockExtendedErr>() + address_len),
+            }),
         }
     }
 
@@ -413,11 +507,17 @@ impl ConnectionSocket {
         }
         let is_over = match self.conn.state() {
             StateKind::SynSent | StateKind::SynReceived => false,
-            StateKind::Established | StateKind::FinWait1 | StateKind::FinWait2 => self.read_shutdown,
+            StateKind::Established | StateKind::FinWait1 | StateKind::FinWait2 => {
+                self.read_shutdown
+            }
             _ => true,
         };
         match is_over {
-            true => Ok(RecvOutcome { bytes: 0, host_bytes: 0, stopped: Stopped::Eof }),
+            true => Ok(RecvOutcome {
+                bytes: 0,
+                host_bytes: 0,
+                stopped: Stopped::Eof,
+            }),
             false => Err(RecvError::WouldBlock),
         }
     }

@@ -26,7 +26,11 @@ pub(crate) fn parse_tx(control: &[u8]) -> Result<TxSource, BadControl> {
             Some(None) => return Err(BadControl),
         }
     }
-    if messages.is_malformed() { Err(BadControl) } else { Ok(source) }
+    if messages.is_malformed() {
+        Err(BadControl)
+    } else {
+        Ok(source)
+    }
 }
 
 #[cfg(test)]

@@ -53,7 +53,9 @@ pub enum RecvError {
         bytes: usize,
     },
     /// The next bytes lie in host memory and the call gave no memory to copy them to.
-    #[error("the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory; give a buffer")]
+    #[error(
+        "the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory; give a buffer"
+    )]
     NoBuffer {
         /// How many bytes at least.
         bytes: usize,
@@ -65,16 +67,22 @@ pub enum RecvError {
         need: usize,
     },
     /// The next bytes lie in memory of a provider that is no dma-buf binding.
-    #[error("the next {bytes} bytes lie in device memory that no dma-buf binding owns; only its provider can take them")]
+    #[error(
+        "the next {bytes} bytes lie in device memory that no dma-buf binding owns; only its provider can take them"
+    )]
     NotOurMemory {
         /// How many bytes at least.
         bytes: usize,
     },
     /// The socket holds too many tokens.
-    #[error("{MAX_TOKENS} frags are outstanding at this socket; return some with SO_DEVMEM_DONTNEED")]
+    #[error(
+        "{MAX_TOKENS} frags are outstanding at this socket; return some with SO_DEVMEM_DONTNEED"
+    )]
     TooManyTokens,
     /// The error queue was asked for and is empty.
-    #[error("the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was last read")]
+    #[error(
+        "the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was last read"
+    )]
     ErrorQueueEmpty,
 }
 
@@ -123,19 +131,27 @@ pub enum SendError {
     #[error("malformed control messages; a dma-buf is named by SCM_DEVMEM_DMABUF with a plain u32")]
     BadControl,
     /// Device memory is sent with MSG_ZEROCOPY only.
-    #[error("sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied out of it")]
+    #[error(
+        "sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied out of it"
+    )]
     ZerocopyNeeded,
     /// No dma-buf of this id is bound for sending.
-    #[error("no dma-buf is bound for sending under id {dmabuf}; one bound for receiving will not do")]
+    #[error(
+        "no dma-buf is bound for sending under id {dmabuf}; one bound for receiving will not do"
+    )]
     UnknownBinding {
         /// The id.
         dmabuf: DmabufId,
     },
     /// SO_ZEROCOPY is not set.
-    #[error("sending from device memory needs SO_ZEROCOPY on the socket; set it before the first send")]
+    #[error(
+        "sending from device memory needs SO_ZEROCOPY on the socket; set it before the first send"
+    )]
     ZerocopyOff,
     /// The dma-buf is bound for receiving.
-    #[error("dma-buf {dmabuf} is bound for receiving; bind the memory for sending (bind-tx) and name that id")]
+    #[error(
+        "dma-buf {dmabuf} is bound for receiving; bind the memory for sending (bind-tx) and name that id"
+    )]
     ReceiveBinding {
         /// The id.
         dmabuf: DmabufId,
@@ -157,7 +173,9 @@ pub enum SendError {
     #[error(transparent)]
     NoRoute(RouteError),
     /// A range reaches past the dma-buf, or ends before it begins. Nothing was queued.
-    #[error("bytes {offset} to {end} do not lie inside dma-buf {dmabuf} of {size} bytes; the iovec holds offsets into it")]
+    #[error(
+        "bytes {offset} to {end} do not lie inside dma-buf {dmabuf} of {size} bytes; the iovec holds offsets into it"
+    )]
     OutOfBounds {
         /// The id.
         dmabuf: DmabufId,
@@ -169,7 +187,9 @@ pub enum SendError {
         size: usize,
     },
     /// A dma-buf is named, and the iovec is memory of the caller.
-    #[error("the control messages name a dma-buf, so the iovec must hold offsets into it, and holds host memory")]
+    #[error(
+        "the control messages name a dma-buf, so the iovec must hold offsets into it, and holds host memory"
+    )]
     NotOffsets,
     /// The iovec holds offsets, and no dma-buf is named.
     #[error("the iovec holds offsets into device memory, but no control message names the dma-buf")]
@@ -187,7 +207,9 @@ pub enum SendError {
     )]
     TooManySends,
     /// No host memory for the copy of the bytes.
-    #[error("the stack's send memory is in use; poll the stack and try again when acknowledgements have freed some")]
+    #[error(
+        "the stack's send memory is in use; poll the stack and try again when acknowledgements have freed some"
+    )]
     NoMemory,
 }
 
@@ -222,7 +244,9 @@ pub enum ListenError {
     #[error("{0} is in use by another listener; close it or choose another port")]
     AddrInUse(SocketAddr),
     /// The address is not ours.
-    #[error("{0} is not an address of this interface; listen on one of its own or on the unspecified address")]
+    #[error(
+        "{0} is not an address of this interface; listen on one of its own or on the unspecified address"
+    )]
     AddrNotAvailable(IpAddr),
     /// No port is free.
     #[error("no free port to listen on")]
@@ -257,7 +281,9 @@ pub enum ConnectError {
     #[error("{0} has port 0, on which nobody can listen; give the peer's port")]
     PortZero(SocketAddr),
     /// Every local port is taken by a connection to the same peer.
-    #[error("every local port is taken by a connection to {0}; close some, or wait for their TIME-WAIT to end")]
+    #[error(
+        "every local port is taken by a connection to {0}; close some, or wait for their TIME-WAIT to end"
+    )]
     PortsExhausted(SocketAddr),
     /// The stack holds as many sockets as it may.
     #[error("{limit} sockets are open already; close some or raise StackConfig::max_sockets")]
@@ -317,7 +343,9 @@ pub enum DontneedError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// More ranges than one call takes.
-    #[error("{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS} and call again for the rest")]
+    #[error(
+        "{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS} and call again for the rest"
+    )]
     TooManyRanges {
         /// How many there were.
         given: usize,

@@ -45,7 +45,12 @@ pub(crate) enum Memory {
 
 impl Default for ErrQueue {
     fn default() -> Self {
-        Self { next: ZerocopyId(0), pending: VecDeque::new(), done: VecDeque::new(), is_draining: false }
+        Self {
+            next: ZerocopyId(0),
+            pending: VecDeque::new(),
+            done: VecDeque::new(),
+            is_draining: false,
+        }
     }
 }
 
@@ -73,9 +78,16 @@ impl ErrQueue {
             if !is_over {
                 break;
             }
-            let range = ZerocopyRange { copied, ..ZerocopyRange::one(*id) };
+            let range = ZerocopyRange {
+                copied,
+                ..ZerocopyRange::one(*id)
+            };
             self.pending.pop_front();
-            if !self.done.back_mut().is_some_and(|last| last.try_merge(range)) {
+            if !self
+                .done
+                .back_mut()
+                .is_some_and(|last| last.try_merge(range))
+            {
                 self.done.push_back(range);
             }
             found = true;
@@ -86,7 +98,9 @@ impl ErrQueue {
     /// Returns whether the oldest send is not over although the peer has all bytes before `acked`: the NIC, or a
     /// neighbour's queue, still holds packets of it.
     pub(crate) fn is_held_below(&self, acked: u64) -> bool {
-        self.pending.front().is_some_and(|oldest| oldest.end <= acked)
+        self.pending
+            .front()
+            .is_some_and(|oldest| oldest.end <= acked)
     }
 
     /// Returns whether there is anything to be reported.
@@ -98,7 +112,11 @@ impl ErrQueue {
     ///
     /// # Errors
     /// [`NoSpace`], and the range stays.
-    pub(crate) fn report(&mut self, family: OffenderFamily, sink: &mut dyn CmsgSink) -> Option<Result<(), NoSpace>> {
+    pub(crate) fn report(
+        &mut self,
+        family: OffenderFamily,
+        sink: &mut dyn CmsgSink,
+    ) -> Option<Result<(), NoSpace>> {
         let range = *self.done.front()?;
         let pushed = sink.push_error(SockExtendedErr::from(range), family);
         if pushed.is_ok() {
@@ -132,13 +150,19 @@ mod tests {
     }
 
     fn range(lo: u32, hi: u32, copied: bool) -> ZerocopyRange {
-        ZerocopyRange { lo: ZerocopyId(lo), hi: ZerocopyId(hi), copied }
+        ZerocopyRange {
+            lo: ZerocopyId(lo),
+            hi: ZerocopyId(hi),
+            copied,
+        }
     }
 
     #[test]
     fn sends_are_reported_in_order_and_merged() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
-        let mut frags: Vec<_> = (1..=4).map(|i| Some(send(&mut queue, &memory, i * 100))).collect();
+        let mut frags: Vec<_> = (1..=4)
+            .map(|i| Some(send(&mut queue, &memory, i * 100)))
+            .collect();
         assert!(!queue.collect());
         frags[1] = None;
         frags[2] = None;
@@ -175,10 +199,16 @@ mod tests {
         queue.collect();
         let mut short = [0; 47];
         let mut writer = devmem_uapi::CmsgWriter::new(&mut short);
-        assert!(matches!(queue.report(OffenderFamily::Ip, &mut writer), Some(Err(NoSpace))));
+        assert!(matches!(
+            queue.report(OffenderFamily::Ip, &mut writer),
+            Some(Err(NoSpace))
+        ));
         let mut room = [0; 64];
         let mut writer = devmem_uapi::CmsgWriter::new(&mut room);
-        assert!(matches!(queue.report(OffenderFamily::Ip, &mut writer), Some(Ok(()))));
+        assert!(matches!(
+            queue.report(OffenderFamily::Ip, &mut writer),
+            Some(Ok(()))
+        ));
         assert!(queue.report(OffenderFamily::Ip, &mut writer).is_none());
     }
 }

@@ -45,7 +45,9 @@ impl FreeMap {
         if top[0] == 0 {
             return None;
         }
-        Some(self.levels.iter().rev().fold(0, |index, level| index * BITS + level[index].trailing_zeros() as usize))
+        Some(self.levels.iter().rev().fold(0, |index, level| {
+            index * BITS + level[index].trailing_zeros() as usize
+        }))
     }
 
     fn clear(&mut self, mut number: usize) {

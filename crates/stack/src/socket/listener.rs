@@ -30,12 +30,23 @@ impl Listener {
         mss: u16,
         config: &tcp::Config,
     ) -> Self {
-        Self { local, half_open, options: Options::new(config), accepted: VecDeque::new(), backlog, mss }
+        Self {
+            local,
+            half_open,
+            options: Options::new(config),
+            accepted: VecDeque::new(),
+            backlog,
+            mss,
+        }
     }
 
     /// Returns whether another connection may wait.
     pub(crate) fn accept_queue(&self) -> AcceptQueue {
-        if self.accepted.len() < self.backlog { AcceptQueue::HasRoom } else { AcceptQueue::Full }
+        if self.accepted.len() < self.backlog {
+            AcceptQueue::HasRoom
+        } else {
+            AcceptQueue::Full
+        }
     }
 
     pub(crate) fn has_accepted(&self) -> bool {

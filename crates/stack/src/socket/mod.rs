@@ -2,8 +2,8 @@
 
 mod calls;
 pub(crate) mod cmsg;
-pub(crate) mod errqueue;
 pub(crate) mod error;
+pub(crate) mod errqueue;
 mod free_map;
 pub(crate) mod listener;
 pub(crate) mod readiness;
@@ -139,7 +139,12 @@ impl Socket {
     }
 
     fn new(kind: SocketKind) -> Self {
-        Self { kind, reported: Readiness::NONE, has_event: false, is_touched: false }
+        Self {
+            kind,
+            reported: Readiness::NONE,
+            has_event: false,
+            is_touched: false,
+        }
     }
 
     /// Returns the connection, if it is one.
@@ -179,8 +184,16 @@ impl Socket {
 impl ConnectionSocket {
     /// Returns the addresses of this side and of the peer.
     pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
-        let FourTuple { src_ip, dst_ip, src_port, dst_port } = self.tuple;
-        (SocketAddr::new(dst_ip, dst_port), SocketAddr::new(src_ip, src_port))
+        let FourTuple {
+            src_ip,
+            dst_ip,
+            src_port,
+            dst_port,
+        } = self.tuple;
+        (
+            SocketAddr::new(dst_ip, dst_port),
+            SocketAddr::new(src_ip, src_port),
+        )
     }
 
     /// Takes the error of a dead connection, which is told once.
@@ -193,11 +206,16 @@ impl ConnectionSocket {
         let is_over = matches!(state, StateKind::Closed | StateKind::TimeWait);
         let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
         let has_error = self.error.is_some();
-        let peer_finished = matches!(state, StateKind::CloseWait | StateKind::Closing | StateKind::LastAck);
+        let peer_finished = matches!(
+            state,
+            StateKind::CloseWait | StateKind::Closing | StateKind::LastAck
+        );
         let read_closed = is_over || peer_finished || self.read_shutdown;
-        let write_closed = !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
+        let write_closed =
+            !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
-            | Readiness::WRITABLE.when(conn.write_room() >= self.write_low || write_closed || has_error)
+            | Readiness::WRITABLE
+                .when(conn.write_room() >= self.write_low || write_closed || has_error)
             | Readiness::READ_CLOSED.when(read_closed)
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
@@ -210,7 +228,9 @@ impl ConnectionSocket {
         ranges: &[DmabufToken],
         mut home: impl FnMut(FragList),
     ) -> Result<u32, DontneedError> {
-        Ok(self.tokens.release(ranges, |held| held.release(&mut home))?)
+        Ok(self
+            .tokens
+            .release(ranges, |held| held.release(&mut home))?)
     }
 
     /// Returns whether the NIC, or a neighbour's queue, still holds packets of a send that the peer has acknowledged,

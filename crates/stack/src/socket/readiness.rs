@@ -62,9 +62,19 @@ impl std::ops::BitOr for Readiness {
 
 impl fmt::Debug for Readiness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 7] =
-            ["readable", "writable", "acceptable", "read closed", "write closed", "error", "error queue"];
-        let set = NAMES.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1);
+        const NAMES: [&str; 7] = [
+            "readable",
+            "writable",
+            "acceptable",
+            "read closed",
+            "write closed",
+            "error",
+            "error queue",
+        ];
+        let set = NAMES
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.0 >> bit & 1 == 1);
         f.debug_set().entries(set.map(|(_, name)| name)).finish()
     }
 }
@@ -76,7 +86,10 @@ mod tests {
     #[test]
     fn it_behaves_as_a_set_and_prints_its_names() {
         let both = Readiness::READABLE | Readiness::ERROR;
-        assert!(both.contains(Readiness::ERROR) && !both.contains(Readiness::WRITABLE | Readiness::ERROR));
+        assert!(
+            both.contains(Readiness::ERROR)
+                && !both.contains(Readiness::WRITABLE | Readiness::ERROR)
+        );
         assert!(both.intersects(Readiness::WRITABLE | Readiness::ERROR));
         assert_eq!(Readiness::WRITABLE.when(false), Readiness::NONE);
         assert_eq!(format!("{both:?}"), r#"{"readable", "error"}"#);

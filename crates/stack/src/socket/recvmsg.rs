@@ -155,15 +155,29 @@ struct Pending {
 
 impl Pending {
     fn touches(&self, id: DmabufId, frag: &Frag) -> bool {
-        self.cmsg.dmabuf_id == id && self.cmsg.frag_offset + u64::from(self.cmsg.frag_size) == frag.dmabuf_offset()
+        self.cmsg.dmabuf_id == id
+            && self.cmsg.frag_offset + u64::from(self.cmsg.frag_size) == frag.dmabuf_offset()
     }
 }
 
 /// Delivers what `queue` has, up to the limits of the call.
-pub(crate) fn recvmsg(queue: &mut RecvQueue<FragList>, receive: Receive<'_, '_>) -> Result<RecvOutcome, RecvError> {
+pub(crate) fn recvmsg(
+    queue: &mut RecvQueue<FragList>,
+    receive: Receive<'_, '_>,
+) -> Result<RecvOutcome, RecvError> {
     let peeked = receive.flags.contains(MsgFlags::PEEK).then_some(0);
-    let mut source = Source { queue, peeked, current: FragList::default() };
-    let mut delivery = Delivery { receive, bytes: 0, host_bytes: 0, unreadable: None, pending: None };
+    let mut source = Source {
+        queue,
+        peeked,
+        current: FragList::default(),
+    };
+    let mut delivery = Delivery {
+        receive,
+        bytes: 0,
+        host_bytes: 0,
+        unreadable: None,
+        pending: None,
+    };
     let end = loop {
         match delivery.step(&mut source) {
             Ok(()) => {}
@@ -172,15 +186,25 @@ pub(crate) fn recvmsg(queue: &mut RecvQueue<FragList>, receive: Receive<'_, '_>)
     };
     delivery.flush();
     source.finish();
-    let Delivery { bytes, host_bytes, .. } = delivery;
+    let Delivery {
+        bytes, host_bytes, ..
+    } = delivery;
     match end {
         End::Refused(error) if bytes == 0 => Err(error),
-        End::Refused(_) => Ok(RecvOutcome { bytes, host_bytes, stopped: Stopped::Refused }),
+        End::Refused(_) => Ok(RecvOutcome {
+            bytes,
+            host_bytes,
+            stopped: Stopped::Refused,
+        }),
         End::Stopped(Stopped::Empty) if bytes == 0 => Err(RecvError::WouldBlock),
-        End::Stopped(Stopped::ControlFull) if bytes == 0 => {
-            Err(RecvError::NoControlSpace { need: cmsg_space(size_of::<DmabufCmsg>()) })
-        }
-        End::Stopped(stopped) => Ok(RecvOutcome { bytes, host_bytes, stopped }),
+        End::Stopped(Stopped::ControlFull) if bytes == 0 => Err(RecvError::NoControlSpace {
+            need: cmsg_space(size_of::<DmabufCmsg>()),
+        }),
+        End::Stopped(stopped) => Ok(RecvOutcome {
+            bytes,
+            host_bytes,
+            stopped,
+        }),
     }
 }
 
@@ -202,7 +226,11 @@ impl Delivery<'_, '_> {
             return Err(End::Stopped(Stopped::Full));
         }
         let Some(frag) = source.front() else {
-            let stopped = if source.queue.has_fin() { Stopped::Eof } else { Stopped::Empty };
+            let stopped = if source.queue.has_fin() {
+                Stopped::Eof
+            } else {
+                Stopped::Empty
+            };
             return Err(End::Stopped(stopped));
         };
         let (kind, len) = (Kind::of(frag), frag.len().min(left));
@@ -212,7 +240,10 @@ impl Delivery<'_, '_> {
             self.bytes += len;
             return Ok(());
         }
-        if self.unreadable.is_some_and(|unreadable| unreadable != kind.is_unreadable()) {
+        if self
+            .unreadable
+            .is_some_and(|unreadable| unreadable != kind.is_unreadable())
+        {
             return Err(End::Stopped(Stopped::Border));
         }
         if kind.is_unreadable() && !self.receive.flags.contains(MsgFlags::SOCK_DEVMEM) {
@@ -230,7 +261,12 @@ impl Delivery<'_, '_> {
 
     /// Copies up to `len` bytes of the next frag to the iovec, returns how many.
     fn copy(&mut self, source: &mut Source<'_>, len: usize) -> Result<usize, End> {
-        let room = self.receive.msg.host.get_mut(self.host_bytes..).unwrap_or_default();
+        let room = self
+            .receive
+            .msg
+            .host
+            .get_mut(self.host_bytes..)
+            .unwrap_or_default();
         let n = len.min(room.len());
         if n == 0 {
             return Err(End::Refused(RecvError::NoBuffer { bytes: len }));
@@ -258,8 +294,15 @@ impl Delivery<'_, '_> {
         Ok(())
     }
 
-    fn deliver_device(&mut self, source: &mut Source<'_>, id: DmabufId, len: usize) -> Result<(), End> {
-        let Some(frag) = source.front() else { return Err(End::Stopped(Stopped::Empty)) };
+    fn deliver_device(
+        &mut self,
+        source: &mut Source<'_>,
+        id: DmabufId,
+        len: usize,
+    ) -> Result<(), End> {
+        let Some(frag) = source.front() else {
+            return Err(End::Stopped(Stopped::Empty));
+        };
         let size = len as u32;
         if let Some(pending) = &mut self.pending
             && self.receive.merge
@@ -279,7 +322,13 @@ impl Delivery<'_, '_> {
         if self.receive.tokens.outstanding() >= MAX_TOKENS {
             return Err(End::Refused(RecvError::TooManyTokens));
         }
-        let cmsg = DmabufCmsg { frag_offset, frag_size: size, frag_token: FragToken(0), dmabuf_id: id, flags: 0 };
+        let cmsg = DmabufCmsg {
+            frag_offset,
+            frag_size: size,
+            frag_token: FragToken(0),
+            dmabuf_id: id,
+            flags: 0,
+        };
         let mut held = Held::default();
         held.keep(source.take(len));
         self.pending = Some(Pending { cmsg, held });
@@ -289,7 +338,9 @@ impl Delivery<'_, '_> {
 
     /// Issues the token of the message that waited, and sends it off; room for both was asked before.
     fn flush(&mut self) {
-        let Some(Pending { mut cmsg, held }) = self.pending.take() else { return };
+        let Some(Pending { mut cmsg, held }) = self.pending.take() else {
+            return;
+        };
         match self.receive.tokens.issue(held) {
             Ok(token) => {
                 cmsg.frag_token = token;

@@ -10,8 +10,8 @@ use netmem::{FragList, PagePool, Payload, TxSend};
 use tcp::{Push, StateKind};
 
 use super::cmsg::{TxSource, parse_tx};
-use super::errqueue::Memory;
 use super::error::SendError;
+use super::errqueue::Memory;
 use super::{ConnectionSocket, SocketId};
 use crate::binding::Bindings;
 use crate::binding_tx::{Egress, TxBinding};
@@ -33,17 +33,26 @@ enum Iovec<'a> {
 impl<'a> SendMsg<'a> {
     /// Sends `host`.
     pub const fn new(host: &'a [u8]) -> Self {
-        Self { iovec: Iovec::Host(host), control: &[] }
+        Self {
+            iovec: Iovec::Host(host),
+            control: &[],
+        }
     }
 
     /// Sends what the control messages in `control` say of `host`.
     pub const fn with_control(host: &'a [u8], control: &'a [u8]) -> Self {
-        Self { iovec: Iovec::Host(host), control }
+        Self {
+            iovec: Iovec::Host(host),
+            control,
+        }
     }
 
     /// Sends `ranges`, in this order, of the dma-buf that a control message in `control` names.
     pub const fn device(ranges: &'a [Range<usize>], control: &'a [u8]) -> Self {
-        Self { iovec: Iovec::Device(ranges), control }
+        Self {
+            iovec: Iovec::Device(ranges),
+            control,
+        }
     }
 }
 
@@ -105,14 +114,20 @@ fn send_host(
     }
     let (mut sent, mut end) = (0, 0);
     let refused = loop {
-        let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else { break None };
+        let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else {
+            break None;
+        };
         let n = rest.len().min(PIECE_BYTES).min(socket.conn.write_room());
         let Some(piece) = rest.get(..n).filter(|piece| !piece.is_empty()) else {
             break Some(SendError::WouldBlock);
         };
-        let Some(payload) = FragList::from_host_bytes(pool, piece) else { break Some(SendError::NoMemory) };
+        let Some(payload) = FragList::from_host_bytes(pool, piece) else {
+            break Some(SendError::NoMemory);
+        };
         let more = n < rest.len() || flags.contains(MsgFlags::MORE);
-        let Some(behind) = socket.queue(payload, Kind::Host, more) else { break Some(SendError::WouldBlock) };
+        let Some(behind) = socket.queue(payload, Kind::Host, more) else {
+            break Some(SendError::WouldBlock);
+        };
         (sent, end) = (sent + n, behind);
     };
     if reports && sent > 0 {
@@ -132,7 +147,9 @@ fn judge_device<'b>(
     flags: MsgFlags,
 ) -> Result<&'b TxBinding, SendError> {
     if ranges.len() > UIO_MAXIOV {
-        return Err(SendError::TooManyRanges { given: ranges.len() });
+        return Err(SendError::TooManyRanges {
+            given: ranges.len(),
+        });
     }
     if !flags.contains(MsgFlags::ZEROCOPY) {
         return Err(SendError::ZerocopyNeeded);
@@ -144,7 +161,12 @@ fn judge_device<'b>(
     for range in ranges {
         let (offset, len) = (range.start, range.len());
         if range.start > range.end || binding.memory.check(offset, len).is_err() {
-            return Err(SendError::OutOfBounds { dmabuf, offset, end: range.end, size: binding.memory.size() });
+            return Err(SendError::OutOfBounds {
+                dmabuf,
+                offset,
+                end: range.end,
+                size: binding.memory.size(),
+            });
         }
     }
     if !socket.errors.has_room() {
@@ -160,7 +182,9 @@ fn send_device(
     ranges: &[Range<usize>],
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
-    let total = ranges.iter().fold(0_usize, |sum, range| sum.saturating_add(range.len()));
+    let total = ranges
+        .iter()
+        .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
     let mut rest = ranges.iter().cloned();
     let mut current = 0..0;
     let (mut sent, mut end) = (0, 0);
@@ -172,7 +196,9 @@ fn send_device(
             break;
         }
         let more = sent + len < total || flags.contains(MsgFlags::MORE);
-        let Some(behind) = socket.queue(piece, Kind::Device, more) else { break };
+        let Some(behind) = socket.queue(piece, Kind::Device, more) else {
+            break;
+        };
         (sent, end) = (sent + len, behind);
     }
     if sent > 0 {
@@ -216,10 +242,16 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
 impl ConnectionSocket {
     /// Queues a piece that there is room for, apart from bytes of the other kind; returns the stream offset behind it.
     fn queue(&mut self, piece: FragList, kind: Kind, more: bool) -> Option<u64> {
-        if self.last_sent.replace(kind).is_some_and(|last| last != kind) {
+        if self
+            .last_sent
+            .replace(kind)
+            .is_some_and(|last| last != kind)
+        {
             self.conn.push_boundary();
         }
-        self.conn.send(piece, if more { Push::Later } else { Push::Now }).ok()
+        self.conn
+            .send(piece, if more { Push::Later } else { Push::Now })
+            .ok()
     }
 }
 

@@ -89,7 +89,13 @@ impl Options {
 
     /// Makes a connection behave so.
     pub(crate) fn apply<P: netmem::Payload>(&self, conn: &mut Connection<P>) {
-        let Self { nodelay, keepalive, user_timeout, merge_frags: _, zerocopy: _ } = *self;
+        let Self {
+            nodelay,
+            keepalive,
+            user_timeout,
+            merge_frags: _,
+            zerocopy: _,
+        } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);
@@ -100,9 +106,17 @@ impl Options {
 fn checked(keepalive: Option<Keepalive>) -> Result<Option<Keepalive>, OptionError> {
     let least = Duration::from_secs(1);
     match keepalive {
-        Some(Keepalive { idle, interval, count }) if idle < least || interval < least || count == 0 => {
-            let reason = "idle time and interval must be at least one second, the count at least one probe";
-            Err(OptionError::BadValue { option: "keepalive", reason })
+        Some(Keepalive {
+            idle,
+            interval,
+            count,
+        }) if idle < least || interval < least || count == 0 => {
+            let reason =
+                "idle time and interval must be at least one second, the count at least one probe";
+            Err(OptionError::BadValue {
+                option: "keepalive",
+                reason,
+            })
         }
         other => Ok(other),
     }
@@ -120,7 +134,10 @@ mod tests {
         for (name, option) in [
             (OptionName::NoDelay, SocketOption::NoDelay(true)),
             (OptionName::KeepAlive, SocketOption::KeepAlive(keepalive)),
-            (OptionName::UserTimeout, SocketOption::UserTimeout(Some(second))),
+            (
+                OptionName::UserTimeout,
+                SocketOption::UserTimeout(Some(second)),
+            ),
             (OptionName::MergeFrags, SocketOption::MergeFrags(true)),
             (OptionName::Zerocopy, SocketOption::Zerocopy(true)),
         ] {
@@ -133,8 +150,14 @@ mod tests {
     #[test]
     fn keepalive_without_pauses_is_refused() {
         let mut options = Options::default();
-        let hasty = Keepalive { interval: Duration::ZERO, ..Keepalive::default() };
+        let hasty = Keepalive {
+            interval: Duration::ZERO,
+            ..Keepalive::default()
+        };
         assert!(options.set(SocketOption::KeepAlive(Some(hasty))).is_err());
-        assert_eq!(options.get(OptionName::KeepAlive), SocketOption::KeepAlive(None));
+        assert_eq!(
+            options.get(OptionName::KeepAlive),
+            SocketOption::KeepAlive(None)
+        );
     }
 }

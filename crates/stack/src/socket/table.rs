@@ -44,7 +44,11 @@ pub(crate) struct SocketTable<S> {
 impl<S> SocketTable<S> {
     /// Returns an empty table for at most `limit` sockets.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Slab::new(), next_generation: 0, limit }
+        Self {
+            slots: Slab::new(),
+            next_generation: 0,
+            limit,
+        }
     }
 
     /// Returns how many sockets there are.
@@ -86,7 +90,9 @@ impl<S> SocketTable<S> {
 
     /// Takes a socket out.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<S> {
-        self.slots.try_remove(slot as usize).map(|(_, socket)| socket)
+        self.slots
+            .try_remove(slot as usize)
+            .map(|(_, socket)| socket)
     }
 
     /// Returns the socket with this id.
@@ -117,7 +123,9 @@ impl<S> SocketTable<S> {
 
     /// Returns the id of the socket in `slot`.
     pub(crate) fn id(&self, slot: u32) -> Option<SocketId> {
-        self.slots.get(slot as usize).map(|&(generation, _)| SocketId { slot, generation })
+        self.slots
+            .get(slot as usize)
+            .map(|&(generation, _)| SocketId { slot, generation })
     }
 }
 

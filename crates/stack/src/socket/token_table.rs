@@ -38,7 +38,11 @@ pub(crate) struct TokenTable<H> {
 
 impl<H> Default for TokenTable<H> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: FreeMap::default(), outstanding: 0 }
+        Self {
+            slots: Vec::new(),
+            free: FreeMap::default(),
+            outstanding: 0,
+        }
     }
 }
 
@@ -67,7 +71,9 @@ impl<H> TokenTable<H> {
         mut home: impl FnMut(H),
     ) -> Result<u32, BadTokens> {
         if ranges.len() > MAX_DONTNEED_TOKENS {
-            return Err(BadTokens::TooMany { given: ranges.len() });
+            return Err(BadTokens::TooMany {
+                given: ranges.len(),
+            });
         }
         let mut freed = 0;
         let tokens = ranges.iter().flat_map(|range| range.tokens());
@@ -82,7 +88,11 @@ impl<H> TokenTable<H> {
 
     /// Takes back everything.
     pub(crate) fn release_all(&mut self, home: impl FnMut(H)) {
-        std::mem::take(self).slots.into_iter().flatten().for_each(home);
+        std::mem::take(self)
+            .slots
+            .into_iter()
+            .flatten()
+            .for_each(home);
     }
 
     /// Returns how many frags are lent.
@@ -112,7 +122,10 @@ mod tests {
     }
 
     fn range(start: u32, count: u32) -> DmabufToken {
-        DmabufToken { token_start: FragToken(start), token_count: count }
+        DmabufToken {
+            token_start: FragToken(start),
+            token_count: count,
+        }
     }
 
     fn release(table: &mut TokenTable<u32>, ranges: &[DmabufToken]) -> (u32, Vec<u32>) {
@@ -124,7 +137,10 @@ mod tests {
     #[test]
     fn tokens_start_at_one_and_the_lowest_returned_one_is_used_again_first() {
         let mut table = lent(10);
-        assert_eq!(release(&mut table, &[range(7, 1), range(3, 2)]), (3, vec![7, 3, 4]));
+        assert_eq!(
+            release(&mut table, &[range(7, 1), range(3, 2)]),
+            (3, vec![7, 3, 4])
+        );
         let again: Vec<_> = (0..4).map(|n| table.issue(100 + n).unwrap().0).collect();
         assert_eq!(again, [3, 4, 7, 11]);
         assert_eq!(table.outstanding(), 11);
@@ -133,7 +149,13 @@ mod tests {
     #[test]
     fn unknown_and_already_returned_tokens_are_skipped_silently() {
         let mut table = lent(4);
-        assert_eq!(release(&mut table, &[range(2, 1), range(2, 1), range(0, 1), range(9, 3)]), (1, vec![2]));
+        assert_eq!(
+            release(
+                &mut table,
+                &[range(2, 1), range(2, 1), range(0, 1), range(9, 3)]
+            ),
+            (1, vec![2])
+        );
         assert_eq!(release(&mut table, &[]), (0, vec![]));
     }
 
@@ -151,15 +173,27 @@ mod tests {
         let mut table = lent(3000);
         assert_eq!(release(&mut table, &[range(1, 3000)]).0, 1024);
         // 1024 tokens that are home already use the whole call up.
-        assert_eq!(release(&mut table, &[range(1, 1024), range(2000, 1)]), (0, vec![]));
-        assert_eq!(release(&mut table, &[range(1, 1000), range(2000, 50)]).0, 24);
+        assert_eq!(
+            release(&mut table, &[range(1, 1024), range(2000, 1)]),
+            (0, vec![])
+        );
+        assert_eq!(
+            release(&mut table, &[range(1, 1000), range(2000, 50)]).0,
+            24
+        );
     }
 
     #[test]
     fn absurd_ranges_cost_no_more_than_the_limit() {
         let mut table = lent(5);
-        assert_eq!(release(&mut table, &[range(u32::MAX, u32::MAX)]), (0, vec![]));
-        assert_eq!(release(&mut table, &[range(0, u32::MAX)]), (5, vec![1, 2, 3, 4, 5]));
+        assert_eq!(
+            release(&mut table, &[range(u32::MAX, u32::MAX)]),
+            (0, vec![])
+        );
+        assert_eq!(
+            release(&mut table, &[range(0, u32::MAX)]),
+            (5, vec![1, 2, 3, 4, 5])
+        );
     }
 
     #[test]

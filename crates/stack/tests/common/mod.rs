@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use devmem_uapi::{CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for};
+use devmem_uapi::{
+    CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for,
+};
 use netmem::NiovSize;
 use netsim::{Pair, PairConfig, Pattern, Progress, Side};
 use stack::{RecvError, RecvMsg, RecvOutcome, SendMsg, SocketId, Stack};
@@ -31,7 +33,14 @@ impl Bound {
         let mut pair = Pair::new(config);
         let id = pair.bind(Side::B, bytes, niov_size, &[0]);
         let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
-        Self { pair, id, receiver, sender, pattern: Pattern::new(config.seed), sent: 0 }
+        Self {
+            pair,
+            id,
+            receiver,
+            sender,
+            pattern: Pattern::new(config.seed),
+            sent: 0,
+        }
     }
 
     /// Sends `len` bytes of the pattern and lets them arrive, in one packet if they fit one.
@@ -44,30 +53,55 @@ impl Bound {
         self.pair
             .run(|pair| {
                 if done < bytes.len() {
-                    done += pair.a.sendmsg(sender, &SendMsg::new(&bytes[done..]), MsgFlags::empty()).unwrap_or(0);
+                    done += pair
+                        .a
+                        .sendmsg(sender, &SendMsg::new(&bytes[done..]), MsgFlags::empty())
+                        .unwrap_or(0);
                 }
-                if readable(&pair.b, receiver) == unread { Progress::Done } else { Progress::Waiting }
+                if readable(&pair.b, receiver) == unread {
+                    Progress::Done
+                } else {
+                    Progress::Waiting
+                }
             })
             .unwrap();
         self.sent += len as u64;
     }
 
     /// Receives once at B.
-    pub fn recv(&mut self, host: usize, messages: usize, flags: MsgFlags) -> Result<Received, RecvError> {
-        recv(&mut self.pair.b, self.receiver, &mut RecvArgs::new(host, messages, flags))
+    pub fn recv(
+        &mut self,
+        host: usize,
+        messages: usize,
+        flags: MsgFlags,
+    ) -> Result<Received, RecvError> {
+        recv(
+            &mut self.pair.b,
+            self.receiver,
+            &mut RecvArgs::new(host, messages, flags),
+        )
     }
 
     /// Gives all tokens of a receive back.
     pub fn give_back(&mut self, received: &Received) {
         for frag in received.frags() {
-            assert_eq!(self.pair.b.dontneed(self.receiver, &[DmabufToken::one(frag.frag_token)]), Ok(1));
+            assert_eq!(
+                self.pair
+                    .b
+                    .dontneed(self.receiver, &[DmabufToken::one(frag.frag_token)]),
+                Ok(1)
+            );
         }
     }
 
     /// Checks the bytes of a frag, which stand at `position` of the stream.
     pub fn check_frag(&self, frag: &DmabufCmsg, position: u64) {
         let range = frag.frag_offset as usize..frag.frag_offset as usize + frag.frag_size as usize;
-        let bytes = self.pair.dmabuf(Side::B, frag.dmabuf_id).slice(range).to_vec();
+        let bytes = self
+            .pair
+            .dmabuf(Side::B, frag.dmabuf_id)
+            .slice(range)
+            .to_vec();
         self.pattern.check(position, &bytes).unwrap();
     }
 
@@ -94,7 +128,12 @@ pub struct RecvArgs {
 
 impl RecvArgs {
     pub fn new(host: usize, messages: usize, flags: MsgFlags) -> Self {
-        Self { host: vec![0; host], len: host, control: vec![0; space_for(messages)], flags }
+        Self {
+            host: vec![0; host],
+            len: host,
+            control: vec![0; space_for(messages)],
+            flags,
+        }
     }
 }
 
@@ -126,10 +165,21 @@ impl Received {
 /// Receives once.
 pub fn recv(stack: &mut Stack, id: SocketId, args: &mut RecvArgs) -> Result<Received, RecvError> {
     let mut writer = CmsgWriter::new(&mut args.control);
-    let outcome = stack.recvmsg(id, &mut RecvMsg::with_len(&mut args.host, args.len), &mut writer, args.flags)?;
+    let outcome = stack.recvmsg(
+        id,
+        &mut RecvMsg::with_len(&mut args.host, args.len),
+        &mut writer,
+        args.flags,
+    )?;
     let written = writer.written();
-    let messages = CmsgIter::new(&args.control[..written]).map(|cmsg| DevmemCmsg::parse(&cmsg).unwrap()).collect();
-    Ok(Received { outcome, host: args.host[..outcome.host_bytes].to_vec(), messages })
+    let messages = CmsgIter::new(&args.control[..written])
+        .map(|cmsg| DevmemCmsg::parse(&cmsg).unwrap())
+        .collect();
+    Ok(Received {
+        outcome,
+        host: args.host[..outcome.host_bytes].to_vec(),
+        messages,
+    })
 }
 
 /// Returns the counters that moved.
@@ -140,7 +190,13 @@ pub fn drops(stack: &Stack) -> BTreeMap<&'static str, u64> {
 /// Checks that nothing was dropped for want of memory.
 pub fn assert_no_memory_drops(stack: &Stack) {
     let drops = drops(stack);
-    for name in ["rx_no_buffers", "rx_no_host_buffers", "tcp_no_space", "tcp_out_of_window", "tcp_too_many_segments"] {
+    for name in [
+        "rx_no_buffers",
+        "rx_no_host_buffers",
+        "tcp_no_space",
+        "tcp_out_of_window",
+        "tcp_too_many_segments",
+    ] {
         assert_eq!(drops.get(name), None, "{drops:?}");
     }
 }
@@ -152,7 +208,9 @@ pub struct Foreign {
 
 impl Foreign {
     pub fn new(dmabuf: netmem::Dmabuf) -> Self {
-        Self { inner: netmem::DmabufProvider::new(&dmabuf, DmabufId(0), NiovSize::DEFAULT).unwrap() }
+        Self {
+            inner: netmem::DmabufProvider::new(&dmabuf, DmabufId(0), NiovSize::DEFAULT).unwrap(),
+        }
     }
 }
 

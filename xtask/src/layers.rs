@@ -73,7 +73,8 @@ const DEV_ONLY: &[&str] = &["netsim"];
 const NAMES: &[NameRule] = &[
     NameRule {
         name: "DmaPort",
-        crates: Crates::Only(&["netmem", "nic"]),
+        // netsim, which no product can depend on, has NICs made by hand.
+        crates: Crates::Only(&["netmem", "nic", "netsim"]),
         why: "the capability to reach unreadable bytes stays with the NIC",
     },
     NameRule {
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dma_port_is_named_in_netmem_and_nic_only() {
+    fn the_dma_port_is_named_where_a_nic_is_and_nowhere_else() {
         let source = Source::parse("// DmaPort\nuse netmem::DmaPort;\n");
         assert_eq!(check_names("crates/nic/src/place.rs", &source), []);
         assert_eq!(check_names("crates/netmem/src/dma_port.rs", &source), []);

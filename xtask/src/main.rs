@@ -16,6 +16,7 @@ mod layers;
 mod names;
 mod sizes;
 mod source;
+mod walks;
 mod workspace;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ usage: cargo xtask COMMAND
   layers   dependency direction, and the names that only some crates may say
   unsafe   the word `unsafe` only in its islands
   sizes    lines per file, and (advice) per function
+  walks    the functions that ARCHITECTURE.md walks through exist
   names    nothing of the writer's machine and no unfinished-work marks in committed files
   ci       everything CI runs, step by step, with a table at the end
            [--list] [--only STEP,STEP] [--skip STEP,STEP] [--require-all]";
@@ -84,6 +86,7 @@ enum Check {
     Layers,
     Unsafe,
     Sizes,
+    Walks,
     Names,
 }
 
@@ -94,13 +97,20 @@ struct Report {
 }
 
 impl Check {
-    const ALL: [Self; 4] = [Self::Layers, Self::Unsafe, Self::Sizes, Self::Names];
+    const ALL: [Self; 5] = [
+        Self::Layers,
+        Self::Unsafe,
+        Self::Sizes,
+        Self::Walks,
+        Self::Names,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Layers => "layers",
             Self::Unsafe => "unsafe",
             Self::Sizes => "sizes",
+            Self::Walks => "walks",
             Self::Names => "names",
         }
     }
@@ -114,6 +124,7 @@ impl Check {
             Self::Layers => (layers::check(workspace), Vec::new()),
             Self::Unsafe => (islands::check(workspace), Vec::new()),
             Self::Sizes => sizes::check(workspace),
+            Self::Walks => (walks::check(workspace), Vec::new()),
             Self::Names => (names::check(workspace), Vec::new()),
         };
         self.report(workspace, &findings, &advice)

@@ -12,7 +12,7 @@ use crate::driver::StackIndex;
 use crate::error::BindError;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 
-/// Device memory bound to RX queues of a [`Netdev`](crate::Netdev): their packets' payload lands in it.
+/// Device memory bound to RX queues of a [`Netdev`]: their packets' payload lands in it.
 ///
 /// Dropping it unbinds: the queues go back to host memory at once. The memory itself is let go when its last
 /// net_iov is home, however late, so frags that are still held stay valid.

@@ -32,6 +32,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Longest single sleep: bounds what a missed wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
+/// How long, in real time, a waiter in virtual time leaves the other threads to do something.
+const OTHERS_TURN: Duration = Duration::from_millis(200);
+
 /// What makes a readiness fd readable.
 const INTEREST: Readiness = Readiness::READABLE
     .union(Readiness::ACCEPTABLE)
@@ -341,7 +344,7 @@ impl Driver {
             }
             let spinning_since = *idle_since.get_or_insert(now);
             core = if core.clock.is_virtual() {
-                self.jump(core, wait.limit)
+                self.jump(core, wait.limit.end(started))
             } else if now.saturating_since(spinning_since) < SPIN {
                 drop(core);
                 std::hint::spin_loop();
@@ -378,27 +381,29 @@ impl Driver {
         }
     }
 
-    /// Virtual time: go to the next deadline; with none, wait for another thread to do something.
+    /// Virtual time: go to the next deadline; with none, see whether another thread does something, and only then
+    /// let the caller's own time run out.
     fn jump<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
-        limit: WaitLimit,
+        until: Option<Instant>,
     ) -> MutexGuard<'a, Core> {
-        let limit = match limit {
-            WaitLimit::For(limit) => Some(core.clock.now() + limit),
-            WaitLimit::Never | WaitLimit::Forever => None,
-        };
-        match (core.next_deadline(), limit) {
-            (Some(deadline), Some(limit)) => core.clock.jump_to(deadline.min(limit)),
-            (Some(at), None) | (None, Some(at)) => core.clock.jump_to(at),
-            (None, None) => {
-                let epoch = core.epoch;
-                core = self
-                    .changed
-                    .wait_timeout_while(core, LONGEST_SLEEP, |core| core.epoch == epoch)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
-            }
+        let deadline = core.next_deadline();
+        if let Some(deadline) = deadline
+            && until.is_none_or(|until| deadline <= until)
+        {
+            core.clock.jump_to(deadline);
+            return core;
+        }
+        let epoch = core.epoch;
+        let (mut core, waited) = self
+            .changed
+            .wait_timeout_while(core, OTHERS_TURN, |core| core.epoch == epoch)
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(until) = until
+            && waited.timed_out()
+        {
+            core.clock.jump_to(until);
         }
         core
     }
@@ -499,6 +504,14 @@ fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
 }
 
 impl WaitLimit {
+    /// When the waiting ends by itself.
+    fn end(self, started: Instant) -> Option<Instant> {
+        match self {
+            Self::For(limit) => Some(started + limit),
+            Self::Never | Self::Forever => None,
+        }
+    }
+
     fn over(self, started: Instant, now: Instant) -> Option<NotReady> {
         match self {
             Self::Never => Some(NotReady::WouldBlock),

@@ -160,13 +160,12 @@ pub enum RecvError {
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
     #[error(
-        "{bytes} bytes arrived in host memory, not in device memory\n  {why}; `set_placement(Placement::Mixed)` delivers them"
+        "{bytes} bytes arrived in host memory, not in device memory\n  the flow is not steered to a bound queue, or the \
+         NIC left payload with the headers; `set_placement(Placement::Mixed)` delivers them"
     )]
     Misplaced {
-        /// Bytes in host memory at the head of the queue.
+        /// Bytes in host memory at the head of the queue, as far as they lie in one piece.
         bytes: usize,
-        /// The likely cause.
-        why: &'static str,
     },
     /// The connection has ended, or the call is not possible on it.
     #[error(transparent)]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use crate::stream::{Inner, Stream};
 pub struct Listener {
     inner: Arc<Inner>,
     limit: WaitLimit,
-    readiness: Option<Arc<OwnedFd>>,
 }
 
 impl Listener {
@@ -23,7 +22,6 @@ impl Listener {
         Self {
             inner,
             limit: WaitLimit::Forever,
-            readiness: None,
         }
     }
 
@@ -79,22 +77,22 @@ impl Listener {
     }
 
     /// An fd that is readable while a connection waits to be accepted, for poll and epoll. Made at the first
-    /// call.
+    /// call; [`AsFd`] lends the same.
     ///
     /// # Errors
     /// The process is out of file descriptors.
-    pub fn readiness_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
-        if self.readiness.is_none() {
-            self.readiness = Some(
-                self.inner
-                    .shared
-                    .driver
-                    .readiness_fd(self.inner.at, self.inner.socket)?,
-            );
-        }
-        match &self.readiness {
-            Some(fd) => Ok(fd.as_fd()),
-            None => unreachable!("it was made just now"),
-        }
+    pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.inner.readiness_fd()
+    }
+}
+
+impl AsFd for Listener {
+    /// [`Listener::readiness_fd`].
+    ///
+    /// # Panics
+    /// When the process is out of file descriptors at the first call; call `readiness_fd` first to be told.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness_fd()
+            .expect("a file descriptor for the readiness of a listener")
     }
 }

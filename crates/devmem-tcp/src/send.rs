@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -197,7 +197,6 @@ impl Stream {
         Completions {
             inner: Arc::clone(&self.inner),
             limit: self.limit,
-            readiness: None,
         }
     }
 }
@@ -210,8 +209,6 @@ impl Stream {
 pub struct Completions {
     inner: Arc<Inner>,
     limit: WaitLimit,
-    /// Kept so that `readiness_fd` can lend it.
-    readiness: Option<Arc<OwnedFd>>,
 }
 
 impl Completions {
@@ -271,15 +268,8 @@ impl Completions {
     ///
     /// # Errors
     /// The process is out of file descriptors.
-    pub fn readiness_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
-        let Inner {
-            shared, at, socket, ..
-        } = &*self.inner;
-        let fd = match self.readiness.take() {
-            Some(fd) => fd,
-            None => shared.driver.readiness_fd(*at, *socket)?,
-        };
-        Ok((**self.readiness.insert(fd)).as_fd())
+    pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.inner.readiness_fd()
     }
 
     fn collect(&self) -> Result<u64, CompletionError> {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, MsgFlags};
@@ -36,6 +36,8 @@ pub(crate) struct Inner {
     pub(crate) socket: SocketId,
     returned: AtomicU64,
     pub(crate) sends: Mutex<Sends>,
+    /// Made when first asked for.
+    readiness: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Inner {
@@ -46,6 +48,7 @@ impl Inner {
             socket,
             returned: AtomicU64::new(0),
             sends: Mutex::default(),
+            readiness: OnceLock::new(),
         })
     }
 
@@ -56,6 +59,16 @@ impl Inner {
             .with(self.at, |stack, _| stack.dontneed(self.socket, tokens))
             .map(|freed| freed as usize)
             .map_err(ReleaseError::Refused)
+    }
+
+    /// The fd that says when this socket is ready.
+    pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.readiness.get() {
+            return Ok(fd.as_fd());
+        }
+        let fd = self.shared.driver.readiness_fd(self.at, self.socket)?;
+        // The driver gives every caller the same fd: it does not matter whose is kept.
+        Ok(self.readiness.get_or_init(|| fd).as_fd())
     }
 
     pub(crate) fn count_returned(&self, frags: usize) {
@@ -94,8 +107,6 @@ pub struct Stream {
     pub(crate) limit: WaitLimit,
     placement: Placement,
     stats: StreamStats,
-    /// Kept so that `as_fd` can lend it.
-    readiness: Option<Arc<OwnedFd>>,
 }
 
 /// What a stream has received and given back.
@@ -134,7 +145,6 @@ impl Stream {
             limit: WaitLimit::Forever,
             placement: Placement::Mixed,
             stats: StreamStats::default(),
-            readiness: None,
         }
     }
 
@@ -160,9 +170,12 @@ impl Stream {
             }
         });
         batch.owner = Some(Arc::clone(&self.inner));
-        let received = outcome
-            .map_err(RecvError::from)
-            .and_then(|result| result.map_err(RecvError::from));
+        let received = outcome.map_err(RecvError::from).and_then(|result| {
+            result.map_err(|error| match error {
+                stack::RecvError::NoBuffer { bytes } if strict => RecvError::Misplaced { bytes },
+                error => error.into(),
+            })
+        });
         let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
         batch.linear_bytes = host_bytes;
         if batch.items.is_empty() && host_bytes > 0 {
@@ -258,23 +271,12 @@ impl Stream {
     }
 
     /// An fd that is readable while the stream has data, its end, or an error to report, for poll and epoll.
-    /// Made at the first call.
+    /// Made at the first call; [`AsFd`] lends the same.
     ///
     /// # Errors
     /// The process is out of file descriptors.
-    pub fn readiness_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
-        if self.readiness.is_none() {
-            self.readiness = Some(
-                self.inner
-                    .shared
-                    .driver
-                    .readiness_fd(self.inner.at, self.inner.socket)?,
-            );
-        }
-        match &self.readiness {
-            Some(fd) => Ok(fd.as_fd()),
-            None => unreachable!("it was made just now"),
-        }
+    pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.inner.readiness_fd()
     }
 
     pub(crate) fn wait<T>(
@@ -290,12 +292,24 @@ impl Stream {
     }
 }
 
+impl AsFd for Stream {
+    /// [`Stream::readiness_fd`].
+    ///
+    /// # Panics
+    /// When the process is out of file descriptors at the first call; call `readiness_fd` first to be told.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness_fd()
+            .expect("a file descriptor for the readiness of a stream")
+    }
+}
+
 impl io::Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let socket = self.inner.socket;
         let sent = self.wait(|stack, _| {
             match stack.sendmsg(socket, &SendMsg::new(bytes), MsgFlags::empty()) {
-                Err(stack::SendError::WouldBlock) => None,
+                // Memory for sending is shared: it comes free when any connection is acknowledged.
+                Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => None,
                 result => Some(result),
             }
         });

@@ -206,7 +206,7 @@ fn readiness_follows_the_completions() {
     let (a, _b, mut sender, mut receiver) = connected("");
     let memory = device(&pattern(4096));
     let tx = a.bind_tx(&memory).expect("bound");
-    let mut completions = sender.completions();
+    let completions = sender.completions();
     let fd = completions.readiness_fd().expect("an fd").as_raw_fd();
     let ready = || {
         std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))

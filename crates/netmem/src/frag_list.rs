@@ -24,10 +24,8 @@ impl FragList {
 
     /// Returns the empty list with room for `frags` frags; up to 2 need no allocation.
     pub fn with_capacity(frags: usize) -> Self {
-        FragList {
-            frags: SmallVec::with_capacity(frags),
-            len: 0,
-        }
+        let frags = SmallVec::with_capacity(frags);
+        FragList { frags, len: 0 }
     }
 
     /// Copies host bytes into pages of `pool`, which small pieces share; nothing when the pool runs out

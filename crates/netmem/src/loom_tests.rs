@@ -7,7 +7,7 @@ use devmem_uapi::DmabufId;
 use loom::thread;
 
 use crate::net_iov::NetIov;
-use crate::return_ring::{Chain, Closed, ReturnRing};
+use crate::return_ring::{Chain, ReturnRing, TurnedAway};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Dmabuf, DmabufProvider, MemoryProvider, Netmem, NiovSize, PagePool, PoolConfig};
 
@@ -28,8 +28,12 @@ struct Shared {
 
 impl Shared {
     fn new(count: usize) -> Arc<Self> {
+        Self::with_capacity(count, count as u32)
+    }
+
+    fn with_capacity(count: usize, capacity: u32) -> Arc<Self> {
         Arc::new(Shared {
-            ring: ReturnRing::new(),
+            ring: ReturnRing::new(capacity),
             slots: (0..count).map(|_| NetIov::free()).collect(),
             bytes: (0..count).map(|_| AtomicU32::new(0)).collect(),
         })
@@ -42,7 +46,7 @@ impl Shared {
         }
         match self.ring.push(&self.slots, indices) {
             Ok(()) => vec![],
-            Err(Closed) => indices.to_vec(),
+            Err(_) => indices.to_vec(),
         }
     }
 
@@ -100,7 +104,38 @@ fn a_push_that_meets_close_is_either_taken_or_turned_away() {
             all.extend(pusher.join().unwrap());
         }
         assert_eq!(sorted(all), [0, 1, 2]);
-        assert_eq!(shared.ring.push(&shared.slots, &[0]), Err(Closed));
+        assert_eq!(
+            shared.ring.push(&shared.slots, &[0]),
+            Err(TurnedAway::Closed)
+        );
+    });
+}
+
+#[test]
+fn a_full_ring_turns_away_what_it_does_not_take() {
+    model(|| {
+        let shared = Shared::with_capacity(3, 1);
+        let pushers = [vec![0], vec![1]].map(|indices| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.use_and_push(&indices))
+        });
+        let mut all = shared.list(shared.ring.take());
+        let mut turned_away = 0;
+        for pusher in pushers {
+            let back = pusher.join().unwrap();
+            turned_away += back.len();
+            all.extend(back);
+        }
+        assert!(turned_away < 2, "the first of all is taken");
+        all.extend(shared.list(shared.ring.take()));
+        assert_eq!(sorted(all), [0, 1]);
+        assert_eq!(shared.ring.push(&shared.slots, &[0, 1]), Ok(()));
+        assert_eq!(shared.ring.push(&shared.slots, &[2]), Err(TurnedAway::Full));
+        shared.ring.close();
+        assert_eq!(
+            shared.ring.push(&shared.slots, &[2]),
+            Err(TurnedAway::Closed)
+        );
     });
 }
 

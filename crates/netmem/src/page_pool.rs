@@ -31,9 +31,9 @@ const REFILL: usize = 64;
 /// Most entries of a cache: the kernel's limit for a pool.
 const CACHE_MAX: usize = 32768;
 
-/// A pool's cache holds at most one in so many of the area's net_iovs, so that the pools of other
-/// queues on the same binding do not starve while this one's lie idle.
-const CACHE_PARTS: usize = 8;
+/// A pool's cache holds at most one in so many of the area's net_iovs, and so does its ring, so that the
+/// pools of other queues on the same binding do not starve while this one's lie idle.
+const IDLE_PARTS: u32 = 8;
 
 /// A refill takes at most one in so many of the area's net_iovs.
 const REFILL_PARTS: usize = 16;
@@ -63,15 +63,18 @@ impl PagePool {
         provider: Arc<dyn MemoryProvider>,
         config: PoolConfig,
     ) -> Result<(PagePool, DmaPort), PoolError> {
-        let PoolConfig { cache } = config;
+        let PoolConfig { cache, ring } = config;
         if !(2..=CACHE_MAX).contains(&cache) {
             return Err(PoolError::Cache { cache });
         }
         provider.init()?;
-        let count = provider.area().count() as usize;
+        let count = provider.area().count();
+        let share = (count / IDLE_PARTS).max(2);
+        let ring = ring.min(share);
+        let count = count as usize;
         let pool = PagePool {
-            cache: Vec::with_capacity(cache.min(count / CACHE_PARTS).max(2)),
-            shared: Arc::new(PoolShared::new(provider)),
+            cache: Vec::with_capacity(cache.min(share as usize)),
+            shared: Arc::new(PoolShared::new(provider, ring)),
             homecomers: Chain::EMPTY,
             frag_page: None,
             refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
@@ -140,12 +143,21 @@ impl PagePool {
         let mut got = 0;
         while got < n {
             let run = (n - got).min(REFILL);
-            if !self.cached_run(run, out) && !self.provided_run(run, out) {
+            if !self.home_run(run, out) && !self.provided_run(run, out) {
                 return got + self.alloc_bulk(n - got, out);
             }
             got += run;
         }
         got
+    }
+
+    /// Takes `n` adjacent net_iovs from the cache, or from the ring by way of the cache.
+    fn home_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
+        if self.cached_run(n, out) {
+            return true;
+        }
+        let room = self.cache.capacity() - self.cache.len();
+        self.cache.len() < n && self.take_home(room) && self.cached_run(n, out)
     }
 
     /// Takes `n` net_iovs off the top of the cache when they are adjacent: net_iovs that were handed
@@ -167,13 +179,16 @@ impl PagePool {
     }
 
     /// Takes `n` adjacent net_iovs, at most [`REFILL`], from the provider; when it has none, gives it
-    /// what the cache holds and tries once more.
+    /// what lies about here and tries once more.
     fn provided_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         let mut buffer = [0; REFILL];
         let indices = &mut buffer[..n];
         let mut found = self.shared.provider().alloc_run(indices);
-        if !found && self.cache.len() >= n {
+        if !found && self.at_home() >= n as u64 {
             self.release_cached(self.cache.len());
+            self.take_ring();
+            let chain = std::mem::replace(&mut self.homecomers, Chain::EMPTY);
+            self.release_chain(chain);
             found = self.shared.provider().alloc_run(indices);
         }
         if found {
@@ -216,17 +231,7 @@ impl PagePool {
 
     /// Fills the empty cache from the ring, else from the provider. Returns whether anything came.
     fn refill(&mut self) -> bool {
-        self.take_ring();
-        if self.homecomers.len > 0 {
-            self.stats.alloc_refill += 1;
-            // The newest first, so that the oldest is on top: frags of a packet that were dropped in
-            // order come out in order.
-            for _ in 0..self.refill {
-                let Some(index) = self.homecomers.pop(self.shared.area().slots()) else {
-                    break;
-                };
-                self.cache.push(Netmem::claim(&self.shared, index));
-            }
+        if self.take_home(self.refill) {
             return true;
         }
         self.stats.alloc_empty += 1;
@@ -248,6 +253,25 @@ impl PagePool {
             self.cache.push(Netmem::claim(&self.shared, index));
         }
         !self.cache.is_empty()
+    }
+
+    /// Moves up to `n` net_iovs, for which the cache has room, from the ring into it. Returns whether
+    /// any came.
+    fn take_home(&mut self, n: usize) -> bool {
+        self.take_ring();
+        if self.homecomers.len == 0 {
+            return false;
+        }
+        self.stats.alloc_refill += 1;
+        // The newest first, so that the oldest is on top: frags of a packet that were dropped in order
+        // come out in order.
+        for _ in 0..n {
+            let Some(index) = self.homecomers.pop(self.shared.area().slots()) else {
+                break;
+            };
+            self.cache.push(Netmem::claim(&self.shared, index));
+        }
+        true
     }
 
     fn take_ring(&mut self) {
@@ -312,6 +336,7 @@ impl PagePool {
 
     /// Gives a chain taken from the ring to the provider.
     fn release_chain(&mut self, mut chain: Chain) {
+        self.stats.held -= u64::from(chain.len);
         while chain.len > 0 {
             let mut indices = [0; REFILL];
             let mut count = 0;
@@ -345,9 +370,14 @@ impl PagePool {
 
     /// Returns the counters.
     pub fn stats(&self) -> PoolStats {
-        let outstanding = self.stats.held - self.at_home();
+        // In this order, nothing is subtracted that is not in `held`: what went past the ring was out.
+        let recycle_ring_full = self.shared.passed_ring();
+        let held = self.stats.held - recycle_ring_full;
+        let outstanding = held - self.at_home();
         PoolStats {
             outstanding,
+            held,
+            recycle_ring_full,
             ..self.stats
         }
     }

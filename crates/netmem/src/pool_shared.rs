@@ -8,7 +8,8 @@ use devmem_uapi::DmabufId;
 use crate::net_iov::NetIovArea;
 use crate::pool_types::PoolId;
 use crate::provider::MemoryProvider;
-use crate::return_ring::ReturnRing;
+use crate::return_ring::{ReturnRing, TurnedAway};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What a pool's handles keep of it, also after it is gone.
 pub(crate) struct PoolShared {
@@ -18,33 +19,33 @@ pub(crate) struct PoolShared {
     area: Arc<NetIovArea>,
     provider: Arc<dyn MemoryProvider>,
     ring: ReturnRing,
+    /// Net_iovs that found the ring full and went to the provider.
+    passed_ring: AtomicU64,
 }
 
 impl PoolShared {
-    pub(crate) fn new(provider: Arc<dyn MemoryProvider>) -> Self {
-        PoolShared {
-            id: PoolId::next(),
-            readable: provider.is_readable(),
-            dmabuf_id: provider.dmabuf_id(),
-            area: Arc::clone(provider.area()),
-            provider,
-            ring: ReturnRing::new(),
-        }
+    pub(crate) fn new(provider: Arc<dyn MemoryProvider>, ring: u32) -> Self {
+        Self::named(PoolId::next(), provider, ReturnRing::new(ring))
     }
 
     /// Returns what the frags of one send keep: no pool, but a name for the memory and a count of them.
     pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
-        let ring = ReturnRing::new();
+        let ring = ReturnRing::new(0);
         // What comes home goes to the provider, which knows that nothing was allocated.
         ring.close();
-        Arc::new(PoolShared {
-            id: PoolId::NONE,
+        Arc::new(Self::named(PoolId::NONE, provider, ring))
+    }
+
+    fn named(id: PoolId, provider: Arc<dyn MemoryProvider>, ring: ReturnRing) -> Self {
+        PoolShared {
+            id,
             readable: provider.is_readable(),
             dmabuf_id: provider.dmabuf_id(),
             area: Arc::clone(provider.area()),
             provider,
             ring,
-        })
+            passed_ring: AtomicU64::new(0),
+        }
     }
 
     #[inline]
@@ -78,9 +79,20 @@ impl PoolShared {
 
     /// Takes net_iovs whose last owners let go.
     pub(crate) fn come_home(&self, indices: &[u32]) {
-        if self.ring.push(self.area.slots(), indices).is_err() {
-            self.provider.release_bulk(indices);
+        let Err(turned_away) = self.ring.push(self.area.slots(), indices) else {
+            return;
+        };
+        if turned_away == TurnedAway::Full {
+            // Counted before they are given: who gets them next, from the provider, sees it.
+            self.passed_ring
+                .fetch_add(indices.len() as u64, Ordering::Relaxed);
         }
+        self.provider.release_bulk(indices);
+    }
+
+    /// Returns how many net_iovs found the ring full and went to the provider.
+    pub(crate) fn passed_ring(&self) -> u64 {
+        self.passed_ring.load(Ordering::Relaxed)
     }
 }
 

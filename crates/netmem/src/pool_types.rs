@@ -22,11 +22,17 @@ pub struct PoolConfig {
     /// How many free net_iovs the owner keeps at hand, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128);
     /// never more than an eighth of the area, which other queues may share.
     pub cache: usize,
+    /// How many net_iovs that come home by themselves wait for the owner before more go to the provider
+    /// instead (linux ring_qsize: 1024); never more than an eighth of the area.
+    pub ring: u32,
 }
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        PoolConfig { cache: 128 }
+        PoolConfig {
+            cache: 128,
+            ring: 1024,
+        }
     }
 }
 
@@ -70,7 +76,7 @@ pub struct PoolStats {
     pub recycle_cache_full: u64,
     /// Returns through the ring, counted when taken from it.
     pub recycle_ring: u64,
-    /// Returns that found the ring full: none, it has room for all.
+    /// Returns that found the ring full and went to the provider.
     pub recycle_ring_full: u64,
     /// Returns of memory that others still hold; the last of them brings it home.
     pub recycle_released_refcnt: u64,

@@ -1,13 +1,17 @@
 //! The way home for net_iovs that are let go outside the pool's own calls, from any thread.
 //!
-//! The kernel's page pool has a ptr_ring here, which can fill up. Ours cannot: a net_iov is in at most
-//! one place, so a list through the net_iovs themselves ([`NetIov::next`]) has room for all of them.
-//! Many producers push by compare-and-swap; the one consumer takes the whole list by one swap and then
-//! walks it at leisure. The list is only ever taken whole, so the ABA problem does not arise: a
-//! producer's compare-and-swap needs the head to *be* the index it linked to, not to have stayed it.
+//! The kernel's page pool has a ptr_ring here. Ours is a list through the net_iovs themselves
+//! ([`NetIov::next`]), each of which is in at most one place at a time: many producers push, one or many
+//! net_iovs by one compare-and-swap; the one consumer takes the whole list by one swap and walks it at
+//! leisure. It is only ever taken whole, so the ABA problem does not arise: a producer's
+//! compare-and-swap needs the head to *be* the index that it linked to, not to have stayed it.
 //!
-//! Closing is one more swap: who pushes later is told so and takes the net_iov to the provider. Either
-//! a push came before the swap, and the closer has it, or it sees the mark. Nothing is in between.
+//! There would be room for all net_iovs, but a ring that is as long as its capacity turns more away, as
+//! the kernel's does: on a binding of several queues, an idle one must not keep what the others need.
+//!
+//! Closing is one more swap: who pushes later is turned away for good. Either a push came before the
+//! swap, and the closer has it, or it sees the mark. Nothing is in between. Who is turned away, for
+//! either reason, takes the net_iovs to the provider.
 
 use crate::net_iov::NetIov;
 use crate::sync::{AtomicU64, Ordering};
@@ -27,7 +31,7 @@ impl Chain {
         len: 0,
         first: NO_INDEX,
     };
-    /// As many as there can never be: a pool has fewer than `NO_INDEX` net_iovs.
+    /// As many as there can never be: a pool has fewer than `NO_INDEX` net_iovs. So it is full, too.
     const CLOSED: Chain = Chain {
         len: u32::MAX,
         first: NO_INDEX,
@@ -58,14 +62,20 @@ impl Chain {
     }
 }
 
-/// The pool is gone: bring the net_iovs to its provider.
+/// Why a ring did not take net_iovs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Closed;
+pub(crate) enum TurnedAway {
+    /// It holds enough already.
+    Full,
+    /// Its pool is gone.
+    Closed,
+}
 
 /// A list of net_iovs that anyone may push to and one owner takes.
 pub(crate) struct ReturnRing {
     /// A [`Chain`]: with the length beside the first index, a reader learns it from one load.
     head: CachePadded,
+    capacity: u32,
 }
 
 /// Producers write the head; on a line of its own they do not slow down who reads its neighbours.
@@ -73,15 +83,15 @@ pub(crate) struct ReturnRing {
 struct CachePadded(AtomicU64);
 
 impl ReturnRing {
-    pub(crate) fn new() -> Self {
-        ReturnRing {
-            head: CachePadded(AtomicU64::new(Chain::EMPTY.pack())),
-        }
+    /// Returns an empty ring that takes about `capacity` net_iovs.
+    pub(crate) fn new(capacity: u32) -> Self {
+        let head = CachePadded(AtomicU64::new(Chain::EMPTY.pack()));
+        ReturnRing { head, capacity }
     }
 
     /// Adds net_iovs that the caller owns alone; on `Err` he still does.
     #[inline]
-    pub(crate) fn push(&self, slots: &[NetIov], indices: &[u32]) -> Result<(), Closed> {
+    pub(crate) fn push(&self, slots: &[NetIov], indices: &[u32]) -> Result<(), TurnedAway> {
         let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
             return Ok(());
         };
@@ -95,8 +105,13 @@ impl ReturnRing {
         let mut seen = self.head.0.load(Ordering::Relaxed);
         loop {
             let chain = Chain::unpack(seen);
-            if chain == Chain::CLOSED {
-                return Err(Closed);
+            if chain.len >= self.capacity {
+                let closed = chain == Chain::CLOSED;
+                return Err(if closed {
+                    TurnedAway::Closed
+                } else {
+                    TurnedAway::Full
+                });
             }
             slots[last as usize]
                 .next

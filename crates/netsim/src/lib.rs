@@ -1,12 +1,13 @@
-//! Deterministic simulation of pairs of stacks over an imperfect wire. For tests only; never shipped.
+//! Deterministic simulation of pairs of stacks over an imperfect wire. For tests only; never
+//! shipped.
 //!
-//! Key types: [`Pair`] (two stacks on one wire, and the only clock there is), [`Source`] and [`Sink`] (programs that
-//! send a pattern and verify every byte of it where it lies) and [`RawPeer`] (one stack against frames written by
-//! hand).
+//! Key types: [`Pair`] (two stacks on one wire, and the only clock there is), [`Source`] and
+//! [`Sink`] (programs that send a pattern and verify every byte of it where it lies) and
+//! [`RawPeer`] (one stack against frames written by hand).
 //!
-//! Time stands still while anything happens and jumps to the next deadline when nothing does, so that a simulated
-//! hour of waiting takes no time. A run that does not end within a bounded number of steps is an error, and so is one in
-//! which nobody has anything left to wait for.
+//! Time stands still while anything happens and jumps to the next deadline when nothing does, so
+//! that a simulated hour of waiting takes no time. A run that does not end within a bounded number
+//! of steps is an error, and so is one in which nobody has anything left to wait for.
 
 #![forbid(unsafe_code)]
 

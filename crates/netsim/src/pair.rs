@@ -293,8 +293,8 @@ impl Pair {
         self.bind_memory(side, dmabuf, niov_size, queues)
     }
 
-    /// As [`Pair::bind`], with memory that is there already; whoever else holds it lets it go before
-    /// [`Pair::finish`].
+    /// As [`Pair::bind`], with memory that is there already; whoever else holds it lets it go
+    /// before [`Pair::finish`].
     ///
     /// # Panics
     /// If the bind is refused.
@@ -371,7 +371,8 @@ impl Pair {
             .expect("switching split on is never refused");
     }
 
-    /// Opens a connection from `side.other()` to `side` and returns both ends: (listener's side, opener's side).
+    /// Opens a connection from `side.other()` to `side` and returns both ends: (listener's side,
+    /// opener's side).
     ///
     /// # Panics
     /// If it does not open.
@@ -418,7 +419,8 @@ impl Pair {
         )
     }
 
-    /// Ends a test: both stacks run dry, every binding is undone, and every piece of memory must be home.
+    /// Ends a test: both stacks run dry, every binding is undone, and every piece of memory must be
+    /// home.
     ///
     /// # Panics
     /// If something is still out, or the stacks do not come to rest.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A stream in which every byte depends on its position: bytes that are lost, repeated, moved or mixed up with those of
-/// another stream do not match.
+/// A stream in which every byte depends on its position: bytes that are lost, repeated, moved or
+/// mixed up with those of another stream do not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     seed: u64,

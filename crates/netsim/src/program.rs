@@ -142,7 +142,8 @@ impl fmt::Debug for Sink {
 }
 
 impl Sink {
-    /// Returns a program that receives with MSG_SOCK_DEVMEM, up to 256 KiB and 64 messages at a time.
+    /// Returns a program that receives with MSG_SOCK_DEVMEM, up to 256 KiB and 64 messages at a
+    /// time.
     pub fn new(id: SocketId, pattern: Pattern) -> Self {
         Self {
             id,

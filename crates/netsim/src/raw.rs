@@ -1,14 +1,13 @@
 //! A peer made by hand: frames in, frames out, for what no proper stack would send.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use netmem::{DmaPort, FragList, HostProvider, NiovSize, PagePool, PoolConfig};
-use nic::{
-    HeaderBuf, Link, MAX_FRAME_LEN, Nic, NicConfig, Posted, Received, Sent, TxFrame, WireLink,
-    WireOptions,
-};
+use nic::{Link, LinkCaps, Nic, NicConfig, Posted, Received, Sent, TxFrame, VnetMeta};
 use stack::{Secret, Stack, StackConfig};
 use wire::{
     EtherType, EthernetHeader, Instant, IpRepr, RxHeaders, TcpFlags, TcpHeader, emit_frame_headers,
@@ -17,27 +16,75 @@ use wire::{
 
 use crate::pair::{STEP, Side};
 
-/// One stack (side B) and, at the other end of its wire, a test that writes and reads frames (as side A).
+/// A link whose other end is a test.
+#[derive(Debug, Clone, Default)]
+struct HandLink(Arc<Mutex<Lanes>>);
+
+#[derive(Debug, Default)]
+struct Lanes {
+    to_stack: VecDeque<Vec<u8>>,
+    from_stack: VecDeque<Vec<u8>>,
+}
+
+impl HandLink {
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        // Queues are whole between any two operations, so a panic elsewhere has not harmed them.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link for HandLink {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: "hand",
+            mtu: 1500,
+            vnet: false,
+            tso: false,
+            tx_checksum: false,
+            queues: 1,
+        }
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+        match self.lanes().to_stack.pop_front() {
+            None => Ok(Received::None),
+            Some(frame) => {
+                *posted.frame = frame;
+                Ok(Received::Frame {
+                    meta: VnetMeta::default(),
+                })
+            }
+        }
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
+        let mut bytes = Vec::new();
+        frame.copy_to(&mut bytes);
+        self.lanes().from_stack.push_back(bytes);
+        Ok(Sent::Done)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn is_up(&self) -> bool {
+        true
+    }
+}
+
+/// One stack (side B) and, at the other end of its wire, a test that writes and reads frames (as
+/// side A).
+#[derive(Debug)]
 pub struct RawPeer {
     /// The stack.
     pub stack: Stack,
-    link: WireLink,
-    /// Keeps the port's memory rules satisfied: nothing here has payload of its own.
-    _pool: PagePool,
-    port: DmaPort,
-    head: HeaderBuf,
-    spill: Vec<u8>,
-    frames: VecDeque<Vec<u8>>,
+    link: HandLink,
     now: Instant,
-}
-
-impl std::fmt::Debug for RawPeer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawPeer")
-            .field("stack", &self.stack)
-            .field("frames", &self.frames.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl RawPeer {
@@ -54,12 +101,6 @@ impl RawPeer {
     /// # Panics
     /// If the configuration cannot be, or there is no memory.
     pub fn with(change: impl FnOnce(&mut NicConfig, &mut StackConfig)) -> Self {
-        let options = WireOptions {
-            offload: false,
-            ..WireOptions::default()
-        };
-        let (ours, theirs) =
-            WireLink::pair(options).expect("a wire without wakeups needs nothing of the system");
         let mut nic = NicConfig {
             mac: Side::B.mac(),
             ..NicConfig::default()
@@ -69,19 +110,12 @@ impl RawPeer {
             ..StackConfig::new(Side::B.ipv4(), 24, Secret::from_seed(1))
         };
         change(&mut nic, &mut config);
-        let nic = Nic::new(Box::new(theirs), nic).expect("a configuration that can be");
+        let link = HandLink::default();
+        let nic = Nic::new(Box::new(link.clone()), nic).expect("a configuration that can be");
         let stack = Stack::new(nic, config).expect("a configuration that can be");
-        let provider = HostProvider::new(NiovSize::MIN.bytes(), NiovSize::MIN).expect("one page");
-        let (pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())
-            .expect("a pool of one page");
         Self {
             stack,
-            link: ours,
-            _pool: pool,
-            port,
-            head: HeaderBuf::new(0),
-            spill: vec![0; MAX_FRAME_LEN + 1],
-            frames: VecDeque::new(),
+            link,
             now: Instant::from_millis(1),
         }
     }
@@ -92,22 +126,8 @@ impl RawPeer {
     }
 
     /// Sends a frame and lets the stack deal with it.
-    ///
-    /// # Panics
-    /// If the wire is full.
     pub fn send(&mut self, frame: &[u8]) {
-        let nothing = FragList::default();
-        let frame = TxFrame {
-            head: frame,
-            payload: &nothing,
-            checksum: None,
-            gso_size: 0,
-            port: &self.port,
-        };
-        assert_eq!(
-            self.link.send(&frame, self.now).expect("the wire is whole"),
-            Sent::Done
-        );
+        self.link.lanes().to_stack.push_back(frame.to_vec());
         self.poll();
     }
 
@@ -116,11 +136,10 @@ impl RawPeer {
         while self.stack.poll(self.now).worked {
             self.now = self.now + STEP;
         }
-        self.take_in();
     }
 
     /// Lets time pass.
-    pub fn run_for(&mut self, duration: std::time::Duration) {
+    pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.now < end {
             self.poll();
@@ -132,17 +151,16 @@ impl RawPeer {
 
     /// Returns the next frame from the stack.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
-        self.take_in();
-        self.frames.pop_front()
+        self.link.lanes().from_stack.pop_front()
     }
 
     /// Drops the frames that the stack has sent so far.
     pub fn forget(&mut self) {
-        self.take_in();
-        self.frames.clear();
+        self.link.lanes().from_stack.clear();
     }
 
-    /// Returns the next TCP segment from the stack, answering questions for our MAC address on the way.
+    /// Returns the next TCP segment from the stack, answering questions for our MAC address on the
+    /// way.
     pub fn receive_tcp(&mut self) -> Option<(RxHeaders, Vec<u8>)> {
         loop {
             let frame = self.receive()?;
@@ -221,12 +239,7 @@ impl RawPeer {
     }
 
     /// Sends a TCP segment from `from` to `to`.
-    pub fn send_tcp(
-        &mut self,
-        from: std::net::SocketAddr,
-        to: std::net::SocketAddr,
-        segment: &RawSegment<'_>,
-    ) {
+    pub fn send_tcp(&mut self, from: SocketAddr, to: SocketAddr, segment: &RawSegment<'_>) {
         let frame = tcp_frame(from, to, segment);
         self.send(&frame);
     }
@@ -235,24 +248,6 @@ impl RawPeer {
     pub fn send_ip(&mut self, ip: &IpRepr, protocol: u8, payload: &[u8]) {
         let frame = ip_frame(ip, protocol, payload);
         self.send(&frame);
-    }
-
-    fn take_in(&mut self) {
-        loop {
-            let mut frame = Vec::new();
-            let mut posted = Posted {
-                head: &mut self.head,
-                predicted_header: 0,
-                spans: &[],
-                spill: &mut self.spill,
-                frame: &mut frame,
-                port: &self.port,
-            };
-            match self.link.receive(&mut posted, self.now) {
-                Ok(Received::Frame { .. }) => self.frames.push_back(frame),
-                _ => return,
-            }
-        }
     }
 }
 
@@ -293,11 +288,7 @@ impl Default for RawSegment<'_> {
 }
 
 /// Returns the frame of a TCP segment from side A's MAC address to side B's, checksums right.
-pub fn tcp_frame(
-    from: std::net::SocketAddr,
-    to: std::net::SocketAddr,
-    segment: &RawSegment<'_>,
-) -> Vec<u8> {
+pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment<'_>) -> Vec<u8> {
     let RawSegment {
         seq,
         ack,

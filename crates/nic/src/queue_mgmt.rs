@@ -86,7 +86,13 @@ impl QueueMemory {
         // and the first refill of a pool fills its cache.
         let cache =
             (provider.area().count() as usize / CACHE_PARTS).clamp(2, PoolConfig::default().cache);
-        let (pool, port) = PagePool::create(Arc::clone(&provider), PoolConfig { cache })?;
+        let (pool, port) = PagePool::create(
+            Arc::clone(&provider),
+            PoolConfig {
+                cache,
+                ..PoolConfig::default()
+            },
+        )?;
         let readable = provider.is_readable();
         Ok(Self {
             fill: Fill::new(pool, port),

@@ -1,8 +1,9 @@
 //! bind-rx: dma-bufs attached to receive queues, and their ids.
 //!
-//! A bind goes step by step, each leaving something that undoes it when a later one fails: the request is judged in
-//! the kernel's order (ABI.md 2), the memory is cut into net_iovs, the queues are restarted one by one, the binding gets its
-//! place in the table. A binding is not freed by unbinding but when its last net_iov is home.
+//! A bind goes step by step, each leaving something that undoes it when a later one fails: the
+//! request is judged in the kernel's order (ABI.md 2), the memory is cut into net_iovs, the queues
+//! are restarted one by one, the binding gets its place in the table. A binding is not freed by
+//! unbinding but when its last net_iov is home.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,8 @@ use crate::socket::error::UnknownBinding;
 
 /// A request to attach a dma-buf to receive queues.
 ///
-/// A queue entry without an id or of another type, which the kernel refuses, cannot be written down here.
+/// A queue entry without an id or of another type, which the kernel refuses, cannot be written down
+/// here.
 #[derive(Debug, Clone)]
 pub struct BindRx {
     /// The interface.
@@ -50,7 +52,8 @@ pub enum BindRxError {
     },
     /// The interface has fewer queues.
     #[error(
-        "rx queue {queue} does not exist, there are {queues}; name one below that, or set more channels"
+        "rx queue {queue} does not exist, there are {queues}; name one below that, or set more \
+         channels"
     )]
     NoSuchQueue {
         /// The queue asked for.
@@ -63,7 +66,8 @@ pub enum BindRxError {
     Geometry(#[from] GeometryError),
     /// Header split is not switched on.
     #[error(
-        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must part headers from payload before device \
+        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must part headers \
+         from payload before device \
          memory can be bound to rx queue {queue}: set tcp-data-split on, hds-thresh 0"
     )]
     SplitOff {
@@ -74,7 +78,8 @@ pub enum BindRxError {
     },
     /// Short packets are not split.
     #[error(
-        "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx queue {queue}: set hds-thresh 0"
+        "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx \
+         queue {queue}: set hds-thresh 0"
     )]
     Threshold {
         /// The queue.
@@ -224,7 +229,8 @@ impl<'n> Restarted<'n> {
             .queue_info(queue)
             .filter(|info| info.dmabuf.is_some() || !info.readable);
         if let Some(info) = taken {
-            // Only a queue named twice gets here: validation looked at each before any was restarted.
+            // Only a queue named twice gets here: validation looked at each before any was
+            // restarted.
             return Err(BindRxError::QueueTaken {
                 queue,
                 by: Owner(info.dmabuf),
@@ -258,7 +264,8 @@ impl Drop for Restarted<'_> {
 
 impl BindRx {
     /// Judges what the request names, in the order of the kernel (linux net/core/netdev-genl.c
-    /// `netdev_nl_bind_rx_doit`); whether the queues can be bound comes after the memory was attached.
+    /// `netdev_nl_bind_rx_doit`); whether the queues can be bound comes after the memory was
+    /// attached.
     fn validate(&self, ours: IfIndex, nic: &Nic) -> Result<(), BindRxError> {
         let Self {
             ifindex,
@@ -311,10 +318,12 @@ fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
 }
 
 impl Stack {
-    /// Attaches a dma-buf to receive queues; payload that is steered to them lands there from now on.
+    /// Attaches a dma-buf to receive queues; payload that is steered to them lands there from now
+    /// on.
     ///
     /// # Errors
-    /// [`BindRxError`], and nothing has changed: queues that were restarted already have host memory again.
+    /// [`BindRxError`], and nothing has changed: queues that were restarted already have host
+    /// memory again.
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
         request.validate(self.ifindex, &self.nic)?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
@@ -349,8 +358,8 @@ impl Stack {
         Ok(id)
     }
 
-    /// Detaches a dma-buf: its queues go on with host memory, while other queues run. Frags that are out stay
-    /// valid; the memory is freed when the last of them is home.
+    /// Detaches a dma-buf: its queues go on with host memory, while other queues run. Frags that
+    /// are out stay valid; the memory is freed when the last of them is home.
     ///
     /// # Errors
     /// [`UnbindRxError`]; with [`UnbindRxError::Restart`] the binding stays.

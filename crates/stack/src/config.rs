@@ -6,18 +6,23 @@ use devmem_uapi::IfIndex;
 
 use crate::random::Secret;
 
-/// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux `NAPI_POLL_WEIGHT`).
+/// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux
+/// `NAPI_POLL_WEIGHT`).
 pub const POLL_BUDGET: usize = 64;
 
 /// Most sockets of a stack, those of closed connections that still finish included.
 pub const MAX_SOCKETS: usize = 65_536;
 
-/// Most connections that finish by themselves after their socket was closed (linux `tcp_max_orphans` scales with
-/// memory from 4096 on); one more is reset.
+/// Most connections that finish by themselves after their socket was closed (linux
+/// `tcp_max_orphans` scales with memory from 4096 on); one more is reset.
 pub const MAX_ORPHANS: usize = 4096;
 
 /// Host memory for payload that waits to be sent or acknowledged.
 pub const SEND_MEMORY_BYTES: usize = 64 << 20;
+
+/// Most unread payload of one connection, which also chooses the window scale. It is no limit on
+/// device memory, only on how far one reader may fall behind.
+pub const RCV_BUF_MAX: u32 = 32 << 20;
 
 /// Longest accept queue (linux `net.core.somaxconn`).
 pub const MAX_BACKLOG: usize = 4096;
@@ -52,7 +57,10 @@ impl StackConfig {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
             gateways: Vec::new(),
-            tcp: tcp::Config::default(),
+            tcp: tcp::Config {
+                rcv_buf_max: RCV_BUF_MAX,
+                ..tcp::Config::default()
+            },
             secret,
             max_sockets: MAX_SOCKETS,
             max_orphans: MAX_ORPHANS,

@@ -1,6 +1,7 @@
 //! A connection between the calls of its program: what it says, what it is promised, how it ends.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use netmem::FragList;
 use tcp::{Connection, SeqNum, StateKind, Unreachable};
@@ -9,15 +10,19 @@ use wire::{FourTuple, Instant};
 use crate::Stack;
 use crate::socket::sockopt::Options;
 use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
-use crate::stack::headers_for;
+use crate::stack::{Burst, headers_for};
 use crate::window::{Ask, Promise, Windows};
 
-/// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller is an attack, or a
-/// link nobody should use.
+/// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
+/// is an attack, or a link nobody should use.
 const MIN_PMTU_V4: u32 = 552;
 
-/// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201 4).
+/// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201
+/// 4).
 const MIN_PMTU_V6: u32 = 1280;
+
+/// How much later than now a timer is armed at the earliest.
+const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
 
 /// What an ICMP error says has happened to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,17 +76,14 @@ impl Stack {
             return None;
         };
         let options = from.options;
-        let mut connection =
-            self.connection_socket(conn, tuple, next_hop, Holder::Listener(listener));
+        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::AcceptQueue);
         options.apply(&mut connection.conn);
         connection.options = options;
         let id = self.sockets.insert(Socket::connection(connection));
         // The lookup that led to the listener found no connection.
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok());
-        if let Some(SocketKind::Listener(listener)) =
-            self.sockets.at_mut(listener).map(|socket| &mut socket.kind)
-        {
+        if let Some(listener) = self.sockets.listener_at(listener) {
             listener.push(id);
         }
         self.stats.accepts += 1;
@@ -116,23 +118,23 @@ impl Stack {
 
     /// Lets a connection say all it has to say, and sees to what has become of it.
     ///
-    /// With `is_drained` the link is empty and nothing is gained by holding an ACK back.
-    pub(crate) fn speak(&mut self, slot: u32, is_drained: bool, now: Instant) {
+    /// When the burst is over, that includes every ACK that was held back.
+    pub(crate) fn speak(&mut self, slot: u32, burst: Burst, now: Instant) {
         match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
             Some(SocketKind::Connection(connection)) => {
-                if is_drained {
+                if burst == Burst::Over {
                     connection.conn.on_drained();
                 }
                 self.update_window(slot);
                 self.send_all(slot, now);
-                self.settle(slot);
+                self.settle(slot, now);
             }
             Some(SocketKind::TimeWait(time_wait)) => {
                 let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
                 if let Some(segment) = time_wait.state.poll_send(now) {
                     self.send_segment(&tuple, next_hop, None, segment, now);
                 }
-                self.settle(slot);
+                self.settle(slot, now);
             }
             Some(SocketKind::Listener(_)) | None => {}
         }
@@ -141,9 +143,7 @@ impl Stack {
     fn send_all(&mut self, slot: u32, now: Instant) {
         let owner = self.sockets.id(slot);
         while self.nic.tx_room() > 0 {
-            let Some(SocketKind::Connection(connection)) =
-                self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-            else {
+            let Some(connection) = self.sockets.connection_at(slot) else {
                 return;
             };
             let Some(segment) = connection.conn.poll_send(now) else {
@@ -158,9 +158,7 @@ impl Stack {
 
     /// Promises a connection what it may be promised now.
     fn update_window(&mut self, slot: u32) {
-        let Some(SocketKind::Connection(connection)) =
-            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-        else {
+        let Some(connection) = self.sockets.connection_at(slot) else {
             return;
         };
         if !connection.is_receiving() {
@@ -183,22 +181,24 @@ impl Stack {
 
     /// Gives a connection that got too little window another chance.
     pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
-        if let Some(SocketKind::Connection(connection)) =
-            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-        {
+        if let Some(connection) = self.sockets.connection_at(slot) {
             Windows::visited(&mut connection.promise);
-            self.speak(slot, false, now);
+            self.speak(slot, Burst::GoesOn, now);
         }
     }
 
     /// Arms a socket's timer, or sees a connection off that is over.
-    fn settle(&mut self, slot: u32) {
+    ///
+    /// A time that has come already counts as coming right after now: it is the next poll's affair,
+    /// and this one ends.
+    fn settle(&mut self, slot: u32, now: Instant) {
+        let soon = now + TIMER_GRANULARITY;
         let Some(socket) = self.sockets.at_mut(slot) else {
             return;
         };
         let (state, holder) = match &mut socket.kind {
             SocketKind::Connection(connection) => {
-                let next = connection.conn.next_timer();
+                let next = connection.conn.next_timer().map(|next| next.max(soon));
                 self.timers.arm(slot, next);
                 connection.errors.collect();
                 if connection.is_draining()
@@ -209,7 +209,8 @@ impl Stack {
                 (connection.conn.state(), connection.holder)
             }
             SocketKind::TimeWait(time_wait) => {
-                return self.timers.arm(slot, Some(time_wait.state.deadline()));
+                let deadline = time_wait.state.deadline().max(soon);
+                return self.timers.arm(slot, Some(deadline));
             }
             SocketKind::Listener(_) => return,
         };
@@ -252,9 +253,7 @@ impl Stack {
         }
         self.forget_name(slot);
         self.timers.arm(slot, None);
-        let Some(SocketKind::Connection(connection)) =
-            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-        else {
+        let Some(connection) = self.sockets.connection_at(slot) else {
             return;
         };
         self.windows.release(slot, &mut connection.promise);
@@ -325,8 +324,8 @@ impl Stack {
         match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
             Some(SocketKind::Connection(connection)) => {
                 let disposition = connection.conn.on_timer(now);
-                self.follow(slot, disposition, now);
-                self.speak(slot, false, now);
+                self.note(slot, disposition);
+                self.speak(slot, Burst::GoesOn, now);
             }
             Some(SocketKind::TimeWait(time_wait)) => {
                 let deadline = time_wait.state.deadline();
@@ -343,9 +342,7 @@ impl Stack {
 
     fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
         loop {
-            let Some(SocketKind::Listener(listener)) =
-                self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-            else {
+            let Some(listener) = self.sockets.listener_at(slot) else {
                 return;
             };
             let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
@@ -367,9 +364,7 @@ impl Stack {
         let Some(slot) = self.demux.connection(tuple) else {
             return false;
         };
-        let Some(SocketKind::Connection(connection)) =
-            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-        else {
+        let Some(connection) = self.sockets.connection_at(slot) else {
             return false;
         };
         match kind {
@@ -379,7 +374,7 @@ impl Stack {
                 };
                 let mss = mtu - headers_for(tuple.src_ip);
                 let is_believed = connection.conn.on_mtu(mss, quoted, now);
-                self.speak(slot, false, now);
+                self.speak(slot, Burst::GoesOn, now);
                 is_believed
             }
             IcmpKind::Unreachable(what) => {
@@ -396,7 +391,8 @@ impl Stack {
             && let SocketKind::Connection(connection) = &mut socket.kind
         {
             let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
-            self.follow(owner.slot(), disposition, now);
+            self.note(owner.slot(), disposition);
+            self.settle(owner.slot(), now);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Which socket a segment is for.
 //!
-//! Connections are found by their four-tuple in a hash table with a secret key, because peers choose the keys.
-//! The last answer is remembered: in a bulk transfer nearly every segment is for the connection of the one before.
+//! Connections are found by their four-tuple in a hash table with a secret key, because peers
+//! choose the keys. The last answer is remembered: in a bulk transfer nearly every segment is for
+//! the connection of the one before.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +24,8 @@ pub(crate) enum Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AddrInUse;
 
-/// Four-tuples and listening addresses. Four-tuples are as received packets bear them: the peer is the source.
+/// Four-tuples and listening addresses. Four-tuples are as received packets bear them: the peer is
+/// the source.
 #[derive(Debug)]
 pub(crate) struct Demux {
     connections: HashMap<FourTuple, u32, KeyedState>,
@@ -41,7 +43,8 @@ impl Demux {
         }
     }
 
-    /// Returns who answers for a packet: its connection, else a listener on exactly that address, else one on any.
+    /// Returns who answers for a packet: its connection, else a listener on exactly that address,
+    /// else one on any.
     pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<Owner> {
         if let Some((last, slot)) = &self.last
             && last == tuple
@@ -93,7 +96,8 @@ impl Demux {
         self.last = None;
     }
 
-    /// Adds a listener; an unspecified address means any of ours, of either family (linux: `IPV6_V6ONLY` off).
+    /// Adds a listener; an unspecified address means any of ours, of either family (linux:
+    /// `IPV6_V6ONLY` off).
     pub(crate) fn listen(&mut self, local: SocketAddr, slot: u32) -> Result<(), AddrInUse> {
         let ip = (!local.ip().is_unspecified()).then_some(local.ip());
         let on_port = self.listeners.entry(local.port()).or_default();

@@ -2,11 +2,12 @@
 
 use tcp::SegmentDrop;
 
-/// Reason for which the stack dropped a packet that the NIC had handed on, or one that waited to leave.
+/// Reason for which the stack dropped a packet that the NIC had handed on, or one that waited to
+/// leave.
 ///
-/// Names are stable (they are keys of the tool's JSON) and follow `skb_drop_reason` where Linux has a word for it
-/// (linux v6.18 include/net/dropreason-core.h). Segments that a connection refuses are counted by the connection's
-/// own reasons, see [`tcp::SegmentDrop`].
+/// Names are stable (they are keys of the tool's JSON) and follow `skb_drop_reason` where Linux has
+/// a word for it (linux v6.18 include/net/dropreason-core.h). Segments that a connection refuses
+/// are counted by the connection's own reasons, see [`tcp::SegmentDrop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -23,7 +24,8 @@ pub enum DropReason {
     IpFragment,
     /// A transport protocol nobody here speaks, UDP included.
     IpNoProtocol,
-    /// An ICMP message with a wrong checksum or length, or against the rules of neighbour discovery.
+    /// An ICMP message with a wrong checksum or length, or against the rules of neighbour
+    /// discovery.
     IcmpInvalid,
     /// An ICMP message that asks for nothing we do.
     IcmpIgnored,
@@ -35,7 +37,8 @@ pub enum DropReason {
     TcpGroupDestination,
     /// No connection and no listener; a RST answered it unless it was one.
     TcpNoSocket,
-    /// A new connection, for which the queue's memory has not four segments left that nobody was promised.
+    /// A new connection, for which the queue's memory has not four segments left that nobody was
+    /// promised.
     TcpNoRxMemory,
     /// A packet waited for its neighbour's address, and nobody answered.
     NeighborFailed,

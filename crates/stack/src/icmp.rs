@@ -1,7 +1,9 @@
-//! ICMP: answers echo, passes errors on to the connections they are about, speaks neighbour discovery.
+//! ICMP: answers echo, passes errors on to the connections they are about, speaks neighbour
+//! discovery.
 //!
-//! An error is only a claim. It reaches a connection if the packet it quotes is one that the connection may have under
-//! way; what the connection makes of it is RFC 5927's business (see `tcp`).
+//! An error is only a claim. It reaches a connection if the packet it quotes is one that the
+//! connection may have under way; what the connection makes of it is RFC 5927's business (see
+//! `tcp`).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -180,7 +182,8 @@ impl Stack {
         }
     }
 
-    /// Answers a ping to one of our addresses; one to everybody is nobody's business (RFC 1122 3.2.2.6).
+    /// Answers a ping to one of our addresses; one to everybody is nobody's business (RFC 1122
+    /// 3.2.2.6).
     fn answer_echo(&mut self, ours: IpAddr, peer: IpAddr, echo: &Echo<'_>, now: Instant) {
         if self.routes.destination(ours) != Destination::Ours {
             return self.drops.count(DropReason::IcmpIgnored);

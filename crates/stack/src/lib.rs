@@ -1,23 +1,26 @@
 //! The user-space TCP/IP stack and its device memory sockets.
 //!
-//! Key types: [`Stack`] (a NIC, its addresses, its connections: polled by one owner), [`SocketId`] (what a program holds
-//! of a connection or listener) and [`BindRx`] (device memory attached to receive queues).
+//! Key types: [`Stack`] (a NIC, its addresses, its connections: polled by one owner), [`SocketId`]
+//! (what a program holds of a connection or listener) and [`BindRx`] (device memory attached to
+//! receive queues).
 //!
-//! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a packet from the NIC,
-//! `rx::receive_ip` and `rx::receive_tcp` find whose it is (`Demux::lookup`), `rx::into_segment` makes a segment for
-//! `tcp::Connection::on_segment`; `tx::send_control` answers what belongs to nobody; [`Stack::recvmsg`] delivers bytes
-//! or tokens (`TokenTable::issue`), [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk of a send
-//! it is steps 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
+//! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a
+//! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find whose it is (`Demux::lookup`),
+//! `rx::into_segment` makes a segment for `tcp::Connection::on_segment`; `tx::send_control` answers
+//! what belongs to nobody; [`Stack::recvmsg`] delivers bytes or tokens (`TokenTable::issue`),
+//! [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk of a send it is steps
+//! 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
 //!
-//! The stack never reads payload of device memory: it moves [`netmem::FragList`]s. It never promises a peer more than
-//! the memory of its queue can take (see `window.rs`), so that late tokens slow a sender down and drop nothing.
+//! The stack never reads payload of device memory: it moves [`netmem::FragList`]s. It never
+//! promises a peer more than the memory of its queue can take (see `window.rs`), so that late
+//! tokens slow a sender down and drop nothing.
 //!
 //! # What it does not do
 //!
 //! - It has no thread and no clock and never waits; who drives it decides when.
 //! - It does not forward, fragment or reassemble IP packets, speak UDP, or send ICMP errors.
-//! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways are configured),
-//!   no multicast listener reports.
+//! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways
+//!   are configured), no multicast listener reports.
 //! - Host bytes that are sent are copied, with MSG_ZEROCOPY, too; device memory never is.
 
 #![forbid(unsafe_code)]
@@ -43,7 +46,7 @@ mod window;
 pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
-    MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, SEND_MEMORY_BYTES, StackConfig,
+    MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, RCV_BUF_MAX, SEND_MEMORY_BYTES, StackConfig,
 };
 pub use drops::DropReason;
 pub use neighbor::{

@@ -1,9 +1,10 @@
 //! Who has which MAC address: one cache for ARP and for neighbour discovery.
 //!
-//! The states are those of RFC 4861 7.3.2 as far as they change what is sent: an entry is *incomplete* (asked for,
-//! packets wait), *reachable*, *stale* (older than 30 s; still used, and asked about once it is used) or *probing*.
-//! ARP entries follow the same rules, as Linux's `net/core/neighbour.c` does for both. Everything is bounded:
-//! entries, packets that wait, questions asked.
+//! The states are those of RFC 4861 7.3.2 as far as they change what is sent: an entry is
+//! *incomplete* (asked for, packets wait), *reachable*, *stale* (older than 30 s; still used, and
+//! asked about once it is used) or *probing*. ARP entries follow the same rules, as Linux's
+//! `net/core/neighbour.c` does for both. Everything is bounded: entries, packets that wait,
+//! questions asked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,8 +17,8 @@ use crate::random::KeyedState;
 /// Most entries; the least recently used one gives way (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;
 
-/// Most packets that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks for at least one, linux
-/// `unres_qlen_bytes` comes to about 100).
+/// Most packets that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks for at least
+/// one, linux `unres_qlen_bytes` comes to about 100).
 pub const MAX_HELD_PER_NEIGHBOR: usize = 16;
 
 /// Most packets that wait in all.
@@ -29,7 +30,8 @@ pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 /// Time between two questions (RFC 4861 10, RETRANS_TIMER).
 pub const RETRANS_TIMER: Duration = Duration::from_secs(1);
 
-/// Questions before an address counts as unreachable (RFC 4861 10, MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT).
+/// Questions before an address counts as unreachable (RFC 4861 10, MAX_MULTICAST_SOLICIT and
+/// MAX_UNICAST_SOLICIT).
 pub const MAX_SOLICITS: u8 = 3;
 
 /// What is known about one address.
@@ -157,8 +159,8 @@ impl<P> Neighbors<P> {
 
     /// Notes that `ip` is at `mac`; returns the packets that waited for it.
     ///
-    /// Hearsay about an address nobody here asked for makes no entry: a peer must not fill the cache. A caller that
-    /// is about to answer `ip` calls [`Neighbors::expect`] first.
+    /// Hearsay about an address nobody here asked for makes no entry: a peer must not fill the
+    /// cache. A caller that is about to answer `ip` calls [`Neighbors::expect`] first.
     pub(crate) fn learn(
         &mut self,
         ip: IpAddr,
@@ -185,7 +187,8 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Makes an entry for a neighbour that asked for us: we are about to answer it (RFC 826, RFC 4861 7.2.3).
+    /// Makes an entry for a neighbour that asked for us: we are about to answer it (RFC 826, RFC
+    /// 4861 7.2.3).
     pub(crate) fn expect(&mut self, ip: IpAddr, mac: MacAddr, now: Instant) -> Vec<P> {
         if !self.entries.contains_key(&ip) {
             self.make_room();
@@ -208,7 +211,8 @@ impl<P> Neighbors<P> {
 
     /// Returns the next question to ask or failure to report, until `None`.
     ///
-    /// The cache is walked only when a deadline has come, at most a few times per [`RETRANS_TIMER`].
+    /// The cache is walked only when a deadline has come, at most a few times per
+    /// [`RETRANS_TIMER`].
     pub(crate) fn poll(&mut self, now: Instant) -> Option<NeighborAction<P>> {
         if self.next? > now {
             return None;
@@ -268,7 +272,8 @@ impl<P> Neighbors<P> {
         Some(NeighborAction::Unreachable { ip, held })
     }
 
-    /// Evicts the least recently used settled entry if the cache is full, or else the oldest question.
+    /// Evicts the least recently used settled entry if the cache is full, or else the oldest
+    /// question.
     fn make_room(&mut self) {
         if self.entries.len() < MAX_NEIGHBORS {
             return;

@@ -1,8 +1,9 @@
 //! Local ports of outgoing connections: RFC 6056 3.3.4, the double-hash algorithm.
 //!
-//! A keyed hash of the addresses and the remote port gives where the search begins, so that nobody outside can
-//! guess the next port; a small table of counters, chosen by a second hash, makes two connections to the same
-//! place take different ports and keeps connections to different places from telling about each other.
+//! A keyed hash of the addresses and the remote port gives where the search begins, so that nobody
+//! outside can guess the next port; a small table of counters, chosen by a second hash, makes two
+//! connections to the same place take different ports and keeps connections to different places
+//! from telling about each other.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +35,8 @@ impl EphemeralPorts {
         }
     }
 
-    /// Returns a port for a connection from `local` to `remote` that `is_free` agrees to, or `None` if all are taken.
+    /// Returns a port for a connection from `local` to `remote` that `is_free` agrees to, or `None`
+    /// if all are taken.
     pub(crate) fn choose(
         &mut self,
         local: IpAddr,

@@ -6,8 +6,8 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 
 /// Secret of one stack: every keyed hash and every random number comes from it.
 ///
-/// The owner gives 16 bytes of real randomness, or a seed in a simulation. Purposes are kept apart by a label, so
-/// that what a peer sees of one tells nothing about another.
+/// The owner gives 16 bytes of real randomness, or a seed in a simulation. Purposes are kept apart
+/// by a label, so that what a peer sees of one tells nothing about another.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 16]);
 
@@ -64,7 +64,8 @@ impl std::hash::BuildHasher for KeyedState {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, repeatable, for choices an attacker gains nothing from.
+/// SplitMix64 (Steele, Lea, Flood 2014): small, repeatable, for choices an attacker gains nothing
+/// from.
 #[derive(Debug, Clone)]
 pub(crate) struct SplitMix(u64);
 

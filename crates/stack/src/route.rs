@@ -1,8 +1,9 @@
 //! Which addresses are ours, which are on the link, and where everything else goes.
 //!
-//! One interface, so routing is: on-link prefix, else gateway. IPv6 has a link-local address made from the MAC
-//! address (RFC 4291 appendix A) as soon as any IPv6 address is configured. Duplicate address detection (RFC 4862
-//! 5.4) is not done and router advertisements are ignored: addresses and gateways are configured.
+//! One interface, so routing is: on-link prefix, else gateway. IPv6 has a link-local address made
+//! from the MAC address (RFC 4291 appendix A) as soon as any IPv6 address is configured. Duplicate
+//! address detection (RFC 4862 5.4) is not done and router advertisements are ignored: addresses
+//! and gateways are configured.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,7 +33,8 @@ pub enum AddressError {
     },
     /// The address is no host's own address.
     #[error(
-        "{ip}: unspecified, loopback, multicast and broadcast addresses cannot be an interface's own; give a unicast address"
+        "{ip}: unspecified, loopback, multicast and broadcast addresses cannot be an \
+         interface's own; give a unicast address"
     )]
     NotUnicast {
         /// The address.
@@ -167,7 +169,8 @@ impl Routes {
         }
     }
 
-    /// Returns whether a packet cannot honestly come from `ip` over a link: RFC 1122 3.2.1.3, RFC 4291 2.5.
+    /// Returns whether a packet cannot honestly come from `ip` over a link: RFC 1122 3.2.1.3, RFC
+    /// 4291 2.5.
     pub(crate) fn is_martian_source(&self, ip: IpAddr) -> bool {
         !is_unicast(ip)
             || self.is_ours(ip)
@@ -199,7 +202,8 @@ impl Routes {
             .ok_or(RouteError::NoRoute(destination))
     }
 
-    /// Chooses a source address: the same scope first, then the longest common prefix (RFC 6724 5, rules 2 and 8).
+    /// Chooses a source address: the same scope first, then the longest common prefix (RFC 6724 5,
+    /// rules 2 and 8).
     fn source(&self, destination: IpAddr) -> Option<IpAddr> {
         self.addresses()
             .filter_map(|ip| Some((ip, common_prefix(ip, destination)?)))
@@ -223,7 +227,8 @@ impl Routes {
 pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     let bad = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
     match ip {
-        // 0.0.0.0/8 is "this network" and 240.0.0.0/4 reserved, broadcast included (RFC 6890 2.2.2).
+        // 0.0.0.0/8 is "this network" and 240.0.0.0/4 reserved, broadcast included (RFC 6890
+        // 2.2.2).
         IpAddr::V4(v4) => !(bad || v4.octets()[0] == 0 || v4.octets()[0] >= 240),
         IpAddr::V6(v6) => !(bad || v6.to_ipv4_mapped().is_some()),
     }
@@ -236,7 +241,8 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns the link-local address of an interface: fe80::/64 and the modified EUI-64 of its MAC address.
+/// Returns the link-local address of an interface: fe80::/64 and the modified EUI-64 of its MAC
+/// address.
 pub(crate) fn link_local(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let id = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);

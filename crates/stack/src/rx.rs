@@ -3,7 +3,7 @@
 use netmem::{FragList, Payload};
 use nic::{Origin, RxPacket};
 use steer::RxQueueId;
-use tcp::{Control, Disposition, Segment, SeqNum};
+use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{
     ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, Network,
     RxHeaders, TcpFlags, TcpHeader, Transport, emit_arp_frame, protocol,
@@ -15,6 +15,7 @@ use crate::drops::DropReason;
 use crate::neighbor::Learnt;
 use crate::route::Destination;
 use crate::socket::SocketKind;
+use crate::stack::Burst;
 
 /// A TCP segment with what the connection does not know: who it is for and where it came in.
 pub(crate) struct Incoming {
@@ -173,7 +174,8 @@ impl Stack {
         let Some(socket) = self.sockets.at_mut(slot) else {
             return;
         };
-        // What a new connection between the same endpoints would begin with, should this one be over.
+        // What a new connection between the same endpoints would begin with, should this one be
+        // over.
         let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
         let disposition = match &mut socket.kind {
             SocketKind::Connection(connection) => {
@@ -208,14 +210,23 @@ impl Stack {
         self.follow(slot, disposition, now);
     }
 
-    /// Does what a disposition asks for.
+    /// Does what a segment's disposition asks for; what can wait waits for the end of the burst.
     pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
+        self.note(slot, disposition);
+        self.note_arrivals(slot);
+        if disposition.reply || disposition.closed {
+            self.speak(slot, Burst::GoesOn, now);
+        }
+    }
+
+    /// Counts what was dropped, and tells whom it concerns.
+    pub(crate) fn note(&mut self, slot: u32, disposition: Disposition) {
         let Disposition {
             established,
             readable,
             writable,
             closed,
-            reply,
+            reply: _,
             reopen: _,
             drop,
         } = disposition;
@@ -224,11 +235,6 @@ impl Stack {
         }
         if established || readable || writable || closed {
             self.refresh(slot);
-        }
-        if reply || closed {
-            self.speak(slot, false, now);
-        } else {
-            self.touch(slot);
         }
     }
 
@@ -246,57 +252,46 @@ impl Stack {
             segment,
         } = incoming;
         let free = self.rx_free(queue.index());
-        let (mss, has_slot) = (self.mss_for(tuple.src_ip), !self.sockets.is_full());
-        let Some(SocketKind::Listener(listener)) =
-            self.sockets.at_mut(slot).map(|socket| &mut socket.kind)
-        else {
+        let (mss, is_full) = (self.mss_for(tuple.src_ip), self.sockets.is_full());
+        let Some(listener) = self.sockets.listener_at(slot) else {
             return;
         };
-        let space = self
-            .windows
-            .newcomer(queue.index(), free, mss, listener.half_open.len());
+        let half_open = listener.half_open.len();
+        let space = self.windows.newcomer(queue.index(), free, mss, half_open);
         if space.is_none() && segment.control == Control::Syn {
             return self.drop_packet(segment.payload, DropReason::TcpNoRxMemory);
         }
-        let accept_queue = if has_slot {
-            listener.accept_queue()
-        } else {
-            tcp::AcceptQueue::Full
-        };
-        let arrived = segment.payload.len();
         listener.half_open.set_rcv_space(space.unwrap_or(0));
-        let endpoints = endpoints(&tuple);
+        let accept_queue = match is_full {
+            true => tcp::AcceptQueue::Full,
+            false => listener.accept_queue(),
+        };
         let facts = tcp::Incoming {
             mss,
             accept_queue,
             iss_floor,
         };
+        let arrived = segment.payload.len();
         let outcome = listener
             .half_open
-            .on_segment(&endpoints, segment, facts, now);
+            .on_segment(&endpoints(&tuple), segment, facts, now);
         self.timers.arm(slot, listener.half_open.next_timer());
         match outcome {
-            tcp::ListenOutcome::Dropped(reason) => self.drops.count_segment(reason),
-            tcp::ListenOutcome::Reply(reply, reason) => {
-                if let Some(reason) = reason {
-                    self.drops.count_segment(reason);
-                }
+            ListenOutcome::Dropped(reason) => self.drops.count_segment(reason),
+            ListenOutcome::Reply(reply, reason) => {
+                reason
+                    .into_iter()
+                    .for_each(|reason| self.drops.count_segment(reason));
                 self.send_control(&tuple, reply, now);
             }
-            tcp::ListenOutcome::Accepted(conn, disposition) => {
-                if let Some(accepted) = self.accepted(slot, *conn, tuple) {
-                    if let Some(SocketKind::Connection(connection)) =
-                        self.sockets.at_mut(accepted).map(|socket| &mut socket.kind)
-                    {
-                        connection.note_arrival(
-                            accepted,
-                            queue.index(),
-                            arrived,
-                            &mut self.windows,
-                        );
-                    }
-                    self.follow(accepted, disposition, now);
+            ListenOutcome::Accepted(conn, disposition) => {
+                let Some(accepted) = self.accepted(slot, *conn, tuple) else {
+                    return;
+                };
+                if let Some(connection) = self.sockets.connection_at(accepted) {
+                    connection.note_arrival(accepted, queue.index(), arrived, &mut self.windows);
                 }
+                self.follow(accepted, disposition, now);
             }
         }
     }

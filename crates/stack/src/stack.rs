@@ -30,7 +30,8 @@ const STARVED_BUDGET: usize = 64;
 /// Bytes of the longest ICMP message: what an IP packet can hold.
 const SCRATCH_BYTES: usize = 65_535;
 
-/// Largest part of a TCP segment that is not payload or options: IPv4 and TCP header, IPv6 and TCP header.
+/// Largest part of a TCP segment that is not payload or options: IPv4 and TCP header, IPv6 and TCP
+/// header.
 const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
 
@@ -54,7 +55,8 @@ pub enum StackError {
     SendPool(#[from] PoolError),
     /// The NIC's MTU is too small for IP.
     #[error(
-        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a larger one"
+        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a \
+         larger one"
     )]
     Mtu {
         /// The NIC's.
@@ -71,6 +73,15 @@ pub struct PollOutcome {
     pub received: usize,
     /// Something was received or sent: it is worth polling again before sleeping.
     pub worked: bool,
+}
+
+/// Whether more is on its way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Burst {
+    /// Perhaps: an ACK may wait for more to acknowledge.
+    GoesOn,
+    /// The link is empty: nothing is gained by waiting.
+    Over,
 }
 
 /// Counters of the stack's life.
@@ -117,6 +128,8 @@ pub struct Stack {
     pub(crate) touched: Vec<u32>,
     /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
     pub(crate) draining: Vec<u32>,
+    /// Slots of connections that segments arrived for in this burst.
+    arrivals: Vec<u32>,
     /// Sockets whose readiness changed.
     pub(crate) events: Vec<SocketId>,
     pub(crate) orphans: usize,
@@ -183,6 +196,7 @@ impl Stack {
             send_pool: send_pool(send_memory_bytes)?,
             touched: Vec::new(),
             draining: Vec::new(),
+            arrivals: Vec::new(),
             events: Vec::new(),
             orphans: 0,
             max_orphans,
@@ -198,23 +212,25 @@ impl Stack {
         })
     }
 
-    /// Takes what the NIC has received, at most a budget of it, lets timers run, and sends what there is to send.
+    /// Takes what the NIC has received, at most a budget of it, lets timers run, and sends what
+    /// there is to send.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.last_poll = now;
         self.watch_link(now);
         let sent_before = self.stats.tx_packets;
         let mut received = 0;
-        let mut is_drained = false;
+        let mut burst = Burst::GoesOn;
         while received < self.poll_budget {
             let Some(packet) = self.nic.poll_rx(now) else {
-                is_drained = true;
+                burst = Burst::Over;
                 break;
             };
             received += 1;
             self.receive(packet, now);
         }
         self.stats.rx_packets += received as u64;
-        self.flush_touched(is_drained, now);
+        self.flush_arrivals(burst, now);
+        self.flush_touched(now);
         self.fire_timers(now);
         self.visit_starved(now);
         self.poll_neighbors(now);
@@ -228,13 +244,14 @@ impl Stack {
 
     /// Sends what socket calls left to be sent since the last poll; receives nothing.
     pub fn flush(&mut self, now: Instant) {
-        self.flush_touched(false, now);
+        self.flush_touched(now);
         self.visit_starved(now);
         self.tx_waiting = self.nic.flush_tx(now);
         self.drain_sends();
     }
 
-    /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past means at once.
+    /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past
+    /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.wants_flush() {
             return Some(self.last_poll);
@@ -249,9 +266,13 @@ impl Stack {
         .min()
     }
 
-    /// Returns whether something waits to be sent: a socket call left it, or the link was busy.
+    /// Returns whether something waits to be done: a socket call left it, the link was busy, or a
+    /// poll ended before the link was empty.
     pub fn wants_flush(&self) -> bool {
-        !self.touched.is_empty() || self.windows.any_to_visit() || self.tx_waiting > 0
+        !self.touched.is_empty()
+            || !self.arrivals.is_empty()
+            || self.windows.any_to_visit()
+            || self.tx_waiting > 0
     }
 
     /// Takes the sockets whose readiness changed since they were last taken.
@@ -264,7 +285,8 @@ impl Stack {
         self.events.drain(..)
     }
 
-    /// Returns every counter of dropped packets with its stable name: the NIC's, the stack's, the connections'.
+    /// Returns every counter of dropped packets with its stable name: the NIC's, the stack's, the
+    /// connections'.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.nic.drops().iter().chain(self.drops.iter())
     }
@@ -339,16 +361,41 @@ impl Stack {
         }
     }
 
-    /// Lets every touched connection say what it has to say. When the link is empty, that includes every ACK that was
-    /// held back for more to acknowledge.
-    fn flush_touched(&mut self, is_drained: bool, now: Instant) {
+    /// Notes that segments arrived for a connection in this burst.
+    pub(crate) fn note_arrivals(&mut self, slot: u32) {
+        if let Some(socket) = self.sockets.at_mut(slot)
+            && !socket.has_arrivals
+        {
+            socket.has_arrivals = true;
+            self.arrivals.push(slot);
+        }
+    }
+
+    /// Lets every connection that segments arrived for say what it has to say. When the link is
+    /// empty, that includes every ACK that was held back for more to acknowledge.
+    fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
+        let mut batch = std::mem::take(&mut self.arrivals);
+        for &slot in &batch {
+            if let Some(socket) = self.sockets.at_mut(slot) {
+                socket.has_arrivals = burst == Burst::GoesOn;
+                self.speak(slot, burst, now);
+            }
+        }
+        if burst == Burst::Over {
+            batch.clear();
+        }
+        batch.append(&mut self.arrivals);
+        self.arrivals = batch;
+    }
+
+    /// Lets every touched connection say what it has to say.
+    fn flush_touched(&mut self, now: Instant) {
         let mut batch = std::mem::take(&mut self.touched);
         for slot in batch.drain(..) {
-            let Some(socket) = self.sockets.at_mut(slot) else {
-                continue;
-            };
-            socket.is_touched = false;
-            self.speak(slot, is_drained, now);
+            if let Some(socket) = self.sockets.at_mut(slot) {
+                socket.is_touched = false;
+                self.speak(slot, Burst::GoesOn, now);
+            }
         }
         // Whoever was touched meanwhile waits for the link; the allocation is kept.
         batch.append(&mut self.touched);
@@ -385,7 +432,8 @@ impl Stack {
         self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64
     }
 
-    /// Announces our addresses when the link comes up; what was known of neighbours is void when it goes down.
+    /// Announces our addresses when the link comes up; what was known of neighbours is void when it
+    /// goes down.
     fn watch_link(&mut self, now: Instant) {
         let is_up = self.nic.is_up();
         if is_up && !self.was_up {
@@ -410,7 +458,8 @@ pub(crate) fn headers_for(peer: IpAddr) -> u16 {
     }
 }
 
-/// Returns the smallest MTU that the address families allow (RFC 791 3.2: 576 as linux has it, RFC 8200 5: 1280).
+/// Returns the smallest MTU that the address families allow (RFC 791 3.2: 576 as linux has it, RFC
+/// 8200 5: 1280).
 fn least_mtu(addresses: &[(IpAddr, u8)]) -> u16 {
     if addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
         1280

@@ -1,8 +1,9 @@
 //! Deadlines of sockets: an indexed binary heap.
 //!
-//! A socket holds at most one place in the heap and its slot knows which, so arming, moving and disarming are
-//! `O(log n)` and a stale entry cannot exist. Nothing is allocated once the heap has grown to the number of
-//! sockets. A poll looks at the root and never at a socket whose time has not come.
+//! A socket holds at most one place in the heap and its slot knows which, so arming, moving and
+//! disarming are `O(log n)` and a stale entry cannot exist. Nothing is allocated once the heap has
+//! grown to the number of sockets. A poll looks at the root and never at a socket whose time has
+//! not come.
 
 use wire::Instant;
 

@@ -119,7 +119,8 @@ impl Stack {
     /// Hands a packet to the NIC, which counts what it cannot take.
     fn transmit(&mut self, packet: TxPacket, now: Instant) {
         self.stats.tx_packets += 1;
-        // A packet that is lost here is lost like one on the link; the NIC has counted it under its reason.
+        // A packet that is lost here is lost like one on the link; the NIC has counted it under its
+        // reason.
         let _ = self.nic.transmit(packet, now);
     }
 
@@ -147,7 +148,8 @@ impl Stack {
         }
     }
 
-    /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it still has.
+    /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it
+    /// still has.
     fn solicit(&mut self, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
         let Ok(route) = self.routes.route(ip) else {
             return;
@@ -176,8 +178,8 @@ impl Stack {
         self.send_frame(head, now);
     }
 
-    /// Tells the link which addresses are ours now: gratuitous ARP (RFC 5227 3), unsolicited advertisements
-    /// (RFC 4861 7.2.6).
+    /// Tells the link which addresses are ours now: gratuitous ARP (RFC 5227 3), unsolicited
+    /// advertisements (RFC 4861 7.2.6).
     pub(crate) fn announce(&mut self, now: Instant) {
         let mac = self.mac();
         let ours: Vec<IpAddr> = self.routes.addresses().collect();
@@ -215,11 +217,12 @@ fn emit_headers(
     tuple: &FourTuple,
     segment: Segment<FragList>,
 ) -> Option<TxPacket> {
+    let flags = flags(&segment);
     let Segment {
         seq,
         ack,
-        control,
-        push,
+        control: _,
+        push: _,
         window,
         options,
         payload,
@@ -237,14 +240,6 @@ fn emit_headers(
         ethertype,
         vlan: None,
     };
-    let mut flags = match control {
-        Control::None => TcpFlags::empty(),
-        Control::Syn => TcpFlags::SYN,
-        Control::Fin => TcpFlags::FIN,
-        Control::Rst => TcpFlags::RST,
-    };
-    flags.set(TcpFlags::ACK, ack.is_some());
-    flags.set(TcpFlags::PSH, push);
     let tcp = TcpHeader {
         src_port: tuple.dst_port,
         dst_port: tuple.src_port,
@@ -271,6 +266,18 @@ fn emit_headers(
         checksum,
         gso_size,
     })
+}
+
+/// Returns the flags of a segment.
+fn flags(segment: &Segment<FragList>) -> TcpFlags {
+    let control = match segment.control {
+        Control::None => TcpFlags::empty(),
+        Control::Syn => TcpFlags::SYN,
+        Control::Fin => TcpFlags::FIN,
+        Control::Rst => TcpFlags::RST,
+    };
+    let when = |flag, is_set| if is_set { flag } else { TcpFlags::empty() };
+    control | when(TcpFlags::ACK, segment.ack.is_some()) | when(TcpFlags::PSH, segment.push)
 }
 
 /// Writes the destination into a frame that was made before it was known.

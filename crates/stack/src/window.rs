@@ -1,34 +1,40 @@
 //! What peers were promised of each queue's memory.
 //!
-//! A window advertised to a peer is a promise that the bytes will find room. In the kernel nobody adds the
-//! promises of several connections up against the memory of the queue they share, so tokens that come home late
-//! end in packets dropped at the NIC. Here the promises of all connections of a queue never add up to more than
-//! the queue's memory can still take, whole net_iovs and their gaps counted (`nic::RxSpace`):
+//! A window advertised to a peer is a promise that the bytes will find room. In the kernel nobody
+//! adds the promises of several connections up against the memory of the queue they share, so
+//! tokens that come home late end in packets dropped at the NIC. Here the promises of all
+//! connections of a queue never add up to more than the queue's memory can still take, whole
+//! net_iovs and their gaps counted (`nic::RxSpace`):
 //!
-//! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of what nobody else
-//!   was promised. One busy connection gets half the memory, two a third each, and a newcomer always finds some.
-//! - *growth by use*: a new connection starts with a small promise that grows with what it received, always ahead
-//!   of slow start, so that hundreds of idle connections do not sit on promises they never use.
-//! - *reserve*: an eighth of the memory is given only to connections that would otherwise get less than
-//!   four segments.
-//! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not shrink its window).
-//! - *packing*: small packets take more memory than they bring payload; a connection whose packets are small is
-//!   promised less of the same memory.
+//! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of
+//!   what nobody else was promised. One busy connection gets half the memory, two a third each, and
+//!   a newcomer always finds some.
+//! - *growth by use*: a new connection starts with a small promise that grows with what it
+//!   received, always ahead of slow start, so that hundreds of idle connections do not sit on
+//!   promises they never use.
+//! - *reserve*: an eighth of the memory is given only to connections that would otherwise get less
+//!   than four segments.
+//! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not
+//!   shrink its window).
+//! - *packing*: small packets take more memory than they bring payload; a connection whose packets
+//!   are small is promised less of the same memory.
 
 use std::collections::VecDeque;
 
-/// One in how many parts of the memory is kept for connections that would otherwise get less than [`FLOOR_SEGMENTS`].
+/// One in how many parts of the memory is kept for connections that would otherwise get less than
+/// [`FLOOR_SEGMENTS`].
 const RESERVE_PART: u64 = 8;
 
-/// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293 3.8.6.3), but silly window
-/// avoidance on both sides makes a peer wait for its timer when one of two is left; with four it never does.
+/// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293
+/// 3.8.6.3), but silly window avoidance on both sides makes a peer wait for its timer when one of
+/// two is left; with four it never does.
 const FLOOR_SEGMENTS: u64 = 4;
 
 /// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
 pub const INITIAL_PROMISE: u64 = 64 << 10;
 
-/// One in how many parts of what is left a new connection is promised at most: many may come, and what an idle one was
-/// promised it keeps.
+/// One in how many parts of what is left a new connection is promised at most: many may come, and
+/// what an idle one was promised it keeps.
 const INITIAL_PART: u64 = 16;
 
 /// One in how many parts of a small queue's memory a SYN-ACK promises at most.
@@ -37,7 +43,8 @@ const HANDSHAKE_PART: u64 = 256;
 /// One in how many parts of what is left all half-open connections together are promised at most.
 const HALF_OPEN_PART: u64 = 4;
 
-/// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes (`nic::RxSpace::bytes`).
+/// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes
+/// (`nic::RxSpace::bytes`).
 const GOOD_PAYLOAD: u64 = 1050;
 
 /// Bytes that a smaller packet takes beside its payload: headroom and alignment to a cache line.
@@ -49,7 +56,8 @@ const PACKING_BYTES: u64 = 128 << 10;
 /// Packets over which it is averaged.
 const PACKING_PACKETS: u32 = 64;
 
-/// How much of the memory a connection's packets take for the payload they bring: 1 for large ones, more for small.
+/// How much of the memory a connection's packets take for the payload they bring: 1 for large ones,
+/// more for small.
 #[derive(Debug, Clone, Copy)]
 struct Packing {
     payload: u64,
@@ -90,7 +98,8 @@ impl Packing {
     }
 }
 
-/// Memory that a packet with `len` bytes of payload keeps from others, in bytes of the NIC's figure.
+/// Memory that a packet with `len` bytes of payload keeps from others, in bytes of the NIC's
+/// figure.
 fn packet_cost(len: u64) -> u64 {
     len.max((len + PLACEMENT_LOSS) * GOOD_PAYLOAD / (GOOD_PAYLOAD + PLACEMENT_LOSS))
 }
@@ -178,7 +187,8 @@ impl Windows {
         }
     }
 
-    /// Returns a queue; queues may be added while the stack runs, and are no more than a number of 16 bits can name.
+    /// Returns a queue; queues may be added while the stack runs, and are no more than a number of
+    /// 16 bits can name.
     fn queue(&mut self, index: usize) -> Option<&mut Queue> {
         if index >= self.queues.len() && u16::try_from(index).is_ok() {
             self.queues.resize_with(index + 1, Queue::default);
@@ -191,10 +201,11 @@ impl Windows {
         self.queues.get(queue).map_or(0, |queue| queue.promised)
     }
 
-    /// Returns how many bytes beyond those that arrived the connection in `slot` may advertise, when the memory of
-    /// its queue can still take `free` bytes of payload.
+    /// Returns how many bytes beyond those that arrived the connection in `slot` may advertise,
+    /// when the memory of its queue can still take `free` bytes of payload.
     ///
-    /// The promise is set aside at once; it holds until [`Windows::grant`] is asked again or the promise is released.
+    /// The promise is set aside at once; it holds until [`Windows::grant`] is asked again or the
+    /// promise is released.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return ask.outstanding;
@@ -234,8 +245,8 @@ impl Windows {
 
     /// Moves a promise to the queue on which the connection's packets arrive now.
     ///
-    /// The peer was told, so the promise goes along even if the other queue has less room: it may then hold
-    /// promises it cannot keep, until they are used up.
+    /// The peer was told, so the promise goes along even if the other queue has less room: it may
+    /// then hold promises it cannot keep, until they are used up.
     pub(crate) fn migrate(&mut self, slot: u32, promise: &mut Promise, queue: usize) {
         let memory = promise.memory;
         self.release(slot, promise);
@@ -246,13 +257,13 @@ impl Windows {
         }
     }
 
-    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still take `free` bytes
-    /// and there are `half_open` others; `None` if not even four segments are left: better no connection than one
-    /// that starves.
+    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still
+    /// take `free` bytes and there are `half_open` others; `None` if not even four segments are
+    /// left: better no connection than one that starves.
     ///
-    /// Nothing is set aside for half-open connections, so all of them together are promised little, and those who come
-    /// too many nothing: they learn of their window when the handshake is done. What is promised should do for the
-    /// first burst of slow start, ten segments.
+    /// Nothing is set aside for half-open connections, so all of them together are promised little,
+    /// and those who come too many nothing: they learn of their window when the handshake is done.
+    /// What is promised should do for the first burst of slow start, ten segments.
     pub(crate) fn newcomer(
         &mut self,
         queue: usize,
@@ -283,8 +294,8 @@ impl Windows {
             .is_some_and(|queue| !queue.starved.is_empty())
     }
 
-    /// Notes how much memory of `queue` is free: more than before means that some came home, and whoever got too
-    /// little is to be asked again.
+    /// Notes how much memory of `queue` is free: more than before means that some came home, and
+    /// whoever got too little is to be asked again.
     pub(crate) fn note_free(&mut self, queue: usize, free: u64) {
         if let Some(queue) = self.queues.get_mut(queue) {
             if free > queue.seen_free {
@@ -299,8 +310,8 @@ impl Windows {
         self.queues.iter().any(|queue| queue.to_visit > 0)
     }
 
-    /// Takes the connection off the list that waited longest for memory of `queue`; it goes back to the end when it is
-    /// granted too little again.
+    /// Takes the connection off the list that waited longest for memory of `queue`; it goes back to
+    /// the end when it is granted too little again.
     pub(crate) fn next_starved(&mut self, queue: usize) -> Option<u32> {
         let queue = self.queues.get_mut(queue)?;
         queue.to_visit = queue.to_visit.checked_sub(1)?;
@@ -328,7 +339,8 @@ impl Windows {
 
 /// Returns what a connection has earned: a start, and twice what it ever received.
 ///
-/// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's congestion window.
+/// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's
+/// congestion window.
 fn wanted(ask: Ask, spare: u64) -> u64 {
     let initial = INITIAL_PROMISE
         .min(spare / INITIAL_PART)
@@ -447,7 +459,8 @@ mod tests {
                 let before = windows.promised(0);
                 granted[slot] = windows.grant(slot as u32, promise, free, ask);
                 let after = windows.promised(0);
-                // A grant never makes the sum exceed what is free; it may already exceed it only by rounding.
+                // A grant never makes the sum exceed what is free; it may already exceed it only by
+                // rounding.
                 assert!(
                     after <= free.max(before),
                     "seed {seed} step {step}: {after} promised, {free} free"

@@ -43,7 +43,8 @@ fn bound_queues(stack: &Stack) -> Vec<Option<DmabufId>> {
         .collect()
 }
 
-/// Checks that a request is refused with this errno, in words that name what to do, and changes nothing.
+/// Checks that a request is refused with this errno, in words that name what to do, and changes
+/// nothing.
 fn refused(stack: &mut Stack, request: BindRx, errno: Errno, words: &[&str]) -> BindRxError {
     let before = bound_queues(stack);
     let observer = request.dmabuf.observer();
@@ -170,7 +171,8 @@ fn a_queue_named_twice_is_eexist_and_the_first_restart_is_undone() {
 fn a_queue_that_cannot_be_restarted_undoes_the_ones_before() {
     let mut pair = pair(3);
     set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    // Sixteen net_iovs: the first two queues post runs of them, nothing is left to post for the third.
+    // Sixteen net_iovs: the first two queues post runs of them, nothing is left to post for the
+    // third.
     let mut small = request(&[0, 1, 2]);
     small.dmabuf = Dmabuf::anonymous(2 * 65_536).unwrap();
     let error = refused(

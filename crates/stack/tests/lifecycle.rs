@@ -570,7 +570,8 @@ fn a_syn_for_a_connection_in_time_wait_opens_a_new_one() {
 
 #[test]
 fn an_idle_connection_costs_less_than_4_kib_of_host_memory() {
-    // Boxes and table slots; the rest of a connection is allocated with its first byte and freed with its last.
+    // Boxes and table slots; the rest of a connection is allocated with its first byte and freed
+    // with its last.
     let socket = stack::IDLE_CONNECTION_BYTES;
     assert!(socket < 3 << 10, "{socket} bytes");
 }
@@ -589,6 +590,31 @@ fn events_name_each_changed_socket_once() {
     let events: Vec<_> = bound.pair.b.take_events().collect();
     assert_eq!(events, [bound.receiver], "it is not readable any more");
     bound.finish();
+}
+
+#[test]
+fn events_of_a_connection_begin_when_a_program_accepts_it() {
+    let mut pair = Pair::new(&PairConfig::default());
+    let listener = pair.b.listen(local(Side::B), 3).unwrap();
+    let now = pair.now();
+    let opener = pair.a.connect(local(Side::B), now).unwrap();
+    pair.run_for(Duration::from_millis(10));
+    pair.a
+        .sendmsg(opener, &SendMsg::new(b"early"), MsgFlags::empty())
+        .unwrap();
+    pair.run_for(Duration::from_millis(10));
+    assert_eq!(pair.b.take_events().collect::<Vec<_>>(), [listener]);
+    let (id, _) = pair.b.accept(listener).unwrap();
+    let events: Vec<_> = pair.b.take_events().collect();
+    assert!(
+        events.contains(&id) && events.contains(&listener),
+        "{events:?}"
+    );
+    assert!(pair.b.readiness(id).unwrap().contains(Readiness::READABLE));
+    for (side, id) in [(Side::A, opener), (Side::B, id), (Side::B, listener)] {
+        pair.side(side).close(id).unwrap();
+    }
+    pair.finish();
 }
 
 #[test]

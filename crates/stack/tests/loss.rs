@@ -1,4 +1,5 @@
-//! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov home.
+//! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov
+//! home.
 
 mod common;
 
@@ -23,7 +24,8 @@ struct Case {
 }
 
 impl Case {
-    /// Derives everything but the impairment from a seed, so that seeds differ in more than their dice.
+    /// Derives everything but the impairment from a seed, so that seeds differ in more than their
+    /// dice.
     fn new(seed: u64, impairment: &str) -> Self {
         let pick = |bits: u32, choices: &[usize]| choices[(seed >> bits) as usize % choices.len()];
         Self {
@@ -33,12 +35,13 @@ impl Case {
             niov: pick(1, &[4096, 65_536]),
             chunk: pick(2, &[100, 1448, 9000, 65_536]),
             keep: [Keep::Nothing, Keep::Tokens(10), Keep::Nothing][seed as usize % 3],
-            ipv6: seed % 5 == 0,
+            ipv6: seed.is_multiple_of(5),
             linear: pick(3, &[0, 0, 0, 64]),
         }
     }
 
-    /// Returns how many frames more were sent than arrived, and how many arrived with a wrong checksum.
+    /// Returns how many frames more were sent than arrived, and how many arrived with a wrong
+    /// checksum.
     fn run(&self) -> (i64, u64) {
         let config = PairConfig {
             seed: self.seed,

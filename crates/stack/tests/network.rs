@@ -73,7 +73,8 @@ fn dropped(peer: &mut RawPeer, frame: &[u8], reason: &str) {
     assert_eq!(peer.receive(), None, "{reason}");
 }
 
-/// Opens a connection from the peer; returns it with the stack's and the peer's next sequence numbers.
+/// Opens a connection from the peer; returns it with the stack's and the peer's next sequence
+/// numbers.
 fn open(peer: &mut RawPeer) -> (SocketId, u32, u32) {
     let (ours, theirs) = ends();
     let listener = peer.stack.listen(theirs, 4).unwrap();

@@ -1,4 +1,5 @@
-//! Whole transfers between two stacks: every byte verified where it lies, every net_iov home at the end.
+//! Whole transfers between two stacks: every byte verified where it lies, every net_iov home at the
+//! end.
 
 mod common;
 
@@ -220,6 +221,43 @@ fn both_directions_at_once() {
         (1_200_000, 1_500_000)
     );
     drop((sink_a, sink_b));
+    pair.a.close(a).unwrap();
+    pair.b.close(b).unwrap();
+    pair.finish();
+}
+
+#[test]
+fn a_link_that_is_always_busy_loses_nothing() {
+    // One frame on the wire, one in the transmit queue: whoever has more to say waits, and nothing
+    // is dropped or repeated for it.
+    let mut pair = Pair::new(&PairConfig {
+        wire_frames: 1,
+        ..PairConfig::default()
+    });
+    for side in [Side::A, Side::B] {
+        let nic = pair.side(side).nic_mut();
+        let rings = nic::Rings {
+            tx_packets: 1,
+            ..nic.rings()
+        };
+        nic.set_rings(rings).unwrap();
+    }
+    let (b, a) = pair.connect(Side::B, Side::B.ipv4(), PORT);
+    // The announcements of addresses come all at once, connection or not.
+    let before = [&pair.a, &pair.b].map(drops);
+    let (to_a, to_b) = (Pattern::new(1), Pattern::new(2));
+    let mut sources = (
+        Source::new(a, to_b, 500_000, 9000),
+        Source::new(b, to_a, 500_000, 9000),
+    );
+    let mut sinks = (Sink::new(a, to_a), Sink::new(b, to_b));
+    pair.run(|pair| {
+        let at_a = sources.0.run(&mut pair.a).and(sinks.0.run(&mut pair.a));
+        at_a.and(sources.1.run(&mut pair.b))
+            .and(sinks.1.run(&mut pair.b))
+    })
+    .unwrap();
+    assert_eq!([&pair.a, &pair.b].map(drops), before);
     pair.a.close(a).unwrap();
     pair.b.close(b).unwrap();
     pair.finish();

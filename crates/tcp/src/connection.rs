@@ -109,6 +109,10 @@ impl<P: Payload> Connection<P> {
     /// Judges a segment between this connection's endpoints and takes what it brings.
     pub fn on_segment(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
         self.segs_in += 1;
+        self.process(segment, now)
+    }
+
+    fn process(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
         match &mut self.state {
             State::Closed => Disposition::dropped(SegmentDrop::Closed),
             State::SynSent(syn_sent) => {
@@ -203,7 +207,10 @@ impl<P: Payload> Connection<P> {
         if !has_more {
             return opened;
         }
-        let more = self.on_segment(segment, now);
+        let more = self.process(segment, now);
+        if more.closed {
+            return more;
+        }
         Disposition {
             established: true,
             writable: true,

@@ -11,6 +11,17 @@ const QUANTUM: Duration = Duration::from_millis(1);
 /// Segments that may always leave together (linux `sysctl_tcp_min_tso_segs`).
 const QUANTUM_SEGMENTS: u64 = 2;
 
+/// How much faster than a window per round trip, in hundredths, so that pacing does not hold back growth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gain(u32);
+
+impl Gain {
+    /// Linux `tcp_pacing_ss_ratio`.
+    pub(crate) const SLOW_START: Gain = Gain(200);
+    /// Linux `tcp_pacing_ca_ratio`.
+    pub(crate) const AVOIDANCE: Gain = Gain(120);
+}
+
 /// When the next segment may leave; costs a pointer where it is off.
 #[derive(Debug, Clone)]
 pub(crate) struct Pacer(Option<Box<Pace>>);
@@ -28,14 +39,13 @@ impl Pacer {
         Pacer(enabled.then(Box::default))
     }
 
-    /// Follows the window: twice cwnd per round trip in slow start, 1.2 times after it
-    /// (linux `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
-    pub(crate) fn on_window(&mut self, cwnd: u64, srtt: Option<Duration>, slow_start: bool) {
+    /// Follows the window: `gain` times cwnd per round trip.
+    pub(crate) fn on_window(&mut self, cwnd: u64, srtt: Option<Duration>, gain: Gain) {
         let (Some(pace), Some(srtt)) = (&mut self.0, srtt) else {
             return;
         };
-        let percent = if slow_start { 200 } else { 120 };
-        let per_second = u128::from(cwnd) * percent * 1_000_000_000 / 100 / srtt.as_nanos().max(1);
+        let per_second =
+            u128::from(cwnd) * u128::from(gain.0) * 1_000_000_000 / 100 / srtt.as_nanos().max(1);
         pace.rate = u64::try_from(per_second).unwrap_or(u64::MAX).max(1);
     }
 
@@ -86,21 +96,21 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    fn pacer(slow_start: bool) -> Pacer {
+    fn pacer(gain: Gain) -> Pacer {
         let mut pacer = Pacer::new(true);
-        pacer.on_window(1_000_000, Some(Duration::from_millis(100)), slow_start);
+        pacer.on_window(1_000_000, Some(Duration::from_millis(100)), gain);
         pacer
     }
 
     #[test]
     fn the_rate_is_twice_the_window_in_slow_start_and_a_fifth_more_after_it() {
-        assert_eq!(pacer(true).rate(), 20_000_000);
-        assert_eq!(pacer(false).rate(), 12_000_000);
+        assert_eq!(pacer(Gain::SLOW_START).rate(), 20_000_000);
+        assert_eq!(pacer(Gain::AVOIDANCE).rate(), 12_000_000);
     }
 
     #[test]
     fn a_millisecond_of_data_leaves_at_once_and_the_next_waits_for_it() {
-        let mut pacer = pacer(true);
+        let mut pacer = pacer(Gain::SLOW_START);
         assert_eq!(pacer.allowance(MSS, ms(5)), 20_000);
         pacer.on_sent(20_000, ms(5));
         assert_eq!(pacer.allowance(MSS, ms(5)), 0);
@@ -112,14 +122,14 @@ mod tests {
     #[test]
     fn two_segments_may_always_leave_together() {
         let mut pacer = Pacer::new(true);
-        pacer.on_window(2000, Some(Duration::from_secs(1)), false);
+        pacer.on_window(2000, Some(Duration::from_secs(1)), Gain::AVOIDANCE);
         assert_eq!(pacer.allowance(MSS, ms(0)), 2000);
     }
 
     #[test]
     fn nothing_is_held_back_without_pacing_or_without_a_sample() {
         let mut off = Pacer::new(false);
-        off.on_window(1000, Some(Duration::from_secs(1)), true);
+        off.on_window(1000, Some(Duration::from_secs(1)), Gain::SLOW_START);
         off.on_sent(1_000_000, ms(1));
         assert_eq!(
             (off.allowance(MSS, ms(1)), off.release(ms(1)), off.rate()),

@@ -34,6 +34,14 @@ impl Sending {
     }
 }
 
+/// Whether to wait for packets on a path that was never seen to reorder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Some,
+    /// In recovery already, or [`DUP_THRESHOLD`] packets were reported.
+    None,
+}
+
 /// The most recently sent packet that arrived, and how long to wait for those sent before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rack {
@@ -103,10 +111,8 @@ impl Rack {
     }
 
     /// Returns how long a packet may come after one sent later (RFC 8985 6.2 step 4).
-    ///
-    /// `impatient`: in recovery already, or [`DUP_THRESHOLD`] packets were reported.
-    pub(crate) fn reordering_window(&self, rtt: &RttEstimator, impatient: bool) -> Duration {
-        if impatient && !self.reordering_seen {
+    pub(crate) fn reordering_window(&self, rtt: &RttEstimator, patience: Patience) -> Duration {
+        if patience == Patience::None && !self.reordering_seen {
             return Duration::ZERO;
         }
         let quarter = rtt.min_rtt().unwrap_or_default() / 4;
@@ -139,6 +145,16 @@ pub(crate) struct TailProbe {
     pub(crate) retransmission: bool,
 }
 
+/// A sign that both copies of a probe arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProbeSign {
+    None,
+    /// A D-SACK.
+    Dsack,
+    /// An ACK that brings neither data, nor news, nor SACK blocks.
+    Duplicate,
+}
+
 /// What an ACK says about a tail loss probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeVerdict {
@@ -152,19 +168,16 @@ pub(crate) enum ProbeVerdict {
 
 impl TailProbe {
     /// Judges the probe by an acknowledgement of everything below `ack` (RFC 8985 7.4.2).
-    ///
-    /// `dsack`: the ACK carries a D-SACK; `duplicate`: it brings neither data, nor news, nor SACK blocks.
-    pub(crate) fn judge(self, ack: u64, dsack: bool, duplicate: bool) -> ProbeVerdict {
+    pub(crate) fn judge(self, ack: u64, sign: ProbeSign) -> ProbeVerdict {
         if ack < self.end {
-            ProbeVerdict::Open
-        } else if !self.retransmission || dsack {
-            ProbeVerdict::Needless
-        } else if ack > self.end {
-            ProbeVerdict::RepairedLoss
-        } else if duplicate {
-            ProbeVerdict::Needless
-        } else {
-            ProbeVerdict::Open
+            return ProbeVerdict::Open;
+        }
+        match sign {
+            _ if !self.retransmission => ProbeVerdict::Needless,
+            ProbeSign::Dsack => ProbeVerdict::Needless,
+            _ if ack > self.end => ProbeVerdict::RepairedLoss,
+            ProbeSign::Duplicate => ProbeVerdict::Needless,
+            ProbeSign::None => ProbeVerdict::Open,
         }
     }
 }
@@ -176,5 +189,104 @@ pub(crate) fn probe_timeout(rtt: &RttEstimator, single: Option<Duration>) -> Dur
     match rtt.srtt() {
         Some(srtt) => srtt.saturating_mul(2) + single.unwrap_or(PROBE_MARGIN),
         None => PROBE_TIMEOUT_INITIAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{RTO_INITIAL, RTO_MIN};
+
+    const MIN_RTT: Duration = Duration::from_millis(40);
+
+    fn rtt() -> RttEstimator {
+        let mut rtt = RttEstimator::new(RTO_INITIAL, RTO_MIN);
+        rtt.on_sample(Duration::from_millis(100));
+        rtt.note_min(MIN_RTT, Instant::ZERO);
+        rtt
+    }
+
+    fn delivered(original: Option<(u64, u64)>, retransmission: Option<(u64, u64)>) -> Delivered {
+        let sending = |(millis, end)| Sending {
+            sent_at: Instant::from_millis(millis),
+            end,
+        };
+        Delivered {
+            latest_original: original.map(sending),
+            latest_retransmission: retransmission.map(sending),
+            ..Delivered::default()
+        }
+    }
+
+    #[test]
+    fn the_latest_sending_wins_whatever_arrives_last() {
+        let mut rack = Rack::default();
+        let at = Instant::from_millis;
+        assert_eq!(rack.latest(), None);
+        rack.on_delivered(&delivered(Some((5, 300)), None), |_| false, at(25));
+        rack.on_delivered(&delivered(Some((4, 200)), None), |_| false, at(30));
+        assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
+        assert_eq!(rack.rtt(), Duration::from_millis(20));
+        // Sent together: the higher one is the later one.
+        rack.on_delivered(&delivered(Some((5, 400)), None), |_| false, at(31));
+        assert_eq!(
+            (
+                rack.latest().map(|latest| latest.end),
+                rack.rtt().as_millis()
+            ),
+            (Some(400), 26)
+        );
+    }
+
+    #[test]
+    fn an_ambiguous_retransmission_does_not_count() {
+        let mut rack = Rack::default();
+        let both = delivered(Some((5, 300)), Some((20, 100)));
+        rack.on_delivered(&both, |_| true, Instant::from_millis(21));
+        assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
+        rack.on_delivered(&both, |_| false, Instant::from_millis(70));
+        assert_eq!(rack.latest().map(|latest| latest.end), Some(100));
+    }
+
+    #[test]
+    fn an_impatient_sender_waits_for_nothing_until_reordering_is_seen() {
+        let (mut rack, rtt) = (Rack::default(), rtt());
+        assert_eq!(rack.reordering_window(&rtt, Patience::None), Duration::ZERO);
+        assert_eq!(rack.reordering_window(&rtt, Patience::Some), MIN_RTT / 4);
+        rack.on_needless_recovery();
+        assert_eq!(rack.reordering_window(&rtt, Patience::None), MIN_RTT / 4);
+    }
+
+    #[test]
+    fn a_widened_window_shrinks_after_sixteen_recoveries() {
+        let (mut rack, rtt) = (Rack::default(), rtt());
+        rack.on_dsack(0, 1000);
+        rack.on_dsack(1000, 2000);
+        for _ in 0..15 {
+            rack.on_recovery_end();
+            assert_eq!(
+                rack.reordering_window(&rtt, Patience::Some),
+                MIN_RTT * 3 / 4
+            );
+        }
+        rack.on_recovery_end();
+        assert_eq!(rack.reordering_window(&rtt, Patience::Some), MIN_RTT / 4);
+    }
+
+    #[test]
+    fn probes_are_judged_as_rfc_8985_says() {
+        let probe = |retransmission| TailProbe {
+            end: 100,
+            retransmission,
+        };
+        use ProbeSign::{Dsack, Duplicate, None};
+        use ProbeVerdict::{Needless, Open, RepairedLoss};
+        assert_eq!(probe(true).judge(99, Dsack), Open);
+        assert_eq!(probe(false).judge(100, None), Needless);
+        assert_eq!(probe(true).judge(100, Dsack), Needless);
+        assert_eq!(probe(true).judge(100, Duplicate), Needless);
+        assert_eq!(probe(true).judge(100, None), Open);
+        assert_eq!(probe(true).judge(101, None), RepairedLoss);
+        assert_eq!(probe(true).judge(101, Dsack), Needless);
     }
 }

@@ -30,7 +30,7 @@ use retransmissions::{Retransmission, Retransmissions};
 const MAX_RECORDS: usize = 16 * 1024;
 
 /// Records for which an empty scoreboard keeps its room; more is given back.
-const KEPT_RECORDS: usize = 16;
+const KEPT_RECORDS: usize = 8;
 
 /// What is held against a sending: something that left later has arrived, and enough time has passed.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use netmem::Payload;
 const CHUNK_OVERHEAD: usize = 128;
 
 /// Chunks for which an empty queue keeps its room; more is given back.
-const KEPT_CHUNKS: usize = 8;
+const KEPT_CHUNKS: usize = 4;
 
 /// What one push handed over. Bytes leave at the front as they are acknowledged.
 #[derive(Debug)]

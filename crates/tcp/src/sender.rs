@@ -27,7 +27,7 @@ use crate::congestion::Congestion;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::pacing::Pacer;
+use crate::pacing::{Gain, Pacer};
 use crate::rack::Rack;
 use crate::rtt::RttEstimator;
 use crate::scoreboard::Scoreboard;
@@ -435,8 +435,12 @@ impl<P: Payload> Sender<P> {
     }
 
     fn update_pacing(&mut self) {
-        let (cwnd, slow) = (self.congestion.cwnd(), self.congestion.in_slow_start());
-        self.pacer.on_window(cwnd, self.rtt.srtt(), slow);
+        let gain = match self.congestion.in_slow_start() {
+            true => Gain::SLOW_START,
+            false => Gain::AVOIDANCE,
+        };
+        let (cwnd, srtt) = (self.congestion.cwnd(), self.rtt.srtt());
+        self.pacer.on_window(cwnd, srtt, gain);
     }
 }
 

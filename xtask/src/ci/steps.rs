@@ -55,8 +55,14 @@ const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
+const DENY_DOC_WARNINGS: &[(&str, &str)] = &[("RUSTDOCFLAGS", "-D warnings")];
+
 /// The README's command that passes the tests.
-pub const TEST_COMMAND: &str = "cargo test --workspace";
+#[cfg(test)]
+const TEST_COMMAND: &str = "cargo test --workspace";
+
+/// The same, as CI runs it: one failure must not hide another.
+const CI_TEST_COMMAND: &str = "cargo test --workspace --no-fail-fast";
 
 /// Everything CI runs, cheap steps first.
 pub const STEPS: &[Step] = &[
@@ -66,8 +72,8 @@ pub const STEPS: &[Step] = &[
         required: true,
         limit: minutes(1),
         action: Action::Commands(&[
-            cmd("cargo fmt --all --check"),
-            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check"),
+            cmd("cargo fmt --all --check -- -l"),
+            cmd("cargo fmt --manifest-path fuzz/Cargo.toml --check -- -l"),
         ]),
     },
     check(
@@ -76,6 +82,10 @@ pub const STEPS: &[Step] = &[
     ),
     check(Check::Unsafe, "unsafe code on its islands only"),
     check(Check::Sizes, "files a reader can hold in mind"),
+    check(
+        Check::Walks,
+        "the functions of ARCHITECTURE.md's walks exist",
+    ),
     check(Check::Names, "nothing of one machine, nothing unfinished"),
     Step {
         name: "clippy",
@@ -89,17 +99,23 @@ pub const STEPS: &[Step] = &[
         why: "documentation with private items, warnings denied",
         required: true,
         limit: minutes(4),
-        action: Action::Commands(&[Cmd {
-            line: "cargo doc --workspace --no-deps --document-private-items",
-            env: &[("RUSTDOCFLAGS", "-D warnings")],
-        }]),
+        action: Action::Commands(&[
+            Cmd {
+                line: "cargo doc --workspace --no-deps --document-private-items",
+                env: DENY_DOC_WARNINGS,
+            },
+            Cmd {
+                line: "cargo doc --package devmem-tcp-cli --bin devmem-tcp --no-deps --document-private-items",
+                env: DENY_DOC_WARNINGS,
+            },
+        ]),
     },
     Step {
         name: "test",
         why: "the README's test command",
         required: true,
         limit: minutes(12),
-        action: Action::Tests(cmd(TEST_COMMAND), Show::AsItComes),
+        action: Action::Tests(cmd(CI_TEST_COMMAND), Show::AsItComes),
     },
     Step {
         name: "loom",
@@ -157,6 +173,7 @@ const fn check(check: Check, why: &'static str) -> Step {
         Check::Layers => "layers",
         Check::Unsafe => "unsafe",
         Check::Sizes => "sizes",
+        Check::Walks => "walks",
         Check::Names => "names",
     };
     Step {
@@ -309,16 +326,28 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_tells_the_commands_that_ci_runs() {
+    fn the_readme_tells_the_commands_that_ci_runs_and_the_oldest_compiler() {
         let workspace = Workspace::load().unwrap();
         let readme = &workspace.texts["README.md"];
         assert!(
             readme.contains(&format!("\n{}\n", TEST_COMMAND)),
             "the test command"
         );
+        assert!(CI_TEST_COMMAND.starts_with(TEST_COMMAND), "CI runs it");
         assert!(
             readme.contains("\ncargo run --release --bin devmem-tcp -- demo\n"),
             "the main command"
+        );
+        let manifest = &workspace.texts["Cargo.toml"];
+        let version = manifest
+            .lines()
+            .find_map(|line| line.strip_prefix("rust-version = "));
+        let version = version
+            .expect("the workspace names its oldest compiler")
+            .trim_matches('"');
+        assert!(
+            readme.contains(&format!("Rust {version} or later")),
+            "the compiler"
         );
     }
 }

@@ -18,7 +18,14 @@ fn provider(count: usize) -> Arc<DmabufProvider> {
 
 fn pool_of(provider: &Arc<DmabufProvider>, cache: usize) -> (PagePool, DmaPort) {
     let provider: Arc<dyn MemoryProvider> = provider.clone();
-    PagePool::create(provider, PoolConfig { cache }).unwrap()
+    PagePool::create(
+        provider,
+        PoolConfig {
+            cache,
+            ..PoolConfig::default()
+        },
+    )
+    .unwrap()
 }
 
 fn index(netmem: &Netmem) -> u64 {
@@ -39,7 +46,14 @@ fn a_handle_is_two_words_and_so_is_maybe_one() {
 fn cache_sizes_out_of_bounds_are_refused() {
     let provider = Arc::new(HostProvider::new(8 * NIOV, NiovSize::MIN).unwrap());
     for cache in [0, 1, 32769, usize::MAX] {
-        let error = PagePool::create(provider.clone(), PoolConfig { cache }).unwrap_err();
+        let error = PagePool::create(
+            provider.clone(),
+            PoolConfig {
+                cache,
+                ..PoolConfig::default()
+            },
+        )
+        .unwrap_err();
         assert_eq!(error, PoolError::Cache { cache });
         assert!(error.to_string().contains("2 to 32768"));
     }
@@ -245,20 +259,67 @@ fn a_batch_dropped_at_once_goes_home_whoever_its_pools_and_owners_are() {
 }
 
 #[test]
-fn the_ring_takes_every_net_iov_there_is() {
-    let provider = provider(500);
-    let (mut pool, _port) = pool_of(&provider, 128);
+fn what_an_eighth_of_the_area_has_no_room_for_passes_the_ring() {
+    let provider = provider(800);
+    let ((mut busy, _), (mut idle, _)) = (pool_of(&provider, 128), pool_of(&provider, 128));
     let mut all = Vec::new();
-    assert_eq!(pool.alloc_bulk(500, &mut all), 500);
+    assert_eq!(idle.alloc_bulk(800, &mut all), 800);
+    assert_eq!((busy.available_niovs(), busy.alloc().is_none()), (0, true));
+    // One by one on another thread, then the rest in bulk.
+    let rest = all.split_off(150);
     thread::spawn(move || drop(all)).join().unwrap();
-    assert_eq!((pool.available_niovs(), pool.stats().outstanding), (500, 0));
-    let mut again = Vec::new();
-    assert_eq!(pool.alloc_bulk(500, &mut again), 500);
-    assert_eq!(pool.stats().recycle_ring, 500);
-    drop(again);
+    let stats = idle.stats();
+    assert_eq!(
+        (stats.recycle_ring_full, stats.held, stats.outstanding),
+        (50, 750, 650)
+    );
+    Netmem::drop_bulk(rest);
+    let stats = idle.stats();
+    assert_eq!(
+        (stats.recycle_ring_full, stats.held, stats.outstanding),
+        (700, 100, 0)
+    );
+    // The idle pool keeps an eighth; the busy one gets the rest.
+    let mut got = Vec::new();
+    assert_eq!(busy.alloc_bulk(800, &mut got), 700);
+    assert_eq!(
+        (idle.available_niovs(), idle.alloc_bulk(800, &mut got)),
+        (100, 100)
+    );
+    drop(got);
+    assert_eq!(idle.stats().recycle_ring, 100);
+    idle.assert_all_home();
+    busy.assert_all_home();
+    drop((idle, busy));
+    assert_eq!(provider.free_niovs(), 800);
+}
+
+#[test]
+fn a_run_that_came_home_through_the_ring_is_handed_out_again() {
+    let provider = provider(2048);
+    let (mut pool, _port) = pool_of(&provider, 128);
+    let mut runs: Vec<Vec<Netmem>> = Vec::new();
+    for _ in 0..3 {
+        let mut run = Vec::new();
+        assert_eq!(pool.alloc_contiguous(17, &mut run), 17);
+        runs.push(run);
+    }
+    let seen: Vec<_> = runs.iter().map(|run| indices(run)).collect();
+    thread::spawn(move || drop(runs)).join().unwrap();
+    let mut out = Vec::new();
+    for seen in seen {
+        let mut run = Vec::new();
+        assert_eq!(pool.alloc_contiguous(17, &mut run), 17);
+        assert_eq!(indices(&run), seen, "the oldest first");
+        out.push(run);
+    }
+    assert_eq!(
+        (pool.stats().alloc_slow, pool.stats().recycle_ring),
+        (3, 51)
+    );
+    assert_eq!(pool.stats().outstanding, 51);
+    drop(out);
     pool.assert_all_home();
-    drop(pool);
-    assert_eq!(provider.free_niovs(), 500);
 }
 
 #[test]

@@ -26,8 +26,9 @@ use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
 
 impl Stack {
-    /// Listens on `local`: one of our addresses, or the unspecified one for all; port 0 takes a free one. At most
-    /// `backlog` connections wait to be accepted, and as many are half-open; beyond that SYN cookies answer.
+    /// Listens on `local`: one of our addresses, or the unspecified one for all; port 0 takes a
+    /// free one. At most `backlog` connections wait to be accepted, and as many are half-open;
+    /// beyond that SYN cookies answer.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -73,7 +74,8 @@ impl Stack {
             .find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
     }
 
-    /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing wait until then.
+    /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing
+    /// wait until then.
     ///
     /// # Errors
     /// [`ConnectError`]; that the peer refuses or does not answer is told by the socket later.
@@ -142,12 +144,13 @@ impl Stack {
         }
     }
 
-    /// Receives payload in order: see the crate's [`RecvMsg`], and ABI.md 3 for what `flags` do. MSG_WAITALL and
-    /// MSG_DONTWAIT change nothing here, where nothing ever waits: [`RecvOutcome::stopped`] tells a caller who does
-    /// whether waiting will help.
+    /// Receives payload in order: see the crate's [`RecvMsg`], and ABI.md 3 for what `flags` do.
+    /// MSG_WAITALL and MSG_DONTWAIT change nothing here, where nothing ever waits:
+    /// [`RecvOutcome::stopped`] tells a caller who does whether waiting will help.
     ///
     /// # Errors
-    /// [`RecvError`] if nothing was delivered; what was delivered is never taken back for a later error.
+    /// [`RecvError`] if nothing was delivered; what was delivered is never taken back for a later
+    /// error.
     pub fn recvmsg(
         &mut self,
         id: SocketId,
@@ -247,8 +250,8 @@ impl Stack {
         sent
     }
 
-    /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer than were named
-    /// means that the call stopped early: go on with the rest.
+    /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer
+    /// than were named means that the call stopped early: go on with the rest.
     ///
     /// # Errors
     /// [`DontneedError`], and nothing was freed.
@@ -382,8 +385,9 @@ impl Stack {
         Ok(self.sockets.get(id)?.readiness())
     }
 
-    /// Ends one or both halves of a connection. After [`Shutdown::Read`] an empty queue reads as the end of the
-    /// stream; what still arrives can be read all the same (linux `tcp_recvmsg` with RCV_SHUTDOWN).
+    /// Ends one or both halves of a connection. After [`Shutdown::Read`] an empty queue reads as
+    /// the end of the stream; what still arrives can be read all the same (linux `tcp_recvmsg` with
+    /// RCV_SHUTDOWN).
     ///
     /// # Errors
     /// [`ShutdownError`].
@@ -410,8 +414,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a socket: its number is void, its tokens go home. A connection finishes by itself, within a bound; with
-    /// data unread, the peer is told by a RST. A listener's waiting connections are reset.
+    /// Closes a socket: its number is void, its tokens go home. A connection finishes by itself,
+    /// within a bound; with data unread, the peer is told by a RST. A listener's waiting
+    /// connections are reset.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -421,7 +426,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a socket and resets its connection, whatever was sent or read (SO_LINGER with a time of 0).
+    /// Closes a socket and resets its connection, whatever was sent or read (SO_LINGER with a time
+    /// of 0).
     ///
     /// # Errors
     /// [`BadSocket`].

@@ -1,4 +1,5 @@
-//! Control messages of sendmsg; those of recvmsg are written by a [`CmsgSink`](devmem_uapi::CmsgSink).
+//! Control messages of sendmsg; those of recvmsg are written by a
+//! [`CmsgSink`](devmem_uapi::CmsgSink).
 
 use devmem_uapi::{CmsgIter, DmabufId};
 

@@ -11,8 +11,9 @@ use super::errqueue::MAX_ZEROCOPY_SENDS;
 use super::token_table::{BadTokens, MAX_TOKENS};
 use crate::route::RouteError;
 
-/// Linux's errno for "the control buffer is too small", which leaks out of the kernel although the uAPI headers do
-/// not have it (linux include/linux/errno.h `ETOOSMALL`, net/core/scm.c `put_cmsg_notrunc`).
+/// Linux's errno for "the control buffer is too small", which leaks out of the kernel although the
+/// uAPI headers do not have it (linux include/linux/errno.h `ETOOSMALL`, net/core/scm.c
+/// `put_cmsg_notrunc`).
 pub const ETOOSMALL: Errno = Errno(525);
 
 /// The number of a socket that is not, or no longer, open.
@@ -54,7 +55,8 @@ pub enum RecvError {
     },
     /// The next bytes lie in host memory and the call gave no memory to copy them to.
     #[error(
-        "the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory; give a buffer"
+        "the next {bytes} bytes lie in host memory and must be copied, but the iovec has no \
+         memory; give a buffer"
     )]
     NoBuffer {
         /// How many bytes at least.
@@ -68,7 +70,8 @@ pub enum RecvError {
     },
     /// The next bytes lie in memory of a provider that is no dma-buf binding.
     #[error(
-        "the next {bytes} bytes lie in device memory that no dma-buf binding owns; only its provider can take them"
+        "the next {bytes} bytes lie in device memory that no dma-buf binding owns; only its \
+         provider can take them"
     )]
     NotOurMemory {
         /// How many bytes at least.
@@ -81,7 +84,8 @@ pub enum RecvError {
     TooManyTokens,
     /// The error queue was asked for and is empty.
     #[error(
-        "the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was last read"
+        "the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was \
+         last read"
     )]
     ErrorQueueEmpty,
 }
@@ -132,7 +136,8 @@ pub enum SendError {
     BadControl,
     /// Device memory is sent with MSG_ZEROCOPY only.
     #[error(
-        "sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied out of it"
+        "sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied \
+         out of it"
     )]
     ZerocopyNeeded,
     /// No dma-buf of this id is bound for sending.
@@ -208,7 +213,8 @@ pub enum SendError {
     TooManySends,
     /// No host memory for the copy of the bytes.
     #[error(
-        "the stack's send memory is in use; poll the stack and try again when acknowledgements have freed some"
+        "the stack's send memory is in use; poll the stack and try again when acknowledgements \
+         have freed some"
     )]
     NoMemory,
 }
@@ -245,7 +251,8 @@ pub enum ListenError {
     AddrInUse(SocketAddr),
     /// The address is not ours.
     #[error(
-        "{0} is not an address of this interface; listen on one of its own or on the unspecified address"
+        "{0} is not an address of this interface; listen on one of its own or on the \
+         unspecified address"
     )]
     AddrNotAvailable(IpAddr),
     /// No port is free.
@@ -282,7 +289,8 @@ pub enum ConnectError {
     PortZero(SocketAddr),
     /// Every local port is taken by a connection to the same peer.
     #[error(
-        "every local port is taken by a connection to {0}; close some, or wait for their TIME-WAIT to end"
+        "every local port is taken by a connection to {0}; close some, or wait for their \
+         TIME-WAIT to end"
     )]
     PortsExhausted(SocketAddr),
     /// The stack holds as many sockets as it may.
@@ -344,7 +352,8 @@ pub enum DontneedError {
     BadSocket(#[from] BadSocket),
     /// More ranges than one call takes.
     #[error(
-        "{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS} and call again for the rest"
+        "{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS} and call again \
+         for the rest"
     )]
     TooManyRanges {
         /// How many there were.
@@ -450,5 +459,173 @@ pub(crate) const fn connection_errno(error: TcpError) -> Errno {
         TcpError::NetUnreachable => Errno::ENETUNREACH,
         TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
         TcpError::Aborted => Errno::ECONNABORTED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::SocketTable;
+
+    fn id() -> SocketId {
+        SocketTable::new(1).insert(())
+    }
+
+    #[test]
+    fn each_refusal_of_a_receive_has_the_kernels_errno_and_a_remedy() {
+        let id = id();
+        for (error, errno, remedy) in [
+            (RecvError::BadSocket(BadSocket(id)), Errno::EBADF, "closed"),
+            (RecvError::WouldBlock, Errno::EAGAIN, "try again"),
+            (
+                RecvError::NotConnected { id },
+                Errno::ENOTCONN,
+                "connect it",
+            ),
+            (
+                RecvError::Connection(TcpError::Reset),
+                Errno::ECONNRESET,
+                "reset by peer",
+            ),
+            (
+                RecvError::Unreadable { bytes: 7 },
+                Errno::EFAULT,
+                "MSG_SOCK_DEVMEM",
+            ),
+            (
+                RecvError::NoBuffer { bytes: 7 },
+                Errno::EFAULT,
+                "give a buffer",
+            ),
+            (
+                RecvError::NoControlSpace { need: 40 },
+                ETOOSMALL,
+                "at least 40 bytes",
+            ),
+            (
+                RecvError::NotOurMemory { bytes: 7 },
+                Errno::ENODEV,
+                "provider",
+            ),
+            (
+                RecvError::TooManyTokens,
+                Errno::ENOMEM,
+                "SO_DEVMEM_DONTNEED",
+            ),
+            (RecvError::ErrorQueueEmpty, Errno::EAGAIN, "MSG_ZEROCOPY"),
+        ] {
+            assert_eq!(error.errno(), errno, "{error}");
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_of_a_send_has_the_kernels_errno_and_a_remedy() {
+        let (id, dmabuf) = (id(), DmabufId(3));
+        for (error, errno, remedy) in [
+            (SendError::BadSocket(BadSocket(id)), Errno::EBADF, "closed"),
+            (SendError::WouldBlock, Errno::EAGAIN, "writable"),
+            (
+                SendError::NotConnected { id },
+                Errno::ENOTCONN,
+                "connect it",
+            ),
+            (
+                SendError::Connection(TcpError::TimedOut),
+                Errno::ETIMEDOUT,
+                "timed out",
+            ),
+            (
+                SendError::Shutdown { id },
+                Errno::EPIPE,
+                "nothing can follow",
+            ),
+            (SendError::BadControl, Errno::EINVAL, "plain u32"),
+            (
+                SendError::ZerocopyNeeded,
+                Errno::EINVAL,
+                "MSG_ZEROCOPY and SO_ZEROCOPY",
+            ),
+            (SendError::UnknownBinding { dmabuf }, Errno::EINVAL, "id 3"),
+            (SendError::NoMemory, Errno::EAGAIN, "try again"),
+        ] {
+            assert_eq!(error.errno(), errno, "{error}");
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_dead_connection_says_why_as_the_kernel_does() {
+        for (error, errno) in [
+            (TcpError::Refused, Errno::ECONNREFUSED),
+            (TcpError::Reset, Errno::ECONNRESET),
+            (TcpError::TimedOut, Errno::ETIMEDOUT),
+            (TcpError::HostUnreachable, Errno::EHOSTUNREACH),
+            (TcpError::NetUnreachable, Errno::ENETUNREACH),
+            (TcpError::ProtocolUnreachable, Errno::ENOPROTOOPT),
+            (TcpError::Aborted, Errno::ECONNABORTED),
+        ] {
+            assert_eq!(connection_errno(error), errno);
+        }
+    }
+
+    #[test]
+    fn the_other_calls_have_the_kernels_errnos_too() {
+        let (id, ip) = (id(), IpAddr::from([10, 0, 0, 9]));
+        let addr = SocketAddr::new(ip, 80);
+        let limit = 5;
+        let not_connected = ShutdownError::NotConnected { id, state: None };
+        let bad_value = OptionError::BadValue {
+            option: "keepalive",
+            reason: "never",
+        };
+        for (errno, expected) in [
+            (ListenError::AddrInUse(addr).errno(), Errno::EADDRINUSE),
+            (ListenError::NoFreePort.errno(), Errno::EADDRINUSE),
+            (
+                ListenError::AddrNotAvailable(ip).errno(),
+                Errno::EADDRNOTAVAIL,
+            ),
+            (ListenError::TooManySockets { limit }.errno(), Errno::ENFILE),
+            (
+                ConnectError::Route(RouteError::NoRoute(ip)).errno(),
+                Errno::ENETUNREACH,
+            ),
+            (
+                ConnectError::Route(RouteError::NotUnicast(ip)).errno(),
+                Errno::EACCES,
+            ),
+            (ConnectError::PortZero(addr).errno(), Errno::ECONNREFUSED),
+            (
+                ConnectError::PortsExhausted(addr).errno(),
+                Errno::EADDRNOTAVAIL,
+            ),
+            (
+                ConnectError::TooManySockets { limit }.errno(),
+                Errno::ENFILE,
+            ),
+            (AcceptError::BadSocket(BadSocket(id)).errno(), Errno::EBADF),
+            (AcceptError::WouldBlock.errno(), Errno::EAGAIN),
+            (AcceptError::NotListening { id }.errno(), Errno::EINVAL),
+            (
+                DontneedError::BadSocket(BadSocket(id)).errno(),
+                Errno::EBADF,
+            ),
+            (
+                DontneedError::TooManyRanges { given: 129 }.errno(),
+                Errno::EINVAL,
+            ),
+            (DontneedError::OddLength { len: 9 }.errno(), Errno::EINVAL),
+            (
+                ShutdownError::BadSocket(BadSocket(id)).errno(),
+                Errno::EBADF,
+            ),
+            (not_connected.errno(), Errno::ENOTCONN),
+            (OptionError::BadSocket(BadSocket(id)).errno(), Errno::EBADF),
+            (bad_value.errno(), Errno::EINVAL),
+            (UnknownBinding(DmabufId(1)).errno(), Errno::EINVAL),
+        ] {
+            assert_eq!(errno, expected);
+        }
     }
 }

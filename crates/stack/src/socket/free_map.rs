@@ -1,8 +1,8 @@
 //! Lowest free number in `O(log n)`: a tree of 64-bit words.
 //!
-//! Level 0 has one bit per number, set while the number is free; a bit of a higher level says that the word below
-//! it has a set bit. The kernel keeps its tokens in an XArray with the same rule (linux `xa_alloc`: lowest free
-//! index); this is that rule with nothing else.
+//! Level 0 has one bit per number, set while the number is free; a bit of a higher level says that
+//! the word below it has a set bit. The kernel keeps its tokens in an XArray with the same rule
+//! (linux `xa_alloc`: lowest free index); this is that rule with nothing else.
 
 const BITS: usize = u64::BITS as usize;
 
@@ -70,7 +70,8 @@ impl FreeMap {
         loop {
             match self.levels.get_mut(level) {
                 Some(bits) => bits.resize(words, 0),
-                // A new top starts with what is free below it: nothing, or growth would not have happened.
+                // A new top starts with what is free below it: nothing, or growth would not have
+                // happened.
                 None => self.levels.push(vec![0; words]),
             }
             if words == 1 {

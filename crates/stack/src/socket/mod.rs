@@ -41,6 +41,8 @@ pub(crate) struct Socket {
     has_event: bool,
     /// Stands in the list of sockets with something to send.
     pub(crate) is_touched: bool,
+    /// Stands in the list of connections that segments arrived for in this burst.
+    pub(crate) has_arrivals: bool,
 }
 
 #[derive(Debug)]
@@ -69,7 +71,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) errors: ErrQueue,
     /// Where the last bytes sent lie: packets do not mix the kinds.
     pub(crate) last_sent: Option<Kind>,
-    /// Free bytes in the send queue from which on it counts as writable (linux: a third of the buffer).
+    /// Free bytes in the send queue from which on it counts as writable (linux: a third of the
+    /// buffer).
     pub(crate) write_low: usize,
     /// The program said that it reads no more.
     pub(crate) read_shutdown: bool,
@@ -78,8 +81,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) error: Option<TcpError>,
 }
 
-/// Host memory of a connection that has nothing to send and nothing unread, in bytes: its parts that live in boxes and
-/// tables. Queues and the token table own no memory while they are empty.
+/// Host memory of a connection that has nothing to send and nothing unread, in bytes: its parts
+/// that live in boxes and tables. Queues and the token table own no memory while they are empty.
 pub const IDLE_CONNECTION_BYTES: usize = size_of::<ConnectionSocket>()
     + size_of::<(u32, Socket)>()
     // Hash table entry at 7/8 load or less, growth doubled; deadline and its place in the heap.
@@ -91,9 +94,10 @@ pub const IDLE_CONNECTION_BYTES: usize = size_of::<ConnectionSocket>()
 pub(crate) enum Holder {
     /// A program, by its number.
     Program,
-    /// The accept queue of the listener in this slot.
-    Listener(u32),
-    /// Nobody: it finishes by itself. TCP bounds how long that takes without progress, and FIN-WAIT-2 in any case.
+    /// The accept queue of its listener; no program knows its number yet.
+    AcceptQueue,
+    /// Nobody: it finishes by itself. TCP bounds how long that takes without progress, and
+    /// FIN-WAIT-2 in any case.
     Nobody,
 }
 
@@ -144,6 +148,7 @@ impl Socket {
             reported: Readiness::NONE,
             has_event: false,
             is_touched: false,
+            has_arrivals: false,
         }
     }
 
@@ -166,8 +171,12 @@ impl Socket {
         }
     }
 
-    /// Returns whether readiness changed since the driver was told, and it is not in the list of events yet.
+    /// Returns whether readiness changed since the driver was told, and it is not in the list of
+    /// events yet. What no program holds concerns no driver.
     pub(crate) fn note_event(&mut self) -> bool {
+        if !self.is_held() {
+            return false;
+        }
         let now = self.readiness();
         let is_news = now != self.reported && !self.has_event;
         self.reported = now;
@@ -175,9 +184,33 @@ impl Socket {
         is_news
     }
 
+    /// Returns whether a program has this socket's number.
+    fn is_held(&self) -> bool {
+        match &self.kind {
+            SocketKind::Connection(connection) => connection.holder == Holder::Program,
+            SocketKind::Listener(_) => true,
+            SocketKind::TimeWait(_) => false,
+        }
+    }
+
     /// Notes that the driver took the event.
     pub(crate) fn event_taken(&mut self) {
         self.has_event = false;
+    }
+}
+
+impl SocketTable<Socket> {
+    /// Returns the connection in `slot`, if it is one.
+    pub(crate) fn connection_at(&mut self, slot: u32) -> Option<&mut ConnectionSocket> {
+        self.at_mut(slot)?.connection_mut()
+    }
+
+    /// Returns the listener in `slot`, if it is one.
+    pub(crate) fn listener_at(&mut self, slot: u32) -> Option<&mut Listener> {
+        match &mut self.at_mut(slot)?.kind {
+            SocketKind::Listener(listener) => Some(listener),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! recvmsg: payload in order to the iovec or, as tokens, to the control buffer (ABI.md 3).
 //!
-//! One code path serves reading and peeking, and a control buffer of bytes as well as a typed batch: they differ in
-//! where the next payload comes from ([`Source`]) and in the [`CmsgSink`].
+//! One code path serves reading and peeking, and a control buffer of bytes as well as a typed
+//! batch: they differ in where the next payload comes from ([`Source`]) and in the [`CmsgSink`].
 
 use devmem_uapi::{CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, FragToken, MsgFlags, cmsg_space};
 use netmem::{Frag, FragList, Payload};
@@ -25,7 +25,8 @@ impl<'a> RecvMsg<'a> {
         Self { host, len }
     }
 
-    /// Receives at most `len` bytes; those in host memory are copied to `host`, one after the other.
+    /// Receives at most `len` bytes; those in host memory are copied to `host`, one after the
+    /// other.
     ///
     /// An empty `host` is the NULL iov_base of a caller who expects device bytes only.
     pub fn with_len(host: &'a mut [u8], len: usize) -> Self {
@@ -55,7 +56,8 @@ pub enum Stopped {
 /// What a [`recvmsg`](crate::Stack::recvmsg) returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecvOutcome {
-    /// Payload bytes delivered: copied, discarded, or named by control messages. 0 is the end of the stream.
+    /// Payload bytes delivered: copied, discarded, or named by control messages. 0 is the end of
+    /// the stream.
     pub bytes: usize,
     /// Bytes of those that were copied to the iovec.
     pub host_bytes: usize,
@@ -336,7 +338,8 @@ impl Delivery<'_, '_> {
         Ok(())
     }
 
-    /// Issues the token of the message that waited, and sends it off; room for both was asked before.
+    /// Issues the token of the message that waited, and sends it off; room for both was asked
+    /// before.
     fn flush(&mut self) {
         let Some(Pending { mut cmsg, held }) = self.pending.take() else {
             return;

@@ -19,7 +19,8 @@ pub enum SocketOption {
     /// Longest time that sent data may stay unacknowledged.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     UserTimeout(Option<Duration>),
-    /// Frags that touch in device memory are received as one, under one token. The kernel never does; off unless set.
+    /// Frags that touch in device memory are received as one, under one token. The kernel never
+    /// does; off unless set.
     MergeFrags(bool),
     /// MSG_ZEROCOPY counts: sends with it are reported in the error queue.
     #[doc(alias = "SO_ZEROCOPY")]

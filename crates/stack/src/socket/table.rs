@@ -6,8 +6,9 @@ use slab::Slab;
 
 use super::error::BadSocket;
 
-/// Names one socket of one stack. The number of a closed socket is never that of another one: a generation goes with
-/// the slot, so a stale id is refused (EBADF) instead of meaning somebody else's connection.
+/// Names one socket of one stack. The number of a closed socket is never that of another one: a
+/// generation goes with the slot, so a stale id is refused (EBADF) instead of meaning somebody
+/// else's connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId {
     slot: u32,

@@ -1,16 +1,16 @@
 //! The frags one socket has lent to its application, by token.
 //!
-//! A token is the lowest free number of the socket, the first is 1 (ABI.md 3). The table owns a reference to
-//! the memory of each lent frag; releasing a token hands that reference out to be recycled, and dropping the table
-//! sends everything home.
+//! A token is the lowest free number of the socket, the first is 1 (ABI.md 3). The table owns a
+//! reference to the memory of each lent frag; releasing a token hands that reference out to be
+//! recycled, and dropping the table sends everything home.
 
 use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
 use thiserror::Error;
 
 use super::free_map::FreeMap;
 
-/// Most tokens outstanding at one socket. Peeking makes tokens without taking data, so something must end it; the
-/// kernel ends at 2^31 (linux `xa_limit_31b`), long after the machine's memory.
+/// Most tokens outstanding at one socket. Peeking makes tokens without taking data, so something
+/// must end it; the kernel ends at 2^31 (linux `xa_limit_31b`), long after the machine's memory.
 pub const MAX_TOKENS: usize = 1 << 24;
 
 /// The table holds [`MAX_TOKENS`] already.
@@ -63,8 +63,8 @@ impl<H> TokenTable<H> {
 
     /// Takes back the frags of `ranges`, gives each to `home`, and returns how many there were.
     ///
-    /// Unknown tokens are skipped, but count towards the [`MAX_DONTNEED_FRAGS`] that one call looks at; past those it
-    /// stops (linux net/core/sock.c `sock_devmem_dontneed`).
+    /// Unknown tokens are skipped, but count towards the [`MAX_DONTNEED_FRAGS`] that one call looks
+    /// at; past those it stops (linux net/core/sock.c `sock_devmem_dontneed`).
     pub(crate) fn release(
         &mut self,
         ranges: &[DmabufToken],

@@ -260,6 +260,14 @@ mod tests {
     }
 
     #[test]
+    fn an_ack_for_many_windows_grows_it_by_half_at_most() {
+        let mut cubic = Cubic::default();
+        let cwnd = cubic.on_loss(20_000, MSS);
+        let grown = cubic.on_ack(cwnd, &growth(1000 * cwnd, Instant::from_millis(1)));
+        assert!(grown <= cwnd / 2, "{grown}");
+    }
+
+    #[test]
     fn time_without_data_does_not_count() {
         let mut busy = Cubic::default();
         let mut cwnd = busy.on_loss(1_000_000, MSS);

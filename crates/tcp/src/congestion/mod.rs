@@ -53,6 +53,15 @@ enum Avoidance {
     Cubic(Cubic),
 }
 
+/// What keeps more data from being in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// The congestion window.
+    Window,
+    /// The peer's window, the application, pacing.
+    Other,
+}
+
 /// How much of the window was used in the current round trip (linux `tcp_cwnd_validate`).
 #[derive(Debug, Clone, Copy, Default)]
 struct Usage {
@@ -120,14 +129,15 @@ impl Congestion {
         self.cwnd = cwnd.min(MAX_CWND) as u32;
     }
 
-    /// Notes that `flight` bytes are in flight, after a sending or when the window held data back
-    /// (`limited`; linux `tcp_cwnd_validate`).
+    /// Notes that `flight` bytes are in flight between `(snd_una, snd_nxt)`, and what kept it from being more
+    /// (linux `tcp_cwnd_validate`).
     pub(crate) fn note_flight(
         &mut self,
         flight: u64,
-        limited: bool,
+        limit: Limit,
         (snd_una, snd_nxt): (u64, u64),
     ) {
+        let limited = limit == Limit::Window;
         let flight = u32::try_from(flight).unwrap_or(u32::MAX);
         let usage = &mut self.usage;
         let new_round = snd_una >= usage.round_end;

@@ -5,7 +5,7 @@ use wire::Instant;
 use super::record::TxRecord;
 use crate::rack::Sending;
 
-/// What one ACK told about the records: filled by [`Scoreboard::ack_to`] and [`Scoreboard::sack`].
+/// What one ACK told about the records: filled by `Scoreboard::ack_to` and `Scoreboard::sack`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
     /// Bytes that the peer is now known to have and was not before (RFC 9937 DeliveredData).
@@ -27,7 +27,7 @@ pub(crate) struct Delivered {
     /// A packet sent only once arrived after a later one (RFC 8985 6.2 step 3).
     pub(crate) reordered: bool,
     /// End of the highest range that was reported before this ACK.
-    pub(super) highest_before: u64,
+    pub(crate) highest_before: u64,
 }
 
 impl Delivered {

@@ -8,7 +8,7 @@ use wire::{Instant, SackBlocks};
 use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
 use crate::congestion::Acked;
 use crate::options::TimestampClock;
-use crate::rack::ProbeVerdict;
+use crate::rack::{ProbeSign, ProbeVerdict};
 use crate::scoreboard::Delivered;
 use crate::seqnum::SeqNum;
 
@@ -122,7 +122,11 @@ impl<P: Payload> Sender<P> {
             && !ack.has_data
             && !window_changed
             && self.board.outstanding() > 0;
-        self.timers.on_answer(event.advanced > 0, self.snd_wnd == 0);
+        self.timers.on_answer();
+        if event.advanced > 0 || self.snd_wnd == 0 {
+            // A peer that took its window back and refuses what is in flight is not dead either.
+            self.timers.forget_retransmits();
+        }
         event
     }
 
@@ -191,7 +195,7 @@ impl<P: Payload> Sender<P> {
         };
         self.recover(event, &acked);
         self.update_pacing();
-        self.after_ack(event.advanced > 0, event.now);
+        self.after_ack(event.advanced, event.now);
     }
 
     /// Measures the round trip (RFC 6298 3, RFC 7323 4); returns the time of the newest packet acknowledged.
@@ -240,8 +244,12 @@ impl<P: Payload> Sender<P> {
         let Some(probe) = self.recovery.tail_probe() else {
             return;
         };
-        let duplicate = event.duplicate && event.delivered.sacked == 0;
-        match probe.judge(self.snd_una, event.dsack, duplicate) {
+        let sign = match event.dsack {
+            true => ProbeSign::Dsack,
+            false if event.duplicate && event.delivered.sacked == 0 => ProbeSign::Duplicate,
+            false => ProbeSign::None,
+        };
+        match probe.judge(self.snd_una, sign) {
             ProbeVerdict::Open => {}
             ProbeVerdict::Needless => self.recovery.end_tail_probe(),
             ProbeVerdict::RepairedLoss => {

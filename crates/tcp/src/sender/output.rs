@@ -8,6 +8,7 @@ use wire::Instant;
 use super::recovery::Phase;
 use super::timers::Due;
 use super::{DataSegment, Sender};
+use crate::congestion::Limit;
 use crate::rack::TailProbe;
 
 /// The part of the window that must be free before a super-segment that is not full leaves while an ACK is about
@@ -118,7 +119,7 @@ impl<P: Payload> Sender<P> {
             .board
             .next_lost(u32::try_from(most).unwrap_or(u32::MAX))?;
         if u64::from(len) > room {
-            self.note_flight(true);
+            self.note_flight(Limit::Window);
             return None;
         }
         let len = self.within_window(start, len)?;
@@ -166,8 +167,8 @@ impl<P: Payload> Sender<P> {
         let allowance = self.allowance(now);
         let range = self.new_range(&allowance, now);
         if range.is_none() {
-            let limited = allowance.congestion < self.unsent().min(allowance.window);
-            self.note_flight(limited);
+            let window = allowance.congestion < self.unsent().min(allowance.window);
+            self.note_flight(if window { Limit::Window } else { Limit::Other });
             if self.recovery.prefers_new_data() && self.snd_nxt == self.recovery.point() {
                 // F-RTO found nothing to send: back to retransmissions (RFC 5682 step 2b).
                 self.recovery.stop_frto();
@@ -181,7 +182,7 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Decides how much new data leaves.
-    fn new_range(&mut self, allowance: &Allowance, now: Instant) -> Option<Range> {
+    fn new_range(&self, allowance: &Allowance, now: Instant) -> Option<Range> {
         let (unsent, mss) = (self.unsent(), u64::from(self.mss()));
         let most = allowance
             .window
@@ -201,7 +202,7 @@ impl<P: Payload> Sender<P> {
         if len == 0 && !fin {
             return self.overdue_range(allowance);
         }
-        if !fin && len < unsent && self.should_defer(len, allowance, now) {
+        if !together && self.should_defer(len, allowance, now) {
             return None;
         }
         Some(Range {
@@ -229,7 +230,7 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns a small segment whose waiting is over (RFC 9293 3.8.6.2.1 override).
-    fn overdue_range(&mut self, allowance: &Allowance) -> Option<Range> {
+    fn overdue_range(&self, allowance: &Allowance) -> Option<Range> {
         if self.timers.due() != Some(Due::Small) {
             return None;
         }
@@ -249,7 +250,7 @@ impl<P: Payload> Sender<P> {
 
     /// Returns whether to wait for the next ACK, which lets out a longer super-segment
     /// (linux `tcp_tso_should_defer`).
-    fn should_defer(&mut self, len: u64, allowance: &Allowance, now: Instant) -> bool {
+    fn should_defer(&self, len: u64, allowance: &Allowance, now: Instant) -> bool {
         if self.recovery.phase() != Phase::Open || len >= allowance.burst {
             return false;
         }
@@ -346,7 +347,7 @@ impl<P: Payload> Sender<P> {
             self.timers.on_first_sent(now);
         }
         self.on_sent(range, now);
-        self.note_flight(false);
+        self.note_flight(Limit::Other);
         self.schedule(now);
     }
 
@@ -372,11 +373,12 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Reports to congestion control how much of its window is used.
-    fn note_flight(&mut self, limited: bool) {
+    fn note_flight(&mut self, limit: Limit) {
         let flight = self.board.outstanding();
         let full = self.pipe() + u64::from(self.mss()) > self.congestion.cwnd();
+        let limit = if full { Limit::Window } else { limit };
         self.congestion
-            .note_flight(flight, limited || full, (self.snd_una, self.snd_nxt));
+            .note_flight(flight, limit, (self.snd_una, self.snd_nxt));
     }
 
     /// Forgets the window that a pause has made stale (RFC 5681 4.1).

@@ -10,7 +10,7 @@ use wire::Instant;
 use super::Sender;
 use super::ack::AckEvent;
 use crate::congestion::{Acked, Prior};
-use crate::rack::{DUP_THRESHOLD, TailProbe};
+use crate::rack::{DUP_THRESHOLD, Patience, TailProbe};
 use crate::scoreboard::{Judge, Losses};
 
 /// Where the sender stands (linux `enum tcp_ca_state`).
@@ -235,7 +235,7 @@ impl<P: Payload> Sender<P> {
         }
         if self.board.lost() > 0 {
             self.enter_recovery(acked.bytes);
-            self.reduce(acked.bytes, false);
+            self.reduce(acked.bytes, 0);
             return;
         }
         let disorder = self.board.sacked() + self.recovery.reno_sacked() > 0;
@@ -268,7 +268,14 @@ impl<P: Payload> Sender<P> {
         } else {
             self.detect_losses(event.now).bytes > 0
         };
-        self.reduce(acked.bytes, event.advanced > 0 && !newly_lost);
+        // SafeACK: progress, and no sign of further loss.
+        let safe = event.advanced > 0 && !newly_lost;
+        self.reduce(acked.bytes, if safe { self.mss().into() } else { 0 });
+        if partial && newly_lost {
+            // It must leave now (RFC 6582 3.2 step 3): there may be no other ACK to let it out.
+            let enough = self.pipe() + u64::from(self.mss());
+            self.congestion.set_cwnd(self.congestion.cwnd().max(enough));
+        }
     }
 
     fn on_ack_in_loss(&mut self, event: &AckEvent, acked: &Acked) {
@@ -292,7 +299,7 @@ impl<P: Payload> Sender<P> {
         if self.detect_losses(event.now).retransmission {
             // A second sign of congestion (RFC 5681 4.3).
             self.enter_recovery(acked.bytes);
-            self.reduce(acked.bytes, false);
+            self.reduce(acked.bytes, 0);
             return;
         }
         if event.advanced > 0 || event.delivered.bytes > 0 {
@@ -350,12 +357,13 @@ impl<P: Payload> Sender<P> {
         if self.board.lost() > 0 {
             // Lost behind the recovery point: the next episode.
             self.enter_recovery(0);
-            self.reduce(u64::from(self.mss), false);
+            self.reduce(u64::from(self.mss()), 0);
         }
     }
 
-    /// Sets cwnd to what is in the network and what this ACK lets out (RFC 9937 6.2).
-    pub(super) fn reduce(&mut self, delivered: u64, safe: bool) {
+    /// Sets cwnd to what is in the network and what an ACK lets out that delivered `delivered` bytes, with `extra`
+    /// when recovery may catch up with ssthresh (RFC 9937 6.2).
+    pub(super) fn reduce(&mut self, delivered: u64, extra: u64) {
         let (pipe, mss) = (self.pipe(), u64::from(self.mss()));
         let (Some(episode), Some(ssthresh)) =
             (&mut self.recovery.episode, self.congestion.ssthresh())
@@ -369,13 +377,13 @@ impl<P: Payload> Sender<P> {
         prr.delivered += delivered;
         let mut send = if pipe > ssthresh {
             let share = u128::from(prr.delivered) * u128::from(ssthresh);
-            let share = share.div_ceil(u128::from(prr.recover_flight));
+            let share = share.div_ceil(u128::from(prr.recover_flight.max(1)));
             u64::try_from(share)
                 .unwrap_or(u64::MAX)
                 .saturating_sub(prr.out)
         } else {
             let bound = prr.delivered.saturating_sub(prr.out).max(delivered);
-            (bound + if safe { mss } else { 0 }).min(ssthresh - pipe)
+            (bound + extra).min(ssthresh - pipe)
         };
         if prr.out == 0 {
             // The fast retransmission itself.
@@ -385,8 +393,8 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Enters the state that follows a retransmission timeout (RFC 5681 3.1, RFC 8985 6.3, linux `tcp_enter_loss`).
-    pub(super) fn enter_loss(&mut self, repeated: bool, now: Instant) {
-        let phase = self.recovery.phase;
+    pub(super) fn enter_loss(&mut self, now: Instant) {
+        let (phase, repeated) = (self.recovery.phase, self.timers.retransmits() > 0);
         let fresh = matches!(phase, Phase::Open | Phase::Disorder);
         if fresh || self.snd_una >= self.recovery.point || (phase == Phase::Loss && !repeated) {
             self.begin_episode(Prr::default());
@@ -406,7 +414,7 @@ impl<P: Payload> Sender<P> {
 
     /// Marks what a timeout makes lost: the first packet, and with RACK whatever else had time to arrive.
     fn mark_timed_out(&mut self, now: Instant) {
-        let patience = self.rack.rtt() + self.rack.reordering_window(&self.rtt, true);
+        let patience = self.rack.rtt() + self.rack.reordering_window(&self.rtt, Patience::None);
         let by_rack = self.sack && self.rack.latest().is_some();
         self.board
             .mark_lost_where(|sent_at, _| !by_rack || sent_at + patience <= now);
@@ -432,9 +440,7 @@ impl<P: Payload> Sender<P> {
         let Some(latest) = self.rack.latest().filter(|_| self.sack && !quiet) else {
             return Losses::default();
         };
-        let impatient =
-            self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD;
-        let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, impatient);
+        let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, self.patience());
         let judge = Judge {
             latest,
             window,
@@ -445,6 +451,15 @@ impl<P: Payload> Sender<P> {
             self.timers.set_reorder(Some(latest.sent_at + window));
         }
         losses
+    }
+
+    /// Returns whether a hole may still be reordering, on a path that was never seen to reorder.
+    fn patience(&self) -> Patience {
+        if self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD {
+            Patience::None
+        } else {
+            Patience::Some
+        }
     }
 
     /// Lets duplicate ACKs stand for segments that arrived, where there is no SACK.
@@ -538,6 +553,6 @@ impl<P: Payload> Sender<P> {
     fn undo_timeout(&mut self) {
         self.undo();
         self.recovery.end(self.board.sacked(), self.snd_nxt);
-        self.timers.on_spurious_timeout();
+        self.timers.forget_retransmits();
     }
 }

@@ -110,17 +110,13 @@ impl Timers {
         self.reorder_at = at.unwrap_or(NEVER);
     }
 
-    /// Notes that the peer is alive, and perhaps acknowledges something.
-    ///
-    /// A peer that took its window back and refuses what is in flight is not dead.
-    pub(super) fn on_answer(&mut self, progress: bool, window_closed: bool) {
+    /// Notes that the peer is alive.
+    pub(super) fn on_answer(&mut self) {
         self.probes = 0;
-        if progress || window_closed {
-            self.retransmits = 0;
-        }
     }
 
-    pub(super) fn on_spurious_timeout(&mut self) {
+    /// Starts the count of timeouts anew.
+    pub(super) fn forget_retransmits(&mut self) {
         self.retransmits = 0;
     }
 
@@ -180,8 +176,7 @@ impl<P: Payload> Sender<P> {
     }
 
     fn on_retransmission_timeout(&mut self, now: Instant) {
-        let repeated = self.timers.retransmits > 0;
-        self.enter_loss(repeated, now);
+        self.enter_loss(now);
         self.rtt.back_off();
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         self.timers.rto_base = now;
@@ -198,7 +193,7 @@ impl<P: Payload> Sender<P> {
                 self.enter_recovery(0);
             }
             if self.recovery.phase() == Phase::Recovery {
-                self.reduce(u64::from(self.mss()), false);
+                self.reduce(u64::from(self.mss()), 0);
             }
         }
         self.schedule(now);
@@ -224,14 +219,14 @@ impl<P: Payload> Sender<P> {
         (since != NEVER).then(|| since + Duration::from_millis(timeout.get().into()))
     }
 
-    /// Adjusts the timers to an ACK.
-    pub(super) fn after_ack(&mut self, progress: bool, now: Instant) {
-        let waiting = self.board.outstanding() > 0;
-        if progress && !self.recovery.is_impatient() {
-            self.timers.rto_base = now;
-        }
-        if progress {
+    /// Adjusts the timers to an ACK that moved SND.UNA by `advanced`.
+    pub(super) fn after_ack(&mut self, advanced: u64, now: Instant) {
+        if advanced > 0 {
+            let waiting = self.board.outstanding() > 0;
             self.timers.stalled_since = if waiting { now } else { NEVER };
+            if !self.recovery.is_impatient() {
+                self.timers.rto_base = now;
+            }
         }
         self.schedule(now);
     }

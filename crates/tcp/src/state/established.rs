@@ -1,5 +1,7 @@
-//! ESTABLISHED and its six closing relatives: segments are judged in the order of RFC 9293
-//! 3.10.7.4.
+//! ESTABLISHED and its closing relatives: segments are judged in the order of RFC 9293 3.10.7.4.
+//! `output.rs` holds what such a connection says.
+
+mod output;
 
 use core::time::Duration;
 
@@ -13,14 +15,12 @@ use crate::options::{Negotiated, TimestampClock};
 use crate::receiver::{Accepted, Placement, Receiver};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
-use crate::sender::{
-    AckKind, AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome,
-};
+use crate::sender::{AckKind, AckOutcome, Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::state::closing::Remains;
 use crate::state::syn::Handshake;
 use crate::state::{Disposition, Next, SegmentDrop, StateKind};
-use crate::timers::{KeepaliveTimer, KeepaliveVerdict, ReplyLimit, earliest};
+use crate::timers::{KeepaliveTimer, ReplyLimit};
 
 /// A connection whose two SYNs are acknowledged.
 #[derive(Debug)]
@@ -243,10 +243,11 @@ impl<P: Payload> Synchronized<P> {
         let (seq, len) = (segment.seq, segment.payload.len());
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
             // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
-            return Err((
-                Disposition::answered(SegmentDrop::ReaderGone),
-                Next::Abort(None),
-            ));
+            let disposition = Disposition {
+                closed: true,
+                ..Disposition::answered(SegmentDrop::ReaderGone)
+            };
+            return Err((disposition, Next::Abort(None)));
         }
         let held = self.receiver.out_of_order();
         let accepted = self.receiver.accept(segment, cx.queue, cx.now);
@@ -277,7 +278,7 @@ impl<P: Payload> Synchronized<P> {
             writable: acked.writable && self.kind.can_send(),
             reply: next == Next::TimeWait
                 || self.receiver.is_ack_due(cx.now)
-                || self.sender.queued_len() > 0,
+                || !self.sender.all_acked(),
             drop,
             ..Disposition::default()
         };
@@ -309,120 +310,6 @@ impl<P: Payload> Synchronized<P> {
         self.tally.challenge_acks += 1;
         self.receiver.request_ack();
         (Disposition::answered(reason), Next::Stay)
-    }
-
-    /// Returns the next segment that should leave now. An ACK with SACK blocks goes alone, so that
-    /// they never have to share a packet with payload; any other rides on data if there is some.
-    pub(crate) fn poll_send(
-        &mut self,
-        config: &Config,
-        queue: &RecvQueue<P>,
-        now: Instant,
-    ) -> Option<Segment<P>> {
-        if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
-            // Nobody waits for the peer's FIN any more; it has limited time to send it (linux
-            // `tcp_fin_timeout`).
-            self.linger = Some(now + config.fin_wait_2_timeout);
-        }
-        if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
-            return Some(self.bare_ack(queue, now));
-        }
-        if let Some(data) = self.sender.poll_data(now) {
-            return Some(self.data_segment(data, queue, now));
-        }
-        if self.receiver.is_ack_due(now) {
-            return Some(self.bare_ack(queue, now));
-        }
-        if self.keepalive.poll_send() {
-            // A number the peer has long acknowledged draws an ACK out of it (RFC 9293 3.8.4).
-            let probe = self.bare_ack(queue, now);
-            return Some(Segment {
-                seq: probe.seq - 1,
-                ..probe
-            });
-        }
-        None
-    }
-
-    fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
-        let blocks = self.receiver.max_sack_blocks();
-        let announcement = self.receiver.announce(queue, self.clock.value(now), blocks);
-        Segment {
-            seq: self.sender.snd_nxt(),
-            ack: Some(announcement.ack),
-            window: announcement.window,
-            options: announcement.options,
-            ..Segment::default()
-        }
-    }
-
-    fn data_segment(
-        &mut self,
-        data: DataSegment<P>,
-        queue: &RecvQueue<P>,
-        now: Instant,
-    ) -> Segment<P> {
-        let DataSegment {
-            seq,
-            payload,
-            fin,
-            push,
-            probe: _,
-        } = data;
-        let mss = self.sender.mss();
-        let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
-        Segment {
-            seq,
-            ack: Some(announcement.ack),
-            control: if fin { Control::Fin } else { Control::None },
-            push,
-            window: announcement.window,
-            options: announcement.options,
-            gso_size: if payload.len() > usize::from(mss) {
-                mss
-            } else {
-                0
-            },
-            payload,
-        }
-    }
-
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
-        let own = earliest(
-            self.receiver.next_timer(),
-            earliest(self.keepalive.next_timer(), self.linger),
-        );
-        earliest(own, self.sender.next_timer())
-    }
-
-    pub(crate) fn on_timer(&mut self, user_timeout: Option<Duration>, now: Instant) -> Verdict {
-        let over = Disposition {
-            closed: true,
-            ..Disposition::default()
-        };
-        if self.linger.is_some_and(|linger| linger <= now) {
-            return (over, Next::Closed(None));
-        }
-        if let TimerOutcome::Abort(error) = self.sender.on_timer(now) {
-            return (over, Next::Closed(Some(error)));
-        }
-        let is_busy = self.sender.queued_len() > 0 || self.sender.in_flight() > 0;
-        if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, user_timeout, now) {
-            return (
-                Disposition {
-                    reply: true,
-                    ..over
-                },
-                Next::Abort(Some(TcpError::TimedOut)),
-            );
-        }
-        (
-            Disposition {
-                reply: true,
-                ..Disposition::default()
-            },
-            Next::Stay,
-        )
     }
 
     /// Ends our half of the stream behind what is queued.

@@ -73,6 +73,17 @@ fn a_fin_waits_for_what_is_queued_before_it() {
 }
 
 #[test]
+fn a_fin_that_waits_for_window_leaves_with_the_update() {
+    let mut t = established();
+    send!(t, window: 0);
+    t.conn.shutdown_write();
+    expect_nothing!(t);
+    send!(t, window: 1000);
+    assert!(t.last.reply);
+    expect!(t, seq: 1, control: Control::Fin);
+}
+
+#[test]
 fn after_shutdown_nothing_more_is_queued() {
     let mut t = fin_wait_1();
     let payload = crate::test_payload::Bytes::pattern(OURS + 1, 3);
@@ -132,7 +143,7 @@ fn payload_for_a_reader_that_is_gone_resets() {
     expect!(t, seq: 1, control: Control::Fin);
     send!(t, ack: Some(2));
     send!(t, ack: Some(2), len: 10);
-    assert!(t.last.reply);
+    assert!(t.last.reply && t.last.closed);
     expect!(t, seq: 2, control: Control::Rst);
     expect_drops!(t, ReaderGone);
     assert_eq!(t.state(), StateKind::Closed);
@@ -303,7 +314,7 @@ fn what_is_left_in_time_wait_can_be_kept_alone() {
         .expect("an ACK");
     assert_eq!((ack.seq, ack.ack), (OURS + 2, Some(THEIRS + 2)));
     assert_eq!(left.deadline(), t.now + core::time::Duration::from_secs(60));
-    assert_eq!(established().conn.time_wait().is_none(), true);
+    assert!(established().conn.time_wait().is_none());
     t.take_drops();
 }
 

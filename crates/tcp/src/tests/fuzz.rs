@@ -153,6 +153,17 @@ struct Life {
 
 impl Life {
     fn apply(&mut self, event: Event) {
+        let was_over = self.t.state() == StateKind::Closed;
+        let by_caller = matches!(event, Event::Close | Event::Abort | Event::Shutdown);
+        self.t.last = Disposition::default();
+        self.play(event);
+        let is_over = self.t.state() == StateKind::Closed;
+        let told = was_over || by_caller || !is_over || self.t.last.closed;
+        assert!(told, "closed without a word");
+        self.check();
+    }
+
+    fn play(&mut self, event: Event) {
         let t = &mut self.t;
         match event {
             Event::Segment(forged) => self.arrive(forged),
@@ -180,7 +191,6 @@ impl Life {
             }
             Event::Abort => t.conn.abort(),
         }
-        self.check();
     }
 
     fn arrive(&mut self, forged: Forged) {
@@ -375,7 +385,9 @@ proptest! {
             prop_assert!(len > 0 || model[at].is_none());
             at += len.max(1);
         }
-        prop_assert!(reassembly.is_empty() && reassembly.len() == 0);
+        let left = reassembly.len();
+        prop_assert!(reassembly.is_empty());
+        prop_assert_eq!(left, 0);
     }
 
     #[test]

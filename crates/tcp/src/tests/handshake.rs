@@ -163,6 +163,7 @@ fn payload_in_a_syn_ack_is_delivered() {
     assert!(t.last.established && t.last.readable);
     expect!(t, seq: 1, ack: 11);
     assert_eq!(t.read(), 10);
+    assert_eq!(t.conn.info().segs_in, 1);
 }
 
 #[test]

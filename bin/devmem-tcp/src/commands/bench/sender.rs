@@ -79,8 +79,7 @@ pub fn run(args: &SenderArgs) -> Result<()> {
     Ok(())
 }
 
-/// Connects with the congestion control set before: BBR leaves its pacing on when it is replaced later
-/// (linux net/ipv4/tcp_bbr.c bbr_init sets SK_PACING_NEEDED, and nothing takes it back).
+/// Connects with the congestion control set before, so that nothing of the default one stays behind.
 fn connect(congestion: &str) -> Result<TcpStream> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,

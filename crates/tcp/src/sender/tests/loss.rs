@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::harness::{Bench, sent};
+use crate::rack::Patience;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
 
@@ -67,7 +68,7 @@ fn a_dsack_widens_the_reordering_window() {
         bench
             .sender
             .rack
-            .reordering_window(&bench.sender.rtt, false)
+            .reordering_window(&bench.sender.rtt, Patience::Some)
     };
     assert_eq!(window(&bench), Duration::from_millis(25));
     let _ = bench.sacked(1000, &[(0, 1000)]);
@@ -274,6 +275,59 @@ fn without_sack_old_duplicates_begin_no_second_recovery() {
         );
     }
     assert_eq!(bench.cwnd().1, Some(5000));
+}
+
+#[test]
+fn without_sack_many_holes_end_in_a_timeout_and_not_in_a_round_trip_each() {
+    // RFC 6582 3.2: only the first partial ACK restarts the timer.
+    let mut bench = ten_in_flight(|setup| setup.sack = false);
+    for _ in 0..3 {
+        let _ = bench.ack(0);
+        bench.drain();
+    }
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    bench.drain();
+    let timer = bench.sender.next_timer();
+    assert!(timer > Some(bench.now));
+    for una in [2000, 3000] {
+        bench.pass(50);
+        let _ = bench.ack(una);
+        assert!(!bench.drain().is_empty());
+        assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+        assert_eq!(bench.sender.next_timer(), timer);
+    }
+    bench.fire_and_drain();
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+}
+
+#[test]
+fn what_is_lost_leaves_before_new_data_that_would_fit_sooner() {
+    let mut bench = Bench::with(|setup| {
+        setup.config.nodelay = true;
+        setup.config.initial_cwnd = 5;
+    });
+    bench.write(5000);
+    for _ in 0..10 {
+        bench.sender.push_boundary();
+        bench.write(500);
+    }
+    bench.drain();
+    bench.pass(100);
+    for end in [4000, 5000] {
+        let _ = bench.sacked(0, &[(3000, end)]);
+        assert_eq!(bench.drain().len(), 2, "limited transmit");
+    }
+    bench.pass(1);
+    let _ = bench.sacked(0, &[(3000, 5500)]);
+    assert_eq!(bench.drain(), [sent(0, 1000, "")]);
+    // Each report lets out 500 bytes: not enough for the next packet that is lost.
+    for end in [6000, 6500] {
+        let _ = bench.sacked(0, &[(3000, end)]);
+        assert_eq!(bench.drain(), []);
+    }
+    let _ = bench.sacked(0, &[(3000, 7000)]);
+    assert_eq!(bench.drain(), [sent(1000, 2000, "")]);
 }
 
 #[test]

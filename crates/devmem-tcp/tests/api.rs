@@ -1,0 +1,437 @@
+//! The typed API over the user-space stack: what an application may rely on.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use devmem_tcp::{
+    BoundRx, ConnectError, Dmabuf, Frag, GatherError, Listener, Netdev, Placement, RecvError,
+    RxBatch, Setup, Stream,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const LOCAL: &str = "10.77.0.2:5201";
+/// Far longer than anything here takes: a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A receiver with device memory on one end of a wire, and the NIC on the other.
+struct Bench {
+    sender: Netdev,
+    receiver: Netdev,
+    memory: Dmabuf,
+    setup: Setup,
+    bound: BoundRx,
+    listener: Listener,
+}
+
+impl Bench {
+    /// On a wire of its own, in real time.
+    fn new(wire: &str) -> Self {
+        let link = format!("mem:{wire}");
+        let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
+        let receiver = Netdev::user(&link, "10.77.0.2/24").unwrap();
+        Self::on(sender, receiver)
+    }
+
+    fn on(sender: Netdev, receiver: Netdev) -> Self {
+        let memory = Dmabuf::anonymous(16 << 20).unwrap();
+        let setup = receiver
+            .plan_receive(LOCAL.parse().unwrap())
+            .apply()
+            .unwrap();
+        let bound = receiver.bind_rx(&memory, setup.queues()).unwrap();
+        let mut listener = receiver.listen(LOCAL).unwrap();
+        listener.set_timeout(Some(PATIENCE));
+        Self {
+            sender,
+            receiver,
+            memory,
+            setup,
+            bound,
+            listener,
+        }
+    }
+
+    fn connection(&self) -> (Stream, Stream) {
+        let sender = self.sender.connect(LOCAL).unwrap();
+        let (mut stream, peer) = self.listener.accept().unwrap();
+        assert_eq!(Some(peer), sender.local_addr());
+        stream.set_timeout(Some(PATIENCE));
+        (sender, stream)
+    }
+
+    /// Undoes everything and checks that all memory is back.
+    fn finish(self) {
+        drop(self.listener);
+        let count = self.bound.unbind().net_iovs();
+        assert_eq!(count.home, count.total, "net_iovs that are not home");
+        drop(self.setup);
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+/// Sends `bytes` and closes, from another thread.
+fn send(mut stream: Stream, bytes: Vec<u8>) -> JoinHandle<()> {
+    std::thread::spawn(move || stream.write_all(&bytes).unwrap())
+}
+
+/// Appends a batch's bytes, wherever they lie.
+fn collect(batch: &RxBatch, memory: &Dmabuf, bytes: &mut Vec<u8>) {
+    for frag in batch {
+        match frag {
+            Frag::Device { range, .. } => bytes.extend(memory.slice(range).to_vec()),
+            Frag::Linear(linear) => bytes.extend(linear),
+        }
+    }
+}
+
+fn receive_all(stream: &mut Stream, memory: &Dmabuf) -> Vec<u8> {
+    let mut batch = RxBatch::with_capacity(64);
+    let mut bytes = Vec::new();
+    while stream.recv(&mut batch).unwrap() > 0 {
+        collect(&batch, memory, &mut bytes);
+    }
+    bytes
+}
+
+/// Whether the fd gets readable within the time.
+fn is_readable(fd: &impl AsFd, within: Duration) -> bool {
+    let timeout = Timespec {
+        tv_sec: within.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&timeout)).unwrap() == 1
+}
+
+#[test]
+fn bytes_land_in_device_memory_and_all_of_it_comes_home() {
+    let bench = Bench::new("home");
+    let (sender, mut stream) = bench.connection();
+    let sent = pattern(5_000_000);
+    let sending = send(sender, sent.clone());
+    assert!(
+        receive_all(&mut stream, &bench.memory) == sent,
+        "the bytes differ"
+    );
+    sending.join().unwrap();
+    let stats = stream.stats();
+    assert_eq!((stats.device_bytes, stats.linear_bytes), (5_000_000, 0));
+    assert_eq!(stats.device_frags, stats.tokens_returned);
+    drop(stream);
+    bench.finish();
+}
+
+#[test]
+fn a_nonblocking_stream_says_would_block_and_a_timed_one_times_out() {
+    let bench = Bench::new("nonblocking");
+    let (sender, mut stream) = bench.connection();
+    let mut batch = RxBatch::with_capacity(4);
+    stream.set_nonblocking(true);
+    assert!(matches!(
+        stream.recv(&mut batch),
+        Err(RecvError::WouldBlock)
+    ));
+    stream.set_timeout(Some(Duration::from_millis(1)));
+    assert!(matches!(stream.recv(&mut batch), Err(RecvError::TimedOut)));
+    drop((sender, stream));
+    bench.finish();
+}
+
+#[test]
+fn readiness_fds_follow_data_and_end_of_stream_while_no_thread_is_in_a_call() {
+    let bench = Bench::new("readiness");
+    assert!(!is_readable(&bench.listener, Duration::ZERO));
+    let connecting = std::thread::spawn({
+        let nic = bench.sender.clone();
+        move || nic.connect(LOCAL).unwrap()
+    });
+    assert!(is_readable(&bench.listener, PATIENCE), "a connection waits");
+    let (mut stream, _) = bench.listener.accept().unwrap();
+    assert!(!is_readable(&bench.listener, Duration::ZERO));
+    let mut sender = connecting.join().unwrap();
+    stream.set_nonblocking(true);
+    assert!(!is_readable(&stream, Duration::ZERO), "nothing was sent");
+
+    sender.write_all(b"abc").unwrap();
+    assert!(is_readable(&stream, PATIENCE), "data arrived");
+    let mut batch = RxBatch::with_capacity(4);
+    assert_eq!(stream.recv(&mut batch).unwrap(), 3);
+    assert!(matches!(
+        stream.recv(&mut batch),
+        Err(RecvError::WouldBlock)
+    ));
+    assert!(!is_readable(&stream, Duration::ZERO), "the data was taken");
+
+    sender.shutdown_write().unwrap();
+    assert!(is_readable(&stream, PATIENCE), "the stream ended");
+    assert_eq!(stream.recv(&mut batch).unwrap(), 0);
+    drop((sender, stream, batch));
+    bench.finish();
+}
+
+#[test]
+fn taken_frags_outlive_batch_and_stream_and_keep_their_bytes() {
+    let bench = Bench::new("taken");
+    let (sender, mut stream) = bench.connection();
+    let sent = pattern(300_000);
+    let sending = send(sender, sent.clone());
+    let mut batch = RxBatch::with_capacity(64);
+    let mut kept = Vec::new();
+    while stream.recv(&mut batch).unwrap() > 0 {
+        kept.extend(batch.take());
+        assert!(batch.is_empty());
+    }
+    sending.join().unwrap();
+    drop((stream, batch));
+    // Whoever took the memory of the closed stream would write over it now.
+    let (sender, mut second) = bench.connection();
+    let sending = send(sender, vec![0xee; 3_000_000]);
+    assert!(
+        receive_all(&mut second, &bench.memory)
+            .iter()
+            .all(|&byte| byte == 0xee)
+    );
+    sending.join().unwrap();
+    drop(second);
+
+    let mut bytes = Vec::new();
+    for frag in &kept {
+        match frag.as_frag() {
+            Frag::Device { range, .. } => bytes.extend(bench.memory.slice(range).to_vec()),
+            Frag::Linear(linear) => bytes.extend(linear),
+        }
+    }
+    assert!(bytes == sent, "the kept bytes changed");
+    let out = bench.bound.net_iovs();
+    assert!(out.home < out.total, "the kept frags hold memory");
+    drop(kept);
+    bench.finish();
+}
+
+#[test]
+fn a_batch_that_outlives_its_stream_keeps_its_bytes() {
+    let bench = Bench::new("outlives");
+    let (sender, mut stream) = bench.connection();
+    let sending = send(sender, vec![1; 1000]);
+    let mut batch = RxBatch::with_capacity(64);
+    assert!(stream.recv(&mut batch).unwrap() > 0);
+    drop(stream);
+    sending.join().unwrap();
+    let mut bytes = Vec::new();
+    collect(&batch, &bench.memory, &mut bytes);
+    assert!(!bytes.is_empty() && bytes.iter().all(|&byte| byte == 1));
+    batch.release().unwrap();
+    bench.finish();
+}
+
+#[test]
+fn gathering_makes_a_batch_contiguous_or_says_what_does_not_fit() {
+    let bench = Bench::new("gather");
+    let (sender, mut stream) = bench.connection();
+    let sent = pattern(200_000);
+    let sending = send(sender, sent.clone());
+    let target = Dmabuf::anonymous(1 << 20).unwrap();
+    let mut batch = RxBatch::with_capacity(3);
+    let mut at = 100;
+    while stream.recv(&mut batch).unwrap() > 0 {
+        at += batch.gather_into(&target, at).unwrap();
+        let refused = batch.gather_into(&target, (1 << 20) - 1).unwrap_err();
+        assert!(
+            batch.device_bytes() == 1 || matches!(refused, GatherError::DoesNotFit { .. }),
+            "{refused}"
+        );
+    }
+    sending.join().unwrap();
+    assert!(
+        target.slice(100..at).to_vec() == sent,
+        "the gathered bytes differ"
+    );
+    drop((stream, batch));
+    bench.finish();
+}
+
+#[test]
+fn strict_placement_refuses_linear_bytes_and_mixed_delivers_them() {
+    let sender = Netdev::user("mem:strict", "10.77.0.1/24").unwrap();
+    let builder = Netdev::builder("mem:strict")
+        .unwrap()
+        .address("10.77.0.2/24")
+        .unwrap();
+    let bench = Bench::on(sender, builder.linear_bytes(16).open().unwrap());
+    let (sender, mut stream) = bench.connection();
+    let sent = pattern(50_000);
+    let sending = send(sender, sent.clone());
+    stream.set_placement(Placement::Strict);
+    let mut batch = RxBatch::with_capacity(64);
+    for _ in 0..2 {
+        match stream.recv(&mut batch) {
+            Err(RecvError::Misplaced { bytes }) => assert!((1..=16).contains(&bytes), "{bytes}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    stream.set_placement(Placement::Mixed);
+    assert!(
+        receive_all(&mut stream, &bench.memory) == sent,
+        "nothing was lost by refusing"
+    );
+    assert!(stream.stats().linear_bytes > 0);
+    sending.join().unwrap();
+    drop((stream, batch));
+    bench.finish();
+}
+
+#[test]
+fn a_connection_that_is_not_steered_arrives_as_plain_bytes() {
+    let bench = Bench::new("unsteered");
+    let listener = bench.receiver.listen("10.77.0.2:7000").unwrap();
+    let sender = bench.sender.connect("10.77.0.2:7000").unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_timeout(Some(PATIENCE));
+    let sent = pattern(700_000);
+    let sending = send(sender, sent.clone());
+    assert!(receive_all(&mut stream, &bench.memory) == sent);
+    sending.join().unwrap();
+    let stats = stream.stats();
+    assert_eq!(
+        (stats.device_bytes, stats.device_frags, stats.linear_bytes),
+        (0, 0, 700_000)
+    );
+    drop((stream, listener));
+    bench.finish();
+}
+
+#[test]
+fn unbinding_in_mid_transfer_moves_the_rest_to_host_memory_and_loses_nothing() {
+    let Bench {
+        sender,
+        receiver: _receiver,
+        memory,
+        setup,
+        bound,
+        listener,
+    } = Bench::new("unbind");
+    let sending_stream = sender.connect(LOCAL).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_timeout(Some(PATIENCE));
+    let sent = pattern(8_000_000);
+    let sending = send(sending_stream, sent.clone());
+    let mut batch = RxBatch::with_capacity(8);
+    let mut bytes = Vec::new();
+    while bytes.len() < 1_000_000 {
+        assert!(stream.recv(&mut batch).unwrap() > 0);
+        collect(&batch, &memory, &mut bytes);
+    }
+    let unbound = bound.unbind();
+    while stream.recv(&mut batch).unwrap() > 0 {
+        collect(&batch, &memory, &mut bytes);
+    }
+    sending.join().unwrap();
+    assert!(bytes == sent, "the bytes differ");
+    let stats = stream.stats();
+    assert!(stats.device_bytes > 0 && stats.linear_bytes > 0, "{stats}");
+    drop((stream, batch));
+    assert_eq!(unbound.net_iovs().home, unbound.net_iovs().total);
+    drop(setup);
+}
+
+#[test]
+fn a_dropped_setup_puts_every_setting_back() {
+    let nic = Netdev::user("mem:setup", "10.77.0.2/24").unwrap();
+    let settings = |nic: &Netdev| {
+        nic.with_nic(|nic| {
+            let rules: Vec<_> = nic.rules().iter().map(|(at, rule)| (at, *rule)).collect();
+            format!(
+                "{:?} {:?} {:?} {rules:?}",
+                nic.rings(),
+                nic.rss(),
+                nic.features()
+            )
+        })
+    };
+    let before = settings(&nic);
+    let local: SocketAddr = LOCAL.parse().unwrap();
+    let setup = nic.plan_receive(local).queues(2).apply().unwrap();
+    assert_eq!(setup.queues().len(), 2);
+    assert_ne!(settings(&nic), before);
+    drop(setup);
+    assert_eq!(settings(&nic), before);
+    let refused = nic
+        .plan_receive(local)
+        .queues(4)
+        .apply()
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("keeps queue 0"), "{refused}");
+    assert_eq!(settings(&nic), before);
+}
+
+#[test]
+fn binding_without_header_split_is_refused_with_the_reason() {
+    let nic = Netdev::user("mem:nosplit", "10.77.0.2/24").unwrap();
+    let memory = Dmabuf::anonymous(1 << 20).unwrap();
+    let queue = [devmem_tcp::RxQueueId(1)];
+    let refused = nic.bind_rx(&memory, &queue).unwrap_err();
+    assert_eq!(refused.errno(), devmem_tcp::Errno::EINVAL);
+    assert!(refused.to_string().contains("tcp-data-split"), "{refused}");
+}
+
+#[test]
+fn connecting_to_a_closed_port_is_refused() {
+    let bench = Bench::new("refused");
+    match bench.sender.connect("10.77.0.2:9") {
+        Err(ConnectError::Ended(error)) => {
+            assert!(error.to_string().contains("refused"), "{error}")
+        }
+        other => panic!("{other:?}"),
+    }
+    bench.finish();
+}
+
+#[test]
+fn threads_that_wait_for_their_own_streams_do_not_hinder_each_other() {
+    let bench = Bench::new("threads");
+    let sent = pattern(1_000_000);
+    let workers: Vec<_> = (0..8)
+        .map(|_| {
+            let (sender, mut stream) = bench.connection();
+            let (memory, sent) = (bench.memory.clone(), sent.clone());
+            let sending = send(sender, sent.clone());
+            std::thread::spawn(move || {
+                assert!(
+                    receive_all(&mut stream, &memory) == sent,
+                    "the bytes differ"
+                );
+                sending.join().unwrap();
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    bench.finish();
+}
+
+#[test]
+fn a_virtual_pair_gets_every_byte_through_a_bad_wire() {
+    for seed in 0..4 {
+        let text = format!("loss=3%,reorder=2%,dup=2%,corrupt=1%,delay=5ms,jitter=1ms,seed={seed}");
+        let (a, b) = Netdev::pair(text.parse().unwrap()).unwrap();
+        let bench = Bench::on(a, b);
+        let (sender, mut stream) = bench.connection();
+        let sent = pattern(400_000);
+        let sending = send(sender, sent.clone());
+        assert!(
+            receive_all(&mut stream, &bench.memory) == sent,
+            "{text}: the bytes differ"
+        );
+        sending.join().unwrap();
+        drop(stream);
+        bench.finish();
+    }
+}

@@ -1,0 +1,131 @@
+//! What a synchronized connection says, and when it speaks without being spoken to.
+
+use core::time::Duration;
+
+use netmem::Payload;
+use wire::Instant;
+
+use super::{Synchronized, Verdict};
+use crate::config::Config;
+use crate::error::TcpError;
+use crate::recv_queue::RecvQueue;
+use crate::segment::{Control, Segment};
+use crate::sender::{DataSegment, TimerOutcome};
+use crate::state::{Disposition, Next, StateKind};
+use crate::timers::{KeepaliveVerdict, earliest};
+
+impl<P: Payload> Synchronized<P> {
+    /// Returns the next segment that should leave now. An ACK with SACK blocks goes alone, so that
+    /// they never have to share a packet with payload; any other rides on data if there is some.
+    pub(crate) fn poll_send(
+        &mut self,
+        config: &Config,
+        queue: &RecvQueue<P>,
+        now: Instant,
+    ) -> Option<Segment<P>> {
+        if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
+            // Nobody waits for the peer's FIN any more; it has limited time to send it (linux
+            // `tcp_fin_timeout`).
+            self.linger = Some(now + config.fin_wait_2_timeout);
+        }
+        if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
+            return Some(self.bare_ack(queue, now));
+        }
+        if let Some(data) = self.sender.poll_data(now) {
+            return Some(self.data_segment(data, queue, now));
+        }
+        if self.receiver.is_ack_due(now) {
+            return Some(self.bare_ack(queue, now));
+        }
+        if self.keepalive.poll_send() {
+            // A number the peer has long acknowledged draws an ACK out of it (RFC 9293 3.8.4).
+            let probe = self.bare_ack(queue, now);
+            return Some(Segment {
+                seq: probe.seq - 1,
+                ..probe
+            });
+        }
+        None
+    }
+
+    fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
+        let blocks = self.receiver.max_sack_blocks();
+        let announcement = self.receiver.announce(queue, self.clock.value(now), blocks);
+        Segment {
+            seq: self.sender.snd_nxt(),
+            ack: Some(announcement.ack),
+            window: announcement.window,
+            options: announcement.options,
+            ..Segment::default()
+        }
+    }
+
+    fn data_segment(
+        &mut self,
+        data: DataSegment<P>,
+        queue: &RecvQueue<P>,
+        now: Instant,
+    ) -> Segment<P> {
+        let DataSegment {
+            seq,
+            payload,
+            fin,
+            push,
+            probe: _,
+        } = data;
+        let mss = self.sender.mss();
+        let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
+        Segment {
+            seq,
+            ack: Some(announcement.ack),
+            control: if fin { Control::Fin } else { Control::None },
+            push,
+            window: announcement.window,
+            options: announcement.options,
+            gso_size: if payload.len() > usize::from(mss) {
+                mss
+            } else {
+                0
+            },
+            payload,
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let own = earliest(
+            self.receiver.next_timer(),
+            earliest(self.keepalive.next_timer(), self.linger),
+        );
+        earliest(own, self.sender.next_timer())
+    }
+
+    pub(crate) fn on_timer(&mut self, user_timeout: Option<Duration>, now: Instant) -> Verdict {
+        let over = Disposition {
+            closed: true,
+            ..Disposition::default()
+        };
+        if self.linger.is_some_and(|linger| linger <= now) {
+            return (over, Next::Closed(None));
+        }
+        if let TimerOutcome::Abort(error) = self.sender.on_timer(now) {
+            return (over, Next::Closed(Some(error)));
+        }
+        let is_busy = self.sender.queued_len() > 0 || self.sender.in_flight() > 0;
+        if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, user_timeout, now) {
+            return (
+                Disposition {
+                    reply: true,
+                    ..over
+                },
+                Next::Abort(Some(TcpError::TimedOut)),
+            );
+        }
+        (
+            Disposition {
+                reply: true,
+                ..Disposition::default()
+            },
+            Next::Stay,
+        )
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -296,6 +296,17 @@ impl Completions {
             });
         done.map_err(|reason: NotReady| CompletionError::from(reason))??;
         Ok(())
+    }
+}
+
+impl AsFd for Completions {
+    /// [`Completions::readiness_fd`].
+    ///
+    /// # Panics
+    /// When the process is out of file descriptors at the first call; call `readiness_fd` first to be told.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness_fd()
+            .expect("a file descriptor for the readiness of a stream")
     }
 }
 

@@ -105,6 +105,8 @@ pub(crate) struct Core {
     /// Events being told; kept for its allocation.
     events: Vec<SocketId>,
     pub(crate) leader: Leader,
+    /// When the leader's sleep ends by itself; `None`: it is awake, or woken already.
+    sleeps_until: Option<Instant>,
     /// When a thread of the application last polled; `None`: it said that it is going away.
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: whoever leaves a call must wake it.
@@ -148,6 +150,15 @@ impl Core {
             self.events = events;
         }
         leader_concerned
+    }
+
+    /// Whether the leader would sleep past a deadline that came up since it lay down.
+    fn sleeper_is_late(&self) -> bool {
+        let Some(until) = self.sleeps_until else {
+            return false;
+        };
+        self.next_deadline()
+            .is_some_and(|deadline| deadline < until)
     }
 
     /// Makes a socket's eventfd readable exactly while the socket is ready.
@@ -217,6 +228,7 @@ impl Driver {
                 waiters: Vec::new(),
                 events: Vec::new(),
                 leader: Leader::Nobody,
+                sleeps_until: None,
                 last_foreground: None,
                 background_sleeps: false,
                 epoch: 0,
@@ -262,8 +274,13 @@ impl Driver {
                 stack.flush(now);
             }
         }
-        if core.tell_events() {
-            set(self.wake_leader.as_fd());
+        if core.tell_events() || core.sleeper_is_late() {
+            core.sleeps_until = None;
+            match core.leader {
+                Leader::Application(..) => set(self.wake_leader.as_fd()),
+                Leader::Background => set(self.wake_background.as_fd()),
+                Leader::Nobody => {}
+            }
         }
         if core.clock.is_virtual() {
             self.changed.notify_all();
@@ -471,7 +488,7 @@ impl Driver {
     /// Gives the lock up and sleeps until a link is readable, `wake`, the next deadline, or `at_most` is over.
     fn sleep_on_links<'a>(
         &'a self,
-        core: MutexGuard<'a, Core>,
+        mut core: MutexGuard<'a, Core>,
         wake: &OwnedFd,
         at_most: Duration,
     ) -> MutexGuard<'a, Core> {
@@ -479,13 +496,13 @@ impl Driver {
         let until_deadline = core
             .next_deadline()
             .map_or(LONGEST_SLEEP, |deadline| deadline.saturating_since(now));
+        let timeout = until_deadline.min(at_most).min(LONGEST_SLEEP);
+        core.sleeps_until = Some(now + timeout);
         drop(core);
-        sleep_on(
-            wake,
-            &self.links,
-            until_deadline.min(at_most).min(LONGEST_SLEEP),
-        );
-        self.lock()
+        sleep_on(wake, &self.links, timeout);
+        let mut core = self.lock();
+        core.sleeps_until = None;
+        core
     }
 }
 

@@ -55,7 +55,6 @@ pub use neighbor::{
 pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
-pub use socket::IDLE_CONNECTION_BYTES;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,
     RecvError, SendError, ShutdownError, UnknownBinding,

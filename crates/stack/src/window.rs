@@ -278,7 +278,11 @@ impl Windows {
         if unpromised < floor {
             return None;
         }
-        let promise = (queue.total / HANDSHAKE_PART).clamp(floor, INITIAL_PROMISE);
+        // The connection keeps what its handshake promised: no more than it would start with.
+        let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
+        let promise = (queue.total / HANDSHAKE_PART)
+            .min(spare / INITIAL_PART)
+            .clamp(floor, INITIAL_PROMISE);
         let all = promise.saturating_mul(half_open as u64 + 1);
         Some(if all <= unpromised / HALF_OPEN_PART {
             promise as u32

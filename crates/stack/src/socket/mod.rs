@@ -19,7 +19,7 @@ use devmem_uapi::DmabufToken;
 use netmem::{Frag, FragList, Netmem};
 use smallvec::SmallVec;
 use tcp::{Connection, StateKind, TcpError, TimeWait};
-use wire::{FourTuple, Instant};
+use wire::FourTuple;
 
 use crate::window::Promise;
 use error::DontneedError;
@@ -80,14 +80,6 @@ pub(crate) struct ConnectionSocket {
     /// Why it died, until a call has told it.
     pub(crate) error: Option<TcpError>,
 }
-
-/// Host memory of a connection that has nothing to send and nothing unread, in bytes: its parts
-/// that live in boxes and tables. Queues and the token table own no memory while they are empty.
-pub const IDLE_CONNECTION_BYTES: usize = size_of::<ConnectionSocket>()
-    + size_of::<(u32, Socket)>()
-    // Hash table entry at 7/8 load or less, growth doubled; deadline and its place in the heap.
-    + 2 * 2 * size_of::<(FourTuple, u32)>()
-    + 2 * (size_of::<(Instant, u32)>() + size_of::<u32>());
 
 /// Who has a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,12 +28,21 @@ pub(crate) enum BadTokens {
     },
 }
 
+/// Slots that a table keeps when nothing is lent: an idle connection is small, and one that lends a
+/// frag now and then need not allocate for it.
+pub(crate) const IDLE_SLOTS: usize = 8;
+
+/// Most slots that are made at once for a table that was this large before it was last empty.
+const USUAL_SLOTS_MAX: usize = 1024;
+
 /// Lent frags by token. `H` is what keeps one frag's memory.
 #[derive(Debug)]
 pub(crate) struct TokenTable<H> {
     slots: Vec<Option<H>>,
     free: FreeMap,
     outstanding: usize,
+    /// Slots there were when the table was last given up.
+    usual: usize,
 }
 
 impl<H> Default for TokenTable<H> {
@@ -42,6 +51,7 @@ impl<H> Default for TokenTable<H> {
             slots: Vec::new(),
             free: FreeMap::default(),
             outstanding: 0,
+            usual: 0,
         }
     }
 }
@@ -51,6 +61,10 @@ impl<H> TokenTable<H> {
     pub(crate) fn issue(&mut self, held: H) -> Result<FragToken, TableFull> {
         if self.outstanding >= MAX_TOKENS {
             return Err(TableFull);
+        }
+        if self.slots.capacity() == 0 {
+            self.slots
+                .reserve_exact(self.usual.clamp(IDLE_SLOTS, USUAL_SLOTS_MAX));
         }
         let number = self.free.take_lowest();
         match self.slots.get_mut(number) {
@@ -82,6 +96,12 @@ impl<H> TokenTable<H> {
                 home(held);
                 freed += 1;
             }
+        }
+        if self.outstanding == 0 && self.slots.len() > IDLE_SLOTS {
+            *self = Self {
+                usual: self.slots.len(),
+                ..Self::default()
+            };
         }
         Ok(freed)
     }
@@ -193,6 +213,23 @@ mod tests {
         assert_eq!(
             release(&mut table, &[range(0, u32::MAX)]),
             (5, vec![1, 2, 3, 4, 5])
+        );
+    }
+
+    #[test]
+    fn an_empty_table_owns_little_and_starts_at_one_again() {
+        let mut table = lent(3000);
+        for start in [1, 1025, 2049] {
+            release(&mut table, &[range(start, 1024)]);
+        }
+        assert_eq!((table.slots.capacity(), table.outstanding()), (0, 0));
+        assert_eq!(table.issue(1), Ok(FragToken(1)));
+        assert_eq!(table.slots.capacity(), USUAL_SLOTS_MAX);
+        let mut small = lent(IDLE_SLOTS as u32);
+        release(&mut small, &[range(1, IDLE_SLOTS as u32)]);
+        assert_eq!(
+            (small.slots.capacity(), small.issue(1)),
+            (IDLE_SLOTS, Ok(FragToken(1)))
         );
     }
 

@@ -212,6 +212,9 @@ impl DeviceSource {
     pub fn send_once(&mut self, stack: &mut Stack) -> Result<usize, SendError> {
         self.fill();
         let len = (self.written - self.sent).min(self.chunk as u64) as usize;
+        if len == 0 {
+            return Ok(0);
+        }
         let ranges = self.ranges(self.sent, len);
         let taken = stack.sendmsg(
             self.id,

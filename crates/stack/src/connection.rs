@@ -198,7 +198,13 @@ impl Stack {
         };
         let (state, holder) = match &mut socket.kind {
             SocketKind::Connection(connection) => {
-                let next = connection.conn.next_timer().map(|next| next.max(soon));
+                let armed = self.timers.armed(slot).filter(|&armed| armed < soon);
+                // What is overdue and armed already is not put off: a socket that is touched in
+                // every poll would never see its timer fire.
+                let next = connection.conn.next_timer().map(|next| match armed {
+                    Some(armed) if next < soon => armed,
+                    _ => next.max(soon),
+                });
                 self.timers.arm(slot, next);
                 connection.errors.collect();
                 if connection.is_draining()

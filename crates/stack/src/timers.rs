@@ -25,7 +25,6 @@ impl Timers {
     }
 
     /// Returns the deadline `slot` is armed for.
-    #[cfg(test)]
     pub(crate) fn armed(&self, slot: u32) -> Option<Instant> {
         let place = self.place(slot)?;
         self.heap.get(place).map(|&(deadline, _)| deadline)

@@ -15,7 +15,7 @@ use devmem_uapi::{
     ZerocopyRange, cmsg_space, sockopt,
 };
 use netmem::{Dmabuf, NiovSize};
-use netsim::{DeviceSource, Pair, PairConfig, Pattern, Side, Sink, Source};
+use netsim::{DeviceSource, Pair, PairConfig, Pattern, Progress, Side, Sink, Source};
 use stack::{
     BindTx, BindTxError, Readiness, RecvError, RecvMsg, SendError, SendMsg, SocketId, SocketOption,
     Stopped,
@@ -662,4 +662,31 @@ fn two_way_host_and_device_streams_mix_on_one_socket() {
     pair.a.close(a).unwrap();
     pair.b.close(b).unwrap();
     pair.finish();
+}
+
+#[test]
+fn a_program_that_calls_in_every_turn_does_not_put_off_retransmission() {
+    let mut sending = Sending::new();
+    assert_eq!(sending.send(&[0..1000]), Ok(1000));
+    let now = sending.pair.now();
+    sending.pair.a.flush(now);
+    // What is under way is lost, and nobody notices that the cable was out.
+    sending.pair.cable().pull();
+    sending.pair.cable().plug();
+    let (sender, receiver) = (sending.sender, sending.receiver);
+    let mut turns = 0;
+    let arrived = sending.pair.run(|pair| {
+        turns += 1;
+        assert!(turns < 200_000, "one second, and nothing was sent again");
+        // Any call that leaves something to be looked at.
+        let nodelay = SocketOption::NoDelay(turns % 2 == 0);
+        pair.a.set_option(sender, nodelay).unwrap();
+        match common::readable(&pair.b, receiver) {
+            1000 => Progress::Done,
+            _ => Progress::Worked,
+        }
+    });
+    assert_eq!(arrived, Ok(()));
+    sending.settle();
+    sending.finish();
 }

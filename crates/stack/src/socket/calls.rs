@@ -243,7 +243,7 @@ impl Stack {
             },
         };
         let sent = sendmsg(id, connection, context, msg, flags);
-        if sent.is_ok() {
+        if matches!(sent, Ok(1..)) {
             self.touch(id.slot());
         }
         self.refresh(id.slot());

@@ -62,6 +62,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) promise: Promise,
     /// Payload bytes that ever arrived for it.
     pub(crate) received: u64,
+    /// A segment arrived before: the next one says more than that the connection is open.
+    pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: Options,
     /// Free bytes in the send queue from which on it counts as writable (linux: a third of the

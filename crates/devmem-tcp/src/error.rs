@@ -99,6 +99,9 @@ pub use stack::ShutdownError;
 /// Why memory could not be bound.
 pub use stack::BindRxError as BindError;
 
+/// Why memory could not be bound for sending.
+pub use stack::BindTxError;
+
 /// Why nothing can listen there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -182,9 +185,32 @@ pub enum SendError {
     /// The send queue stayed full for the time given.
     #[error("the send queue stayed full for the time given")]
     TimedOut,
+    /// The memory is bound on another NIC than the stream's.
+    #[error(
+        "dma-buf {dmabuf} is bound on another NIC than the stream's\n  bind the memory on the stream's NIC, too: `bind_tx` there, and name that"
+    )]
+    OtherNetdev {
+        /// The binding.
+        dmabuf: DmabufId,
+    },
     /// The connection has ended, or the call is not possible on it.
     #[error(transparent)]
     Refused(#[from] stack::SendError),
+}
+
+/// Why nothing is known of a send's completion.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompletionError {
+    /// The send is not complete, and the stream is non-blocking.
+    #[error("the send is not complete yet")]
+    WouldBlock,
+    /// It did not complete within the time given.
+    #[error("the send did not complete within the time given")]
+    TimedOut,
+    /// The socket has no error queue.
+    #[error(transparent)]
+    Refused(#[from] stack::RecvError),
 }
 
 /// Why device memory did not all go home.
@@ -248,13 +274,17 @@ macro_rules! from_not_ready {
     )*};
 }
 
-from_not_ready!(AcceptError, RecvError, SendError);
+from_not_ready!(AcceptError, CompletionError, RecvError, SendError);
 
 impl From<SendError> for io::Error {
     fn from(error: SendError) -> Self {
         match error {
             SendError::WouldBlock => io::ErrorKind::WouldBlock.into(),
             SendError::TimedOut => io::ErrorKind::TimedOut.into(),
+            SendError::OtherNetdev { .. } => {
+                let Errno(errno) = Errno::ENODEV;
+                io::Error::new(io::Error::from_raw_os_error(errno).kind(), error)
+            }
             SendError::Refused(refused) => {
                 let Errno(errno) = refused.errno();
                 io::Error::new(io::Error::from_raw_os_error(errno).kind(), refused)

@@ -1,8 +1,9 @@
-//! Device memory TCP: receive TCP payload straight into device memory.
+//! Device memory TCP: receive TCP payload straight into device memory, and send it from there.
 //!
 //! Key types: [`Netdev`] (a NIC with its TCP/IP stack), [`Dmabuf`] (device memory), [`BoundRx`] (the one bound to
 //! RX queues of the other), [`Listener`] and [`Stream`] (connections), [`RxBatch`] (what one receive returned:
-//! where in device memory the bytes lie).
+//! where in device memory the bytes lie), [`BoundTx`] (device memory bound for sending) and [`Completions`] (when sent
+//! memory may be reused).
 //!
 //! # Receive
 //!
@@ -57,6 +58,56 @@
 //! Contiguous memory: [`RxBatch::gather_into`] copies device to device in one pass. Policy for bytes that missed
 //! device memory: [`Stream::set_placement`].
 //!
+//! # Send
+//!
+//! ```
+//! use devmem_tcp::{Dmabuf, Netdev};
+//! # use devmem_tcp::{RxBatch, Frag};
+//! # // The peer, on the other end of the wire: any TCP receiver would do.
+//! # let peer = std::thread::spawn(|| {
+//! #     let nic = Netdev::user("mem:doc-send", "10.77.0.1/24").expect("the wire has a free end");
+//! #     let listener = nic.listen("10.77.0.1:5201").expect("the port is free");
+//! #     let (mut stream, _) = listener.accept().expect("the sender connects");
+//! #     let (mut batch, mut received) = (RxBatch::with_capacity(64), Vec::new());
+//! #     while stream.recv(&mut batch).expect("the sender sends") > 0 {
+//! #         for frag in &batch {
+//! #             let Frag::Linear(bytes) = frag else { panic!("nothing is bound here") };
+//! #             received.extend_from_slice(bytes);
+//! #         }
+//! #     }
+//! #     received
+//! # });
+//!
+//! let memory = Dmabuf::anonymous(1 << 20)?;
+//! memory.fill(65536..131072, 7)?;
+//! let nic = Netdev::user("mem:doc-send", "10.77.0.2/24")?;
+//! let tx = nic.bind_tx(&memory)?;                               // unbound when dropped
+//! # let mut stream = loop {
+//! #     // The peer's thread may not listen yet.
+//! #     match nic.connect("10.77.0.1:5201") {
+//! #         Ok(stream) => break stream,
+//! #         Err(_) => std::thread::yield_now(),
+//! #     }
+//! # };
+//! # /*
+//! let mut stream = nic.connect("10.77.0.1:5201")?;
+//! # */
+//! let id = stream.send(&tx, &[0..4096, 65536..131072])?;        // ranges of the bound memory, no copy
+//! stream.completions().wait(id)?;                               // only now may those bytes change
+//! memory.fill(0..131072, 9)?;
+//! stream.shutdown_write()?;
+//! # let received = peer.join().expect("the peer received everything");
+//! # assert_eq!(received.len(), 4096 + 65536);
+//! # assert!(received[..4096].iter().all(|byte| *byte == 0));
+//! # assert!(received[4096..].iter().all(|byte| *byte == 7));
+//! # assert_eq!(tx.in_flight(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Without waiting: [`Completions::try_next`] says what became complete, and [`Completions::readiness_fd`] when to ask.
+//! A stream that is dropped still sends what was queued; [`Completions`] that outlive it still tell the end, and
+//! [`BoundTx::in_flight`] tells it for all streams.
+//!
 //! # Without any network
 //!
 //! [`Netdev::pair`] gives two NICs on an in-memory wire in virtual time, as imperfect as wished.
@@ -72,14 +123,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is not here: sending from device memory and the real kernel's sockets. Host bytes are sent by
-//! [`std::io::Write`] on a [`Stream`].
+//! What is not here: the real kernel's sockets. Host bytes are sent by [`std::io::Write`] on a [`Stream`], and may
+//! alternate with device memory.
 
 #![forbid(unsafe_code)]
 
 mod background;
 mod batch;
 mod bound;
+mod bound_tx;
 mod clock;
 mod driver;
 mod error;
@@ -88,19 +140,22 @@ mod listener;
 mod netdev;
 mod open;
 mod plan;
+mod send;
 mod stream;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
+pub use bound_tx::BoundTx;
 pub use error::{
-    AcceptError, BindError, ConnectError, GatherError, ListenError, OpenError, RecvError,
-    ReleaseError, SendError, SetupError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, GatherError, ListenError,
+    OpenError, RecvError, ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::NetdevBuilder;
 pub use plan::{ReceivePlan, Setup};
+pub use send::{Completion, Completions, SendId};
 pub use stream::{Placement, Stream, StreamStats};
 
 pub use devmem_uapi::{DmabufId, Errno};

@@ -13,8 +13,9 @@ use steer::RxQueueId;
 
 use crate::background::Background;
 use crate::bound::BoundRx;
+use crate::bound_tx::BoundTx;
 use crate::driver::{Driver, StackIndex, Wait, WaitLimit};
-use crate::error::{BindError, ConnectError, ListenError, OpenError};
+use crate::error::{BindError, BindTxError, ConnectError, ListenError, OpenError};
 use crate::listener::Listener;
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
@@ -118,6 +119,14 @@ impl Netdev {
         niov_size: NiovSize,
     ) -> Result<BoundRx, BindError> {
         BoundRx::bind(self, memory, queues, niov_size)
+    }
+
+    /// Binds `memory` for sending: streams of this NIC may send any ranges of it. No queue, no privilege.
+    ///
+    /// # Errors
+    /// Each of the kernel's refusals, with its errno and what to do.
+    pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
+        BoundTx::bind(self, memory)
     }
 
     /// Listens for connections to `address`; port 0 takes a free one.

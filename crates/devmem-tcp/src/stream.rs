@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, MsgFlags};
@@ -15,6 +15,7 @@ use crate::batch::{BatchSink, Item, RxBatch};
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{RecvError, ReleaseError, SendError, ShutdownError};
 use crate::netdev::Shared;
+use crate::send::Sends;
 
 /// What to do with bytes that did not land in device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub(crate) struct Inner {
     pub(crate) at: StackIndex,
     pub(crate) socket: SocketId,
     returned: AtomicU64,
+    pub(crate) sends: Mutex<Sends>,
     /// Made when first asked for.
     readiness: OnceLock<Arc<OwnedFd>>,
 }
@@ -45,6 +47,7 @@ impl Inner {
             at,
             socket,
             returned: AtomicU64::new(0),
+            sends: Mutex::default(),
             readiness: OnceLock::new(),
         })
     }
@@ -96,11 +99,12 @@ impl Drop for Inner {
 
 /// A TCP connection of a [`Netdev`](crate::Netdev).
 ///
-/// [`recv`](Self::recv) is the way to device memory; [`Write`](io::Write) sends bytes of host memory.
+/// [`recv`](Self::recv) is the way to device memory, [`send`](Self::send) the way from there; [`Write`](io::Write)
+/// sends bytes of host memory.
 #[derive(Debug)]
 pub struct Stream {
-    inner: Arc<Inner>,
-    limit: WaitLimit,
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) limit: WaitLimit,
     placement: Placement,
     stats: StreamStats,
 }
@@ -275,7 +279,7 @@ impl Stream {
         self.inner.readiness_fd()
     }
 
-    fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
     ) -> Result<T, NotReady> {

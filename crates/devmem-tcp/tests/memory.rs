@@ -25,12 +25,12 @@ fn connect(a: &Netdev, listener: &devmem_tcp::Listener, count: usize) -> Vec<(St
 #[test]
 fn idle_connections_are_small_and_transfers_leave_nothing_behind() {
     let (a, b) = Netdev::pair("none".parse().unwrap()).unwrap();
-    let memory = Dmabuf::anonymous(8 << 20).unwrap();
+    let memory = Dmabuf::anonymous(128 << 20).unwrap();
     let setup = b.plan_receive(LOCAL.parse().unwrap()).apply().unwrap();
     let bound = b.bind_rx(&memory, setup.queues()).unwrap();
     let listener = b.listen(LOCAL).unwrap();
 
-    // Whatever is made once, is made now.
+    // Whatever is made once, is made now. Each connection is promised some of the memory, idle or not.
     let mut connections = connect(&a, &listener, 64);
     let before = resident();
     connections.extend(connect(&a, &listener, 2000));

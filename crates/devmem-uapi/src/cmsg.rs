@@ -6,7 +6,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SOL_SOCKET};
-use crate::{DmabufCmsg, DmabufId, FragToken};
+use crate::{DmabufCmsg, DmabufId, FragToken, OffenderFamily, SockExtendedErr};
 
 const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;
@@ -196,6 +196,18 @@ pub trait CmsgSink {
     /// [`NoSpace`]; nothing was appended.
     fn push(&mut self, cmsg: DevmemCmsg) -> Result<(), NoSpace>;
 
+    /// Appends an entry of the error queue. A sink that is not for those has no room for any.
+    ///
+    /// # Errors
+    /// [`NoSpace`]; nothing was appended.
+    fn push_error(
+        &mut self,
+        _entry: SockExtendedErr,
+        _family: OffenderFamily,
+    ) -> Result<(), NoSpace> {
+        Err(NoSpace)
+    }
+
     /// Returns how many more messages [`push`](Self::push) will take.
     fn room(&self) -> usize;
 }
@@ -219,6 +231,14 @@ impl CmsgSink for CmsgWriter<'_> {
             }
         };
         Self::push(self, SOL_SOCKET, ty, body.as_bytes())
+    }
+
+    fn push_error(
+        &mut self,
+        entry: SockExtendedErr,
+        family: OffenderFamily,
+    ) -> Result<(), NoSpace> {
+        entry.push(family, self)
     }
 
     fn room(&self) -> usize {

@@ -84,7 +84,8 @@ mod tests {
         let lengths = (0..70)
             .chain(STEP_BYTES - 3..STEP_BYTES + 36)
             .chain([1460, 4095, 8000]);
-        for len in lengths {
+        // Miri is after the accesses, not the sums.
+        for len in lengths.step_by(if cfg!(miri) { 17 } else { 1 }) {
             for offset in [0, 1, 2, 7, 64, 192] {
                 let got = of_span(Span {
                     region: &region,

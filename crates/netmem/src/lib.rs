@@ -11,6 +11,9 @@
 //!   read a byte of device memory. Who must move such bytes needs a [`DmaPort`], which stands for a NIC's
 //!   DMA engine and comes with a pool.
 //!
+//! Memory that is sent from is not allocated: [`TxMemory`] makes frags of any of its bytes, and a
+//! [`TxSend`] tells when the last frag of one send is gone.
+//!
 //! Memory comes to a pool from a [`MemoryProvider`]: [`HostProvider`] (host pages) or
 //! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). It is unmapped when its user, its provider and its
 //! last net_iov are all gone.
@@ -67,6 +70,7 @@ mod provider;
 mod region;
 mod return_ring;
 mod sync;
+mod tx_memory;
 
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
@@ -83,3 +87,4 @@ pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};
+pub use tx_memory::{TxMemory, TxSend};

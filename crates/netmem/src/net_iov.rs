@@ -37,6 +37,15 @@ impl NiovSize {
         })
     }
 
+    /// Returns the largest size that `len` bytes divide into; the smallest one if none does.
+    pub(crate) fn largest_for(len: usize) -> Self {
+        let shift = len.trailing_zeros();
+        NiovSize {
+            // Between 12 and 21.
+            shift: shift.clamp(Self::MIN.shift.into(), Self::MAX.shift.into()) as u8,
+        }
+    }
+
     /// Returns the number of bytes.
     pub const fn bytes(self) -> usize {
         1 << self.shift

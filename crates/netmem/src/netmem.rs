@@ -31,6 +31,15 @@ impl Netmem {
         }
     }
 
+    /// Returns one more handle of a net_iov that others hold, too: the binding it is sent from.
+    pub(crate) fn attach(pool: &Arc<PoolShared>, index: u32) -> Self {
+        pool.area().slot(index).add_owner();
+        Netmem {
+            pool: Arc::clone(pool),
+            index,
+        }
+    }
+
     /// Gives up a handle that is the only one, for its index, without sending the net_iov home.
     pub(crate) fn disclaim(self) -> u32 {
         debug_assert!(self.slot().is_sole());

@@ -1,5 +1,6 @@
 //! What a page pool and the handles of its net_iovs have in common.
 
+use std::fmt;
 use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
@@ -24,13 +25,25 @@ pub(crate) struct PoolShared {
 
 impl PoolShared {
     pub(crate) fn new(provider: Arc<dyn MemoryProvider>, ring: u32) -> Self {
+        Self::named(PoolId::next(), provider, ReturnRing::new(ring))
+    }
+
+    /// Returns what the frags of one send keep: no pool, but a name for the memory and a count of them.
+    pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
+        let ring = ReturnRing::new(0);
+        // What comes home goes to the provider, which knows that nothing was allocated.
+        ring.close();
+        Arc::new(Self::named(PoolId::NONE, provider, ring))
+    }
+
+    fn named(id: PoolId, provider: Arc<dyn MemoryProvider>, ring: ReturnRing) -> Self {
         PoolShared {
-            id: PoolId::next(),
+            id,
             readable: provider.is_readable(),
             dmabuf_id: provider.dmabuf_id(),
             area: Arc::clone(provider.area()),
             provider,
-            ring: ReturnRing::new(ring),
+            ring,
             passed_ring: AtomicU64::new(0),
         }
     }
@@ -80,6 +93,15 @@ impl PoolShared {
     /// Returns how many net_iovs found the ring full and went to the provider.
     pub(crate) fn passed_ring(&self) -> u64 {
         self.passed_ring.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for PoolShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolShared")
+            .field("id", &self.id)
+            .field("dmabuf_id", &self.dmabuf_id)
+            .finish_non_exhaustive()
     }
 }
 

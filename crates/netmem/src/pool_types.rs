@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct PoolId(u32);
 
 impl PoolId {
+    /// Of memory that is sent and was never allocated from a pool.
+    pub(crate) const NONE: PoolId = PoolId(0);
+
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         PoolId(NEXT.fetch_add(1, Ordering::Relaxed))

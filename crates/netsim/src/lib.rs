@@ -11,11 +11,13 @@
 
 #![forbid(unsafe_code)]
 
+mod device_source;
 mod pair;
 mod pattern;
 mod program;
 mod raw;
 
+pub use device_source::{DeviceSource, DeviceWriter};
 pub use pair::{MAX_STEPS, Pair, PairConfig, Progress, STEP, Side, SimError};
 pub use pattern::{Mismatch, Pattern};
 pub use program::{DeviceReader, Keep, Report, Sink, Source};

@@ -9,7 +9,7 @@ use netmem::{Dmabuf, NiovSize};
 use nic::{
     Cable, Impaired, Impairment, Link, Nic, NicConfig, Rings, TcpDataSplit, WireLink, WireOptions,
 };
-use stack::{BindRx, Secret, SocketId, Stack, StackConfig};
+use stack::{BindRx, BindTx, Secret, SocketId, Stack, StackConfig};
 use steer::RxQueueId;
 use wire::{Instant, MacAddr};
 
@@ -321,6 +321,33 @@ impl Pair {
         id
     }
 
+    /// Binds new device memory for sending from one side.
+    ///
+    /// # Panics
+    /// If there is no memory, or the bind is refused.
+    pub fn bind_tx(&mut self, side: Side, bytes: usize) -> DmabufId {
+        let dmabuf = Dmabuf::anonymous(bytes).expect("a test needs little memory");
+        self.bind_tx_memory(side, dmabuf)
+    }
+
+    /// As [`Pair::bind_tx`], with memory that is there already; whoever else holds it lets it go before
+    /// [`Pair::finish`].
+    ///
+    /// # Panics
+    /// If the bind is refused.
+    pub fn bind_tx_memory(&mut self, side: Side, dmabuf: Dmabuf) -> DmabufId {
+        let request = BindTx {
+            ifindex: IfIndex(1),
+            dmabuf: dmabuf.clone(),
+        };
+        let id = self
+            .side(side)
+            .bind_tx(request)
+            .expect("the request is one that the test expects to pass");
+        self.bound.insert((side as u8, id), dmabuf);
+        id
+    }
+
     /// Returns device memory that was bound here.
     ///
     /// # Panics
@@ -404,6 +431,15 @@ impl Pair {
             let ids: Vec<_> = self.side(side).bindings().map(|info| info.id).collect();
             for id in ids {
                 self.side(side).unbind_rx(id).expect("it is bound");
+            }
+            let ids: Vec<_> = self.side(side).tx_bindings().collect();
+            for id in ids {
+                assert_eq!(
+                    self.side(side).sends_in_flight(id),
+                    Some(0),
+                    "{side:?}: dma-buf {id} is still sent from"
+                );
+                self.side(side).unbind_tx(id).expect("it is bound");
             }
         }
         let observers: Vec<_> = self

@@ -87,6 +87,8 @@ pub struct Features {
     pub link_tx_checksum: bool,
     /// Lets the link segment if it can (`tcp-segmentation-offload`); else this NIC does.
     pub link_tso: bool,
+    /// Takes payload for transmission that the stack cannot read (linux `net_device.netmem_tx`).
+    pub netmem_tx: bool,
 }
 
 impl Default for Features {
@@ -96,6 +98,7 @@ impl Default for Features {
             rx_checksum: VerifyChecksums::default(),
             link_tx_checksum: true,
             link_tso: true,
+            netmem_tx: true,
         }
     }
 }

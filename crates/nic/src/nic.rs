@@ -12,7 +12,8 @@ use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
 use crate::link::{Link, LinkCaps, MAX_FRAME_LEN, Posted, Received};
-use crate::packet::{RxPacket, TxPacket};
+use crate::loopback::{self, LoopQueue};
+use crate::packet::{Origin, RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::rx_checksum::{self, Verdict};
@@ -53,6 +54,7 @@ pub struct Nic {
     pub(crate) buffers: RxBuffers,
     pub(crate) predicted: Prediction,
     pub(crate) tx: TxQueue,
+    pub(crate) looped: LoopQueue,
     drops: Drops,
 }
 
@@ -119,6 +121,7 @@ impl Nic {
                 header_len: FIRST_PREDICTED_HEADER,
             },
             tx: TxQueue::new(rings.tx_packets),
+            looped: LoopQueue::default(),
             drops: Drops::default(),
             config,
         })
@@ -128,13 +131,30 @@ impl Nic {
     pub fn poll_rx(&mut self, now: Instant) -> Option<RxPacket> {
         self.flush_tx(now);
         for _ in 0..RX_DROP_BUDGET {
-            let landed = self.receive(now)?;
-            match self.accept(&landed) {
+            let landed = self.next_landed(now)?;
+            let accepted = self.accept(&landed);
+            // Only now, copied or dropped, does the sender's memory become free.
+            drop(std::mem::take(&mut self.buffers.looped));
+            match accepted {
                 Ok(packet) => return Some(packet),
                 Err(reason) => self.drops.count(reason),
             }
         }
         None
+    }
+
+    /// Takes from the link and from what was sent to this NIC itself in turn, as long as both have something.
+    fn next_landed(&mut self, now: Instant) -> Option<Landed> {
+        if self.looped.is_next() {
+            self.receive_looped().or_else(|| self.receive(now))
+        } else {
+            self.receive(now).or_else(|| self.receive_looped())
+        }
+    }
+
+    fn receive_looped(&mut self) -> Option<Landed> {
+        let packet = self.looped.pop()?;
+        Some(packet.land(&mut self.buffers))
     }
 
     /// Has the link fill posted memory with one frame.
@@ -145,7 +165,9 @@ impl Nic {
         let posted_queue = self.queues.get_mut(queue)?;
         let span_bytes = posted_queue.post(headroom);
         let spans = posted_queue.posted(headroom);
-        let RxBuffers { head, spill, frame } = &mut self.buffers;
+        let RxBuffers {
+            head, spill, frame, ..
+        } = &mut self.buffers;
         let mut posted = Posted {
             head,
             predicted_header: head_len,
@@ -192,7 +214,8 @@ impl Nic {
         let queue = self.select_queue(&headers)?;
         let payload = self.place(landed, &headers, queue.index())?;
         let segments = segments(headers.payload_len, landed.meta.gso_size);
-        if headers.payload_len > 0 && headers.tcp().is_some() {
+        let is_from_link = !matches!(landed.place, Place::Looped { .. });
+        if is_from_link && headers.payload_len > 0 && headers.tcp().is_some() {
             self.predict(queue, headers.header_len);
         }
         let stats = &mut self.queues[queue.index()].stats;
@@ -206,6 +229,10 @@ impl Nic {
             headers,
             payload,
             segments,
+            origin: match landed.place {
+                Place::Looped { .. } => Origin::Loop,
+                Place::Posted(_) | Place::Frame => Origin::Link,
+            },
         })
     }
 
@@ -261,14 +288,35 @@ impl Nic {
         }
     }
 
-    /// Sends a packet, or keeps it until the link takes it. Its payload is dropped, which is the
+    /// Sends a packet, or keeps it until the link takes it; one from this NIC to itself never sees the link. Its payload is dropped, which is the
     /// completion, as soon as the link has it.
     ///
     /// # Errors
     /// [`TransmitError`]: the packet is gone.
     pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
+        if loopback::is_own(self.config.mac, &packet) {
+            return self.send_looped(packet);
+        }
         let (queue, mut context) = self.tx_parts(now);
         queue.transmit(packet, &mut context)
+    }
+
+    /// Keeps a packet to this NIC itself for the next [`Nic::poll_rx`]; no link, no checksum, no segmentation.
+    fn send_looped(&mut self, packet: TxPacket) -> Result<(), TransmitError> {
+        let len = packet.frame_len();
+        if len > MAX_FRAME_LEN {
+            return Err(TransmitError::TooLong {
+                len,
+                max: MAX_FRAME_LEN,
+            });
+        }
+        if self.tx_room() == 0 {
+            self.drops.count(DropReason::TxBusy);
+            return Err(TransmitError::QueueFull);
+        }
+        self.tx.stats.looped += 1;
+        self.looped.push(packet);
+        Ok(())
     }
 
     /// Sends packets that wait for the link; returns how many still wait.
@@ -294,7 +342,7 @@ impl Nic {
 
     /// Returns how many more packets the transmit queue takes before it drops.
     pub fn tx_room(&self) -> usize {
-        self.tx.room()
+        self.tx.room().saturating_sub(self.looped.len())
     }
 
     fn offloads(&self) -> Offloads {
@@ -407,9 +455,13 @@ impl Nic {
         self.link.poll_fd()
     }
 
-    /// Returns when the link has something to do by itself.
+    /// Returns when the link has something to do by itself; at once if something waits that was sent to this
+    /// NIC itself.
     pub fn next_due(&self) -> Option<Instant> {
-        self.link.next_due()
+        match self.looped.len() {
+            0 => self.link.next_due(),
+            _ => Some(Instant::ZERO),
+        }
     }
 
     /// False if the cable is out.

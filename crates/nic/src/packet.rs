@@ -15,6 +15,17 @@ pub struct RxPacket {
     pub payload: FragList,
     /// How many segments the sender's TCP made of it: more than 1 for a super-packet.
     pub segments: u16,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Where a received packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the link: nothing about it can be trusted.
+    Link,
+    /// From this NIC's own transmit side: it was sent to this NIC's own address.
+    Loop,
 }
 
 /// Up to 128 bytes of headers, inline.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use netmem::{Frag, FragList, Payload};
+use netmem::{BufSpan, Frag, FragList, Payload};
 use smallvec::SmallVec;
 use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
 use wire::{ParseError, RxHeaders};
@@ -22,6 +22,8 @@ pub(crate) struct RxBuffers {
     pub(crate) spill: Box<[u8]>,
     /// A whole frame, from a link that does not scatter.
     pub(crate) frame: Vec<u8>,
+    /// Payload of a packet that this NIC sent to itself; its headers are in `head`.
+    pub(crate) looped: FragList,
 }
 
 impl RxBuffers {
@@ -30,6 +32,7 @@ impl RxBuffers {
             head: HeaderBuf::new(linear_bytes),
             spill: vec![0; MAX_FRAME_LEN + 1].into_boxed_slice(),
             frame: Vec::new(),
+            looped: FragList::default(),
         }
     }
 }
@@ -49,6 +52,8 @@ pub(crate) enum Place {
     Posted(Posting),
     /// All of it in the frame buffer.
     Frame,
+    /// So many bytes of headers in the header buffer, the payload where its sender has it.
+    Looped { head_len: usize },
 }
 
 /// What was posted for a frame.
@@ -73,6 +78,7 @@ impl Landed {
         match self.place {
             Place::Posted(posting) => posting.head_len.min(self.frame_len),
             Place::Frame => self.frame_len,
+            Place::Looped { head_len } => head_len,
         }
     }
 
@@ -80,7 +86,7 @@ impl Landed {
     pub(crate) fn posted_fill<'q>(&self, queues: &'q [RxQueue]) -> Option<&'q Fill> {
         match self.place {
             Place::Posted(posting) => queues.get(posting.queue).map(RxQueue::fill),
-            Place::Frame => None,
+            Place::Frame | Place::Looped { .. } => None,
         }
     }
 
@@ -92,9 +98,13 @@ impl Landed {
         posted: Option<&'a Fill>,
     ) -> Pieces<'a> {
         let mut pieces = Pieces::new();
-        let Place::Posted(posting) = self.place else {
-            pieces.extend(buffers.frame.get(range).map(Piece::Host));
-            return pieces;
+        let posting = match self.place {
+            Place::Posted(posting) => posting,
+            Place::Frame => {
+                pieces.extend(buffers.frame.get(range).map(Piece::Host));
+                return pieces;
+            }
+            Place::Looped { head_len } => return looped_pieces(range, head_len, buffers),
         };
         let mut from = range.start;
         let head_end = range.end.min(posting.head_len);
@@ -125,14 +135,16 @@ impl Landed {
         let mut have = self.head_len();
         loop {
             let head = match self.place {
-                Place::Posted(_) => buffers.head.frame(have),
+                Place::Posted(_) | Place::Looped { .. } => buffers.head.frame(have),
                 Place::Frame => &buffers.frame[..],
             };
             match RxHeaders::parse(head, self.frame_len) {
                 Ok(headers) => return Ok(headers),
-                // Grows in every round, up to the longest headers there are.
+                // Grows in every round, up to the longest headers there are. Our own are in one piece.
                 Err(ParseError::NeedMore { need })
-                    if need > have && need <= self.frame_len.min(buffers.head.capacity()) =>
+                    if !matches!(self.place, Place::Looped { .. })
+                        && need > have
+                        && need <= self.frame_len.min(buffers.head.capacity()) =>
                 {
                     self.fetch_head(have..need, buffers, queues);
                     have = need;
@@ -178,6 +190,32 @@ impl Landed {
             }
         }
     }
+}
+
+/// Returns where `range` of a packet lies that this NIC sent to itself.
+fn looped_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> Pieces<'_> {
+    let mut pieces = Pieces::new();
+    let head_end = range.end.min(head_len);
+    if range.start < head_end {
+        let head = &buffers.head.frame(head_end)[range.start..];
+        pieces.push(Piece::Host(head));
+    }
+    // Where in the packet the next frag begins.
+    let mut at = head_len;
+    for frag in &buffers.looped {
+        let (from, to) = (range.start.max(at), range.end.min(at + frag.len()));
+        if from < to {
+            let span = frag.span();
+            // Inside the frag, whose offset and length are u32.
+            pieces.push(Piece::Span(BufSpan {
+                offset: span.offset + (from - at) as u32,
+                len: (to - from) as u32,
+                ..span
+            }));
+        }
+        at += frag.len();
+    }
+    pieces
 }
 
 impl Nic {
@@ -247,7 +285,7 @@ impl Nic {
                 placed
             }
             // All of it lies in host memory of the NIC: a short packet, or a link without scatter.
-            Place::Posted(_) | Place::Frame => {
+            Place::Posted(_) | Place::Frame | Place::Looped { .. } => {
                 self.queues[queue].place(&landed.pieces(range, &self.buffers, None), len)
             }
         };

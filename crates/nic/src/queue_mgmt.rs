@@ -11,9 +11,6 @@ use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
 use crate::nic::Nic;
 
-/// One part in this many of a provider's net_iovs is the most that one queue's cache keeps.
-const CACHE_PARTS: usize = 8;
-
 /// Where a queue's memory comes from.
 #[derive(Clone)]
 pub enum ProviderChoice {
@@ -82,17 +79,7 @@ impl QueueMemory {
                 config.host_niov_size,
             )?),
         };
-        // One provider may serve several queues: what lies in the cache of one is missed by the others,
-        // and the first refill of a pool fills its cache.
-        let cache =
-            (provider.area().count() as usize / CACHE_PARTS).clamp(2, PoolConfig::default().cache);
-        let (pool, port) = PagePool::create(
-            Arc::clone(&provider),
-            PoolConfig {
-                cache,
-                ..PoolConfig::default()
-            },
-        )?;
+        let (pool, port) = PagePool::create(Arc::clone(&provider), PoolConfig::default())?;
         let readable = provider.is_readable();
         Ok(Self {
             fill: Fill::new(pool, port),

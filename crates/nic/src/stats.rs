@@ -48,4 +48,6 @@ pub struct TxStats {
     pub software_checksum: u64,
     /// Times the link said it was busy; the packet waited.
     pub busy: u64,
+    /// Packets to this NIC's own address, which the link never saw and which count as none of the above.
+    pub looped: u64,
 }

@@ -2,6 +2,7 @@
 
 mod harness;
 mod links;
+mod loopback;
 mod placement;
 mod queues;
 mod random;

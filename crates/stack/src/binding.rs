@@ -16,6 +16,7 @@ use steer::RxQueueId;
 use thiserror::Error;
 
 use crate::Stack;
+use crate::binding_tx::TxBinding;
 use crate::socket::error::UnknownBinding;
 
 /// A request to attach a dma-buf to receive queues.
@@ -169,17 +170,33 @@ pub struct BindingInfo {
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     by_id: BTreeMap<DmabufId, Binding>,
+    /// Bound for sending; see `binding_tx.rs`.
+    pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
     last: u32,
 }
 
 impl Bindings {
     /// Returns the id that the next binding gets.
-    fn next_id(&self) -> Option<DmabufId> {
+    pub(crate) fn next_id(&self) -> Option<DmabufId> {
         let (above, below) = ((self.last.saturating_add(1)..=u32::MAX), (1..=self.last));
         above
             .chain(below)
             .map(DmabufId)
-            .find(|id| !self.by_id.contains_key(id) && id.0 != 0)
+            .find(|id| id.0 != 0 && !self.is_taken(*id))
+    }
+
+    fn is_taken(&self, id: DmabufId) -> bool {
+        self.is_receiving(id) || self.sending.contains_key(&id)
+    }
+
+    /// Returns whether `id` is bound for receiving.
+    pub(crate) fn is_receiving(&self, id: DmabufId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    pub(crate) fn insert_tx(&mut self, id: DmabufId, binding: TxBinding) {
+        self.last = id.0;
+        self.sending.insert(id, binding);
     }
 
     fn insert(&mut self, id: DmabufId, binding: Binding) {

@@ -111,6 +111,8 @@ impl Stack {
             is_old: false,
             tokens: Default::default(),
             options: Options::new(&self.tcp),
+            errors: Default::default(),
+            last_sent: None,
             write_low: (self.tcp.snd_buf_max / 3).max(1),
             read_shutdown: false,
             holder,
@@ -202,6 +204,12 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 let next = connection.conn.next_timer().map(|next| next.max(soon));
                 self.timers.arm(slot, next);
+                connection.errors.collect();
+                if connection.is_draining()
+                    && !std::mem::replace(&mut connection.errors.is_draining, true)
+                {
+                    self.draining.push(slot);
+                }
                 (connection.conn.state(), connection.holder)
             }
             SocketKind::TimeWait(time_wait) => {
@@ -216,6 +224,30 @@ impl Stack {
             _ => {}
         }
         self.refresh(slot);
+    }
+
+    /// Looks whether the NIC has let go of sends that the peer has acknowledged; returns whether any are over now.
+    pub(crate) fn drain_sends(&mut self) -> bool {
+        let mut any = false;
+        let mut draining = std::mem::take(&mut self.draining);
+        draining.retain(|&slot| {
+            let connection = self.sockets.at_mut(slot).and_then(Socket::connection_mut);
+            let Some(connection) = connection.filter(|connection| connection.errors.is_draining)
+            else {
+                return false;
+            };
+            let found = connection.errors.collect();
+            let is_draining = connection.is_draining();
+            connection.errors.is_draining = is_draining;
+            if found {
+                any = true;
+                self.refresh(slot);
+            }
+            is_draining
+        });
+        // Nothing is added while the list is gone through; the allocation is kept.
+        self.draining = draining;
+        any
     }
 
     /// A connection is over: its name is free, its promise void; what can be read stays.

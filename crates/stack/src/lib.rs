@@ -9,7 +9,7 @@
 //! `rx::into_segment` makes a segment for `tcp::Connection::on_segment`; `tx::send_control` answers
 //! what belongs to nobody; [`Stack::recvmsg`] delivers bytes or tokens (`TokenTable::issue`),
 //! [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk of a send it is steps
-//! 1, 5 and 6; of a bind-rx, all but the restart of a queue.
+//! 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
 //!
 //! The stack never reads payload of device memory: it moves [`netmem::FragList`]s. It never
 //! promises a peer more than the memory of its queue can take (see `window.rs`), so that late
@@ -21,11 +21,12 @@
 //! - It does not forward, fragment or reassemble IP packets, speak UDP, or send ICMP errors.
 //! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways
 //!   are configured), no multicast listener reports.
-//! - It sends from host memory only; sending from device memory is to come.
+//! - Host bytes that are sent are copied, with MSG_ZEROCOPY, too; device memory never is.
 
 #![forbid(unsafe_code)]
 
 mod binding;
+mod binding_tx;
 mod config;
 mod connection;
 mod demux;
@@ -43,6 +44,7 @@ mod tx;
 mod window;
 
 pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
+pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, RCV_BUF_MAX, SEND_MEMORY_BYTES, StackConfig,
 };
@@ -57,6 +59,7 @@ pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,
     RecvError, SendError, ShutdownError, UnknownBinding,
 };
+pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sendmsg::SendMsg;

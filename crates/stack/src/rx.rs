@@ -1,7 +1,7 @@
 //! Packets on their way in: whose they are, and what they do.
 
 use netmem::{FragList, Payload};
-use nic::RxPacket;
+use nic::{Origin, RxPacket};
 use steer::RxQueueId;
 use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{
@@ -87,6 +87,7 @@ impl Stack {
             headers,
             payload,
             segments: _,
+            origin,
         } = packet;
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
             return self.drop_packet(payload, DropReason::UnhandledProtocol);
@@ -98,7 +99,9 @@ impl Stack {
         if destination == Destination::Other {
             return self.drop_packet(payload, DropReason::IpNotForUs);
         }
-        if self.routes.is_martian_source(src) && !is_solicitation {
+        // What we sent to ourselves comes from ourselves; from the link it is forged.
+        let is_own = origin == Origin::Loop && self.routes.is_ours(src);
+        if self.routes.is_martian_source(src) && !is_own && !is_solicitation {
             return self.drop_packet(payload, DropReason::IpMartianSource);
         }
         match headers.transport {

@@ -126,6 +126,8 @@ pub struct Stack {
     pub(crate) send_pool: PagePool,
     /// Slots of sockets that may have something to send.
     pub(crate) touched: Vec<u32>,
+    /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
+    pub(crate) draining: Vec<u32>,
     /// Slots of connections that segments arrived for in this burst.
     arrivals: Vec<u32>,
     /// Sockets whose readiness changed.
@@ -193,6 +195,7 @@ impl Stack {
             icmp_limit: RateLimit::new(),
             send_pool: send_pool(send_memory_bytes)?,
             touched: Vec::new(),
+            draining: Vec::new(),
             arrivals: Vec::new(),
             events: Vec::new(),
             orphans: 0,
@@ -232,9 +235,10 @@ impl Stack {
         self.visit_starved(now);
         self.poll_neighbors(now);
         self.tx_waiting = self.nic.flush_tx(now);
+        let drained = self.drain_sends();
         PollOutcome {
             received,
-            worked: received > 0 || self.stats.tx_packets != sent_before,
+            worked: received > 0 || drained || self.stats.tx_packets != sent_before,
         }
     }
 
@@ -243,6 +247,7 @@ impl Stack {
         self.flush_touched(now);
         self.visit_starved(now);
         self.tx_waiting = self.nic.flush_tx(now);
+        self.drain_sends();
     }
 
     /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past

@@ -57,7 +57,7 @@ impl Stack {
         segment: Segment<FragList>,
         now: Instant,
     ) {
-        let known = self.neighbors.lookup(next_hop, now);
+        let known = self.hardware_address(next_hop, now);
         let owner = owner.map(|owner| (owner, segment.seq));
         let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment)
         else {
@@ -74,7 +74,7 @@ impl Stack {
         let Ok(next_hop) = self.routes.next_hop(destination) else {
             return self.drops.count(DropReason::NoRoute);
         };
-        match self.neighbors.lookup(next_hop, now) {
+        match self.hardware_address(next_hop, now) {
             Some(mac) => self.transmit(addressed(packet, mac), now),
             None => self.hold(
                 next_hop,
@@ -84,6 +84,15 @@ impl Stack {
                 },
                 now,
             ),
+        }
+    }
+
+    /// Returns the hardware address of a host on the link if it is known. Our own is: the NIC takes back what is sent
+    /// to it.
+    fn hardware_address(&mut self, next_hop: IpAddr, now: Instant) -> Option<MacAddr> {
+        match self.routes.is_ours(next_hop) {
+            true => Some(self.mac()),
+            false => self.neighbors.lookup(next_hop, now),
         }
     }
 

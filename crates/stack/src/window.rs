@@ -318,7 +318,10 @@ impl Windows {
         let unpromised = free.saturating_sub(queue.promised);
         let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
         let floor = FLOOR_SEGMENTS * u64::from(mss);
-        let promise = (queue.total / HANDSHAKE_PART).clamp(floor, INITIAL_PROMISE);
+        // The connection keeps what its handshake promised: no more than it would start with.
+        let promise = (queue.total / HANDSHAKE_PART)
+            .min(spare / INITIAL_PART)
+            .clamp(floor, INITIAL_PROMISE);
         let all = promise.saturating_mul(half_open as u64 + 1);
         if all <= spare / HALF_OPEN_PART {
             promise as u32

@@ -215,7 +215,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 200 },
+        cases: if cfg!(miri) { 2 } else { 200 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -400,7 +400,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => any::<usize>().prop_map(Step::Send),
         1 => Just(Step::NewPool),
     ];
-    proptest::collection::vec(step, 1..if cfg!(miri) { 25 } else { 200 })
+    proptest::collection::vec(step, 1..if cfg!(miri) { 20 } else { 200 })
 }
 
 /// A pool, the handles that are out, and what must be true of them.
@@ -503,7 +503,7 @@ fn assert_stamp(port: &DmaPort, netmem: &Netmem, stamp: u64) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 150 },
+        cases: if cfg!(miri) { 2 } else { 150 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

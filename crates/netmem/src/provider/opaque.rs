@@ -36,6 +36,15 @@ impl OpaqueProvider {
         &self.dmabuf
     }
 
+    /// Writes what the device would.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the memory.
+    pub fn device_write(&self, offset: usize, bytes: &[u8]) {
+        self.dmabuf.memory().dma().copy_in(offset, bytes);
+    }
+
     /// Copies out what the device would see.
     ///
     /// # Panics

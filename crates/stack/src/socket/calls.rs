@@ -1,8 +1,10 @@
 //! The socket calls: what a program asks of a stack. None waits and none sends; the next poll does.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 
-use devmem_uapi::{CmsgSink, DmabufToken, MsgFlags};
+use devmem_uapi::{
+    CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SockExtendedErr, ZerocopyRange, cmsg_space,
+};
 use tcp::{Connection, StateKind, SynBacklog, TcpError};
 use wire::Instant;
 use zerocopy::FromBytes;
@@ -14,10 +16,11 @@ use super::error::{
 use super::listener::Listener;
 use super::readiness::Readiness;
 use super::recvmsg::{Receive, RecvMsg, RecvOutcome, Stopped, recvmsg};
-use super::sendmsg::{SendMsg, sendmsg};
+use super::sendmsg::{SendContext, SendMsg, sendmsg};
 use super::sockopt::{OptionName, SocketOption};
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
+use crate::binding_tx::Egress;
 use crate::config::MAX_BACKLOG;
 use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
@@ -161,7 +164,9 @@ impl Stack {
             .connection_mut()
             .ok_or(RecvError::NotConnected { id })?;
         if flags.contains(MsgFlags::ERRQUEUE) {
-            return Err(RecvError::ErrorQueueEmpty);
+            let outcome = connection.recv_error(sink);
+            self.refresh(id.slot());
+            return outcome;
         }
         let ConnectionSocket {
             conn,
@@ -190,7 +195,24 @@ impl Stack {
         outcome
     }
 
-    /// Queues bytes for sending, as many as there is room for; returns how many.
+    /// Takes the oldest range of the error queue, as MSG_ERRQUEUE does, without a control buffer.
+    ///
+    /// # Errors
+    /// [`RecvError::ErrorQueueEmpty`], or the socket has none.
+    pub fn completion(&mut self, id: SocketId) -> Result<ZerocopyRange, RecvError> {
+        let connection = self
+            .sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(RecvError::NotConnected { id })?;
+        let range = connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty);
+        self.refresh(id.slot());
+        range
+    }
+
+    /// Queues bytes for sending, as many as there is room for; returns how many. From device memory that is a
+    /// promise to leave them alone until the error queue reports the send; zero-copy sends that queued anything are
+    /// numbered from 0.
     ///
     /// # Errors
     /// [`SendError`] if none was queued.
@@ -201,13 +223,26 @@ impl Stack {
         flags: MsgFlags,
     ) -> Result<usize, SendError> {
         let Self {
-            sockets, send_pool, ..
+            sockets,
+            send_pool: pool,
+            bindings,
+            routes,
+            ifindex,
+            ..
         } = self;
         let connection = sockets
             .get_mut(id)?
             .connection_mut()
             .ok_or(SendError::NotConnected { id })?;
-        let sent = sendmsg(id, connection, send_pool, msg, flags);
+        let context = SendContext {
+            pool,
+            bindings,
+            egress: Egress {
+                routes,
+                ifindex: *ifindex,
+            },
+        };
+        let sent = sendmsg(id, connection, context, msg, flags);
         if sent.is_ok() {
             self.touch(id.slot());
         }
@@ -452,6 +487,25 @@ enum Ending {
 }
 
 impl ConnectionSocket {
+    /// Reports the oldest range of the error queue.
+    fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
+        let (family, address_len) = match self.tuple.dst_ip {
+            IpAddr::V4(_) => (OffenderFamily::Ip, 16),
+            IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
+        };
+        match self.errors.report(family, sink) {
+            None => Err(RecvError::ErrorQueueEmpty),
+            Some(Ok(())) => Ok(RecvOutcome {
+                bytes: 0,
+                host_bytes: 0,
+                stopped: Stopped::ErrorQueue,
+            }),
+            Some(Err(_)) => Err(RecvError::NoControlSpace {
+                need: cmsg_space(size_of::<SockExtendedErr>() + address_len),
+            }),
+        }
+    }
+
     /// Returns what a receive says when there is nothing to read: why, or the end of the stream.
     fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
         if let Some(error) = self.take_error() {

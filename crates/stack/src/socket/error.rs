@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_uapi::{DmabufId, Errno, MAX_DONTNEED_TOKENS};
+use devmem_uapi::{DmabufId, Errno, IfIndex, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
 use tcp::{StateKind, TcpError};
 use thiserror::Error;
 
 use super::SocketId;
+use super::errqueue::MAX_ZEROCOPY_SENDS;
 use super::token_table::{BadTokens, MAX_TOKENS};
 use crate::route::RouteError;
 
@@ -147,6 +148,69 @@ pub enum SendError {
         /// The id.
         dmabuf: DmabufId,
     },
+    /// SO_ZEROCOPY is not set.
+    #[error(
+        "sending from device memory needs SO_ZEROCOPY on the socket; set it before the first send"
+    )]
+    ZerocopyOff,
+    /// The dma-buf is bound for receiving.
+    #[error(
+        "dma-buf {dmabuf} is bound for receiving; bind the memory for sending (bind-tx) and name that id"
+    )]
+    ReceiveBinding {
+        /// The id.
+        dmabuf: DmabufId,
+    },
+    /// Packets to the peer leave by another interface than the binding's.
+    #[error(
+        "dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}; bind it \
+         there, too, or send from host memory"
+    )]
+    OtherDevice {
+        /// The id.
+        dmabuf: DmabufId,
+        /// The binding's interface.
+        bound: IfIndex,
+        /// The route's interface.
+        egress: IfIndex,
+    },
+    /// There is no route to the peer any more.
+    #[error(transparent)]
+    NoRoute(RouteError),
+    /// A range reaches past the dma-buf, or ends before it begins. Nothing was queued.
+    #[error(
+        "bytes {offset} to {end} do not lie inside dma-buf {dmabuf} of {size} bytes; the iovec holds offsets into it"
+    )]
+    OutOfBounds {
+        /// The id.
+        dmabuf: DmabufId,
+        /// Where the range begins.
+        offset: usize,
+        /// Where it ends.
+        end: usize,
+        /// How many bytes there are.
+        size: usize,
+    },
+    /// A dma-buf is named, and the iovec is memory of the caller.
+    #[error(
+        "the control messages name a dma-buf, so the iovec must hold offsets into it, and holds host memory"
+    )]
+    NotOffsets,
+    /// The iovec holds offsets, and no dma-buf is named.
+    #[error("the iovec holds offsets into device memory, but no control message names the dma-buf")]
+    NoDmabufNamed,
+    /// More ranges than one message may have.
+    #[error("{given} ranges in one message; give at most {UIO_MAXIOV}")]
+    TooManyRanges {
+        /// How many there were.
+        given: usize,
+    },
+    /// Too many zero-copy sends are under way or unreported.
+    #[error(
+        "{MAX_ZEROCOPY_SENDS} zero-copy sends of this socket are under way or unreported; read the error queue, and send \
+         more at once"
+    )]
+    TooManySends,
     /// No host memory for the copy of the bytes.
     #[error(
         "the stack's send memory is in use; poll the stack and try again when acknowledgements \
@@ -164,7 +228,16 @@ impl SendError {
             Self::NotConnected { .. } => Errno::ENOTCONN,
             Self::Connection(error) => connection_errno(*error),
             Self::Shutdown { .. } => Errno::EPIPE,
-            Self::BadControl | Self::ZerocopyNeeded | Self::UnknownBinding { .. } => Errno::EINVAL,
+            Self::BadControl
+            | Self::ZerocopyNeeded
+            | Self::ZerocopyOff
+            | Self::UnknownBinding { .. }
+            | Self::ReceiveBinding { .. } => Errno::EINVAL,
+            Self::OtherDevice { .. } => Errno::ENODEV,
+            Self::NoRoute(_) => Errno::EHOSTUNREACH,
+            Self::OutOfBounds { .. } | Self::NotOffsets | Self::NoDmabufNamed => Errno::EFAULT,
+            Self::TooManyRanges { .. } => Errno::EMSGSIZE,
+            Self::TooManySends => Errno::ENOBUFS,
         }
     }
 }

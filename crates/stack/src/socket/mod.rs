@@ -3,6 +3,7 @@
 mod calls;
 pub(crate) mod cmsg;
 pub(crate) mod error;
+pub(crate) mod errqueue;
 mod free_map;
 pub(crate) mod listener;
 pub(crate) mod readiness;
@@ -22,8 +23,10 @@ use wire::FourTuple;
 
 use crate::window::Promise;
 use error::DontneedError;
+use errqueue::ErrQueue;
 use listener::Listener;
 use readiness::Readiness;
+use sendmsg::Kind;
 use sockopt::Options;
 pub(crate) use table::{SocketId, SocketTable};
 use token_table::TokenTable;
@@ -66,6 +69,10 @@ pub(crate) struct ConnectionSocket {
     pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: Options,
+    /// Zero-copy sends under way and over.
+    pub(crate) errors: ErrQueue,
+    /// Where the last bytes sent lie: packets do not mix the kinds.
+    pub(crate) last_sent: Option<Kind>,
     /// Free bytes in the send queue from which on it counts as writable (linux: a third of the
     /// buffer).
     pub(crate) write_low: usize,
@@ -239,6 +246,7 @@ impl ConnectionSocket {
             | Readiness::READ_CLOSED.when(read_closed)
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
+            | Readiness::ERROR_QUEUE.when(self.errors.has_news())
     }
 
     /// Takes tokens back; each net_iov goes to `home`.
@@ -250,6 +258,17 @@ impl ConnectionSocket {
         Ok(self
             .tokens
             .release(ranges, |held| held.release(&mut home))?)
+    }
+
+    /// Returns whether the NIC, or a neighbour's queue, still holds packets of a send that the peer has acknowledged,
+    /// or that nobody will acknowledge any more.
+    pub(crate) fn is_draining(&self) -> bool {
+        let acked = match self.conn.state() {
+            // Nothing is left in the send queue.
+            StateKind::Closed | StateKind::TimeWait => u64::MAX,
+            _ => self.conn.acked_offset(),
+        };
+        self.errors.is_held_below(acked)
     }
 
     /// Returns bytes that wait unread, in order or not.

@@ -49,6 +49,8 @@ pub enum Stopped {
     ControlFull,
     /// The next call will say why.
     Refused,
+    /// It read the error queue, which gives one entry at a time and no bytes.
+    ErrorQueue,
 }
 
 /// What a [`recvmsg`](crate::Stack::recvmsg) returned.

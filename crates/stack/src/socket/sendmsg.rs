@@ -1,79 +1,258 @@
-//! sendmsg: bytes of the caller's memory, copied to host pages.
+//! sendmsg: bytes of the caller's memory, copied to host pages, or ranges of device memory, named and not touched
+//! (ABI.md 5).
 //!
-//! Sending from device memory needs a binding for it (`bind_tx`), which does not exist yet: a
-//! message that names one is refused as the kernel refuses an id it does not know.
+//! Host and device bytes of one stream never share a packet: the send queue gets a boundary wherever they meet.
 
-use devmem_uapi::MsgFlags;
-use netmem::{FragList, PagePool};
+use std::ops::Range;
+
+use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV};
+use netmem::{FragList, PagePool, Payload, TxSend};
 use tcp::{Push, StateKind};
 
 use super::cmsg::{TxSource, parse_tx};
 use super::error::SendError;
+use super::errqueue::Memory;
 use super::{ConnectionSocket, SocketId};
+use crate::binding::Bindings;
+use crate::binding_tx::{Egress, TxBinding};
 
 /// What a [`sendmsg`](crate::Stack::sendmsg) sends.
 #[derive(Debug, Clone, Copy)]
 pub struct SendMsg<'a> {
-    host: &'a [u8],
+    iovec: Iovec<'a>,
     control: &'a [u8],
+}
+
+/// What the kernel's iovec is: memory, or offsets written where addresses stand otherwise.
+#[derive(Debug, Clone, Copy)]
+enum Iovec<'a> {
+    Host(&'a [u8]),
+    Device(&'a [Range<usize>]),
 }
 
 impl<'a> SendMsg<'a> {
     /// Sends `host`.
     pub const fn new(host: &'a [u8]) -> Self {
-        Self { host, control: &[] }
+        Self {
+            iovec: Iovec::Host(host),
+            control: &[],
+        }
     }
 
     /// Sends what the control messages in `control` say of `host`.
     pub const fn with_control(host: &'a [u8], control: &'a [u8]) -> Self {
-        Self { host, control }
+        Self {
+            iovec: Iovec::Host(host),
+            control,
+        }
+    }
+
+    /// Sends `ranges`, in this order, of the dma-buf that a control message in `control` names.
+    pub const fn device(ranges: &'a [Range<usize>], control: &'a [u8]) -> Self {
+        Self {
+            iovec: Iovec::Device(ranges),
+            control,
+        }
     }
 }
 
-/// Most bytes copied at once: what one outgoing packet can carry, so that its frags need not be
-/// split.
-const COPY_BYTES: usize = 64 << 10;
+/// What kind of memory the last bytes of a stream were sent from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Host,
+    Device,
+}
+
+/// What a send needs of the stack.
+pub(crate) struct SendContext<'a> {
+    pub(crate) pool: &'a mut PagePool,
+    pub(crate) bindings: &'a Bindings,
+    pub(crate) egress: Egress<'a>,
+}
+
+/// Most bytes queued at once: what one outgoing packet can carry, so that its frags need not be split.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Most frags queued at once (linux MAX_SKB_FRAGS): what is queued is charged by the piece.
+const PIECE_FRAGS: usize = 17;
 
 /// Queues as many bytes as there is room for, returns how many.
 pub(crate) fn sendmsg(
     id: SocketId,
     socket: &mut ConnectionSocket,
-    pool: &mut PagePool,
+    cx: SendContext<'_>,
     msg: &SendMsg<'_>,
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
-    match parse_tx(msg.control).map_err(|_| SendError::BadControl)? {
-        TxSource::Host => {}
-        TxSource::Devmem(_) if !flags.contains(MsgFlags::ZEROCOPY) => {
-            return Err(SendError::ZerocopyNeeded);
+    let SendMsg { iovec, control } = *msg;
+    match (parse_tx(control).map_err(|_| SendError::BadControl)?, iovec) {
+        (TxSource::Host, Iovec::Host(host)) => send_host(id, socket, cx.pool, host, flags),
+        (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
+            let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
+            can_send(id, socket)?;
+            send_device(socket, binding.memory.begin(), ranges, flags)
         }
-        TxSource::Devmem(dmabuf) => return Err(SendError::UnknownBinding { dmabuf }),
+        // Taken as the other, an address is no offset and an offset no address.
+        (TxSource::Devmem(_), Iovec::Host(_)) => Err(SendError::NotOffsets),
+        (TxSource::Host, Iovec::Device(_)) => Err(SendError::NoDmabufNamed),
     }
-    can_send(id, socket)?;
-    let mut sent = 0;
-    while let Some(chunk) = msg.host.get(sent..).filter(|rest| !rest.is_empty()) {
-        let n = chunk.len().min(COPY_BYTES).min(socket.conn.write_room());
-        let Some(payload) = chunk.get(..n).filter(|chunk| !chunk.is_empty()) else {
-            return partial(sent, SendError::WouldBlock);
-        };
-        let Some(payload) = FragList::from_host_bytes(pool, payload) else {
-            return partial(sent, SendError::NoMemory);
-        };
-        let more = n < chunk.len() || flags.contains(MsgFlags::MORE);
-        if socket
-            .conn
-            .send(payload, if more { Push::Later } else { Push::Now })
-            .is_err()
-        {
-            return partial(sent, SendError::WouldBlock);
-        }
-        sent += n;
-    }
-    Ok(sent)
 }
 
-fn partial(sent: usize, error: SendError) -> Result<usize, SendError> {
-    if sent == 0 { Err(error) } else { Ok(sent) }
+/// Copies host bytes. With MSG_ZEROCOPY, too: the completion says so.
+fn send_host(
+    id: SocketId,
+    socket: &mut ConnectionSocket,
+    pool: &mut PagePool,
+    host: &[u8],
+    flags: MsgFlags,
+) -> Result<usize, SendError> {
+    can_send(id, socket)?;
+    // Without SO_ZEROCOPY the flag means nothing here (linux `tcp_sendmsg_locked`).
+    let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
+    if reports && !socket.errors.has_room() {
+        return Err(SendError::TooManySends);
+    }
+    let (mut sent, mut end) = (0, 0);
+    let refused = loop {
+        let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else {
+            break None;
+        };
+        let n = rest.len().min(PIECE_BYTES).min(socket.conn.write_room());
+        let Some(piece) = rest.get(..n).filter(|piece| !piece.is_empty()) else {
+            break Some(SendError::WouldBlock);
+        };
+        let Some(payload) = FragList::from_host_bytes(pool, piece) else {
+            break Some(SendError::NoMemory);
+        };
+        let more = n < rest.len() || flags.contains(MsgFlags::MORE);
+        let Some(behind) = socket.queue(payload, Kind::Host, more) else {
+            break Some(SendError::WouldBlock);
+        };
+        (sent, end) = (sent + n, behind);
+    };
+    if reports && sent > 0 {
+        socket.errors.push(Memory::Copied, end);
+        socket.errors.collect();
+    }
+    outcome(sent, refused)
+}
+
+/// Judges a send from device memory, in the order of the kernel (linux net/ipv4/tcp.c `tcp_sendmsg_locked`); bounds of
+/// all ranges before the first byte is queued.
+fn judge_device<'b>(
+    socket: &ConnectionSocket,
+    cx: &SendContext<'b>,
+    dmabuf: DmabufId,
+    ranges: &[Range<usize>],
+    flags: MsgFlags,
+) -> Result<&'b TxBinding, SendError> {
+    if ranges.len() > UIO_MAXIOV {
+        return Err(SendError::TooManyRanges {
+            given: ranges.len(),
+        });
+    }
+    if !flags.contains(MsgFlags::ZEROCOPY) {
+        return Err(SendError::ZerocopyNeeded);
+    }
+    if !socket.options.zerocopy {
+        return Err(SendError::ZerocopyOff);
+    }
+    let binding = cx.bindings.tx(dmabuf, &cx.egress, socket.tuple.src_ip)?;
+    for range in ranges {
+        let (offset, len) = (range.start, range.len());
+        if range.start > range.end || binding.memory.check(offset, len).is_err() {
+            return Err(SendError::OutOfBounds {
+                dmabuf,
+                offset,
+                end: range.end,
+                size: binding.memory.size(),
+            });
+        }
+    }
+    if !socket.errors.has_room() {
+        return Err(SendError::TooManySends);
+    }
+    Ok(binding)
+}
+
+/// Queues ranges of device memory as far as there is room.
+fn send_device(
+    socket: &mut ConnectionSocket,
+    send: TxSend,
+    ranges: &[Range<usize>],
+    flags: MsgFlags,
+) -> Result<usize, SendError> {
+    let total = ranges
+        .iter()
+        .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
+    let mut rest = ranges.iter().cloned();
+    let mut current = 0..0;
+    let (mut sent, mut end) = (0, 0);
+    while sent < total {
+        let room = socket.conn.write_room().min(PIECE_BYTES);
+        let piece = next_piece(&send, &mut current, &mut rest, room);
+        let len = piece.len();
+        if len == 0 {
+            break;
+        }
+        let more = sent + len < total || flags.contains(MsgFlags::MORE);
+        let Some(behind) = socket.queue(piece, Kind::Device, more) else {
+            break;
+        };
+        (sent, end) = (sent + len, behind);
+    }
+    if sent > 0 {
+        socket.errors.push(Memory::Device(send), end);
+    }
+    outcome(sent, (sent < total).then_some(SendError::WouldBlock))
+}
+
+/// Takes up to `room` bytes off the ranges.
+fn next_piece(
+    send: &TxSend,
+    current: &mut Range<usize>,
+    rest: &mut impl Iterator<Item = Range<usize>>,
+    room: usize,
+) -> FragList {
+    let mut piece = FragList::new();
+    while piece.len() < room && piece.frag_count() < PIECE_FRAGS {
+        if Range::is_empty(current) {
+            match rest.next() {
+                Some(range) => *current = range,
+                None => break,
+            }
+        }
+        let n = current.len().min(room - piece.len());
+        if send.append(current.start, n, &mut piece).is_err() {
+            debug_assert!(false, "every range was judged before the first was queued");
+            break;
+        }
+        current.start += n;
+    }
+    piece
+}
+
+fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> {
+    match refused {
+        Some(error) if sent == 0 => Err(error),
+        _ => Ok(sent),
+    }
+}
+
+impl ConnectionSocket {
+    /// Queues a piece that there is room for, apart from bytes of the other kind; returns the stream offset behind it.
+    fn queue(&mut self, piece: FragList, kind: Kind, more: bool) -> Option<u64> {
+        if self
+            .last_sent
+            .replace(kind)
+            .is_some_and(|last| last != kind)
+        {
+            self.conn.push_boundary();
+        }
+        self.conn
+            .send(piece, if more { Push::Later } else { Push::Now })
+            .ok()
+    }
 }
 
 /// Returns whether the connection takes bytes, or why not.

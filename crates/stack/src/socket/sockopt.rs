@@ -22,6 +22,9 @@ pub enum SocketOption {
     /// Frags that touch in device memory are received as one, under one token. The kernel never
     /// does; off unless set.
     MergeFrags(bool),
+    /// MSG_ZEROCOPY counts: sends with it are reported in the error queue.
+    #[doc(alias = "SO_ZEROCOPY")]
+    Zerocopy(bool),
 }
 
 /// Names an option.
@@ -36,6 +39,8 @@ pub enum OptionName {
     UserTimeout,
     /// [`SocketOption::MergeFrags`].
     MergeFrags,
+    /// [`SocketOption::Zerocopy`].
+    Zerocopy,
 }
 
 /// The options of one socket. A listener's are what its connections begin with.
@@ -45,6 +50,7 @@ pub(crate) struct Options {
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     pub(crate) merge_frags: bool,
+    pub(crate) zerocopy: bool,
 }
 
 impl Options {
@@ -55,6 +61,7 @@ impl Options {
             keepalive: config.keepalive,
             user_timeout: config.user_timeout,
             merge_frags: false,
+            zerocopy: false,
         }
     }
 
@@ -65,6 +72,7 @@ impl Options {
             SocketOption::KeepAlive(keepalive) => self.keepalive = checked(keepalive)?,
             SocketOption::UserTimeout(timeout) => self.user_timeout = timeout,
             SocketOption::MergeFrags(merge) => self.merge_frags = merge,
+            SocketOption::Zerocopy(zerocopy) => self.zerocopy = zerocopy,
         }
         Ok(())
     }
@@ -76,6 +84,7 @@ impl Options {
             OptionName::KeepAlive => SocketOption::KeepAlive(self.keepalive),
             OptionName::UserTimeout => SocketOption::UserTimeout(self.user_timeout),
             OptionName::MergeFrags => SocketOption::MergeFrags(self.merge_frags),
+            OptionName::Zerocopy => SocketOption::Zerocopy(self.zerocopy),
         }
     }
 
@@ -86,6 +95,7 @@ impl Options {
             keepalive,
             user_timeout,
             merge_frags: _,
+            zerocopy: _,
         } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
@@ -130,6 +140,7 @@ mod tests {
                 SocketOption::UserTimeout(Some(second)),
             ),
             (OptionName::MergeFrags, SocketOption::MergeFrags(true)),
+            (OptionName::Zerocopy, SocketOption::Zerocopy(true)),
         ] {
             assert_ne!(options.get(name), option);
             options.set(option).unwrap();

@@ -1,0 +1,230 @@
+//! Sending from device memory with the typed API, over the in-memory wire.
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a send takes a list of ranges"
+)]
+
+use std::io::Write;
+use std::time::Duration;
+
+use devmem_tcp::{CompletionError, Dmabuf, Errno, Frag, Netdev, RxBatch, SendError, Stream};
+
+const PORT: u16 = 5201;
+
+/// Two NICs, a connection from the first to the second.
+fn connected(impairment: &str) -> (Netdev, Netdev, Stream, Stream) {
+    let (a, b) = Netdev::pair(impairment.parse().expect("an impairment")).expect("a pair");
+    let listener = b.listen(("10.77.0.2", PORT)).expect("the port is free");
+    let sender = a.connect(("10.77.0.2", PORT)).expect("it listens");
+    let (receiver, _) = listener.accept().expect("it connected");
+    (a, b, sender, receiver)
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i % 251) as u8 ^ (i >> 12) as u8)
+        .collect()
+}
+
+fn device(bytes: &[u8]) -> Dmabuf {
+    let size = bytes.len().next_multiple_of(4096).max(4096);
+    let memory = Dmabuf::anonymous(size).expect("memory");
+    memory.copy_in(0, bytes).expect("it fits");
+    memory
+}
+
+/// Receives `len` bytes.
+fn receive(stream: &mut Stream, len: usize) -> Vec<u8> {
+    let mut batch = RxBatch::with_capacity(64);
+    let mut received = Vec::new();
+    while received.len() < len && stream.recv(&mut batch).expect("alive") > 0 {
+        for frag in &batch {
+            match frag {
+                Frag::Linear(bytes) => received.extend_from_slice(bytes),
+                Frag::Device { .. } => panic!("nothing is bound for receiving"),
+            }
+        }
+    }
+    received
+}
+
+#[test]
+fn a_send_completes_and_its_bytes_may_change_then() {
+    for impairment in ["", "loss=3%,reorder=2%,seed=5"] {
+        let (a, _b, mut sender, mut receiver) = connected(impairment);
+        let bytes = pattern(300_000);
+        let memory = device(&bytes);
+        let tx = a.bind_tx(&memory).expect("bound");
+        let reader = std::thread::spawn(move || {
+            let received = receive(&mut receiver, 300_000);
+            (received, receiver)
+        });
+        let id = sender
+            .send(&tx, &[0..100_000, 100_000..300_000])
+            .expect("queued");
+        assert_eq!(id.bytes(), 300_000);
+        let completions = sender.completions();
+        completions.wait(id).expect("it completes");
+        memory.fill(0..300_000, 0xff).expect("inside");
+        assert!(completions.is_complete(id).expect("alive"));
+        assert_eq!(
+            (completions.pending().expect("alive"), tx.in_flight()),
+            (0, 0)
+        );
+        let (received, _receiver) = reader.join().expect("no panic");
+        assert!(received == bytes, "with '{impairment}'");
+    }
+}
+
+#[test]
+fn more_than_the_send_buffer_and_more_ranges_than_one_message_are_one_send() {
+    let (a, _b, mut sender, mut receiver) = connected("");
+    let bytes = pattern(8 << 20);
+    let memory = device(&bytes);
+    let tx = a.bind_tx(&memory).expect("bound");
+    let reader = std::thread::spawn(move || receive(&mut receiver, (8 << 20) + 6000));
+    let mut ranges: Vec<_> = vec![0..8 << 20, 5..5];
+    ranges.extend((0..3000).map(|i| i * 10..i * 10 + 2));
+    let id = sender.send(&tx, &ranges).expect("queued");
+    assert_eq!(id.bytes(), (8 << 20) + 6000);
+    sender.completions().wait(id).expect("it completes");
+    drop(sender);
+    let received = reader.join().expect("no panic");
+    let expected: Vec<u8> = ranges
+        .iter()
+        .flat_map(|range| bytes[range.clone()].iter().copied())
+        .collect();
+    assert!(received == expected);
+}
+
+#[test]
+fn host_and_device_bytes_keep_their_order() {
+    let (a, _b, mut sender, mut receiver) = connected("");
+    let memory = device(b"device");
+    let tx = a.bind_tx(&memory).expect("bound");
+    sender.write_all(b"host ").expect("queued");
+    let id = sender.send(&tx, &[0..6]).expect("queued");
+    sender.write_all(b" host").expect("queued");
+    assert_eq!(receive(&mut receiver, 16), b"host device host");
+    sender.completions().wait(id).expect("it completes");
+}
+
+#[test]
+fn what_completed_is_told_once_and_in_order() {
+    let (a, _b, mut sender, mut receiver) = connected("");
+    let memory = device(&pattern(4096));
+    let tx = a.bind_tx(&memory).expect("bound");
+    let completions = sender.completions();
+    assert_eq!(completions.try_next().expect("alive"), None);
+    let nothing = sender.send(&tx, &[]).expect("nothing to queue");
+    assert!(completions.is_complete(nothing).expect("alive"));
+    let ids: Vec<_> = (0..3)
+        .map(|_| sender.send(&tx, &[0..1000]).expect("queued"))
+        .collect();
+    assert!(!completions.is_complete(ids[0]).expect("alive"));
+    completions.wait_all().expect("they complete");
+    let told = completions.try_next().expect("alive").expect("news");
+    assert!(ids.iter().all(|id| told.contains(*id)));
+    assert_eq!(completions.try_next().expect("alive"), None);
+    let later = sender.send(&tx, &[0..1]).expect("queued");
+    completions.wait(later).expect("it completes");
+    let told = completions.try_next().expect("alive").expect("news");
+    assert!(told.contains(later) && !told.contains(ids[2]));
+    assert_eq!(receive(&mut receiver, 3001).len(), 3001);
+}
+
+#[test]
+fn a_non_blocking_send_takes_what_there_is_room_for() {
+    let (a, _b, mut sender, mut receiver) = connected("");
+    let bytes = pattern(64 << 20);
+    let memory = device(&bytes);
+    let tx = a.bind_tx(&memory).expect("bound");
+    sender.set_nonblocking(true);
+    let id = sender.send(&tx, &[0..64 << 20]).expect("some of it");
+    assert!(id.bytes() > 0 && id.bytes() < 64 << 20);
+    let refused = sender.completions().wait(id).expect_err("nobody reads");
+    assert!(matches!(refused, CompletionError::WouldBlock));
+    let received = receive(&mut receiver, id.bytes());
+    assert!(received == bytes[..id.bytes()]);
+    let mut completions = sender.completions();
+    completions.set_timeout(Some(Duration::from_secs(1)));
+    completions.wait(id).expect("now it completes");
+}
+
+#[test]
+fn completions_outlive_the_stream() {
+    let (a, _b, mut sender, mut receiver) = connected("");
+    let memory = device(&pattern(100_000));
+    let tx = a.bind_tx(&memory).expect("bound");
+    let id = sender.send(&tx, &[0..100_000]).expect("queued");
+    let completions = sender.completions();
+    drop(sender);
+    let reader = std::thread::spawn(move || receive(&mut receiver, usize::MAX).len());
+    completions.wait(id).expect("it completes");
+    drop(completions);
+    assert_eq!(
+        reader.join().expect("no panic"),
+        100_000,
+        "and the end of the stream came"
+    );
+}
+
+#[test]
+fn a_binding_of_another_nic_is_refused() {
+    let (a, b, mut sender, _receiver) = connected("");
+    let memory = device(b"x");
+    let (here, there) = (
+        a.bind_tx(&memory).expect("bound"),
+        b.bind_tx(&memory).expect("bound"),
+    );
+    assert_eq!(here.id(), there.id(), "the id alone would not tell");
+    let refused = sender.send(&there, &[0..1]).expect_err("another NIC's");
+    assert!(matches!(refused, SendError::OtherNetdev { .. }));
+    let error = std::io::Error::from(refused);
+    assert_eq!(
+        error.kind(),
+        std::io::Error::from_raw_os_error(Errno::ENODEV.0).kind()
+    );
+    assert!(error.to_string().contains("bind_tx"), "{error}");
+}
+
+#[test]
+fn a_range_outside_the_memory_is_refused_whole() {
+    let (a, _b, mut sender, _receiver) = connected("");
+    let memory = device(b"x");
+    let tx = a.bind_tx(&memory).expect("bound");
+    let refused = sender
+        .send(&tx, &[0..10, 4095..4097])
+        .expect_err("past the end");
+    assert!(matches!(refused, SendError::Refused(refused) if refused.errno() == Errno::EFAULT));
+    assert_eq!(sender.completions().pending().expect("alive"), 0);
+}
+
+#[test]
+fn readiness_follows_the_completions() {
+    use std::os::fd::AsRawFd;
+    let (a, _b, mut sender, mut receiver) = connected("");
+    let memory = device(&pattern(4096));
+    let tx = a.bind_tx(&memory).expect("bound");
+    let completions = sender.completions();
+    let fd = completions.readiness_fd().expect("an fd").as_raw_fd();
+    let ready = || {
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))
+            .map(|info| !info.contains("eventfd-count:                0"))
+    };
+    assert!(!ready().expect("Linux"));
+    let id = sender.send(&tx, &[0..4096]).expect("queued");
+    assert_eq!(receive(&mut receiver, 4096).len(), 4096);
+    // Somebody has to move the stacks; the receiver's wait for nothing does.
+    receiver.set_timeout(Some(Duration::from_millis(200)));
+    let _ = receiver.recv(&mut RxBatch::with_capacity(1));
+    assert!(ready().expect("Linux"));
+    assert!(
+        completions
+            .try_next()
+            .expect("alive")
+            .expect("news")
+            .contains(id)
+    );
+    assert!(!ready().expect("Linux"));
+}

@@ -1,0 +1,318 @@
+//! Device memory bound for sending: frags are made by offset, nothing is allocated.
+//!
+//! A receive binding hands net_iovs out and gets them home; a send binding never parts with any. Frags of
+//! the same net_iov are made for as many sends as name it, at any byte (linux net/core/devmem.c
+//! `net_devmem_get_niov_at`), so what has to be known is not whose a net_iov is but when the last frag of
+//! one *send* is gone (linux `struct ubuf_info`). Each send therefore has a [`PoolShared`] of its own,
+//! which every frag made for it keeps, wherever it is cut, shared or queued: send queue, neighbour queue,
+//! NIC. When only the [`TxSend`] is left, nobody can read the bytes any more, by construction.
+
+use std::sync::Arc;
+
+use devmem_uapi::DmabufId;
+
+use crate::dmabuf::Dmabuf;
+use crate::frag::Frag;
+use crate::frag_list::FragList;
+use crate::memory::{Access, OutOfBounds};
+use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
+use crate::netmem::Netmem;
+use crate::payload::Payload;
+use crate::pool_shared::PoolShared;
+use crate::pool_types::PoolError;
+use crate::provider::MemoryProvider;
+
+/// A dma-buf bound for sending, cut into net_iovs as large as its size allows.
+#[doc(alias = "net_devmem_dmabuf_binding")]
+#[derive(Debug)]
+pub struct TxMemory {
+    provider: Arc<dyn MemoryProvider>,
+    size: usize,
+}
+
+/// One send from device memory: makes its frags, and tells when the last of them is gone.
+#[doc(alias = "ubuf_info")]
+#[derive(Debug)]
+pub struct TxSend {
+    shared: Arc<PoolShared>,
+}
+
+impl TxMemory {
+    /// Cuts all of `dmabuf` into net_iovs that frags with the name `id` are made of.
+    ///
+    /// # Errors
+    ///
+    /// [`GeometryError`] when the size is not a positive multiple of the page.
+    pub fn new(dmabuf: &Dmabuf, id: DmabufId) -> Result<Self, GeometryError> {
+        let size = dmabuf.size();
+        let area = NetIovArea::new(dmabuf, 0, size, NiovSize::largest_for(size))?;
+        // The binding's own reference to each. No frag is then ever the only owner while others may be
+        // made, which is what `NetIov::let_go` relies on.
+        area.slots().iter().for_each(|slot| slot.claim());
+        Ok(TxMemory {
+            provider: Arc::new(TxProvider { area, id }),
+            size,
+        })
+    }
+
+    /// Returns the number of bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the size of each net_iov: the largest that divides the memory.
+    pub fn niov_size(&self) -> NiovSize {
+        self.provider.area().niov_size()
+    }
+
+    /// Checks that a range lies inside.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    pub fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        self.provider.area().memory().check(offset, len)
+    }
+
+    /// Begins a send.
+    pub fn begin(&self) -> TxSend {
+        TxSend {
+            shared: PoolShared::of_send(Arc::clone(&self.provider)),
+        }
+    }
+
+    /// Returns how many sends have frags, or a [`TxSend`], left.
+    pub fn in_flight(&self) -> usize {
+        Arc::strong_count(&self.provider) - 1
+    }
+}
+
+impl Drop for TxMemory {
+    fn drop(&mut self) {
+        for slot in self.provider.area().slots() {
+            // The last to let go has nothing to bring home: nothing was allocated.
+            let _ = slot.let_go();
+        }
+    }
+}
+
+impl TxSend {
+    /// Appends `len` bytes at `offset` of the memory to `list`; the bytes stay where they are.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`], and nothing is appended.
+    pub fn append(
+        &self,
+        offset: usize,
+        len: usize,
+        list: &mut FragList,
+    ) -> Result<(), OutOfBounds> {
+        let area = self.shared.area();
+        area.memory().check(offset, len)?;
+        let niov_size = area.niov_size().bytes();
+        let (mut at, mut left) = (offset, len);
+        while left > 0 {
+            let within = at % niov_size;
+            let n = left.min(niov_size - within);
+            // The range lies inside an area whose net_iovs are counted in u32, of at most 2 MiB each.
+            let netmem = Netmem::attach(&self.shared, (at / niov_size) as u32);
+            list.push_merge(Frag::new(netmem, within as u32, n as u32));
+            at += n;
+            left -= n;
+        }
+        Ok(())
+    }
+
+    /// Returns `len` bytes at `offset` of the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    pub fn frags(&self, offset: usize, len: usize) -> Result<FragList, OutOfBounds> {
+        let mut list = FragList::new();
+        self.append(offset, len, &mut list)?;
+        debug_assert_eq!(list.len(), len);
+        Ok(list)
+    }
+
+    /// Returns whether no frag of this send is left: the memory it named may change. What others did with
+    /// the bytes is done, on whatever thread they did it.
+    pub fn is_over(&mut self) -> bool {
+        // Unlike `strong_count`, this synchronizes with the drops of the others.
+        Arc::get_mut(&mut self.shared).is_some()
+    }
+}
+
+/// A provider that provides nothing: it names the memory, and keeps it mapped.
+struct TxProvider {
+    area: Arc<NetIovArea>,
+    id: DmabufId,
+}
+
+impl MemoryProvider for TxProvider {
+    fn init(&self) -> Result<(), PoolError> {
+        let reason = "memory bound for sending is not allocated from";
+        Err(PoolError::Refused { reason })
+    }
+
+    fn alloc_bulk(&self, _: &mut [u32]) -> usize {
+        0
+    }
+
+    fn alloc_run(&self, _: &mut [u32]) -> bool {
+        false
+    }
+
+    fn release_bulk(&self, _: &[u32]) {}
+
+    fn destroy(&self) {}
+
+    fn free_niovs(&self) -> u32 {
+        0
+    }
+
+    fn area(&self) -> &Arc<NetIovArea> {
+        &self.area
+    }
+
+    fn dmabuf_id(&self) -> Option<DmabufId> {
+        Some(self.id)
+    }
+
+    fn is_readable(&self) -> bool {
+        self.area.memory().access() == Access::Host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma_port::DmaPort;
+
+    fn memory(size: usize) -> (Dmabuf, TxMemory) {
+        let dmabuf = Dmabuf::anonymous(size).unwrap();
+        let bytes: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
+        dmabuf.copy_in(0, &bytes).unwrap();
+        let memory = TxMemory::new(&dmabuf, DmabufId(3)).unwrap();
+        (dmabuf, memory)
+    }
+
+    fn gather(list: &FragList) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for frag in list {
+            let at = bytes.len();
+            bytes.resize(at + frag.len(), 0);
+            DmaPort::new().copy_out(frag, 0, &mut bytes[at..]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn frags_name_any_range_across_net_iovs() {
+        // 5 pages: net_iovs of one page each.
+        let (dmabuf, memory) = memory(5 * 4096);
+        assert_eq!(memory.niov_size(), NiovSize::MIN);
+        for (offset, len, frags) in [
+            (0, 1, 1),
+            (4095, 2, 2),
+            (4096, 4096, 1),
+            (1, 5 * 4096 - 1, 5),
+            (0, 5 * 4096, 5),
+            (5 * 4096, 0, 0),
+        ] {
+            let list = memory.begin().frags(offset, len).unwrap();
+            assert_eq!(
+                (list.frag_count(), list.len()),
+                (frags, len),
+                "{len} at {offset}"
+            );
+            assert_eq!(gather(&list), dmabuf.slice(offset..offset + len).to_vec());
+            assert!(
+                list.iter()
+                    .all(|frag| frag.dmabuf_id() == Some(DmabufId(3)))
+            );
+            assert_eq!(list.is_unreadable(), len > 0);
+        }
+    }
+
+    #[test]
+    fn ranges_that_touch_become_one_frag() {
+        let (_dmabuf, memory) = memory(1 << 16);
+        let send = memory.begin();
+        let mut list = FragList::new();
+        send.append(100, 50, &mut list).unwrap();
+        send.append(150, 50, &mut list).unwrap();
+        send.append(10, 90, &mut list).unwrap();
+        assert_eq!((list.frag_count(), list.len()), (2, 190));
+    }
+
+    #[test]
+    fn a_range_past_the_end_is_refused_and_makes_no_frag() {
+        let (_dmabuf, memory) = memory(8192);
+        let mut send = memory.begin();
+        for (offset, len) in [
+            (8192, 1),
+            (0, 8193),
+            (8191, 2),
+            (usize::MAX, 1),
+            (1, usize::MAX),
+        ] {
+            assert!(send.frags(offset, len).is_err(), "{len} at {offset}");
+            assert!(memory.check(offset, len).is_err());
+        }
+        assert!(send.is_over());
+    }
+
+    #[test]
+    fn a_send_is_over_when_its_last_frag_is_gone_whoever_shares_the_net_iov() {
+        let (_dmabuf, memory) = memory(8192);
+        let (mut first, mut second) = (memory.begin(), memory.begin());
+        let mut one = first.frags(10, 5000).unwrap();
+        let two = second.frags(10, 5000).unwrap();
+        assert_eq!(memory.in_flight(), 2);
+        let retransmission = one.share(100, 10);
+        let front = one.split_off_front(4500);
+        drop(one);
+        assert!(!first.is_over());
+        drop(front);
+        assert!(!first.is_over(), "the share is left");
+        std::thread::spawn(move || drop(retransmission))
+            .join()
+            .unwrap();
+        assert!(first.is_over());
+        assert!(!second.is_over());
+        drop(two);
+        assert!(second.is_over());
+        drop((first, second));
+        assert_eq!(memory.in_flight(), 0);
+    }
+
+    #[test]
+    fn frags_keep_the_memory_of_a_binding_that_is_gone() {
+        let (dmabuf, memory) = memory(8192);
+        let observer = dmabuf.observer();
+        let send = memory.begin();
+        let list = send.frags(4000, 200).unwrap();
+        let expected = dmabuf.slice(4000..4200).to_vec();
+        drop((dmabuf, memory, send));
+        assert_eq!(gather(&list), expected);
+        assert!(!observer.is_freed());
+        drop(list);
+        assert!(observer.is_freed());
+    }
+
+    #[test]
+    fn net_iovs_are_the_largest_that_divide_the_memory() {
+        for (pages, niov) in [
+            (1, 4096),
+            (3, 4096),
+            (16, 65_536),
+            (24, 32_768),
+            (1024, 2 << 20),
+        ] {
+            let (_dmabuf, memory) = memory(pages * 4096);
+            assert_eq!(memory.niov_size().bytes(), niov, "{pages} pages");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The error queue: which zero-copy sends are over, in their order.
+//!
+//! A send is over when nobody can read its memory any more: the peer has acknowledged every byte of it, so that the
+//! send queue let go, and the NIC has let go of every packet that names it, repeated ones included. Both hold frags of
+//! the send, so the one question is whether any frag of it is left ([`TxSend::is_over`]).
+
+use std::collections::VecDeque;
+
+use devmem_uapi::{CmsgSink, NoSpace, OffenderFamily, SockExtendedErr, ZerocopyId, ZerocopyRange};
+use netmem::TxSend;
+
+/// Most zero-copy sends of a socket that are not over or not reported (linux bounds them by `optmem_max`).
+pub const MAX_ZEROCOPY_SENDS: usize = 16_384;
+
+/// The zero-copy sends of one socket.
+#[derive(Debug)]
+pub(crate) struct ErrQueue {
+    /// Id of the next send.
+    next: ZerocopyId,
+    /// Sends that are not over, in the order of their ids.
+    pending: VecDeque<Pending>,
+    /// Ranges to be reported.
+    done: VecDeque<ZerocopyRange>,
+    /// Stands in the list of sockets whose acknowledged sends the NIC still holds.
+    pub(crate) is_draining: bool,
+}
+
+/// A send that is not over, or follows one that is not.
+#[derive(Debug)]
+struct Pending {
+    id: ZerocopyId,
+    /// Stream offset behind its last byte.
+    end: u64,
+    memory: Memory,
+}
+
+/// Where the bytes of a zero-copy send lie.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// In device memory.
+    Device(TxSend),
+    /// In host memory of the stack, to which they were copied.
+    Copied,
+}
+
+impl Default for ErrQueue {
+    fn default() -> Self {
+        Self {
+            next: ZerocopyId(0),
+            pending: VecDeque::new(),
+            done: VecDeque::new(),
+            is_draining: false,
+        }
+    }
+}
+
+impl ErrQueue {
+    /// Returns whether one more send may be noted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pending.len() + self.done.len() < MAX_ZEROCOPY_SENDS
+    }
+
+    /// Notes a send whose last byte stands before the stream offset `end`. It takes the next id.
+    pub(crate) fn push(&mut self, memory: Memory, end: u64) {
+        let id = self.next;
+        self.next = id.next();
+        self.pending.push_back(Pending { id, end, memory });
+    }
+
+    /// Moves sends that are over to the ranges to be reported; returns whether there were any.
+    pub(crate) fn collect(&mut self) -> bool {
+        let mut found = false;
+        while let Some(Pending { id, memory, .. }) = self.pending.front_mut() {
+            let (is_over, copied) = match memory {
+                Memory::Device(send) => (send.is_over(), false),
+                Memory::Copied => (true, true),
+            };
+            if !is_over {
+                break;
+            }
+            let range = ZerocopyRange {
+                copied,
+                ..ZerocopyRange::one(*id)
+            };
+            self.pending.pop_front();
+            if !self
+                .done
+                .back_mut()
+                .is_some_and(|last| last.try_merge(range))
+            {
+                self.done.push_back(range);
+            }
+            found = true;
+        }
+        found
+    }
+
+    /// Returns whether the oldest send is not over although the peer has all bytes before `acked`: the NIC, or a
+    /// neighbour's queue, still holds packets of it.
+    pub(crate) fn is_held_below(&self, acked: u64) -> bool {
+        self.pending
+            .front()
+            .is_some_and(|oldest| oldest.end <= acked)
+    }
+
+    /// Returns whether there is anything to be reported.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Reports the oldest range to `sink`; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`NoSpace`], and the range stays.
+    pub(crate) fn report(
+        &mut self,
+        family: OffenderFamily,
+        sink: &mut dyn CmsgSink,
+    ) -> Option<Result<(), NoSpace>> {
+        let range = *self.done.front()?;
+        let pushed = sink.push_error(SockExtendedErr::from(range), family);
+        if pushed.is_ok() {
+            self.done.pop_front();
+        }
+        Some(pushed)
+    }
+
+    /// Takes the oldest range to be reported.
+    pub(crate) fn pop(&mut self) -> Option<ZerocopyRange> {
+        self.done.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use devmem_uapi::DmabufId;
+    use netmem::{Dmabuf, FragList, TxMemory};
+
+    use super::*;
+
+    fn memory() -> TxMemory {
+        TxMemory::new(&Dmabuf::anonymous(8192).unwrap(), DmabufId(1)).unwrap()
+    }
+
+    fn send(queue: &mut ErrQueue, memory: &TxMemory, end: u64) -> FragList {
+        let send = memory.begin();
+        let frags = send.frags(0, 100).unwrap();
+        queue.push(Memory::Device(send), end);
+        frags
+    }
+
+    fn range(lo: u32, hi: u32, copied: bool) -> ZerocopyRange {
+        ZerocopyRange {
+            lo: ZerocopyId(lo),
+            hi: ZerocopyId(hi),
+            copied,
+        }
+    }
+
+    #[test]
+    fn sends_are_reported_in_order_and_merged() {
+        let (memory, mut queue) = (memory(), ErrQueue::default());
+        let mut frags: Vec<_> = (1..=4)
+            .map(|i| Some(send(&mut queue, &memory, i * 100)))
+            .collect();
+        assert!(!queue.collect());
+        frags[1] = None;
+        frags[2] = None;
+        assert!(!queue.collect(), "the first is not over");
+        assert!(queue.is_held_below(100) && !queue.is_held_below(99));
+        frags[0] = None;
+        assert!(queue.collect());
+        assert!(queue.has_news());
+        assert_eq!(queue.pop(), Some(range(0, 2, false)));
+        frags[3] = None;
+        assert!(queue.collect());
+        assert_eq!((queue.pop(), queue.pop()), (Some(range(3, 3, false)), None));
+    }
+
+    #[test]
+    fn copied_sends_are_told_apart_and_keep_their_place() {
+        let (memory, mut queue) = (memory(), ErrQueue::default());
+        queue.push(Memory::Copied, 10);
+        queue.push(Memory::Copied, 20);
+        let device = send(&mut queue, &memory, 30);
+        queue.push(Memory::Copied, 40);
+        assert!(queue.collect());
+        assert_eq!((queue.pop(), queue.pop()), (Some(range(0, 1, true)), None));
+        drop(device);
+        assert!(queue.collect());
+        assert_eq!(queue.pop(), Some(range(2, 2, false)));
+        assert_eq!(queue.pop(), Some(range(3, 3, true)));
+    }
+
+    #[test]
+    fn a_range_that_does_not_fit_the_control_buffer_stays() {
+        let mut queue = ErrQueue::default();
+        queue.push(Memory::Copied, 10);
+        queue.collect();
+        let mut short = [0; 47];
+        let mut writer = devmem_uapi::CmsgWriter::new(&mut short);
+        assert!(matches!(
+            queue.report(OffenderFamily::Ip, &mut writer),
+            Some(Err(NoSpace))
+        ));
+        let mut room = [0; 64];
+        let mut writer = devmem_uapi::CmsgWriter::new(&mut room);
+        assert!(matches!(
+            queue.report(OffenderFamily::Ip, &mut writer),
+            Some(Ok(()))
+        ));
+        assert!(queue.report(OffenderFamily::Ip, &mut writer).is_none());
+    }
+}

@@ -48,7 +48,10 @@ impl ConnectionSocket {
         if len > 0 {
             self.received += len as u64;
             self.promise.note_packet(len);
+        } else if self.is_receiving() && self.conn.rcv_outstanding() == 0 && self.is_old {
+            self.promise.note_probe();
         }
+        self.is_old = true;
     }
 
     /// Returns whether the peer may still send payload.
@@ -105,6 +108,7 @@ impl Stack {
             next_hop,
             promise: Promise::new(0),
             received: 0,
+            is_old: false,
             tokens: Default::default(),
             options: Options::new(&self.tcp),
             errors: Default::default(),

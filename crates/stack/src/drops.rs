@@ -37,9 +37,6 @@ pub enum DropReason {
     TcpGroupDestination,
     /// No connection and no listener; a RST answered it unless it was one.
     TcpNoSocket,
-    /// A new connection, for which the queue's memory has not four segments left that nobody was
-    /// promised.
-    TcpNoRxMemory,
     /// A packet waited for its neighbour's address, and nobody answered.
     NeighborFailed,
     /// A packet gave way to newer ones that wait for their neighbour's address.
@@ -52,7 +49,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::UnhandledProtocol,
         Self::ArpInvalid,
         Self::IpNotForUs,
@@ -65,7 +62,6 @@ impl DropReason {
         Self::IcmpNoConnection,
         Self::TcpGroupDestination,
         Self::TcpNoSocket,
-        Self::TcpNoRxMemory,
         Self::NeighborFailed,
         Self::NeighborQueueFull,
         Self::NoRoute,
@@ -87,7 +83,6 @@ impl DropReason {
             Self::IcmpNoConnection => "icmp_no_connection",
             Self::TcpGroupDestination => "tcp_group_destination",
             Self::TcpNoSocket => "tcp_no_socket",
-            Self::TcpNoRxMemory => "tcp_no_rx_memory",
             Self::NeighborFailed => "neighbor_failed",
             Self::NeighborQueueFull => "neighbor_queue_full",
             Self::NoRoute => "no_route",

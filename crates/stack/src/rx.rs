@@ -258,10 +258,7 @@ impl Stack {
         };
         let half_open = listener.half_open.len();
         let space = self.windows.newcomer(queue.index(), free, mss, half_open);
-        if space.is_none() && segment.control == Control::Syn {
-            return self.drop_packet(segment.payload, DropReason::TcpNoRxMemory);
-        }
-        listener.half_open.set_rcv_space(space.unwrap_or(0));
+        listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),

@@ -358,6 +358,11 @@ impl Stack {
             && let Some(id) = self.sockets.id(slot)
         {
             self.events.push(id);
+            // Each open socket stands there once at most; those closed meanwhile are forgotten, lest
+            // a program that never asks for events collect them.
+            if self.events.len() > 2 * self.sockets.len() + 64 {
+                self.events.retain(|&id| self.sockets.get(id).is_ok());
+            }
         }
     }
 

@@ -12,18 +12,32 @@
 //! - *growth by use*: a new connection starts with a small promise that grows with what it
 //!   received, always ahead of slow start, so that hundreds of idle connections do not sit on
 //!   promises they never use.
-//! - *reserve*: an eighth of the memory is given only to connections that would otherwise get less
-//!   than four segments.
+//! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or
+//!   probing, and would otherwise get less than four segments. Idle ones are promised nothing when
+//!   memory is scarce: their peers find a shut window, ask, and get one.
 //! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not
 //!   shrink its window).
 //! - *packing*: small packets take more memory than they bring payload; a connection whose packets
 //!   are small is promised less of the same memory.
+//!
+//! The one exception: thousands of peers that were promised something and stay silent must not shut
+//! out the few that speak. A connection whose peer probed a shut window twice in vain while more
+//! than half of the memory was in fact free gets its part of the slack that the NIC's figure leaves
+//! besides, and four segments in any case. Should all the silent ones then speak at once, a packet
+//! may be dropped, and counted.
 
 use std::collections::VecDeque;
 
-/// One in how many parts of the memory is kept for connections that would otherwise get less than
-/// [`FLOOR_SEGMENTS`].
+/// One in how many parts of the memory is kept for connections that ask and would otherwise get less
+/// than [`FLOOR_SEGMENTS`].
 const RESERVE_PART: u64 = 8;
+
+/// Probes in vain, with half of the memory free, after which a connection counts as shut out.
+const SHUT_OUT_PROBES: u8 = 2;
+
+/// One in how many parts of the memory, beyond the NIC's figure, is the NIC's own reserve
+/// (`nic::RxSpace`; it is a part of all memory, of which the figure is about three quarters).
+const SLACK_PART: u64 = 8;
 
 /// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293
 /// 3.8.6.3), but silly window avoidance on both sides makes a peer wait for its timer when one of
@@ -136,6 +150,12 @@ pub(crate) struct Promise {
     packing: Packing,
     /// Got less than it could have used for want of memory, and waits in the queue's list.
     starved: bool,
+    /// The peer sent something since the promise was last raised: it wants to send.
+    asked: bool,
+    /// It did so although its window is shut, and nobody has looked at that yet.
+    probed: bool,
+    /// Probes that got nothing although memory was free.
+    denied: u8,
 }
 
 impl Promise {
@@ -146,6 +166,9 @@ impl Promise {
             memory: 0,
             packing: Packing::new(),
             starved: false,
+            asked: false,
+            probed: false,
+            denied: 0,
         }
     }
 
@@ -157,6 +180,19 @@ impl Promise {
     /// Notes a packet with `len` bytes of payload that took some of the memory.
     pub(crate) fn note_packet(&mut self, len: usize) {
         self.packing.note(len);
+        self.asked = true;
+    }
+
+    /// Notes that the peer speaks although its window is shut: it asks for one.
+    pub(crate) fn note_probe(&mut self) {
+        self.asked = true;
+        self.probed = true;
+    }
+
+    /// Returns whether the peer is shut out by others that do not use what they were promised.
+    fn is_shut_out(&mut self) -> bool {
+        self.denied += u8::from(std::mem::take(&mut self.probed) && self.denied < SHUT_OUT_PROBES);
+        self.denied >= SHUT_OUT_PROBES
     }
 }
 
@@ -215,11 +251,22 @@ impl Windows {
         let unpromised = free.saturating_sub(others);
         let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
-        let fair = spare / 2;
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
-        let may = fair.max(floor.min(unpromised));
+        let fair = spare / 2;
+        let may = if fair >= floor {
+            promise.denied = 0;
+            fair
+        } else if !promise.asked {
+            0
+        } else if free >= queue.total / 2 && promise.is_shut_out() {
+            let with_slack = free.saturating_add(queue.total / SLACK_PART);
+            floor.max(with_slack.saturating_sub(others) / 2)
+        } else {
+            floor.min(unpromised)
+        };
         let allowed = promise.packing.payload_for(may);
         let granted = wanted.min(allowed).max(ask.outstanding);
+        promise.asked &= granted == ask.outstanding;
         promise.memory = promise.packing.memory_for(granted);
         queue.promised = others + promise.memory;
         if allowed < wanted && !promise.starved {
@@ -258,37 +305,29 @@ impl Windows {
     }
 
     /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still
-    /// take `free` bytes and there are `half_open` others; `None` if not even four segments are
-    /// left: better no connection than one that starves.
+    /// take `free` bytes and there are `half_open` others.
     ///
     /// Nothing is set aside for half-open connections, so all of them together are promised little,
     /// and those who come too many nothing: they learn of their window when the handshake is done.
     /// What is promised should do for the first burst of slow start, ten segments.
-    pub(crate) fn newcomer(
-        &mut self,
-        queue: usize,
-        free: u64,
-        mss: u16,
-        half_open: usize,
-    ) -> Option<u32> {
-        let queue = self.queue(queue)?;
+    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16, half_open: usize) -> u32 {
+        let Some(queue) = self.queue(queue) else {
+            return 0;
+        };
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(queue.promised);
-        let floor = FLOOR_SEGMENTS * u64::from(mss);
-        if unpromised < floor {
-            return None;
-        }
-        // The connection keeps what its handshake promised: no more than it would start with.
         let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
+        let floor = FLOOR_SEGMENTS * u64::from(mss);
+        // The connection keeps what its handshake promised: no more than it would start with.
         let promise = (queue.total / HANDSHAKE_PART)
             .min(spare / INITIAL_PART)
             .clamp(floor, INITIAL_PROMISE);
         let all = promise.saturating_mul(half_open as u64 + 1);
-        Some(if all <= unpromised / HALF_OPEN_PART {
+        if all <= spare / HALF_OPEN_PART {
             promise as u32
         } else {
             0
-        })
+        }
     }
 
     /// Returns whether connections wait for memory of `queue`.
@@ -408,32 +447,89 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_leave_the_reserve_to_newcomers() {
+    fn idle_connections_leave_the_reserve_to_those_that_ask() {
         let mut windows = Windows::new(1);
         let whole = 8 * MIB;
         let mut promises: Vec<_> = (0..300).map(|_| Promise::new(0)).collect();
+        let mut last = 0;
         for (slot, promise) in promises.iter_mut().enumerate() {
-            let granted = windows.grant(slot as u32, promise, whole, ask(0, 0));
-            assert!(
-                granted >= 4 * u64::from(MSS),
-                "connection {slot} got {granted}"
-            );
+            last = windows.grant(slot as u32, promise, whole, ask(0, 0));
         }
+        assert_eq!(last, 0, "nothing is left for idle ones");
+        assert!(windows.promised(0) <= whole - whole / RESERVE_PART);
+        let promise = promises.last_mut().unwrap();
+        promise.note_probe();
+        assert!(windows.grant(299, promise, whole, ask(0, 0)) >= 4 * u64::from(MSS));
         assert!(windows.promised(0) <= whole);
     }
 
     #[test]
-    fn newcomers_are_promised_a_burst_then_nothing_and_are_refused_when_four_segments_do_not_fit() {
+    fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
         let mut windows = Windows::new(1);
-        let floor = 4 * u64::from(MSS);
-        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 0), Some(64 << 10));
-        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 255), Some(64 << 10));
-        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 256), Some(0));
-        assert_eq!(windows.newcomer(0, floor, MSS, 0), Some(0));
-        assert_eq!(windows.newcomer(0, floor - 1, MSS, 0), None);
-        let mut promise = Promise::new(0);
-        windows.grant(0, &mut promise, 8 * MIB, ask(8 * MIB, 0));
-        assert_eq!(windows.newcomer(0, 8 * MIB, MSS, 0), None);
+        let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+        let mut silent = Promise::new(0);
+        windows.grant(0, &mut silent, whole, ask(whole, 0));
+        let mut one = Promise::new(0);
+        assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
+        one.note_probe();
+        let mut grant = |one: &mut Promise| windows.grant(1, one, whole, ask(0, MIB));
+        assert_eq!(grant(&mut one), 0, "one probe in vain is no proof");
+        assert_eq!(grant(&mut one), 0, "nor is looking at it twice");
+        one.note_probe();
+        assert_eq!(grant(&mut one), whole / SLACK_PART / 2);
+        // It goes on like that for as long as nothing changes.
+        one.note_packet(1460);
+        assert!(grant(&mut one) >= floor);
+        let mut others: Vec<_> = (2..100).map(|slot| (slot, Promise::new(0))).collect();
+        for (slot, promise) in &mut others {
+            promise.note_probe();
+            windows.grant(*slot, promise, whole, ask(0, MIB));
+            promise.note_probe();
+            let granted = windows.grant(*slot, promise, whole, ask(0, MIB));
+            assert!(granted >= floor, "{granted} for {slot}");
+        }
+        // With the memory in use there is nothing to be generous with.
+        let mut late = Promise::new(0);
+        late.note_probe();
+        assert_eq!(windows.grant(100, &mut late, whole / 2 - 1, ask(0, MIB)), 0);
+    }
+
+    #[test]
+    fn an_answer_is_given_once_for_each_time_a_peer_asks() {
+        let mut windows = Windows::new(1);
+        let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+        let mut silent = Promise::new(0);
+        windows.grant(0, &mut silent, whole, ask(whole, 0));
+        let mut one = Promise::new(0);
+        one.note_probe();
+        // Half of the memory is in use: only what nobody was promised can be given.
+        let free = whole / 2 - 1;
+        let mut little = Promise::new(0);
+        windows.release(0, &mut silent);
+        windows.grant(0, &mut silent, whole, ask(free - floor, 0));
+        assert_eq!(windows.grant(1, &mut one, free, ask(0, MIB)), floor);
+        assert_eq!(
+            windows.grant(1, &mut one, free, ask(floor / 2, MIB)),
+            floor / 2
+        );
+        one.note_packet(1460);
+        assert_eq!(windows.grant(1, &mut one, free, ask(floor / 2, MIB)), floor);
+        little.note_probe();
+        assert_eq!(windows.grant(2, &mut little, free, ask(0, MIB)), 0);
+    }
+
+    #[test]
+    fn newcomers_are_promised_a_burst_and_then_nothing() {
+        let mut windows = Windows::new(1);
+        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 0), 64 << 10);
+        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 223), 64 << 10);
+        assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 224), 0);
+        assert_eq!(windows.newcomer(0, 9 * MIB, MSS, 0), 64 << 10);
+        assert_eq!(
+            windows.newcomer(0, 8 * MIB, MSS, 0),
+            0,
+            "that is the reserve"
+        );
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) promise: Promise,
     /// Payload bytes that ever arrived for it.
     pub(crate) received: u64,
+    /// A segment arrived before: the next one says more than that the connection is open.
+    pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: Options,
     /// Zero-copy sends under way and over.

@@ -69,11 +69,7 @@ impl Interface {
                 index = body_u32(reply.payload(), 4);
             }
         })?;
-        let index = index.ok_or(NetlinkError {
-            what,
-            errno: Errno::NODEV,
-            text: None,
-        })?;
+        let index = index.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))?;
         Ok(Self {
             socket,
             name: name.to_owned(),
@@ -114,11 +110,7 @@ impl Interface {
                 up: body_u32(reply.payload(), 8).is_some_and(|flags| flags & IFF_UP != 0),
             });
         })?;
-        facts.ok_or(NetlinkError {
-            what,
-            errno: Errno::NODEV,
-            text: None,
-        })
+        facts.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))
     }
 
     /// Sets the interface up.

@@ -13,6 +13,10 @@
 //! What it does not do: it moves no payload and knows no TCP. The only unsafe code is in `sys/`.
 
 pub mod cpu;
+pub mod drivers;
+pub mod errors;
+pub mod ethtool;
+pub mod netdev;
 pub mod netif;
 pub mod netlink;
 pub mod netns;

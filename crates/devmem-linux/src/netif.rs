@@ -237,6 +237,27 @@ impl Interface {
     }
 }
 
+/// Tells whether an XDP program is attached to the interface `index` of the calling thread's network
+/// namespace.
+///
+/// # Errors
+///
+/// `ENODEV` if there is no such interface.
+pub fn has_xdp_program(index: u32) -> Result<bool, NetlinkError> {
+    /// `IFLA_XDP`, and `IFLA_XDP_ATTACHED` in it: `XDP_ATTACHED_NONE` is 0.
+    const IFLA_XDP: u16 = 43;
+    const IFLA_XDP_ATTACHED: u16 = 2;
+    let what = format!("look for an XDP program on interface {index}");
+    let mut attached = false;
+    let get = Request::new(RTM_GETLINK, 0, &link_body(index, 0, 0));
+    NetlinkSocket::route()?.request(&what, get, |reply| {
+        let xdp = reply.attributes(LINK_BODY_LEN).find(IFLA_XDP);
+        let mode = xdp.and_then(|a| a.nested().find(IFLA_XDP_ATTACHED));
+        attached |= mode.and_then(|a| a.u8()).is_some_and(|mode| mode != 0);
+    })?;
+    Ok(attached)
+}
+
 /// `struct ifinfomsg`: family, padding, type, index, flags, change mask.
 fn link_body(index: u32, flags: u32, change: u32) -> [u8; LINK_BODY_LEN] {
     let mut body = [0; LINK_BODY_LEN];

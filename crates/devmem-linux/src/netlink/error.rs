@@ -50,7 +50,7 @@ impl NetlinkError {
     /// Returns what the kernel said beyond the errno: its text, and the attribute it pointed at.
     pub fn kernel_words(&self) -> Option<String> {
         match (&self.text, &self.attribute) {
-            (Some(text), Some(attribute)) => Some(format!("{text}; {attribute}")),
+            (Some(text), Some(attribute)) => Some(format!("{text} ({})", attribute.path)),
             (Some(text), None) => Some(text.clone()),
             (None, Some(attribute)) => Some(attribute.to_string()),
             (None, None) => None,
@@ -60,7 +60,8 @@ impl NetlinkError {
 
 impl fmt::Display for NetlinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.errno)?;
+        let errno = devmem_uapi::Errno(self.errno.raw_os_error());
+        write!(f, "{}: {errno} ({})", self.what, errno.describe())?;
         match self.kernel_words() {
             Some(words) => write!(f, " (kernel: {words})"),
             None => Ok(()),

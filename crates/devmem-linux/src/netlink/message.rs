@@ -134,6 +134,12 @@ impl Request {
         self
     }
 
+    /// Returns the attributes so far, as a reply would carry them.
+    #[cfg(test)]
+    pub(crate) fn attribute_bytes(&self) -> &[u8] {
+        &self.bytes[HEADER_LEN + align(self.body_len)..]
+    }
+
     /// Fills in the length and the sequence number.
     pub(super) fn finish(self, sequence: u32) -> SentRequest {
         let Self {

@@ -13,6 +13,7 @@
 //! What it does not do: it moves no payload and knows no TCP. The only unsafe code is in `sys/`.
 
 pub mod cpu;
+pub mod dmabuf;
 pub mod drivers;
 pub mod errors;
 pub mod ethtool;
@@ -21,6 +22,7 @@ pub mod netif;
 pub mod netlink;
 pub mod netns;
 pub mod probe;
+pub mod socket;
 pub mod tap;
 #[cfg(feature = "test-util")]
 pub mod test_util;

@@ -237,6 +237,43 @@ impl Interface {
     }
 }
 
+/// Returns the interface by which packets to `destination` leave the calling thread's network namespace.
+///
+/// # Errors
+///
+/// `ENETUNREACH` if there is no route.
+pub fn route_interface(destination: IpAddr) -> Result<String, NetlinkError> {
+    const RTM_GETROUTE: u16 = 26;
+    /// `sizeof(struct rtmsg)`.
+    const BODY_LEN: usize = 12;
+    const RTA_DST: u16 = 1;
+    const RTA_OIF: u16 = 4;
+    let what = format!("find the route to {destination}");
+    let (family, bytes) = match destination {
+        IpAddr::V4(v4) => (AF_INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AF_INET6, v6.octets().to_vec()),
+    };
+    let prefix = if destination.is_ipv4() { 32 } else { 128 };
+    let mut body = [0; BODY_LEN];
+    body[0] = family;
+    body[1] = prefix;
+    let get = Request::new(RTM_GETROUTE, 0, &body).attribute(RTA_DST, &bytes);
+    let mut index = None;
+    let mut socket = NetlinkSocket::route()?;
+    socket.request(&what, get, |reply| {
+        let interface = reply.attributes(BODY_LEN).find(RTA_OIF);
+        index = index.or(interface.and_then(|a| a.u32()));
+    })?;
+    let index = index.ok_or_else(|| NetlinkError::new(&what, Errno::NETUNREACH))?;
+    let mut name = None;
+    let get = Request::new(RTM_GETLINK, 0, &link_body(index, 0, 0));
+    socket.request(&what, get, |reply| {
+        let found = reply.attributes(LINK_BODY_LEN).find(IFLA_IFNAME);
+        name = found.and_then(|a| a.text()).map(str::to_owned);
+    })?;
+    name.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))
+}
+
 /// Tells whether an XDP program is attached to the interface `index` of the calling thread's network
 /// namespace.
 ///
@@ -291,6 +328,18 @@ mod tests {
         let facts = lo.facts().unwrap();
         assert_eq!(facts.mac, Some([0; 6]));
         assert!(facts.mtu >= 1280, "{facts:?}");
+    }
+
+    #[test]
+    fn the_loopback_has_no_xdp_program_and_an_unknown_interface_is_enodev() {
+        assert_eq!(has_xdp_program(1), Ok(false));
+        assert_eq!(has_xdp_program(1 << 30).unwrap_err().errno, Errno::NODEV);
+    }
+
+    #[test]
+    fn packets_to_this_machine_leave_by_the_loopback() {
+        let home = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(route_interface(home).as_deref(), Ok("lo"));
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl DmabufFd {
     /// See [`ExportError`]; past udmabuf's `size_limit_mb` it says so, and how to raise it.
     pub fn udmabuf(size: usize) -> Result<Self, ExportError> {
         let page = rustix::param::page_size();
-        let rounded = size.max(1).checked_next_multiple_of(page).unwrap_or(size);
+        let rounded = size.checked_next_multiple_of(page).unwrap_or(size);
         let failed =
             |call| move |errno| export_error(Exporter::Udmabuf, rounded as u64, call, errno);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -108,7 +108,7 @@ impl DmabufFd {
     /// See [`ExportError`].
     pub fn heap(name: &str, size: usize) -> Result<Self, ExportError> {
         let page = rustix::param::page_size();
-        let rounded = size.max(1).checked_next_multiple_of(page).unwrap_or(size);
+        let rounded = size.checked_next_multiple_of(page).unwrap_or(size);
         let exporter = || Exporter::Heap(name.to_owned());
         let failed = |call| move |errno| export_error(exporter(), rounded as u64, call, errno);
         // A name, not a path out of the folder.

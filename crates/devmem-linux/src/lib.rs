@@ -21,6 +21,7 @@ pub mod netdev;
 pub mod netif;
 pub mod netlink;
 pub mod netns;
+pub mod nic_setup;
 pub mod probe;
 pub mod socket;
 pub mod tap;

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use crate::netlink::{NetlinkError, NetlinkSocket, Request};
+use crate::netlink::{F_DUMP, NetlinkError, NetlinkSocket, Request};
 
 /// Message types (linux include/uapi/linux/rtnetlink.h).
 const RTM_NEWLINK: u16 = 16;
@@ -237,6 +237,21 @@ impl Interface {
     }
 }
 
+/// Lists the interfaces of the calling thread's network namespace: index, name, and whether each is up.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn interfaces() -> Result<Vec<(u32, String, bool)>, NetlinkError> {
+    let all = Request::new(RTM_GETLINK, F_DUMP, &link_body(0, 0, 0));
+    NetlinkSocket::route()?.dump("list interfaces", &all, |reply| {
+        let name = reply.attributes(LINK_BODY_LEN).find(IFLA_IFNAME)?;
+        let index = body_u32(reply.payload(), 4)?;
+        let up = body_u32(reply.payload(), 8)? & IFF_UP != 0;
+        Some((index, name.text()?.to_owned(), up))
+    })
+}
+
 /// Returns the interface by which packets to `destination` leave the calling thread's network namespace.
 ///
 /// # Errors
@@ -328,6 +343,17 @@ mod tests {
         let facts = lo.facts().unwrap();
         assert_eq!(facts.mac, Some([0; 6]));
         assert!(facts.mtu >= 1280, "{facts:?}");
+    }
+
+    #[test]
+    fn the_loopback_is_among_the_interfaces() {
+        let interfaces = interfaces().unwrap();
+        assert!(
+            interfaces
+                .iter()
+                .any(|(i, name, _)| *i == 1 && name == "lo"),
+            "{interfaces:?}"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Every row of the table of ABI section 8, and that a cause without facts is still a cause.
 
-use devmem_uapi::DmabufId;
+use devmem_uapi::{DmabufId, Errno};
 
 use super::*;
 

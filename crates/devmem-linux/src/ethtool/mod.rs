@@ -43,6 +43,15 @@ const HEADER_NAMES: Names = Names(&[
     (3, "flags", Names::NONE),
 ]);
 
+/// Reads attributes as every reply we know, for fuzzing.
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+pub(crate) fn fuzz_replies(reply: &crate::netlink::attr::Attributes<'_>) {
+    let _ = Rings::parse(reply);
+    let _ = Channels::parse(reply);
+    let _ = RssContext::parse(reply);
+    let _ = features::parse(reply);
+}
+
 /// Why an ethtool request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EthtoolError {

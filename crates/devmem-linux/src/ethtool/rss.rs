@@ -20,7 +20,6 @@ const CREATE: u8 = 49;
 const DELETE: u8 = 50;
 /// `ETHTOOL_A_RSS_*`.
 const A_CONTEXT: u16 = 2;
-const A_HFUNC: u16 = 3;
 const A_INDIR: u16 = 4;
 const A_HKEY: u16 = 5;
 const NAMES: Names = Names(&[
@@ -250,6 +249,8 @@ impl Ethtool {
 mod tests {
     use super::*;
     use crate::netlink::Request;
+
+    const A_HFUNC: u16 = 3;
 
     #[test]
     fn a_table_and_its_key_are_read() {

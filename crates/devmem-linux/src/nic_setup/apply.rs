@@ -19,7 +19,7 @@ pub struct ApplyError {
     /// The interface.
     pub interface: String,
     /// What failed.
-    pub why: StepError,
+    pub why: Box<StepError>,
     /// What became of the changes before.
     pub restored: RestoreReport,
 }
@@ -73,7 +73,7 @@ impl SetupPlan {
             Err(why) => {
                 return Err(ApplyError {
                     interface: nic.name().to_owned(),
-                    why: why.into(),
+                    why: Box::new(why.into()),
                     restored: RestoreReport::default(),
                 });
             }
@@ -89,7 +89,7 @@ impl SetupPlan {
             Ok(()) => Ok(setup),
             Err(why) => Err(ApplyError {
                 interface: setup.interface().to_owned(),
-                why,
+                why: Box::new(why),
                 restored: setup.restore(),
             }),
         }

@@ -11,6 +11,7 @@
 mod apply;
 mod control;
 mod plan;
+mod reading;
 mod restore;
 mod state;
 mod undo;

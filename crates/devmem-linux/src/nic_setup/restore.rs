@@ -198,9 +198,8 @@ fn remove_rule(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Ethto
             None => None,
         },
     };
-    match found {
-        Some(rule) => nic.delete_rule(rule.location)?,
-        None => {}
+    if let Some(rule) = found {
+        nic.delete_rule(rule.location)?;
     }
     Ok(Outcome::Restored)
 }

@@ -194,7 +194,7 @@ impl StateFile {
             path: self.path.clone(),
             source,
         };
-        let json = serde_json::to_vec_pretty(&record).map_err(|e| failed(e.into()))?;
+        let json = serde_json::to_vec(&record).map_err(|e| failed(e.into()))?;
         let temporary = self.path.with_extension("json.new");
         let mut file = open_private(&temporary, true).map_err(failed)?;
         file.write_all(&json).map_err(failed)?;

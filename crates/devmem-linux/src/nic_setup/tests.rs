@@ -192,7 +192,8 @@ fn only_the_entries_of_the_devmem_queues_move() {
 
 #[test]
 fn every_kind_of_nic_is_restored_exactly() {
-    for (kind, model) in all_kinds().into_iter().enumerate() {
+    // Every seventh: coprime to the number of values of each setting, so that none is left out.
+    for (kind, model) in all_kinds().into_iter().enumerate().step_by(7) {
         for queues in [1, 2] {
             let folder = Folder::new();
             let before = visible(&model);
@@ -372,7 +373,7 @@ fn a_nic_that_can_match_nothing_is_left_as_it_was() {
     let before = visible(&model);
     let error = plan(&model, &folder, 1).unwrap().apply().unwrap_err();
     assert!(
-        matches!(error.why, apply::StepError::NoRule { tried: 3, .. }),
+        matches!(*error.why, apply::StepError::NoRule { tried: 3, .. }),
         "{error}"
     );
     assert_eq!(visible(&model), before);
@@ -579,7 +580,7 @@ fn a_state_file_that_somebody_else_may_have_written_is_not_believed() {
     refused("somebody else may have written it");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let record = fs::read_to_string(&path).unwrap();
-    fs::write(&path, record.replace("\"version\": 1", "\"version\": 9")).unwrap();
+    fs::write(&path, record.replace("\"version\":1", "\"version\":9")).unwrap();
     refused("it has version 9");
     fs::write(&path, &record[..record.len() / 2]).unwrap();
     refused("EOF");
@@ -590,48 +591,103 @@ fn a_state_file_that_somebody_else_may_have_written_is_not_believed() {
     refused("state file");
     // Of another boot: void, and removed.
     fs::remove_file(&path).unwrap();
-    let id = record.split("\"boot_id\": \"").nth(1).unwrap();
+    let id = record.split("\"boot_id\":\"").nth(1).unwrap();
     let id = id.split('"').next().unwrap();
     fs::write(&path, record.replace(id, "another")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     drop(plan(&model, &folder, 1).expect("a void record is no obstacle"));
 }
 
-/// Against the real kernel: a feature of a veth is switched, verified and put back.
+/// Off until somebody wants it, on every interface.
+const GRO_LIST: &str = "rx-gro-list";
+
+/// A plan to switch a feature of the real interface dm0.
+fn plan_for_real(folder: &Folder) -> SetupPlan {
+    let nic = KernelNic::by_name("dm0").unwrap();
+    let state = state::StateFile::claim("dm0", nic.index(), Some(&folder.0)).unwrap();
+    let step = Step::Feature {
+        name: GRO_LIST.to_owned(),
+    };
+    SetupPlan::of_steps(Box::new(nic), state, vec![step])
+}
+
+fn real_feature() -> crate::ethtool::Feature {
+    let mut nic = KernelNic::by_name("dm0").unwrap();
+    nic.feature(GRO_LIST).unwrap().unwrap()
+}
+
 #[test]
 fn a_feature_of_the_real_kernel_is_switched_and_restored() {
     const TEST: &str = "nic_setup::tests::a_feature_of_the_real_kernel_is_switched_and_restored";
     crate::test_util::in_netns(TEST, || {
         let folder = Folder::new();
-        // A TAP: its GRO list feature is off until somebody wants it.
-        let tap = crate::tap::TapOptions::new("dm0").open().unwrap();
-        let mut nic = KernelNic::by_name(tap.name()).unwrap();
-        const NAME: &str = "rx-gro-list";
-        let before = nic.feature(NAME).unwrap().unwrap();
+        let _tap = crate::tap::TapOptions::new("dm0").open().unwrap();
+        let before = real_feature();
         assert!(before.changeable && !before.active, "{before:?}");
-        let state = state::StateFile::claim("dm0", nic.index(), Some(&folder.0)).unwrap();
-        let plan = SetupPlan::of_steps(
-            Box::new(nic),
-            state,
-            vec![Step::Feature {
-                name: NAME.to_owned(),
-            }],
-        );
-        let mut setup = plan.apply().unwrap();
-        let mut nic = KernelNic::by_name("dm0").unwrap();
-        assert!(nic.feature(NAME).unwrap().unwrap().active);
+        let mut setup = plan_for_real(&folder).apply().unwrap();
+        assert!(real_feature().active);
         assert_eq!(setup.verify().unwrap(), []);
-        // A second process could restore it, once this one is dead; while it lives it could not.
-        let path = setup.state_file().to_owned();
-        let busy = restore_from_state_file(&path).unwrap_err();
+        // While its process lives nobody else restores it.
+        let busy = restore_from_state_file(setup.state_file()).unwrap_err();
         assert!(matches!(busy, StateError::Busy { .. }), "{busy}");
         let report = setup.restore();
         assert!(report.is_exact(), "{report}");
-        assert_eq!(nic.feature(NAME).unwrap().unwrap(), before);
+        assert_eq!(real_feature(), before);
     });
 }
 
-/// Against the real kernel: what a veth lacks is named, and nothing is touched.
+const DOOMED: &str = "nic_setup::tests::doomed_process";
+const DOOMED_FOLDER: &str = "DEVMEM_TEST_DOOMED";
+
+/// The process that the next test kills.
+#[test]
+#[ignore = "started by settings_survive_kill_9_and_are_restored_from_the_state_file"]
+fn doomed_process() {
+    let Some(folder) = std::env::var_os(DOOMED_FOLDER) else {
+        return;
+    };
+    let folder = std::mem::ManuallyDrop::new(Folder(folder.into()));
+    let _setup = plan_for_real(&folder).apply().unwrap();
+    println!("applied");
+    // Until it is killed: nobody writes to its standard input.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn settings_survive_kill_9_and_are_restored_from_the_state_file() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    const TEST: &str =
+        "nic_setup::tests::settings_survive_kill_9_and_are_restored_from_the_state_file";
+    crate::test_util::in_netns(TEST, || {
+        let folder = Folder::new();
+        let _tap = crate::tap::TapOptions::new("dm0").open().unwrap();
+        let before = real_feature();
+        let mut doomed = Command::new(std::env::current_exe().unwrap())
+            .args([DOOMED, "--exact", "--ignored", "--nocapture"])
+            .env(DOOMED_FOLDER, &folder.0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(doomed.stdout.take().unwrap()).lines();
+        assert!(
+            lines
+                .map_while(Result::ok)
+                .any(|line| line.contains("applied"))
+        );
+        doomed.kill().unwrap();
+        doomed.wait().unwrap();
+        assert!(real_feature().active, "the settings outlive the process");
+        let record = folder.records().remove(0);
+        let report = restore_from_state_file(&record).unwrap();
+        assert!(report.is_exact(), "{report}");
+        assert_eq!(real_feature(), before);
+        assert_eq!(folder.records(), [PathBuf::new(); 0]);
+    });
+}
+
+/// Against the real kernel: what a TAP lacks is named, and nothing is touched.
 #[test]
 fn a_tap_is_refused_with_what_it_lacks() {
     const TEST: &str = "nic_setup::tests::a_tap_is_refused_with_what_it_lacks";

@@ -24,8 +24,8 @@ struct HeapAllocation {
     heap_flags: u64,
 }
 const _: () = assert!(size_of::<HeapAllocation>() == 24);
-const _: () = assert!(DMA_HEAP_IOCTL_ALLOC as u32 == 0xc018_4800);
-const _: () = assert!(DMA_BUF_IOCTL_SYNC as u32 == 0x4008_6200);
+const _: () = assert!(DMA_HEAP_IOCTL_ALLOC == 0xc018_4800);
+const _: () = assert!(DMA_BUF_IOCTL_SYNC == 0x4008_6200);
 
 /// Makes a dma-buf of a memfd: `device` is /dev/udmabuf.
 pub(crate) fn udmabuf_create(

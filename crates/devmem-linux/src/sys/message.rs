@@ -44,11 +44,11 @@ pub(crate) fn recvmsg(
     let bytes = usize::try_from(rc).map_err(|_negative| last_errno())?;
     // SAFETY: the kernel's writes to `message` ended with the call; it is initialised throughout.
     let message = unsafe { message.read() };
+    #[allow(clippy::useless_conversion, reason = "socklen_t in other C libraries")]
+    let used = usize::try_from(message.msg_controllen).unwrap_or(usize::MAX);
     Ok(RawReceived {
         bytes,
-        control_len: usize::try_from(message.msg_controllen)
-            .unwrap_or(usize::MAX)
-            .min(control.len()),
+        control_len: used.min(control.len()),
         flags: message.msg_flags as u32,
     })
 }

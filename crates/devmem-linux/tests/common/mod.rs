@@ -1,6 +1,7 @@
 //! What the tests against this machine's kernel share.
 
-use devmem_linux::netlink::{NetlinkSocket, Request};
+use devmem_linux::netlink::{GenericSocket, NetlinkSocket, Request};
+use devmem_linux::test_util::skip;
 
 const RTM_NEWLINK: u16 = 16;
 const F_CREATE_EXCL: u16 = 0x400 | 0x200;
@@ -35,4 +36,41 @@ pub fn veth_pair(name: &str, peer: &str, queues: u32) {
         .unwrap()
         .request("make a veth pair", request, |_| {})
         .unwrap();
+}
+
+/// Renames an interface; one that is up can be renamed since Linux 6.2.
+#[allow(dead_code, reason = "not every test file renames")]
+pub fn rename(index: u32, name: &str) {
+    let mut body = [0; 16];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let request = Request::new(RTM_NEWLINK, 0, &body).text(IFLA_IFNAME, name);
+    NetlinkSocket::route()
+        .unwrap()
+        .request("rename an interface", request, |_| {})
+        .unwrap();
+}
+
+/// Tells whether this kernel can bind device memory at all, and says that `test` is skipped where it cannot.
+#[allow(dead_code, reason = "not every test file asks")]
+pub fn require_netdev(test: &str) -> bool {
+    use devmem_uapi::netdev;
+    let has = GenericSocket::open(netdev::FAMILY_NAME).map(|socket| {
+        let family = socket.family();
+        family.has(netdev::CMD_BIND_RX) && family.has(netdev::CMD_BIND_TX)
+    });
+    match has {
+        Ok(true) => true,
+        Ok(false) => {
+            skip(
+                test,
+                "kernel",
+                "the netdev family has no bind-rx or no bind-tx",
+            );
+            false
+        }
+        Err(error) => {
+            skip(test, "kernel", &error.to_string());
+            false
+        }
+    }
 }

@@ -193,7 +193,7 @@ fn a_send_from_a_binding_that_is_not_there_is_refused_and_sends_nothing() {
 fn flags_that_would_change_what_a_send_means_are_refused() {
     let (_server, client) = connection(HOMES[0]).unwrap();
     for flag in [MsgFlags::PEEK, MsgFlags::ERRQUEUE] {
-        let error = send_dmabuf(client.as_fd(), source("lo"), &[0..1], flag).unwrap_err();
+        let error = send_dmabuf(client.as_fd(), source("lo"), &[0..1, 2..3], flag).unwrap_err();
         assert_eq!(error.errno(), Errno::EINVAL, "{flag:?}");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use common::{require_netdev, veth_pair};
+use common::{in_kernel, in_kernel_as_root, veth_pair};
 use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{
     ChannelsChange, DataSplit, Ethtool, NTUPLE, RingsChange, RuleAction, TcpFlow,
@@ -13,7 +13,6 @@ use devmem_linux::ethtool::{
 use devmem_linux::netdev::{DriverSupport, Netdev, QueueKind, RxQueueId};
 use devmem_linux::netif::Interface;
 use devmem_linux::tap::TapOptions;
-use devmem_linux::test_util::in_netns;
 use devmem_uapi::{Errno, IfIndex};
 use rustix::io::Errno as RawErrno;
 
@@ -34,10 +33,7 @@ fn veth() -> Netdev {
 #[test]
 fn bind_rx_on_the_loopback_is_refused_for_its_driver() {
     const TEST: &str = "bind_rx_on_the_loopback_is_refused_for_its_driver";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         let mut lo = Netdev::by_name("lo").unwrap();
         let error = lo
             .bind_rx(no_dmabuf().as_fd(), &[RxQueueId(0)])
@@ -56,10 +52,7 @@ fn bind_rx_on_the_loopback_is_refused_for_its_driver() {
 #[test]
 fn bind_rx_on_a_veth_names_the_driver() {
     const TEST: &str = "bind_rx_on_a_veth_names_the_driver";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         let mut veth = veth();
         let queues = [RxQueueId(1), RxQueueId(2)];
         let error = veth.bind_rx(no_dmabuf().as_fd(), &queues).unwrap_err();
@@ -76,10 +69,7 @@ fn bind_rx_on_a_veth_names_the_driver() {
 #[test]
 fn bind_without_queues_is_einval_and_points_at_them() {
     const TEST: &str = "bind_without_queues_is_einval_and_points_at_them";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         let mut lo = Netdev::by_name("lo").unwrap();
         let error = lo.bind_rx(no_dmabuf().as_fd(), &[]).unwrap_err();
         assert_eq!(error.errno, Errno::EINVAL, "{error}");
@@ -91,10 +81,7 @@ fn bind_without_queues_is_einval_and_points_at_them() {
 #[test]
 fn bind_to_an_unknown_ifindex_is_enodev() {
     const TEST: &str = "bind_to_an_unknown_ifindex_is_enodev";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         let mut gone = Netdev::with_index("gone0", IfIndex(4242)).unwrap();
         let fd = no_dmabuf();
         let rx = gone.bind_rx(fd.as_fd(), &[RxQueueId(1)]).unwrap_err();
@@ -115,10 +102,7 @@ fn bind_to_an_unknown_ifindex_is_enodev() {
 #[test]
 fn bind_tx_where_the_driver_cannot_keeps_the_kernels_words() {
     const TEST: &str = "bind_tx_where_the_driver_cannot_keeps_the_kernels_words";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let error = veth().bind_tx(no_dmabuf().as_fd()).unwrap_err();
         assert_eq!(error.errno, Errno::EOPNOTSUPP, "{error}");
         let words = error.kernel.as_deref();
@@ -130,10 +114,7 @@ fn bind_tx_where_the_driver_cannot_keeps_the_kernels_words() {
 #[test]
 fn bind_without_privilege_says_which() {
     const TEST: &str = "bind_without_privilege_says_which";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         // Another user: the capabilities go with the identity. Of this thread only, which ends with the test.
         let nobody = rustix::process::Uid::from_raw(65534);
         let dropped = rustix::thread::set_thread_res_uid(nobody, nobody, nobody);
@@ -160,10 +141,7 @@ fn bind_without_privilege_says_which() {
 #[test]
 fn a_trial_finds_out_that_a_driver_cannot_and_leaves_no_trace() {
     const TEST: &str = "a_trial_finds_out_that_a_driver_cannot_and_leaves_no_trace";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         let mut veth = veth();
         let before = veth.queues().unwrap();
         let no = |support| matches!(support, DriverSupport::No { .. });
@@ -175,10 +153,7 @@ fn a_trial_finds_out_that_a_driver_cannot_and_leaves_no_trace() {
 #[test]
 fn queues_are_listed_and_asked_for_one_by_one() {
     const TEST: &str = "queues_are_listed_and_asked_for_one_by_one";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let mut veth = veth();
         let queues = veth.queues().unwrap();
         assert_eq!(queues.len(), 8);
@@ -198,10 +173,7 @@ fn queues_are_listed_and_asked_for_one_by_one() {
 #[test]
 fn statistics_that_a_driver_does_not_keep_are_empty_or_unsupported() {
     const TEST: &str = "statistics_that_a_driver_does_not_keep_are_empty_or_unsupported";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let mut veth = veth();
         // A veth's page pools belong to no netdev (linux drivers/net/veth.c veth_create_page_pool).
         assert_eq!(veth.page_pools().unwrap(), []);
@@ -222,7 +194,7 @@ fn statistics_that_a_driver_does_not_keep_are_empty_or_unsupported() {
 #[test]
 fn channels_are_read_changed_and_bounded() {
     const TEST: &str = "channels_are_read_changed_and_bounded";
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let veth = veth();
         let mut ethtool = Ethtool::by_name(veth.name()).unwrap();
         let before = ethtool.channels().unwrap();
@@ -248,7 +220,7 @@ fn channels_are_read_changed_and_bounded() {
 #[test]
 fn features_are_read_and_switched_by_name() {
     const TEST: &str = "features_are_read_and_switched_by_name";
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let veth = veth();
         let mut ethtool = Ethtool::by_name(veth.name()).unwrap();
         let gro = |ethtool: &mut Ethtool| ethtool.feature("rx-gro").unwrap().unwrap();
@@ -272,7 +244,7 @@ fn features_are_read_and_switched_by_name() {
 #[test]
 fn what_a_driver_does_not_have_is_unsupported_with_the_kernels_words() {
     const TEST: &str = "what_a_driver_does_not_have_is_unsupported_with_the_kernels_words";
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let veth = veth();
         let mut ethtool = Ethtool::by_name(veth.name()).unwrap();
         assert_eq!(ethtool.driver().unwrap().driver, "veth");
@@ -314,7 +286,7 @@ fn what_a_driver_does_not_have_is_unsupported_with_the_kernels_words() {
 #[test]
 fn an_interface_that_was_renamed_is_still_the_same() {
     const TEST: &str = "an_interface_that_was_renamed_is_still_the_same";
-    in_netns(TEST, || {
+    in_kernel(TEST, || {
         let veth = veth();
         let mut ethtool = Ethtool::by_name("v0").unwrap();
         common::rename(veth.index().0, "renamed0");
@@ -330,10 +302,7 @@ fn an_interface_that_was_renamed_is_still_the_same() {
 fn the_doctor_says_what_a_tap_and_a_veth_lack() {
     use devmem_linux::doctor::{Doctor, NicVerdict, State};
     const TEST: &str = "the_doctor_says_what_a_tap_and_a_veth_lack";
-    if !require_netdev(TEST) {
-        return;
-    }
-    in_netns(TEST, || {
+    in_kernel_as_root(TEST, || {
         let _veth = veth();
         let _tap = TapOptions::new("dm0").open().unwrap();
         for (name, driver) in [("v0", "veth"), ("dm0", "tun")] {

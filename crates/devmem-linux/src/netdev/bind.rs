@@ -10,6 +10,7 @@ use crate::errors::{Cause, Facts, Operation, cause};
 use crate::ethtool::Ethtool;
 use crate::netif;
 use crate::netlink::{GenericSocket, NetlinkError, Request};
+use crate::socket::TxSource;
 
 /// Why a binding was refused, with what the kernel said and what it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,17 +58,10 @@ impl std::error::Error for BindError {}
 /// An attachment of a dma-buf to a NIC. It lives as long as this value: the netlink socket that made it
 /// *is* the binding, and the kernel undoes it when the socket is closed, also by a crash.
 #[derive(Debug)]
-pub struct Binding {
+struct Binding {
     id: DmabufId,
     /// Never used again, only kept open.
     _netlink: GenericSocket,
-}
-
-impl Binding {
-    /// Returns the number by which sends and received frags name the memory.
-    pub fn id(&self) -> DmabufId {
-        self.id
-    }
 }
 
 /// Device memory bound to RX queues.
@@ -80,7 +74,7 @@ pub struct BoundRx {
 impl BoundRx {
     /// Returns the number that received frags name.
     pub fn id(&self) -> DmabufId {
-        self.binding.id()
+        self.binding.id
     }
 
     /// Returns the queues.
@@ -93,12 +87,21 @@ impl BoundRx {
 #[derive(Debug)]
 pub struct BoundTx {
     binding: Binding,
+    interface: String,
 }
 
 impl BoundTx {
     /// Returns the number that sends name.
     pub fn id(&self) -> DmabufId {
-        self.binding.id()
+        self.binding.id
+    }
+
+    /// Returns what [`send_dmabuf`](crate::socket::send_dmabuf) sends from.
+    pub fn source(&self) -> TxSource<'_> {
+        TxSource {
+            dmabuf: self.id(),
+            interface: &self.interface,
+        }
     }
 }
 
@@ -161,7 +164,10 @@ impl Netdev {
             bind_request(socket, uapi::CMD_BIND_TX, index, dmabuf)
         };
         match self.bind("bind-tx", request) {
-            Ok(binding) => Ok(BoundTx { binding }),
+            Ok(binding) => Ok(BoundTx {
+                binding,
+                interface: self.name.clone(),
+            }),
             Err(error) => Err(self.explain(Operation::BindTx, &[], error)),
         }
     }

@@ -1,7 +1,7 @@
 //! The netdev family of generic netlink: bind device memory to a NIC, see what its queues do.
 //!
-//! A [`Netdev`] is one interface. [`Netdev::bind_rx`] and [`Netdev::bind_tx`] make a [`Binding`], whose
-//! netlink socket *is* its lifetime: closing it unbinds, and a crash closes it.
+//! A [`Netdev`] is one interface. [`Netdev::bind_rx`] and [`Netdev::bind_tx`] make a [`BoundRx`] and a
+//! [`BoundTx`], each with a netlink socket that *is* its lifetime: closing it unbinds, and a crash closes it.
 
 mod bind;
 mod queue;
@@ -10,7 +10,7 @@ mod stats;
 use devmem_uapi::{IfIndex, netdev as uapi};
 use serde::{Deserialize, Serialize};
 
-pub use bind::{BindError, Binding, BoundRx, BoundTx, DriverSupport};
+pub use bind::{BindError, BoundRx, BoundTx, DriverSupport};
 pub use queue::{QueueInfo, QueueKind, QueueUser};
 pub use stats::{PagePool, PagePoolStats, QueueStats};
 

@@ -202,14 +202,16 @@ impl NicSetup {
         }
     }
 
-    /// Adds the narrowest rule that the NIC can match.
+    /// Adds the narrowest rule that the NIC can match; one that spreads over the queues, if it can do that.
     fn add_rule(&mut self, rules: &[TcpFlow], queue: RxQueueId) -> Result<(), StepError> {
-        let action = match self.context {
-            Some(context) => RuleAction::Context { context, base: 0 },
-            None => RuleAction::Queue(queue),
-        };
+        let spread = self
+            .context
+            .map(|context| RuleAction::Context { context, base: 0 });
+        let actions = spread.into_iter().chain([RuleAction::Queue(queue)]);
         let mut last = None;
-        for flow in rules {
+        let mut tried = 0;
+        for (action, flow) in actions.flat_map(|action| rules.iter().map(move |f| (action, f))) {
+            tried += 1;
             let same = |rule: &crate::ethtool::InstalledRule| {
                 rule.flow == Some(*flow) && rule.action == action
             };
@@ -232,10 +234,7 @@ impl NicSetup {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(StepError::NoRule {
-            tried: rules.len(),
-            last,
-        })
+        Err(StepError::NoRule { tried, last })
     }
 
     /// Writes a change down before it is made.

@@ -35,6 +35,8 @@ pub(super) struct Ways {
     /// A ring change re-opens the NIC, which forgets a table that somebody set.
     pub(super) reopening_forgets_table: bool,
     pub(super) has_contexts: bool,
+    /// A rule may name a context.
+    pub(super) rules_take_contexts: bool,
     /// Which rules the NIC can match.
     pub(super) can_match: fn(&TcpFlow) -> bool,
     /// The kernel takes the wish for a feature and does nothing.
@@ -100,6 +102,7 @@ impl Model {
                 refuses_split_off: false,
                 reopening_forgets_table: false,
                 has_contexts: true,
+                rules_take_contexts: true,
                 can_match: |_| true,
                 features_stuck: false,
             },
@@ -336,6 +339,10 @@ impl NicControl for Model {
             let on = |f: &Feature| f.name == NTUPLE && f.active;
             if !nic.settings.features.iter().any(on) || !(nic.ways.can_match)(flow) {
                 return Err(Errno::EOPNOTSUPP);
+            }
+            let spreads = matches!(action, RuleAction::Context { .. });
+            if spreads && !nic.ways.rules_take_contexts {
+                return Err(Errno::EINVAL);
             }
             let used = |at: &u32| nic.settings.rules.iter().any(|rule| rule.location == *at);
             let location = (0..64).rev().find(|at| !used(at)).ok_or(Errno::ENOSPC)?;

@@ -411,6 +411,23 @@ fn without_contexts_flows_take_turns_on_the_queues() {
 }
 
 #[test]
+fn a_nic_whose_rules_cannot_name_a_context_steers_to_one_queue() {
+    let (model, folder) = (Model::new(), Folder::new());
+    model.nic().ways.rules_take_contexts = false;
+    let before = visible(&model);
+    let setup = apply(&model, &folder, 2);
+    let rule = model.settings().rules[0];
+    assert_eq!(rule.action, RuleAction::Queue(RxQueueId(14)));
+    assert_eq!(
+        rule.flow.unwrap().source,
+        flow().peer,
+        "still the narrowest"
+    );
+    assert!(setup.restore().is_exact());
+    assert_eq!(visible(&model), before);
+}
+
+#[test]
 fn a_rule_that_is_there_already_is_not_ours_to_remove() {
     let (model, folder) = (Model::new(), Folder::new());
     {

@@ -118,7 +118,7 @@ fn refused(socket: BorrowedFd<'_>, source: TxSource<'_>, errno: Errno) -> SendEr
 fn route_of(socket: BorrowedFd<'_>) -> Option<String> {
     let peer = getpeername(socket).ok()??;
     let peer = std::net::SocketAddr::try_from(peer).ok()?;
-    netif::route_interface(peer.ip()).ok()
+    netif::route_interface(peer.ip().to_canonical()).ok()
 }
 
 /// Counts the zero-copy sends of one socket as the kernel does: their completions name these numbers. All

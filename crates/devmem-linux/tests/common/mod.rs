@@ -1,7 +1,8 @@
 //! What the tests against this machine's kernel share.
 
 use devmem_linux::netlink::{GenericSocket, NetlinkSocket, Request};
-use devmem_linux::test_util::skip;
+use devmem_linux::probe;
+use devmem_linux::test_util::{in_netns, skip};
 
 const RTM_NEWLINK: u16 = 16;
 const F_CREATE_EXCL: u16 = 0x400 | 0x200;
@@ -50,27 +51,38 @@ pub fn rename(index: u32, name: &str) {
         .unwrap();
 }
 
-/// Tells whether this kernel can bind device memory at all, and says that `test` is skipped where it cannot.
-#[allow(dead_code, reason = "not every test file asks")]
-pub fn require_netdev(test: &str) -> bool {
+/// Runs `body` in a fresh network namespace of a kernel that knows device memory; where there is none, prints `SKIP`
+/// with the reason, or fails if `DEVMEM_REQUIRE` names `kernel`.
+#[allow(dead_code, reason = "not every test file needs a namespace")]
+pub fn in_kernel(test: &str, body: impl FnOnce()) {
+    if let Some(reason) = missing() {
+        return skip(test, "kernel", &reason);
+    }
+    in_netns(test, body);
+}
+
+/// As [`in_kernel`], for what only root of the initial user namespace may do: before Linux 7.2 that is bind-rx.
+#[allow(dead_code, reason = "not every test file binds")]
+pub fn in_kernel_as_root(test: &str, body: impl FnOnce()) {
+    let uid_map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !initial || !rustix::process::geteuid().is_root() {
+        return skip(test, "kernel", "needs root of the initial user namespace");
+    }
+    in_kernel(test, body);
+}
+
+fn missing() -> Option<String> {
     use devmem_uapi::netdev;
-    let has = GenericSocket::open(netdev::FAMILY_NAME).map(|socket| {
-        let family = socket.family();
-        family.has(netdev::CMD_BIND_RX) && family.has(netdev::CMD_BIND_TX)
-    });
-    match has {
-        Ok(true) => true,
-        Ok(false) => {
-            skip(
-                test,
-                "kernel",
-                "the netdev family has no bind-rx or no bind-tx",
-            );
-            false
-        }
-        Err(error) => {
-            skip(test, "kernel", &error.to_string());
-            false
+    if let Some(reason) = probe::tap_in_namespace().reason() {
+        return Some(reason.to_owned());
+    }
+    match GenericSocket::open(netdev::FAMILY_NAME) {
+        Err(error) => Some(error.to_string()),
+        Ok(socket) => {
+            let commands = [netdev::CMD_BIND_RX, netdev::CMD_BIND_TX];
+            let has_all = commands.iter().all(|c| socket.family().has(*c));
+            (!has_all).then(|| "the netdev family has no bind-rx or no bind-tx".to_owned())
         }
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
 use crate::netlink::attr::append;
-use crate::netlink::{NetlinkError, NetlinkSocket, Request};
+use crate::netlink::{F_DUMP, NetlinkError, NetlinkSocket, Request};
 
 /// Message types (linux include/uapi/linux/rtnetlink.h).
 const RTM_NEWLINK: u16 = 16;
@@ -75,11 +75,7 @@ impl Interface {
                 index = body_u32(reply.payload(), 4);
             }
         })?;
-        let index = index.ok_or(NetlinkError {
-            what,
-            errno: Errno::NODEV,
-            text: None,
-        })?;
+        let index = index.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))?;
         Ok(Self {
             socket,
             name: name.to_owned(),
@@ -142,11 +138,7 @@ impl Interface {
                 up: body_u32(reply.payload(), 8).is_some_and(|flags| flags & IFF_UP != 0),
             });
         })?;
-        facts.ok_or(NetlinkError {
-            what,
-            errno: Errno::NODEV,
-            text: None,
-        })
+        facts.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))
     }
 
     /// Sets the interface up.
@@ -276,6 +268,79 @@ impl Interface {
     }
 }
 
+/// Lists the interfaces of the calling thread's network namespace: index, name, and whether each is up.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn interfaces() -> Result<Vec<(u32, String, bool)>, NetlinkError> {
+    let all = Request::new(RTM_GETLINK, F_DUMP, &link_body(0, 0, 0));
+    NetlinkSocket::route()?.dump("list interfaces", &all, |reply| {
+        let name = reply.attributes(LINK_BODY_LEN).find(IFLA_IFNAME)?;
+        let index = body_u32(reply.payload(), 4)?;
+        let up = body_u32(reply.payload(), 8)? & IFF_UP != 0;
+        Some((index, name.text()?.to_owned(), up))
+    })
+}
+
+/// Returns the interface by which packets to `destination` leave the calling thread's network namespace.
+///
+/// # Errors
+///
+/// `ENETUNREACH` if there is no route.
+pub fn route_interface(destination: IpAddr) -> Result<String, NetlinkError> {
+    const RTM_GETROUTE: u16 = 26;
+    /// `sizeof(struct rtmsg)`.
+    const BODY_LEN: usize = 12;
+    const RTA_DST: u16 = 1;
+    const RTA_OIF: u16 = 4;
+    let what = format!("find the route to {destination}");
+    let (family, bytes) = match destination {
+        IpAddr::V4(v4) => (AF_INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AF_INET6, v6.octets().to_vec()),
+    };
+    let prefix = if destination.is_ipv4() { 32 } else { 128 };
+    let mut body = [0; BODY_LEN];
+    body[0] = family;
+    body[1] = prefix;
+    let get = Request::new(RTM_GETROUTE, 0, &body).attribute(RTA_DST, &bytes);
+    let mut index = None;
+    let mut socket = NetlinkSocket::route()?;
+    socket.request(&what, get, |reply| {
+        let interface = reply.attributes(BODY_LEN).find(RTA_OIF);
+        index = index.or(interface.and_then(|a| a.u32()));
+    })?;
+    let index = index.ok_or_else(|| NetlinkError::new(&what, Errno::NETUNREACH))?;
+    let mut name = None;
+    let get = Request::new(RTM_GETLINK, 0, &link_body(index, 0, 0));
+    socket.request(&what, get, |reply| {
+        let found = reply.attributes(LINK_BODY_LEN).find(IFLA_IFNAME);
+        name = found.and_then(|a| a.text()).map(str::to_owned);
+    })?;
+    name.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))
+}
+
+/// Tells whether an XDP program is attached to the interface `index` of the calling thread's network
+/// namespace.
+///
+/// # Errors
+///
+/// `ENODEV` if there is no such interface.
+pub fn has_xdp_program(index: u32) -> Result<bool, NetlinkError> {
+    /// `IFLA_XDP`, and `IFLA_XDP_ATTACHED` in it: `XDP_ATTACHED_NONE` is 0.
+    const IFLA_XDP: u16 = 43;
+    const IFLA_XDP_ATTACHED: u16 = 2;
+    let what = format!("look for an XDP program on interface {index}");
+    let mut attached = false;
+    let get = Request::new(RTM_GETLINK, 0, &link_body(index, 0, 0));
+    NetlinkSocket::route()?.request(&what, get, |reply| {
+        let xdp = reply.attributes(LINK_BODY_LEN).find(IFLA_XDP);
+        let mode = xdp.and_then(|a| a.nested().find(IFLA_XDP_ATTACHED));
+        attached |= mode.and_then(|a| a.u8()).is_some_and(|mode| mode != 0);
+    })?;
+    Ok(attached)
+}
+
 /// `struct ifinfomsg`: family, padding, type, index, flags, change mask.
 fn link_body(index: u32, flags: u32, change: u32) -> [u8; LINK_BODY_LEN] {
     let mut body = [0; LINK_BODY_LEN];
@@ -309,6 +374,29 @@ mod tests {
         let facts = lo.facts().unwrap();
         assert_eq!(facts.mac, Some([0; 6]));
         assert!(facts.mtu >= 1280, "{facts:?}");
+    }
+
+    #[test]
+    fn the_loopback_is_among_the_interfaces() {
+        let interfaces = interfaces().unwrap();
+        assert!(
+            interfaces
+                .iter()
+                .any(|(i, name, _)| *i == 1 && name == "lo"),
+            "{interfaces:?}"
+        );
+    }
+
+    #[test]
+    fn the_loopback_has_no_xdp_program_and_an_unknown_interface_is_enodev() {
+        assert_eq!(has_xdp_program(1), Ok(false));
+        assert_eq!(has_xdp_program(1 << 30).unwrap_err().errno, Errno::NODEV);
+    }
+
+    #[test]
+    fn packets_to_this_machine_leave_by_the_loopback() {
+        let home = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(route_interface(home).as_deref(), Ok("lo"));
     }
 
     #[test]

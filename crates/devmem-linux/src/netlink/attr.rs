@@ -6,6 +6,8 @@ pub const HEADER_LEN: usize = 4;
 const ALIGN: usize = 4;
 /// `NLA_TYPE_MASK`: the type without the nested and byte-order flags.
 const TYPE_MASK: u16 = 0x3fff;
+/// `NLA_F_NESTED`: the value is attributes.
+pub(super) const F_NESTED: u16 = 0x8000;
 
 /// Rounds a length up to the alignment of messages and attributes.
 pub(super) const fn align(len: usize) -> usize {
@@ -25,6 +27,35 @@ impl<'a> Attribute<'a> {
     /// Returns the value as a number in host order, if it has that size.
     pub fn u32(&self) -> Option<u32> {
         self.value.try_into().ok().map(u32::from_ne_bytes)
+    }
+
+    /// Returns the value as a byte, if it has that size.
+    pub fn u8(&self) -> Option<u8> {
+        match self.value {
+            [byte] => Some(*byte),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of a number that the kernel writes as short as it can (`uint` in the
+    /// specifications): four or eight bytes.
+    pub fn uint(&self) -> Option<u64> {
+        match self.value.len() {
+            4 => self.u32().map(u64::from),
+            8 => self.value.try_into().ok().map(u64::from_ne_bytes),
+            _ => None,
+        }
+    }
+
+    /// Returns an array of u32 in host order; bytes beyond the last whole one are left out.
+    pub fn u32_array(&self) -> Vec<u32> {
+        let (whole, _) = self.value.as_chunks::<4>();
+        whole.iter().map(|b| u32::from_ne_bytes(*b)).collect()
+    }
+
+    /// Walks the attributes in the value.
+    pub fn nested(&self) -> Attributes<'a> {
+        Attributes::new(self.value)
     }
 
     /// Returns the value as text, up to the first NUL.
@@ -48,6 +79,11 @@ impl<'a> Attributes<'a> {
     /// Walks the attributes in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
+    }
+
+    /// Walks the attributes of type `kind` only.
+    pub fn all(self, kind: u16) -> impl Iterator<Item = Attribute<'a>> {
+        self.filter(move |a| a.kind == kind)
     }
 
     /// Returns the first attribute of type `kind`.
@@ -120,6 +156,31 @@ mod tests {
     #[test]
     fn a_number_of_the_wrong_size_is_none() {
         let bytes = attribute(1, &[1, 2, 3]);
-        assert_eq!(Attributes::new(&bytes).find(1).and_then(|a| a.u32()), None);
+        let attribute = Attributes::new(&bytes).find(1).unwrap();
+        assert_eq!(attribute.u8(), None);
+        assert_eq!(attribute.u32(), None);
+        assert_eq!(attribute.uint(), None);
+        assert!(attribute.u32_array().is_empty());
+    }
+
+    #[test]
+    fn a_uint_is_read_in_both_of_its_sizes() {
+        let bytes = [
+            attribute(1, &7u32.to_ne_bytes()),
+            attribute(2, &(1u64 << 40).to_ne_bytes()),
+        ]
+        .concat();
+        let numbers: Vec<_> = Attributes::new(&bytes).map(|a| a.uint()).collect();
+        assert_eq!(numbers, [Some(7), Some(1 << 40)]);
+    }
+
+    #[test]
+    fn nested_attributes_and_repeated_ones_are_walked() {
+        let inner = [attribute(1, &[5]), attribute(1, &[6])].concat();
+        let bytes = attribute(9 | F_NESTED, &inner);
+        let outer = Attributes::new(&bytes).find(9).unwrap();
+        let found: Vec<_> = outer.nested().all(1).map(|a| a.u8()).collect();
+        assert_eq!(found, [Some(5), Some(6)]);
+        assert_eq!(outer.nested().all(2).count(), 0);
     }
 }

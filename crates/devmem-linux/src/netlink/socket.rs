@@ -5,16 +5,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto,
-    socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, bind,
+    netlink, recvfrom, sendto, socket_with,
 };
 
 use super::error::NetlinkError;
-use super::message::{Message, Messages, Request};
+use super::exchange::Exchange;
+use super::message::{Message, Request};
 use crate::sys;
 
 /// Replies are at most a page or two; an interface with many virtual functions has the longest.
 const RECEIVE_BYTES: usize = 64 * 1024;
+/// How often a list is read again because it changed while it was being read.
+const DUMP_ATTEMPTS: usize = 8;
 
 /// A socket of one netlink protocol. It belongs to the network namespace of the thread that opened it
 /// and stays there.
@@ -22,6 +25,8 @@ const RECEIVE_BYTES: usize = 64 * 1024;
 pub struct NetlinkSocket {
     fd: OwnedFd,
     sequence: u32,
+    /// Kept between requests, empty until the first.
+    buffer: Vec<u8>,
 }
 
 impl NetlinkSocket {
@@ -35,6 +40,15 @@ impl NetlinkSocket {
         Self::open(None)
     }
 
+    /// Opens a socket for the families of generic netlink (`NETLINK_GENERIC`).
+    ///
+    /// # Errors
+    ///
+    /// Whatever socket(2), bind(2) or setsockopt(2) said.
+    pub fn generic() -> Result<Self, NetlinkError> {
+        Self::open(Some(netlink::GENERIC))
+    }
+
     fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
         let failed = |errno| NetlinkError::new("open a netlink socket", errno);
         let fd = socket_with(
@@ -46,7 +60,11 @@ impl NetlinkSocket {
         .map_err(failed)?;
         sys::netlink::enable_extended_ack(fd.as_fd()).map_err(failed)?;
         bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
-        Ok(Self { fd, sequence: 0 })
+        Ok(Self {
+            fd,
+            sequence: 0,
+            buffer: Vec::new(),
+        })
     }
 
     /// Sends `request` and hands each reply to `on_reply` until the kernel acknowledges it. `what` names
@@ -59,28 +77,71 @@ impl NetlinkSocket {
         &mut self,
         what: &str,
         request: Request,
-        mut on_reply: impl FnMut(Message<'_>),
+        on_reply: impl FnMut(Message<'_>),
     ) -> Result<(), NetlinkError> {
+        self.exchange(what, request, on_reply).map(|_complete| ())
+    }
+
+    /// Asks for a list and returns what `parse` made of its entries. A list that changed while it was
+    /// being read is read again.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`](Self::request); `EINTR` if it changed every time.
+    pub fn dump<T>(
+        &mut self,
+        what: &str,
+        request: &Request,
+        mut parse: impl FnMut(Message<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut entries = Vec::new();
+            let complete = self.exchange(what, request.clone(), |reply| {
+                entries.extend(parse(reply));
+            })?;
+            if complete {
+                return Ok(entries);
+            }
+        }
+        Err(NetlinkError::new(what, Errno::INTR))
+    }
+
+    /// Sends and receives; false if the answer is a list that changed while it was being read.
+    fn exchange(
+        &mut self,
+        what: &str,
+        request: Request,
+        mut on_reply: impl FnMut(Message<'_>),
+    ) -> Result<bool, NetlinkError> {
         let failed = |errno| NetlinkError::new(what, errno);
         self.sequence = self.sequence.wrapping_add(1);
-        let bytes = request.finish(self.sequence);
+        let sent = request.finish(self.sequence);
         let kernel = SocketAddrNetlink::new(0, 0);
-        sendto(&self.fd, &bytes, SendFlags::empty(), &kernel).map_err(failed)?;
+        sendto(&self.fd, &sent.bytes, SendFlags::empty(), &kernel).map_err(failed)?;
 
-        let mut buffer = vec![0; RECEIVE_BYTES];
+        self.buffer.resize(RECEIVE_BYTES, 0);
+        let mut exchange = Exchange::new(what, &sent);
         loop {
-            let len = match recv(&self.fd, &mut buffer[..], RecvFlags::TRUNC) {
+            let received = recvfrom(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC);
+            let (_, len, sender) = match received {
                 Err(Errno::INTR) => continue,
-                other => other.map_err(failed)?.1,
+                other => other.map_err(failed)?,
             };
-            let datagram = buffer.get(..len).ok_or_else(|| failed(Errno::MSGSIZE))?;
-            let ours = Messages::new(datagram).filter(|m| m.sequence == self.sequence);
-            for message in ours {
-                match message.outcome(what) {
-                    Some(outcome) => return outcome,
-                    None => on_reply(message),
-                }
+            if !is_kernel(sender) {
+                continue;
+            }
+            let datagram = self.buffer.get(..len);
+            let datagram = datagram.ok_or_else(|| exchange.truncated())?;
+            if let Some(outcome) = exchange.on_datagram(datagram, &mut on_reply) {
+                return outcome.map(|()| !exchange.was_interrupted());
             }
         }
     }
+}
+
+/// Any process may send to our port; only the kernel sends from port 0 (netlink(7)).
+fn is_kernel(sender: Option<SocketAddrAny>) -> bool {
+    sender
+        .and_then(|address| SocketAddrNetlink::try_from(address).ok())
+        .is_some_and(|address| address.pid() == 0)
 }

@@ -1,9 +1,19 @@
 // UNSAFETY: this folder holds every system call of this crate that has no safe wrapper elsewhere:
-// the TUN ioctls, one netlink socket option, and forked children that enter namespaces.
+// ioctls, socket messages and options, mappings, and forked children that enter namespaces.
 
 //! The only unsafe code of this crate: system calls that no safe wrapper covers.
 
+use rustix::io::Errno;
+
 pub(crate) mod child;
+pub(crate) mod dmabuf;
+pub(crate) mod ethtool;
+pub(crate) mod map;
+pub(crate) mod message;
 pub(crate) mod namespace;
 pub(crate) mod netlink;
 pub(crate) mod tun;
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

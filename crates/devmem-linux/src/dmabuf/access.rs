@@ -1,0 +1,224 @@
+//! The CPU's access to a dma-buf, announced to its exporter (linux Documentation/driver-api/dma-buf.rst).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use devmem_uapi::Errno;
+
+use super::DmabufFd;
+use crate::sys;
+use crate::sys::map::Mapping;
+
+/// `DMA_BUF_SYNC_READ`, `_WRITE`, `_END` (linux include/uapi/linux/dma-buf.h).
+const SYNC_READ: u64 = 1;
+const SYNC_WRITE: u64 = 2;
+const SYNC_END: u64 = 4;
+
+/// What the CPU does with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
+    /// Both.
+    ReadWrite,
+}
+
+/// Before or after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    Begin,
+    End,
+}
+
+/// Why the CPU could not reach the bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The exporter does not let the CPU map its memory.
+    #[error("map the dma-buf: {0}")]
+    Map(io::Error),
+    /// The exporter refused or failed to synchronise.
+    #[error("synchronise the dma-buf: {0}")]
+    Sync(io::Error),
+    /// Beyond the end.
+    #[error("{len} bytes at {offset} of a dma-buf of {size}")]
+    Range {
+        /// Where.
+        offset: usize,
+        /// How many.
+        len: usize,
+        /// How many there are.
+        size: usize,
+    },
+}
+
+/// The CPU's access while it lasts; dropping it ends it.
+#[derive(Debug)]
+#[must_use = "the access ends when this is dropped"]
+pub struct CpuAccess<'a> {
+    dmabuf: &'a DmabufFd,
+    mapping: &'a Mapping,
+    access: Access,
+    ended: bool,
+}
+
+impl DmabufFd {
+    /// Begins an access of the CPU: what devices wrote becomes visible to it. Maps the memory at the first one.
+    ///
+    /// # Errors
+    ///
+    /// If the exporter does not let it be mapped, or cannot synchronise.
+    pub fn cpu_access(&self, access: Access) -> Result<CpuAccess<'_>, AccessError> {
+        let mapping = match self.mapping.get() {
+            Some(mapping) => mapping,
+            None => {
+                let made = Mapping::map(self.as_fd(), self.size());
+                let made = made.map_err(|errno| AccessError::Map(errno.into()))?;
+                // Two threads may have made one each; the second is unmapped.
+                self.mapping.get_or_init(|| made)
+            }
+        };
+        self.begin_cpu_access(access).map_err(AccessError::Sync)?;
+        Ok(CpuAccess {
+            dmabuf: self,
+            mapping,
+            access,
+            ended: false,
+        })
+    }
+
+    /// Tells the exporter that an access of the CPU begins, for a caller with a mapping of its own (of the memfd
+    /// behind a udmabuf).
+    ///
+    /// # Errors
+    ///
+    /// If the exporter cannot synchronise.
+    pub fn begin_cpu_access(&self, access: Access) -> io::Result<()> {
+        sync(self.as_fd(), access, Moment::Begin)
+    }
+
+    /// Tells the exporter that the access has ended.
+    ///
+    /// # Errors
+    ///
+    /// If the exporter cannot synchronise.
+    pub fn end_cpu_access(&self, access: Access) -> io::Result<()> {
+        sync(self.as_fd(), access, Moment::End)
+    }
+}
+
+impl CpuAccess<'_> {
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// If they do not fit; nothing was copied.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
+        let copied = self.mapping.copy_in(offset, bytes);
+        self.in_range(copied, offset, bytes.len())
+    }
+
+    /// Copies from `offset` to all of `out`.
+    ///
+    /// # Errors
+    ///
+    /// If there are not as many bytes; nothing was copied.
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
+        let copied = self.mapping.copy_out(offset, out);
+        self.in_range(copied, offset, out.len())
+    }
+
+    /// Ends the access and says whether that worked; dropping it keeps silent.
+    ///
+    /// # Errors
+    ///
+    /// If the exporter cannot synchronise: devices may not see what was written.
+    pub fn end(mut self) -> Result<(), AccessError> {
+        self.ended = true;
+        let ended = self.dmabuf.end_cpu_access(self.access);
+        ended.map_err(AccessError::Sync)
+    }
+
+    fn in_range(&self, copied: bool, offset: usize, len: usize) -> Result<(), AccessError> {
+        match copied {
+            true => Ok(()),
+            false => Err(AccessError::Range {
+                offset,
+                len,
+                size: self.dmabuf.size(),
+            }),
+        }
+    }
+}
+
+impl Drop for CpuAccess<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.dmabuf.end_cpu_access(self.access);
+        }
+    }
+}
+
+/// `DMA_BUF_IOCTL_SYNC`; interrupted calls are made again, as the kernel's documentation demands.
+pub(super) fn sync(dmabuf: BorrowedFd<'_>, access: Access, moment: Moment) -> io::Result<()> {
+    let what = match access {
+        Access::Read => SYNC_READ,
+        Access::Write => SYNC_WRITE,
+        Access::ReadWrite => SYNC_READ | SYNC_WRITE,
+    };
+    let when = match moment {
+        Moment::Begin => 0,
+        Moment::End => SYNC_END,
+    };
+    loop {
+        match sys::dmabuf::sync(dmabuf, what | when) {
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            Err(rustix::io::Errno::NOTTY) => return Err(Errno::EINVAL.into()),
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::super::Exporter;
+    use super::*;
+
+    /// A memfd behaves like a dma-buf in everything but the synchronisation.
+    fn memory(size: usize) -> DmabufFd {
+        let fd = memfd_create(c"devmem-test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, size as u64).unwrap();
+        DmabufFd::new(fd, size, Exporter::Imported)
+    }
+
+    #[test]
+    fn a_descriptor_that_is_no_dma_buf_is_not_imported() {
+        let memfd = memfd_create(c"devmem-test", MemfdFlags::CLOEXEC).unwrap();
+        let error = DmabufFd::import(memfd).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::EINVAL.0));
+    }
+
+    #[test]
+    fn access_without_synchronisation_is_refused() {
+        let memory = memory(8192);
+        let error = memory.cpu_access(Access::ReadWrite).unwrap_err();
+        assert!(matches!(error, AccessError::Sync(_)), "{error}");
+    }
+
+    #[test]
+    fn bytes_beyond_the_end_are_not_reached() {
+        let memory = memory(8192);
+        let mapping = Mapping::map(memory.as_fd(), memory.size()).unwrap();
+        assert!(mapping.copy_in(8190, &[1, 2]));
+        assert!(!mapping.copy_in(8191, &[1, 2]));
+        assert!(!mapping.copy_in(usize::MAX, &[1]));
+        let mut out = [0; 2];
+        assert!(mapping.copy_out(8190, &mut out));
+        assert_eq!(out, [1, 2]);
+        assert!(!mapping.copy_out(8191, &mut out));
+        assert!(mapping.copy_out(8192, &mut []));
+    }
+}

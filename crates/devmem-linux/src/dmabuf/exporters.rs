@@ -1,0 +1,157 @@
+//! udmabuf and dma-heaps.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use devmem_uapi::udmabuf::{UDMABUF_FLAGS_CLOEXEC, UdmabufCreate};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
+};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::{DmabufFd, ExportError, Exporter, export_error};
+use crate::sys;
+
+const UDMABUF_PATH: &str = "/dev/udmabuf";
+const HEAP_FOLDER: &str = "/dev/dma_heap";
+const UDMABUF_PARAMETERS: &str = "/sys/module/udmabuf/parameters";
+
+/// The limits of /dev/udmabuf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct UdmabufLimits {
+    /// Largest buffer, in MiB.
+    pub size_limit_mb: u64,
+    /// Most pieces of a buffer made of several.
+    pub list_limit: Option<u64>,
+}
+
+impl UdmabufLimits {
+    /// Returns the largest buffer in bytes.
+    pub fn size_limit_bytes(&self) -> u64 {
+        self.size_limit_mb.saturating_mul(1 << 20)
+    }
+}
+
+/// Reads the limits of /dev/udmabuf; `None` if the module is not there.
+pub fn udmabuf_limits() -> Option<UdmabufLimits> {
+    limits_in(Path::new(UDMABUF_PARAMETERS))
+}
+
+fn limits_in(parameters: &Path) -> Option<UdmabufLimits> {
+    let number = |name: &str| {
+        let text = fs::read_to_string(parameters.join(name)).ok()?;
+        text.trim().parse().ok()
+    };
+    Some(UdmabufLimits {
+        size_limit_mb: number("size_limit_mb")?,
+        list_limit: number("list_limit"),
+    })
+}
+
+/// Lists the dma-heaps of this machine by name.
+pub fn dma_heaps() -> Vec<String> {
+    let entries = fs::read_dir(HEAP_FOLDER).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+impl DmabufFd {
+    /// Makes a dma-buf of `size` bytes of ordinary memory, rounded up to whole pages.
+    ///
+    /// # Errors
+    ///
+    /// See [`ExportError`]; past udmabuf's `size_limit_mb` it says so, and how to raise it.
+    pub fn udmabuf(size: usize) -> Result<Self, ExportError> {
+        let page = rustix::param::page_size();
+        let rounded = size.checked_next_multiple_of(page).unwrap_or(size);
+        let failed =
+            |call| move |errno| export_error(Exporter::Udmabuf, rounded as u64, call, errno);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memfd = memfd_create(c"devmem-udmabuf", flags).map_err(failed("memfd_create"))?;
+        ftruncate(&memfd, rounded as u64).map_err(failed("ftruncate"))?;
+        fcntl_add_seals(&memfd, SealFlags::SHRINK).map_err(failed("F_ADD_SEALS"))?;
+        Self::udmabuf_of(memfd.as_fd(), rounded)
+    }
+
+    /// Makes a dma-buf of the first `size` bytes of a memfd that is sealed against shrinking: both are the same
+    /// memory, so that what maps the memfd sees what the NIC wrote.
+    ///
+    /// # Errors
+    ///
+    /// As [`udmabuf`](Self::udmabuf); `EINVAL` if the memfd is not sealed, or `size` is not whole pages.
+    pub fn udmabuf_of(memfd: BorrowedFd<'_>, size: usize) -> Result<Self, ExportError> {
+        let failed = |call| move |errno| export_error(Exporter::Udmabuf, size as u64, call, errno);
+        let device = open(UDMABUF_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed("open /dev/udmabuf"))?;
+        let create = UdmabufCreate {
+            memfd: u32::try_from(memfd.as_raw_fd())
+                .map_err(|_| failed("UDMABUF_CREATE")(Errno::BADF))?,
+            flags: UDMABUF_FLAGS_CLOEXEC,
+            offset: 0,
+            size: size as u64,
+        };
+        let fd = sys::dmabuf::udmabuf_create(device.as_fd(), &create)
+            .map_err(failed("UDMABUF_CREATE"))?;
+        Ok(Self::new(fd, size, Exporter::Udmabuf))
+    }
+
+    /// Allocates `size` bytes, rounded up to whole pages, from the dma-heap `name`; [`dma_heaps`] lists them,
+    /// "system" is the common one.
+    ///
+    /// # Errors
+    ///
+    /// See [`ExportError`].
+    pub fn heap(name: &str, size: usize) -> Result<Self, ExportError> {
+        let page = rustix::param::page_size();
+        let rounded = size.checked_next_multiple_of(page).unwrap_or(size);
+        let exporter = || Exporter::Heap(name.to_owned());
+        let failed = |call| move |errno| export_error(exporter(), rounded as u64, call, errno);
+        // A name, not a path out of the folder.
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            return Err(failed("open")(Errno::NOENT));
+        }
+        let path = Path::new(HEAP_FOLDER).join(name);
+        let heap =
+            open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed("open"))?;
+        let fd = sys::dmabuf::heap_alloc(heap.as_fd(), rounded as u64)
+            .map_err(failed("DMA_HEAP_IOCTL_ALLOC"))?;
+        Ok(Self::new(fd, rounded, exporter()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errors::CauseKind;
+
+    #[test]
+    fn limits_are_read_where_the_module_is() {
+        let folder = std::env::temp_dir().join(format!("devmem-limits-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        assert_eq!(limits_in(&folder), None);
+        fs::write(folder.join("size_limit_mb"), "64\n").unwrap();
+        let limits = limits_in(&folder).unwrap();
+        assert_eq!(
+            (limits.size_limit_bytes(), limits.list_limit),
+            (64 << 20, None)
+        );
+        fs::write(folder.join("list_limit"), "1024\n").unwrap();
+        assert_eq!(limits_in(&folder).unwrap().list_limit, Some(1024));
+        fs::write(folder.join("size_limit_mb"), "much\n").unwrap();
+        assert_eq!(limits_in(&folder), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_heap_that_is_not_there_says_so_and_a_path_is_no_name() {
+        for name in ["nosuch", "../null", "", ".", "a/b"] {
+            let error = DmabufFd::heap(name, 4096).unwrap_err();
+            assert_eq!(error.cause.kind, CauseKind::NoExporter, "{error}");
+        }
+    }
+}

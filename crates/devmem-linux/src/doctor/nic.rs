@@ -1,0 +1,314 @@
+//! One interface: driver, queues, each needed setting.
+
+use devmem_uapi::IfIndex;
+use serde::Serialize;
+
+use super::{Check, State};
+use crate::drivers::{KnownDriver, known_driver};
+use crate::ethtool::{Channels, DataSplit, DriverInfo, Ethtool, EthtoolError, NTUPLE, Rings};
+use crate::netdev::{DriverSupport, Netdev, QueueUser, RxQueueId};
+use crate::netif;
+
+/// What becomes of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NicVerdict {
+    /// Device memory can be bound now.
+    Ready,
+    /// Set-up, or the remedies, make it ready.
+    NeedsSetup,
+    /// It cannot.
+    Unsupported,
+    /// It could not be found out, mostly for lack of privilege.
+    Unknown,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Serialize)]
+pub struct NicFacts {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its driver, if it has one.
+    pub driver: Option<DriverInfo>,
+    /// What we know about that driver.
+    pub known: Option<&'static KnownDriver>,
+    /// How many RX queues it has; 0 while it is down.
+    pub rx_queues: usize,
+    /// Which of them somebody uses.
+    pub taken: Vec<(RxQueueId, QueueUser)>,
+    /// Everything that matters.
+    pub checks: Vec<Check>,
+    /// What that comes to.
+    pub verdict: NicVerdict,
+}
+
+impl NicFacts {
+    pub(super) fn examine(name: &str, index: u32, up: bool) -> Self {
+        let netdev = Netdev::with_index(name, IfIndex(index));
+        let ethtool = Ethtool::with_index(name, IfIndex(index));
+        let mut checks = vec![link(name, up)];
+        let mut queues = Vec::new();
+        match netdev {
+            Ok(mut netdev) => {
+                checks.push(support("bind_rx", netdev.probe_bind_rx(), true));
+                checks.push(support("bind_tx", netdev.probe_bind_tx(), false));
+                queues = netdev.rx_queues().unwrap_or_default();
+            }
+            Err(error) => checks.push(Check::new("bind_rx", State::Missing, error.to_string())),
+        }
+        let mut driver = None;
+        let mut known = None;
+        if let Ok(mut ethtool) = ethtool {
+            driver = ethtool.driver().ok();
+            known = driver.as_ref().and_then(|info| known_driver(&info.driver));
+            checks.push(spare_queues(name, &queues, ethtool.channels().ok()));
+            checks.extend(settings(name, &mut ethtool, known));
+        }
+        checks.push(xdp(name, index));
+        let taken = queues.iter().filter_map(|(id, user)| Some((*id, (*user)?)));
+        Self {
+            name: name.to_owned(),
+            index,
+            rx_queues: queues.len(),
+            taken: taken.collect(),
+            verdict: verdict(&checks),
+            driver,
+            known,
+            checks,
+        }
+    }
+}
+
+/// Sending is a bonus: an interface that cannot bind for it can still receive.
+fn verdict(checks: &[Check]) -> NicVerdict {
+    let needed = || checks.iter().filter(|check| check.name != "bind_tx");
+    let some = |state| needed().any(|check| check.state == state);
+    if some(State::Missing) {
+        NicVerdict::Unsupported
+    } else if some(State::Unknown) {
+        NicVerdict::Unknown
+    } else if some(State::Mendable) {
+        NicVerdict::NeedsSetup
+    } else {
+        NicVerdict::Ready
+    }
+}
+
+fn link(name: &str, up: bool) -> Check {
+    match up {
+        true => Check::new("up", State::Good, "up"),
+        false => Check::new("up", State::Mendable, "down").remedy(format!("ip link set {name} up")),
+    }
+}
+
+fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
+    match tried {
+        DriverSupport::Yes => Check::new(name, State::Good, "the driver supports it"),
+        DriverSupport::No { reason } if needed => {
+            let drivers = crate::drivers::supported_list();
+            Check::new(name, State::Missing, reason).remedy(format!("drivers that can: {drivers}"))
+        }
+        DriverSupport::No { reason } => Check::new(name, State::Missing, reason),
+        DriverSupport::Unknown { reason } => Check::new(name, State::Unknown, reason),
+    }
+}
+
+/// Queue 0 is never bound: there must be another.
+fn spare_queues(
+    name: &str,
+    queues: &[(RxQueueId, Option<QueueUser>)],
+    channels: Option<Channels>,
+) -> Check {
+    const NAME: &str = "rx_queues";
+    let spare = queues
+        .iter()
+        .filter(|(id, user)| id.0 != 0 && user.is_none());
+    let found = format!("{} of {} can be bound", spare.clone().count(), queues.len());
+    if spare.count() > 0 {
+        return Check::new(NAME, State::Good, found);
+    }
+    match channels {
+        Some(channels) if channels.combined_max > channels.combined => {
+            let count = (channels.combined + 1).max(2);
+            Check::new(NAME, State::Mendable, found)
+                .remedy(format!("ethtool -L {name} combined {count}"))
+        }
+        Some(channels) if channels.rx_max > channels.rx => {
+            let count = (channels.rx + 1).max(2);
+            Check::new(NAME, State::Mendable, found).remedy(format!("ethtool -L {name} rx {count}"))
+        }
+        _ if queues.is_empty() => {
+            Check::new(NAME, State::Mendable, "none are listed while it is down")
+                .remedy(format!("ip link set {name} up"))
+        }
+        _ => Check::new(NAME, State::Missing, found),
+    }
+}
+
+fn settings(name: &str, ethtool: &mut Ethtool, known: Option<&KnownDriver>) -> Vec<Check> {
+    let mut checks = vec![
+        split(name, &ethtool.rings()),
+        threshold(name, &ethtool.rings()),
+    ];
+    if let Some(needed) = known.and_then(|known| known.split_needs) {
+        checks.push(feature(name, ethtool, needed));
+    }
+    checks.push(feature(name, ethtool, NTUPLE));
+    checks.push(rules(ethtool));
+    checks.push(rss(ethtool));
+    checks
+}
+
+fn split(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
+    const NAME: &str = "tcp_data_split";
+    match rings.as_ref().map(|rings| rings.data_split) {
+        Ok(Some(DataSplit::Enabled)) => Check::new(NAME, State::Good, "on"),
+        Ok(Some(other)) => Check::new(NAME, State::Mendable, other.to_string())
+            .remedy(format!("ethtool -G {name} tcp-data-split on")),
+        Ok(None) => Check::new(NAME, State::Missing, "the driver does not know it"),
+        Err(error) => unreadable(NAME, error),
+    }
+}
+
+fn threshold(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
+    const NAME: &str = "hds_thresh";
+    match rings.as_ref().map(|rings| rings.hds_thresh) {
+        Ok(Some(0)) => Check::new(NAME, State::Good, "0"),
+        Ok(Some(thresh)) => Check::new(NAME, State::Mendable, thresh.to_string())
+            .remedy(format!("ethtool -G {name} hds-thresh 0")),
+        // The kernel takes a driver without one for 0.
+        Ok(None) => Check::new(NAME, State::Good, "none"),
+        Err(error) => unreadable(NAME, error),
+    }
+}
+
+fn feature(name: &str, ethtool: &mut Ethtool, feature: &'static str) -> Check {
+    let command = format!("ethtool -K {name} {feature} on");
+    match ethtool.feature(feature) {
+        Ok(Some(found)) if found.active => Check::new(feature, State::Good, "on"),
+        Ok(Some(found)) if found.changeable && !found.fixed => {
+            Check::new(feature, State::Mendable, "off").remedy(command)
+        }
+        Ok(Some(_)) => Check::new(feature, State::Missing, "off, and cannot be switched"),
+        Ok(None) => Check::new(feature, State::Missing, "this kernel does not know it"),
+        Err(error) => unreadable(feature, &error),
+    }
+}
+
+fn rules(ethtool: &mut Ethtool) -> Check {
+    const NAME: &str = "flow_rules";
+    match ethtool.rule_table() {
+        Ok(table) => {
+            let size = table
+                .size
+                .map_or_else(String::new, |size| format!(" of {size}"));
+            Check::new(NAME, State::Good, format!("{}{size} in use", table.rules))
+        }
+        Err(error) => unreadable(NAME, &error),
+    }
+}
+
+fn rss(ethtool: &mut Ethtool) -> Check {
+    const NAME: &str = "rss_table";
+    match ethtool.rss() {
+        Ok(rss) => {
+            let contexts = ethtool.rss_contexts().unwrap_or_default().len();
+            let found = format!("{} entries, {contexts} further contexts", rss.table.len());
+            Check::new(NAME, State::Good, found)
+        }
+        Err(error) => unreadable(NAME, &error),
+    }
+}
+
+fn xdp(name: &str, index: u32) -> Check {
+    const NAME: &str = "xdp";
+    match netif::has_xdp_program(index) {
+        Ok(false) => Check::new(NAME, State::Good, "no program attached"),
+        Ok(true) => Check::new(NAME, State::Mendable, "a program is attached")
+            .remedy(format!("ip link set {name} xdp off")),
+        Err(error) => Check::new(NAME, State::Unknown, error.to_string()),
+    }
+}
+
+/// A setting that cannot be read: mostly the driver has none of it.
+fn unreadable(name: &'static str, error: &EthtoolError) -> Check {
+    match error.is_unsupported() {
+        true => Check::new(name, State::Missing, "the driver does not know it"),
+        false => Check::new(name, State::Unknown, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use devmem_uapi::DmabufId;
+
+    use super::*;
+
+    fn check(name: &'static str, state: State) -> Check {
+        Check::new(name, state, "")
+    }
+
+    #[test]
+    fn the_worst_check_decides_and_sending_is_a_bonus() {
+        use State::{Good, Mendable, Missing, Unknown};
+        let cases = [
+            ([Good, Good, Good], NicVerdict::Ready),
+            ([Good, Good, Missing], NicVerdict::Ready),
+            ([Good, Mendable, Good], NicVerdict::NeedsSetup),
+            ([Mendable, Unknown, Good], NicVerdict::Unknown),
+            ([Mendable, Missing, Good], NicVerdict::Unsupported),
+        ];
+        for ([up, split, tx], expected) in cases {
+            let checks = [check("up", up), check("split", split), check("bind_tx", tx)];
+            assert_eq!(verdict(&checks), expected);
+        }
+    }
+
+    #[test]
+    fn a_nic_with_queue_0_alone_needs_another_queue() {
+        let queue = |id, user| (RxQueueId(id), user);
+        let channels = |combined, combined_max| {
+            Some(Channels {
+                combined,
+                combined_max,
+                ..Channels::default()
+            })
+        };
+        let used = Some(QueueUser::Dmabuf(DmabufId(1)));
+        let good = spare_queues("eth1", &[queue(0, None), queue(1, None)], None);
+        assert_eq!(
+            (good.state, good.found.as_str()),
+            (State::Good, "1 of 2 can be bound")
+        );
+        let more = spare_queues("eth1", &[queue(0, None)], channels(1, 8));
+        assert_eq!(more.remedy.as_deref(), Some("ethtool -L eth1 combined 2"));
+        let all_used = spare_queues("eth1", &[queue(0, None), queue(1, used)], channels(2, 2));
+        assert_eq!(all_used.state, State::Missing);
+        let down = spare_queues("eth1", &[], None);
+        assert_eq!(down.remedy.as_deref(), Some("ip link set eth1 up"));
+    }
+
+    #[test]
+    fn rings_are_judged_with_the_command_that_mends_them() {
+        let rings = |data_split, hds_thresh| {
+            Ok(Rings {
+                data_split,
+                hds_thresh,
+                ..Rings::default()
+            })
+        };
+        let off = split("eth1", &rings(Some(DataSplit::Disabled), None));
+        assert_eq!((off.state, off.found.as_str()), (State::Mendable, "off"));
+        let auto = split("eth1", &rings(Some(DataSplit::Unknown), None));
+        assert_eq!(
+            auto.remedy.as_deref(),
+            Some("ethtool -G eth1 tcp-data-split on")
+        );
+        assert_eq!(split("eth1", &rings(None, None)).state, State::Missing);
+        let high = threshold("eth1", &rings(None, Some(256)));
+        assert_eq!(high.remedy.as_deref(), Some("ethtool -G eth1 hds-thresh 0"));
+        assert_eq!(threshold("eth1", &rings(None, None)).state, State::Good);
+    }
+}

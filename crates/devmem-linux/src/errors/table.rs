@@ -1,0 +1,418 @@
+//! The table from errno to cause.
+
+use devmem_uapi::Errno;
+
+use super::{Cause, CauseKind, Facts, Operation};
+use crate::drivers;
+use crate::ethtool::DataSplit;
+use crate::netdev::{QueueUser, RxQueueId};
+
+/// Returns what an errno of `operation` means under `facts`.
+pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {
+    let known = match operation {
+        Operation::BindRx => bind_rx(errno, facts),
+        Operation::BindTx => bind_tx(errno, facts),
+        Operation::Recv => recv(errno),
+        Operation::Send => send(errno, facts),
+        Operation::Dontneed => dontneed(errno),
+        Operation::Udmabuf => udmabuf(errno, facts),
+        Operation::DmaHeap => dma_heap(errno, facts),
+    };
+    known.or_else(|| anywhere(errno)).unwrap_or_else(|| {
+        let words = facts.kernel.clone();
+        Cause::new(
+            CauseKind::Unknown,
+            words.unwrap_or_else(|| errno.describe().to_owned()),
+        )
+    })
+}
+
+fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let interface = interface(facts);
+    let cause = match errno {
+        Errno::EPERM | Errno::EACCES => Cause::new(
+            CauseKind::NotPermitted,
+            "needs CAP_NET_ADMIN in the user namespace that owns the network namespace",
+        )
+        .hint(
+            "run as root or with the capability: setcap cap_net_admin+ep PROGRAM\n\
+             before Linux 7.2 it must be the initial user namespace: a container cannot bind",
+        ),
+        Errno::ENODEV => Cause::new(CauseKind::NoDevice, format!("there is no {interface}")),
+        Errno::EOPNOTSUPP if says(facts, "DMA device mismatch") => Cause::new(
+            CauseKind::QueuesOfDifferentDevices,
+            format!("{} use different DMA devices", queues(facts)),
+        )
+        .hint("bind the queues of each physical function for themselves"),
+        Errno::EOPNOTSUPP => driver_cannot(facts, "bind device memory to RX queues"),
+        Errno::EEXIST | Errno::EBUSY => queue_taken(errno, facts),
+        Errno::ERANGE => Cause::new(
+            CauseKind::QueueFixed,
+            format!("this driver cannot restart {}", queues(facts)),
+        )
+        .hint("take a higher queue: queue 0 of a gVNIC is fixed, all others can be bound"),
+        Errno::EINVAL => bind_rx_invalid(facts),
+        _ => return bind(errno, facts),
+    };
+    Some(cause)
+}
+
+/// The many `EINVAL`s of bind-rx: by the kernel's pointing, its words, and last by what the NIC's
+/// settings are.
+fn bind_rx_invalid(facts: &Facts) -> Cause {
+    let interface = interface(facts);
+    let pointed = facts.attribute.as_deref().unwrap_or("");
+    let past_the_end = facts
+        .rx_queues
+        .and_then(|count| facts.queues.iter().find(|queue| queue.0 >= count));
+    if facts.queues.is_empty()
+        || pointed.starts_with("queues")
+        || says(facts, "queue id")
+        || past_the_end.is_some()
+    {
+        return bad_queue(facts, past_the_end);
+    }
+    let split = says(facts, "tcp-data-split");
+    let threshold = says(facts, "hds-thresh");
+    if split || (!threshold && facts.data_split.is_some_and(|s| s != DataSplit::Enabled)) {
+        return Cause::new(CauseKind::SplitOff, "tcp-data-split is disabled").hint(format!(
+            "the NIC must split headers from payload before device memory can be bound:\n\
+             ethtool -G {interface} tcp-data-split on hds-thresh 0"
+        ));
+    }
+    if threshold || facts.hds_thresh.is_some_and(|thresh| thresh != 0) {
+        let thresh = facts
+            .hds_thresh
+            .map_or_else(String::new, |t| format!(" {t}"));
+        return Cause::new(
+            CauseKind::HdsThreshold,
+            format!("hds-thresh{thresh} leaves small packets unsplit"),
+        )
+        .hint(format!("ethtool -G {interface} hds-thresh 0"));
+    }
+    Cause::new(
+        CauseKind::DmabufGeometry,
+        "the descriptor is not a dma-buf, or its pieces are not whole pages",
+    )
+    .hint("make the dma-buf's offset and size multiples of the page size")
+}
+
+fn bad_queue(facts: &Facts, past_the_end: Option<&RxQueueId>) -> Cause {
+    let interface = interface(facts);
+    if facts.queues.is_empty() {
+        return Cause::new(CauseKind::BadQueue, "no RX queue was given");
+    }
+    let last = facts.rx_queues.and_then(|count| count.checked_sub(1));
+    let cause = match past_the_end {
+        Some(queue) => Cause::new(
+            CauseKind::BadQueue,
+            format!("{interface} has no RX queue {queue}"),
+        ),
+        None => Cause::new(
+            CauseKind::BadQueue,
+            format!("{} of {interface} is not accepted", queues(facts)),
+        ),
+    };
+    match last {
+        Some(last) => cause.hint(format!(
+            "its RX queues are 0 to {last}; `ethtool -L {interface}` changes how many there are"
+        )),
+        None => cause,
+    }
+}
+
+fn queue_taken(errno: Errno, facts: &Facts) -> Cause {
+    let interface = interface(facts);
+    if let Some((queue, user)) = facts.taken.first() {
+        let hint = match user {
+            QueueUser::Dmabuf(_) => {
+                "another process has bound it, or this one has: it ends when that closes its binding"
+            }
+            QueueUser::IoUring => "it ends when the io_uring's owner closes it",
+            QueueUser::Xsk => "it ends when the AF_XDP socket is closed",
+            QueueUser::Lease => "it ends when the netdev it is leased to is removed",
+        };
+        return Cause::new(
+            CauseKind::QueueTaken,
+            format!("queue {queue} of {interface} is used by {user}"),
+        )
+        .hint(hint);
+    }
+    let xdp = facts.xdp == Some(true) || says(facts, "XDP program");
+    if xdp && errno == Errno::EEXIST {
+        return Cause::new(
+            CauseKind::XdpAttached,
+            format!("an XDP program is attached to {interface}"),
+        )
+        .hint(format!("ip link set {interface} xdp off"));
+    }
+    Cause::new(
+        CauseKind::QueueTaken,
+        format!("somebody uses {} of {interface} already", queues(facts)),
+    )
+}
+
+fn bind_tx(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let cause = match errno {
+        Errno::EPERM | Errno::EACCES => Cause::new(
+            CauseKind::NotPermitted,
+            "binding for sending needs no privilege; a security module forbids it",
+        ),
+        Errno::ENODEV => Cause::new(
+            CauseKind::NoDevice,
+            format!("there is no {}", interface(facts)),
+        ),
+        Errno::EOPNOTSUPP => driver_cannot(facts, "send from device memory"),
+        Errno::EINVAL => Cause::new(
+            CauseKind::DmabufGeometry,
+            "the descriptor is not a dma-buf, or its size or pieces are not whole pages",
+        )
+        .hint("make the dma-buf's offset and size multiples of the page size"),
+        _ => return bind(errno, facts),
+    };
+    Some(cause)
+}
+
+/// What both bindings have in common.
+fn bind(errno: Errno, facts: &Facts) -> Option<Cause> {
+    match errno {
+        Errno::EBADF => Some(Cause::new(
+            CauseKind::NotADmabuf,
+            "the descriptor is not an open dma-buf",
+        )),
+        Errno::ENOENT if facts.kernel.is_none() => Some(
+            Cause::new(
+                CauseKind::KernelTooOld,
+                "this kernel has no netdev family in generic netlink",
+            )
+            .hint("device memory needs Linux 6.12 or later with CONFIG_NET_DEVMEM"),
+        ),
+        _ => None,
+    }
+}
+
+fn driver_cannot(facts: &Facts, what: &str) -> Cause {
+    let interface = interface(facts);
+    let message = match (&facts.driver, &facts.kernel) {
+        (Some(driver), Some(words)) => {
+            format!("the driver of {interface} ({driver}) cannot {what}: {words}")
+        }
+        (Some(driver), None) => format!("the driver of {interface} ({driver}) cannot {what}"),
+        (None, Some(words)) => format!("{interface} cannot {what}: {words}"),
+        (None, None) => format!("{interface} cannot {what}"),
+    };
+    Cause::new(CauseKind::DriverCannot, message).hint(format!(
+        "drivers that can: {}\n\
+         this kernel must be built with CONFIG_NET_DEVMEM; or use the user-space backend",
+        drivers::supported_list()
+    ))
+}
+
+fn recv(errno: Errno) -> Option<Cause> {
+    let cause = match errno {
+        Errno::EFAULT => Cause::new(
+            CauseKind::ReadWithoutFlag,
+            "device memory was read without the devmem flag, or into a buffer that is not there",
+        )
+        .hint("receive with MSG_SOCK_DEVMEM; the data is still queued"),
+        Errno::ENODEV => Cause::new(
+            CauseKind::OtherProvider,
+            "the data lies in memory of another kind (io_uring), not in a bound dma-buf",
+        )
+        .hint("steer the flow to the queue that the dma-buf is bound to"),
+        Errno(ETOOSMALL) | Errno::ENOBUFS => Cause::new(
+            CauseKind::ControlTooSmall,
+            "the control buffer has no room for one message",
+        ),
+        _ => return None,
+    };
+    Some(cause)
+}
+
+/// `ETOOSMALL` of the kernel (linux include/linux/errno.h), which leaks out of recvmsg.
+const ETOOSMALL: i32 = 525;
+
+fn send(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let bound = interface(facts);
+    let cause = match errno {
+        Errno::EINVAL => Cause::new(
+            CauseKind::SendNotPrepared,
+            "no such binding for sending, or zero-copy is not switched on",
+        )
+        .hint("bind with bind-tx (an RX binding cannot send), set SO_ZEROCOPY, send with MSG_ZEROCOPY"),
+        Errno::ENODEV => {
+            let message = match &facts.other_interface {
+                Some(other) => format!("the route leaves by {other}, the binding is on {bound}"),
+                None => format!("the route leaves by another interface than the binding's, {bound}"),
+            };
+            Cause::new(CauseKind::RouteElsewhere, message).hint(format!(
+                "bind the socket to {bound} (SO_BINDTODEVICE), or bind the memory where the route leaves"
+            ))
+        }
+        Errno::EHOSTUNREACH | Errno::ENETUNREACH => {
+            Cause::new(CauseKind::NoRoute, "there is no route to the peer")
+                .hint(format!("the binding is on {bound}: `ip route get PEER oif {bound}`"))
+        }
+        Errno::EFAULT => Cause::new(
+            CauseKind::BeyondDmabuf,
+            "a range lies beyond the end of the dma-buf",
+        ),
+        Errno::EMSGSIZE => Cause::new(
+            CauseKind::TooManyPieces,
+            format!("more than {} ranges in one send", devmem_uapi::UIO_MAXIOV),
+        ),
+        Errno::ENOBUFS => Cause::new(
+            CauseKind::TooManyCompletions,
+            "too many sends whose completions nobody has read",
+        )
+        .hint("read completions, or raise the limit: sysctl net.core.optmem_max=1048576"),
+        _ => return None,
+    };
+    Some(cause)
+}
+
+fn dontneed(errno: Errno) -> Option<Cause> {
+    let cause = match errno {
+        Errno::EBADF => Cause::new(CauseKind::NotTcp, "the socket is not a TCP socket"),
+        Errno::EINVAL => Cause::new(
+            CauseKind::TooManyTokens,
+            format!(
+                "more than {} ranges in one call",
+                devmem_uapi::MAX_DONTNEED_TOKENS
+            ),
+        ),
+        Errno::ENOPROTOOPT => kernel_without_devmem(),
+        _ => return None,
+    };
+    Some(cause)
+}
+
+fn kernel_without_devmem() -> Cause {
+    Cause::new(
+        CauseKind::KernelTooOld,
+        "this kernel has no device memory TCP",
+    )
+    .hint("it needs Linux 6.12 or later with CONFIG_NET_DEVMEM")
+}
+
+/// Where the limits of udmabuf are set.
+const UDMABUF_SIZE_LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
+
+fn udmabuf(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let cause = match errno {
+        Errno::ENOENT | Errno::ENXIO => {
+            Cause::new(CauseKind::NoExporter, "there is no /dev/udmabuf")
+                .hint("modprobe udmabuf; the kernel must be built with CONFIG_UDMABUF")
+        }
+        Errno::EACCES | Errno::EPERM => Cause::new(
+            CauseKind::NotPermitted,
+            "/dev/udmabuf may not be opened by this user",
+        )
+        .hint("run as root or as a member of group kvm, or: chmod 666 /dev/udmabuf"),
+        Errno::EINVAL => udmabuf_invalid(facts),
+        Errno::EMFILE | Errno::ENFILE => {
+            Cause::new(CauseKind::NoResources, "no descriptor is left")
+                .hint("raise the limit: ulimit -n 65536")
+        }
+        Errno::ENOMEM => Cause::new(CauseKind::NoResources, "not enough memory to pin the pages")
+            .hint("ask for less, or free some; pinned pages count against the cgroup's limit"),
+        _ => return None,
+    };
+    Some(cause)
+}
+
+fn udmabuf_invalid(facts: &Facts) -> Cause {
+    let too_large = match (facts.bytes, facts.bytes_max) {
+        (Some(bytes), Some(max)) if bytes > max => Some((bytes, max)),
+        _ => None,
+    };
+    if let Some((bytes, max)) = too_large {
+        let needed_mb = bytes.div_ceil(1 << 20);
+        return Cause::new(
+            CauseKind::ExporterLimit,
+            format!(
+                "{} MiB are more than udmabuf's size_limit_mb of {}",
+                needed_mb,
+                max >> 20
+            ),
+        )
+        .hint(format!("echo {needed_mb} > {UDMABUF_SIZE_LIMIT}"));
+    }
+    Cause::new(
+        CauseKind::DmabufGeometry,
+        "the memfd is not sealed against shrinking, or offset or size are not whole pages",
+    )
+    .hint(format!(
+        "or the size is over the limit: see {UDMABUF_SIZE_LIMIT} (64 MiB by default)"
+    ))
+}
+
+fn dma_heap(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let cause = match errno {
+        Errno::ENOENT | Errno::ENXIO => Cause::new(
+            CauseKind::NoExporter,
+            "there is no such heap in /dev/dma_heap",
+        )
+        .hint("the kernel must be built with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM"),
+        Errno::EACCES | Errno::EPERM => {
+            Cause::new(CauseKind::NotPermitted, "this user may not open the heap")
+                .hint("run as root, or give the user the right to the file in /dev/dma_heap")
+        }
+        Errno::EINVAL => Cause::new(
+            CauseKind::ExporterLimit,
+            match facts.bytes {
+                Some(0) => "an allocation of 0 bytes".to_owned(),
+                Some(bytes) => format!("the heap does not take {bytes} bytes"),
+                None => "the heap does not take this size".to_owned(),
+            },
+        ),
+        Errno::ENOMEM => Cause::new(
+            CauseKind::ExporterLimit,
+            "the heap has not as much memory (the system heap gives at most half of it)",
+        ),
+        Errno::EMFILE | Errno::ENFILE => {
+            Cause::new(CauseKind::NoResources, "no descriptor is left")
+                .hint("raise the limit: ulimit -n 65536")
+        }
+        _ => return None,
+    };
+    Some(cause)
+}
+
+/// What means the same everywhere.
+fn anywhere(errno: Errno) -> Option<Cause> {
+    let cause = match errno {
+        Errno::EAGAIN | Errno::EINPROGRESS => {
+            Cause::new(CauseKind::WouldBlock, "it would have to wait")
+        }
+        Errno::ENOMEM => Cause::new(CauseKind::NoResources, "out of memory"),
+        Errno::EMFILE | Errno::ENFILE => {
+            Cause::new(CauseKind::NoResources, "no descriptor is left")
+        }
+        Errno::ECONNRESET | Errno::EPIPE | Errno::ETIMEDOUT | Errno::ENOTCONN => {
+            Cause::new(CauseKind::ConnectionLost, errno.describe())
+        }
+        Errno::ENOPROTOOPT => kernel_without_devmem(),
+        _ => return None,
+    };
+    Some(cause)
+}
+
+fn says(facts: &Facts, words: &str) -> bool {
+    facts.kernel.as_deref().is_some_and(|k| k.contains(words))
+}
+
+fn interface(facts: &Facts) -> &str {
+    facts.interface.as_deref().unwrap_or("that interface")
+}
+
+fn queues(facts: &Facts) -> String {
+    match &facts.queues[..] {
+        [] => "the queue".to_owned(),
+        [queue] => format!("queue {queue}"),
+        several => {
+            let several = several.iter().map(RxQueueId::to_string);
+            format!("queues {}", several.collect::<Vec<_>>().join(", "))
+        }
+    }
+}

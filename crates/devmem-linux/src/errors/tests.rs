@@ -1,0 +1,278 @@
+//! Every row of the table of ABI section 8, and that a cause without facts is still a cause.
+
+use devmem_uapi::{DmabufId, Errno};
+
+use super::*;
+
+fn facts() -> Facts {
+    Facts {
+        interface: Some("eth1".to_owned()),
+        driver: Some("mlx5_core".to_owned()),
+        queues: vec![RxQueueId(15)],
+        rx_queues: Some(16),
+        data_split: Some(DataSplit::Enabled),
+        hds_thresh: Some(0),
+        ..Facts::default()
+    }
+}
+
+fn kernel(words: &str) -> Facts {
+    Facts {
+        kernel: Some(words.to_owned()),
+        ..facts()
+    }
+}
+
+fn kind(operation: Operation, errno: Errno, facts: &Facts) -> CauseKind {
+    cause(operation, errno, facts).kind
+}
+
+#[test]
+fn every_refusal_of_bind_rx_has_its_cause() {
+    use CauseKind as K;
+    let pointed = |path: &str| Facts {
+        attribute: Some(path.to_owned()),
+        ..facts()
+    };
+    let taken = |user| Facts {
+        taken: vec![(RxQueueId(15), user)],
+        ..facts()
+    };
+    let cases = [
+        (Errno::EPERM, facts(), K::NotPermitted),
+        (Errno::ENODEV, facts(), K::NoDevice),
+        (Errno::EOPNOTSUPP, facts(), K::DriverCannot),
+        (
+            Errno::EOPNOTSUPP,
+            kernel("DMA device mismatch between queue 1 and 2 (multi-PF device?)"),
+            K::QueuesOfDifferentDevices,
+        ),
+        (Errno::EINVAL, pointed("queues.id"), K::BadQueue),
+        (Errno::EINVAL, pointed("queues"), K::BadQueue),
+        (
+            Errno::EINVAL,
+            kernel("tcp-data-split is disabled"),
+            K::SplitOff,
+        ),
+        (
+            Errno::EINVAL,
+            kernel("hds-thresh is not zero"),
+            K::HdsThreshold,
+        ),
+        (Errno::EINVAL, facts(), K::DmabufGeometry),
+        (Errno::EBADF, facts(), K::NotADmabuf),
+        (
+            Errno::EEXIST,
+            taken(QueueUser::Dmabuf(DmabufId(3))),
+            K::QueueTaken,
+        ),
+        (Errno::EEXIST, facts(), K::QueueTaken),
+        (
+            Errno::EEXIST,
+            kernel("unable to custom memory provider to device with XDP program attached"),
+            K::XdpAttached,
+        ),
+        (Errno::EBUSY, taken(QueueUser::Xsk), K::QueueTaken),
+        (Errno::EBUSY, taken(QueueUser::Lease), K::QueueTaken),
+        (Errno::ERANGE, facts(), K::QueueFixed),
+        (Errno::ENOENT, facts(), K::KernelTooOld),
+        (Errno::ENOMEM, facts(), K::NoResources),
+    ];
+    for (errno, facts, expected) in cases {
+        assert_eq!(
+            kind(Operation::BindRx, errno, &facts),
+            expected,
+            "{errno} {facts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_without_words_is_explained_from_the_settings() {
+    let with = |split, thresh| Facts {
+        data_split: Some(split),
+        hds_thresh: Some(thresh),
+        ..facts()
+    };
+    let bind = |facts: &Facts| kind(Operation::BindRx, Errno::EINVAL, facts);
+    assert_eq!(bind(&with(DataSplit::Disabled, 0)), CauseKind::SplitOff);
+    assert_eq!(bind(&with(DataSplit::Unknown, 0)), CauseKind::SplitOff);
+    assert_eq!(
+        bind(&with(DataSplit::Enabled, 256)),
+        CauseKind::HdsThreshold
+    );
+    let no_queue = Facts {
+        queues: Vec::new(),
+        ..facts()
+    };
+    assert_eq!(bind(&no_queue), CauseKind::BadQueue);
+    let past_the_end = Facts {
+        rx_queues: Some(8),
+        ..facts()
+    };
+    let cause = cause(Operation::BindRx, Errno::EINVAL, &past_the_end);
+    assert_eq!(cause.message, "eth1 has no RX queue 15");
+    assert!(cause.hint.unwrap().contains("0 to 7"));
+}
+
+#[test]
+fn a_split_that_is_off_comes_with_the_command_that_mends_it() {
+    let cause = cause(
+        Operation::BindRx,
+        Errno::EINVAL,
+        &kernel("tcp-data-split is disabled"),
+    );
+    assert_eq!(cause.message, "tcp-data-split is disabled");
+    let hint = cause.hint.unwrap();
+    assert!(
+        hint.ends_with("ethtool -G eth1 tcp-data-split on hds-thresh 0"),
+        "{hint}"
+    );
+}
+
+#[test]
+fn a_taken_queue_names_its_user() {
+    let facts = Facts {
+        taken: vec![(RxQueueId(15), QueueUser::Dmabuf(DmabufId(3)))],
+        ..facts()
+    };
+    let cause = cause(Operation::BindRx, Errno::EEXIST, &facts);
+    assert_eq!(cause.message, "queue 15 of eth1 is used by dma-buf 3");
+}
+
+#[test]
+fn a_driver_that_cannot_is_named_with_those_that_can() {
+    let facts = Facts {
+        driver: Some("veth".to_owned()),
+        ..facts()
+    };
+    for operation in [Operation::BindRx, Operation::BindTx] {
+        let cause = cause(operation, Errno::EOPNOTSUPP, &facts);
+        assert!(cause.message.contains("(veth)"), "{cause}");
+        assert!(cause.hint.unwrap().contains("mlx5_core"));
+    }
+}
+
+#[test]
+fn refusals_of_sending_and_receiving_have_their_cause() {
+    use CauseKind as K;
+    let cases = [
+        (Operation::BindTx, Errno::EOPNOTSUPP, K::DriverCannot),
+        (Operation::BindTx, Errno::EINVAL, K::DmabufGeometry),
+        (Operation::BindTx, Errno::EBADF, K::NotADmabuf),
+        (Operation::Send, Errno::EINVAL, K::SendNotPrepared),
+        (Operation::Send, Errno::ENODEV, K::RouteElsewhere),
+        (Operation::Send, Errno::EHOSTUNREACH, K::NoRoute),
+        (Operation::Send, Errno::EFAULT, K::BeyondDmabuf),
+        (Operation::Send, Errno::EMSGSIZE, K::TooManyPieces),
+        (Operation::Send, Errno::ENOBUFS, K::TooManyCompletions),
+        (Operation::Send, Errno::EPIPE, K::ConnectionLost),
+        (Operation::Send, Errno::EAGAIN, K::WouldBlock),
+        (Operation::Recv, Errno::EFAULT, K::ReadWithoutFlag),
+        (Operation::Recv, Errno::ENODEV, K::OtherProvider),
+        (Operation::Recv, Errno(525), K::ControlTooSmall),
+        (Operation::Recv, Errno::EAGAIN, K::WouldBlock),
+        (Operation::Recv, Errno::ECONNRESET, K::ConnectionLost),
+        (Operation::Dontneed, Errno::EBADF, K::NotTcp),
+        (Operation::Dontneed, Errno::EINVAL, K::TooManyTokens),
+        (Operation::Dontneed, Errno::ENOPROTOOPT, K::KernelTooOld),
+    ];
+    for (operation, errno, expected) in cases {
+        assert_eq!(
+            kind(operation, errno, &facts()),
+            expected,
+            "{operation} {errno}"
+        );
+    }
+}
+
+#[test]
+fn a_route_that_leaves_elsewhere_names_both_interfaces() {
+    let facts = Facts {
+        other_interface: Some("eth0".to_owned()),
+        ..facts()
+    };
+    let cause = cause(Operation::Send, Errno::ENODEV, &facts);
+    assert_eq!(
+        cause.message,
+        "the route leaves by eth0, the binding is on eth1"
+    );
+}
+
+#[test]
+fn the_limit_of_udmabuf_is_named_with_the_command_that_raises_it() {
+    let facts = Facts {
+        bytes: Some(256 << 20),
+        bytes_max: Some(64 << 20),
+        ..Facts::default()
+    };
+    let cause = cause(Operation::Udmabuf, Errno::EINVAL, &facts);
+    assert_eq!(cause.kind, CauseKind::ExporterLimit);
+    assert_eq!(
+        cause.message,
+        "256 MiB are more than udmabuf's size_limit_mb of 64"
+    );
+    assert_eq!(
+        cause.hint.as_deref(),
+        Some("echo 256 > /sys/module/udmabuf/parameters/size_limit_mb")
+    );
+    let within = Facts {
+        bytes: Some(1 << 20),
+        bytes_max: Some(64 << 20),
+        ..Facts::default()
+    };
+    let geometry = kind(Operation::Udmabuf, Errno::EINVAL, &within);
+    assert_eq!(geometry, CauseKind::DmabufGeometry);
+}
+
+#[test]
+fn refusals_of_exporters_have_their_cause() {
+    use CauseKind as K;
+    for operation in [Operation::Udmabuf, Operation::DmaHeap] {
+        let cases = [
+            (Errno::ENOENT, K::NoExporter),
+            (Errno::EACCES, K::NotPermitted),
+            (Errno::EMFILE, K::NoResources),
+        ];
+        for (errno, expected) in cases {
+            let facts = Facts::default();
+            assert_eq!(
+                kind(operation, errno, &facts),
+                expected,
+                "{operation} {errno}"
+            );
+        }
+    }
+    let facts = Facts::default();
+    assert_eq!(
+        kind(Operation::Udmabuf, Errno::ENOMEM, &facts),
+        K::NoResources
+    );
+    assert_eq!(
+        kind(Operation::DmaHeap, Errno::ENOMEM, &facts),
+        K::ExporterLimit
+    );
+}
+
+#[test]
+fn any_errno_without_any_facts_has_a_cause_with_words() {
+    let operations = [
+        Operation::BindRx,
+        Operation::BindTx,
+        Operation::Recv,
+        Operation::Send,
+        Operation::Dontneed,
+        Operation::Udmabuf,
+        Operation::DmaHeap,
+    ];
+    for operation in operations {
+        for errno in (0..600).map(Errno) {
+            let cause = cause(operation, errno, &Facts::default());
+            assert!(!cause.message.is_empty(), "{operation} {errno}");
+            assert!(!cause.message.contains("  "), "{}", cause.message);
+        }
+    }
+    let unknown = cause(Operation::BindRx, Errno::EIO, &kernel("the NIC is on fire"));
+    assert_eq!(unknown.kind, CauseKind::Unknown);
+    assert_eq!(unknown.message, "the NIC is on fire");
+}

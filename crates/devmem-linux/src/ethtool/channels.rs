@@ -1,0 +1,105 @@
+//! Channels: how many queues an interface has.
+
+use serde::Serialize;
+
+use super::{Ethtool, EthtoolError, HEADER_NAMES};
+use crate::netlink::Names;
+use crate::netlink::attr::Attributes;
+
+/// `ETHTOOL_MSG_CHANNELS_GET`, `_SET`.
+const GET: u8 = 17;
+const SET: u8 = 18;
+/// `ETHTOOL_A_CHANNELS_*`.
+const A_RX_MAX: u16 = 2;
+const A_TX_MAX: u16 = 3;
+const A_COMBINED_MAX: u16 = 5;
+const A_RX: u16 = 6;
+const A_TX: u16 = 7;
+const A_COMBINED: u16 = 9;
+const NAMES: Names = Names(&[
+    (1, "header", HEADER_NAMES),
+    (A_RX, "rx-count", Names::NONE),
+    (A_TX, "tx-count", Names::NONE),
+    (A_COMBINED, "combined-count", Names::NONE),
+]);
+
+/// The channels of an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Channels {
+    /// Queues that only receive.
+    pub rx: u32,
+    /// The most there can be.
+    pub rx_max: u32,
+    /// Queues that only send.
+    pub tx: u32,
+    /// The most there can be.
+    pub tx_max: u32,
+    /// Pairs of an RX and a TX queue.
+    pub combined: u32,
+    /// The most there can be.
+    pub combined_max: u32,
+}
+
+impl Channels {
+    /// Reads a reply; what a driver leaves out it has none of.
+    pub(crate) fn parse(reply: &Attributes<'_>) -> Self {
+        let number = |kind| reply.clone().find(kind).and_then(|a| a.u32()).unwrap_or(0);
+        Self {
+            rx: number(A_RX),
+            rx_max: number(A_RX_MAX),
+            tx: number(A_TX),
+            tx_max: number(A_TX_MAX),
+            combined: number(A_COMBINED),
+            combined_max: number(A_COMBINED_MAX),
+        }
+    }
+
+    /// Returns how many RX queues there are.
+    pub fn rx_queues(&self) -> u32 {
+        self.rx.saturating_add(self.combined)
+    }
+}
+
+/// What to change about channels; `None` leaves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelsChange {
+    /// Queues that only receive.
+    pub rx: Option<u32>,
+    /// Queues that only send.
+    pub tx: Option<u32>,
+    /// Pairs.
+    pub combined: Option<u32>,
+}
+
+impl Ethtool {
+    /// Reads the channels.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the driver has none to tell of.
+    pub fn channels(&mut self) -> Result<Channels, EthtoolError> {
+        let what = format!("read the channels of {}", self.name);
+        let request = self.command(GET, NAMES);
+        let reply = |reply: Attributes<'_>| Some(Channels::parse(&reply));
+        Ok(self.socket.get(&what, request, reply)?)
+    }
+
+    /// Changes the channels.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` past the maximum, or below a queue that is bound or that RSS still uses.
+    pub fn set_channels(&mut self, change: ChannelsChange) -> Result<(), EthtoolError> {
+        let ChannelsChange { rx, tx, combined } = change;
+        let what = format!("change the channels of {}", self.name);
+        let counts = [(A_RX, rx), (A_TX, tx), (A_COMBINED, combined)];
+        let request = counts
+            .into_iter()
+            .filter_map(|(kind, count)| Some((kind, count?)))
+            .fold(self.change(SET, NAMES), |r, (kind, count)| {
+                r.u32(kind, count)
+            });
+        self.socket.request(&what, request, |_| Some(()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! Features: what a NIC does for the stack, by name.
+
+use serde::Serialize;
+
+use super::{Ethtool, EthtoolError, HEADER_NAMES};
+use crate::netlink::Names;
+use crate::netlink::attr::{Attribute, Attributes};
+
+/// The feature that lets flow rules steer: `ethtool -K ... ntuple`.
+pub const NTUPLE: &str = "rx-ntuple-filter";
+/// Receive offload in hardware, which some NICs need before they split headers.
+pub const RX_GRO_HW: &str = "rx-gro-hw";
+
+/// `ETHTOOL_MSG_FEATURES_GET`, `_SET`.
+const GET: u8 = 11;
+const SET: u8 = 12;
+/// `ETHTOOL_A_FEATURES_*`, each a bit set.
+const A_HW: u16 = 2;
+const A_WANTED: u16 = 3;
+const A_ACTIVE: u16 = 4;
+const A_NOCHANGE: u16 = 5;
+/// `ETHTOOL_A_BITSET_NOMASK`: the bits listed are those that are set.
+const A_BITSET_NOMASK: u16 = 1;
+const A_BITSET_BITS: u16 = 3;
+const A_BITS_BIT: u16 = 1;
+const A_BIT_NAME: u16 = 2;
+const A_BIT_VALUE: u16 = 3;
+const BIT_NAMES: Names = Names(&[
+    (A_BIT_NAME, "name", Names::NONE),
+    (A_BIT_VALUE, "value", Names::NONE),
+]);
+const BITSET_NAMES: Names = Names(&[(
+    A_BITSET_BITS,
+    "bits",
+    Names(&[(A_BITS_BIT, "bit", BIT_NAMES)]),
+)]);
+const NAMES: Names = Names(&[
+    (1, "header", HEADER_NAMES),
+    (A_WANTED, "wanted", BITSET_NAMES),
+]);
+
+/// One feature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Feature {
+    /// Its name in the kernel.
+    pub name: String,
+    /// The driver lets it be switched.
+    pub changeable: bool,
+    /// Its administrator wants it on.
+    pub wanted: bool,
+    /// It is on.
+    pub active: bool,
+    /// Neither driver nor kernel lets it be switched.
+    pub fixed: bool,
+}
+
+/// Reads a reply.
+pub(crate) fn parse(reply: &Attributes<'_>) -> Vec<Feature> {
+    let bits = |kind| reply.clone().find(kind).map(|set| names(&set));
+    let listed = |set: &Option<Vec<(&str, bool)>>, name: &str| {
+        set.iter().flatten().any(|(bit, on)| *bit == name && *on)
+    };
+    let (wanted, active, fixed) = (bits(A_WANTED), bits(A_ACTIVE), bits(A_NOCHANGE));
+    let all = bits(A_HW).unwrap_or_default().into_iter();
+    all.map(|(name, changeable)| Feature {
+        name: name.to_owned(),
+        changeable,
+        wanted: listed(&wanted, name),
+        active: listed(&active, name),
+        fixed: listed(&fixed, name),
+    })
+    .collect()
+}
+
+/// Returns the bits that a bit set lists: all it speaks of, each with whether it is set.
+fn names<'a>(set: &Attribute<'a>) -> Vec<(&'a str, bool)> {
+    let all_set = set.nested().find(A_BITSET_NOMASK).is_some();
+    let Some(bits) = set.nested().find(A_BITSET_BITS) else {
+        return Vec::new();
+    };
+    let named = bits.nested().all(A_BITS_BIT).filter_map(|bit| {
+        let name = bit.nested().find(A_BIT_NAME)?.text()?;
+        Some((name, all_set || bit.nested().find(A_BIT_VALUE).is_some()))
+    });
+    named.collect()
+}
+
+impl Ethtool {
+    /// Lists the features that this kernel knows.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the interface went away.
+    pub fn features(&mut self) -> Result<Vec<Feature>, EthtoolError> {
+        let what = format!("read the features of {}", self.name);
+        let request = self.command(GET, NAMES);
+        Ok(self
+            .socket
+            .get(&what, request, |reply| Some(parse(&reply)))?)
+    }
+
+    /// Reads one feature; `None` if this kernel does not know its name.
+    ///
+    /// # Errors
+    ///
+    /// As [`features`](Self::features).
+    pub fn feature(&mut self, name: &str) -> Result<Option<Feature>, EthtoolError> {
+        Ok(self.features()?.into_iter().find(|f| f.name == name))
+    }
+
+    /// Asks for a feature to be on or off. The kernel takes the wish and may not be able to fulfil it:
+    /// read it back.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a name it does not know, `EPERM` without CAP_NET_ADMIN.
+    pub fn set_feature(&mut self, name: &str, on: bool) -> Result<(), EthtoolError> {
+        let what = format!("switch {name} of {}", self.name);
+        let request = self.change(SET, NAMES).nested(A_WANTED, |set| {
+            set.nested(A_BITSET_BITS, |bits| {
+                bits.nested(A_BITS_BIT, |bit| {
+                    let bit = bit.text(A_BIT_NAME, name);
+                    if on {
+                        bit.attribute(A_BIT_VALUE, &[])
+                    } else {
+                        bit
+                    }
+                })
+            })
+        });
+        self.socket.request(&what, request, |_| Some(()))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Request;
+
+    fn bit(r: Request, name: &str, value: bool) -> Request {
+        r.nested(A_BITS_BIT, |b| {
+            let b = b.u32(1, 7).text(A_BIT_NAME, name);
+            if value {
+                b.attribute(A_BIT_VALUE, &[])
+            } else {
+                b
+            }
+        })
+    }
+
+    #[test]
+    fn a_set_with_mask_lists_all_bits_and_one_without_lists_those_that_are_set() {
+        let reply = Request::new(0, 0, &[])
+            .nested(A_HW, |set| {
+                set.nested(A_BITSET_BITS, |r| {
+                    let r = bit(r, NTUPLE, true);
+                    bit(r, "loopback", false)
+                })
+            })
+            .nested(A_ACTIVE, |set| {
+                set.attribute(A_BITSET_NOMASK, &[])
+                    .nested(A_BITSET_BITS, |r| bit(r, NTUPLE, false))
+            });
+        let features = parse(&Attributes::new(reply.attribute_bytes()));
+        let feature = |name: &str, changeable, active| Feature {
+            name: name.to_owned(),
+            changeable,
+            wanted: false,
+            active,
+            fixed: false,
+        };
+        assert_eq!(
+            features,
+            [
+                feature(NTUPLE, true, true),
+                feature("loopback", false, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_reply_without_bit_sets_lists_no_feature() {
+        assert_eq!(parse(&Attributes::new(&[])), []);
+    }
+}

@@ -1,0 +1,200 @@
+//! Rings: their lengths, and where the NIC splits headers from payload.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ethtool, EthtoolError, HEADER_NAMES};
+use crate::netlink::Names;
+use crate::netlink::attr::Attributes;
+
+/// `ETHTOOL_MSG_RINGS_GET`, `_SET`.
+const GET: u8 = 15;
+const SET: u8 = 16;
+/// `ETHTOOL_A_RINGS_*`.
+const A_RX_MAX: u16 = 2;
+const A_TX_MAX: u16 = 5;
+const A_RX: u16 = 6;
+const A_TX: u16 = 9;
+const A_RX_BUF_LEN: u16 = 10;
+const A_TCP_DATA_SPLIT: u16 = 11;
+const A_HDS_THRESH: u16 = 17;
+const A_HDS_THRESH_MAX: u16 = 18;
+const NAMES: Names = Names(&[
+    (1, "header", HEADER_NAMES),
+    (A_RX, "rx", Names::NONE),
+    (A_TX, "tx", Names::NONE),
+    (A_RX_BUF_LEN, "rx-buf-len", Names::NONE),
+    (A_TCP_DATA_SPLIT, "tcp-data-split", Names::NONE),
+    (A_HDS_THRESH, "hds-thresh", Names::NONE),
+]);
+
+/// Whether the NIC puts headers and payload of TCP packets into different buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[doc(alias = "tcp-data-split")]
+pub enum DataSplit {
+    /// As the driver likes; `ethtool` calls it "auto" when it is set.
+    Unknown,
+    /// No.
+    Disabled,
+    /// Yes, by request: what a binding needs.
+    Enabled,
+}
+
+impl DataSplit {
+    /// Reads `ETHTOOL_TCP_DATA_SPLIT_*`.
+    fn from_raw(raw: u8) -> Self {
+        match raw {
+            1 => Self::Disabled,
+            2 => Self::Enabled,
+            _ => Self::Unknown,
+        }
+    }
+
+    fn raw(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::Disabled => 1,
+            Self::Enabled => 2,
+        }
+    }
+}
+
+/// The words of `ethtool -G`.
+impl fmt::Display for DataSplit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "auto",
+            Self::Disabled => "off",
+            Self::Enabled => "on",
+        })
+    }
+}
+
+/// The rings of an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rings {
+    /// Entries of an RX ring.
+    pub rx: Option<u32>,
+    /// The most there can be.
+    pub rx_max: Option<u32>,
+    /// Entries of a TX ring.
+    pub tx: Option<u32>,
+    /// The most there can be.
+    pub tx_max: Option<u32>,
+    /// Bytes of one RX buffer.
+    pub rx_buf_len: Option<u32>,
+    /// Header split; `None` if the driver does not know it.
+    pub data_split: Option<DataSplit>,
+    /// Packets of so many bytes and fewer are not split; `None` if the driver does not know it.
+    pub hds_thresh: Option<u32>,
+    /// The largest threshold there can be.
+    pub hds_thresh_max: Option<u32>,
+}
+
+impl Rings {
+    /// Reads a reply.
+    pub(crate) fn parse(reply: &Attributes<'_>) -> Self {
+        let number = |kind| reply.clone().find(kind).and_then(|a| a.u32());
+        let split = reply.clone().find(A_TCP_DATA_SPLIT).and_then(|a| a.u8());
+        Self {
+            rx: number(A_RX),
+            rx_max: number(A_RX_MAX),
+            tx: number(A_TX),
+            tx_max: number(A_TX_MAX),
+            rx_buf_len: number(A_RX_BUF_LEN),
+            data_split: split.map(DataSplit::from_raw),
+            hds_thresh: number(A_HDS_THRESH),
+            hds_thresh_max: number(A_HDS_THRESH_MAX),
+        }
+    }
+}
+
+/// What to change about rings; `None` leaves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingsChange {
+    /// Entries of an RX ring.
+    pub rx: Option<u32>,
+    /// Header split.
+    pub data_split: Option<DataSplit>,
+    /// Packets of so many bytes and fewer are not split.
+    pub hds_thresh: Option<u32>,
+}
+
+impl Ethtool {
+    /// Reads the rings.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the driver has none to tell of.
+    pub fn rings(&mut self) -> Result<Rings, EthtoolError> {
+        let what = format!("read the rings of {}", self.name);
+        let request = self.command(GET, NAMES);
+        let reply = |reply: Attributes<'_>| Some(Rings::parse(&reply));
+        Ok(self.socket.get(&what, request, reply)?)
+    }
+
+    /// Changes the rings, in one request: split and threshold depend on each other.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, mostly with words.
+    pub fn set_rings(&mut self, change: RingsChange) -> Result<(), EthtoolError> {
+        let RingsChange {
+            rx,
+            data_split,
+            hds_thresh,
+        } = change;
+        let what = format!("change the rings of {}", self.name);
+        let mut request = self.change(SET, NAMES);
+        if let Some(rx) = rx {
+            request = request.u32(A_RX, rx);
+        }
+        if let Some(split) = data_split {
+            request = request.attribute(A_TCP_DATA_SPLIT, &[split.raw()]);
+        }
+        if let Some(thresh) = hds_thresh {
+            request = request.u32(A_HDS_THRESH, thresh);
+        }
+        self.socket.request(&what, request, |_| Some(()))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Request;
+
+    #[test]
+    fn header_split_and_its_threshold_are_read() {
+        let reply = Request::new(0, 0, &[])
+            .u32(A_RX, 1024)
+            .u32(A_RX_MAX, 4096)
+            .attribute(A_TCP_DATA_SPLIT, &[2])
+            .u32(A_HDS_THRESH, 0)
+            .u32(A_HDS_THRESH_MAX, 1023);
+        let rings = Rings::parse(&Attributes::new(reply.attribute_bytes()));
+        let expected = Rings {
+            rx: Some(1024),
+            rx_max: Some(4096),
+            data_split: Some(DataSplit::Enabled),
+            hds_thresh: Some(0),
+            hds_thresh_max: Some(1023),
+            ..Rings::default()
+        };
+        assert_eq!(rings, expected);
+    }
+
+    #[test]
+    fn a_driver_that_does_not_know_header_split_says_nothing_of_it() {
+        let rings = Rings::parse(&Attributes::new(&[]));
+        assert_eq!(rings, Rings::default());
+        for raw in [0, 3, 255] {
+            let reply = Request::new(0, 0, &[]).attribute(A_TCP_DATA_SPLIT, &[raw]);
+            let rings = Rings::parse(&Attributes::new(reply.attribute_bytes()));
+            assert_eq!(rings.data_split, Some(DataSplit::Unknown));
+        }
+    }
+}

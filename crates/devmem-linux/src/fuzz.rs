@@ -1,0 +1,113 @@
+//! Bodies of the fuzz targets, as plain functions: whatever the bytes are, they must not panic.
+
+use devmem_uapi::MsgFlags;
+
+use crate::ethtool;
+use crate::netdev::{PagePool, PagePoolStats, QueueInfo, QueueStats};
+use crate::netlink::{Family, fuzz_exchange};
+use crate::socket::{Content, ErrorQueue, Received, RxFrag};
+
+/// Reads `bytes` as what a recvmsg returned (return value, flags, length of the control buffer, then the buffer,
+/// then data) and as an entry of the error queue.
+///
+/// # Panics
+///
+/// If a receive is accepted whose frags do not add up to its bytes: then bytes were lost.
+pub fn cmsg(bytes: &[u8]) {
+    ErrorQueue::default().parse(bytes);
+    let Some(([r0, r1, f0, control_len], rest)) = bytes.split_first_chunk::<4>() else {
+        return;
+    };
+    let (control, data) = rest.split_at(rest.len().min(usize::from(*control_len)));
+    let returned = usize::from(u16::from_ne_bytes([*r0, *r1]));
+    let flags = MsgFlags::from_bits_retain(u32::from(*f0));
+    let Ok(received) = Received::parse(returned, flags, control, data) else {
+        return;
+    };
+    let total: usize = match received.content {
+        Content::End => 0,
+        Content::Readable(bytes) => bytes.len(),
+        Content::Devmem(frags) => frags
+            .map(|frag| match frag {
+                RxFrag::Device(cmsg) => usize::try_from(cmsg.frag_size).unwrap_or(usize::MAX),
+                RxFrag::Linear(bytes) => bytes.len(),
+            })
+            .sum(),
+    };
+    assert_eq!(total, received.bytes, "frags and bytes differ");
+}
+
+/// Reads `bytes` as the datagrams that answer a netlink request, and every message as every reply we know.
+pub fn netlink(bytes: &[u8]) {
+    // Netlink's fixed header of generic families.
+    const BODY_LEN: usize = 4;
+    fuzz_exchange(bytes, &mut |message| {
+        let reply = message.attributes(BODY_LEN);
+        let _ = Family::parse(&reply);
+        let _ = QueueInfo::parse(&reply);
+        let _ = PagePool::parse(&reply);
+        let _ = PagePoolStats::parse(&reply);
+        let _ = QueueStats::parse(&reply, 1);
+        ethtool::fuzz_replies(&reply);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A datagram of messages with attributes, all lengths right, the rest random.
+    fn datagram() -> impl Strategy<Value = Vec<u8>> {
+        let attribute = (any::<u16>(), prop::collection::vec(any::<u8>(), 0..24));
+        let message = (
+            0u16..40,
+            0u16..0x400,
+            prop::collection::vec(attribute, 0..6),
+        );
+        prop::collection::vec(message, 0..3).prop_map(|messages| {
+            let mut out = Vec::new();
+            for (kind, flags, attributes) in messages {
+                let mut body = vec![0; 4];
+                for (kind, value) in attributes {
+                    let len = u16::try_from(4 + value.len()).unwrap();
+                    body.extend_from_slice(&len.to_ne_bytes());
+                    body.extend_from_slice(&kind.to_ne_bytes());
+                    body.extend_from_slice(&value);
+                    body.resize(body.len().next_multiple_of(4), 0);
+                }
+                let len = u32::try_from(16 + body.len()).unwrap();
+                out.extend_from_slice(&len.to_ne_bytes());
+                out.extend_from_slice(&kind.to_ne_bytes());
+                out.extend_from_slice(&flags.to_ne_bytes());
+                out.extend_from_slice(&1u32.to_ne_bytes());
+                out.extend_from_slice(&[0; 4]);
+                out.extend_from_slice(&body);
+            }
+            let words = u8::try_from(out.len() / 4).unwrap_or(u8::MAX);
+            [vec![words], out].concat()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic_the_netlink_parsers(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            netlink(&bytes);
+        }
+
+        #[test]
+        fn no_well_formed_messages_panic_the_netlink_parsers(bytes in datagram()) {
+            netlink(&bytes);
+        }
+
+        #[test]
+        fn no_bytes_panic_the_control_message_parsers(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            cmsg(&bytes);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! bind-rx and bind-tx: a dma-buf becomes the memory of RX queues, or a source for sending.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use devmem_uapi::{DmabufId, Errno, netdev as uapi};
+use serde::Serialize;
+
+use super::{DMABUF_NAMES, Netdev, RxQueueId};
+use crate::errors::{Cause, Facts, Operation, cause};
+use crate::ethtool::Ethtool;
+use crate::netif;
+use crate::netlink::{GenericSocket, NetlinkError, Request};
+use crate::socket::TxSource;
+
+/// Why a binding was refused, with what the kernel said and what it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindError {
+    /// Which binding.
+    pub operation: Operation,
+    /// The interface.
+    pub interface: String,
+    /// The queues asked for; none for bind-tx.
+    pub queues: Vec<RxQueueId>,
+    /// What the kernel returned.
+    pub errno: Errno,
+    /// The kernel's words, if it gave some.
+    pub kernel: Option<String>,
+    /// The attribute of the request that it pointed at, if it did: `queues.id`.
+    pub attribute: Option<String>,
+    /// What it means here and what mends it.
+    pub cause: Box<Cause>,
+}
+
+/// One line; the hint is [`BindError::cause`]'s.
+impl std::fmt::Display for BindError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.operation, self.interface)?;
+        match &self.queues[..] {
+            [] => {}
+            [queue] => write!(f, " queue {queue}")?,
+            [first, rest @ ..] => {
+                write!(f, " queues {first}")?;
+                rest.iter().try_for_each(|queue| write!(f, ", {queue}"))?;
+            }
+        }
+        write!(f, " refused: {}: {}", self.errno, self.cause)?;
+        match &self.kernel {
+            Some(words) if !self.cause.message.contains(words.as_str()) => {
+                write!(f, " (kernel: {words})")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// An attachment of a dma-buf to a NIC. It lives as long as this value: the netlink socket that made it
+/// *is* the binding, and the kernel undoes it when the socket is closed, also by a crash.
+#[derive(Debug)]
+struct Binding {
+    id: DmabufId,
+    /// Never used again, only kept open.
+    _netlink: GenericSocket,
+}
+
+/// Device memory bound to RX queues.
+#[derive(Debug)]
+pub struct BoundRx {
+    binding: Binding,
+    queues: Vec<RxQueueId>,
+}
+
+impl BoundRx {
+    /// Returns the number that received frags name.
+    pub fn id(&self) -> DmabufId {
+        self.binding.id
+    }
+
+    /// Returns the queues.
+    pub fn queues(&self) -> &[RxQueueId] {
+        &self.queues
+    }
+}
+
+/// Device memory bound for sending.
+#[derive(Debug)]
+pub struct BoundTx {
+    binding: Binding,
+    interface: String,
+}
+
+impl BoundTx {
+    /// Returns the number that sends name.
+    pub fn id(&self) -> DmabufId {
+        self.binding.id
+    }
+
+    /// Returns what [`send_dmabuf`](crate::socket::send_dmabuf) sends from.
+    pub fn source(&self) -> TxSource<'_> {
+        TxSource {
+            dmabuf: self.id(),
+            interface: &self.interface,
+        }
+    }
+}
+
+/// What a trial without consequences tells about a driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverSupport {
+    /// The driver knows the operation; settings may still be in the way.
+    Yes,
+    /// It does not.
+    No {
+        /// Why, in one line.
+        reason: String,
+    },
+    /// It cannot be told: no privilege, or a kernel that looks at other things first.
+    Unknown {
+        /// Why, in one line.
+        reason: String,
+    },
+}
+
+impl Netdev {
+    /// Binds a dma-buf to RX queues: what the NIC receives on them lands in it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal, with its cause. Nothing is bound then, not even to the queues before the one that
+    /// was refused.
+    pub fn bind_rx(
+        &mut self,
+        dmabuf: BorrowedFd<'_>,
+        queues: &[RxQueueId],
+    ) -> Result<BoundRx, BindError> {
+        let request = |socket: &GenericSocket, index: u32| {
+            let request = bind_request(socket, uapi::CMD_BIND_RX, index, dmabuf);
+            queues.iter().fold(request, |request, queue| {
+                request.nested(uapi::A_DMABUF_QUEUES, |entry| {
+                    entry
+                        .u32(uapi::A_QUEUE_ID, queue.0)
+                        .u32(uapi::A_QUEUE_TYPE, uapi::QUEUE_TYPE_RX)
+                })
+            })
+        };
+        match self.bind("bind-rx", request) {
+            Ok(binding) => Ok(BoundRx {
+                binding,
+                queues: queues.to_vec(),
+            }),
+            Err(error) => Err(self.explain(Operation::BindRx, queues, error)),
+        }
+    }
+
+    /// Binds a dma-buf for sending through this NIC. Needs no privilege.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal, with its cause.
+    pub fn bind_tx(&mut self, dmabuf: BorrowedFd<'_>) -> Result<BoundTx, BindError> {
+        let request = |socket: &GenericSocket, index: u32| {
+            bind_request(socket, uapi::CMD_BIND_TX, index, dmabuf)
+        };
+        match self.bind("bind-tx", request) {
+            Ok(binding) => Ok(BoundTx {
+                binding,
+                interface: self.name.clone(),
+            }),
+            Err(error) => Err(self.explain(Operation::BindTx, &[], error)),
+        }
+    }
+
+    /// Sends a bind request over a socket of its own.
+    fn bind(
+        &self,
+        what: &str,
+        request: impl FnOnce(&GenericSocket, u32) -> Request,
+    ) -> Result<Binding, NetlinkError> {
+        let what = format!("{what} on {}", self.name);
+        let mut socket = GenericSocket::open(uapi::FAMILY_NAME)?;
+        let request = request(&socket, self.index.0);
+        let id = socket.get(&what, request, |reply| reply.find(uapi::A_DMABUF_ID)?.u32())?;
+        Ok(Binding {
+            id: DmabufId(id),
+            _netlink: socket,
+        })
+    }
+
+    /// Finds out why a binding was refused: looks at the interface as it is now.
+    fn explain(
+        &mut self,
+        operation: Operation,
+        queues: &[RxQueueId],
+        error: NetlinkError,
+    ) -> BindError {
+        let errno = Errno(error.errno.raw_os_error());
+        let facts = self.facts(queues, &error);
+        BindError {
+            operation,
+            interface: self.name.clone(),
+            queues: queues.to_vec(),
+            errno,
+            cause: Box::new(cause(operation, errno, &facts)),
+            kernel: error.text,
+            attribute: facts.attribute,
+        }
+    }
+
+    fn facts(&mut self, queues: &[RxQueueId], error: &NetlinkError) -> Facts {
+        let ethtool = Ethtool::with_index(&self.name, self.index);
+        let (driver, rings) = match ethtool {
+            Ok(mut ethtool) => (ethtool.driver().ok(), ethtool.rings().ok()),
+            Err(_) => (None, None),
+        };
+        let rx_queues = self.rx_queues().ok();
+        let taken = rx_queues.iter().flatten().filter_map(|(id, user)| {
+            let asked_for = queues.contains(id);
+            user.filter(|_| asked_for).map(|user| (*id, user))
+        });
+        Facts {
+            kernel: error.text.clone(),
+            attribute: error.attribute.as_ref().map(|a| a.path.clone()),
+            interface: Some(self.name.clone()),
+            driver: driver.map(|info| info.driver),
+            queues: queues.to_vec(),
+            taken: taken.collect(),
+            // An interface that is down lists no queue; that says nothing about how many it has.
+            rx_queues: rx_queues
+                .as_ref()
+                .and_then(|queues| u32::try_from(queues.len()).ok())
+                .filter(|&count| count != 0),
+            data_split: rings.and_then(|r| r.data_split),
+            hds_thresh: rings.and_then(|r| r.hds_thresh),
+            xdp: netif::has_xdp_program(self.index.0).ok(),
+            ..Facts::default()
+        }
+    }
+
+    /// Tries whether the driver knows bind-rx, with a request that cannot succeed: its queue has no type.
+    pub fn probe_bind_rx(&mut self) -> DriverSupport {
+        let request = |socket: &GenericSocket, index: u32| {
+            no_fd_request(socket, uapi::CMD_BIND_RX, index).nested(uapi::A_DMABUF_QUEUES, |entry| {
+                entry.u32(uapi::A_QUEUE_ID, 0)
+            })
+        };
+        let tried = self.bind("try bind-rx", request);
+        judge(&tried.err(), |error| {
+            // It looked at the queue: the driver has passed.
+            let queue = error.attribute.as_ref();
+            queue.is_some_and(|bad| bad.path.starts_with("queues"))
+        })
+    }
+
+    /// Tries whether the driver knows bind-tx, with a request that cannot succeed: it has no dma-buf.
+    pub fn probe_bind_tx(&mut self) -> DriverSupport {
+        let request =
+            |socket: &GenericSocket, index: u32| no_fd_request(socket, uapi::CMD_BIND_TX, index);
+        let tried = self.bind("try bind-tx", request);
+        judge(&tried.err(), |error| error.errno == rustix::io::Errno::BADF)
+    }
+}
+
+/// Reads what a trial that cannot succeed says about the driver.
+fn judge(
+    refused: &Option<NetlinkError>,
+    got_past_the_driver: impl FnOnce(&NetlinkError) -> bool,
+) -> DriverSupport {
+    let unknown = |reason: &str| DriverSupport::Unknown {
+        reason: reason.to_owned(),
+    };
+    match refused {
+        None => unknown("a request that should fail did not"),
+        Some(error) if got_past_the_driver(error) => DriverSupport::Yes,
+        Some(error) => match error.errno {
+            rustix::io::Errno::OPNOTSUPP => DriverSupport::No {
+                reason: error
+                    .text
+                    .clone()
+                    .unwrap_or_else(|| "the driver does not support it".to_owned()),
+            },
+            rustix::io::Errno::PERM => unknown("needs CAP_NET_ADMIN to find out"),
+            rustix::io::Errno::NOENT => unknown("this kernel has no netdev family"),
+            _ => unknown(&error.to_string()),
+        },
+    }
+}
+
+fn bind_request(
+    socket: &GenericSocket,
+    command: u8,
+    index: u32,
+    dmabuf: BorrowedFd<'_>,
+) -> Request {
+    socket
+        .command(command, DMABUF_NAMES)
+        .u32(uapi::A_DMABUF_IFINDEX, index)
+        .attribute(uapi::A_DMABUF_FD, &dmabuf.as_raw_fd().to_ne_bytes())
+}
+
+/// A request with a descriptor that is never open.
+fn no_fd_request(socket: &GenericSocket, command: u8, index: u32) -> Request {
+    socket
+        .command(command, DMABUF_NAMES)
+        .u32(uapi::A_DMABUF_IFINDEX, index)
+        .attribute(uapi::A_DMABUF_FD, &(-1i32).to_ne_bytes())
+}

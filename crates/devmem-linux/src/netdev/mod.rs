@@ -1,0 +1,101 @@
+//! The netdev family of generic netlink: bind device memory to a NIC, see what its queues do.
+//!
+//! A [`Netdev`] is one interface. [`Netdev::bind_rx`] and [`Netdev::bind_tx`] make a [`BoundRx`] and a
+//! [`BoundTx`], each with a netlink socket that *is* its lifetime: closing it unbinds, and a crash closes it.
+
+mod bind;
+mod queue;
+mod stats;
+
+use devmem_uapi::{IfIndex, netdev as uapi};
+use serde::{Deserialize, Serialize};
+
+pub use bind::{BindError, BoundRx, BoundTx, DriverSupport};
+pub use queue::{QueueInfo, QueueKind, QueueUser};
+pub use stats::{PagePool, PagePoolStats, QueueStats};
+
+use crate::netif::Interface;
+use crate::netlink::{GenericSocket, Names, NetlinkError};
+
+/// Number of an RX queue of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RxQueueId(pub u32);
+
+impl std::fmt::Display for RxQueueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Attribute names, for errors.
+const DMABUF_NAMES: Names = Names(&[
+    (uapi::A_DMABUF_IFINDEX, "ifindex", Names::NONE),
+    (uapi::A_DMABUF_QUEUES, "queues", QUEUE_NAMES),
+    (uapi::A_DMABUF_FD, "fd", Names::NONE),
+]);
+const QUEUE_NAMES: Names = Names(&[
+    (uapi::A_QUEUE_ID, "id", Names::NONE),
+    (uapi::A_QUEUE_IFINDEX, "ifindex", Names::NONE),
+    (uapi::A_QUEUE_TYPE, "type", Names::NONE),
+]);
+const IFINDEX_NAMES: Names = Names(&[(1, "ifindex", Names::NONE)]);
+
+/// One network interface, as the netdev family sees it. It belongs to the network namespace of the thread
+/// that made it; bind from a thread in the same one.
+#[derive(Debug)]
+pub struct Netdev {
+    name: String,
+    index: IfIndex,
+    socket: GenericSocket,
+}
+
+impl Netdev {
+    /// Finds the interface `name`.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if there is none, `ENOENT` if this kernel has no netdev family (before 6.3).
+    pub fn by_name(name: &str) -> Result<Self, NetlinkError> {
+        let index = IfIndex(Interface::by_name(name)?.index());
+        Self::with_index(name, index)
+    }
+
+    /// Takes an interface whose index is known; it is looked up when something is asked of it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if this kernel has no netdev family (before 6.3).
+    pub fn with_index(name: &str, index: IfIndex) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            name: name.to_owned(),
+            index,
+            socket: GenericSocket::open(uapi::FAMILY_NAME)?,
+        })
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the interface index.
+    #[doc(alias = "ifindex")]
+    pub fn index(&self) -> IfIndex {
+        self.index
+    }
+
+    /// Asks what the driver can do with XDP (`NETDEV_XDP_ACT_*` bits).
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the interface went away.
+    pub fn xdp_features(&mut self) -> Result<u64, NetlinkError> {
+        let what = format!("read netdev {}", self.name);
+        let request = self.socket.command(uapi::CMD_DEV_GET, IFINDEX_NAMES);
+        let request = request.u32(uapi::A_DEV_IFINDEX, self.index.0);
+        self.socket.get(&what, request, |reply| {
+            reply.find(uapi::A_DEV_XDP_FEATURES).and_then(|a| a.uint())
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! queue-get: the queues of a NIC and who uses their memory.
+
+use devmem_uapi::{DmabufId, netdev as uapi};
+use serde::Serialize;
+
+use super::{Netdev, QUEUE_NAMES, RxQueueId};
+use crate::netlink::NetlinkError;
+use crate::netlink::attr::Attributes;
+
+/// Which way a queue goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueKind {
+    /// Receives.
+    Rx,
+    /// Sends.
+    Tx,
+}
+
+impl QueueKind {
+    fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            uapi::QUEUE_TYPE_RX => Some(Self::Rx),
+            uapi::QUEUE_TYPE_TX => Some(Self::Tx),
+            _ => None,
+        }
+    }
+
+    fn raw(self) -> u32 {
+        match self {
+            Self::Rx => uapi::QUEUE_TYPE_RX,
+            Self::Tx => uapi::QUEUE_TYPE_TX,
+        }
+    }
+}
+
+/// Who has taken a queue's memory in hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueUser {
+    /// Device memory is bound to it.
+    Dmabuf(#[serde(serialize_with = "id_number")] DmabufId),
+    /// An io_uring receives into its own memory.
+    IoUring,
+    /// An AF_XDP socket.
+    Xsk,
+    /// It is leased to another netdev.
+    Lease,
+}
+
+fn id_number<S: serde::Serializer>(id: &DmabufId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u32(id.0)
+}
+
+impl std::fmt::Display for QueueUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dmabuf(id) => write!(f, "dma-buf {id}"),
+            Self::IoUring => f.write_str("an io_uring"),
+            Self::Xsk => f.write_str("an AF_XDP socket"),
+            Self::Lease => f.write_str("a lease to another netdev"),
+        }
+    }
+}
+
+/// One queue of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct QueueInfo {
+    /// Its number among those of its kind.
+    pub id: u32,
+    /// Which way it goes.
+    pub kind: QueueKind,
+    /// The NAPI instance that serves it.
+    pub napi: Option<u32>,
+    /// Who has taken its memory in hand, if anybody.
+    pub user: Option<QueueUser>,
+}
+
+impl QueueInfo {
+    /// Reads a reply; `None` if it is not about a queue.
+    pub(crate) fn parse(reply: &Attributes<'_>) -> Option<Self> {
+        let find = |kind| reply.clone().find(kind);
+        let number = |kind| find(kind).and_then(|a| a.u32());
+        let user = if let Some(dmabuf) = find(uapi::A_QUEUE_DMABUF) {
+            // A u32 (linux net/core/devmem.c mp_dmabuf_devmem_nl_fill); a kernel that should say it
+            // otherwise has bound the queue all the same.
+            Some(QueueUser::Dmabuf(DmabufId(dmabuf.u32().unwrap_or(0))))
+        } else if find(uapi::A_QUEUE_IO_URING).is_some() {
+            Some(QueueUser::IoUring)
+        } else if find(uapi::A_QUEUE_XSK).is_some() {
+            Some(QueueUser::Xsk)
+        } else if find(uapi::A_QUEUE_LEASE).is_some() {
+            Some(QueueUser::Lease)
+        } else {
+            None
+        };
+        Some(Self {
+            id: number(uapi::A_QUEUE_ID)?,
+            kind: QueueKind::from_raw(number(uapi::A_QUEUE_TYPE)?)?,
+            napi: number(uapi::A_QUEUE_NAPI_ID),
+            user,
+        })
+    }
+}
+
+impl Netdev {
+    /// Lists the queues. An interface that is down has none.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the interface went away; `EOPNOTSUPP` before Linux 6.9.
+    pub fn queues(&mut self) -> Result<Vec<QueueInfo>, NetlinkError> {
+        let what = format!("list the queues of {}", self.name);
+        let request = self.socket.list(uapi::CMD_QUEUE_GET, QUEUE_NAMES);
+        let request = request.u32(uapi::A_QUEUE_IFINDEX, self.index.0);
+        self.socket
+            .dump(&what, &request, |reply| QueueInfo::parse(&reply))
+    }
+
+    /// Asks for one queue.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no such queue, `ENOENT` if the interface is down, `ENODEV` if it went away.
+    pub fn queue(&mut self, kind: QueueKind, id: u32) -> Result<QueueInfo, NetlinkError> {
+        let name = match kind {
+            QueueKind::Rx => "rx",
+            QueueKind::Tx => "tx",
+        };
+        let what = format!("read {name} queue {id} of {}", self.name);
+        let request = self.socket.command(uapi::CMD_QUEUE_GET, QUEUE_NAMES);
+        let request = request
+            .u32(uapi::A_QUEUE_IFINDEX, self.index.0)
+            .u32(uapi::A_QUEUE_TYPE, kind.raw())
+            .u32(uapi::A_QUEUE_ID, id);
+        self.socket
+            .get(&what, request, |reply| QueueInfo::parse(&reply))
+    }
+
+    /// Lists the RX queues and who uses them.
+    ///
+    /// # Errors
+    ///
+    /// As [`queues`](Self::queues).
+    pub fn rx_queues(&mut self) -> Result<Vec<(RxQueueId, Option<QueueUser>)>, NetlinkError> {
+        let queues = self.queues()?.into_iter();
+        let rx = queues.filter(|q| q.kind == QueueKind::Rx);
+        Ok(rx.map(|q| (RxQueueId(q.id), q.user)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Request;
+
+    /// Attributes as a reply carries them.
+    fn attributes(build: impl FnOnce(Request) -> Request) -> Vec<u8> {
+        build(Request::new(0, 0, &[])).attribute_bytes().to_vec()
+    }
+
+    fn queue() -> Request {
+        Request::new(0, 0, &[])
+            .u32(uapi::A_QUEUE_ID, 15)
+            .u32(uapi::A_QUEUE_TYPE, uapi::QUEUE_TYPE_RX)
+            .u32(uapi::A_QUEUE_IFINDEX, 2)
+            .u32(uapi::A_QUEUE_NAPI_ID, 8207)
+    }
+
+    #[test]
+    fn a_queue_tells_who_uses_its_memory() {
+        let cases: [(Request, Option<QueueUser>); 5] = [
+            (queue(), None),
+            (
+                queue().u32(uapi::A_QUEUE_DMABUF, 3),
+                Some(QueueUser::Dmabuf(DmabufId(3))),
+            ),
+            (
+                queue().nested(uapi::A_QUEUE_IO_URING, |r| r),
+                Some(QueueUser::IoUring),
+            ),
+            (
+                queue().nested(uapi::A_QUEUE_XSK, |r| r),
+                Some(QueueUser::Xsk),
+            ),
+            (
+                queue().nested(uapi::A_QUEUE_LEASE, |r| r.u32(1, 9)),
+                Some(QueueUser::Lease),
+            ),
+        ];
+        for (reply, user) in cases {
+            let info = QueueInfo::parse(&Attributes::new(reply.attribute_bytes()));
+            let expected = QueueInfo {
+                id: 15,
+                kind: QueueKind::Rx,
+                napi: Some(8207),
+                user,
+            };
+            assert_eq!(info, Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_reply_without_id_or_with_an_unknown_type_is_no_queue() {
+        let no_id = attributes(|r| r.u32(uapi::A_QUEUE_TYPE, 0));
+        assert_eq!(QueueInfo::parse(&Attributes::new(&no_id)), None);
+        let unknown = attributes(|r| r.u32(uapi::A_QUEUE_ID, 0).u32(uapi::A_QUEUE_TYPE, 7));
+        assert_eq!(QueueInfo::parse(&Attributes::new(&unknown)), None);
+    }
+}

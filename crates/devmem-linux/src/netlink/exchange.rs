@@ -1,0 +1,149 @@
+//! One request and its replies, apart from the socket: recorded datagrams test it.
+
+use rustix::io::Errno;
+
+use super::error::NetlinkError;
+use super::message::{Message, Messages, SentRequest};
+
+/// Reads the replies to one request, datagram by datagram.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    what: &'a str,
+    sent: &'a SentRequest,
+    interrupted: bool,
+}
+
+impl<'a> Exchange<'a> {
+    /// Starts with nothing received. `what` names the request in errors.
+    pub(super) fn new(what: &'a str, sent: &'a SentRequest) -> Self {
+        Self {
+            what,
+            sent,
+            interrupted: false,
+        }
+    }
+
+    /// Hands each reply in `datagram` to `on_reply`. Returns how the request ended, or `None` while
+    /// there is more to come. Messages of other requests (a late answer, a notification) are passed
+    /// over.
+    pub(super) fn on_datagram(
+        &mut self,
+        datagram: &[u8],
+        on_reply: &mut impl FnMut(Message<'_>),
+    ) -> Option<Result<(), NetlinkError>> {
+        for message in Messages::new(datagram).filter(|m| m.sequence == self.sent.sequence) {
+            self.interrupted |= message.was_interrupted();
+            match message.outcome(self.what, self.sent) {
+                Some(outcome) => return Some(outcome),
+                None if message.is_of_a_family() => on_reply(message),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Tells whether what was listed changed meanwhile, so that the list may miss something.
+    pub(super) fn was_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// The error for a datagram that did not fit the buffer: part of it is lost.
+    pub(super) fn truncated(&self) -> NetlinkError {
+        NetlinkError::new(self.what, Errno::MSGSIZE)
+    }
+}
+
+/// Reads `bytes` as the datagrams of an answer, whatever they are: the first byte of each datagram is
+/// its length in words. For fuzzing; it must not panic.
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(Message<'_>)) {
+    use super::message::{F_DUMP, Request};
+    let names = super::Names(&[(1, "ifindex", super::Names::NONE)]);
+    let request = Request::new(0x21, F_DUMP, &[10, 1, 0, 0]).named(names);
+    let sent = request.u32(1, 1).nested(2, |r| r.u32(1, 1)).finish(1);
+    let mut exchange = Exchange::new("fuzz", &sent);
+    while let Some((words, rest)) = bytes.split_first() {
+        let (datagram, rest) = rest.split_at(rest.len().min(usize::from(*words) * 4));
+        let _ = exchange.on_datagram(datagram, on_reply);
+        bytes = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::tests::refusal;
+    use super::super::message::{F_DUMP, Request};
+    use super::*;
+
+    const FAMILY: u16 = 0x21;
+
+    fn sent() -> SentRequest {
+        Request::new(FAMILY, F_DUMP, &[10, 1, 0, 0]).finish(9)
+    }
+
+    fn reply(kind: u16, sequence: u32, flags: u16) -> Vec<u8> {
+        let request = Request::new(kind, 0, &[10, 1, 0, 0]).u32(1, sequence);
+        let mut bytes = request.finish(sequence).bytes;
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        bytes
+    }
+
+    fn done(code: i32) -> Vec<u8> {
+        Request::new(3, 0, &code.to_ne_bytes()).finish(9).bytes
+    }
+
+    #[test]
+    fn a_list_over_several_datagrams_is_read_to_its_end() {
+        let sent = sent();
+        let mut exchange = Exchange::new("list", &sent);
+        let mut seen = 0;
+        let mut count = |_: Message<'_>| seen += 1;
+        let two = [reply(FAMILY, 9, 2), reply(FAMILY, 9, 2)].concat();
+        assert_eq!(exchange.on_datagram(&two, &mut count), None);
+        let last = [reply(FAMILY, 9, 2), done(0)].concat();
+        assert_eq!(exchange.on_datagram(&last, &mut count), Some(Ok(())));
+        assert_eq!(seen, 3);
+        assert!(!exchange.was_interrupted());
+    }
+
+    #[test]
+    fn a_list_that_changed_under_the_reader_is_marked() {
+        const F_DUMP_INTR: u16 = 0x10;
+        let sent = sent();
+        let mut exchange = Exchange::new("list", &sent);
+        let datagram = [reply(FAMILY, 9, F_DUMP_INTR), done(0)].concat();
+        assert_eq!(exchange.on_datagram(&datagram, &mut |_| {}), Some(Ok(())));
+        assert!(exchange.was_interrupted());
+    }
+
+    #[test]
+    fn a_list_can_fail_in_the_middle() {
+        let sent = sent();
+        let mut exchange = Exchange::new("list", &sent);
+        let datagram = [reply(FAMILY, 9, 2), done(-19)].concat();
+        let error = exchange.on_datagram(&datagram, &mut |_| {}).unwrap();
+        assert_eq!(error.unwrap_err().errno, Errno::NODEV);
+    }
+
+    #[test]
+    fn answers_to_other_requests_and_netlinks_own_messages_are_passed_over() {
+        const NOOP: u16 = 1;
+        let sent = sent();
+        let mut exchange = Exchange::new("list", &sent);
+        let mut foreign_ack = refusal(-1, &[]);
+        foreign_ack[8..12].copy_from_slice(&8u32.to_ne_bytes());
+        let datagram = [reply(FAMILY, 8, 2), foreign_ack, reply(NOOP, 9, 0)].concat();
+        let mut seen = 0;
+        let outcome = exchange.on_datagram(&datagram, &mut |_| seen += 1);
+        assert_eq!((outcome, seen), (None, 0));
+    }
+
+    #[test]
+    fn an_overrun_is_an_error_and_not_an_end() {
+        const OVERRUN: u16 = 4;
+        let sent = sent();
+        let mut exchange = Exchange::new("list", &sent);
+        let outcome = exchange.on_datagram(&reply(OVERRUN, 9, 0), &mut |_| {});
+        assert_eq!(outcome.unwrap().unwrap_err().errno, Errno::NOBUFS);
+    }
+}

@@ -1,0 +1,215 @@
+//! Generic netlink: families that are looked up by name (linux include/uapi/linux/genetlink.h).
+
+use rustix::io::Errno;
+
+use super::attr::Attributes;
+use super::error::NetlinkError;
+use super::message::{F_DUMP, Message, Request};
+use super::names::Names;
+use super::socket::NetlinkSocket;
+
+/// `GENL_ID_CTRL`: the family that knows the others.
+const CONTROLLER: u16 = 0x10;
+/// `CTRL_CMD_GETFAMILY`.
+const GET_FAMILY: u8 = 3;
+/// `CTRL_ATTR_FAMILY_ID`, `_FAMILY_NAME`, `_VERSION`, `_OPS`.
+const ATTR_ID: u16 = 1;
+const ATTR_NAME: u16 = 2;
+const ATTR_VERSION: u16 = 3;
+const ATTR_OPS: u16 = 6;
+/// `CTRL_ATTR_OP_ID`.
+const ATTR_OP_ID: u16 = 1;
+/// `GENL_HDRLEN`: command, version, two bytes reserved.
+const HEADER_LEN: usize = 4;
+
+/// What the kernel says about a generic netlink family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// The message type of its requests and replies; differs from boot to boot.
+    pub id: u16,
+    /// Its version.
+    pub version: u8,
+    /// The commands that this kernel has.
+    pub commands: Vec<u8>,
+}
+
+impl Family {
+    /// Tells whether this kernel has `command`.
+    pub fn has(&self, command: u8) -> bool {
+        self.commands.contains(&command)
+    }
+
+    /// Reads the controller's answer.
+    pub(crate) fn parse(attributes: &Attributes<'_>) -> Option<Self> {
+        let number = |kind| attributes.clone().find(kind);
+        let id = number(ATTR_ID)?.value.try_into().ok();
+        let operations = number(ATTR_OPS).map(|ops| {
+            // A list nested by position: the type of each entry is its index.
+            let commands = ops.nested().filter_map(|op| op.nested().find(ATTR_OP_ID));
+            let commands = commands.filter_map(|id| id.u32());
+            commands.filter_map(|id| u8::try_from(id).ok()).collect()
+        });
+        Some(Self {
+            id: id.map(u16::from_ne_bytes)?,
+            version: number(ATTR_VERSION)
+                .and_then(|v| v.u32())
+                .and_then(|v| u8::try_from(v).ok())
+                .unwrap_or(1),
+            commands: operations.unwrap_or_default(),
+        })
+    }
+}
+
+/// A generic netlink socket that speaks one family. It belongs to the network namespace of the thread
+/// that opened it; what the kernel ties to the socket (a binding) lives as long as it.
+#[derive(Debug)]
+pub struct GenericSocket {
+    socket: NetlinkSocket,
+    family: Family,
+}
+
+impl GenericSocket {
+    /// Opens a socket and looks up the family `name`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if this kernel does not have the family.
+    pub fn open(name: &str) -> Result<Self, NetlinkError> {
+        let what = format!("find the netlink family {name}");
+        let mut socket = NetlinkSocket::generic()?;
+        let mut family = None;
+        let request = Request::new(CONTROLLER, 0, &[GET_FAMILY, 1, 0, 0]).text(ATTR_NAME, name);
+        socket.request(&what, request, |reply| {
+            family = family
+                .take()
+                .or(Family::parse(&reply.attributes(HEADER_LEN)));
+        })?;
+        let family = family.ok_or_else(|| NetlinkError::new(&what, Errno::NOENT))?;
+        Ok(Self { socket, family })
+    }
+
+    /// Returns what the kernel says about the family.
+    pub fn family(&self) -> &Family {
+        &self.family
+    }
+
+    /// Starts a request; its attributes are called `names` in errors.
+    pub fn command(&self, command: u8, names: Names) -> Request {
+        let body = [command, self.family.version, 0, 0];
+        Request::new(self.family.id, 0, &body).named(names)
+    }
+
+    /// Starts a request for a list.
+    pub fn list(&self, command: u8, names: Names) -> Request {
+        let body = [command, self.family.version, 0, 0];
+        Request::new(self.family.id, F_DUMP, &body).named(names)
+    }
+
+    /// Sends a request and returns what `parse` made of the reply; `None` if there was only an
+    /// acknowledgement, or `parse` found nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`NetlinkSocket::request`].
+    pub fn request<T>(
+        &mut self,
+        what: &str,
+        request: Request,
+        mut parse: impl FnMut(Attributes<'_>) -> Option<T>,
+    ) -> Result<Option<T>, NetlinkError> {
+        let id = self.family.id;
+        let mut found = None;
+        self.socket.request(what, request, |reply| {
+            if let Some(attributes) = attributes_of(&reply, id)
+                && found.is_none()
+            {
+                found = parse(attributes);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// As [`request`](Self::request), for a reply without which the answer means nothing.
+    ///
+    /// # Errors
+    ///
+    /// Also `EBADMSG` if there was no such reply.
+    pub fn get<T>(
+        &mut self,
+        what: &str,
+        request: Request,
+        parse: impl FnMut(Attributes<'_>) -> Option<T>,
+    ) -> Result<T, NetlinkError> {
+        self.request(what, request, parse)?
+            .ok_or_else(|| NetlinkError::new(what, Errno::BADMSG))
+    }
+
+    /// Sends a request for a list and returns what `parse` made of its entries; see
+    /// [`NetlinkSocket::dump`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn dump<T>(
+        &mut self,
+        what: &str,
+        request: &Request,
+        mut parse: impl FnMut(Attributes<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        let id = self.family.id;
+        self.socket.dump(what, request, |reply| {
+            attributes_of(&reply, id).and_then(&mut parse)
+        })
+    }
+}
+
+/// Returns the attributes of a reply of the family `id`.
+fn attributes_of<'a>(reply: &Message<'a>, id: u16) -> Option<Attributes<'a>> {
+    (reply.kind == id).then(|| reply.attributes(HEADER_LEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_finds_itself_and_its_commands() {
+        let socket = GenericSocket::open("nlctrl").expect("every kernel has it");
+        assert_eq!(socket.family().id, CONTROLLER);
+        assert!(socket.family().has(GET_FAMILY), "{:?}", socket.family());
+        assert!(!socket.family().has(200));
+    }
+
+    #[test]
+    fn an_unknown_family_is_enoent_with_its_name() {
+        let error = GenericSocket::open("nosuch").unwrap_err();
+        assert_eq!(error.errno, Errno::NOENT);
+        assert!(error.to_string().contains("nosuch"), "{error}");
+    }
+
+    #[test]
+    fn all_families_are_listed() {
+        let mut socket = NetlinkSocket::generic().unwrap();
+        let request = Request::new(CONTROLLER, F_DUMP, &[GET_FAMILY, 1, 0, 0]);
+        let families = socket
+            .dump("list families", &request, |reply| {
+                Family::parse(&reply.attributes(HEADER_LEN))
+            })
+            .unwrap();
+        assert!(families.iter().any(|f| f.id == CONTROLLER), "{families:?}");
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_points_at_the_missing_name() {
+        let mut socket = NetlinkSocket::generic().unwrap();
+        let names = Names(&[(ATTR_NAME, "name", Names::NONE)]);
+        let request = Request::new(CONTROLLER, 0, &[GET_FAMILY, 1, 0, 0])
+            .named(names)
+            .attribute(ATTR_NAME, &[b'x'; 17]);
+        let error = socket.request("find", request, |_| {}).unwrap_err();
+        let bad = error
+            .attribute
+            .expect("the name is too long for its policy");
+        assert_eq!((bad.path.as_str(), bad.missing), ("name", false));
+    }
+}

@@ -1,0 +1,368 @@
+//! A NIC that exists only in memory, with the ways of real drivers.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use devmem_uapi::{Errno, IfIndex};
+
+use super::control::NicControl;
+use crate::ethtool::{
+    DataSplit, EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RingsChange, RssContext,
+    RuleAction, TcpFlow,
+};
+use crate::netdev::{QueueUser, RxQueueId};
+
+/// The settings: what restoring must bring back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) features: Vec<Feature>,
+    pub(super) split: Option<DataSplit>,
+    pub(super) thresh: Option<u32>,
+    pub(super) table: Vec<u32>,
+    /// Nobody has set the table: it follows the number of queues.
+    pub(super) table_is_drivers: bool,
+    pub(super) contexts: Vec<RssContext>,
+    pub(super) rules: Vec<InstalledRule>,
+}
+
+/// How a driver behaves.
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
+    pub(super) driver: &'static str,
+    /// What "auto" comes to.
+    pub(super) split_by_default: DataSplit,
+    /// bnxt: an explicit "off" is refused.
+    pub(super) refuses_split_off: bool,
+    /// A ring change re-opens the NIC, which forgets a table that somebody set.
+    pub(super) reopening_forgets_table: bool,
+    pub(super) has_contexts: bool,
+    /// A rule may name a context.
+    pub(super) rules_take_contexts: bool,
+    /// Which rules the NIC can match.
+    pub(super) can_match: fn(&TcpFlow) -> bool,
+    /// The kernel takes the wish for a feature and does nothing.
+    pub(super) features_stuck: bool,
+}
+
+/// When this handle stops working, as if its process had died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dies {
+    Never,
+    /// Just before the n-th change.
+    Before(usize),
+    /// Just after it, before anybody heard that it was made.
+    After(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Nic {
+    pub(super) settings: Settings,
+    pub(super) ways: Ways,
+    pub(super) queues: Vec<(RxQueueId, Option<QueueUser>)>,
+    pub(super) xdp: bool,
+    pub(super) gone: bool,
+}
+
+/// A handle on the NIC. Another handle sees the same NIC, as another process would.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) nic: Arc<Mutex<Nic>>,
+    pub(super) dies: Dies,
+    pub(super) fails_at: Option<usize>,
+    changes: usize,
+    dead: bool,
+}
+
+pub(super) fn feature(name: &str, active: bool) -> Feature {
+    Feature {
+        name: name.to_owned(),
+        changeable: true,
+        wanted: active,
+        active,
+        fixed: false,
+    }
+}
+
+impl Model {
+    /// A NIC with 16 queues as it comes: split by the driver's choice, rules off, RSS over all queues.
+    pub(super) fn new() -> Self {
+        let queues = 16;
+        let nic = Nic {
+            settings: Settings {
+                features: vec![feature(NTUPLE, false), feature("rx-gro-hw", false)],
+                split: None,
+                thresh: Some(256),
+                table: (0..128).map(|i| i % queues).collect(),
+                table_is_drivers: true,
+                contexts: Vec::new(),
+                rules: Vec::new(),
+            },
+            ways: Ways {
+                driver: "bnxt_en",
+                split_by_default: DataSplit::Disabled,
+                refuses_split_off: false,
+                reopening_forgets_table: false,
+                has_contexts: true,
+                rules_take_contexts: true,
+                can_match: |_| true,
+                features_stuck: false,
+            },
+            queues: (0..queues).map(|id| (RxQueueId(id), None)).collect(),
+            xdp: false,
+            gone: false,
+        };
+        Self {
+            nic: Arc::new(Mutex::new(nic)),
+            dies: Dies::Never,
+            fails_at: None,
+            changes: 0,
+            dead: false,
+        }
+    }
+
+    /// A handle of another process.
+    pub(super) fn other_process(&self) -> Self {
+        Self {
+            nic: Arc::clone(&self.nic),
+            dies: Dies::Never,
+            fails_at: None,
+            changes: 0,
+            dead: false,
+        }
+    }
+
+    pub(super) fn nic(&self) -> MutexGuard<'_, Nic> {
+        self.nic.lock().unwrap()
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        self.nic().settings.clone()
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Nic) -> Result<T, Errno>) -> Result<T, EthtoolError> {
+        if self.dead {
+            return Err(error(Errno::EIO));
+        }
+        let nic = self.nic();
+        if nic.gone {
+            return Err(error(Errno::ENODEV));
+        }
+        read(&nic).map_err(error)
+    }
+
+    fn change<T>(
+        &mut self,
+        change: impl FnOnce(&mut Nic) -> Result<T, Errno>,
+    ) -> Result<T, EthtoolError> {
+        self.changes += 1;
+        self.dead |= self.dies == Dies::Before(self.changes);
+        if self.dead {
+            return Err(error(Errno::EIO));
+        }
+        if self.fails_at == Some(self.changes) {
+            return Err(error(Errno::EIO));
+        }
+        let mut nic = self.nic();
+        if nic.gone {
+            return Err(error(Errno::ENODEV));
+        }
+        let changed = change(&mut nic);
+        drop(nic);
+        self.dead |= self.dies == Dies::After(self.changes);
+        if self.dead {
+            return Err(error(Errno::EIO));
+        }
+        changed.map_err(error)
+    }
+}
+
+fn error(errno: Errno) -> EthtoolError {
+    EthtoolError::Ioctl {
+        what: "change the model".to_owned(),
+        errno,
+    }
+}
+
+impl NicControl for Model {
+    fn name(&self) -> &str {
+        "model0"
+    }
+
+    fn index(&self) -> IfIndex {
+        IfIndex(7)
+    }
+
+    fn driver(&mut self) -> Option<String> {
+        Some(self.nic().ways.driver.to_owned())
+    }
+
+    fn has_xdp_program(&mut self) -> bool {
+        self.nic().xdp
+    }
+
+    fn rx_queues(&mut self) -> Result<Vec<(RxQueueId, Option<QueueUser>)>, EthtoolError> {
+        self.read(|nic| Ok(nic.queues.clone()))
+    }
+
+    fn feature(&mut self, name: &str) -> Result<Option<Feature>, EthtoolError> {
+        self.read(|nic| {
+            Ok(nic
+                .settings
+                .features
+                .iter()
+                .find(|f| f.name == name)
+                .cloned())
+        })
+    }
+
+    fn set_feature(&mut self, name: &str, on: bool) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            let stuck = nic.ways.features_stuck;
+            let feature = nic.settings.features.iter_mut().find(|f| f.name == name);
+            let feature = feature.ok_or(Errno::EOPNOTSUPP)?;
+            feature.wanted = on;
+            feature.active = on && !stuck;
+            if name == NTUPLE && !on {
+                nic.settings.rules.clear();
+            }
+            Ok(())
+        })
+    }
+
+    fn rings(&mut self) -> Result<Rings, EthtoolError> {
+        self.read(|nic| {
+            let split = nic.settings.split.unwrap_or(nic.ways.split_by_default);
+            Ok(Rings {
+                data_split: Some(split).filter(|_| nic.ways.driver != "veth"),
+                hds_thresh: nic.settings.thresh,
+                ..Rings::default()
+            })
+        })
+    }
+
+    fn set_rings(&mut self, change: RingsChange) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            match change.data_split {
+                Some(DataSplit::Disabled) if nic.ways.refuses_split_off => {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                Some(DataSplit::Unknown) => nic.settings.split = None,
+                Some(split) => nic.settings.split = Some(split),
+                None => {}
+            }
+            if change.hds_thresh.is_some() && nic.settings.thresh.is_none() {
+                return Err(Errno::EINVAL);
+            }
+            nic.settings.thresh = change.hds_thresh.or(nic.settings.thresh);
+            if nic.ways.reopening_forgets_table {
+                let queues = u32::try_from(nic.queues.len()).unwrap();
+                nic.settings.table = (0..128).map(|i| i % queues).collect();
+                nic.settings.table_is_drivers = true;
+            }
+            Ok(())
+        })
+    }
+
+    fn rss(&mut self) -> Result<RssContext, EthtoolError> {
+        self.read(|nic| {
+            Ok(RssContext {
+                context: 0,
+                table: nic.settings.table.clone(),
+                key: Vec::new(),
+            })
+        })
+    }
+
+    fn set_rss_table(&mut self, table: &[u32]) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            let known = |queue: &u32| (*queue as usize) < nic.queues.len();
+            if table.len() != nic.settings.table.len() || !table.iter().all(known) {
+                return Err(Errno::EINVAL);
+            }
+            nic.settings.table = table.to_vec();
+            nic.settings.table_is_drivers = false;
+            Ok(())
+        })
+    }
+
+    fn reset_rss_table(&mut self) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            let queues = u32::try_from(nic.queues.len()).unwrap();
+            nic.settings.table = (0..128).map(|i| i % queues).collect();
+            nic.settings.table_is_drivers = true;
+            Ok(())
+        })
+    }
+
+    fn rss_contexts(&mut self) -> Result<Vec<RssContext>, EthtoolError> {
+        self.read(|nic| Ok(nic.settings.contexts.clone()))
+    }
+
+    fn create_rss_context(&mut self, table: &[u32]) -> Result<u32, EthtoolError> {
+        self.change(|nic| {
+            if !nic.ways.has_contexts {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            let used = |id: &u32| nic.settings.contexts.iter().any(|c| c.context == *id);
+            let context = (1..).find(|id| !used(id)).unwrap();
+            nic.settings.contexts.push(RssContext {
+                context,
+                table: table.to_vec(),
+                key: Vec::new(),
+            });
+            Ok(context)
+        })
+    }
+
+    fn delete_rss_context(&mut self, context: u32) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            let uses = |rule: &InstalledRule| {
+                matches!(rule.action, RuleAction::Context { context: c, .. } if c == context)
+            };
+            if nic.settings.rules.iter().any(uses) {
+                return Err(Errno::EBUSY);
+            }
+            let before = nic.settings.contexts.len();
+            nic.settings.contexts.retain(|c| c.context != context);
+            match nic.settings.contexts.len() < before {
+                true => Ok(()),
+                false => Err(Errno::ENOENT),
+            }
+        })
+    }
+
+    fn rules(&mut self) -> Result<Vec<InstalledRule>, EthtoolError> {
+        self.read(|nic| Ok(nic.settings.rules.clone()))
+    }
+
+    fn insert_rule(&mut self, flow: &TcpFlow, action: RuleAction) -> Result<u32, EthtoolError> {
+        self.change(|nic| {
+            let on = |f: &Feature| f.name == NTUPLE && f.active;
+            if !nic.settings.features.iter().any(on) || !(nic.ways.can_match)(flow) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            let spreads = matches!(action, RuleAction::Context { .. });
+            if spreads && !nic.ways.rules_take_contexts {
+                return Err(Errno::EINVAL);
+            }
+            let used = |at: &u32| nic.settings.rules.iter().any(|rule| rule.location == *at);
+            let location = (0..64).rev().find(|at| !used(at)).ok_or(Errno::ENOSPC)?;
+            nic.settings.rules.push(InstalledRule {
+                location,
+                flow: Some(*flow),
+                action,
+            });
+            Ok(location)
+        })
+    }
+
+    fn delete_rule(&mut self, location: u32) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            let before = nic.settings.rules.len();
+            nic.settings.rules.retain(|rule| rule.location != location);
+            match nic.settings.rules.len() < before {
+                true => Ok(()),
+                false => Err(Errno::ENOENT),
+            }
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! A NIC as it is: what it lacks, which queues it can spare, what must change.
+
+use super::control::NicControl;
+use super::plan::{PlanError, Step, rules_for};
+use super::{Flow, QueueChoice};
+use crate::drivers::known_driver;
+use crate::ethtool::{EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RssContext, RuleAction};
+use crate::netdev::{QueueUser, RxQueueId};
+
+/// A NIC's settings as they are; what the driver does not know is `None`.
+pub(super) struct Reading {
+    driver: Option<String>,
+    xdp: bool,
+    queues: Vec<(RxQueueId, Option<QueueUser>)>,
+    ntuple: Option<Feature>,
+    /// A feature that this driver wants on before header split.
+    split_needs: Option<Feature>,
+    rings: Option<Rings>,
+    rss: Option<RssContext>,
+    contexts: Vec<RssContext>,
+    rules: Option<Vec<InstalledRule>>,
+}
+
+/// Turns "not supported" into `None`.
+fn if_supported<T>(read: Result<T, EthtoolError>) -> Result<Option<T>, EthtoolError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_unsupported() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Reading {
+    pub(super) fn of(nic: &mut dyn NicControl) -> Result<Self, EthtoolError> {
+        let driver = nic.driver();
+        let known = driver.as_deref().and_then(known_driver);
+        let split_needs = match known.and_then(|known| known.split_needs) {
+            Some(feature) => nic.feature(feature)?,
+            None => None,
+        };
+        Ok(Self {
+            driver,
+            xdp: nic.has_xdp_program(),
+            queues: nic.rx_queues()?,
+            ntuple: nic.feature(NTUPLE)?,
+            split_needs,
+            rings: if_supported(nic.rings())?,
+            rss: if_supported(nic.rss())?,
+            // Only to warn about: a kernel that cannot list them is no obstacle.
+            contexts: nic.rss_contexts().unwrap_or_default(),
+            rules: if_supported(nic.rules())?,
+        })
+    }
+
+    pub(super) fn refuse_what_is_missing(&self, interface: &str) -> Result<(), PlanError> {
+        let mut missing = Vec::new();
+        if self.rings.and_then(|rings| rings.data_split).is_none() {
+            missing.push("it cannot split headers from payload (tcp-data-split)".to_owned());
+        }
+        let ntuple = self.ntuple.as_ref();
+        if !ntuple.is_some_and(|f| f.active || f.changeable) || self.rules.is_none() {
+            missing.push("it has no flow rules (ntuple)".to_owned());
+        }
+        if self.xdp {
+            missing.push(format!(
+                "an XDP program is attached; `ip link set {interface} xdp off` removes it"
+            ));
+        }
+        if self.queues.is_empty() {
+            missing.push(format!(
+                "it is down; `ip link set {interface} up` makes its queues"
+            ));
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(PlanError::Unsupported {
+            interface: interface.to_owned(),
+            driver: self
+                .driver
+                .clone()
+                .unwrap_or_else(|| "no driver".to_owned()),
+            missing,
+        })
+    }
+
+    pub(super) fn choose_queues(
+        &self,
+        interface: &str,
+        choice: &QueueChoice,
+    ) -> Result<Vec<RxQueueId>, PlanError> {
+        match choice {
+            QueueChoice::Count(count) => {
+                let free = self.queues.iter().rev();
+                let free = free.filter(|(id, user)| id.0 != 0 && user.is_none());
+                let free: Vec<_> = free.map(|(id, _)| *id).collect();
+                let wanted = usize::try_from(*count).unwrap_or(usize::MAX).max(1);
+                let Some(chosen) = free.get(..wanted) else {
+                    let used = self.queues.iter();
+                    return Err(PlanError::NotEnoughQueues {
+                        interface: interface.to_owned(),
+                        asked: *count,
+                        free: u32::try_from(free.len()).unwrap_or(u32::MAX),
+                        used: used
+                            .filter_map(|(id, user)| Some((*id, (*user)?)))
+                            .collect(),
+                    });
+                };
+                let mut chosen = chosen.to_vec();
+                chosen.sort_unstable();
+                Ok(chosen)
+            }
+            QueueChoice::These(queues) => {
+                let bad = |queue: RxQueueId, why: String| PlanError::BadQueue {
+                    interface: interface.to_owned(),
+                    queue,
+                    why,
+                };
+                let mut chosen = queues.clone();
+                chosen.sort_unstable();
+                chosen.dedup();
+                for queue in &chosen {
+                    let user = self.queues.iter().find(|(id, _)| id == queue);
+                    match user {
+                        _ if queue.0 == 0 => {
+                            let why = "takes what nobody steers, and is never taken";
+                            return Err(bad(*queue, why.to_owned()));
+                        }
+                        None => {
+                            let why = format!("it has only {}", self.queues.len());
+                            return Err(bad(*queue, why));
+                        }
+                        Some((_, Some(user))) => {
+                            return Err(bad(*queue, format!("is used by {user}")));
+                        }
+                        Some((_, None)) => {}
+                    }
+                }
+                match &chosen[..] {
+                    [] => Err(bad(RxQueueId(0), "no queue was asked for".to_owned())),
+                    _ => Ok(chosen),
+                }
+            }
+        }
+    }
+
+    pub(super) fn steps(
+        &self,
+        queues: &[RxQueueId],
+        flows: &[Flow],
+    ) -> Result<Vec<Step>, PlanError> {
+        let mut steps = Vec::new();
+        // First, and also where it needs no change: a ring change makes some drivers forget it, so that it is the
+        // last to be put back.
+        if let Some(rss) = self.rss.as_ref().filter(|rss| !rss.table.is_empty()) {
+            steps.push(Step::RssAway {
+                table: self.table_without(&rss.table, queues),
+                before: rss.table.clone(),
+            });
+        }
+        for feature in [&self.ntuple, &self.split_needs].into_iter().flatten() {
+            if !feature.active {
+                steps.push(Step::Feature {
+                    name: feature.name.clone(),
+                });
+            }
+        }
+        // Set even where it reads "on": a driver that always splits reads so, and a binding wants it asked for.
+        if let Some(rings) = self.rings
+            && let Some(before) = rings.data_split
+        {
+            steps.push(Step::Split {
+                before,
+                thresh_before: rings.hds_thresh,
+            });
+        }
+        let entries = self.rss.as_ref().map_or(0, |rss| rss.table.len());
+        if queues.len() > 1 && entries > 0 && !flows.is_empty() {
+            steps.push(Step::Context {
+                table: queues.iter().map(|q| q.0).cycle().take(entries).collect(),
+            });
+        }
+        for (flow, queue) in flows.iter().zip(queues.iter().cycle()) {
+            steps.push(Step::Steer {
+                rules: rules_for(flow)?,
+                queue: *queue,
+            });
+        }
+        Ok(steps)
+    }
+
+    /// Replaces the entries that point at `queues`, and no others, by the other queues of the table in turn.
+    fn table_without(&self, table: &[u32], queues: &[RxQueueId]) -> Vec<u32> {
+        let ours = |queue: &u32| queues.contains(&RxQueueId(*queue));
+        let mut others = Vec::new();
+        for queue in table.iter().filter(|queue| !ours(queue)) {
+            if !others.contains(queue) {
+                others.push(*queue);
+            }
+        }
+        if others.is_empty() {
+            let all = self.queues.iter().map(|(id, _)| id.0);
+            others = all.filter(|queue| !ours(queue)).collect();
+        }
+        // Queue 0 is never ours, so there is at least one.
+        let mut next = others.iter().copied().cycle();
+        let replaced = table.iter().map(|queue| match ours(queue) {
+            true => next.next().unwrap_or(0),
+            false => *queue,
+        });
+        replaced.collect()
+    }
+
+    pub(super) fn warnings(&self, interface: &str, queues: &[RxQueueId]) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for context in &self.contexts {
+            if let Some(queue) = queues.iter().find(|queue| context.uses(queue.0)) {
+                warnings.push(format!(
+                    "RSS context {} of {interface} sends to queue {queue} too",
+                    context.context
+                ));
+            }
+        }
+        for rule in self.rules.iter().flatten() {
+            if let RuleAction::Queue(queue) = rule.action
+                && queues.contains(&queue)
+            {
+                warnings.push(format!(
+                    "flow rule {} of {interface} sends to queue {queue} too",
+                    rule.location
+                ));
+            }
+        }
+        let known = self.driver.as_deref().and_then(known_driver);
+        if known.is_none_or(|known| !known.rx.exists()) {
+            warnings.push(format!(
+                "{} is not known to support device memory; the kernel will say",
+                self.driver.as_deref().unwrap_or("the driver")
+            ));
+        }
+        warnings
+    }
+}

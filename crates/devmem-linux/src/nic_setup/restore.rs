@@ -1,0 +1,352 @@
+//! Putting everything back, exactly, in reverse.
+
+use std::fmt;
+use std::mem;
+use std::path::Path;
+
+use devmem_uapi::Errno;
+
+use super::NicSetup;
+use super::apply::is_ntuple;
+use super::control::{KernelNic, NicControl};
+use super::state::{StateError, StateFile};
+use super::undo::Undo;
+use crate::ethtool::{DataSplit, EthtoolError, InstalledRule, RingsChange};
+
+/// What became of the changes.
+#[derive(Debug, Default)]
+pub struct RestoreReport {
+    /// Put back as it was.
+    pub restored: Vec<String>,
+    /// Left alone: somebody else changed it meanwhile.
+    pub left: Vec<String>,
+    /// Not put back: what, and why. The state file is kept, and restoring can be tried again.
+    pub failed: Vec<(String, EthtoolError)>,
+}
+
+impl RestoreReport {
+    /// Tells whether the NIC is as it was before.
+    pub fn is_exact(&self) -> bool {
+        self.left.is_empty() && self.failed.is_empty()
+    }
+}
+
+impl fmt::Display for RestoreReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            restored,
+            left,
+            failed,
+        } = self;
+        let mut separator = "";
+        for what in restored {
+            write!(f, "{separator}restored {what}")?;
+            separator = "\n";
+        }
+        for what in left {
+            write!(f, "{separator}left {what}: somebody else changed it")?;
+            separator = "\n";
+        }
+        for (what, why) in failed {
+            write!(f, "{separator}could not restore {what}: {why}")?;
+            separator = "\n";
+        }
+        Ok(())
+    }
+}
+
+/// What became of one change.
+enum Outcome {
+    Restored,
+    /// Somebody else changed it since.
+    Foreign,
+}
+
+impl NicSetup {
+    /// Puts everything back and says how that went. Dropping does the same and keeps silent.
+    pub fn restore(mut self) -> RestoreReport {
+        self.put_back()
+    }
+
+    fn put_back(&mut self) -> RestoreReport {
+        let undo = mem::take(&mut self.undo);
+        put_back(self.nic.as_mut(), &mut self.state, undo)
+    }
+}
+
+impl Drop for NicSetup {
+    fn drop(&mut self) {
+        if !self.undo.is_empty() {
+            let _report = self.put_back();
+        }
+    }
+}
+
+/// Restores what a process left that crashed, from its state file.
+///
+/// # Errors
+///
+/// See [`StateError`]: the process is alive after all, or the file is not to be trusted.
+pub fn restore_from_state_file(path: &Path) -> Result<RestoreReport, StateError> {
+    let (state, record) = StateFile::take_over(path)?;
+    let nic = KernelNic::by_index(&record.interface, record.index());
+    let nic = nic.map_err(StateError::Kernel)?;
+    Ok(put_back_recorded(Box::new(nic), state, record.undo))
+}
+
+/// As [`restore_from_state_file`], for any NIC.
+pub(super) fn put_back_recorded(
+    mut nic: Box<dyn NicControl + Send>,
+    mut state: StateFile,
+    undo: Vec<Undo>,
+) -> RestoreReport {
+    put_back(nic.as_mut(), &mut state, undo)
+}
+
+fn put_back(nic: &mut dyn NicControl, state: &mut StateFile, undo: Vec<Undo>) -> RestoreReport {
+    let mut report = RestoreReport::default();
+    let mut kept = Vec::new();
+    // Without it only a crash in the middle of this would leave something.
+    let _ = state.write(&begun(&undo));
+    let mut ours = Vec::new();
+    for change in undo.iter().rev() {
+        let what = describe(nic.name(), change);
+        match take_back(nic, change) {
+            Ok(Outcome::Restored) => {
+                ours.push(change);
+                if change.is_change() {
+                    report.restored.push(what);
+                }
+            }
+            Ok(Outcome::Foreign) => report.left.push(what),
+            // The interface has gone, and its settings with it.
+            Err(error) if error.errno() == Some(Errno::ENODEV) => report.restored.push(what),
+            Err(error) => {
+                report.failed.push((what, error));
+                kept.push(change.clone());
+            }
+        }
+    }
+    // Putting back one setting can make a driver forget another that was put back before it.
+    for change in ours {
+        if let Ok(false) = is_back(nic, change)
+            && let Err(error) = take_back(nic, change)
+        {
+            report.failed.push((describe(nic.name(), change), error));
+            kept.push(change.clone());
+        }
+    }
+    // In the order in which they were made, as a record has them.
+    let kept: Vec<_> = undo.iter().filter(|u| kept.contains(u)).cloned().collect();
+    state.finish(&begun(&kept));
+    report
+}
+
+/// Returns the changes marked as being restored: header split passes through a third state on its way back.
+fn begun(undo: &[Undo]) -> Vec<Undo> {
+    let mut begun = undo.to_vec();
+    for change in &mut begun {
+        if let Undo::Rings { given_back, .. } = change {
+            *given_back = true;
+        }
+    }
+    begun
+}
+
+/// Takes one change back. Safe to call again, and when the change was never made.
+fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
+    match change {
+        Undo::Rule { .. } => remove_rule(nic, change),
+        Undo::Context { .. } => remove_context(nic, change),
+        Undo::RssTable { before, set } => restore_table(nic, before, set),
+        Undo::Rings {
+            split_before,
+            thresh_before,
+            given_back,
+        } => restore_rings(nic, *split_before, *thresh_before, *given_back),
+        Undo::Feature { name, before } => {
+            if *before {
+                return Ok(Outcome::Restored);
+            }
+            // Switching rules off as a whole removes everybody's.
+            if is_ntuple(change) && nic.rules().is_ok_and(|rules| !rules.is_empty()) {
+                return Ok(Outcome::Foreign);
+            }
+            nic.set_feature(name, false)?;
+            Ok(Outcome::Restored)
+        }
+    }
+}
+
+fn remove_rule(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
+    let Undo::Rule {
+        location,
+        flow,
+        action,
+    } = change
+    else {
+        return Ok(Outcome::Restored);
+    };
+    let ours = |rule: &&InstalledRule| rule.flow == Some(*flow) && rule.action == *action;
+    let rules = nic.rules()?;
+    let found = match location {
+        // It was being added: there was none like it before, so if there is one it is ours.
+        None => rules.iter().find(ours),
+        Some(location) => match rules.iter().find(|rule| rule.location == *location) {
+            Some(rule) if ours(&rule) => Some(rule),
+            Some(_) => return Ok(Outcome::Foreign),
+            None => None,
+        },
+    };
+    if let Some(rule) = found {
+        nic.delete_rule(rule.location)?;
+    }
+    Ok(Outcome::Restored)
+}
+
+fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
+    let Undo::Context {
+        context,
+        table,
+        others,
+    } = change
+    else {
+        return Ok(Outcome::Restored);
+    };
+    let now = match nic.rss_contexts() {
+        Ok(now) => now,
+        Err(error) if error.is_unsupported() => match context {
+            // A driver whose contexts cannot be listed: ours is known by its number.
+            Some(context) => {
+                nic.delete_rss_context(*context)?;
+                return Ok(Outcome::Restored);
+            }
+            None => return Ok(Outcome::Restored),
+        },
+        Err(error) => return Err(error),
+    };
+    let found = match context {
+        Some(context) => now.iter().find(|c| c.context == *context),
+        // It was being made: one that was not there before and has our table is ours.
+        None => now
+            .iter()
+            .find(|c| !others.contains(&c.context) && c.table == *table),
+    };
+    match found {
+        Some(found) if found.table != *table => Ok(Outcome::Foreign),
+        Some(found) => {
+            nic.delete_rss_context(found.context)?;
+            Ok(Outcome::Restored)
+        }
+        None => Ok(Outcome::Restored),
+    }
+}
+
+fn restore_table(
+    nic: &mut dyn NicControl,
+    before: &[u32],
+    set: &[u32],
+) -> Result<Outcome, EthtoolError> {
+    let now = nic.rss()?.table;
+    if now == before {
+        return Ok(Outcome::Restored);
+    }
+    let queues = u32::try_from(nic.rx_queues()?.len()).unwrap_or(0);
+    // A driver's own table where we set one: the driver forgot ours.
+    if now != set && !is_drivers_own(&now, queues) {
+        return Ok(Outcome::Foreign);
+    }
+    // A table that is the driver's own is given back to the driver, so that it still follows a later change
+    // of the number of channels; one that somebody made is put back as it was.
+    if is_drivers_own(before, queues) && nic.reset_rss_table().is_ok() && nic.rss()?.table == before
+    {
+        return Ok(Outcome::Restored);
+    }
+    nic.set_rss_table(before)?;
+    Ok(Outcome::Restored)
+}
+
+/// Tells whether a table is what a driver makes by itself (linux include/linux/ethtool.h
+/// `ethtool_rxfh_indir_default`).
+fn is_drivers_own(table: &[u32], queues: u32) -> bool {
+    queues != 0 && (0u32..).zip(table).all(|(i, queue)| *queue == i % queues)
+}
+
+/// Gives header split back to the driver, reads it, and only where that is not what was there before
+/// insists on the old value: some drivers refuse an explicit "off" that they do by themselves.
+/// `given_back`: an earlier process may have got half of this done.
+fn restore_rings(
+    nic: &mut dyn NicControl,
+    split_before: DataSplit,
+    thresh_before: Option<u32>,
+    given_back: bool,
+) -> Result<Outcome, EthtoolError> {
+    let now = nic.rings()?;
+    let ours = now.data_split == Some(DataSplit::Enabled) && now.hds_thresh.unwrap_or(0) == 0;
+    // What reads the same may be our explicit "on" where the driver's own was before.
+    if now.data_split == Some(split_before) && now.hds_thresh == thresh_before && !ours {
+        return Ok(Outcome::Restored);
+    }
+    if !ours && !given_back {
+        return Ok(Outcome::Foreign);
+    }
+    let split = |split| RingsChange {
+        data_split: Some(split),
+        hds_thresh: thresh_before,
+        ..RingsChange::default()
+    };
+    let gently = nic.set_rings(split(DataSplit::Unknown));
+    let now = nic.rings()?;
+    if now.data_split == Some(split_before) && now.hds_thresh == thresh_before {
+        return Ok(Outcome::Restored);
+    }
+    match nic.set_rings(split(split_before)) {
+        Ok(()) => Ok(Outcome::Restored),
+        // What the driver said to the gentler request explains more.
+        Err(error) => Err(gently.err().unwrap_or(error)),
+    }
+}
+
+/// Tells whether a change is taken back.
+fn is_back(nic: &mut dyn NicControl, change: &Undo) -> Result<bool, EthtoolError> {
+    Ok(match change {
+        Undo::Feature { name, before } => nic.feature(name)?.is_none_or(|f| f.wanted == *before),
+        Undo::Rings {
+            split_before,
+            thresh_before,
+            ..
+        } => {
+            let rings = nic.rings()?;
+            rings.data_split == Some(*split_before) && rings.hds_thresh == *thresh_before
+        }
+        Undo::RssTable { before, .. } => nic.rss()?.table == *before,
+        // Nothing brings these back.
+        Undo::Context { .. } | Undo::Rule { .. } => true,
+    })
+}
+
+fn describe(interface: &str, change: &Undo) -> String {
+    match change {
+        Undo::Feature { name, before } => {
+            let word = if *before { "on" } else { "off" };
+            format!("feature {name} {word} on {interface}")
+        }
+        Undo::Rings {
+            split_before,
+            thresh_before,
+            ..
+        } => {
+            let thresh = thresh_before.map_or_else(String::new, |t| format!(" hds-thresh {t}"));
+            format!("tcp-data-split {split_before}{thresh} on {interface}")
+        }
+        Undo::RssTable { before, .. } => format!(
+            "the RSS table of {interface} ({})",
+            super::undo::table_words(before)
+        ),
+        Undo::Context { context, .. } => format!(
+            "no RSS context {} on {interface}",
+            context.map_or_else(|| "of ours".to_owned(), |c| c.to_string())
+        ),
+        Undo::Rule { flow, .. } => format!("no rule for {flow} on {interface}"),
+    }
+}

@@ -1,0 +1,330 @@
+//! The state file: what to put back, for a process that cannot do it any more.
+//!
+//! Two files an interface: a lock, held as long as the process that changed it lives (the kernel lets go of it
+//! when that dies, however it dies), and the record, replaced as a whole before and after each change.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use devmem_uapi::IfIndex;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use serde::{Deserialize, Serialize};
+
+use super::undo::Undo;
+use crate::ethtool::EthtoolError;
+
+/// The format of the record. A program that knows another number leaves the file alone.
+const VERSION: u32 = 1;
+/// No record is longer: a table of a few thousand entries, twice.
+const RECORD_BYTES_MAX: u64 = 4 << 20;
+
+/// Why a state file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A living process has prepared the interface.
+    #[error("{interface} is being used by another process of ours{}", pid_words(.pid))]
+    Busy {
+        /// The interface, or the file.
+        interface: String,
+        /// The process, if its record says.
+        pid: Option<u32>,
+    },
+    /// A process crashed and left the interface changed.
+    #[error("{interface} is as a crashed process left it: `devmem-tcp restore` puts it back ({})", path.display())]
+    Leftover {
+        /// The interface.
+        interface: String,
+        /// Its state file.
+        path: PathBuf,
+    },
+    /// No folder for state files.
+    #[error("no folder for state files: {}: {source}", path.display())]
+    Folder {
+        /// The one tried.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// The file could not be read or written.
+    #[error("state file {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// The file is not one of ours, or not for here and now.
+    #[error("state file {}: {why}", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The interface could not be reached.
+    #[error(transparent)]
+    Kernel(EthtoolError),
+}
+
+fn pid_words(pid: &Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
+}
+
+/// What is in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    /// A boot undoes everything: settings of a NIC do not survive it.
+    boot_id: String,
+    /// Names of interfaces mean something in one network namespace only.
+    netns: u64,
+    /// For people.
+    pid: u32,
+    pub(super) interface: String,
+    ifindex: u32,
+    pub(super) undo: Vec<Undo>,
+}
+
+impl Record {
+    pub(super) fn index(&self) -> IfIndex {
+        IfIndex(self.ifindex)
+    }
+}
+
+/// The claim of this process on an interface.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    path: PathBuf,
+    interface: String,
+    index: IfIndex,
+    _lock: Lock,
+}
+
+/// A locked file. The kernel unlocks it when the process dies.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing would do, were it not that a child between fork and exec holds the same lock for a moment.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+impl StateFile {
+    /// Claims an interface. Nothing is written until the first change.
+    pub(super) fn claim(
+        interface: &str,
+        index: IfIndex,
+        folder: Option<&Path>,
+    ) -> Result<Self, StateError> {
+        let folder = match folder {
+            Some(folder) => folder.to_owned(),
+            None => default_folder(),
+        };
+        make_folder(&folder)?;
+        let path = folder.join(format!("{interface}-{}.json", netns_inode()?));
+        let lock = lock(&path, interface)?;
+        match read(&path) {
+            Ok(record) if record.boot_id == boot_id() && !record.undo.is_empty() => {
+                return Err(StateError::Leftover {
+                    interface: record.interface,
+                    path,
+                });
+            }
+            // Of another boot, or empty: void.
+            Ok(_) => remove(&path),
+            Err(StateError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self {
+            path,
+            interface: interface.to_owned(),
+            index,
+            _lock: lock,
+        })
+    }
+
+    /// Takes over the state file of a process that has died.
+    pub(super) fn take_over(path: &Path) -> Result<(Self, Record), StateError> {
+        let lock = lock(path, &path.display().to_string())?;
+        let record = read(path)?;
+        let not_ours = |why: &str| StateError::NotOurs {
+            path: path.to_owned(),
+            why: why.to_owned(),
+        };
+        if record.boot_id != boot_id() {
+            remove(path);
+            return Err(not_ours(
+                "it is of another boot, which has undone everything; removed",
+            ));
+        }
+        if record.netns != netns_inode()? {
+            return Err(not_ours(
+                "it belongs to another network namespace: restore there",
+            ));
+        }
+        let state = Self {
+            path: path.to_owned(),
+            interface: record.interface.clone(),
+            index: record.index(),
+            _lock: lock,
+        };
+        Ok((state, record))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the record.
+    pub(super) fn write(&self, undo: &[Undo]) -> Result<(), StateError> {
+        let record = Record {
+            version: VERSION,
+            boot_id: boot_id(),
+            netns: netns_inode()?,
+            pid: std::process::id(),
+            interface: self.interface.clone(),
+            ifindex: self.index.0,
+            undo: undo.to_vec(),
+        };
+        let failed = |source| StateError::File {
+            path: self.path.clone(),
+            source,
+        };
+        let json = serde_json::to_vec(&record).map_err(|e| failed(e.into()))?;
+        let temporary = self.path.with_extension("json.new");
+        let mut file = open_private(&temporary, true).map_err(failed)?;
+        file.write_all(&json).map_err(failed)?;
+        // A power failure undoes the NIC's settings too, so nothing needs to reach a disk.
+        fs::rename(&temporary, &self.path).map_err(failed)
+    }
+
+    /// Ends the claim: removes the record, or keeps what could not be put back.
+    pub(super) fn finish(&mut self, kept: &[Undo]) {
+        match kept {
+            [] => remove(&self.path),
+            // The old record says more than what is left; either can be restored from.
+            _ => drop(self.write(kept)),
+        }
+    }
+}
+
+/// Lists the state files of this user, those of living processes too.
+pub fn state_files() -> Vec<PathBuf> {
+    let entries = fs::read_dir(default_folder())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .collect();
+    files.sort_unstable();
+    files
+}
+
+/// Root's files are in a folder that only root can write, whatever its environment says: they tell root what to
+/// do to a NIC.
+fn default_folder() -> PathBuf {
+    let root = rustix::process::geteuid().is_root();
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !root && !folder.is_empty() => PathBuf::from(folder).join("devmem-tcp"),
+        _ => PathBuf::from("/run/devmem-tcp"),
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), StateError> {
+    let made = DirBuilder::new().mode(0o700).create(folder);
+    match made {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(StateError::Folder {
+            path: folder.to_owned(),
+            source: error,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Locks the interface for this process, or says who has it.
+fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
+    let lock_path = path.with_extension("lock");
+    let failed = |source| StateError::File {
+        path: lock_path.clone(),
+        source,
+    };
+    let file = open_private(&lock_path, true).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Lock(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let record = read(path).ok();
+            Err(StateError::Busy {
+                interface: record
+                    .as_ref()
+                    .map_or_else(|| interface.to_owned(), |r| r.interface.clone()),
+                pid: record.map(|record| record.pid),
+            })
+        }
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+fn read(path: &Path) -> Result<Record, StateError> {
+    let failed = |source| StateError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let not_ours = |why: String| StateError::NotOurs {
+        path: path.to_owned(),
+        why,
+    };
+    let file = open_private(path, false).map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
+        return Err(not_ours("somebody else may have written it".to_owned()));
+    }
+    if facts.len() > RECORD_BYTES_MAX {
+        return Err(not_ours(format!("it is {} bytes long", facts.len())));
+    }
+    let record: Record =
+        serde_json::from_reader(io::BufReader::new(file)).map_err(|e| not_ours(e.to_string()))?;
+    match record.version {
+        VERSION => Ok(record),
+        other => Err(not_ours(format!(
+            "it has version {other}, this is {VERSION}"
+        ))),
+    }
+}
+
+/// Opens a file for this user alone; never through a symbolic link.
+fn open_private(path: &Path, write: bool) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits();
+    OpenOptions::new()
+        .read(true)
+        .write(write)
+        .create(write)
+        .truncate(write)
+        .mode(0o600)
+        .custom_flags(i32::try_from(flags).unwrap_or(0))
+        .open(path)
+}
+
+fn remove(path: &Path) {
+    // A record that stays is void or restores what is restored already: no harm.
+    let _ = fs::remove_file(path);
+}
+
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map_or_else(|_| String::new(), |id| id.trim().to_owned())
+}
+
+fn netns_inode() -> Result<u64, StateError> {
+    let path = Path::new("/proc/thread-self/ns/net");
+    let facts = fs::metadata(path).map_err(|source| StateError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(facts.ino())
+}

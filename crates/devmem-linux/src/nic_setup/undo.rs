@@ -1,0 +1,107 @@
+//! One change of a NIC's settings, and how to take it back. What the state file is made of.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ethtool::{DataSplit, RuleAction, TcpFlow};
+
+/// A change: what was there before, what was put there. Written down before it is made; completed after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Undo {
+    /// A feature was switched on.
+    Feature {
+        name: String,
+        /// What its administrator wanted.
+        before: bool,
+    },
+    /// Header split was switched on for packets of every size.
+    Rings {
+        split_before: DataSplit,
+        /// `None`: the driver has no threshold.
+        thresh_before: Option<u32>,
+        /// Restoring has begun: the driver may have its own choice again, which need not be what was before.
+        given_back: bool,
+    },
+    /// The main RSS table was moved off the queues; or it was none of them, and is written down because changing
+    /// the rings makes some drivers forget it.
+    RssTable { before: Vec<u32>, set: Vec<u32> },
+    /// An RSS context was made.
+    Context {
+        /// `None` while it is being made.
+        context: Option<u32>,
+        table: Vec<u32>,
+        /// Those that were there before.
+        others: Vec<u32>,
+    },
+    /// A flow rule was added. There was no such rule before.
+    Rule {
+        /// `None` while it is being added.
+        location: Option<u32>,
+        flow: TcpFlow,
+        action: RuleAction,
+    },
+}
+
+impl Undo {
+    /// Tells whether anything was changed at all.
+    pub(super) fn is_change(&self) -> bool {
+        !matches!(self, Self::RssTable { before, set } if before == set)
+    }
+
+    /// Returns the command that a person would have typed to make the change.
+    pub(super) fn command(&self, interface: &str) -> String {
+        match self {
+            Self::Feature { name, .. } => format!("ethtool -K {interface} {name} on"),
+            Self::Rings {
+                thresh_before: None,
+                ..
+            } => format!("ethtool -G {interface} tcp-data-split on"),
+            Self::Rings { .. } => format!("ethtool -G {interface} tcp-data-split on hds-thresh 0"),
+            Self::RssTable { set, .. } => format!("ethtool -X {interface} {}", table_words(set)),
+            Self::Context { table, .. } => {
+                format!("ethtool -X {interface} context new {}", table_words(table))
+            }
+            Self::Rule {
+                location,
+                flow,
+                action,
+            } => {
+                let place = location.map_or_else(String::new, |at| format!(" loc {at}"));
+                format!("ethtool -N {interface} {flow} {action}{place}")
+            }
+        }
+    }
+}
+
+/// Writes a table as arguments of `ethtool -X`: `[start S] equal N` where it is that, else the weight of each
+/// queue. A table may say less regular things than either.
+pub(super) fn table_words(table: &[u32]) -> String {
+    let (Some(first), Some(last)) = (table.iter().min(), table.iter().max()) else {
+        return "equal 0".to_owned();
+    };
+    let count = last - first + 1;
+    let equal = (0u32..).zip(table).all(|(i, q)| *q == first + i % count);
+    match (equal, first) {
+        (true, 0) => format!("equal {count}"),
+        (true, start) => format!("start {start} equal {count}"),
+        (false, _) => {
+            let weight = |queue| table.iter().filter(|&&q| q == queue).count().to_string();
+            let weights: Vec<_> = (0..=*last).map(weight).collect();
+            format!("weight {}", weights.join(" "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_read_like_ethtools_arguments() {
+        assert_eq!(table_words(&[0, 1, 2, 0, 1, 2, 0, 1]), "equal 3");
+        assert_eq!(table_words(&[14, 15, 14, 15]), "start 14 equal 2");
+        assert_eq!(table_words(&[0, 1, 2, 0]), "equal 3");
+        assert_eq!(table_words(&[0, 1, 0, 0]), "weight 3 1");
+        assert_eq!(table_words(&[]), "equal 0");
+    }
+}

@@ -1,0 +1,22 @@
+//! Sockets of the kernel with device memory: receive, give frags back, send, learn what was sent.
+//!
+//! Everything here works on any descriptor of a TCP socket, blocking or not; std and rustix do the rest
+//! of what one does with sockets. [`RecvBuffer::recv`] receives, [`FragReturns`] gives frags back,
+//! [`send_dmabuf`] sends and [`ErrorQueue::drain`] says what may be reused.
+//!
+//! What the system calls return is judged apart from them, in [`Received::parse`] and
+//! [`ErrorQueue::parse`], so that recorded control buffers can test it.
+
+mod completions;
+mod dontneed;
+mod options;
+mod received;
+mod recv;
+mod send;
+
+pub use completions::{CompletionError, ErrorQueue};
+pub use dontneed::{DontneedError, FragReturns, Freed};
+pub use options::{bind_to_device, enable_zerocopy};
+pub use received::{Content, ControlProblem, Frags, Received, RxFrag};
+pub use recv::{RecvBuffer, RecvError};
+pub use send::{SendError, SendIds, TxSource, send_dmabuf};

@@ -1,0 +1,32 @@
+//! Socket options.
+
+use std::os::fd::BorrowedFd;
+
+use devmem_uapi::Errno;
+use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_ZEROCOPY};
+
+use crate::sys;
+use crate::sys::tun::IFNAMSIZ;
+
+/// Lets a socket send without copies; needed before [`send_dmabuf`](super::send_dmabuf).
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for sockets that cannot.
+pub fn enable_zerocopy(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::message::set_int(socket, SO_ZEROCOPY, 1)
+}
+
+/// Restricts a socket to one interface: it receives from no other and its routes leave by it. An empty name
+/// lifts the restriction.
+///
+/// # Errors
+///
+/// `ENODEV` if there is no such interface, `EPERM` to change a restriction without CAP_NET_RAW.
+pub fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> Result<(), Errno> {
+    // The kernel cuts longer names off, and would find another interface.
+    if interface.len() >= IFNAMSIZ {
+        return Err(Errno::ENODEV);
+    }
+    sys::message::set_bytes(socket, SO_BINDTODEVICE, interface.as_bytes())
+}

@@ -1,0 +1,190 @@
+//! What a receive returned, judged: every byte accounted for, or an error.
+
+use devmem_uapi::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SOL_SOCKET};
+use devmem_uapi::{CmsgIter, DevmemCmsg, DmabufCmsg, FragToken, MsgFlags};
+
+/// One piece of received payload, in stream order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxFrag<'a> {
+    /// It lies in device memory, until its token is given back.
+    Device(DmabufCmsg),
+    /// It landed in host memory: the NIC could not split it off.
+    Linear(&'a [u8]),
+}
+
+/// What one receive brought. A call never mixes device memory with data of a queue that is not bound.
+#[derive(Clone, Debug)]
+pub enum Content<'a> {
+    /// The peer has ended the stream.
+    End,
+    /// Ordinary data: it came through a queue that is not bound.
+    Readable(&'a [u8]),
+    /// Data of a bound queue.
+    Devmem(Frags<'a>),
+}
+
+/// The result of one receive. It borrows the buffers that were received into.
+#[derive(Clone, Debug)]
+pub struct Received<'a> {
+    /// Bytes received, in whatever memory.
+    pub bytes: usize,
+    /// Where they are.
+    pub content: Content<'a>,
+}
+
+/// The frags of one receive, in stream order.
+#[derive(Clone, Debug)]
+pub struct Frags<'a> {
+    messages: CmsgIter<'a>,
+    /// Linear bytes that no frag has taken yet: they are packed without gaps.
+    linear: &'a [u8],
+}
+
+/// Why the control messages of a receive cannot be believed. The tokens that could be read come along,
+/// so that their memory can go home.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlProblem {
+    /// The kernel dropped control messages (kernels before 6.14 drop tokens this way).
+    #[error("the kernel dropped control messages for lack of room: frags may be lost")]
+    Truncated,
+    /// A length leads nowhere, or a devmem message is too short.
+    #[error("a control message is malformed")]
+    Malformed,
+    /// The messages speak of another number of bytes than the call returned.
+    #[error("the call returned {returned} bytes, its control messages speak of {described}")]
+    ByteTotal {
+        /// What recvmsg returned.
+        returned: usize,
+        /// The sum over the control messages.
+        described: u64,
+    },
+    /// More bytes in host memory than were made room for.
+    #[error("{linear} bytes in host memory, in a buffer of {room}")]
+    LinearOverflow {
+        /// What the messages speak of.
+        linear: u64,
+        /// The buffer's length.
+        room: usize,
+    },
+}
+
+impl<'a> Received<'a> {
+    /// Judges what recvmsg returned: `bytes` is its return value, `flags` is `msg_flags`, `control` what it
+    /// wrote of the control buffer, and `data` the whole buffer that it was given.
+    ///
+    /// # Errors
+    ///
+    /// The problem, and the tokens that could be read: the caller gives them back or loses their memory.
+    pub fn parse(
+        bytes: usize,
+        flags: MsgFlags,
+        control: &'a [u8],
+        data: &'a [u8],
+    ) -> Result<Self, (ControlProblem, Vec<FragToken>)> {
+        let told = Told::by(control);
+        match told.problem(bytes, flags, data.len()) {
+            Some(problem) => Err((problem, tokens(control))),
+            None => {
+                let content = match (bytes, told.messages) {
+                    (0, _) => Content::End,
+                    (_, 0) => Content::Readable(data.get(..bytes).unwrap_or_default()),
+                    _ => Content::Devmem(Frags {
+                        messages: CmsgIter::new(control),
+                        linear: data,
+                    }),
+                };
+                Ok(Self { bytes, content })
+            }
+        }
+    }
+}
+
+/// The sums over a control buffer.
+#[derive(Default)]
+struct Told {
+    messages: usize,
+    linear: u64,
+    device: u64,
+    malformed: bool,
+}
+
+impl Told {
+    fn by(control: &[u8]) -> Self {
+        let mut told = Self::default();
+        let mut messages = CmsgIter::new(control);
+        for message in &mut messages {
+            let devmem = matches!(message.ty, SCM_DEVMEM_LINEAR | SCM_DEVMEM_DMABUF);
+            match DevmemCmsg::parse(&message) {
+                Some(DevmemCmsg::Linear(len)) => told.linear += u64::from(len),
+                Some(DevmemCmsg::Dmabuf(cmsg)) => told.device += u64::from(cmsg.frag_size),
+                // Another message, such as a timestamp that the application asked for.
+                None if message.level != SOL_SOCKET || !devmem => continue,
+                None => told.malformed = true,
+            }
+            told.messages += 1;
+        }
+        told.malformed |= messages.is_malformed();
+        told
+    }
+
+    fn problem(&self, returned: usize, flags: MsgFlags, room: usize) -> Option<ControlProblem> {
+        // Sums of at most 2^58 messages of 32 bits each: they cannot overflow.
+        let described = self.linear + self.device;
+        if flags.contains(MsgFlags::CTRUNC) {
+            Some(ControlProblem::Truncated)
+        } else if self.malformed {
+            Some(ControlProblem::Malformed)
+        } else if self.messages != 0 && u64::try_from(returned) != Ok(described) {
+            Some(ControlProblem::ByteTotal {
+                returned,
+                described,
+            })
+        } else if usize::try_from(self.linear).map_or(true, |linear| linear > room) {
+            Some(ControlProblem::LinearOverflow {
+                linear: self.linear,
+                room,
+            })
+        } else if self.messages == 0 && returned > room {
+            Some(ControlProblem::ByteTotal {
+                returned,
+                described: 0,
+            })
+        } else {
+            None
+        }
+    }
+}
+
+/// Returns every token in a control buffer.
+fn tokens(control: &[u8]) -> Vec<FragToken> {
+    let messages = CmsgIter::new(control).filter_map(|message| DevmemCmsg::parse(&message));
+    let tokens = messages.filter_map(|message| match message {
+        DevmemCmsg::Dmabuf(cmsg) => Some(cmsg.frag_token),
+        DevmemCmsg::Linear(_) => None,
+    });
+    tokens.collect()
+}
+
+impl<'a> Iterator for Frags<'a> {
+    type Item = RxFrag<'a>;
+
+    fn next(&mut self) -> Option<RxFrag<'a>> {
+        loop {
+            let message = self.messages.next()?;
+            match DevmemCmsg::parse(&message) {
+                Some(DevmemCmsg::Dmabuf(cmsg)) => return Some(RxFrag::Device(cmsg)),
+                Some(DevmemCmsg::Linear(len)) => {
+                    // `Received::parse` has seen that all of them fit.
+                    let len = usize::try_from(len).unwrap_or(usize::MAX);
+                    let (bytes, rest) = self.linear.split_at(len.min(self.linear.len()));
+                    self.linear = rest;
+                    return Some(RxFrag::Linear(bytes));
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+// UNSAFETY: recvmsg(2) and sendmsg(2) with control messages that no safe wrapper knows, and with an
+// iovec whose "address" is an offset into a dma-buf.
+
+//! recvmsg, sendmsg and the socket options of device memory.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::{mem, ptr};
+
+use devmem_uapi::{DmabufToken, Errno};
+use smallvec::SmallVec;
+
+/// What one recvmsg returned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawReceived {
+    /// The call's return value.
+    pub(crate) bytes: usize,
+    /// How much of the control buffer the kernel used, at most all of it.
+    pub(crate) control_len: usize,
+    /// `msg_flags`.
+    pub(crate) flags: u32,
+}
+
+/// Receives into `data` and `control`.
+pub(crate) fn recvmsg(
+    fd: BorrowedFd<'_>,
+    data: &mut [u8],
+    control: &mut [u8],
+    flags: u32,
+) -> Result<RawReceived, Errno> {
+    let mut iovec = libc::iovec {
+        iov_base: data.as_mut_ptr().cast(),
+        iov_len: data.len(),
+    };
+    let mut message = empty_message();
+    message.msg_iov = &raw mut iovec;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len() as _;
+    let message = &raw mut message;
+    // SAFETY: 1. `fd` is open for the call; 2. `message` points to a live msghdr whose iovec covers
+    // `data` and whose control buffer is `control`, both exclusively borrowed for the call.
+    let rc = unsafe { libc::recvmsg(fd.as_raw_fd(), message, flags as c_int) };
+    let bytes = usize::try_from(rc).map_err(|_negative| last_errno())?;
+    // SAFETY: the kernel's writes to `message` ended with the call; it is initialised throughout.
+    let message = unsafe { message.read() };
+    #[allow(clippy::useless_conversion, reason = "socklen_t in other C libraries")]
+    let used = usize::try_from(message.msg_controllen).unwrap_or(usize::MAX);
+    Ok(RawReceived {
+        bytes,
+        control_len: used.min(control.len()),
+        flags: message.msg_flags as u32,
+    })
+}
+
+/// Sends `(offset, length)` pieces of the dma-buf that the control message in `control` names.
+pub(crate) fn sendmsg_dmabuf(
+    fd: BorrowedFd<'_>,
+    pieces: impl Iterator<Item = (usize, usize)>,
+    control: &mut [u8],
+    flags: u32,
+) -> Result<usize, Errno> {
+    let mut iovecs: SmallVec<[libc::iovec; 16]> = pieces
+        .map(|(offset, len)| libc::iovec {
+            iov_base: ptr::without_provenance_mut::<c_void>(offset),
+            iov_len: len,
+        })
+        .collect();
+    let mut message = empty_message();
+    message.msg_iov = iovecs.as_mut_ptr();
+    message.msg_iovlen = iovecs.len() as _;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len() as _;
+    // SAFETY: 1. `fd` is open for the call; 2. sendmsg only reads: the msghdr, its iovecs (alive in
+    // `iovecs`) and the control buffer (borrowed); 3. the iovecs' addresses are small numbers which
+    // the kernel takes for offsets (linux net/core/datagram.c zerocopy_fill_skb_from_devmem), or, when
+    // it does not know the control message, reads as user addresses and fails with EFAULT: reading is
+    // all that it does with them, and no Rust object is changed by that.
+    let rc = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags as c_int) };
+    usize::try_from(rc).map_err(|_negative| last_errno())
+}
+
+/// `setsockopt(SO_DEVMEM_DONTNEED)`: returns how many frags the kernel freed.
+pub(crate) fn dontneed(fd: BorrowedFd<'_>, tokens: &[DmabufToken]) -> Result<u32, Errno> {
+    set_option(fd, devmem_uapi::sockopt::SO_DEVMEM_DONTNEED, tokens)
+}
+
+/// Sets an option of level SOL_SOCKET to an int.
+pub(crate) fn set_int(fd: BorrowedFd<'_>, option: i32, value: c_int) -> Result<(), Errno> {
+    set_option(fd, option, &[value]).map(|_zero| ())
+}
+
+/// Sets an option of level SOL_SOCKET to bytes.
+pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result<(), Errno> {
+    set_option(fd, option, value).map(|_zero| ())
+}
+
+/// Plain values: any byte of them may be read.
+trait Plain: zerocopy::IntoBytes + zerocopy::Immutable {}
+impl Plain for u8 {}
+impl Plain for c_int {}
+impl Plain for DmabufToken {}
+
+fn set_option<T: Plain>(fd: BorrowedFd<'_>, option: i32, value: &[T]) -> Result<u32, Errno> {
+    let len = libc::socklen_t::try_from(size_of_val(value)).map_err(|_too_long| Errno::EINVAL)?;
+    // SAFETY: 1. `fd` is open for the call; 2. the kernel reads `len` bytes at the pointer, which are
+    // exactly the bytes of `value`, all initialised (`Plain`).
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            devmem_uapi::sockopt::SOL_SOCKET,
+            option,
+            value.as_ptr().cast(),
+            len,
+        )
+    };
+    u32::try_from(rc).map_err(|_negative| last_errno())
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: a msghdr of zero bytes is valid: null pointers with zero lengths, no flags (some C
+    // libraries have padding in it that a literal cannot name).
+    unsafe { mem::zeroed() }
+}
+
+fn last_errno() -> Errno {
+    Errno(super::last_errno().raw_os_error())
+}

@@ -656,30 +656,6 @@ fn events_of_a_connection_begin_when_a_program_accepts_it() {
 }
 
 #[test]
-fn calls_that_keep_coming_hold_no_timer_up() {
-    let mut pair = Pair::new(&PairConfig::default());
-    let (b, a) = pair.connect(Side::B, Side::B.ipv4(), PORT);
-    pair.cable().pull();
-    pair.a
-        .sendmsg(a, &SendMsg::new(&[1; 100]), MsgFlags::empty())
-        .unwrap();
-    pair.run_for(Duration::from_millis(1));
-    pair.cable().plug();
-    // What was sent is lost; only the timer brings it, whatever the program does meanwhile.
-    let end = pair.now() + Duration::from_secs(3);
-    let mut arrived = false;
-    while pair.now() < end && !arrived {
-        pair.a.set_option(a, SocketOption::NoDelay(true)).unwrap();
-        pair.run_for(Duration::from_micros(100));
-        arrived = common::readable(&pair.b, b) == 100;
-    }
-    assert!(arrived);
-    pair.a.abort(a).unwrap();
-    pair.b.abort(b).unwrap();
-    pair.finish();
-}
-
-#[test]
 fn keepalive_finds_a_dead_peer() {
     let mut pair = Pair::new(&PairConfig::default());
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);

@@ -37,6 +37,8 @@ pub(super) struct Ways {
     pub(super) has_contexts: bool,
     /// A rule may name a context.
     pub(super) rules_take_contexts: bool,
+    /// Switching a feature re-initialises header split, threshold and all.
+    pub(super) feature_resets_thresh: Option<u32>,
     /// Which rules the NIC can match.
     pub(super) can_match: fn(&TcpFlow) -> bool,
     /// The kernel takes the wish for a feature and does nothing.
@@ -103,6 +105,7 @@ impl Model {
                 reopening_forgets_table: false,
                 has_contexts: true,
                 rules_take_contexts: true,
+                feature_resets_thresh: None,
                 can_match: |_| true,
                 features_stuck: false,
             },
@@ -221,6 +224,9 @@ impl NicControl for Model {
             let feature = feature.ok_or(Errno::EOPNOTSUPP)?;
             feature.wanted = on;
             feature.active = on && !stuck;
+            if let Some(thresh) = nic.ways.feature_resets_thresh {
+                nic.settings.thresh = Some(thresh);
+            }
             if name == NTUPLE && !on {
                 nic.settings.rules.clear();
             }

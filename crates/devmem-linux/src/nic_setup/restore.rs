@@ -113,7 +113,7 @@ fn put_back(nic: &mut dyn NicControl, state: &mut StateFile, undo: Vec<Undo>) ->
         let what = describe(nic.name(), change);
         match take_back(nic, change) {
             Ok(Outcome::Restored) => {
-                ours.push(change);
+                ours.push(change.clone());
                 if change.is_change() {
                     report.restored.push(what);
                 }
@@ -127,19 +127,34 @@ fn put_back(nic: &mut dyn NicControl, state: &mut StateFile, undo: Vec<Undo>) ->
             }
         }
     }
-    // Putting back one setting can make a driver forget another that was put back before it.
-    for change in ours {
-        if let Ok(false) = is_back(nic, change)
-            && let Err(error) = take_back(nic, change)
-        {
-            report.failed.push((describe(nic.name(), change), error));
-            kept.push(change.clone());
+    kept.extend(look_again(nic, &begun(&ours), &mut report));
+    // In the order in which they were made, as a record has them.
+    let (kept, undo) = (begun(&kept), begun(&undo));
+    let kept: Vec<_> = undo.into_iter().filter(|u| kept.contains(u)).collect();
+    state.finish(&kept);
+    report
+}
+
+/// Reads back what was put back, in the same order: putting back one setting can make a driver change another.
+/// Returns what could not be put back for good.
+fn look_again(nic: &mut dyn NicControl, done: &[Undo], report: &mut RestoreReport) -> Vec<Undo> {
+    let mut kept = Vec::new();
+    for change in done {
+        if is_back(nic, change).unwrap_or(true) {
+            continue;
+        }
+        let what = describe(nic.name(), change);
+        report.restored.retain(|restored| *restored != what);
+        match take_back(nic, change) {
+            Ok(_) if is_back(nic, change).unwrap_or(true) => report.restored.push(what),
+            Ok(_) => report.left.push(what),
+            Err(error) => {
+                report.failed.push((what, error));
+                kept.push(change.clone());
+            }
         }
     }
-    // In the order in which they were made, as a record has them.
-    let kept: Vec<_> = undo.iter().filter(|u| kept.contains(u)).cloned().collect();
-    state.finish(&begun(&kept));
-    report
+    kept
 }
 
 /// Returns the changes marked as being restored: header split passes through a third state on its way back.

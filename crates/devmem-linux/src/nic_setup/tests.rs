@@ -355,6 +355,16 @@ fn a_restore_that_fails_keeps_its_record_for_another_try() {
 }
 
 #[test]
+fn a_setting_that_is_lost_by_restoring_another_is_put_back_again() {
+    let (model, folder) = (Model::new(), Folder::new());
+    model.nic().ways.feature_resets_thresh = Some(512);
+    let before = visible(&model);
+    let report = apply(&model, &folder, 1).restore();
+    assert!(report.is_exact(), "{report}");
+    assert_eq!(visible(&model), before, "{report}");
+}
+
+#[test]
 fn a_nic_that_cannot_match_narrow_rules_gets_a_wider_one() {
     let (model, folder) = (Model::new(), Folder::new());
     model.nic().ways.can_match = |flow| flow.source.is_none();

@@ -1,6 +1,7 @@
 //! A connection between the calls of its program: what it says, what it is promised, how it ends.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use netmem::FragList;
 use tcp::{Connection, SeqNum, StateKind, Unreachable};
@@ -19,6 +20,9 @@ const MIN_PMTU_V4: u32 = 552;
 /// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201
 /// 4).
 const MIN_PMTU_V6: u32 = 1280;
+
+/// How much later than now a timer is armed at the earliest.
+const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
 
 /// What an ICMP error says has happened to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,14 +131,14 @@ impl Stack {
                 }
                 self.update_window(slot);
                 self.send_all(slot, now);
-                self.settle(slot);
+                self.settle(slot, now);
             }
             Some(SocketKind::TimeWait(time_wait)) => {
                 let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
                 if let Some(segment) = time_wait.state.poll_send(now) {
                     self.send_segment(&tuple, next_hop, None, segment, now);
                 }
-                self.settle(slot);
+                self.settle(slot, now);
             }
             Some(SocketKind::Listener(_)) | None => {}
         }
@@ -188,13 +192,23 @@ impl Stack {
     }
 
     /// Arms a socket's timer, or sees a connection off that is over.
-    fn settle(&mut self, slot: u32) {
+    ///
+    /// A time that has come already counts as coming right after now: it is the next poll's affair,
+    /// and this one ends.
+    fn settle(&mut self, slot: u32, now: Instant) {
+        let soon = now + TIMER_GRANULARITY;
         let Some(socket) = self.sockets.at_mut(slot) else {
             return;
         };
         let (state, holder) = match &mut socket.kind {
             SocketKind::Connection(connection) => {
-                let next = connection.conn.next_timer();
+                let armed = self.timers.armed(slot).filter(|&armed| armed < soon);
+                // What is overdue and armed already is not put off: a socket that is touched in
+                // every poll would never see its timer fire.
+                let next = connection.conn.next_timer().map(|next| match armed {
+                    Some(armed) if next < soon => armed,
+                    _ => next.max(soon),
+                });
                 self.timers.arm(slot, next);
                 connection.errors.collect();
                 if connection.is_draining()
@@ -205,7 +219,7 @@ impl Stack {
                 (connection.conn.state(), connection.holder)
             }
             SocketKind::TimeWait(time_wait) => {
-                let deadline = time_wait.state.deadline();
+                let deadline = time_wait.state.deadline().max(soon);
                 return self.timers.arm(slot, Some(deadline));
             }
             SocketKind::Listener(_) => return,
@@ -382,13 +396,13 @@ impl Stack {
     }
 
     /// Tells a connection that its neighbour does not answer.
-    pub(crate) fn neighbor_failed(&mut self, owner: SocketId, quoted: SeqNum) {
+    pub(crate) fn neighbor_failed(&mut self, owner: SocketId, quoted: SeqNum, now: Instant) {
         if let Ok(socket) = self.sockets.get_mut(owner)
             && let SocketKind::Connection(connection) = &mut socket.kind
         {
             let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
             self.note(owner.slot(), disposition);
-            self.settle(owner.slot());
+            self.settle(owner.slot(), now);
         }
     }
 }

@@ -130,8 +130,6 @@ pub struct Stack {
     pub(crate) draining: Vec<u32>,
     /// Slots of connections that segments arrived for in this burst.
     arrivals: Vec<u32>,
-    /// Slots of sockets whose timers have come; empty between polls.
-    due: Vec<u32>,
     /// Sockets whose readiness changed.
     pub(crate) events: Vec<SocketId>,
     pub(crate) orphans: usize,
@@ -199,7 +197,6 @@ impl Stack {
             touched: Vec::new(),
             draining: Vec::new(),
             arrivals: Vec::new(),
-            due: Vec::new(),
             events: Vec::new(),
             orphans: 0,
             max_orphans,
@@ -410,15 +407,10 @@ impl Stack {
         self.touched = batch;
     }
 
-    /// Lets the timers run that have come. All of them are taken first: one that is due again at
-    /// once, because the link is busy, is the next poll's affair.
     fn fire_timers(&mut self, now: Instant) {
-        let mut due = std::mem::take(&mut self.due);
-        due.extend(std::iter::from_fn(|| self.timers.pop_due(now)));
-        for slot in due.drain(..) {
+        while let Some(slot) = self.timers.pop_due(now) {
             self.on_timer(slot, now);
         }
-        self.due = due;
     }
 
     /// Gives connections that got too little window another chance where memory has come home.

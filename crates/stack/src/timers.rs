@@ -24,6 +24,12 @@ impl Timers {
         self.heap.first().map(|&(deadline, _)| deadline)
     }
 
+    /// Returns the deadline `slot` is armed for.
+    pub(crate) fn armed(&self, slot: u32) -> Option<Instant> {
+        let place = self.place(slot)?;
+        self.heap.get(place).map(|&(deadline, _)| deadline)
+    }
+
     /// Arms `slot` for `deadline`, or disarms it; an earlier arming is forgotten.
     pub(crate) fn arm(&mut self, slot: u32, deadline: Option<Instant>) {
         match (deadline, self.place(slot)) {

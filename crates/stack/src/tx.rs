@@ -140,7 +140,7 @@ impl Stack {
                     for Waiting { owner, .. } in held {
                         self.drops.count(DropReason::NeighborFailed);
                         if let Some((owner, seq)) = owner {
-                            self.neighbor_failed(owner, seq);
+                            self.neighbor_failed(owner, seq, now);
                         }
                     }
                 }

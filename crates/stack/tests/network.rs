@@ -659,26 +659,3 @@ fn malformed_frames_are_counted_and_nothing_more() {
     assert!(drops(&peer.stack).values().sum::<u64>() > 100);
     assert_eq!(peer.stack.stats().sockets, 0);
 }
-
-#[test]
-fn calls_that_keep_coming_hold_no_timer_up() {
-    let mut peer = peer();
-    let (id, ..) = open(&mut peer);
-    peer.stack
-        .sendmsg(id, &SendMsg::new(b"never acknowledged"), MsgFlags::empty())
-        .unwrap();
-    let mut now = peer.now();
-    for _ in 0..10_000 {
-        // Whatever the program does right before each poll, time is up when it is up.
-        let option = stack::SocketOption::NoDelay(true);
-        peer.stack.set_option(id, option).unwrap();
-        now = now + Duration::from_micros(500);
-        peer.stack.poll(now);
-    }
-    let sent = std::iter::from_fn(|| peer.receive_tcp()).count();
-    assert!(
-        sent >= 3,
-        "{sent} segments in five seconds: it was not sent again"
-    );
-    peer.stack.abort(id).unwrap();
-}

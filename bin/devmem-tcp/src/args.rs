@@ -26,6 +26,7 @@ Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 pub enum Command {
     Demo(Demo),
     Recv(Recv),
+    Send(Send),
     Wire(Wire),
     Bench(crate::commands::bench::BenchArgs),
     #[command(name = "__sender", hide = true)]
@@ -143,6 +144,61 @@ Examples:
       over IPv6, payload to stdout
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
       until interrupted, up to 8 connections at once, captured with payload";
+
+/// Send a file, stdin or a pattern from device memory (like netcat, or the kernel's ncdevmem)
+///
+/// Connects from an address of its own, on a TAP interface that is made if it does not exist. The bytes go into a ring
+/// of chunks in device memory and are sent from there without a copy; a chunk is written again only when its send is
+/// complete. Ends when the peer has acknowledged everything, or on SIGINT or SIGTERM, with statistics.
+#[derive(Debug, Args)]
+#[command(after_long_help = SEND_EXAMPLES)]
+pub struct Send {
+    /// Address to connect to
+    #[arg(value_name = "HOST")]
+    pub to: std::net::IpAddr,
+    /// Port to connect to
+    #[arg(value_name = "PORT", default_value_t = 5201)]
+    pub port: u16,
+    /// The cable: tap:NAME
+    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
+    pub link: String,
+    /// Our address with its prefix length, IPv4 or IPv6
+    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
+    pub addr: String,
+    /// Give the kernel's end of the TAP this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub peer_addr: Option<String>,
+    /// Send FILE, or stdin for `-`, which is also what is sent without --bytes
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["bytes", "validate"])]
+    pub input_file: Option<PathBuf>,
+    /// Send a pattern of this length: every byte depends on its position and on our port, as in `demo`
+    #[arg(long, value_name = "SIZE")]
+    pub bytes: Option<Size>,
+    /// With --bytes, repeat the bytes 1 to N-1 and NUL instead, as `recv -v N` expects them
+    #[arg(short = 'v', long, value_name = "N", requires = "bytes")]
+    pub validate: Option<u16>,
+    /// Most bytes of one sendmsg (ncdevmem's -z), and of one chunk of the ring
+    #[arg(short = 'z', long, value_name = "SIZE", default_value = "256K")]
+    pub chunk: Size,
+    /// Device memory to bind: the ring
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    pub mem_size: Size,
+    /// Largest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 5201 -i file
+      a file to `nc -l 5201 > copy` in the same network namespace
+  devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 --bytes 5G -v 7 --chunk 4095 --json
+      the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout";
 
 /// Join two TAP interfaces through an imperfect cable
 ///

@@ -1,5 +1,7 @@
 //! What a run came to: a table for people, a JSON object for programs.
 
+mod send;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -10,6 +12,8 @@ use serde::Serialize;
 use crate::plan::NicPlan;
 use crate::progress::gbit_per_s;
 use crate::size::Size;
+
+pub use send::{SendReport, Sending};
 
 /// The result of `demo` and `recv`. The field names are the JSON's and stay as they are.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -170,14 +174,18 @@ impl fmt::Display for RunReport {
             "net_iovs",
             format_args!("{home} of {total} home, {size} each, {kind}"),
         )?;
-        if self.drops.is_empty() {
-            return row(f, "drops", format_args!("none"));
-        }
-        for (reason, count) in &self.drops {
-            row(f, "drops", format_args!("{count} {reason}"))?;
-        }
-        Ok(())
+        drop_rows(f, &self.drops)
     }
+}
+
+fn drop_rows(f: &mut fmt::Formatter<'_>, drops: &BTreeMap<String, u64>) -> fmt::Result {
+    if drops.is_empty() {
+        return row(f, "drops", format_args!("none"));
+    }
+    for (reason, count) in drops {
+        row(f, "drops", format_args!("{count} {reason}"))?;
+    }
+    Ok(())
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {

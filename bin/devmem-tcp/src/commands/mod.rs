@@ -3,5 +3,6 @@
 pub mod bench;
 pub mod demo;
 pub mod recv;
+pub mod send;
 pub mod sender;
 pub mod wire;

@@ -31,17 +31,23 @@ pub enum Command {
     Bench(crate::commands::bench::BenchArgs),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
+    #[command(name = "__receiver", hide = true)]
+    Receiver(Receiver),
 }
 
-/// Show device memory TCP at work: a kernel sender, our receiver, every byte verified
+/// Show device memory TCP at work: a kernel peer, our stack, every byte verified
 ///
 /// Makes a network of its own (as an ordinary user inside a user namespace), a TAP interface in it, and a second
 /// process with an ordinary kernel TCP socket that sends a stream in which every byte depends on its position.
 /// The receiver takes it into device memory and checks every byte where it lies. Where TUN is not available it says so
-/// and runs over an in-memory wire between two stacks of ours instead.
+/// and runs over an in-memory wire between two stacks of ours instead. With --direction tx the stream leaves from our
+/// device memory and the second process, a kernel receiver, checks it.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
+    /// Which way the bytes go
+    #[arg(long, value_enum, default_value_t = Direction::Rx)]
+    pub direction: Direction,
     /// Bytes to transfer, over all connections
     #[arg(long, value_name = "SIZE", default_value = "5G")]
     pub bytes: Size,
@@ -74,6 +80,20 @@ Examples:
       64 connections over IPv6, one JSON object on stdout
   devmem-tcp demo --bytes 64M --impair loss=1%,reorder=1%,delay=1ms,seed=7
       through a bad link, the same one each time";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the peer into our device memory
+    #[default]
+    Rx,
+    /// From our device memory to the peer
+    Tx,
+    /// rx, then tx
+    Both,
+    /// From device memory to device memory, between two sockets of our stack
+    Loopback,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoLink {
@@ -272,6 +292,17 @@ pub struct OutputArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     pub json: bool,
+}
+
+/// The demo's receiver: listens, says so, checks the pattern, and says what it got.
+#[derive(Debug, Args)]
+pub struct Receiver {
+    #[arg(long)]
+    pub listen: std::net::SocketAddr,
+    #[arg(long)]
+    pub connections: u16,
+    #[arg(long)]
+    pub cpu: Option<usize>,
 }
 
 /// The demo's sender: connects and sends the pattern.

@@ -26,21 +26,28 @@ Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 pub enum Command {
     Demo(Demo),
     Recv(Recv),
+    Send(Send),
     Wire(Wire),
     Bench(crate::commands::bench::BenchArgs),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
+    #[command(name = "__receiver", hide = true)]
+    Receiver(Receiver),
 }
 
-/// Show device memory TCP at work: a kernel sender, our receiver, every byte verified
+/// Show device memory TCP at work: a kernel peer, our stack, every byte verified
 ///
 /// Makes a network of its own (as an ordinary user inside a user namespace), a TAP interface in it, and a second
 /// process with an ordinary kernel TCP socket that sends a stream in which every byte depends on its position.
 /// The receiver takes it into device memory and checks every byte where it lies. Where TUN is not available it says so
-/// and runs over an in-memory wire between two stacks of ours instead.
+/// and runs over an in-memory wire between two stacks of ours instead. With --direction tx the stream leaves from our
+/// device memory and the second process, a kernel receiver, checks it.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
+    /// Which way the bytes go
+    #[arg(long, value_enum, default_value_t = Direction::Rx)]
+    pub direction: Direction,
     /// Bytes to transfer, over all connections
     #[arg(long, value_name = "SIZE", default_value = "5G")]
     pub bytes: Size,
@@ -73,6 +80,20 @@ Examples:
       64 connections over IPv6, one JSON object on stdout
   devmem-tcp demo --bytes 64M --impair loss=1%,reorder=1%,delay=1ms,seed=7
       through a bad link, the same one each time";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the peer into our device memory
+    #[default]
+    Rx,
+    /// From our device memory to the peer
+    Tx,
+    /// rx, then tx
+    Both,
+    /// From device memory to device memory, between two sockets of our stack
+    Loopback,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoLink {
@@ -143,6 +164,61 @@ Examples:
       over IPv6, payload to stdout
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
       until interrupted, up to 8 connections at once, captured with payload";
+
+/// Send a file, stdin or a pattern from device memory (like netcat, or the kernel's ncdevmem)
+///
+/// Connects from an address of its own, on a TAP interface that is made if it does not exist. The bytes go into a ring
+/// of chunks in device memory and are sent from there without a copy; a chunk is written again only when its send is
+/// complete. Ends when the peer has acknowledged everything, or on SIGINT or SIGTERM, with statistics.
+#[derive(Debug, Args)]
+#[command(after_long_help = SEND_EXAMPLES)]
+pub struct Send {
+    /// Address to connect to
+    #[arg(value_name = "HOST")]
+    pub to: std::net::IpAddr,
+    /// Port to connect to
+    #[arg(value_name = "PORT", default_value_t = 5201)]
+    pub port: u16,
+    /// The cable: tap:NAME
+    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
+    pub link: String,
+    /// Our address with its prefix length, IPv4 or IPv6
+    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
+    pub addr: String,
+    /// Give the kernel's end of the TAP this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub peer_addr: Option<String>,
+    /// Send FILE, or stdin for `-`, which is also what is sent without --bytes
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["bytes", "validate"])]
+    pub input_file: Option<PathBuf>,
+    /// Send a pattern of this length: every byte depends on its position and on our port, as in `demo`
+    #[arg(long, value_name = "SIZE")]
+    pub bytes: Option<Size>,
+    /// With --bytes, repeat the bytes 1 to N-1 and NUL instead, as `recv -v N` expects them
+    #[arg(short = 'v', long, value_name = "N", requires = "bytes")]
+    pub validate: Option<u16>,
+    /// Most bytes of one sendmsg (ncdevmem's -z), and of one chunk of the ring
+    #[arg(short = 'z', long, value_name = "SIZE", default_value = "256K")]
+    pub chunk: Size,
+    /// Device memory to bind: the ring
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    pub mem_size: Size,
+    /// Largest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 5201 -i file
+      a file to `nc -l 5201 > copy` in the same network namespace
+  devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 --bytes 5G -v 7 --chunk 4095 --json
+      the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout";
 
 /// Join two TAP interfaces through an imperfect cable
 ///
@@ -216,6 +292,17 @@ pub struct OutputArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     pub json: bool,
+}
+
+/// The demo's receiver: listens, says so, checks the pattern, and says what it got.
+#[derive(Debug, Args)]
+pub struct Receiver {
+    #[arg(long)]
+    pub listen: std::net::SocketAddr,
+    #[arg(long)]
+    pub connections: u16,
+    #[arg(long)]
+    pub cpu: Option<usize>,
 }
 
 /// The demo's sender: connects and sends the pattern.

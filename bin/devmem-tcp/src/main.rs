@@ -1,7 +1,8 @@
 //! The `devmem-tcp` tool: device memory TCP on any Linux machine.
 //!
 //! A run goes `args.rs` (text) -> `plan.rs` (judged) -> `commands/` (done) -> `output.rs` (told). Receiving is
-//! `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its connections).
+//! `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its connections); sending is `source.rs` (the bytes) and
+//! `transmit.rs` (a ring of device memory that they leave from).
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +18,9 @@ mod report;
 mod sender;
 mod signals;
 mod size;
+mod source;
 mod transfer;
+mod transmit;
 
 use std::process::ExitCode;
 
@@ -25,7 +28,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use output::{Exit, Failure};
-use plan::{DemoPlan, RecvPlan, WirePlan};
+use plan::{DemoPlan, RecvPlan, SendPlan, WirePlan};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
@@ -40,8 +43,10 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => commands::demo::run(&DemoPlan::new(args)?),
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
+        Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Receiver(args) => commands::receiver::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }
 }

@@ -128,6 +128,16 @@ impl RepeatingPattern {
         }
     }
 
+    /// Writes the bytes from `position` on, NUL in the zero position.
+    pub fn fill(&self, position: u64, out: &mut [u8]) {
+        let mut phase = self.phase(position);
+        for byte in out {
+            phase = (phase + 1) % usize::from(self.period);
+            // Below the period, which is 256 at most.
+            *byte = phase as u8;
+        }
+    }
+
     /// Counts the bytes that differ, and returns where the first of them is.
     fn check(&mut self, position: u64, bytes: &[u8]) -> Option<Differences> {
         let phase = self.phase(position);

@@ -2,6 +2,7 @@
 
 mod demo;
 mod recv;
+mod send;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -15,10 +16,12 @@ use nic::Impairment;
 
 use crate::args;
 use crate::output::Failure;
+use crate::pattern::RepeatingPattern;
 use crate::size::Size;
 
 pub use demo::DemoPlan;
 pub use recv::{Destination, RecvPlan};
+pub use send::{Input, SendPlan};
 pub use wire::{WireEnd, WirePlan};
 
 /// Longest interface name: `IFNAMSIZ` less its NUL (linux include/uapi/linux/if.h).
@@ -172,6 +175,34 @@ fn check_connections(connections: u16) -> Result<u16, Failure> {
         Err(Failure::usage(format!(
             "--connections {connections}: 1 to {MAX_CONNECTIONS}"
         )))
+    }
+}
+
+/// Two ends of a link must be able to talk.
+fn check_pair(ours: Prefix, peers: Prefix) -> Result<(), Failure> {
+    if ours.address == peers.address {
+        return Err(Failure::usage(format!(
+            "both ends have the address {}",
+            ours.address
+        )));
+    }
+    if !ours.contains(peers.address) || !peers.contains(ours.address) {
+        return Err(Failure::usage(format!(
+            "{ours} and {peers} are not in the same network"
+        )));
+    }
+    Ok(())
+}
+
+fn check_period(validate: Option<u16>) -> Result<(), Failure> {
+    let periods = RepeatingPattern::PERIODS;
+    match validate {
+        Some(n) if !periods.contains(&n) => Err(Failure::usage(format!(
+            "--validate {n}: {} to {}, the length of the pattern",
+            periods.start(),
+            periods.end()
+        ))),
+        _ => Ok(()),
     }
 }
 

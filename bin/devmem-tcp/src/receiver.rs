@@ -51,6 +51,11 @@ impl Receiver {
         })
     }
 
+    /// The NIC, for other uses beside.
+    pub fn nic(&self) -> Netdev {
+        self.nic.clone()
+    }
+
     /// Takes connections and receives from them until all have ended.
     ///
     /// # Errors

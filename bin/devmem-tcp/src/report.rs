@@ -1,5 +1,7 @@
 //! What a run came to: a table for people, a JSON object for programs.
 
+mod send;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -7,15 +9,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::args::Direction;
 use crate::plan::NicPlan;
 use crate::progress::gbit_per_s;
 use crate::size::Size;
+
+pub use send::{SendReport, Sending};
 
 /// The result of `demo` and `recv`. The field names are the JSON's and stay as they are.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunReport {
     /// What received: `user`, our stack.
     pub backend: &'static str,
+    /// Which way the bytes went: `rx`, `tx`, `loopback`.
+    pub direction: Direction,
     /// What it received over: `tap:NAME` or `wire`.
     pub link: String,
     /// Connections that ended in an orderly way.
@@ -64,6 +71,9 @@ pub struct RunReport {
     pub impair: String,
     /// Packets dropped by our NIC and stack, by reason; those that happened.
     pub drops: BTreeMap<String, u64>,
+    /// How the bytes left device memory, if they did.
+    #[serde(flatten)]
+    pub sending: Option<Sending>,
 }
 
 impl RunReport {
@@ -97,6 +107,9 @@ impl RunReport {
                 place.unwrap_or_default()
             ));
         }
+        if let Some(complaint) = self.sending.and_then(|sending| sending.complaint()) {
+            return Some(complaint);
+        }
         if self.net_iovs_home != self.net_iovs_total {
             let (home, total) = (self.net_iovs_home, self.net_iovs_total);
             return Some(format!(
@@ -128,12 +141,21 @@ impl fmt::Display for RunReport {
         };
         row(
             f,
-            "received",
+            if self.direction == Direction::Tx {
+                "sent"
+            } else {
+                "received"
+            },
             format_args!("{} over {}, {connections}", Size(self.bytes), self.link),
         )?;
         match (self.verified_bytes, self.bad_bytes) {
             (Some(good), Some(0)) if good == self.bytes => {
-                row(f, "verified", format_args!("every byte, where it lies"))?;
+                let place = if self.direction == Direction::Tx {
+                    "by the peer"
+                } else {
+                    "where it lies"
+                };
+                row(f, "verified", format_args!("every byte, {place}"))?;
             }
             (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
             _ => row(f, "verified", format_args!("not asked for"))?,
@@ -144,6 +166,12 @@ impl fmt::Display for RunReport {
             "rate",
             format_args!("{:.1} Gbit/s for {:.2} s", rate.0, rate.1),
         )?;
+        if let Some(sending) = &self.sending {
+            sending.rows(f)?;
+        }
+        if self.direction == Direction::Tx {
+            return drop_rows(f, &self.drops);
+        }
         let cpu = (self.recv_cpu_s_per_gb, self.check_cpu_s_per_gb);
         row(
             f,
@@ -170,14 +198,18 @@ impl fmt::Display for RunReport {
             "net_iovs",
             format_args!("{home} of {total} home, {size} each, {kind}"),
         )?;
-        if self.drops.is_empty() {
-            return row(f, "drops", format_args!("none"));
-        }
-        for (reason, count) in &self.drops {
-            row(f, "drops", format_args!("{count} {reason}"))?;
-        }
-        Ok(())
+        drop_rows(f, &self.drops)
     }
+}
+
+fn drop_rows(f: &mut fmt::Formatter<'_>, drops: &BTreeMap<String, u64>) -> fmt::Result {
+    if drops.is_empty() {
+        return row(f, "drops", format_args!("none"));
+    }
+    for (reason, count) in drops {
+        row(f, "drops", format_args!("{count} {reason}"))?;
+    }
+    Ok(())
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {

@@ -13,6 +13,18 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
         ("recv --link eth0", "--link \"eth0\" is not a link"),
         ("recv -o - --json", "both want stdout"),
         ("recv --niov 3K", "--niov: "),
+        (
+            "send 10.78.0.1",
+            "10.78.0.1 is not in the network 10.77.0.2/24",
+        ),
+        ("send 10.77.0.1 --chunk 0", "--chunk 0"),
+        ("send 10.77.0.1 --chunk 17M", "--chunk 17 MiB"),
+        ("send 10.77.0.1 --mem-size 5000", "--mem-size"),
+        ("send 10.77.0.1 --bytes 1K -v 1", "--validate 1: 2 to 256"),
+        (
+            "send 10.77.0.1 --link eth0",
+            "--link \"eth0\" is not a link",
+        ),
         ("wire --a tap:x --b tap:x", "the same interface"),
     ];
     for (line, text) in cases {
@@ -36,6 +48,9 @@ fn what_clap_refuses_ends_with_2_too() {
         "demo --bytes 5X",
         "recv --port 70000",
         "wire --a tap:x",
+        "send",
+        "send 10.77.0.1 -v 7",
+        "send 10.77.0.1 --bytes 1K -i file",
     ] {
         assert_eq!(run(line).code, Some(2), "{line}");
     }
@@ -43,7 +58,7 @@ fn what_clap_refuses_ends_with_2_too() {
 
 #[test]
 fn help_has_examples_and_says_what_the_exit_codes_mean() {
-    for command in ["demo", "recv", "wire"] {
+    for command in ["demo", "recv", "send", "wire"] {
         let help = run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
         let text = String::from_utf8(help.stdout).unwrap();

@@ -156,3 +156,74 @@ fn a_sender_that_cannot_start_ends_the_demo_with_its_words() {
         "the sender failed: congestion control nosuch: No such file",
     );
 }
+
+/// Asserts that every byte was sent from device memory and every send told as complete.
+#[track_caller]
+fn assert_all_completed(json: &serde_json::Value) {
+    assert!(
+        json["sends"].as_u64().is_some_and(|sends| sends > 0),
+        "{json}"
+    );
+    assert_eq!(json["sends"], json["completions"], "{json}");
+    assert_eq!(json["copied_completions"], 0, "{json}");
+    assert!(
+        json["send_cpu_s_per_gb"]
+            .as_f64()
+            .is_some_and(|cost| cost > 0.0),
+        "{json}"
+    );
+}
+
+#[test]
+fn a_kernel_receiver_verifies_what_leaves_device_memory() {
+    if !has_tap("a_kernel_receiver_verifies_what_leaves_device_memory") {
+        return;
+    }
+    for options in [
+        "",
+        "--ipv6 --mtu 9000",
+        "--connections 8 --write-size 4097",
+        "--impair loss=1%,reorder=1%,seed=7",
+    ] {
+        let line = format!("demo --direction tx --link tap --json --bytes 8M {options}");
+        let json = run(&line).json();
+        assert_eq!(json["direction"], "tx");
+        assert_all_right(&json, 8 * MIB);
+        assert_all_completed(&json);
+    }
+}
+
+#[test]
+fn loopback_goes_from_device_memory_to_device_memory() {
+    for options in ["", "--ipv6 --connections 4 --write-size 4095"] {
+        let line = format!("demo --direction loopback --link wire --json --bytes 32M {options}");
+        let json = run(&line).json();
+        assert_eq!(json["direction"], "loopback");
+        assert_all_right(&json, 32 * MIB);
+        assert_eq!(json["device_bytes"], 32 * MIB, "{json}");
+        assert_all_completed(&json);
+    }
+}
+
+#[test]
+fn both_directions_are_one_object_with_a_result_each() {
+    let json = run("demo --direction both --link auto --json --bytes 8M").json();
+    assert_eq!(json["direction"], "both");
+    for direction in ["rx", "tx"] {
+        let result = &json[direction];
+        assert_eq!(result["direction"], direction);
+        assert_all_right(result, 8 * MIB);
+    }
+    assert_all_completed(&json["tx"]);
+}
+
+#[test]
+fn without_tun_device_memory_is_sent_to_device_memory_of_another_stack() {
+    let json = run("demo --direction tx --link wire --json --bytes 8M").json();
+    assert_eq!(
+        (&json["direction"], &json["link"]),
+        (&"tx".into(), &"wire".into())
+    );
+    assert_all_right(&json, 8 * MIB);
+    assert_all_completed(&json);
+}

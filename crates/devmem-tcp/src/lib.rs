@@ -155,7 +155,7 @@ pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::NetdevBuilder;
 pub use plan::{ReceivePlan, Setup};
-pub use send::{Completion, Completions, SendId};
+pub use send::{Completion, Completions, SendCounts, SendId};
 pub use stream::{Placement, Stream, StreamStats};
 
 pub use devmem_uapi::{DmabufId, Errno};

@@ -58,8 +58,21 @@ pub(crate) struct Sends {
     complete: u64,
     /// Complete, and told by [`Completions::try_next`].
     told: u64,
+    /// Complete, and copied on the way: zero-copy in name only.
+    copied: u64,
     /// SO_ZEROCOPY is set.
     enabled: bool,
+}
+
+/// How far the zero-copy sends of a socket are. One [`Stream::send`] may be several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounts {
+    /// All so far.
+    pub sent: u64,
+    /// Of those, complete.
+    pub complete: u64,
+    /// Of the complete ones, reported as copied on the way (`SO_EE_CODE_ZEROCOPY_COPIED`).
+    pub copied: u64,
 }
 
 impl Inner {
@@ -78,6 +91,7 @@ impl Inner {
                     // The cast takes the lower half, as the kernel's counter does.
                     debug_assert_eq!(range.lo.0, sends.complete as u32, "in order, each once");
                     sends.complete += range.count();
+                    sends.copied += if range.copied { range.count() } else { 0 };
                 }
                 Err(stack::RecvError::ErrorQueueEmpty) => return Ok(sends.complete),
                 Err(error) => return Err(error),
@@ -256,6 +270,20 @@ impl Completions {
     pub fn pending(&self) -> Result<u64, CompletionError> {
         let complete = self.collect()?;
         Ok(self.inner.sends().sent - complete)
+    }
+
+    /// How many zero-copy sends there were, and how they fared. Never waits.
+    ///
+    /// # Errors
+    /// The socket's own.
+    pub fn counts(&self) -> Result<SendCounts, CompletionError> {
+        let complete = self.collect()?;
+        let sends = self.inner.sends();
+        Ok(SendCounts {
+            sent: sends.sent,
+            complete,
+            copied: sends.copied,
+        })
     }
 
     /// Bounds how long [`wait`](Self::wait) waits; `None`: for ever.

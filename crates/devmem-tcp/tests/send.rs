@@ -71,6 +71,12 @@ fn a_send_completes_and_its_bytes_may_change_then() {
             (completions.pending().expect("alive"), tx.in_flight()),
             (0, 0)
         );
+        let counts = completions.counts().expect("alive");
+        assert!(
+            counts.sent > 0 && counts.complete == counts.sent,
+            "{counts:?}"
+        );
+        assert_eq!(counts.copied, 0, "device memory is never copied");
         let (received, _receiver) = reader.join().expect("no panic");
         assert!(received == bytes, "with '{impairment}'");
     }

@@ -1,5 +1,7 @@
 //! `devmem-tcp demo`: the whole thing on one machine.
 
+mod tx;
+
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -9,21 +11,22 @@ use anyhow::Context;
 use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::Netdev;
 
-use crate::args::DemoLink;
+use crate::args::{DemoLink, Direction};
 use crate::output::{Failure, note, print_json};
 use crate::pattern::Expected;
 use crate::plan::DemoPlan;
 use crate::progress::Progress;
 use crate::receiver::Receiver;
-use crate::report::RunReport;
+use crate::report::{RunReport, Sending};
 use crate::sender::{Share, pattern_of, send, shares};
 use crate::signals::StopFlag;
 use crate::transfer::{Go, Task, Totals};
+use crate::transmit::Sent;
 
 /// The TAP interface, in a network of its own.
 const TAP: &str = "tap:dm0";
 /// The in-memory wire.
-const WIRE: &str = "mem:demo";
+const WIRE: &str = "wire";
 /// Where the receiver listens.
 const PORT: u16 = 5201;
 
@@ -36,42 +39,104 @@ pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
     let link = choose_link(plan)?;
     let stop = StopFlag::install().context("install signal handlers")?;
     let cpus = match cpu::allowed_cpus().as_slice() {
-        [receiver, sender, ..] => Some((*receiver, *sender)),
+        [ours, peers, ..] => Some((*ours, *peers)),
         _ => None,
     };
-    if let Some((receiver, _)) = cpus {
-        cpu::pin_current_thread(receiver).context("pin the receiver")?;
+    if let Some((ours, _)) = cpus {
+        cpu::pin_current_thread(ours).context("pin our end")?;
     }
-    let mut builder = Netdev::builder(link)?.address(&plan.ours.to_string())?;
+    let peers_cpu = cpus.map(|(_, peers)| peers);
+    let one = |direction| one_way(plan, direction, link, peers_cpu, &stop);
+    if plan.direction != Direction::Both {
+        let report = one(plan.direction)?;
+        if plan.json {
+            print_json(&report)?;
+        }
+        return judge(plan, &report, &stop);
+    }
+    let rx = one(Direction::Rx)?;
+    judge(plan, &rx, &stop)?;
+    let tx = one(Direction::Tx)?;
+    if plan.json {
+        print_json(&serde_json::json!({ "direction": "both", "rx": rx, "tx": tx }))?;
+    }
+    judge(plan, &tx, &stop)
+}
+
+/// Runs in one direction and prints the table.
+fn one_way(
+    plan: &DemoPlan,
+    direction: Direction,
+    link: &'static str,
+    peers_cpu: Option<usize>,
+    stop: &StopFlag,
+) -> Result<RunReport, Failure> {
+    let report = if direction == Direction::Tx && link == TAP {
+        tx::run(plan, stop, peers_cpu)?
+    } else {
+        into_our_memory(plan, direction, link, peers_cpu, stop)?
+    };
+    eprint!("{report}");
+    Ok(report)
+}
+
+/// Receives into device memory from whoever sends in this direction.
+fn into_our_memory(
+    plan: &DemoPlan,
+    direction: Direction,
+    link: &'static str,
+    senders_cpu: Option<usize>,
+    stop: &StopFlag,
+) -> Result<RunReport, Failure> {
+    // A wire is for two NICs once.
+    let spec = if link == WIRE {
+        format!("mem:demo-{direction:?}")
+    } else {
+        link.to_owned()
+    };
+    let mut builder = Netdev::builder(&spec)?.address(&plan.ours.to_string())?;
     if link == TAP {
         builder = builder.peer_address(&plan.peers.to_string())?;
     }
     let local = SocketAddr::new(plan.ours.address, PORT);
     let mut receiver = Receiver::open(builder, &plan.nic, local)?;
-    let mut sender = Sender::start(plan, link, local, cpus.map(|(_, sender)| sender))?;
-    let totals = receive(&mut receiver, plan, &mut sender, &stop)?;
-    if !stop.is_set() {
-        sender.finish()?;
-    }
-
-    let link = if link == WIRE {
-        "wire".to_owned()
-    } else {
-        link.to_owned()
+    let mut sender = match direction {
+        Direction::Loopback => {
+            Sender::start_thread(plan, receiver.nic(), Memory::Device, local, senders_cpu)?
+        }
+        _ if link == TAP => Sender::Process(start_process(plan, local, senders_cpu)?),
+        _ => {
+            let memory = if direction == Direction::Tx {
+                Memory::Device
+            } else {
+                Memory::Host
+            };
+            let nic = wire_end(plan, &spec)?;
+            Sender::start_thread(plan, nic, memory, local, senders_cpu)?
+        }
     };
-    let mut report = RunReport::of("user", link, &plan.nic, plan.ours.address);
+    let totals = receive(&mut receiver, plan, &mut sender, stop)?;
+    let sent = if stop.is_set() {
+        None
+    } else {
+        sender.finish()?
+    };
+    let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
+    report.direction = direction;
+    report.sending = sent.as_ref().map(Sending::of);
     totals.fill(&mut report);
     receiver.finish(&mut report);
-    eprint!("{report}");
-    if plan.json {
-        print_json(&report)?;
-    }
+    Ok(report)
+}
+
+fn judge(plan: &DemoPlan, report: &RunReport, stop: &StopFlag) -> Result<(), Failure> {
     match report.complaint() {
         Some(complaint) => Err(Failure::failed(complaint)),
         None if stop.is_set() => Err(Failure::failed("interrupted")),
-        None if report.bytes != plan.bytes => Err(Failure::failed(format!(
-            "{} bytes were sent and {} received",
-            plan.bytes, report.bytes
+        None if report.verified_bytes != Some(plan.bytes) => Err(Failure::failed(format!(
+            "{} bytes were to be sent and {} were received",
+            plan.bytes,
+            report.verified_bytes.unwrap_or(report.bytes)
         ))),
         None => Ok(()),
     }
@@ -106,7 +171,7 @@ fn receive(
     let clock = match sender {
         Sender::Process(_) => cpu::process_cpu_time,
         // The sender's stack has threads in this process, too.
-        Sender::Thread(_) => cpu::thread_cpu_time,
+        Sender::Thread { .. } => cpu::thread_cpu_time,
     };
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -134,64 +199,87 @@ enum Sender {
     /// A kernel socket in a process of its own.
     Process(Child),
     /// A stack of ours in this process.
-    Thread(Option<JoinHandle<Result<(), Failure>>>),
+    Thread {
+        handle: Option<JoinHandle<SenderResult>>,
+        /// What it sent from device memory, once it has ended.
+        sent: Option<Sent>,
+    },
+}
+
+/// What was sent from device memory, if anything was.
+type SenderResult = Result<Option<Sent>, Failure>;
+
+/// What memory a stack of ours sends from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Host,
+    Device,
 }
 
 impl Sender {
-    fn start(
+    fn start_thread(
         plan: &DemoPlan,
-        link: &str,
+        nic: Netdev,
+        memory: Memory,
         to: SocketAddr,
         cpu: Option<usize>,
     ) -> Result<Self, Failure> {
-        if link == TAP {
-            return start_process(plan, to, cpu).map(Self::Process);
-        }
-        let nic = Netdev::builder(link)?
-            .address(&plan.peers.to_string())?
-            // Impairment is the receiving end's business, for both directions.
-            .mtu(plan.nic.mtu)
-            .tcp(sender_tcp(plan.connections))
-            .open()?;
-        let shares: Vec<_> = shares(plan.bytes, plan.connections, plan.write_size).collect();
-        let thread = thread::Builder::new()
-            .name("sender".into())
-            .spawn(move || send_all(&nic, to, &shares, cpu))
-            .context("start the sender's thread")?;
-        Ok(Self::Thread(Some(thread)))
+        let plan = plan.clone();
+        let work = move || match memory {
+            Memory::Host => {
+                let shares = shares(plan.bytes, plan.connections, plan.write_size);
+                send_all(&nic, to, &shares.collect::<Vec<_>>(), cpu).map(|()| None)
+            }
+            Memory::Device => tx::send_all(&nic, &plan, to, cpu, &|_| true).map(Some),
+        };
+        let handle = thread::Builder::new().name("sender".into()).spawn(work);
+        Ok(Self::Thread {
+            handle: Some(handle.context("start the sender's thread")?),
+            sent: None,
+        })
     }
 
     /// Fails if the sender has failed: connections that are waited for will not come.
     fn check(&mut self) -> Result<(), Failure> {
         match self {
             Self::Process(child) => match child.try_wait().context("wait for the sender")? {
-                Some(status) if !status.success() => Err(process_failure(child)),
+                Some(status) if !status.success() => Err(process_failure("sender", child)),
                 _ => Ok(()),
             },
-            Self::Thread(thread) => match thread.take_if(|thread| thread.is_finished()) {
-                Some(thread) => thread.join().expect("the sender does not panic"),
-                None => Ok(()),
-            },
+            Self::Thread { handle, sent } => {
+                if let Some(handle) = handle.take_if(|handle| handle.is_finished()) {
+                    *sent = handle.join().expect("the sender does not panic")?;
+                }
+                Ok(())
+            }
         }
     }
 
     /// Waits for the sender's end.
-    fn finish(mut self) -> Result<(), Failure> {
+    fn finish(mut self) -> SenderResult {
         match &mut self {
             Self::Process(child) => {
                 let status = child.wait().context("wait for the sender")?;
                 if status.success() {
-                    Ok(())
+                    Ok(None)
                 } else {
-                    Err(process_failure(child))
+                    Err(process_failure("sender", child))
                 }
             }
-            Self::Thread(thread) => match thread.take() {
-                Some(thread) => thread.join().expect("the sender does not panic"),
-                None => Ok(()),
+            Self::Thread { handle, sent } => match handle.take() {
+                Some(handle) => handle.join().expect("the sender does not panic"),
+                None => Ok(*sent),
             },
         }
     }
+}
+
+/// The sending end of the in-memory wire.
+fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
+    let builder = Netdev::builder(spec)?.address(&plan.peers.to_string())?;
+    // Impairment is the receiving end's business, for both directions.
+    let builder = builder.mtu(plan.nic.mtu).tcp(sender_tcp(plan.connections));
+    Ok(builder.open()?)
 }
 
 impl Drop for Sender {
@@ -237,15 +325,15 @@ fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<
     Ok(command.spawn().context("start the sender")?)
 }
 
-/// Returns what a failed sender said last.
-fn process_failure(child: &mut Child) -> Failure {
+/// Returns what a failed second process said last.
+fn process_failure(name: &str, child: &mut Child) -> Failure {
     let mut said = String::new();
     if let Some(stderr) = &mut child.stderr {
         // What cannot be read is not there to be shown.
         let _ = stderr.take(64 << 10).read_to_string(&mut said);
     }
     let said = said.trim().trim_start_matches("devmem-tcp: ");
-    Failure::failed(format!("the sender failed: {said}"))
+    Failure::failed(format!("the {name} failed: {said}"))
 }
 
 /// Sends over a stack of ours, one thread per connection.

@@ -2,6 +2,8 @@
 
 pub mod bench;
 pub mod demo;
+pub mod receiver;
 pub mod recv;
+pub mod send;
 pub mod sender;
 pub mod wire;

@@ -122,3 +122,18 @@ fn a_lost_byte_shifts_the_seeds_stream_and_shows() {
     verifier.check(&stream);
     assert_eq!(verifier.first_bad(), Some(35_000));
 }
+
+#[test]
+fn a_repeating_stream_made_in_any_pieces_is_accepted() {
+    for period in [2, 7, 256] {
+        let mut verifier = Verifier::new(Expected::Repeating(RepeatingPattern::new(period)));
+        let mut position = 0;
+        for len in [1, 2, 255, 256, 257, 40_000] {
+            let mut bytes = vec![0xee; len];
+            RepeatingPattern::new(period).fill(position, &mut bytes);
+            verifier.check(&bytes);
+            position += len as u64;
+        }
+        assert_eq!((verifier.bad_bytes(), verifier.good_bytes()), (0, position));
+    }
+}

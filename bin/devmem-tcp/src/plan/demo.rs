@@ -3,12 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{NicPlan, Prefix, check_connections, to_usize};
-use crate::args::{self, DemoLink};
+use crate::args::{self, DemoLink, Direction};
 use crate::output::Failure;
 
 /// A run of `demo`.
 #[derive(Clone, Debug)]
 pub struct DemoPlan {
+    /// Which way they go.
+    pub direction: Direction,
     /// Bytes over all connections.
     pub bytes: u64,
     /// Connections at once.
@@ -37,6 +39,7 @@ impl DemoPlan {
     /// A usage error that names the option.
     pub fn new(args: args::Demo) -> Result<Self, Failure> {
         let args::Demo {
+            direction,
             bytes,
             connections,
             ipv6,
@@ -64,6 +67,7 @@ impl DemoPlan {
             return Err(Failure::usage("--bytes 0: there is nothing to show"));
         }
         Ok(Self {
+            direction,
             bytes: bytes.0,
             connections: check_connections(connections)?,
             ours: Prefix { address: ours, len },

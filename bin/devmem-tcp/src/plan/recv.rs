@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{NicPlan, Prefix, check_connections, parse_tap};
+use super::{NicPlan, Prefix, check_connections, check_pair, check_period, parse_tap};
 use crate::args;
 use crate::output::Failure;
-use crate::pattern::RepeatingPattern;
 
 /// A run of `recv`.
 #[derive(Clone, Debug)]
@@ -107,33 +106,5 @@ impl RecvPlan {
             nic: NicPlan::new(&nic, linear, ours.address.is_ipv6())?,
             json: output.json,
         })
-    }
-}
-
-/// Two ends of a link must be able to talk.
-fn check_pair(ours: Prefix, peers: Prefix) -> Result<(), Failure> {
-    if ours.address == peers.address {
-        return Err(Failure::usage(format!(
-            "both ends have the address {}",
-            ours.address
-        )));
-    }
-    if !ours.contains(peers.address) || !peers.contains(ours.address) {
-        return Err(Failure::usage(format!(
-            "{ours} and {peers} are not in the same network"
-        )));
-    }
-    Ok(())
-}
-
-fn check_period(validate: Option<u16>) -> Result<(), Failure> {
-    let periods = RepeatingPattern::PERIODS;
-    match validate {
-        Some(n) if !periods.contains(&n) => Err(Failure::usage(format!(
-            "--validate {n}: {} to {}, the length of the pattern",
-            periods.start(),
-            periods.end()
-        ))),
-        _ => Ok(()),
     }
 }

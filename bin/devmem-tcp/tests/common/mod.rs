@@ -57,9 +57,14 @@ pub struct Running {
 
 /// Starts the tool with the words of `line`.
 pub fn start(line: &str) -> Running {
+    start_with(line, Stdio::null())
+}
+
+/// Starts the tool with the words of `line`, its standard input from `stdin`.
+pub fn start_with(line: &str, stdin: Stdio) -> Running {
     let mut child = Command::new(env!("CARGO_BIN_EXE_devmem-tcp"))
         .args(line.split_whitespace())
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

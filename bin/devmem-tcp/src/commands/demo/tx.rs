@@ -1,0 +1,193 @@
+//! The demo's other way: from our device memory.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use devmem_tcp::{BoundTx, Dmabuf, Netdev};
+
+use super::{PORT, TAP};
+use crate::args::Direction;
+use crate::commands::receiver::Received;
+use crate::output::Failure;
+use crate::plan::DemoPlan;
+use crate::progress::{Progress, gbit_per_s};
+use crate::report::{RunReport, Sending};
+use crate::sender::{Share, pattern_of, shares};
+use crate::signals::StopFlag;
+use crate::source::{Made, Source};
+use crate::transmit::{Sent, Transmit};
+
+/// Device memory for the rings of all connections, if their sends are not larger.
+const RING_BYTES: usize = 16 << 20;
+/// Device memory comes in pages of this size.
+const PAGE_BYTES: usize = 4096;
+
+/// Sends over the TAP to a kernel receiver in a process of its own, which checks every byte.
+///
+/// # Errors
+///
+/// Whatever kept it from that.
+pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
+    let nic = Netdev::builder(TAP)?
+        .address(&plan.ours.to_string())?
+        .peer_address(&plan.peers.to_string())?
+        .mtu(plan.nic.mtu)
+        .impair(plan.nic.impairment)
+        .open()?;
+    let to = SocketAddr::new(plan.peers.address, PORT);
+    let peer = Peer::start(plan, to, cpu)?;
+    let clock = cpu::process_cpu_time();
+    let progress = Mutex::new(Progress::new(Some(plan.bytes)));
+    let start = Instant::now();
+    let mut sent = send_all(&nic, plan, to, None, &|bytes| {
+        if let Ok(mut progress) = progress.try_lock() {
+            progress.at(bytes, start.elapsed());
+        }
+        !stop.is_set()
+    })?;
+    let used = cpu::process_cpu_time().saturating_sub(clock);
+    // The library's own thread sends, too.
+    sent.sending = used.saturating_sub(sent.filling);
+    if let Ok(progress) = progress.into_inner() {
+        progress.finish();
+    }
+    let mut report = RunReport::of("user", TAP.to_owned(), &plan.nic, plan.ours.address);
+    report.direction = Direction::Tx;
+    report.connections = u64::from(plan.connections);
+    report.bytes = sent.bytes;
+    report.seconds = sent.elapsed.as_secs_f64();
+    report.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);
+    report.device_bytes = sent.bytes;
+    report.sending = Some(Sending::of(&sent));
+    if !stop.is_set() {
+        let received = peer.finish()?;
+        report.verified_bytes = Some(received.good);
+        report.bad_bytes = Some(received.bad);
+        report.first_bad = received.first_bad;
+    }
+    let drops = nic.drops().into_iter();
+    report.drops = drops
+        .map(|(reason, count)| (reason.to_owned(), count))
+        .collect();
+    Ok(report)
+}
+
+/// Sends the pattern from device memory of `nic`, one thread per connection.
+pub fn send_all(
+    nic: &Netdev,
+    plan: &DemoPlan,
+    to: SocketAddr,
+    cpu: Option<usize>,
+    go_on: &(dyn Fn(u64) -> bool + Sync),
+) -> Result<Sent, Failure> {
+    let connections = usize::from(plan.connections);
+    // Two chunks at least: one to write while the other is under way.
+    let ring = (RING_BYTES / connections).max(2 * plan.write_size);
+    let size = (ring * connections).next_multiple_of(PAGE_BYTES);
+    let memory = Dmabuf::anonymous(size).context("get device memory to send from")?;
+    let tx = nic.bind_tx(&memory)?;
+    let all_bytes = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (index, share) in shares(plan.bytes, plan.connections, plan.write_size).enumerate() {
+            let region = index * ring..(index + 1) * ring;
+            let (tx, all_bytes) = (&tx, &all_bytes);
+            threads.push(scope.spawn(move || {
+                if let Some(cpu) = cpu {
+                    cpu::pin_current_thread(cpu).context("pin the sender")?;
+                }
+                let mut before = 0;
+                send_one(nic, tx, region, to, share, &mut |bytes| {
+                    let all = all_bytes.fetch_add(bytes - before, Ordering::Relaxed);
+                    let all = all + (bytes - before);
+                    before = bytes;
+                    go_on(all)
+                })
+            }));
+        }
+        let mut all = Sent::default();
+        for thread in threads {
+            all.add(&thread.join().expect("a sender does not panic")?);
+        }
+        Ok(all)
+    })
+}
+
+fn send_one(
+    nic: &Netdev,
+    tx: &BoundTx,
+    region: std::ops::Range<usize>,
+    to: SocketAddr,
+    share: Share,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<Sent, Failure> {
+    let stream = nic
+        .connect(to)
+        .with_context(|| format!("connect to {to}"))?;
+    let local = stream.local_addr().context("the connection has ended")?;
+    let mut source = Source::made(Made::Position(pattern_of(local.port())), share.bytes);
+    Transmit::new(stream, tx, region, share.write_size).run(&mut source, go_on)
+}
+
+/// The kernel receiver.
+#[derive(Debug)]
+struct Peer {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts it and waits until it listens.
+    fn start(plan: &DemoPlan, listen: SocketAddr, cpu: Option<usize>) -> Result<Self, Failure> {
+        // Not current_exe(): the file may have been replaced by a newer build meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["__receiver", "--listen", &listen.to_string()]);
+        command.args(["--connections", &plan.connections.to_string()]);
+        if let Some(cpu) = cpu {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().context("start the receiver")?;
+        let says = child.stdout.take().context("the receiver has no stdout")?;
+        let mut peer = Self {
+            child,
+            says: BufReader::new(says),
+        };
+        peer.hear()?;
+        Ok(peer)
+    }
+
+    /// Returns the next line it says.
+    fn hear(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        let read = self.says.read_line(&mut line);
+        if read.context("listen to the receiver")? == 0 {
+            return Err(super::process_failure("receiver", &mut self.child));
+        }
+        Ok(line)
+    }
+
+    /// Waits for its result.
+    fn finish(mut self) -> Result<Received, Failure> {
+        let said = self.hear()?;
+        Ok(serde_json::from_str(&said).with_context(|| format!("the receiver said {said:?}"))?)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It has ended already, or is about to, unless the sender failed or was interrupted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,75 @@
+//! The demo's second process when we send: an ordinary kernel TCP receiver that checks the pattern.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use crate::args::Receiver;
+use crate::output::{Failure, print_json};
+use crate::pattern::{Expected, Verifier};
+use crate::sender::pattern_of;
+
+/// Bytes of one receive.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What the receiver says at its end, as one line of JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Received {
+    /// Payload bytes that are right.
+    pub good: u64,
+    /// Payload bytes that are wrong.
+    pub bad: u64,
+    /// Stream position of the first wrong byte of any connection.
+    pub first_bad: Option<u64>,
+}
+
+/// Receives over kernel sockets.
+///
+/// # Errors
+///
+/// What listening or receiving ran into.
+pub fn run(args: &Receiver) -> Result<(), Failure> {
+    // Nobody else would end it if the demo is killed.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
+    if let Some(cpu) = args.cpu {
+        cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+    }
+    let listen = args.listen;
+    let listener = TcpListener::bind(listen).with_context(|| format!("listen on {listen}"))?;
+    println!("ready");
+    io::stdout().flush().context("say that it is ready")?;
+    let all = thread::scope(|scope| -> Result<Received, Failure> {
+        let mut receivers = Vec::new();
+        for _ in 0..args.connections {
+            let (stream, peer) = listener.accept().context("accept")?;
+            let verifier = Verifier::new(Expected::Position(pattern_of(peer.port())));
+            receivers.push(scope.spawn(move || receive(stream, verifier)));
+        }
+        let mut all = Received::default();
+        for receiver in receivers {
+            let verifier = receiver.join().expect("a receiver does not panic")?;
+            all.good += verifier.good_bytes();
+            all.bad += verifier.bad_bytes();
+            all.first_bad = all.first_bad.or(verifier.first_bad());
+        }
+        Ok(all)
+    })?;
+    print_json(&all)
+}
+
+/// Receives one stream to its end.
+fn receive(mut stream: TcpStream, mut verifier: Verifier) -> io::Result<Verifier> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let len = stream.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(verifier);
+        }
+        verifier.check(&buffer[..len]);
+    }
+}

@@ -1,0 +1,126 @@
+//! `devmem-tcp send`: like netcat, from device memory.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use devmem_tcp::{Dmabuf, Netdev, Stream};
+
+use crate::output::{Failure, note, print_json};
+use crate::pattern::RepeatingPattern;
+use crate::plan::{Input, SendPlan};
+use crate::progress::Progress;
+use crate::report::{SendReport, Sending};
+use crate::sender::pattern_of;
+use crate::signals::StopFlag;
+use crate::source::{Made, Source};
+use crate::transmit::Transmit;
+
+/// Sends as `plan` says.
+///
+/// # Errors
+///
+/// Whatever kept it from that; a peer that did not take everything.
+pub fn run(plan: &SendPlan) -> Result<(), Failure> {
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let link = format!("tap:{}", plan.tap);
+    let file = open_input(&plan.input)?;
+    let mut builder = Netdev::builder(&link)?.address(&plan.ours.to_string())?;
+    if let Some(peers) = plan.peers {
+        builder = builder.peer_address(&peers.to_string())?;
+    }
+    let nic = builder.mtu(plan.mtu).impair(plan.impairment).open()?;
+    let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
+    let tx = nic.bind_tx(&memory)?;
+    let to = plan.to;
+    let stream = nic
+        .connect(to)
+        .with_context(|| format!("connect to {to}"))?;
+    let (mut source, total) = source(&plan.input, file, &stream)?;
+    note(format_args!("sending to {to} over {link}"));
+
+    let mut progress = Progress::new(total);
+    let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
+    let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
+    let sent = transmit.run(&mut source, &mut |bytes| {
+        progress.at(bytes, start.elapsed());
+        !stop.is_set()
+    });
+    let used = cpu::process_cpu_time().saturating_sub(clock);
+    progress.finish();
+    let mut sent = sent?;
+    // The library's own thread sends, too, while this one waits for input.
+    sent.sending = used.saturating_sub(sent.filling);
+
+    let mut report = SendReport {
+        backend: "user",
+        link,
+        to,
+        bytes: 0,
+        seconds: 0.0,
+        gbit_per_s: 0.0,
+        sending: Sending::default(),
+        chunk_bytes: plan.chunk as u64,
+        mem_bytes: memory.size() as u64,
+        page_kind: memory.page_kind().to_string(),
+        mtu: plan.mtu,
+        ip_version: if to.is_ipv4() { 4 } else { 6 },
+        impair: plan.impairment.to_string(),
+        drops: nic
+            .drops()
+            .into_iter()
+            .map(|(reason, count)| (reason.to_owned(), count))
+            .collect(),
+    };
+    report.set_sent(&sent);
+    eprint!("{report}");
+    if plan.json {
+        print_json(&report)?;
+    }
+    match report.sending.complaint() {
+        _ if stop.is_set() => Err(Failure::failed("interrupted")),
+        Some(complaint) => Err(Failure::failed(complaint)),
+        None => Ok(()),
+    }
+}
+
+/// Opens what is read, before anything else is made.
+fn open_input(input: &Input) -> Result<Option<File>, Failure> {
+    Ok(match input {
+        Input::Stdin => {
+            // Not Stdin itself, whose buffer would be a further copy.
+            let stdin = io::stdin().as_fd().try_clone_to_owned();
+            Some(File::from(stdin.context("duplicate stdin")?))
+        }
+        Input::File(path) => {
+            Some(File::open(path).with_context(|| format!("open {}", path.display()))?)
+        }
+        Input::Position(_) | Input::Repeating(..) => None,
+    })
+}
+
+/// Returns what is sent, and how much that is if it is known.
+fn source(
+    input: &Input,
+    file: Option<File>,
+    stream: &Stream,
+) -> Result<(Source, Option<u64>), Failure> {
+    if let Some(file) = file {
+        // What cannot say its size is sent all the same.
+        let size = file.metadata().ok().filter(std::fs::Metadata::is_file);
+        return Ok((Source::File(file), size.map(|size| size.len())));
+    }
+    let (pattern, bytes) = match input {
+        Input::Repeating(bytes, period) => {
+            (Made::Repeating(RepeatingPattern::new(*period)), *bytes)
+        }
+        Input::Position(bytes) => {
+            let local = stream.local_addr().context("the connection has ended")?;
+            (Made::Position(pattern_of(local.port())), *bytes)
+        }
+        Input::Stdin | Input::File(_) => unreachable!("they have a file"),
+    };
+    Ok((Source::made(pattern, bytes), Some(bytes)))
+}

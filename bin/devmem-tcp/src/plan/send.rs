@@ -1,0 +1,128 @@
+//! A run of `send`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use nic::Impairment;
+
+use super::{Prefix, check_mtu, check_pair, check_period, parse_impairment, parse_tap, to_usize};
+use crate::args;
+use crate::output::Failure;
+use crate::size::Size;
+
+/// Device memory comes in pages of this size.
+const PAGE_BYTES: usize = 4096;
+
+/// A run of `send`.
+#[derive(Clone, Debug)]
+pub struct SendPlan {
+    /// The TAP interface's name.
+    pub tap: String,
+    /// Our address.
+    pub ours: Prefix,
+    /// The address to give the kernel's end.
+    pub peers: Option<Prefix>,
+    /// Where to connect.
+    pub to: SocketAddr,
+    /// What is sent.
+    pub input: Input,
+    /// Most bytes of one send.
+    pub chunk: usize,
+    /// Device memory to bind, in bytes.
+    pub mem_bytes: usize,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// What is wrong with the link.
+    pub impairment: Impairment,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Standard input to its end.
+    Stdin,
+    /// A file.
+    File(PathBuf),
+    /// So many bytes of the position pattern.
+    Position(u64),
+    /// So many bytes of the repeating pattern of this period.
+    Repeating(u64, u16),
+}
+
+impl SendPlan {
+    /// Judges the command line.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the option.
+    pub fn new(args: args::Send) -> Result<Self, Failure> {
+        let args::Send {
+            to,
+            port,
+            link,
+            addr,
+            peer_addr,
+            input_file,
+            bytes,
+            validate,
+            chunk,
+            mem_size,
+            mtu,
+            impair,
+            output,
+        } = args;
+        let ours: Prefix = addr.parse()?;
+        let peers = peer_addr.as_deref().map(str::parse::<Prefix>).transpose()?;
+        if let Some(peers) = peers {
+            check_pair(ours, peers)?;
+        }
+        if !ours.contains(to) {
+            return Err(Failure::usage(format!("{to} is not in the network {ours}")));
+        }
+        if port == 0 {
+            return Err(Failure::usage("PORT 0: nobody listens there"));
+        }
+        check_mtu(mtu, to.is_ipv6())?;
+        check_period(validate)?;
+        let (chunk, mem_bytes) = check_ring(chunk, mem_size)?;
+        let input = match (bytes, validate) {
+            (Some(Size(bytes)), Some(period)) => Input::Repeating(bytes, period),
+            (Some(Size(bytes)), None) => Input::Position(bytes),
+            (None, _) => match input_file {
+                Some(path) if path.to_str() != Some("-") => Input::File(path),
+                _ => Input::Stdin,
+            },
+        };
+        Ok(Self {
+            tap: parse_tap("--link", &link)?,
+            ours,
+            peers,
+            to: SocketAddr::new(to, port),
+            input,
+            chunk,
+            mem_bytes,
+            mtu,
+            impairment: parse_impairment(&impair)?,
+            json: output.json,
+        })
+    }
+}
+
+/// At least one chunk must fit into the memory.
+fn check_ring(chunk: Size, mem_size: Size) -> Result<(usize, usize), Failure> {
+    let mem_bytes = to_usize("--mem-size", mem_size)?;
+    if mem_bytes == 0 || !mem_bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(Failure::usage(format!(
+            "--mem-size {mem_size}: a multiple of 4 KiB"
+        )));
+    }
+    let bytes = to_usize("--chunk", chunk)?;
+    if !(1..=mem_bytes).contains(&bytes) {
+        return Err(Failure::usage(format!(
+            "--chunk {chunk}: 1 byte to the {mem_size} of --mem-size"
+        )));
+    }
+    Ok((bytes, mem_bytes))
+}

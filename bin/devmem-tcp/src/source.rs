@@ -1,0 +1,134 @@
+//! Where the bytes to send come from.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::pattern::{PositionPattern, RepeatingPattern};
+
+/// A stream of bytes with an end.
+#[derive(Debug)]
+pub enum Source {
+    /// A file, a pipe, a terminal.
+    File(File),
+    /// A pattern.
+    Made {
+        /// Which.
+        pattern: Made,
+        /// How far it is.
+        position: u64,
+        /// Where it ends.
+        end: u64,
+    },
+}
+
+/// A pattern that is made.
+#[derive(Clone, Debug)]
+pub enum Made {
+    /// Every byte depends on its position.
+    Position(PositionPattern),
+    /// The seed's.
+    Repeating(RepeatingPattern),
+}
+
+/// What a [`Source::next`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing for now.
+    Later,
+    /// There are no more.
+    End,
+}
+
+impl Source {
+    /// `bytes` bytes of `pattern`.
+    pub fn made(pattern: Made, bytes: u64) -> Self {
+        Self::Made {
+            pattern,
+            position: 0,
+            end: bytes,
+        }
+    }
+
+    /// Puts the next bytes into `out`, which is not empty; waits `limit` at most.
+    ///
+    /// # Errors
+    ///
+    /// What the file said.
+    pub fn next(&mut self, out: &mut [u8], limit: Duration) -> io::Result<Next> {
+        let len = match self {
+            Self::File(file) => {
+                if !is_readable(file, limit)? {
+                    return Ok(Next::Later);
+                }
+                match file.read(out) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                        return Ok(Next::Later);
+                    }
+                    result => result?,
+                }
+            }
+            Self::Made {
+                pattern,
+                position,
+                end,
+            } => {
+                let left = usize::try_from(*end - *position).unwrap_or(usize::MAX);
+                let len = left.min(out.len());
+                let out = &mut out[..len];
+                match pattern {
+                    Made::Position(pattern) => pattern.fill(*position, out),
+                    Made::Repeating(pattern) => pattern.fill(*position, out),
+                }
+                *position += len as u64;
+                len
+            }
+        };
+        Ok(if len > 0 { Next::Bytes(len) } else { Next::End })
+    }
+}
+
+/// Whether a read will not wait. A pipe whose writer is gone counts, too: a read says the end.
+fn is_readable(file: &File, limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    let mut fds = [PollFd::new(file, PollFlags::IN)];
+    match poll(&mut fds, Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const LIMIT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_made_stream_has_its_length_whatever_it_is_cut_into() {
+        let mut source = Source::made(Made::Repeating(RepeatingPattern::new(7)), 10);
+        let (mut out, mut all) = ([0; 4], Vec::new());
+        while let Next::Bytes(len) = source.next(&mut out, LIMIT).unwrap() {
+            all.extend_from_slice(&out[..len]);
+        }
+        assert_eq!(all, [1, 2, 3, 4, 5, 6, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_pipe_without_data_is_not_its_end() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut source = Source::File(File::from(std::os::fd::OwnedFd::from(reader)));
+        let mut out = [0; 8];
+        assert_eq!(source.next(&mut out, LIMIT).unwrap(), Next::Later);
+        writer.write_all(b"abc").unwrap();
+        assert_eq!(source.next(&mut out, LIMIT).unwrap(), Next::Bytes(3));
+        drop(writer);
+        assert_eq!(source.next(&mut out, LIMIT).unwrap(), Next::End);
+    }
+}

@@ -1,0 +1,225 @@
+//! One connection that sends from device memory: a ring of chunks, each written again only when its send is complete.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use devmem_tcp::{
+    BoundTx, CompletionError, Completions, RecvError, RxBatch, SendError, SendId, Stream,
+};
+use tcp::StateKind;
+
+use crate::output::Failure;
+use crate::source::{Next, Source};
+
+/// How long a wait lasts before looking around for signals.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// How long a wait for the peer's end of the stream lasts before looking whether it has ours.
+const FAREWELL: Duration = Duration::from_millis(5);
+/// Frags of one receive: what the peer says is read and forgotten.
+const BATCH_FRAGS: usize = 64;
+
+/// What was sent, over one connection or several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Zero-copy sends.
+    pub sends: u64,
+    /// Of those, reported as complete.
+    pub completions: u64,
+    /// Of those, reported as copied on the way.
+    pub copied: u64,
+    /// From the first byte until the last was acknowledged.
+    pub elapsed: Duration,
+    /// Processor time of the sending thread, without that for making or reading the bytes.
+    pub sending: Duration,
+    /// Processor time of making or reading the bytes, and of writing them to device memory.
+    pub filling: Duration,
+}
+
+impl Sent {
+    /// Adds what another connection sent at the same time.
+    pub fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.sends += other.sends;
+        self.completions += other.completions;
+        self.copied += other.copied;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.sending += other.sending;
+        self.filling += other.filling;
+    }
+}
+
+/// A connection, and the part of bound memory that is its ring.
+#[derive(Debug)]
+pub struct Transmit<'a> {
+    stream: Stream,
+    completions: Completions,
+    tx: &'a BoundTx,
+    region: Range<usize>,
+    chunk: usize,
+    /// Whole chunks of the region.
+    chunks: usize,
+    /// Where the next chunk goes.
+    next: usize,
+    /// Sends of the chunks written last, oldest first.
+    under_way: VecDeque<SendId>,
+    block: Vec<u8>,
+    sent: Sent,
+}
+
+impl<'a> Transmit<'a> {
+    /// Prepares to send from `region` of the memory, which has room for a chunk.
+    pub fn new(mut stream: Stream, tx: &'a BoundTx, region: Range<usize>, chunk: usize) -> Self {
+        stream.set_timeout(Some(LOOK_AROUND));
+        let completions = stream.completions();
+        Self {
+            stream,
+            completions,
+            tx,
+            chunks: region.len() / chunk,
+            region,
+            chunk,
+            next: 0,
+            under_way: VecDeque::new(),
+            block: vec![0; chunk],
+            sent: Sent::default(),
+        }
+    }
+
+    /// Sends all of `source` and waits until the peer has it. `go_on` is told the bytes so far, at least every 100 ms,
+    /// and ends the run by saying false: then what was queued by then is all.
+    ///
+    /// # Errors
+    ///
+    /// What the source or the connection said.
+    pub fn run(
+        mut self,
+        source: &mut Source,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Sent, Failure> {
+        let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
+        while go_on(self.sent.bytes) {
+            if !self.has_free_chunk()? {
+                continue;
+            }
+            match self.fill(source)? {
+                Next::Bytes(len) => self.send_chunk(len, go_on)?,
+                Next::Later => {}
+                Next::End => break,
+            }
+        }
+        self.stream.shutdown_write().context("end the stream")?;
+        self.wait_for_completions(go_on)?;
+        self.sent.elapsed = start.elapsed();
+        self.wait_for_the_peer(go_on)?;
+        let counts = self.completions.counts()?;
+        self.sent.sends = counts.sent;
+        self.sent.completions = counts.complete;
+        self.sent.copied = counts.copied;
+        let used = cpu::thread_cpu_time().saturating_sub(clock);
+        self.sent.sending = used.saturating_sub(self.sent.filling);
+        Ok(self.sent)
+    }
+
+    /// Whether the next chunk may be written; waits a while for that.
+    fn has_free_chunk(&mut self) -> Result<bool, Failure> {
+        if self.under_way.len() < self.chunks {
+            return Ok(true);
+        }
+        let Some(&oldest) = self.under_way.front() else {
+            return Ok(true);
+        };
+        match self.completions.wait(oldest) {
+            Ok(()) => {
+                self.under_way.pop_front();
+                Ok(true)
+            }
+            Err(CompletionError::WouldBlock | CompletionError::TimedOut) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the next chunk.
+    fn fill(&mut self, source: &mut Source) -> Result<Next, Failure> {
+        let before = cpu::thread_cpu_time();
+        let next = source
+            .next(&mut self.block, LOOK_AROUND)
+            .context("read the input")?;
+        if let Next::Bytes(len) = next {
+            let at = self.region.start + self.next * self.chunk;
+            self.tx.memory().copy_in(at, &self.block[..len])?;
+        }
+        self.sent.filling += cpu::thread_cpu_time().saturating_sub(before);
+        Ok(next)
+    }
+
+    /// Sends the first `len` bytes of the chunk that was written.
+    fn send_chunk(
+        &mut self,
+        len: usize,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), Failure> {
+        let start = self.region.start + self.next * self.chunk;
+        let mut rest = start..start + len;
+        let mut last = None;
+        while !rest.is_empty() && go_on(self.sent.bytes) {
+            match self.stream.send(self.tx, std::slice::from_ref(&rest)) {
+                Ok(id) => {
+                    rest.start += id.bytes();
+                    self.sent.bytes += id.bytes() as u64;
+                    last = Some(id);
+                }
+                Err(SendError::WouldBlock | SendError::TimedOut) => {}
+                Err(error) => return Err(anyhow::Error::from(error).context("send").into()),
+            }
+        }
+        // Sends complete in their order: the last of a chunk tells for all of it.
+        self.under_way.extend(last);
+        self.next = (self.next + 1) % self.chunks;
+        Ok(())
+    }
+
+    fn wait_for_completions(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
+        loop {
+            match self.completions.wait_all() {
+                Ok(()) => return Ok(()),
+                Err(CompletionError::WouldBlock | CompletionError::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !go_on(self.sent.bytes) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until the peer has the end of the stream, too. Completions alone do not say that it has the bytes: a
+    /// connection that dies completes what it will never send.
+    fn wait_for_the_peer(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
+        let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
+        self.stream.set_timeout(Some(FAREWELL));
+        loop {
+            let state = self.stream.tcp_info().map(|info| info.state);
+            match self.stream.recv(&mut batch) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                // Asked before the receive, so that an error would have been seen.
+                Err(RecvError::WouldBlock | RecvError::TimedOut) => {
+                    if state == Some(StateKind::FinWait2) {
+                        return Ok(());
+                    }
+                }
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    return Err(error.context("the connection broke").into());
+                }
+            }
+            if !go_on(self.sent.bytes) {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! `devmem-tcp send` to kernel sockets, in a network namespace of each test's own.
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use common::{Finished, LIMIT, repeating, run, start, start_with};
+use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
+use serde_json::Value;
+
+const V4: (&str, &str, u8) = ("10.77.0.1", "10.77.0.2", 24);
+const V6: (&str, &str, u8) = ("fd77::1", "fd77::2", 64);
+
+/// A kernel socket that listens.
+struct Host {
+    addresses: (&'static str, &'static str, u8),
+    listener: TcpListener,
+}
+
+impl Host {
+    fn new(addresses: (&'static str, &'static str, u8)) -> Self {
+        // Any address of the host does: what listens is there before the TAP.
+        let any = if addresses == V4 { "0.0.0.0" } else { "::" };
+        let listener = TcpListener::bind((any, 5201)).unwrap();
+        Self {
+            addresses,
+            listener,
+        }
+    }
+
+    /// The words for a run that sends here.
+    fn line(&self, options: &str) -> String {
+        let (host, ours, len) = self.addresses;
+        format!("send --peer-addr {host}/{len} --addr {ours}/{len} {host} 5201 --json {options}")
+    }
+
+    /// Takes one connection and all that comes over it.
+    fn receive(&self) -> JoinHandle<(Vec<u8>, SocketAddr)> {
+        let listener = self.listener.try_clone().unwrap();
+        thread::spawn(move || {
+            let (mut stream, peer) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).unwrap();
+            (bytes, peer)
+        })
+    }
+}
+
+/// Asserts what must be true after every good run.
+#[track_caller]
+fn assert_all_sent(json: &Value, bytes: usize) {
+    assert_eq!(json["bytes"], bytes, "{json}");
+    assert_eq!(json["sends"], json["completions"], "{json}");
+    assert_eq!(json["copied_completions"], 0, "{json}");
+    assert_eq!(json["drops"].get("tx_no_memory"), None, "{json}");
+}
+
+/// Sends a pattern and compares what arrived byte for byte.
+#[track_caller]
+fn send_repeating(host: &Host, bytes: usize, options: &str) -> Value {
+    let receiver = host.receive();
+    let json = run(&host.line(&format!("--bytes {bytes} -v 7 {options}"))).json();
+    let (received, _) = receiver.join().unwrap();
+    assert!(received == repeating(7, 0, bytes), "{options}");
+    assert_all_sent(&json, bytes);
+    json
+}
+
+#[test]
+fn chunks_of_any_size_arrive_byte_for_byte() {
+    in_netns("chunks_of_any_size_arrive_byte_for_byte", || {
+        for addresses in [V4, V6] {
+            let host = Host::new(addresses);
+            for (chunk, bytes) in [
+                (1, 2_000),
+                (3, 10_000),
+                (4095, 3_000_001),
+                (4097, 3_000_001),
+                (65536, 40_000_000),
+            ] {
+                // The ring goes round: a chunk that was written again too early would show.
+                let json =
+                    send_repeating(&host, bytes, &format!("--chunk {chunk} --mem-size 128K"));
+                let least = bytes.div_ceil(chunk) as u64;
+                assert!(
+                    json["sends"].as_u64().is_some_and(|sends| sends >= least),
+                    "{json}"
+                );
+                assert_eq!(json["ip_version"], if addresses == V4 { 4 } else { 6 });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_bad_link_changes_no_byte_of_a_small_ring() {
+    in_netns("a_bad_link_changes_no_byte_of_a_small_ring", || {
+        let host = Host::new(V4);
+        for impair in ["loss=1%,seed=3", "reorder=2%,dup=1%,delay=1ms,seed=4"] {
+            let options = format!("--chunk 10000 --mem-size 64K --impair {impair}");
+            send_repeating(&host, 2_000_000, &options);
+        }
+    });
+}
+
+#[test]
+fn stdin_and_files_arrive_as_they_are() {
+    in_netns("stdin_and_files_arrive_as_they_are", || {
+        let host = Host::new(V4);
+        let sent = repeating(251, 7, 5_000_000);
+
+        let path = std::env::temp_dir().join(format!("devmem-tcp-send-{}", std::process::id()));
+        std::fs::write(&path, &sent).unwrap();
+        let receiver = host.receive();
+        let json = run(&host.line(&format!("-i {}", path.display()))).json();
+        assert!(receiver.join().unwrap().0 == sent);
+        assert_all_sent(&json, sent.len());
+
+        let receiver = host.receive();
+        let file = File::open(&path).unwrap();
+        let json = start_with(&host.line(""), file.into()).finish().json();
+        assert!(receiver.join().unwrap().0 == sent);
+        assert_all_sent(&json, sent.len());
+        std::fs::remove_file(&path).unwrap();
+
+        // A pipe that is quiet for a while: what was written before is sent at once.
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let running = start_with(&host.line("-i -"), OwnedFd::from(reader).into());
+        let (mut stream, _) = host.listener.accept().unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        writer.write_all(b"first").unwrap();
+        let mut first = [0; 5];
+        stream.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"first");
+        thread::sleep(Duration::from_millis(250));
+        writer.write_all(b"second").unwrap();
+        drop(writer);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "second");
+        drop(stream);
+        assert_all_sent(&running.finish().json(), 11);
+    });
+}
+
+#[test]
+fn netcat_gets_the_file() {
+    const TEST: &str = "netcat_gets_the_file";
+    in_netns(TEST, || {
+        let path = std::env::temp_dir().join(format!("devmem-tcp-nc-{}", std::process::id()));
+        let nc = Command::new("nc")
+            .args(["-l", "-p", "5201"])
+            .stdin(Stdio::null())
+            .stdout(File::create(&path).unwrap())
+            .spawn();
+        let Ok(mut nc) = nc else {
+            return skip(TEST, "nc", "there is no nc here");
+        };
+        thread::sleep(Duration::from_millis(300));
+        let json =
+            run("send --peer-addr 10.77.0.1/24 10.77.0.1 5201 --json --bytes 3M -v 7").json();
+        assert!(wait_or_kill(&mut nc, LIMIT).is_some(), "nc did not end");
+        let received = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            received == repeating(7, 0, 3 << 20),
+            "{} bytes",
+            received.len()
+        );
+        assert_all_sent(&json, 3 << 20);
+    });
+}
+
+#[test]
+fn a_peer_that_goes_away_fails_the_run() {
+    in_netns("a_peer_that_goes_away_fails_the_run", || {
+        let host = Host::new(V4);
+        let running = start(&host.line("--bytes 1G"));
+        let (mut stream, _) = host.listener.accept().unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        // Closed with unread bytes: a reset.
+        drop(stream);
+        let finished: Finished = running.finish();
+        assert_eq!(finished.code, Some(1), "{}", finished.stderr);
+        assert!(finished.stdout.is_empty());
+    });
+}
+
+#[test]
+fn nobody_listening_is_a_failure_that_names_the_address() {
+    in_netns(
+        "nobody_listening_is_a_failure_that_names_the_address",
+        || {
+            let finished = run("send --peer-addr 10.77.0.1/24 10.77.0.1 5201 --bytes 1K");
+            finished.failed_with(1, "connect to 10.77.0.1:5201: ");
+        },
+    );
+}

@@ -121,7 +121,7 @@ pub const STEPS: &[Step] = &[
         name: "loom",
         why: "the return ring under every interleaving of its threads",
         required: true,
-        limit: minutes(5),
+        limit: minutes(7),
         action: Action::Tests(
             Cmd {
                 line: "cargo test --release --package devmem-netmem --lib loom",
@@ -153,7 +153,7 @@ pub const STEPS: &[Step] = &[
         name: "miri",
         why: "undefined behaviour in the crates that own memory or parse bytes",
         required: false,
-        limit: minutes(4),
+        limit: minutes(5),
         action: Action::Miri,
     },
     Step {

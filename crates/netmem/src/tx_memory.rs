@@ -303,6 +303,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes take Miri minutes")]
     fn net_iovs_are_the_largest_that_divide_the_memory() {
         for (pages, niov) in [
             (1, 4096),

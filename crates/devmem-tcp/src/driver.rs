@@ -410,7 +410,11 @@ impl Driver {
             && until.is_none_or(|until| deadline <= until)
         {
             core.clock.jump_to(deadline);
-            return core;
+            // Another thread may want the lock: without a pause this one would take it again at once, and hours
+            // of virtual time could pass before that thread has its turn.
+            drop(core);
+            std::thread::yield_now();
+            return self.lock();
         }
         let epoch = core.epoch;
         let (mut core, waited) = self

@@ -64,10 +64,39 @@ const LAYERS: &[Layer] = &[
             "steer",
         ],
     },
+    Layer {
+        name: "gve-defs",
+        may_use: &[],
+    },
+    Layer {
+        name: "gve",
+        may_use: &["gve-defs", "steer", "wire"],
+    },
+    Layer {
+        name: "gve-driver",
+        may_use: &["gve-defs"],
+    },
+    Layer {
+        name: "vfio-user",
+        may_use: &[],
+    },
+    Layer {
+        name: "posix",
+        may_use: &[
+            "devmem-tcp",
+            "stack",
+            "nic",
+            "tcp",
+            "netmem",
+            "devmem-uapi",
+            "wire",
+            "steer",
+        ],
+    },
 ];
 
 /// Crates that only tests may use: a product that depends on a simulator has a wrong border somewhere.
-const DEV_ONLY: &[&str] = &["netsim"];
+const DEV_ONLY: &[&str] = &["netsim", "gve-driver"];
 
 /// Names whose use is a matter of layers.
 const NAMES: &[NameRule] = &[

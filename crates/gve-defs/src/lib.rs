@@ -1,0 +1,3 @@
+//! The gVNIC's registers, admin queue commands, descriptors and device options: facts only.
+
+#![forbid(unsafe_code)]

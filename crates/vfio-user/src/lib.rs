@@ -1,0 +1,1 @@
+//! A vfio-user server: messages, session, regions, interrupts and the guest's DMA windows.

@@ -232,8 +232,14 @@ fn an_exporter_is_told_of_every_access_and_its_memory_is_the_files() {
     assert_eq!(
         told_so_far,
         [
-            "begin Write", "end Write", "begin Read", "end Read", "begin Read", "begin Write",
-            "end Read", "end Write",
+            "begin Write",
+            "end Write",
+            "begin Read",
+            "end Read",
+            "begin Read",
+            "begin Write",
+            "end Read",
+            "end Write",
         ]
     );
     // One view, many copies.

@@ -102,22 +102,34 @@ fn a_nonblocking_send_takes_what_there_is_room_for() {
         "a_nonblocking_send_takes_what_there_is_room_for",
         |world, seen| {
             let (mut sender, mut receiver) = world.connection();
-            let all = bytes(64 << 20);
+            let all = bytes(16 << 20);
             sender.set_nonblocking(true);
             let id = sender.send_host(&all).unwrap();
             seen.note("some", id.bytes() > 0);
             seen.note("all", id.bytes() == all.len());
-            let refused = sender.send_host(&all).unwrap_err();
+            // Nobody reads, so there is an end to it, however often the other end makes room for some more.
+            let mut total = id.bytes();
+            let (refused, last) = loop {
+                match sender.send_host(&all) {
+                    Ok(more) => total += more.bytes(),
+                    Err(refused) => break (refused, sender.completions()),
+                }
+            };
             seen.note("full", matches!(refused, SendError::WouldBlock));
             seen.note("errno", refused.errno());
-            let kind = sender.write(b"x").unwrap_err().kind();
+            let kind = loop {
+                match sender.write(&all[..1000]) {
+                    Ok(more) => total += more,
+                    Err(refused) => break refused.kind(),
+                }
+            };
             seen.note("write", kind);
-            // Not looked at here: when it completes. A loopback copies, and is done with the sender's bytes early.
-            let mut completions = sender.completions();
-            let received = receive(&mut receiver, id.bytes());
-            assert!(received == all[..id.bytes()], "the bytes differ");
+            // Not looked at: when it completes. A loopback copies, and is done with the sender's bytes early.
+            assert_eq!(receive(&mut receiver, total).len(), total);
+            let mut completions = last;
             completions.set_timeout(Some(PATIENCE));
-            completions.wait(id).unwrap();
+            completions.wait_all().unwrap();
+            seen.note("the first", completions.is_complete(id).unwrap());
             seen.note("pending", completions.pending().unwrap());
         },
     );
@@ -148,7 +160,7 @@ fn the_sends_of_a_connection_that_dies_complete() {
             sender.write_all(b"unread").unwrap();
             assert!(receiver_has_something(&mut receiver));
             sender.set_nonblocking(true);
-            let id = sender.send_host(&bytes(64 << 20)).unwrap();
+            let id = sender.send_host(&bytes(16 << 20)).unwrap();
             let mut completions = sender.completions();
             completions.set_timeout(Some(PATIENCE));
             // Closed with bytes unread, it resets.

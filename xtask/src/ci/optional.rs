@@ -1,5 +1,8 @@
 //! The steps that need more than a stable toolchain, and say SKIP where they do not have it.
 
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use super::report::{self, Verdict};
@@ -7,13 +10,36 @@ use super::runner::{self, Ended, Invocation};
 use super::steps::Cmd;
 
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 20;
+const FUZZ_SECONDS: u32 = 15;
+
+/// Seconds for the targets whose input is what a guest does to the emulated NIC: they start from less, and a
+/// guest is the nearest that an attacker comes.
+const FUZZ_GUEST_SECONDS: u32 = 60;
+
+/// Those targets, by the beginning of their names.
+const GUEST_TARGETS: &[&str] = &["gve_", "vfio_user"];
+
+/// What makes a libFuzzer program of a target: coverage that libFuzzer can see, and AddressSanitizer. These are
+/// plain compiler options (rustc book, unstable book), so that no further tool has to be built first.
+const FUZZ_ENV: &[(&str, &str)] = &[
+    (
+        "RUSTFLAGS",
+        "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+         -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1",
+    ),
+    ("CARGO_TARGET_DIR", "target/fuzz"),
+];
 
 /// What Miri interprets: it is some hundred times slower than the machine, so unit tests only. A mapping is
 /// outside of what it can model in full: tests that need one are marked `cfg_attr(miri, ignore)`.
 const MIRI: &[Cmd] = &[
     Cmd {
         line: "cargo +nightly miri test --package devmem-wire --lib",
+        env: MIRI_ENV,
+    },
+    Cmd {
+        line: "cargo +nightly miri test --package devmem-gve-defs --lib",
         env: MIRI_ENV,
     },
     Cmd {
@@ -29,12 +55,14 @@ const MIRI_ENV: &[(&str, &str)] = &[
     ("CARGO_TARGET_DIR", "target/miri"),
 ];
 
-/// Judges the dependencies with cargo-deny; installs it if it is not here and the registry can be reached.
+/// Judges the dependencies with cargo-deny; installs it if it is not here and the registry can be reached. Without
+/// optimisation it is built in half the time, and has little to do.
 pub fn deny(deadline: Instant) -> Result<String, Verdict> {
     let run = |line: &str| done(Invocation::new("deny", line, deadline).run());
     let ask = |line: &str| Invocation::new("deny", line, deadline).run_quietly();
     if !runner::succeeds("cargo deny --version")
-        && let Ended::Failed(how) | Ended::TimedOut(how) = ask("cargo install --locked cargo-deny")
+        && let Ended::Failed(how) | Ended::TimedOut(how) =
+            ask("cargo install --locked --debug cargo-deny")
     {
         let reason = format!("no cargo-deny, and no way to install it: {how}");
         return Err(Verdict::Skipped(reason));
@@ -69,44 +97,89 @@ pub fn miri(deadline: Instant) -> Result<String, Verdict> {
     Ok(notes.join(", "))
 }
 
-/// Builds every fuzz target and runs each for a short time.
+/// Builds every fuzz target and runs each for a short time, as many at once as there are CPUs.
 pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
-    let run = |line: &str| Invocation::new("fuzz", line, deadline).run();
-    if !runner::succeeds("cargo +nightly fuzz --version") {
-        let reason = "needs a nightly toolchain and cargo-fuzz".to_owned();
-        return Err(Verdict::Skipped(reason));
+    if !runner::succeeds("cargo +nightly --version") {
+        return Err(Verdict::Skipped("needs a nightly toolchain".to_owned()));
     }
-    let fetch = "cargo +nightly fetch --manifest-path fuzz/Cargo.toml";
+    let fetch = "cargo +nightly fetch --locked --manifest-path fuzz/Cargo.toml";
     let fetched = Invocation::new("fuzz", fetch, deadline).run_quietly();
     if let Ended::Failed(how) | Ended::TimedOut(how) = fetched {
         let reason = format!("cannot fetch what the fuzz targets need: {how}");
         return Err(Verdict::Skipped(reason));
     }
-    done(run("cargo +nightly fuzz build"))?;
     let failed = |error: anyhow::Error| Verdict::Failed(format!("{error:#}"));
-    let targets = runner::output("cargo +nightly fuzz list").map_err(failed)?;
-    let targets: Vec<&str> = targets.split_whitespace().collect();
-    for target in &targets {
-        let (corpus, kept) = (corpus(target)?, format!("fuzz/regressions/{target}"));
-        let limits = format!("-max_total_time={FUZZ_SECONDS} -timeout=10");
-        let ended = run(&format!(
-            "cargo +nightly fuzz run {target} {corpus} {kept} -- {limits}"
-        ));
-        if let Ended::Failed(how) = &ended {
-            let keep = format!("keep the input as {kept}/NAME");
-            return Err(Verdict::Failed(format!("{target}: {how}; {keep}")));
-        }
-        done(ended)?;
+    // A target triple of its own keeps the sanitizer out of build scripts.
+    let host = runner::host_triple().map_err(failed)?;
+    let build = format!(
+        "cargo +nightly build --locked --release --target {host} --manifest-path fuzz/Cargo.toml"
+    );
+    let mut build = Invocation::new("fuzz", &build, deadline);
+    build.env = FUZZ_ENV;
+    done(build.run())?;
+    let targets = runner::stems_in("fuzz/fuzz_targets").map_err(failed)?;
+    if targets.is_empty() {
+        return Err(Verdict::Failed("no fuzz target".to_owned()));
     }
-    match targets.len() {
-        0 => Err(Verdict::Failed("no fuzz target".to_owned())),
-        count => Ok(format!("{count} targets, {FUZZ_SECONDS} s each")),
-    }
+    let programs = format!("target/fuzz/{host}/release");
+    run_targets(&targets, &programs, deadline)?;
+    let long = targets.iter().filter(|target| is_guest(target)).count();
+    Ok(format!(
+        "{} targets {FUZZ_SECONDS} s each, {long} targets {FUZZ_GUEST_SECONDS} s each",
+        targets.len() - long
+    ))
 }
 
-/// Makes the folder for what a target finds interesting, and returns its path.
-fn corpus(target: &str) -> Result<String, Verdict> {
-    let path = format!("fuzz/corpus/{target}");
+/// Runs every target; the first verdict that is not a pass is the verdict.
+fn run_targets(targets: &[String], programs: &str, deadline: Instant) -> Result<(), Verdict> {
+    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+            run_target(target, programs, deadline)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let ends = workers.into_iter().map(|worker| worker.join());
+        let died = || Verdict::Failed("a thread that ran fuzz targets panicked".to_owned());
+        let ends: Vec<_> = ends
+            .map(|end| end.unwrap_or_else(|_| Err(died())))
+            .collect();
+        ends.into_iter().collect()
+    })
+}
+
+fn run_target(target: &str, programs: &str, deadline: Instant) -> Result<(), Verdict> {
+    let seconds = if is_guest(target) {
+        FUZZ_GUEST_SECONDS
+    } else {
+        FUZZ_SECONDS
+    };
+    let corpus = make_folder(format!("fuzz/corpus/{target}"))?;
+    let artifacts = make_folder(format!("fuzz/artifacts/{target}"))?;
+    let kept = make_folder(format!("fuzz/regressions/{target}"))?;
+    let line = format!(
+        "{programs}/{target} {corpus} {kept} \
+         -max_total_time={seconds} -timeout=10 -artifact_prefix={artifacts}/"
+    );
+    let ended = Invocation::new(&format!("fuzz-{target}"), &line, deadline).run();
+    if let Ended::Failed(how) = &ended {
+        let keep = format!("keep the input of {artifacts} as {kept}/NAME");
+        return Err(Verdict::Failed(format!("{target}: {how}; {keep}")));
+    }
+    done(ended).map(drop)
+}
+
+fn is_guest(target: &str) -> bool {
+    GUEST_TARGETS
+        .iter()
+        .any(|beginning| target.starts_with(beginning))
+}
+
+/// Makes a folder, and returns its path from the root.
+fn make_folder(path: String) -> Result<String, Verdict> {
     let made = std::fs::create_dir_all(runner::in_root(&path));
     made.map_err(|error| Verdict::Failed(format!("{path}: {error}")))?;
     Ok(path)
@@ -125,6 +198,19 @@ fn done(ended: Ended) -> Result<String, Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_fuzz_target_is_a_program_of_the_fuzz_package() {
+        let targets = runner::stems_in("fuzz/fuzz_targets").unwrap();
+        let manifest = std::fs::read_to_string(runner::in_root("fuzz/Cargo.toml")).unwrap();
+        assert!(!targets.is_empty());
+        for target in &targets {
+            assert!(
+                manifest.contains(&format!("\nname = \"{target}\"\n")),
+                "{target}"
+            );
+        }
+    }
 
     #[test]
     fn a_failure_fails_and_missing_time_skips() {

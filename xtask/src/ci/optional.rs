@@ -43,7 +43,11 @@ const MIRI: &[Cmd] = &[
         env: MIRI_ENV,
     },
     Cmd {
-        line: "cargo +nightly miri test --package devmem-netmem --lib",
+        line: "cargo +nightly miri test --package devmem-netmem --lib page_pool",
+        env: MIRI_ENV,
+    },
+    Cmd {
+        line: "cargo +nightly miri test --package devmem-netmem --lib -- --skip page_pool",
         env: MIRI_ENV,
     },
 ];
@@ -52,6 +56,8 @@ const MIRI_ENV: &[(&str, &str)] = &[
     // Proptest looks for its file of regressions.
     ("MIRIFLAGS", "-Zmiri-disable-isolation"),
     ("PROPTEST_CASES", "8"),
+    // Tests that expect panics would spend seconds on each one's backtrace.
+    ("RUST_BACKTRACE", "0"),
     ("CARGO_TARGET_DIR", "target/miri"),
 ];
 
@@ -88,16 +94,15 @@ pub fn miri(deadline: Instant) -> Result<String, Verdict> {
             return Err(Verdict::Skipped(reason));
         }
     }
-    let mut notes = Vec::new();
-    for command in MIRI {
+    let notes = side_by_side(MIRI, |command| {
         let output = done(command.at("miri", deadline).run())?;
         let none_ran = || Verdict::Failed(format!("no test ran in {}", command.line));
-        notes.push(report::test_note(&output).ok_or_else(none_ran)?);
-    }
+        report::test_note(&output).ok_or_else(none_ran)
+    })?;
     Ok(notes.join(", "))
 }
 
-/// Builds every fuzz target and runs each for a short time, as many at once as there are CPUs.
+/// Builds every fuzz target and runs each for a short time.
 pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
     if !runner::succeeds("cargo +nightly --version") {
         return Err(Verdict::Skipped("needs a nightly toolchain".to_owned()));
@@ -122,33 +127,12 @@ pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
         return Err(Verdict::Failed("no fuzz target".to_owned()));
     }
     let programs = format!("target/fuzz/{host}/release");
-    run_targets(&targets, &programs, deadline)?;
+    side_by_side(&targets, |target| run_target(target, &programs, deadline))?;
     let long = targets.iter().filter(|target| is_guest(target)).count();
     Ok(format!(
         "{} targets {FUZZ_SECONDS} s each, {long} targets {FUZZ_GUEST_SECONDS} s each",
         targets.len() - long
     ))
-}
-
-/// Runs every target; the first verdict that is not a pass is the verdict.
-fn run_targets(targets: &[String], programs: &str, deadline: Instant) -> Result<(), Verdict> {
-    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
-            run_target(target, programs, deadline)?;
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-        let ends = workers.into_iter().map(|worker| worker.join());
-        let died = || Verdict::Failed("a thread that ran fuzz targets panicked".to_owned());
-        let ends: Vec<_> = ends
-            .map(|end| end.unwrap_or_else(|_| Err(died())))
-            .collect();
-        ends.into_iter().collect()
-    })
 }
 
 fn run_target(target: &str, programs: &str, deadline: Instant) -> Result<(), Verdict> {
@@ -176,6 +160,30 @@ fn is_guest(target: &str) -> bool {
     GUEST_TARGETS
         .iter()
         .any(|beginning| target.starts_with(beginning))
+}
+
+/// Does the work on all items, as many at once as there are CPUs. Returns what came of each, or the first verdict
+/// that is not a pass; work that has begun is finished.
+fn side_by_side<I: Sync, T: Send>(
+    items: &[I],
+    work: impl Fn(&I) -> Result<T, Verdict> + Sync,
+) -> Result<Vec<T>, Verdict> {
+    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mine = || items.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(|| mine().map(&work)).collect::<Vec<_>>()
+    };
+    let done: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().map(|worker| worker.join()).collect()
+    });
+    let died = || Verdict::Failed("a thread of this step panicked".to_owned());
+    let mut all = Vec::new();
+    for results in done {
+        all.extend(results.map_err(|_| died())?);
+    }
+    all.into_iter().collect()
 }
 
 /// Makes a folder, and returns its path from the root.
@@ -210,6 +218,18 @@ mod tests {
                 "{target}"
             );
         }
+    }
+
+    #[test]
+    fn work_side_by_side_is_done_on_every_item_and_a_failure_is_the_verdict() {
+        let mut done = side_by_side(&[1, 2, 3, 4, 5], |item| Ok(item * 10)).unwrap();
+        done.sort_unstable();
+        assert_eq!(done, [10, 20, 30, 40, 50]);
+        let failed = side_by_side(&[1, 2, 3], |item| match item {
+            2 => Err(Verdict::Failed("two".to_owned())),
+            _ => Ok(()),
+        });
+        assert_eq!(failed, Err(Verdict::Failed("two".to_owned())));
     }
 
     #[test]

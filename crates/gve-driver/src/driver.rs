@@ -164,6 +164,12 @@ impl Driver {
         self.max_pairs
     }
 
+    /// Returns the queue pairs that are made.
+    pub fn pairs(&self) -> u16 {
+        // As many as were asked for with 16 bits.
+        self.rx.len() as u16
+    }
+
     /// Makes queues and posts buffers, as Linux does when the link is set up.
     ///
     /// # Errors

@@ -210,7 +210,7 @@ pub fn take_rx(bench: &mut Bench, driver: &mut Driver, queue: u16) -> Vec<RxPack
 
 /// Takes what all queues received, and posts their buffers again.
 pub fn take_all_rx(bench: &mut Bench, driver: &mut Driver) -> Vec<RxPacket> {
-    let queues = 0..driver.max_pairs();
+    let queues = 0..driver.pairs();
     queues
         .flat_map(|queue| take_rx(bench, driver, queue))
         .collect()

@@ -14,7 +14,7 @@ pub struct Bus {
 
 impl Bus {
     /// Returns the bus of a device with `vectors` MSI-X vectors, which no client is on.
-    pub(crate) fn new(vectors: u16) -> Self {
+    pub fn new(vectors: u16) -> Self {
         Self {
             dma: DmaWindows::default(),
             irqs: Irqs::new(vectors),

@@ -26,6 +26,7 @@ mod pci;
 mod regions;
 mod server;
 mod session;
+mod socket_file;
 mod windows;
 
 pub use bus::Bus;
@@ -35,6 +36,7 @@ pub use irqs::{Irqs, IrqsError};
 pub use message::{Command, MAX_MESSAGE_FDS, MAX_TRANSFER_BYTES};
 pub use pci::{Msix, PciConfig, PciIdentity};
 pub use regions::{CONFIG_REGION, REGION_COUNT, Region};
-pub use server::{Event, Interest, ListenError, Server, ServerStats};
+pub use server::{Event, Interest, Server, ServerStats};
 pub use session::{Breach, Session, SessionStats};
+pub use socket_file::{ListenError, SocketFile};
 pub use windows::{DmaError, DmaWindows, MapError, MapRequest, Protection};

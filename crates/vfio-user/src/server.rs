@@ -1,16 +1,15 @@
 //! The server: a socket in the file system, and one client after the other.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use crate::bus::Bus;
 use crate::connection::{Connection, Gone};
 use crate::device::Device;
 use crate::session::SessionStats;
+use crate::socket_file::{ListenError, SocketFile};
 
 /// What a poll loop shall wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,38 +46,11 @@ pub struct ServerStats {
     pub session: SessionStats,
 }
 
-/// Why there is no server.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// A server listens there.
-    #[error("{}: another server is listening there", .path.display())]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something is there that is not a socket.
-    #[error("{}: exists and is not a socket", .path.display())]
-    NotASocket {
-        /// What is there.
-        path: PathBuf,
-    },
-    /// The system refused.
-    #[error("{}: {source}", .path.display())]
-    System {
-        /// The socket.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
-}
-
 /// A device's socket. Dropping the server puts the client out and removes the file.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode of the file: what is at the path later may be somebody else's.
-    file: (u64, u64),
+    file: SocketFile,
     client: Option<Connection>,
     bus: Bus,
     stats: ServerStats,
@@ -92,24 +64,14 @@ impl Server {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(path: &Path, device: &impl Device) -> Result<Self, ListenError> {
-        let system = |source| ListenError::System {
-            path: path.to_owned(),
-            source,
-        };
-        let listener = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                remove_stale(path)?;
-                UnixListener::bind(path)
-            }
-            bound => bound,
-        };
-        let listener = listener.map_err(system)?;
-        let made = fs::symlink_metadata(path).map_err(system)?;
-        listener.set_nonblocking(true).map_err(system)?;
+        let (listener, file) = SocketFile::bind(path, |path| {
+            let listener = UnixListener::bind(path)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        })?;
         Ok(Self {
             listener,
-            path: path.to_owned(),
-            file: (made.dev(), made.ino()),
+            file,
             client: None,
             bus: Bus::new(device.vectors()),
             stats: ServerStats::default(),
@@ -118,7 +80,7 @@ impl Server {
 
     /// Returns the socket's path.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// True while a client is there.
@@ -191,40 +153,8 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == self.file);
-        if ours {
-            // If that fails, the next server finds a stale socket and replaces it.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 /// Nobody is at the door, or whoever was has gone again.
 fn is_no_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
-}
-
-/// Removes a socket that nobody listens to.
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let system = |source| ListenError::System {
-        path: path.to_owned(),
-        source,
-    };
-    let path = path.to_owned();
-    let found = fs::symlink_metadata(&path).map_err(system)?;
-    if !found.file_type().is_socket() {
-        return Err(ListenError::NotASocket { path });
-    }
-    match UnixStream::connect(&path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(&path).map_err(system)
-        }
-        Ok(_) => Err(ListenError::InUse { path }),
-        // A socket of another kind, or one that we may not connect to: somebody else's.
-        Err(source) => Err(ListenError::System { path, source }),
-    }
 }

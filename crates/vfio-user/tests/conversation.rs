@@ -240,7 +240,7 @@ fn a_dead_servers_socket_is_replaced_and_a_living_ones_is_not() {
     let device = Toy::new();
     let server = Server::listen(&path, &device).unwrap();
     let error = Server::listen(&path, &device).unwrap_err();
-    assert!(error.to_string().contains("another server"), "{error}");
+    assert!(error.to_string().contains("another process"), "{error}");
     assert!(path.exists());
     drop(server);
     assert!(!path.exists());

@@ -1,6 +1,7 @@
 //! What a run will do: the command line, judged. Nothing past this file sees unchecked text.
 
 mod demo;
+mod nic;
 mod recv;
 mod send;
 #[cfg(test)]
@@ -12,7 +13,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use netmem::NiovSize;
-use nic::Impairment;
+use ::nic::Impairment;
 
 use crate::args;
 use crate::output::Failure;
@@ -20,6 +21,7 @@ use crate::pattern::RepeatingPattern;
 use crate::size::Size;
 
 pub use demo::DemoPlan;
+pub use nic::{GvnicPlan, WirePort};
 pub use recv::{Destination, RecvPlan};
 pub use send::{Input, SendPlan};
 pub use wire::{WireEnd, WirePlan};

@@ -12,7 +12,7 @@ use rustix::io::{Errno, readv, writev};
 use super::unix_port::UnixPort;
 use super::vnet;
 use crate::output::Failure;
-use crate::plan::{NicServerPlan, WirePort};
+use crate::plan::{GvnicPlan, WirePort};
 
 /// Room for any frame, and one byte by which a longer one is seen.
 pub const FRAME_BUFFER_BYTES: usize = MAX_FRAME_LEN + 1;
@@ -55,7 +55,7 @@ impl Port {
     /// # Errors
     ///
     /// The TAP or the socket cannot be had.
-    pub fn open(plan: &NicServerPlan) -> Result<Self, Failure> {
+    pub fn open(plan: &GvnicPlan) -> Result<Self, Failure> {
         // Impairment works on frames as they are on a cable.
         let offloads = plan.impairment.is_none();
         Ok(match &plan.wire {
@@ -79,9 +79,7 @@ impl Port {
                 let fd = tap.into_queues().pop().context("a TAP without a queue")?;
                 Self::Tap(TapPort { fd, offloads })
             }
-            WirePort::Listen(path) => {
-                Self::Unix(UnixPort::listen(path, offloads, plan.max_mtu)?)
-            }
+            WirePort::Listen(path) => Self::Unix(UnixPort::listen(path, offloads, plan.max_mtu)?),
             WirePort::Connect(path) => Self::Unix(UnixPort::connect(path, offloads, plan.max_mtu)),
         })
     }

@@ -58,7 +58,9 @@ impl UnixPort {
         let (listener, file) = made.map_err(|error| {
             let failure = Failure::failed(format!("--wire unix-listen: {error}"));
             match error {
-                ListenError::InUse { .. } => failure.with_remedy("choose another path, or use unix:PATH to join it"),
+                ListenError::InUse { .. } => {
+                    failure.with_remedy("choose another path, or use unix:PATH to join it")
+                }
                 _ => failure,
             }
         })?;
@@ -121,14 +123,19 @@ impl UnixPort {
                     if self.peer.is_none() {
                         self.peer = greet(socket, self.ours);
                     } else {
-                        note(format_args!("{}: one more end of the wire, sent away", file.path().display()));
+                        note(format_args!(
+                            "{}: one more end of the wire, sent away",
+                            file.path().display()
+                        ));
                     }
                 }
             }
             Way::Connect { path, at } if self.peer.is_none() && *at <= now => {
                 *at = now + RETRY;
                 // Nobody there yet: the link stays down until somebody is.
-                self.peer = look_for(path).ok().and_then(|socket| greet(socket, self.ours));
+                self.peer = look_for(path)
+                    .ok()
+                    .and_then(|socket| greet(socket, self.ours));
             }
             Way::Connect { .. } => {}
         }
@@ -182,7 +189,12 @@ impl UnixPort {
         };
         let parts = [IoSlice::new(header), IoSlice::new(frame)];
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(&peer.socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
+        match sendmsg(
+            &peer.socket,
+            &parts,
+            &mut SendAncillaryBuffer::default(),
+            flags,
+        ) {
             Ok(_) => Written::Done,
             Err(Errno::AGAIN | Errno::NOBUFS) => Written::Full,
             Err(Errno::PIPE | Errno::CONNRESET) => {

@@ -44,8 +44,7 @@ pub fn emit(offload: Offload, head_len: usize) -> [u8; LEN] {
         None => 0,
         Some(_) => u16::try_from(head_len).unwrap_or(0),
     };
-    let [[a, b], [c, d], [e, f], [g, h]] =
-        [head_len, size, start, offset].map(u16::to_ne_bytes);
+    let [[a, b], [c, d], [e, f], [g, h]] = [head_len, size, start, offset].map(u16::to_ne_bytes);
     [flags, kind, a, b, c, d, e, f, g, h]
 }
 
@@ -111,7 +110,11 @@ mod tests {
 
     #[test]
     fn ecn_is_beside_the_type_and_unknown_types_are_none() {
-        let header = |kind| parse([0, kind, 0, 0, 1, 0, 0, 0, 0, 0]).gso.map(|gso| gso.kind);
+        let header = |kind| {
+            parse([0, kind, 0, 0, 1, 0, 0, 0, 0, 0])
+                .gso
+                .map(|gso| gso.kind)
+        };
         assert_eq!(header(GSO_TCPV4 | GSO_ECN), Some(GsoKind::Tcp4));
         assert_eq!(header(3), None);
         assert_eq!(parse([0, GSO_TCPV4, 0, 0, 0, 0, 0, 0, 0, 0]).gso, None);

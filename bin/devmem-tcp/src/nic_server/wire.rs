@@ -1,6 +1,6 @@
 //! The wire of a device: its port, what is wrong with it, and who looks on.
 
-use gve::{Backend, BadAddress, ChecksumState, GuestMemory, Offload, RxFrame, Sent, TxFrame, WireFeatures};
+use gve::{Backend, ChecksumState, GuestMemory, Offload, RxFrame, Sent, TxFrame, WireFeatures};
 use nic::{Conditioner, Direction, FrameSink, Impairment, complete_checksum};
 use rustix::io::Errno;
 use wire::Instant;
@@ -21,6 +21,9 @@ pub struct Wire {
     now: Instant,
     /// The frame that is being sent.
     outgoing: Vec<u8>,
+    /// An impaired wire's frame that the port has yet to take, if `late_waits`.
+    late: Vec<u8>,
+    late_waits: bool,
     /// The port was full: wait until it is not.
     full: bool,
     stats: WireStats,
@@ -80,6 +83,8 @@ impl Wire {
             capture,
             now: Instant::ZERO,
             outgoing: Vec::new(),
+            late: Vec::new(),
+            late_waits: false,
             full: false,
             stats: WireStats::default(),
         }
@@ -105,12 +110,16 @@ impl Wire {
 
     /// Returns when the wire has something to do by itself.
     pub fn next_due(&self) -> Option<Instant> {
-        let conditioners = self.impairment.iter().flatten();
+        let [rx, tx] = match &self.impairment {
+            // What waits for room is told by the port, not by the clock.
+            Some([rx, tx]) => [rx.next_due(), tx.next_due().filter(|_| !self.late_waits)],
+            None => [None, None],
+        };
         let port = match &self.port {
             Port::Tap(_) => None,
             Port::Unix(port) => port.next_due(),
         };
-        conditioners.filter_map(Conditioner::next_due).chain(port).min()
+        [rx, tx, port].into_iter().flatten().min()
     }
 
     /// Begins a round at `now`: delayed frames go on, a port without its other end looks for it.
@@ -125,6 +134,7 @@ impl Wire {
     /// The port may take frames again.
     pub fn port_has_room(&mut self) {
         self.full = false;
+        self.let_out();
     }
 
     /// Returns the next frame for the device.
@@ -132,7 +142,10 @@ impl Wire {
     /// # Errors
     ///
     /// The port failed for good.
-    pub fn receive<'a>(&mut self, incoming: &'a mut Incoming) -> Result<Option<RxFrame<'a>>, Errno> {
+    pub fn receive<'a>(
+        &mut self,
+        incoming: &'a mut Incoming,
+    ) -> Result<Option<RxFrame<'a>>, Errno> {
         if self.impairment.is_some() {
             return self.receive_impaired(incoming);
         }
@@ -144,7 +157,10 @@ impl Wire {
         Ok(Some(RxFrame { bytes, offload }))
     }
 
-    fn receive_impaired<'a>(&mut self, incoming: &'a mut Incoming) -> Result<Option<RxFrame<'a>>, Errno> {
+    fn receive_impaired<'a>(
+        &mut self,
+        incoming: &'a mut Incoming,
+    ) -> Result<Option<RxFrame<'a>>, Errno> {
         for _ in 0..BATCH_FRAMES {
             let Some((len, offload)) = self.read(&mut incoming.read)? else {
                 break;
@@ -183,28 +199,30 @@ impl Wire {
         Ok(None)
     }
 
-    /// Hands frames whose time has come to the port. One that it has no room for is lost, as on a full switch.
+    /// Hands frames whose time has come to the port.
     fn let_out(&mut self) {
-        loop {
-            let Some([_, tx]) = &mut self.impairment else {
-                return;
-            };
-            if !tx.pop(self.now, &mut self.outgoing) {
+        while let Some([_, tx]) = &mut self.impairment {
+            if !self.late_waits && !tx.pop(self.now, &mut self.late) {
                 return;
             }
-            if self.write(0, Offload::default()) == Written::Full {
-                self.stats.tx_lost += 1;
+            let late = std::mem::take(&mut self.late);
+            let written = self.write(&late, 0, Offload::default());
+            self.late = late;
+            self.late_waits = written == Written::Full;
+            if self.late_waits {
+                self.full = true;
+                return;
             }
         }
     }
 
-    /// Writes `outgoing`.
-    fn write(&mut self, head_len: usize, offload: Offload) -> Written {
-        let written = self.port.write(&self.outgoing, head_len, offload);
+    /// Writes a frame to the port.
+    fn write(&mut self, frame: &[u8], head_len: usize, offload: Offload) -> Written {
+        let written = self.port.write(frame, head_len, offload);
         match written {
             Written::Done => {
                 self.stats.tx_frames += 1;
-                self.stats.tx_bytes += self.outgoing.len() as u64;
+                self.stats.tx_bytes += frame.len() as u64;
                 self.stats.tx_super += u64::from(offload.gso.is_some());
             }
             Written::Full => self.stats.tx_full += 1,
@@ -218,12 +236,6 @@ impl Wire {
             capture.frame(self.now, direction, frame);
         }
     }
-
-    /// Gathers a frame of the device.
-    fn gather(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Result<(), BadAddress> {
-        self.outgoing.clear();
-        frame.append_to(memory, &mut self.outgoing)
-    }
 }
 
 impl Backend for Wire {
@@ -236,22 +248,31 @@ impl Backend for Wire {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Sent {
-        if self.gather(frame, memory).is_err() {
-            return Sent::BadAddress;
-        }
-        if let Some([_, tx]) = &mut self.impairment {
-            tx.push(&self.outgoing, self.now);
-            let shown = std::mem::take(&mut self.outgoing);
-            self.show(Direction::Tx, &shown);
-            self.outgoing = shown;
-            self.let_out();
-            return Sent::Done;
-        }
-        match self.write(frame.head.len(), frame.offload) {
+        let mut bytes = std::mem::take(&mut self.outgoing);
+        bytes.clear();
+        let sent = match frame.append_to(memory, &mut bytes) {
+            Ok(()) => self.send_bytes(&bytes, frame),
+            Err(_) => Sent::BadAddress,
+        };
+        self.outgoing = bytes;
+        sent
+    }
+}
+
+impl Wire {
+    /// Sends `bytes`, which are those of `frame`.
+    fn send_bytes(&mut self, bytes: &[u8], frame: &TxFrame<'_>) -> Sent {
+        let written = match &mut self.impairment {
+            Some([_, tx]) => {
+                tx.push(bytes, self.now);
+                self.let_out();
+                Written::Done
+            }
+            None => self.write(bytes, frame.head.len(), frame.offload),
+        };
+        match written {
             Written::Done => {
-                let shown = std::mem::take(&mut self.outgoing);
-                self.show(Direction::Tx, &shown);
-                self.outgoing = shown;
+                self.show(Direction::Tx, bytes);
                 Sent::Done
             }
             Written::Full => {

@@ -1,10 +1,14 @@
 //! What the command line may say, as text and numbers; `plan.rs` judges it.
 
+mod kernel;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::size::Size;
+
+pub use kernel::{Doctor, Ncdevmem, Restore};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -29,6 +33,9 @@ pub enum Command {
     Send(Send),
     Wire(Wire),
     Bench(crate::commands::bench::BenchArgs),
+    Doctor(Doctor),
+    Restore(Restore),
+    Ncdevmem(Ncdevmem),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]

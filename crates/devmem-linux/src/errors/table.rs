@@ -72,6 +72,15 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
     {
         return bad_queue(facts, past_the_end);
     }
+    if pointed == "rx-page-size" {
+        return Cause::new(
+            CauseKind::DmabufGeometry,
+            "net_iovs of that size are not accepted",
+        )
+        .hint(
+            "it takes Linux 7.3, a power of two of at least a page, and a dma-buf of pieces that are multiples of it",
+        );
+    }
     let split = says(facts, "tcp-data-split");
     let threshold = says(facts, "hds-thresh");
     if split || (!threshold && facts.data_split.is_some_and(|s| s != DataSplit::Enabled)) {

@@ -1,6 +1,7 @@
 //! `devmem-tcp restore`: what a crashed run left changed is put back.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Context;
 use devmem_linux::nic_setup::{
@@ -44,12 +45,21 @@ impl Outcome {
 /// Something could not be restored, or the interface that was named is in use.
 pub fn run(args: &args::Restore) -> Result<(), Failure> {
     let mut leftovers = Vec::new();
+    let mut unread = None;
     for path in state_files() {
         match Leftover::read(&path) {
             Ok(leftover) => leftovers.push(leftover),
-            // One bad file is no reason to leave the others unrestored.
             Err(error) if is_gone(&error) => {}
-            Err(error) => note(format_args!("{error}")),
+            // One bad file is no reason to leave the others unrestored.
+            Err(error)
+                if args
+                    .interface
+                    .as_deref()
+                    .is_none_or(|name| is_named(&path, name)) =>
+            {
+                unread = Some(error);
+            }
+            Err(_) => {}
         }
     }
     if let Some(name) = &args.interface {
@@ -58,12 +68,23 @@ pub fn run(args: &args::Restore) -> Result<(), Failure> {
     match args.list {
         true => list(&leftovers, args.output.json),
         false => restore(args, leftovers),
+    }?;
+    match unread {
+        Some(error) => Err(error)?,
+        None => Ok(()),
     }
 }
 
 /// A run that ends while we look takes its file along.
 fn is_gone(error: &StateError) -> bool {
     matches!(error, StateError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Tells whether a state file is called after an interface: NAME-NAMESPACE.json.
+fn is_named(path: &Path, interface: &str) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let rest = stem.and_then(|stem| stem.strip_prefix(interface)?.strip_prefix('-'));
+    rest.is_some_and(|namespace| namespace.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn list(leftovers: &[Leftover], json: bool) -> Result<(), Failure> {
@@ -162,4 +183,19 @@ fn restore_one(leftover: &Leftover) -> Result<Option<Outcome>, Failure> {
         note(format_args!("{} is as it was", leftover.interface));
     }
     Ok(Some(Outcome::of(leftover.interface.clone(), report)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_file_is_called_after_its_interface() {
+        let named = |path: &str, name| is_named(Path::new(path), name);
+        assert!(named("/run/devmem-tcp/eth1-4026531840.json", "eth1"));
+        assert!(named("/run/devmem-tcp/a-b-4026531840.json", "a-b"));
+        assert!(!named("/run/devmem-tcp/eth1-b-4026531840.json", "eth1"));
+        assert!(!named("/run/devmem-tcp/eth10-4026531840.json", "eth1"));
+        assert!(!named("/run/devmem-tcp/eth1.json", "eth1"));
+    }
 }

@@ -76,7 +76,7 @@ fn bind(netdev: &mut Netdev, plan: &ServerPlan, memory: &DmabufFd) -> Result<Bou
 pub fn refused_binding(error: &devmem_linux::netdev::BindError) -> Failure {
     let failure = Failure::failed(format!("Failed to bind: {error}"));
     match &error.cause.hint {
-        Some(hint) => failure.with_remedy(hint.replace('\n', " ")),
+        Some(hint) => failure.with_remedy(hint.replace('\n', "; ")),
         None => failure,
     }
 }

@@ -17,6 +17,7 @@ pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {
         Operation::Dontneed => dontneed(errno),
         Operation::Udmabuf => udmabuf(errno, facts),
         Operation::DmaHeap => dma_heap(errno, facts),
+        Operation::Socket => socket(errno, facts),
     };
     known.or_else(|| anywhere(errno)).unwrap_or_else(|| {
         let words = facts.kernel.clone();
@@ -278,6 +279,25 @@ fn send(errno: Errno, facts: &Facts) -> Option<Cause> {
         _ => return None,
     };
     Some(cause)
+}
+
+fn socket(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let interface = interface(facts);
+    match errno {
+        Errno::ENODEV => Some(Cause::new(
+            CauseKind::NoDevice,
+            format!("there is no {interface}"),
+        )),
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH => Some(
+            Cause::new(CauseKind::NoRoute, "there is no route to the peer")
+                .hint(format!("`ip route get PEER oif {interface}` says more")),
+        ),
+        Errno::EACCES | Errno::EPERM => Some(Cause::new(
+            CauseKind::NotPermitted,
+            "it is not permitted: ports below 1024, broadcast addresses, or a packet filter",
+        )),
+        _ => None,
+    }
 }
 
 fn dontneed(errno: Errno) -> Option<Cause> {

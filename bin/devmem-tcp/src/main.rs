@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod backend;
 mod capture;
 mod commands;
+mod kernel;
 mod ncdevmem;
 mod output;
 mod pattern;

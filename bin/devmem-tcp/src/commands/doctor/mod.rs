@@ -60,39 +60,13 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
         true => Ok(()),
         false => Err(Failure::unsupported(format!(
             "device memory cannot be received through the kernel here: {}",
-            diagnosis.obstacles().join("; ")
+            diagnosis.doctor.obstacles_to_receiving().join("; ")
         ))
         .with_remedy(diagnosis.instead())),
     }
 }
 
 impl Diagnosis {
-    /// Says what is in the way, the most general first.
-    fn obstacles(&self) -> Vec<String> {
-        let mut obstacles = Vec::new();
-        for check in &self.doctor.machine {
-            // Sending is a bonus.
-            if check.state == State::Missing && check.name != "bind_tx" {
-                obstacles.push(check.found.clone());
-            }
-        }
-        let exporters = &self.doctor.exporters;
-        if !exporters.iter().any(|check| check.state == State::Good) {
-            obstacles.push("no exporter of dma-bufs works".to_owned());
-        }
-        let verdicts = || self.doctor.nics.iter().map(|nic| nic.verdict);
-        if !verdicts().any(receives) {
-            let unknown = verdicts().any(|verdict| verdict == NicVerdict::Unknown);
-            obstacles.push(match (&self.doctor.nics[..], unknown) {
-                ([nic], false) => format!("{} cannot", nic.name),
-                ([nic], true) => format!("what {} can do cannot be found out", nic.name),
-                (_, false) => "no interface can".to_owned(),
-                (_, true) => "what the interfaces can do cannot be found out".to_owned(),
-            });
-        }
-        obstacles
-    }
-
     /// Says what to do on a machine that cannot.
     fn instead(&self) -> &'static str {
         let admin = |check: &Check| check.name == "cap_net_admin" && check.state == State::Good;

@@ -166,7 +166,7 @@ fn a_machine_that_cannot_reads_so_and_says_why() {
     assert!(!bare.ready);
     assert_table(&bare.table(true), include_str!("golden/bare.txt"));
     assert_eq!(
-        bare.obstacles(),
+        bare.doctor.obstacles_to_receiving(),
         ["no exporter of dma-bufs works", "lo cannot"]
     );
     assert!(bare.instead().contains("devmem-tcp demo"));
@@ -190,7 +190,7 @@ fn without_privilege_it_says_so_before_anything_else() {
         "run as root",
     );
     bare.doctor.nics[0].verdict = NicVerdict::Unknown;
-    let obstacles = bare.obstacles().join("; ");
+    let obstacles = bare.doctor.obstacles_to_receiving().join("; ");
     assert!(
         obstacles.ends_with("what lo can do cannot be found out"),
         "{obstacles}"

@@ -2,6 +2,9 @@
 
 use netmem::NiovSize;
 
+use super::report::RowName;
+use super::sender::Sending;
+
 /// The congestion control of the kernel's sender, unless a row is about another one: a default of BBR would cap
 /// every row with its pacing timers.
 pub const CONGESTION: &str = "cubic";
@@ -165,6 +168,25 @@ pub fn list(cases: &[Case]) {
 }
 
 impl Case {
+    /// Returns how the kernel's sender sends: the same bytes again and again, as this is about the receiver.
+    pub fn sending(&self) -> Sending {
+        Sending {
+            congestion: self.congestion,
+            write_bytes: self.write_bytes,
+            source_bytes: self.write_bytes,
+            zerocopy: false,
+        }
+    }
+
+    /// Returns the row's names.
+    pub fn row_name(&self) -> RowName {
+        RowName {
+            name: self.name,
+            what: self.what,
+            variant: self.variant(),
+        }
+    }
+
     /// Says in what the row differs from its plain form.
     pub fn variant(&self) -> String {
         let mut parts = Vec::new();

@@ -14,6 +14,7 @@ mod plan;
 mod pool;
 mod report;
 mod runner;
+mod sample;
 mod sender;
 #[cfg(feature = "bench-smoltcp")]
 mod smoltcp;

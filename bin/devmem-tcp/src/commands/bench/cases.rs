@@ -2,7 +2,7 @@
 
 use netmem::NiovSize;
 
-use super::report::RowName;
+use super::report::{self, RowName};
 use super::sender::Sending;
 
 /// The congestion control of the kernel's sender, unless a row is about another one: a default of BBR would cap
@@ -158,12 +158,13 @@ pub const CASES: &[Case] = &[
     small_sends(OURS, "ours/64k"),
 ];
 
-/// Lists rows on stderr.
-pub fn list(cases: &[Case]) {
-    for case in cases {
-        let variant = case.variant();
-        let separator = if variant.is_empty() { "" } else { ", " };
-        eprintln!("{:<12} {}{separator}{variant}", case.name, case.what);
+impl report::Case for Case {
+    fn row_name(&self) -> RowName {
+        RowName {
+            name: self.name,
+            what: self.what,
+            variant: self.variant(),
+        }
     }
 }
 
@@ -178,17 +179,8 @@ impl Case {
         }
     }
 
-    /// Returns the row's names.
-    pub fn row_name(&self) -> RowName {
-        RowName {
-            name: self.name,
-            what: self.what,
-            variant: self.variant(),
-        }
-    }
-
     /// Says in what the row differs from its plain form.
-    pub fn variant(&self) -> String {
+    fn variant(&self) -> String {
         let mut parts = Vec::new();
         if self.cores == Cores::One {
             parts.push("one core for both ends".to_owned());

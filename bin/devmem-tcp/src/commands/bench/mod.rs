@@ -1,4 +1,4 @@
-//! `devmem-tcp bench`: measures the receiver next to what it must beat, and the page pool.
+//! `devmem-tcp bench`: measures receiver and sender next to what they must beat, and the page pool.
 //!
 //! A figure means something only beside the others of the same run: every repetition runs all cases one after
 //! another, each row has its range next to its median, and the report says on what machine it was made.
@@ -12,19 +12,21 @@ mod network;
 mod ours;
 mod plan;
 mod pool;
+mod receiver;
 mod report;
 mod runner;
+mod rx;
 mod sample;
 mod sender;
 #[cfg(feature = "bench-smoltcp")]
 mod smoltcp;
+mod tx;
 
 use clap::{Args, Subcommand};
 
 use crate::output::Failure;
-use plan::RxPlan;
 
-/// Measure the receiver or the page pool, next to what they must beat
+/// Measure receiver, sender and page pool, next to what they must beat
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -33,10 +35,13 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    Rx(plan::RxArgs),
+    Rx(rx::RxArgs),
+    Tx(tx::TxArgs),
     Pool(pool::PoolArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
+    #[command(name = "__receiver", hide = true)]
+    Receiver(receiver::ReceiverArgs),
 }
 
 /// Runs the benchmark that was asked for.
@@ -46,14 +51,10 @@ enum What {
 /// The machine cannot make the network that it needs, or a run failed.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
-        What::Rx(args) => match RxPlan::new(args)? {
-            plan if plan.list => {
-                cases::list(&plan.cases);
-                Ok(())
-            }
-            plan => runner::run(&plan),
-        },
+        What::Rx(args) => rx::run(args),
+        What::Tx(args) => tx::run(args),
         What::Pool(args) => pool::run(args),
         What::Sender(args) => Ok(sender::run(args)?),
+        What::Receiver(args) => Ok(receiver::run(args)?),
     }
 }

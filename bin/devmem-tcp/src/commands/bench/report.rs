@@ -55,6 +55,25 @@ pub struct RowName {
     pub variant: String,
 }
 
+/// What a benchmark measures in one of its rows.
+pub trait Case: Copy {
+    /// Returns the row's names.
+    fn row_name(&self) -> RowName;
+}
+
+/// Lists rows on stderr.
+pub fn list<C: Case>(cases: &[C]) {
+    for case in cases {
+        let RowName {
+            name,
+            what,
+            variant,
+        } = case.row_name();
+        let separator = if variant.is_empty() { "" } else { ", " };
+        eprintln!("{name:<14} {what}{separator}{variant}");
+    }
+}
+
 /// The whole benchmark.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -129,11 +148,7 @@ struct Ratio {
 
 impl Report {
     /// Returns a report without samples.
-    pub fn new(
-        settings: Settings,
-        subject: Subject,
-        rows: impl Iterator<Item = RowName>,
-    ) -> Self {
+    pub fn new(settings: Settings, subject: Subject, rows: impl Iterator<Item = RowName>) -> Self {
         let row = |RowName {
                        name,
                        what,
@@ -383,10 +398,7 @@ impl Row {
                     End::Receiver => receiver_cpu_s_per_gb.median,
                 };
                 let total = total_cpu_s_per_gb.median;
-                write!(
-                    f,
-                    "{name:<14} {rate:>24} {cpu:>14.3} {total:>11.3}  {what}"
-                )?;
+                write!(f, "{name:<14} {rate:>24} {cpu:>14.3} {total:>11.3}  {what}")?;
             }
             None => write!(f, "{name:<14} {:>24} {:>14} {:>11}  {what}", "-", "-", "-")?,
         }
@@ -406,7 +418,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::bench::cases::{CASES, Case};
+    use crate::commands::bench::cases::CASES;
 
     fn report() -> Report {
         let settings = Settings {

@@ -1,45 +1,28 @@
-//! `bench rx`: all cases, one after another, again and again.
-
-use std::thread;
+//! All rows of a benchmark, one after another, again and again.
 
 use anyhow::{Context, Result, anyhow};
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
-use super::accounting::{Accounting, softirq_threads};
-use super::cases::{Case, Cores, Receiver};
-use super::meter::Received;
-use super::network::Veth;
-use super::plan::RxPlan;
-use super::report::{End, Report, Settings, Subject};
+use super::accounting::softirq_threads;
+use super::plan::Plan;
+use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
-use super::sender::{Home, SenderProcess, Starter};
-use super::{bare, kernel_rx, ours};
 use crate::output::{Failure, note, print_json};
 
 /// Fewer repetitions say nothing about the range.
 const REPS_ADVISED: usize = 5;
-/// The comparisons that matter: ours with the bare ceiling and with the kernel's ways.
-const SUBJECT: Subject = Subject {
-    end: End::Receiver,
-    ratios: &[
-        ("ours", &["B"]),
-        ("ours", &["A"]),
-        ("ours", &["A0d"]),
-        ("ours", &["smoltcp"]),
-        ("ours/1core", &["B/1core"]),
-        ("ours/1core", &["A/1core"]),
-        ("ours/1core", &["A0d/1core"]),
-        ("ours/bbr", &["A/bbr"]),
-        ("ours/64k", &["A/64k"]),
-    ],
-};
-/// Runs the benchmark and prints its report.
+
+/// Runs a benchmark and prints its report; `run_once` makes one run of one row.
 ///
 /// # Errors
 ///
 /// There is no network to be had, or a row has no figures at the end.
-pub fn run(plan: &RxPlan) -> Result<(), Failure> {
+pub fn run<C: Case>(
+    plan: &Plan<C>,
+    subject: Subject,
+    run_once: impl Fn(&Bench<'_, C>, &C) -> Result<Sample>,
+) -> Result<(), Failure> {
     if plan.repetitions < REPS_ADVISED {
         let repetitions = plan.repetitions;
         note(format_args!(
@@ -47,14 +30,11 @@ pub fn run(plan: &RxPlan) -> Result<(), Failure> {
         ));
     }
     let bench = Bench::new(plan)?;
-    let mut report = Report::new(
-        bench.settings(),
-        SUBJECT,
-        plan.cases.iter().map(Case::row_name),
-    );
+    let rows = plan.cases.iter().map(Case::row_name);
+    let mut report = Report::new(bench.settings(), subject, rows);
     for repetition in 1..=plan.repetitions {
         for (row, case) in plan.cases.iter().enumerate() {
-            match quietest(|| bench.run_once(case)) {
+            match quietest(|| run_once(&bench, case)) {
                 Ok(sample) => report.add(row, sample),
                 // One congestion control or one machine's quirk must not cost the other rows.
                 Err(error) => report.fail(row, format!("{error:#}")),
@@ -76,16 +56,21 @@ pub fn run(plan: &RxPlan) -> Result<(), Failure> {
 }
 
 /// What all runs share.
-struct Bench<'a> {
-    plan: &'a RxPlan,
-    memory: Dmabuf,
-    receiver_cpu: usize,
-    sender_cpu: usize,
-    softirq_threads: Vec<u32>,
+pub struct Bench<'a, C> {
+    /// What was asked for.
+    pub plan: &'a Plan<C>,
+    /// Where payload goes to or comes from.
+    pub memory: Dmabuf,
+    /// Where the receiver runs.
+    pub receiver_cpu: usize,
+    /// Where the sender runs, in rows with two cores.
+    pub sender_cpu: usize,
+    /// The kernel's softirq threads.
+    pub softirq_threads: Vec<u32>,
 }
 
-impl<'a> Bench<'a> {
-    fn new(plan: &'a RxPlan) -> Result<Self, Failure> {
+impl<'a, C> Bench<'a, C> {
+    fn new(plan: &'a Plan<C>) -> Result<Self, Failure> {
         // Before any thread: an unprivileged caller gets a user namespace with it.
         netns::enter_new()?;
         let (receiver_cpu, sender_cpu) = match plan.cpus {
@@ -110,51 +95,6 @@ impl<'a> Bench<'a> {
             page_kind: self.memory.page_kind().to_string(),
             receiver_cpu: self.receiver_cpu,
             sender_cpu: self.sender_cpu,
-        }
-    }
-
-    fn run_once(&self, case: &Case) -> Result<Sample> {
-        let sender_cpu = match case.cores {
-            Cores::Two => self.sender_cpu,
-            Cores::One => self.receiver_cpu,
-        };
-        let home = if case.receiver.is_kernel() {
-            Home::OfItsOwn
-        } else {
-            Home::Shared
-        };
-        let mut sender = SenderProcess::start(case.sending(), self.plan.time, sender_cpu, home)?;
-        let _veth = match home {
-            Home::OfItsOwn => Some(Veth::new(&sender.namespace()?, self.plan.mtu)?),
-            Home::Shared => None,
-        };
-        let starter = sender.starter()?;
-        let before = Accounting::now(&self.softirq_threads);
-        // A thread of its own, so that the pinning ends with the run.
-        let received = thread::scope(|scope| {
-            let receiver = scope.spawn(|| {
-                cpu::pin_current_thread(self.receiver_cpu).context("pin the receiver")?;
-                self.receive(case, starter)
-            });
-            receiver
-                .join()
-                .map_err(|_| anyhow!("the receiver panicked"))
-        })?;
-        let machine = Accounting::now(&self.softirq_threads).since(before);
-        // The receiver's reason comes first: the sender only notices that nobody is there.
-        let received = received?;
-        Sample::new(received, sender.finish()?, machine)
-    }
-
-    fn receive(&self, case: &Case, starter: Starter) -> Result<Received> {
-        let memory = &self.memory;
-        match case.receiver {
-            Receiver::KernelCopy => kernel_rx::copy(memory, starter),
-            Receiver::KernelDirect => kernel_rx::direct(memory, starter),
-            Receiver::Bare(placement) => bare::receive(memory, placement, self.plan.mtu, starter),
-            Receiver::Ours(niov) => ours::receive(memory, niov, self.plan.mtu, starter),
-            #[cfg(feature = "bench-smoltcp")]
-            Receiver::Smoltcp => super::smoltcp::receive(memory, self.plan.mtu, starter),
         }
     }
 }

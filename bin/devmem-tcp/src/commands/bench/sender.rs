@@ -13,8 +13,8 @@ use devmem_linux::netns::NetNs;
 use devmem_linux::socket::{ErrorQueue, enable_zerocopy};
 use devmem_linux::{cpu, netns};
 use devmem_uapi::MsgFlags;
-use rustix::io::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
@@ -68,8 +68,7 @@ pub struct Sent {
 
 /// The sender process: waits for one byte on stdin, connects, sends.
 pub fn run(args: &SenderArgs) -> Result<()> {
-    cpu::pin_current_thread(args.cpu)
-        .with_context(|| format!("pin to processor {}", args.cpu))?;
+    cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
     let source = vec![0x5a; args.source_bytes.max(args.write_bytes)];
     let told = io::stdin()
         .read(&mut [0])

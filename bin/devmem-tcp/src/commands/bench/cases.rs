@@ -3,7 +3,7 @@
 use netmem::NiovSize;
 
 use super::report::{self, RowName};
-use super::sender::Sending;
+use super::sender::{Mode, Sending};
 
 /// The congestion control of the kernel's sender, unless a row is about another one: a default of BBR would cap
 /// every row with its pacing timers.
@@ -175,7 +175,7 @@ impl Case {
             congestion: self.congestion,
             write_bytes: self.write_bytes,
             source_bytes: self.write_bytes,
-            zerocopy: false,
+            mode: Mode::Copy,
         }
     }
 

@@ -7,6 +7,7 @@ mod accounting;
 mod bare;
 mod cases;
 mod kernel_rx;
+mod lossy;
 mod meter;
 mod network;
 mod ours;
@@ -37,6 +38,7 @@ pub struct BenchArgs {
 enum What {
     Rx(rx::RxArgs),
     Tx(tx::TxArgs),
+    Lossy(lossy::LossyArgs),
     Pool(pool::PoolArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
@@ -53,6 +55,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         What::Rx(args) => rx::run(args),
         What::Tx(args) => tx::run(args),
+        What::Lossy(args) => lossy::run(args),
         What::Pool(args) => pool::run(args),
         What::Sender(args) => Ok(sender::run(args)?),
         What::Receiver(args) => Ok(receiver::run(args)?),

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use devmem_linux::netns::NetNs;
 use devmem_linux::{cpu, netns};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -140,11 +139,6 @@ impl ReceiverProcess {
         };
         receiver.hear()?;
         Ok(receiver)
-    }
-
-    /// Opens the process's network namespace.
-    pub fn namespace(&self) -> Result<NetNs> {
-        Ok(NetNs::open(&format!("pid:{}", self.child.id()))?)
     }
 
     /// Returns the id of the process.

@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
+use crate::sender::{Share, pattern_of, send};
+
 /// Where the receiver listens.
 pub const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The sender's end.
@@ -42,6 +44,9 @@ pub struct SenderArgs {
     source_bytes: usize,
     #[arg(long)]
     zerocopy: bool,
+    /// Sends the pattern, until the receiver leaves.
+    #[arg(long)]
+    pattern: bool,
 }
 
 /// How a kernel sender sends.
@@ -53,8 +58,19 @@ pub struct Sending {
     pub write_bytes: usize,
     /// Bytes of the memory that it sends, again and again: `write_bytes`, which stay in the cache, or more.
     pub source_bytes: usize,
-    /// `MSG_ZEROCOPY`.
-    pub zerocopy: bool,
+    /// What is sent, and how.
+    pub mode: Mode,
+}
+
+/// What a kernel sender sends, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Its memory, copied by the kernel.
+    Copy,
+    /// Its memory, with `MSG_ZEROCOPY`.
+    Zerocopy,
+    /// The position pattern, copied by the kernel, until the receiver leaves.
+    Pattern,
 }
 
 /// What the sender says at its end, as one line of JSON.
@@ -76,6 +92,9 @@ pub fn run(args: &SenderArgs) -> Result<()> {
     if told == 0 {
         bail!("the benchmark went away");
     }
+    if args.pattern {
+        return send_pattern(args);
+    }
     let before = cpu::process_cpu_time();
     let mut stream = connect(&args.congestion)?;
     let bytes = if args.zerocopy {
@@ -88,6 +107,18 @@ pub fn run(args: &SenderArgs) -> Result<()> {
     let _ = stream.read(&mut [0]);
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
     println!("{}", serde_json::to_string(&Sent { bytes, cpu_ns })?);
+    Ok(())
+}
+
+/// Sends the pattern until the receiver has seen enough.
+fn send_pattern(args: &SenderArgs) -> Result<()> {
+    let stream = connect(&args.congestion)?;
+    let port = stream.local_addr().context("read the local port")?.port();
+    let share = Share {
+        bytes: u64::MAX,
+        write_size: args.write_bytes,
+    };
+    let _ended = send(&stream, pattern_of(port), share);
     Ok(())
 }
 
@@ -172,7 +203,7 @@ impl SenderProcess {
             congestion,
             write_bytes,
             source_bytes,
-            zerocopy,
+            mode,
         } = sending;
         let program = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(program);
@@ -186,8 +217,10 @@ impl SenderProcess {
         for (name, number) in numbers {
             command.args([name, &number.to_string()]);
         }
-        if zerocopy {
-            command.arg("--zerocopy");
+        match mode {
+            Mode::Copy => {}
+            Mode::Zerocopy => _ = command.arg("--zerocopy"),
+            Mode::Pattern => _ = command.arg("--pattern"),
         }
         // Large allocations in huge pages, as our device memory is (glibc 2.35; others have no such wish).
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");

@@ -16,7 +16,7 @@ use super::receiver::{ReceiverProcess, Receiving};
 use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
-use super::sender::{Home, SenderProcess, Sending, Sent};
+use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
 use crate::output::Failure;
 use cases::{CASES, Case, Sender};
 
@@ -83,7 +83,10 @@ fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Se
         congestion: Case::CONGESTION,
         write_bytes: case.write_bytes,
         source_bytes: bench.memory.size(),
-        zerocopy: case.sender == Sender::KernelZerocopy,
+        mode: match case.sender {
+            Sender::KernelZerocopy => Mode::Zerocopy,
+            Sender::Kernel | Sender::Ours => Mode::Copy,
+        },
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
     let _veth = Veth::new(&sender.namespace()?, bench.plan.mtu)?;

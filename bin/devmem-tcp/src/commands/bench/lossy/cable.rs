@@ -27,17 +27,14 @@ const OUR_PREFIX: u8 = PREFIX + 1;
 
 /// Lets this network namespace route between our stack and the cable.
 pub fn allow_routing() -> Result<()> {
-    let settings = [
-        ("ip_forward", "1"),
-        ("conf/all/proxy_arp", "1"),
-        // Otherwise such answers wait for up to 0.8 s.
-        ("neigh/default/proxy_delay", "0"),
-    ];
-    for (name, value) in settings {
-        let path = format!("/proc/sys/net/ipv4/{name}");
-        fs::write(&path, value).with_context(|| format!("write {value} to {path}"))?;
-    }
-    Ok(())
+    set("ip_forward", "1")?;
+    set("conf/all/proxy_arp", "1")
+}
+
+/// Sets a sysctl of IPv4 of this network namespace.
+fn set(name: &str, value: &str) -> Result<()> {
+    let path = format!("/proc/sys/net/ipv4/{name}");
+    fs::write(&path, value).with_context(|| format!("write {value} to {path}"))
 }
 
 /// Returns the NIC of our stack, to be opened.
@@ -69,6 +66,8 @@ impl Cable {
         let child = command.spawn().context("start the cable")?;
         let mut cable = Self { child };
         cable.wait_until_joined()?;
+        // Answers for somebody else wait for up to 0.8 s otherwise.
+        set("neigh/dmcable/proxy_delay", "0")?;
         Ok(cable)
     }
 

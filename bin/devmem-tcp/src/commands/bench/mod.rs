@@ -7,6 +7,7 @@ mod accounting;
 mod bare;
 mod cases;
 mod kernel_rx;
+mod loopback;
 mod lossy;
 mod meter;
 mod network;
@@ -39,6 +40,7 @@ enum What {
     Rx(rx::RxArgs),
     Tx(tx::TxArgs),
     Lossy(lossy::LossyArgs),
+    Loopback(loopback::LoopbackArgs),
     Pool(pool::PoolArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
@@ -56,6 +58,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         What::Rx(args) => rx::run(args),
         What::Tx(args) => tx::run(args),
         What::Lossy(args) => lossy::run(args),
+        What::Loopback(args) => loopback::run(args),
         What::Pool(args) => pool::run(args),
         What::Sender(args) => Ok(sender::run(args)?),
         What::Receiver(args) => Ok(receiver::run(args)?),

@@ -29,7 +29,9 @@ impl Socket {
             )
         } else if let Some(drift) = self.nic.drift() {
             let again = "set up again".to_owned();
-            let hint = drift.command.map_or(again, |command| format!("put it back: {command}"));
+            let hint = drift
+                .command
+                .map_or(again, |command| format!("put it back: {command}"));
             (drift.what, hint)
         } else if let Some(queue) = self
             .queue()

@@ -1,6 +1,10 @@
 //! Receiving into device memory, and everything that can go astray on the way.
 
-use devmem_tcp::{Dmabuf, Errno, Placement, RecvError, RxBatch, RxQueueId};
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+
+use devmem_tcp::{BindError, Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
 use crate::bench::{Bench, collect, pattern, receive_all, write};
 
@@ -26,6 +30,121 @@ fn bytes_land_in_device_memory_and_every_setting_comes_back() {
     assert_eq!(stats.device_frags, stats.tokens_returned);
     println!("{stats}");
     drop((stream, receiver));
+    assert_eq!(bench.settings(), before);
+}
+
+#[test]
+fn ipv6_lands_in_device_memory_too() {
+    const TEST: &str = "ipv6_lands_in_device_memory_too";
+    // A link-local address would need its scope.
+    let global = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+    let Some(bench) = Bench::with_ip(TEST, global) else {
+        return;
+    };
+    let receiver = bench.receiver(1);
+    let (peer, mut stream) = receiver.connection(&bench);
+    stream.set_placement(Placement::Strict);
+    let sent = pattern(500_000);
+    let writer = write(peer, sent.clone());
+    assert!(receive_all(&mut stream, &receiver.memory) == sent);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_memory_file_is_bound_and_its_mapping_sees_the_bytes() {
+    const TEST: &str = "a_memory_file_is_bound_and_its_mapping_sees_the_bytes";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let memory = Dmabuf::memfd(16 << 20).unwrap();
+    let setup = bench.nic.plan_receive(bench.address()).apply().unwrap();
+    let bound = match bench.nic.bind_rx(&memory, setup.queues()) {
+        Ok(bound) => bound,
+        Err(BindError::Memory(error)) => {
+            return devmem_linux::test_util::skip(TEST, "udmabuf", &error.to_string());
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let listener = bench.nic.listen(bench.address()).unwrap();
+    let peer = bench.connect_from_peer();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_placement(Placement::Strict);
+    let sent = pattern(100_000);
+    let writer = write(peer, sent.clone());
+    assert!(receive_all(&mut stream, &memory) == sent);
+    writer.join().unwrap();
+    drop(bound);
+}
+
+#[test]
+fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
+    const TEST: &str = "net_iovs_of_another_size_are_bound_or_refused_by_name";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let memory = crate::bench::memory();
+    let setup = bench.nic.plan_receive(bench.address()).apply().unwrap();
+    let size = NiovSize::new(16 << 10).unwrap();
+    match bench.nic.bind_rx_sized(&memory, setup.queues(), size) {
+        Ok(bound) => assert_eq!(bound.niov_size(), size),
+        Err(error) => {
+            let known = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ERANGE];
+            assert!(known.contains(&error.errno()), "{error}");
+            println!("{error}");
+        }
+    }
+    // A page is always there.
+    let bound = bench.nic.bind_rx(&memory, setup.queues()).unwrap();
+    assert_eq!(bound.niov_size().bytes(), 4096);
+    assert_eq!(bound.net_iovs().total, memory.size() / 4096);
+}
+
+/// Set for the inner run: the process that is to be killed.
+const VICTIM: &str = "DEVMEM_TEST_VICTIM";
+
+#[test]
+fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_back() {
+    const TEST: &str =
+        "receiving::a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_back";
+    if std::env::var_os(VICTIM).is_some() {
+        let bench = Bench::new(TEST).unwrap();
+        let _receiver = bench.receiver(1);
+        println!("bound");
+        // Until it is killed, or its parent has ended.
+        let _ = std::io::stdin().read(&mut [0]);
+        return;
+    }
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let before = bench.settings();
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args([TEST, "--exact", "--nocapture"])
+        .env(VICTIM, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let bound = lines
+        .map_while(Result::ok)
+        .any(|line| line.contains("bound"));
+    assert!(bound, "the victim did not bind");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert_ne!(bench.settings(), before, "killed, it restored nothing");
+    let refused = bench.nic.plan_receive(bench.address()).apply();
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("devmem-tcp restore"), "{refused}");
+    let files = devmem_linux::nic_setup::state_files();
+    let ours = files
+        .iter()
+        .find(|path| path.to_string_lossy().contains(&bench.name));
+    let report = devmem_linux::nic_setup::restore_from_state_file(ours.unwrap()).unwrap();
+    assert!(report.is_exact(), "{report}");
+    assert_eq!(bench.settings(), before);
+    // And the queue is free.
+    drop(bench.receiver(1));
     assert_eq!(bench.settings(), before);
 }
 

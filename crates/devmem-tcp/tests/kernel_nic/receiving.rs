@@ -90,6 +90,7 @@ fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
         Err(error) => {
             let known = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ERANGE];
             assert!(known.contains(&error.errno()), "{error}");
+            assert!(error.to_string().contains("net_iovs"), "{error}");
             println!("{error}");
         }
     }
@@ -97,6 +98,53 @@ fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
     let bound = bench.nic.bind_rx(&memory, setup.queues()).unwrap();
     assert_eq!(bound.niov_size().bytes(), 4096);
     assert_eq!(bound.net_iovs().total, memory.size() / 4096);
+}
+
+#[test]
+fn bytes_left_with_the_headers_are_delivered_in_order_or_refused() {
+    const TEST: &str = "bytes_left_with_the_headers_are_delivered_in_order_or_refused";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let receiver = bench.receiver(1);
+    let (peer, mut stream) = receiver.connection(&bench);
+    let sent = pattern(1_000_000);
+    let writer = write(peer, sent.clone());
+    assert!(receive_all(&mut stream, &receiver.memory) == sent);
+    writer.join().unwrap();
+    let stats = stream.stats();
+    assert_eq!(stats.device_bytes + stats.linear_bytes, 1_000_000);
+    assert!(stats.device_bytes > 0, "{stats}");
+    if stats.linear_bytes == 0 {
+        let why = "this NIC leaves nothing with the headers (`devmem-tcp nic --linear N` does)";
+        return devmem_linux::test_util::skip(TEST, "linear", why);
+    }
+    println!("{stats}");
+    let (peer, mut stream) = receiver.connection(&bench);
+    let writer = write(peer, sent.clone());
+    stream.set_placement(Placement::Strict);
+    let mut batch = RxBatch::with_capacity(64);
+    let mut bytes = Vec::new();
+    loop {
+        match stream.recv(&mut batch) {
+            Ok(0) => break,
+            Ok(_) => collect(&batch, &receiver.memory, &mut bytes),
+            Err(RecvError::Misplaced {
+                cause: Some(cause), ..
+            }) => {
+                assert!(cause.reason.contains("headers"), "{cause:?}");
+                stream.set_placement(Placement::Mixed);
+                assert!(stream.recv(&mut batch).unwrap() > 0);
+                collect(&batch, &receiver.memory, &mut bytes);
+                stream.set_placement(Placement::Strict);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    writer.join().unwrap();
+    assert!(bytes == sent, "the bytes differ");
+    let stats = stream.stats();
+    assert_eq!(stats.device_frags, stats.tokens_returned);
 }
 
 /// Set for the inner run: the process that is to be killed.

@@ -76,7 +76,10 @@ impl Bench {
 
     /// An ordinary program's connection from the other end.
     pub fn connect_from_peer(&self) -> TcpStream {
-        let address = self.address();
+        self.connect_from_peer_to(self.address())
+    }
+
+    pub fn connect_from_peer_to(&self, address: SocketAddr) -> TcpStream {
         self.peer
             .run(move || TcpStream::connect(address).unwrap())
             .unwrap()

@@ -366,6 +366,36 @@ fn a_flow_that_is_not_steered_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_flow_by_another_queue_is_refused_with_that_queue() {
+    const TEST: &str = "a_flow_by_another_queue_is_refused_with_that_queue";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let receiver = bench.receiver(1);
+    // Another port, which no rule steers.
+    let listener = bench.nic.listen((bench.ip, 0)).unwrap();
+    let peer = bench.connect_from_peer_to(listener.local_addr().unwrap());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_timeout(Some(crate::bench::PATIENCE));
+    stream.set_placement(Placement::Strict);
+    let writer = write(peer, b"elsewhere".to_vec());
+    let error = stream.recv(&mut RxBatch::with_capacity(4)).unwrap_err();
+    writer.join().unwrap();
+    let RecvError::Misplaced {
+        bytes: 9,
+        cause: Some(cause),
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    println!("{error}");
+    let bound = receiver.setup.queues()[0];
+    assert!(cause.reason.contains("the flow came by queue"), "{error}");
+    assert!(cause.reason.ends_with(&bound.0.to_string()), "{error}");
+    drop(receiver);
+}
+
+#[test]
 fn a_queue_that_is_bound_is_not_bound_again_and_is_free_afterwards() {
     const TEST: &str = "a_queue_that_is_bound_is_not_bound_again_and_is_free_afterwards";
     let Some(bench) = Bench::new(TEST) else {

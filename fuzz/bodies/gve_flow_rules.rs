@@ -1,10 +1,5 @@
 //! Flow rules and RSS as a guest sets them, compared with a model and with what `steer` decides.
 
-#[path = "../../crates/gve/tests/common/mod.rs"]
-mod common;
-#[path = "gve_input.rs"]
-mod input;
-
 use std::collections::BTreeMap;
 
 use gve::{DropReason, Received};
@@ -17,8 +12,8 @@ use steer::Selected;
 use wire::RxHeaders;
 use zerocopy::{FromBytes, IntoBytes};
 
-use common::Bench;
-use input::{Input, small_device};
+use crate::common::Bench;
+use crate::input::{Input, small_device};
 
 /// Steps of one input.
 const STEPS: usize = 100;
@@ -150,7 +145,7 @@ fn receive(bench: &mut Bench, driver: &mut Driver, input: &mut Input<'_>) {
     let selected = bench.device.steering().select_queue(&headers);
     let received = bench.receive_plain(&bytes);
     let got: Vec<_> = (0..2)
-        .map(|queue| common::take_rx(bench, driver, queue).len())
+        .map(|queue| crate::common::take_rx(bench, driver, queue).len())
         .collect();
     if received == Received::Dropped(DropReason::OverMru) {
         return;

@@ -8,8 +8,8 @@ use gve::{Config, Offload};
 use gve_driver::{Driver, QueueOptions};
 use wire::MacAddr;
 
-use super::common::Bench;
-use super::common::frames::Frame;
+use crate::common::Bench;
+use crate::common::frames::Frame;
 
 /// What is left of the input.
 pub struct Input<'a>(pub &'a [u8]);
@@ -53,7 +53,7 @@ impl<'a> Input<'a> {
             2 => Frame::udp4(len),
             _ => Frame::udp6(len),
         };
-        let frame = frame.from_port(u16::from(self.or_zero()));
+        let frame = frame.with_port(u16::from(self.or_zero()));
         if kind & 4 == 0 { frame } else { frame.tagged() }
     }
 
@@ -61,7 +61,7 @@ impl<'a> Input<'a> {
     pub fn offload(&mut self, frame: &Frame) -> Offload {
         match self.or_zero() {
             0..=99 => Offload::default(),
-            100..=149 => super::common::partial(frame),
+            100..=149 => crate::common::partial(frame),
             size => frame.gso(u16::from(size) * 8),
         }
     }

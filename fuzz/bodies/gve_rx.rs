@@ -1,18 +1,13 @@
 //! What a hostile guest may post to an RX ring of the gVNIC, and what a good one gets meanwhile.
 
-#[path = "../../crates/gve/tests/common/mod.rs"]
-mod common;
-#[path = "gve_input.rs"]
-mod input;
-
 use std::num::NonZeroU32;
 
 use gve::{Knobs, Received};
 use gve_defs::desc_dqo::RX_BUFFER_DESC_BYTES;
 use gve_driver::{Bus, QueueOptions, RxPacket};
 
-use common::RAM_BASE;
-use input::{Input, small_device_with};
+use crate::common::RAM_BASE;
+use crate::input::{Input, small_device_with};
 
 /// Steps of one input.
 const STEPS: usize = 200;
@@ -90,12 +85,12 @@ pub fn run(data: &[u8]) {
                 };
                 bench.set_knobs(knobs);
             }
-            _ => got.extend(common::take_rx(&mut bench, &mut driver, 0)),
+            _ => got.extend(crate::common::take_rx(&mut bench, &mut driver, 0)),
         }
     }
     bench.set_knobs(Knobs::default());
     for _ in 0..20 {
-        got.extend(common::take_rx(&mut bench, &mut driver, 0));
+        got.extend(crate::common::take_rx(&mut bench, &mut driver, 0));
     }
     for (_, payload) in &expected {
         let there = got

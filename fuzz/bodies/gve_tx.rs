@@ -1,18 +1,13 @@
 //! What a hostile guest may write into a TX ring of the gVNIC.
 
-#[path = "../../crates/gve/tests/common/mod.rs"]
-mod common;
-#[path = "gve_input.rs"]
-mod input;
-
 use gve::{ChecksumState, WireFeatures};
 use gve_defs::desc_dqo::TX_DESC_BYTES;
 use gve_driver::{Bus, TxRequest};
 use wire::RxHeaders;
 
-use common::frames::Frame;
-use common::{Outgoing, RAM_BASE};
-use input::{Input, small_device};
+use crate::common::frames::Frame;
+use crate::common::{Outgoing, RAM_BASE};
+use crate::input::{Input, small_device};
 
 /// Descriptors of one input.
 const DESCS: usize = 600;

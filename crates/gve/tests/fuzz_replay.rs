@@ -1,5 +1,6 @@
 //! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
 
+mod common;
 #[path = "../../../fuzz/bodies/gve_adminq.rs"]
 mod gve_adminq;
 #[path = "../../../fuzz/bodies/gve_flow_rules.rs"]
@@ -8,6 +9,8 @@ mod gve_flow_rules;
 mod gve_rx;
 #[path = "../../../fuzz/bodies/gve_tx.rs"]
 mod gve_tx;
+#[path = "../../../fuzz/bodies/gve_input.rs"]
+mod input;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use devmem_uapi::{
     CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, FragToken, MAX_DONTNEED_FRAGS,
-    MAX_DONTNEED_TOKENS, NoSpace, space_for,
+    MAX_DONTNEED_TOKENS, NoSpace,
 };
 use netmem::{CpuAccess, Dmabuf};
 
@@ -76,18 +76,18 @@ pub struct RxBatch {
     pub(crate) items: Vec<Item>,
     /// Bytes that landed in host memory.
     /// Its first `linear_bytes` are of this batch; the rest is room that is not zeroed for every receive.
-    host: Vec<u8>,
+    pub(crate) host: Vec<u8>,
     pub(crate) linear_bytes: usize,
     pub(crate) max_frags: usize,
     /// The kernel's control messages; empty with a user-space NIC.
-    control: Vec<u8>,
+    pub(crate) control: Vec<u8>,
     ranges: Vec<DmabufToken>,
     /// The socket that lent the frags; also keeps it from being closed under them.
     pub(crate) owner: Option<Socket>,
 }
 
 /// Host bytes one receive takes at most: device bytes are not limited by it.
-const HOST_BYTES: usize = 256 << 10;
+pub(crate) const HOST_BYTES: usize = 256 << 10;
 
 impl RxBatch {
     /// A batch for up to `max_frags` frags a receive (at least 1).
@@ -408,50 +408,6 @@ impl RxBatch {
             self.host.resize(HOST_BYTES, 0);
         }
         (&mut self.items, &mut self.host, self.max_frags)
-    }
-}
-
-/// What a receive from a socket of the kernel needs of a batch.
-pub(crate) struct KernelRoom<'a> {
-    pub(crate) items: &'a mut Vec<Item>,
-    /// Empty if none was asked for.
-    pub(crate) host: &'a mut [u8],
-    pub(crate) control: &'a mut [u8],
-    /// Most bytes of the receive, wherever they lie.
-    pub(crate) max_bytes: usize,
-}
-
-/// Most frags of one receive of the kernel: what it takes to empty the largest receive buffers there are.
-const KERNEL_FRAGS_MAX: usize = 1 << 14;
-
-/// The kernel counts device bytes against the buffer for host bytes, too; pages that it does not write to cost nothing.
-const KERNEL_BYTES: Range<usize> = HOST_BYTES..4 << 20;
-
-/// Bytes that one frag may have and the receive still returns as many as the batch takes: four pages.
-const KERNEL_FRAG_BYTES: usize = 16 << 10;
-
-/// Room for a timestamp beside the frags, if the application asked for such; less than a frag takes.
-const TIMESTAMP_BYTES: usize = 32;
-
-impl RxBatch {
-    /// The buffers for a receive of the kernel; for host bytes if they are wanted.
-    pub(crate) fn kernel_room(&mut self, with_host: bool) -> KernelRoom<'_> {
-        let frags = self.max_frags.min(KERNEL_FRAGS_MAX);
-        let control = space_for(frags) + TIMESTAMP_BYTES;
-        if self.control.len() != control {
-            self.control = vec![0; control];
-        }
-        let max_bytes = (frags * KERNEL_FRAG_BYTES).clamp(KERNEL_BYTES.start, KERNEL_BYTES.end);
-        if with_host && self.host.len() < max_bytes {
-            // From zeroed pages of the system, which `resize` would touch.
-            self.host = vec![0; max_bytes];
-        }
-        KernelRoom {
-            items: &mut self.items,
-            host: if with_host { &mut self.host } else { &mut [] },
-            control: &mut self.control,
-            max_bytes,
-        }
     }
 }
 

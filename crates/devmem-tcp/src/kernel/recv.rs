@@ -1,16 +1,17 @@
 //! Receiving from a socket of the kernel into a batch.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use devmem_linux::errors::Operation;
 use devmem_linux::socket::{Content, HostRoom, RecvError as LinuxError, RxFrag, recv_into};
-use devmem_uapi::{Errno, MsgFlags};
+use devmem_uapi::{Errno, MsgFlags, space_for};
 use rustix::event::PollFlags;
 
 use super::socket::Socket;
 use super::wait::Deadline;
-use crate::batch::{Device, Item, RxBatch};
+use crate::batch::{Device, HOST_BYTES, Item, RxBatch};
 use crate::driver::WaitLimit;
 use crate::error::{RecvError, connection_error};
 use crate::stream::Placement;
@@ -120,6 +121,50 @@ impl Socket {
         RecvError::Misplaced {
             bytes,
             cause: Some(Box::new(self.misplacement(split))),
+        }
+    }
+}
+
+/// What a receive from a socket of the kernel needs of a batch.
+struct KernelRoom<'a> {
+    items: &'a mut Vec<Item>,
+    /// Empty if none was asked for.
+    host: &'a mut [u8],
+    control: &'a mut [u8],
+    /// Most bytes of the receive, wherever they lie.
+    max_bytes: usize,
+}
+
+/// Most frags of one receive of the kernel: what it takes to empty the largest receive buffers there are.
+const KERNEL_FRAGS_MAX: usize = 1 << 14;
+
+/// The kernel counts device bytes against the buffer for host bytes, too; pages that it does not write to cost nothing.
+const KERNEL_BYTES: Range<usize> = HOST_BYTES..4 << 20;
+
+/// Bytes that one frag may have and the receive still returns as many as the batch takes: four pages.
+const KERNEL_FRAG_BYTES: usize = 16 << 10;
+
+/// Room for a timestamp beside the frags, if the application asked for such; less than a frag takes.
+const TIMESTAMP_BYTES: usize = 32;
+
+impl RxBatch {
+    /// The buffers for a receive of the kernel; for host bytes if they are wanted.
+    fn kernel_room(&mut self, with_host: bool) -> KernelRoom<'_> {
+        let frags = self.max_frags.min(KERNEL_FRAGS_MAX);
+        let control = space_for(frags) + TIMESTAMP_BYTES;
+        if self.control.len() != control {
+            self.control = vec![0; control];
+        }
+        let max_bytes = (frags * KERNEL_FRAG_BYTES).clamp(KERNEL_BYTES.start, KERNEL_BYTES.end);
+        if with_host && self.host.len() < max_bytes {
+            // From zeroed pages of the system, which `resize` would touch.
+            self.host = vec![0; max_bytes];
+        }
+        KernelRoom {
+            items: &mut self.items,
+            host: if with_host { &mut self.host } else { &mut [] },
+            control: &mut self.control,
+            max_bytes,
         }
     }
 }

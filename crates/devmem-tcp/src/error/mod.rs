@@ -1,77 +1,26 @@
 //! One error per operation: the facts as fields, the reason in the first line, then what to do.
 
-use std::fmt;
+mod bind;
+mod errno;
+mod kernel;
+mod misplacement;
+
 use std::io;
 
-use devmem_linux::dmabuf::ExportError;
-use devmem_linux::errors::Cause;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::nic_setup::{ApplyError, PlanError};
 use devmem_linux::socket::ControlProblem;
 use devmem_linux::tap::TapError;
 use devmem_uapi::{DmabufId, Errno};
-use netmem::DmabufError;
 use steer::{IndirectionTableError, RuleError};
-use tcp::TcpError;
+
+pub use bind::{BindError, BindTxError, DeviceMemoryError, NoDmabuf};
+pub use kernel::KernelError;
+pub(crate) use kernel::connection_error;
+pub use misplacement::Misplacement;
 
 use crate::driver::NotReady;
 use crate::link_spec::LinkSpecError;
-
-/// What the kernel refused, and what that means here. `Display` is the reason, then what mends it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelError {
-    /// What was tried, and where: "recv on eth1".
-    pub operation: String,
-    /// What the kernel returned.
-    pub errno: Errno,
-    /// Why, and what to do.
-    pub cause: Box<Cause>,
-}
-
-impl fmt::Display for KernelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            operation,
-            errno,
-            cause,
-        } = self;
-        write!(f, "{operation}: {errno}: {cause}")?;
-        write_hint(f, cause)
-    }
-}
-
-impl std::error::Error for KernelError {}
-
-/// What to do, a line or several, below the reason.
-fn write_hint(f: &mut fmt::Formatter<'_>, cause: &Cause) -> fmt::Result {
-    let lines = cause.hint.as_deref().unwrap_or_default().lines();
-    lines
-        .into_iter()
-        .try_for_each(|line| write!(f, "\n  {line}"))
-}
-
-/// An error with its cause's hint below it.
-struct Hinted<'a, E>(&'a E, &'a Cause);
-
-impl<E: fmt::Display> fmt::Display for Hinted<'_, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)?;
-        write_hint(f, self.1)
-    }
-}
-
-/// How a connection ended, if that is what `errno` says: both backends tell it in the same words.
-pub(crate) fn connection_error(errno: Errno) -> Option<TcpError> {
-    Some(match errno {
-        Errno::ECONNREFUSED => TcpError::Refused,
-        Errno::ECONNRESET => TcpError::Reset,
-        Errno::ETIMEDOUT => TcpError::TimedOut,
-        Errno::EHOSTUNREACH => TcpError::HostUnreachable,
-        Errno::ENETUNREACH => TcpError::NetUnreachable,
-        Errno::ECONNABORTED => TcpError::Aborted,
-        _ => return None,
-    })
-}
 
 /// Why a NIC could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -184,113 +133,6 @@ pub enum ShutdownError {
     Kernel(Box<KernelError>),
 }
 
-/// Why device memory could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceMemoryError {
-    /// The exporter refuses.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Export(Box<ExportError>),
-    /// The descriptor is not a dma-buf.
-    #[error("the descriptor is not an open dma-buf: {0}")]
-    NotADmabuf(io::Error),
-    /// The CPU cannot map it.
-    #[error(transparent)]
-    Map(#[from] DmabufError),
-}
-
-impl From<ExportError> for DeviceMemoryError {
-    fn from(error: ExportError) -> Self {
-        Self::Export(Box::new(error))
-    }
-}
-
-/// Why memory is not a dma-buf that the kernel could bind.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoDmabuf {
-    /// Anonymous memory has no file descriptor.
-    #[error(
-        "anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel\n  make it with `devmem_tcp::udmabuf`, \
-         `devmem_tcp::dma_heap` or `Dmabuf::memfd`"
-    )]
-    Anonymous,
-    /// The memory's file cannot be made a dma-buf.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Export(Box<ExportError>),
-}
-
-impl NoDmabuf {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            // What the kernel says of a descriptor that is no dma-buf.
-            Self::Anonymous => Errno::EINVAL,
-            Self::Export(error) => error.errno,
-        }
-    }
-}
-
-/// Why memory could not be bound.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindError {
-    /// The stack refuses.
-    #[error(transparent)]
-    Refused(#[from] stack::BindRxError),
-    /// The kernel refuses.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Kernel(Box<devmem_linux::netdev::BindError>),
-    /// The memory is none that the kernel could bind.
-    #[error(transparent)]
-    Memory(NoDmabuf),
-    /// The kernel has no call for it.
-    #[error(transparent)]
-    NoFamily(Box<KernelError>),
-}
-
-impl BindError {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Refused(error) => error.errno(),
-            Self::Kernel(error) => error.errno,
-            Self::Memory(error) => error.errno(),
-            Self::NoFamily(error) => error.errno,
-        }
-    }
-}
-
-/// Why memory could not be bound for sending.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindTxError {
-    /// The stack refuses.
-    #[error(transparent)]
-    Refused(#[from] stack::BindTxError),
-    /// The kernel refuses.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Kernel(Box<devmem_linux::netdev::BindError>),
-    /// The memory is none that the kernel could bind.
-    #[error(transparent)]
-    Memory(NoDmabuf),
-    /// The kernel has no call for it.
-    #[error(transparent)]
-    NoFamily(Box<KernelError>),
-}
-
-impl BindTxError {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Refused(error) => error.errno(),
-            Self::Kernel(error) => error.errno,
-            Self::Memory(error) => error.errno(),
-            Self::NoFamily(error) => error.errno,
-        }
-    }
-}
-
 /// Why nothing can listen there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -357,7 +199,7 @@ pub enum RecvError {
     TimedOut,
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
-    #[error("{}", misplaced_words(*.bytes, .cause.as_deref()))]
+    #[error("{}", misplacement::words(*.bytes, .cause.as_deref()))]
     Misplaced {
         /// Bytes in host memory at the head of the queue, as far as they lie in one piece.
         bytes: usize,
@@ -381,41 +223,6 @@ pub enum RecvError {
         /// What does not add up.
         problem: ControlProblem,
     },
-}
-
-/// Why bytes are in host memory although device memory is bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misplacement {
-    /// The interface.
-    pub interface: String,
-    /// The binding where they should be, if there is one.
-    pub dmabuf: Option<DmabufId>,
-    /// Why, in one line.
-    pub reason: String,
-    /// What mends it.
-    pub hint: String,
-}
-
-fn misplaced_words(bytes: usize, cause: Option<&Misplacement>) -> String {
-    let Some(cause) = cause else {
-        return format!(
-            "{bytes} bytes arrived in host memory, not in device memory\n  the flow is not steered to a bound queue, or \
-             the NIC left payload with the headers; `set_placement(Placement::Mixed)` delivers them"
-        );
-    };
-    let Misplacement {
-        interface,
-        dmabuf,
-        reason,
-        hint,
-    } = cause;
-    let memory = match dmabuf {
-        Some(dmabuf) => format!("dma-buf {dmabuf}"),
-        None => "device memory".to_owned(),
-    };
-    format!(
-        "recv on {interface}: {bytes} bytes arrived in host memory, not in {memory}\n  {reason}\n  {hint}"
-    )
 }
 
 /// Why nothing was sent.
@@ -533,104 +340,6 @@ macro_rules! from_not_ready {
 }
 
 from_not_ready!(AcceptError, CompletionError, RecvError, SendError);
-
-/// The errno of an error of Rust's own, or of what it means.
-fn io_errno(error: &io::Error) -> Errno {
-    Errno(error.raw_os_error().unwrap_or(Errno::EINVAL.0))
-}
-
-impl ListenError {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Address(error) => io_errno(error),
-            Self::Refused(refused) => refused.errno(),
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
-
-impl ConnectError {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Address(error) => io_errno(error),
-            Self::Refused(refused) => refused.errno(),
-            Self::Ended(ended) => ended.errno(),
-            Self::TimedOut => Errno::ETIMEDOUT,
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
-
-impl AcceptError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
-            Self::Refused(refused) => refused.errno(),
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
-
-impl RecvError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
-            Self::Misplaced { .. } => Errno::EFAULT,
-            Self::Refused(refused) => refused.errno(),
-            Self::Release(error) => error.errno(),
-            Self::Kernel(error) => error.errno,
-            Self::Control { .. } => Errno::EPROTO,
-        }
-    }
-}
-
-impl SendError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
-            Self::OtherNetdev { .. } => Errno::ENODEV,
-            Self::Refused(refused) => refused.errno(),
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
-
-impl CompletionError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
-            Self::Refused(refused) => refused.errno(),
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
-
-impl ReleaseError {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Missing { .. } => Errno::EINVAL,
-            Self::Refused(refused) => refused.errno(),
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
-
-impl ShutdownError {
-    /// Returns the errno of the refusal.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Refused(refused) => refused.errno(),
-            Self::Kernel(error) => error.errno,
-        }
-    }
-}
 
 impl From<SendError> for io::Error {
     fn from(error: SendError) -> Self {

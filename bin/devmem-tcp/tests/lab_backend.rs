@@ -3,9 +3,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
+use std::time::Duration;
 
 use common::lab::{Nic, OURS, PEERS, connect, peer, send, settings};
 use common::{LIMIT, Running, assert_all_right, repeating, run, start};
@@ -111,16 +112,33 @@ fn connections_are_spread_over_two_queues() {
     nic.assert_restored();
 }
 
-/// The memory is full of frags that nobody gives back: the sender starves, and goes on when they are.
+/// Frags are kept until the queue has next to no memory left, and for a while nobody gives back anything: the sender stalls,
+/// and goes on when frags come home.
 #[test]
 fn a_starved_queue_recovers_when_frags_come_home() {
     let Some(nic) = Nic::take("a_starved_queue_recovers_when_frags_come_home") else {
         return;
     };
-    let bytes = repeating(7, b'\n', 16 << 20);
-    // 8 MiB are 2,048 net_iovs, of which a ring takes its share.
-    let recv = recv(&nic, 5412, "-v 7 --mem-size 8M --keep-tokens 1200");
-    send(OURS[0], PEERS[0], 5412, &[&bytes]);
+    let bytes = repeating(7, b'\n', 32 << 20);
+    // 8 MiB are 2,048 net_iovs.
+    let recv = recv(&nic, 5412, "-v 7 --mem-size 8M --keep-tokens 1900");
+    let mut stream = connect(OURS[0], PEERS[0], 5412);
+    kill_process(recv.pid(), Signal::STOP).expect("it runs");
+    let limit = Some(Duration::from_millis(500));
+    stream.set_write_timeout(limit).expect("a time limit");
+    let mut rest = &bytes[..];
+    loop {
+        match stream.write(rest) {
+            Ok(taken) => rest = &rest[taken..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(!rest.is_empty(), "32 MiB fit nowhere");
+    kill_process(recv.pid(), Signal::CONT).expect("it is there");
+    stream.set_write_timeout(Some(LIMIT)).expect("a time limit");
+    stream.write_all(rest).expect("it receives again");
+    drop(stream);
     assert_right(&recv.finish().json(), bytes.len() as u64);
     nic.assert_restored();
 }

@@ -12,6 +12,7 @@ mod capture;
 mod commands;
 mod kernel;
 mod ncdevmem;
+mod nic_server;
 mod output;
 mod pattern;
 mod plan;
@@ -31,7 +32,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use output::{Exit, Failure};
-use plan::{DemoPlan, RecvPlan, SendPlan, WirePlan};
+use plan::{DemoPlan, GvnicPlan, RecvPlan, SendPlan, WirePlan};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
@@ -55,6 +56,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
+        Command::Nic(args) => commands::nic::run(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),

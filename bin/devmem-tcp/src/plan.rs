@@ -2,6 +2,7 @@
 
 mod demo;
 mod link;
+mod nic;
 mod recv;
 mod send;
 #[cfg(test)]
@@ -12,8 +13,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use ::nic::Impairment;
 use netmem::NiovSize;
-use nic::Impairment;
 
 use crate::args;
 use crate::output::Failure;
@@ -22,6 +23,7 @@ use crate::size::Size;
 
 pub use demo::DemoPlan;
 pub use link::LinkPlan;
+pub use nic::{GvnicPlan, WirePort};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 pub use wire::{WireEnd, WirePlan};

@@ -163,6 +163,7 @@ mod netdev;
 mod open;
 mod plan;
 mod send;
+mod spin;
 mod stream;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};

@@ -17,7 +17,7 @@ pub struct LinkArgs {
     /// The interface of the kernel, for --backend kernel and auto
     #[arg(long = "if", id = "interface", value_name = "NAME")]
     pub interface: Option<String>,
-    /// The cable of the user backend: tap:NAME
+    /// The cable of the user backend: tap:NAME, or unix:PATH to an emulated NIC (see `devmem-tcp nic`)
     #[arg(long, value_name = "LINK", default_value = DEFAULT_LINK)]
     pub link: String,
     /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24]. With the kernel's stack it is one of

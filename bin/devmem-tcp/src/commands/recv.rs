@@ -43,7 +43,7 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     }
     let output = open_output(plan.output.as_ref())?;
     let tap = &plan.link.tap;
-    let link = format!("tap:{}", tap.name);
+    let link = tap.link.to_string();
     let capture = open_capture(plan)?;
     let mut builder = tap.builder()?;
     if let Some(capture) = &capture {
@@ -141,7 +141,7 @@ fn open_capture(plan: &RecvPlan) -> Result<Option<Capture>, Failure> {
     let Some(path) = &plan.capture else {
         return Ok(None);
     };
-    let capture = Capture::create(path, &plan.link.tap.name)
+    let capture = Capture::create(path, &plan.link.tap.link.to_string())
         .with_context(|| format!("create {}", path.display()))?;
     Ok(Some(capture))
 }

@@ -38,7 +38,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
                 .impair(plan.impairment)
                 .open()?;
             let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
-            ("user", format!("tap:{}", tap.name), plan.mtu, nic, memory)
+            ("user", tap.link.to_string(), plan.mtu, nic, memory)
         }
         Backend::Kernel(name) => {
             let nic = Netdev::kernel(&name)?;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_tcp::{Netdev, NetdevBuilder};
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
 
 use super::{Prefix, check_interface_name, check_pair, parse_tap};
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
@@ -24,11 +24,11 @@ pub struct LinkPlan {
     pub tap: TapPlan,
 }
 
-/// Our NIC on a TAP.
+/// Our NIC on a TAP, or on the wire of an emulated NIC.
 #[derive(Clone, Debug)]
 pub struct TapPlan {
-    /// The TAP interface's name.
-    pub name: String,
+    /// `tap:NAME` or `unix:PATH`.
+    pub link: LinkSpec,
     /// Our address.
     pub ours: Prefix,
     /// The address to give the kernel's end.
@@ -74,7 +74,7 @@ impl LinkPlan {
             interface: interface.clone(),
             address,
             tap: TapPlan {
-                name: parse_tap("--link", link)?,
+                link: parse_link(link)?,
                 ours,
                 peers,
                 gateway: *gateway,
@@ -100,8 +100,8 @@ impl TapPlan {
     ///
     /// None that the plan has not seen.
     pub fn builder(&self) -> Result<NetdevBuilder, Failure> {
-        let link = format!("tap:{}", self.name);
-        let mut builder = Netdev::builder(&link)?.address(&self.ours.to_string())?;
+        let mut builder =
+            Netdev::builder(&self.link.to_string())?.address(&self.ours.to_string())?;
         if let Some(peers) = self.peers {
             builder = builder.peer_address(&peers.to_string())?;
         }
@@ -117,6 +117,20 @@ impl TapPlan {
             .gateway
             .is_some_and(|gateway| gateway.is_ipv4() == host.is_ipv4());
         by_gateway || self.ours.contains(host)
+    }
+}
+
+/// Reads `tap:NAME` or `unix:PATH`.
+fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
+    match text.parse() {
+        Ok(link @ LinkSpec::Unix(_)) => Ok(link),
+        _ => parse_tap("--link", text)
+            .map(LinkSpec::Tap)
+            .map_err(|failure| {
+                failure.with_remedy(
+                    "write tap:NAME, the interface's name of at most 15 bytes, or unix:PATH",
+                )
+            }),
     }
 }
 

@@ -18,8 +18,11 @@ fn the_defaults_are_a_valid_plan() {
     let plan = recv("").unwrap();
     let tap = &plan.link.tap;
     assert_eq!(
-        (tap.name.as_str(), tap.local(plan.port).to_string().as_str()),
-        ("dm0", "10.77.0.2:5201")
+        (
+            tap.link.to_string().as_str(),
+            tap.local(plan.port).to_string().as_str()
+        ),
+        ("tap:dm0", "10.77.0.2:5201")
     );
     assert_eq!(plan.link.backend, BackendChoice::User);
     assert_eq!(

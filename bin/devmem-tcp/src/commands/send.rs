@@ -28,24 +28,13 @@ use crate::transmit::Transmit;
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
-    let backend = backend::choose(&plan.link, plan.users_alone, Purpose::Send)?;
-    let (backend, link, mtu, nic, memory) = match backend {
-        Backend::User => {
-            let tap = &plan.link.tap;
-            let nic = tap
-                .builder()?
-                .mtu(plan.mtu)
-                .impair(plan.impairment)
-                .open()?;
-            let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
-            ("user", tap.link.to_string(), plan.mtu, nic, memory)
-        }
-        Backend::Kernel(name) => {
-            let nic = Netdev::kernel(&name)?;
-            let memory = kernel::memory(plan.mem_bytes, None)?;
-            ("kernel", name.clone(), kernel::mtu(&name), nic, memory)
-        }
-    };
+    let End {
+        backend,
+        link,
+        mtu,
+        nic,
+        memory,
+    } = End::open(plan)?;
     let tx = nic.bind_tx(&memory)?;
     let to = plan.to;
     let stream = nic
@@ -96,6 +85,43 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         _ if stop.is_set() => Err(Failure::failed("interrupted")),
         Some(complaint) => Err(Failure::failed(complaint)),
         None => Ok(()),
+    }
+}
+
+/// A NIC, and memory that it can send from.
+struct End {
+    /// As the report says it.
+    backend: &'static str,
+    link: String,
+    /// Largest IP packet.
+    mtu: u16,
+    nic: Netdev,
+    memory: Dmabuf,
+}
+
+impl End {
+    fn open(plan: &SendPlan) -> Result<Self, Failure> {
+        Ok(
+            match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
+                Backend::User => {
+                    let builder = plan.link.tap.builder()?.mtu(plan.mtu);
+                    Self {
+                        backend: "user",
+                        link: format!("tap:{}", plan.link.tap.name),
+                        mtu: plan.mtu,
+                        nic: builder.impair(plan.impairment).open()?,
+                        memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
+                    }
+                }
+                Backend::Kernel(name) => Self {
+                    backend: "kernel",
+                    mtu: kernel::mtu(&name),
+                    nic: Netdev::kernel(&name)?,
+                    memory: kernel::memory(plan.mem_bytes, None)?,
+                    link: name,
+                },
+            },
+        )
     }
 }
 

@@ -28,20 +28,15 @@ use crate::transmit::Transmit;
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
-    let End {
-        backend,
-        link,
-        mtu,
-        nic,
-        memory,
-    } = End::open(plan)?;
-    let tx = nic.bind_tx(&memory)?;
+    let end = End::open(plan)?;
+    let (nic, memory) = (&end.nic, &end.memory);
+    let tx = nic.bind_tx(memory)?;
     let to = plan.to;
     let stream = nic
         .connect(to)
         .with_context(|| format!("connect to {to}"))?;
     let (mut source, total) = source(&plan.input, file, &stream)?;
-    note(format_args!("sending to {to} over {link}"));
+    note(format_args!("sending to {to} over {}", end.link));
 
     let mut progress = Progress::new(total);
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
@@ -57,8 +52,8 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     sent.sending = used.saturating_sub(sent.filling);
 
     let mut report = SendReport {
-        backend,
-        link,
+        backend: end.backend,
+        link: end.link,
         to,
         bytes: 0,
         seconds: 0.0,
@@ -67,7 +62,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         chunk_bytes: plan.chunk as u64,
         mem_bytes: memory.size() as u64,
         page_kind: memory.page_kind().to_string(),
-        mtu,
+        mtu: end.mtu,
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
         drops: nic
@@ -107,7 +102,7 @@ impl End {
                     let builder = plan.link.tap.builder()?.mtu(plan.mtu);
                     Self {
                         backend: "user",
-                        link: format!("tap:{}", plan.link.tap.name),
+                        link: plan.link.tap.link.to_string(),
                         mtu: plan.mtu,
                         nic: builder.impair(plan.impairment).open()?,
                         memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,

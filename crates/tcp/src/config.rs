@@ -125,7 +125,8 @@ pub struct Config {
     /// Most payload that the connection may ever be allowed to hold for its reader; chooses the
     /// window scale.
     pub rcv_buf_max: u32,
-    /// Receive space of a new connection, before the first `Connection::set_rcv_space`.
+    /// Receive space of a new connection, before the first `Connection::set_rcv_space`; never more than
+    /// [`Config::rcv_buf_max`].
     pub rcv_space_initial: u32,
     /// Most payload that waits in the send queue, acknowledged bytes not counted.
     pub snd_buf_max: usize,
@@ -174,6 +175,16 @@ pub struct Config {
     /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our
     /// uptime.
     pub timestamp_offset: u32,
+}
+
+impl Config {
+    /// Returns what a new connection may promise of `space`.
+    ///
+    /// A first promise larger than any later one would teach the window that gains of less than a segment are not
+    /// worth telling, and with a buffer of less than a segment it would never open again (RFC 9293 3.8.6.2.2).
+    pub(crate) fn first_space(&self, space: u32) -> u32 {
+        space.min(self.rcv_buf_max)
+    }
 }
 
 impl Default for Config {

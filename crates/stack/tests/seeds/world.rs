@@ -11,6 +11,7 @@ use stack::{Readiness, SocketId, SocketOption};
 use crate::flow::Flow;
 use crate::scenario::{Dice, Ending, Scenario};
 
+/// The port of the first connection.
 const PORT: u16 = 5201;
 
 /// Turns after which a world is given up. The slowest of the first 100,000 takes a third of them.
@@ -70,13 +71,10 @@ impl<'a> World<'a> {
         let mut flows = Vec::new();
         let last = scenario.connections.len() - 1;
         for (number, plans) in scenario.connections.iter().enumerate() {
-            let ends = if scenario.loops && number == last {
-                connect_to_itself(&mut pair, ip(scenario, Side::A))
-            } else {
-                let port = PORT + number as u16;
-                let (b, a) = pair.connect(Side::B, ip(scenario, Side::B), port);
-                [(Side::A, a), (Side::B, b)]
-            };
+            let from_itself = scenario.loops && number == last;
+            let to = if from_itself { Side::A } else { Side::B };
+            let local = SocketAddr::new(ip(scenario, to), PORT + number as u16);
+            let ends = open(&mut pair, to, local);
             connections.push(ends);
             for (direction, plan) in plans.iter().enumerate() {
                 let (from, to) = (ends[direction], ends[1 - direction]);
@@ -238,25 +236,32 @@ fn bind(pair: &mut Pair, scenario: &Scenario) -> Bindings {
     bindings
 }
 
-/// Connects A to itself: (opener, accepted).
-fn connect_to_itself(pair: &mut Pair, ip: IpAddr) -> Ends {
-    let local = SocketAddr::new(ip, PORT - 1);
-    let listener = pair.a.listen(local, 4).expect("the port is free");
-    let now = pair.now();
-    let opener = pair.a.connect(local, now).expect("it is our own address");
+/// Connects A to a listener at `to`: (opener, accepted). A network this bad may fail an attempt for want of a
+/// neighbour's address; the program tries again.
+fn open(pair: &mut Pair, to: Side, local: SocketAddr) -> Ends {
+    let listener = pair.side(to).listen(local, 4).expect("the port is free");
+    let mut opener = None;
     let mut accepted = None;
     pair.run(|pair| {
-        accepted = accepted.or_else(|| pair.a.accept(listener).ok());
-        let ready = pair.a.readiness(opener);
-        let is_open = ready.is_ok_and(|ready| ready.contains(Readiness::WRITABLE));
-        if accepted.is_some() && is_open {
+        let now = pair.now();
+        let id = *opener.get_or_insert_with(|| pair.a.connect(local, now).expect("it has a route"));
+        accepted = accepted.or_else(|| pair.side(to).accept(listener).ok());
+        let ready = pair.a.readiness(id).expect("it is open");
+        if ready.contains(Readiness::ERROR) {
+            pair.a.close(id).expect("it is open");
+            opener = None;
+            return Progress::Worked;
+        }
+        if accepted.is_some() && ready.contains(Readiness::WRITABLE) {
             Progress::Done
         } else {
             Progress::Waiting
         }
     })
-    .expect("nothing on the link is needed for it");
-    pair.a.close(listener).expect("it is open");
-    let (accepted, _) = accepted.expect("it was accepted");
-    [(Side::A, opener), (Side::A, accepted)]
+    .expect("one of many attempts gets through");
+    pair.side(to).close(listener).expect("it is open");
+    let (Some(opener), Some((accepted, _))) = (opener, accepted) else {
+        panic!("a run that is done has both ends");
+    };
+    [(Side::A, opener), (to, accepted)]
 }

@@ -142,6 +142,8 @@ mod open;
 mod plan;
 mod send;
 mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};

@@ -25,6 +25,12 @@ impl Listener {
         }
     }
 
+    /// The socket.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
     /// Waits for the next connection. Returns it and its peer's address.
     ///
     /// # Errors

@@ -8,13 +8,12 @@ use std::time::Duration;
 use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
 use nic::{Impairment, Nic};
-use stack::{Readiness, SocketId, Stack};
 use steer::RxQueueId;
 
 use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
-use crate::driver::{Driver, StackIndex, Wait, WaitLimit};
+use crate::driver::{Driver, StackIndex};
 use crate::error::{BindError, BindTxError, ConnectError, ListenError, OpenError};
 use crate::listener::Listener;
 use crate::open::NetdevBuilder;
@@ -152,22 +151,19 @@ impl Netdev {
     /// Not an address; no route; refused, reset or unanswered.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         let address = resolve(address).map_err(ConnectError::Address)?;
+        let stream = self.begin_connect(address)?;
+        // Without a limit, the wait ends with a result.
+        stream.connected().ok_or(ConnectError::TimedOut)??;
+        Ok(stream)
+    }
+
+    /// Sends the SYN; [`Stream::connected`] tells what becomes of it.
+    pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
         let socket = self
             .shared
             .driver
             .with(self.at, |stack, now| stack.connect(address, now))?;
         let inner = Inner::new(Arc::clone(&self.shared), self.at, socket);
-        let wait = Wait {
-            stack: self.at,
-            socket,
-            limit: WaitLimit::Forever,
-        };
-        let connected = self
-            .shared
-            .driver
-            .wait_for(wait, |stack, _| connect_result(stack, socket));
-        // Without a limit, the wait ends with a result.
-        connected.map_err(|_| ConnectError::TimedOut)??;
         Ok(Stream::new(inner))
     }
 
@@ -203,19 +199,4 @@ fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
     let no_address =
         || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
     address.to_socket_addrs()?.next().ok_or_else(no_address)
-}
-
-/// The outcome of a connect, once there is one.
-fn connect_result(stack: &mut Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
-    let ready = match stack.readiness(socket) {
-        Ok(ready) => ready,
-        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
-    };
-    if ready.contains(Readiness::ERROR) {
-        let error = stack.take_error(socket).ok().flatten();
-        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
-            ConnectError::Ended(stack::RecvError::Connection(error))
-        })));
-    }
-    ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, MsgFlags};
 use netmem::{Dmabuf, MemoryObserver};
-use stack::{SendMsg, SocketId};
+#[cfg(feature = "tokio")]
+use rustix::event::PollFlags;
+use stack::{Readiness, SendMsg, SocketId, Stack};
 
 use crate::batch::{BatchSink, Item, RxBatch};
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
-use crate::error::{RecvError, ReleaseError, SendError, ShutdownError};
+use crate::error::{ConnectError, RecvError, ReleaseError, SendError, ShutdownError};
 use crate::netdev::Shared;
 use crate::send::Sends;
 
@@ -38,6 +40,9 @@ pub(crate) struct Inner {
     pub(crate) sends: Mutex<Sends>,
     /// Made when first asked for.
     readiness: OnceLock<Arc<OwnedFd>>,
+    /// Tells tasks that somebody has read the error queue.
+    #[cfg(feature = "tokio")]
+    pub(crate) collected: ::tokio::sync::Notify,
 }
 
 impl Inner {
@@ -49,6 +54,8 @@ impl Inner {
             returned: AtomicU64::new(0),
             sends: Mutex::default(),
             readiness: OnceLock::new(),
+            #[cfg(feature = "tokio")]
+            collected: ::tokio::sync::Notify::new(),
         })
     }
 
@@ -73,6 +80,19 @@ impl Inner {
 
     pub(crate) fn count_returned(&self, frags: usize) {
         self.returned.fetch_add(frags as u64, Ordering::Relaxed);
+    }
+
+    /// Fails in virtual time, where nothing happens while nobody calls.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
+        if self.shared.driver.lock().clock.is_virtual() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \
+                 as `Netdev::user(\"mem:NAME\", ...)`",
+            ));
+        }
+        Ok(())
     }
 
     /// The memory behind a binding, if it is still bound.
@@ -279,9 +299,34 @@ impl Stream {
         self.inner.readiness_fd()
     }
 
+    /// The fd and the event which tell that a send that would have blocked may be tried again, when asked by
+    /// [`arm_send_signal`](Self::arm_send_signal).
+    #[cfg(feature = "tokio")]
+    pub(crate) fn send_signal(&self) -> io::Result<(Arc<OwnedFd>, PollFlags)> {
+        let Inner {
+            shared, at, socket, ..
+        } = &*self.inner;
+        Ok((shared.driver.send_signal(*at, *socket)?, PollFlags::IN))
+    }
+
+    /// Asks for one word of the signal, before the attempt that must not be missed.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn arm_send_signal(&self) {
+        let Inner {
+            shared, at, socket, ..
+        } = &*self.inner;
+        shared.driver.arm_send_signal(*at, *socket);
+    }
+
+    /// The outcome of a connect, once there is one within the stream's limit.
+    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
+        let socket = self.inner.socket;
+        self.wait(|stack, _| connect_result(stack, socket)).ok()
+    }
+
     pub(crate) fn wait<T>(
         &self,
-        attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
+        attempt: impl FnMut(&mut Stack, wire::Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
         let wait = Wait {
             stack: self.inner.at,
@@ -332,4 +377,19 @@ impl Drop for Stream {
             let _ = stack.shutdown(socket, Shutdown::Write);
         });
     }
+}
+
+/// The outcome of a connect, once there is one.
+fn connect_result(stack: &mut Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
+    let ready = match stack.readiness(socket) {
+        Ok(ready) => ready,
+        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
+    };
+    if ready.contains(Readiness::ERROR) {
+        let error = stack.take_error(socket).ok().flatten();
+        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
+            ConnectError::Ended(stack::RecvError::Connection(error))
+        })));
+    }
+    ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

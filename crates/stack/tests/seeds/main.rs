@@ -9,6 +9,7 @@
 //! - `DEVMEM_SEED=4711 cargo test -p devmem-stack --test seeds` tries one.
 
 mod flow;
+mod found;
 mod scenario;
 mod world;
 

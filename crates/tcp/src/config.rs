@@ -166,6 +166,9 @@ pub struct Config {
     pub syn_ack_retries: u8,
     /// How often data is repeated before the connection is given up.
     pub data_retries: u8,
+    /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
+    /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
+    pub mtu_probing: bool,
     /// How long TIME-WAIT lasts.
     pub time_wait: Duration,
     /// How long a closed connection stays in FIN-WAIT-2.
@@ -211,6 +214,7 @@ impl Default for Config {
             syn_retries: SYN_RETRIES,
             syn_ack_retries: SYN_ACK_RETRIES,
             data_retries: DATA_RETRIES,
+            mtu_probing: true,
             time_wait: TIME_WAIT,
             fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,
             max_gso_payload: MAX_GSO_PAYLOAD,

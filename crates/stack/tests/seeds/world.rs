@@ -14,7 +14,7 @@ use crate::scenario::{Dice, Ending, Scenario};
 /// The port of the first connection.
 const PORT: u16 = 5201;
 
-/// Turns after which a world is given up. The slowest of the first 100,000 takes a third of them.
+/// Turns after which a world is given up: many more than any needs.
 const MAX_TURNS: u64 = 300_000;
 
 /// Turns between two naps, on average.

@@ -24,6 +24,7 @@ use wire::Instant;
 use devmem_uapi::DmabufId;
 
 use crate::clock::Clock;
+use crate::send_signal::SendSignals;
 
 /// How long an idle waiter spins before it sleeps. A sleep and wake costs tens of microseconds in a virtual
 /// machine; a sender at full rate leaves gaps far shorter than this.
@@ -93,20 +94,6 @@ pub(crate) enum Leader {
     Application(StackIndex, SocketId),
 }
 
-/// Tells that a send which would have blocked may be tried again.
-///
-/// Not a part of the readiness fd: a connection can nearly always be written to, and an fd that said so would never be
-/// quiet. This one speaks up once, after it was armed.
-struct SendSignal {
-    fd: Arc<OwnedFd>,
-    armed: bool,
-}
-
-/// What lets a send be tried again: it may succeed, or fail for good.
-const SENDABLE: Readiness = Readiness::WRITABLE
-    .union(Readiness::WRITE_CLOSED)
-    .union(Readiness::ERROR);
-
 /// What the lock protects.
 pub(crate) struct Core {
     pub(crate) stacks: Vec<Stack>,
@@ -115,10 +102,8 @@ pub(crate) struct Core {
     pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
     /// Eventfds of sockets whose user asked for one.
     readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
-    /// Sockets whose user waits for room without a thread, when armed.
-    senders: HashMap<(StackIndex, SocketId), SendSignal>,
-    /// How many of them are armed.
-    armed_senders: usize,
+    /// Sockets whose user waits for room without a thread.
+    pub(crate) senders: SendSignals,
     waiters: Vec<Waiter>,
     /// Events being told; kept for its allocation.
     events: Vec<SocketId>,
@@ -210,51 +195,10 @@ impl Core {
         Ok(fd)
     }
 
-    /// The eventfd that tells when a send may be tried again; readable at first.
-    fn send_signal(
-        &mut self,
-        at: StackIndex,
-        socket: SocketId,
-    ) -> rustix::io::Result<Arc<OwnedFd>> {
-        if let Some(signal) = self.senders.get(&(at, socket)) {
-            return Ok(Arc::clone(&signal.fd));
-        }
-        let fd = Arc::new(eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        let signal = SendSignal {
-            fd: Arc::clone(&fd),
-            armed: false,
-        };
-        self.senders.insert((at, socket), signal);
-        Ok(fd)
-    }
-
-    /// Tells those who wait for room, and have it or an end of the connection.
-    ///
-    /// A socket may wait although it is writable, for want of memory that all sockets share: it then hears of every
-    /// call and poll that did something.
-    fn tell_senders(&mut self) {
-        let Self {
-            stacks,
-            senders,
-            armed_senders,
-            ..
-        } = self;
-        for (&(at, socket), signal) in senders.iter_mut().filter(|(_, signal)| signal.armed) {
-            let ready = stacks[at.0].readiness(socket);
-            if ready.is_ok_and(|ready| ready.intersects(SENDABLE)) {
-                signal.armed = false;
-                *armed_senders -= 1;
-                set(signal.fd.as_fd());
-            }
-        }
-    }
-
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
         self.readiness.remove(&(at, socket));
-        if let Some(signal) = self.senders.remove(&(at, socket)) {
-            self.armed_senders -= usize::from(signal.armed);
-        }
+        self.senders.forget((at, socket));
     }
 }
 
@@ -285,8 +229,7 @@ impl Driver {
                 clock,
                 memories: HashMap::new(),
                 readiness: HashMap::new(),
-                senders: HashMap::new(),
-                armed_senders: 0,
+                senders: SendSignals::default(),
                 waiters: Vec::new(),
                 events: Vec::new(),
                 leader: Leader::Nobody,
@@ -336,9 +279,7 @@ impl Driver {
                 stack.flush(now);
             }
         }
-        if core.armed_senders > 0 {
-            core.tell_senders();
-        }
+        core.senders.tell(&core.stacks);
         if core.tell_events() || core.sleeper_is_late() {
             core.sleeps_until = None;
             match core.leader {
@@ -364,35 +305,6 @@ impl Driver {
         drop(core);
         set(self.wake_background.as_fd());
         Ok(fd)
-    }
-
-    /// The fd that becomes readable when a send of the socket may be tried again, after [`Driver::arm_send_signal`].
-    #[cfg(feature = "tokio")]
-    pub(crate) fn send_signal(
-        &self,
-        at: StackIndex,
-        socket: SocketId,
-    ) -> rustix::io::Result<Arc<OwnedFd>> {
-        self.lock().send_signal(at, socket)
-    }
-
-    /// Asks to be told once that a send of the socket may be tried again. To be called before the attempt that shall
-    /// not be missed.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn arm_send_signal(&self, at: StackIndex, socket: SocketId) {
-        let mut core = self.lock();
-        let Core {
-            senders,
-            armed_senders,
-            ..
-        } = &mut *core;
-        if let Some(signal) = senders
-            .get_mut(&(at, socket))
-            .filter(|signal| !signal.armed)
-        {
-            signal.armed = true;
-            *armed_senders += 1;
-        }
     }
 
     /// Lets connections say goodbye before the last handle goes: polls until no stack has one left that waits
@@ -642,7 +554,7 @@ impl WaitLimit {
 }
 
 /// Makes an eventfd readable. It can only fail by being full, and then it is readable.
-fn set(fd: BorrowedFd<'_>) {
+pub(crate) fn set(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 

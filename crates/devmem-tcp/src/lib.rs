@@ -141,6 +141,7 @@ mod netdev;
 mod open;
 mod plan;
 mod send;
+mod send_signal;
 mod stream;
 #[cfg(feature = "tokio")]
 pub mod tokio;

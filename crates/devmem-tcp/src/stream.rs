@@ -306,7 +306,8 @@ impl Stream {
         let Inner {
             shared, at, socket, ..
         } = &*self.inner;
-        Ok((shared.driver.send_signal(*at, *socket)?, PollFlags::IN))
+        let fd = shared.driver.lock().senders.fd((*at, *socket))?;
+        Ok((fd, PollFlags::IN))
     }
 
     /// Asks for one word of the signal, before the attempt that must not be missed.
@@ -315,7 +316,7 @@ impl Stream {
         let Inner {
             shared, at, socket, ..
         } = &*self.inner;
-        shared.driver.arm_send_signal(*at, *socket);
+        shared.driver.lock().senders.arm((*at, *socket));
     }
 
     /// The outcome of a connect, once there is one within the stream's limit.

@@ -290,12 +290,6 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the bytes of the first unacknowledged packet.
-    pub(crate) fn head_packet(&self) -> Option<u32> {
-        let head = self.records.front()?;
-        Some(head.len.min(u32::from(head.mss)))
-    }
-
     /// Marks the first unacknowledged packet as lost; returns false if it was already, or if there is none.
     pub(crate) fn mark_head_lost(&mut self) -> bool {
         let Some(&head) = self.records.front() else {

@@ -82,27 +82,27 @@ impl PathMss {
 }
 
 impl<P: Payload> Sender<P> {
-    /// A timeout: makes packets smaller if those that time out are large and did so before.
+    /// A timeout: makes packets smaller if large ones time out and did so before.
     pub(super) fn suspect_black_hole(&mut self, now: Instant) {
-        let Some(packet) = self.board.head_packet().filter(|_| self.path.enabled) else {
+        if !self.path.enabled {
             return;
-        };
-        let smaller = |good: u16| u32::from(good) < packet && good < self.mss;
+        }
+        // However small the packets were at first, a repetition joins as many as fit.
+        let packet = self.board.outstanding().min(u64::from(self.mss));
         let good = match self.path.search {
-            Search::Trial { good, .. } if smaller(good) => {
-                self.path.patience_s = (self.path.patience_s * 2).min(LAST_TRIAL_S);
-                Some(good)
-            }
-            Search::Trial { .. } => None,
+            Search::Trial { good, .. } => Some(good),
             _ => match self.timers.retransmits() / SUSPECT_TIMEOUTS {
                 0 => None,
                 1 => Some(REDUCED_MSS),
                 _ => Some(LEAST_MSS),
             },
         };
-        let Some(good) = good.filter(|&good| smaller(good)) else {
+        let Some(good) = good.filter(|&good| u64::from(good) < packet) else {
             return;
         };
+        if let Search::Trial { .. } = self.path.search {
+            self.path.patience_s = (self.path.patience_s * 2).min(LAST_TRIAL_S);
+        }
         self.mss = good;
         self.path.black_holes = self.path.black_holes.saturating_add(1);
         self.path.search = Search::Reduced {

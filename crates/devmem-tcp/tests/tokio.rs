@@ -406,6 +406,76 @@ fn what_is_taken_out_again_blocks_as_before() {
     });
 }
 
+/// The kernel's own sockets, over its loopback: what the adapter waits by is the kernel's to make ready.
+#[test]
+fn the_kernels_sockets_are_awaited_in_the_same_way() {
+    run(async {
+        let nic = Netdev::kernel("lo").expect("every machine has it");
+        let listener = nic.listen("127.0.0.1:0").expect("a free port");
+        let listener = Listener::new(listener).expect("a listener");
+        let to = listener.local_addr().expect("it listens");
+        let (connecting, accepting) = (Stream::connect(&nic, to), listener.accept());
+        let (sender, accepted) = both(connecting, accepting).await;
+        let (mut sender, (mut receiver, _)) = (sender.expect("open"), accepted.expect("open"));
+        let sent = pattern(8_000_000);
+        let sending = async {
+            // Copied, then not copied, and told so.
+            sender.write_all(&sent[..4_000_000]).await.expect("sent");
+            let completions = sender.completions().expect("an fd");
+            for piece in sent[4_000_000..].chunks(100_000) {
+                let mut rest: std::sync::Arc<[u8]> = piece.into();
+                loop {
+                    let id = sender.send_host(&rest).await.expect("sent");
+                    if id.bytes() == rest.len() {
+                        completions.wait(id).await.expect("acknowledged");
+                        break;
+                    }
+                    rest = rest[id.bytes()..].into();
+                }
+            }
+            completions.wait_all().await.expect("acknowledged");
+            assert_eq!(completions.get_ref().pending().expect("open"), 0);
+            sender.shutdown_write().expect("open");
+        };
+        let ((), received) = both(sending, receive_all(&mut receiver, None)).await;
+        assert!(received == sent, "the bytes differ");
+    });
+}
+
+#[test]
+fn the_kernels_completions_come_while_the_peer_reads_late() {
+    run(async {
+        let nic = Netdev::kernel("lo").expect("every machine has it");
+        let listener = nic.listen("[::1]:0").expect("a free port");
+        let listener = Listener::new(listener).expect("a listener");
+        let to = listener.local_addr().expect("it listens");
+        let (connecting, accepting) = (Stream::connect(&nic, to), listener.accept());
+        let (sender, accepted) = both(connecting, accepting).await;
+        let (mut sender, (mut receiver, _)) = (sender.expect("open"), accepted.expect("open"));
+        // Until nothing more fits.
+        let bytes: std::sync::Arc<[u8]> = pattern(1 << 20).into();
+        let mut queued = 0;
+        while is_ready(&mut Box::pin(async {
+            queued += sender.send_host(&bytes).await.expect("room").bytes();
+        }))
+        .await
+        {}
+        let completions = sender.completions().expect("an fd");
+        let sending = async {
+            // There is room again, and everything completes, only because the other task reads.
+            queued += sender.send_host(&bytes).await.expect("room").bytes();
+            sender.shutdown_write().expect("open");
+            completions.wait_all().await.expect("acknowledged");
+        };
+        let ((), received) = both(sending, receive_all(&mut receiver, None)).await;
+        assert_eq!(received.len(), queued);
+        // Nobody listens there any more.
+        drop((listener, receiver));
+        let refused = Stream::connect(&nic, to).await.expect_err("nobody listens");
+        assert!(matches!(refused, ConnectError::Ended(_)), "{refused}");
+    });
+}
+
 #[test]
 fn virtual_time_is_refused() {
     run(async {

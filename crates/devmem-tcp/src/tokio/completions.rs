@@ -1,9 +1,9 @@
 //! When sent memory may be reused, awaited.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use ::tokio::sync::Notify;
-use rustix::event::PollFlags;
 
 use super::signal::Signal;
 use crate::error::CompletionError;
@@ -18,7 +18,7 @@ pub struct Completions {
 
 impl Completions {
     pub(super) fn new(completions: crate::Completions) -> io::Result<Self> {
-        let signal = Signal::new(completions.readiness_fd()?, PollFlags::IN)?;
+        let signal = Signal::new(completions.socket().completion_signal()?.as_fd())?;
         Ok(Self {
             completions,
             signal,
@@ -60,6 +60,6 @@ impl Completions {
 
     /// Told when anybody has read the error queue: it is empty then, and the fd says nothing.
     fn collected(&self) -> &Notify {
-        self.completions.collected()
+        self.completions.socket().collected()
     }
 }

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 
 use ::tokio::sync::Notify;
-use rustix::event::PollFlags;
 
 use super::Stream;
 use super::signal::Signal;
@@ -28,9 +27,9 @@ impl Listener {
     /// # Panics
     /// Outside of a tokio runtime, or in one without I/O.
     pub fn new(mut listener: crate::Listener) -> io::Result<Self> {
-        listener.inner().assert_real_time()?;
+        listener.assert_real_time()?;
         listener.set_nonblocking(true);
-        let signal = Signal::new(listener.readiness_fd()?, PollFlags::IN)?;
+        let signal = Signal::new(listener.readiness_fd()?)?;
         Ok(Self {
             listener,
             signal,

@@ -7,9 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::Interest;
-use ::tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::Notify;
-use rustix::event::PollFlags;
 
 use crate::driver::NotReady;
 
@@ -18,10 +17,7 @@ use crate::driver::NotReady;
 /// It is a duplicate: a stream and its completions wait by the same file, which epoll takes only once under the same
 /// number.
 #[derive(Debug)]
-pub(super) struct Signal {
-    fd: AsyncFd<OwnedFd>,
-    interest: Interest,
-}
+pub(super) struct Signal(AsyncFd<OwnedFd>);
 
 /// Which of two attempts it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,25 +29,20 @@ pub(super) enum Try {
 }
 
 impl Signal {
-    /// Waits by a duplicate of `fd` for `event`, POLLIN or POLLOUT.
+    /// Waits by a duplicate of `fd` for being readable.
     ///
     /// # Errors
     /// No fd is left.
     ///
     /// # Panics
     /// Outside of a tokio runtime, or in one without I/O.
-    pub(super) fn new(fd: BorrowedFd<'_>, event: PollFlags) -> io::Result<Self> {
-        let interest = if event.contains(PollFlags::OUT) {
-            Interest::WRITABLE
-        } else {
-            Interest::READABLE
-        };
+    pub(super) fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let fd = fd.try_clone_to_owned()?;
         // Deprecated since tokio 1.54 because a type could change its fd meanwhile; an OwnedFd cannot, and the
         // replacement is an unsafe function.
         #[allow(deprecated, reason = "sound for an OwnedFd")]
-        let fd = AsyncFd::with_interest(fd, interest)?;
-        Ok(Self { fd, interest })
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Self(fd))
     }
 
     /// Polls `attempt` until it has a result. One task at a time: the last that polled is woken.
@@ -70,7 +61,8 @@ impl Signal {
         mut attempt: impl FnMut(Try) -> Option<T>,
     ) -> Poll<Result<T, NotReady>> {
         loop {
-            let mut guard = ready!(self.poll_ready(cx))?;
+            let ready = ready!(self.0.poll_read_ready(cx));
+            let mut guard = ready.map_err(|_shutting_down| NotReady::WouldBlock)?;
             if let Some(result) = attempt(Try::First) {
                 return Poll::Ready(Ok(result));
             }
@@ -79,18 +71,6 @@ impl Signal {
                 return Poll::Ready(Ok(result));
             }
         }
-    }
-
-    fn poll_ready(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<AsyncFdReadyGuard<'_, OwnedFd>, NotReady>> {
-        let ready = if self.interest.is_writable() {
-            self.fd.poll_write_ready(cx)
-        } else {
-            self.fd.poll_read_ready(cx)
-        };
-        ready.map_err(|_shutting_down| NotReady::WouldBlock)
     }
 
     /// Calls `attempt` until it has a result, at first and after each change of the fd or word from `notify`. Any number
@@ -110,7 +90,7 @@ impl Signal {
             if let Some(result) = attempt() {
                 return Ok(result);
             }
-            let mut ready = pin!(self.fd.ready(self.interest));
+            let mut ready = pin!(self.0.readable());
             let guard = poll_fn(|cx| {
                 if notified.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Ok(None));

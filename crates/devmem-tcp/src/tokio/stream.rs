@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::AsyncWrite;
-use rustix::event::PollFlags;
 
 use super::Completions;
 use super::signal::{Signal, Try};
@@ -41,11 +41,10 @@ impl Stream {
     /// # Panics
     /// Outside of a tokio runtime, or in one without I/O.
     pub fn new(mut stream: crate::Stream) -> io::Result<Self> {
-        stream.inner.assert_real_time()?;
+        stream.socket.assert_real_time()?;
         stream.set_nonblocking(true);
-        let to_receive = Signal::new(stream.readiness_fd()?, PollFlags::IN)?;
-        let (fd, event) = stream.send_signal()?;
-        let to_send = Signal::new(fd.as_fd(), event)?;
+        let to_receive = Signal::new(stream.readiness_fd()?)?;
+        let to_send = Signal::new(stream.socket.send_signal()?.as_fd())?;
         Ok(Self {
             stream,
             to_receive,
@@ -63,7 +62,7 @@ impl Stream {
     /// Outside of a tokio runtime, or in one without I/O.
     pub async fn connect(nic: &Netdev, to: SocketAddr) -> Result<Self, ConnectError> {
         let mut stream = Self::new(nic.begin_connect(to)?).map_err(ConnectError::System)?;
-        let connected = poll_fn(|cx| stream.poll_to_send(cx, |stream| stream.connected()));
+        let connected = poll_fn(|cx| stream.poll_to_send(cx, |stream| stream.socket.connected()));
         // The runtime is shutting down, and the attempt ends with it.
         connected.await.map_err(|_| ConnectError::TimedOut)??;
         Ok(stream)
@@ -126,6 +125,19 @@ impl Stream {
             result => Some(result),
         };
         Poll::Ready(ready!(self.poll_to_send(cx, attempt))?)
+    }
+
+    /// Sends bytes of host memory as [`Stream::send_host`](crate::Stream::send_host) does, as far as there is room: at
+    /// least a byte. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        let attempt = |stream: &mut crate::Stream| match stream.send_host(bytes) {
+            Err(SendError::WouldBlock) => None,
+            result => Some(result),
+        };
+        poll_fn(|cx| self.poll_to_send(cx, attempt)).await?
     }
 
     /// As [`send`](Self::send), until all of it is queued. Not cancel-safe: a future that is dropped may have queued a
@@ -198,7 +210,7 @@ impl Stream {
         } = self;
         to_send.poll(cx, |which| {
             if which == Try::Again {
-                stream.arm_send_signal();
+                stream.socket.arm_send_signal();
             }
             attempt(stream)
         })

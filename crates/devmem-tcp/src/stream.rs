@@ -407,15 +407,15 @@ impl Stream {
         }
     }
 
-    /// The connection's state and measurements, like Linux' `TCP_INFO`. `None` for a connection of the kernel, which
-    /// answers that socket option itself.
+    /// The connection's state and measurements: Linux' `TCP_INFO`, or the same of our stack. What the kernel does not
+    /// count is 0.
     pub fn tcp_info(&self) -> Option<tcp::Info> {
         match &self.socket {
             Socket::User(inner) => {
                 let info = |stack: &mut stack::Stack, _| stack.info(inner.socket);
                 inner.shared.driver.with(inner.at, info).ok().flatten()
             }
-            Socket::Kernel(_) => None,
+            Socket::Kernel(socket) => socket.tcp_info(),
         }
     }
 

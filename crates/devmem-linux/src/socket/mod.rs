@@ -14,6 +14,7 @@ mod options;
 mod received;
 mod recv;
 mod send;
+mod tcp_info;
 
 pub use completions::{CompletionError, ErrorQueue};
 pub use dontneed::{DontneedError, FragReturns, Freed};
@@ -21,3 +22,4 @@ pub use options::{bind_to_device, enable_zerocopy, incoming_napi};
 pub use received::{Content, ControlProblem, Frags, Received, RxFrag};
 pub use recv::{HostRoom, RecvBuffer, RecvError, recv_into};
 pub use send::{SendError, SendIds, TxSource, send_dmabuf};
+pub use tcp_info::TcpInfo;

@@ -123,24 +123,34 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result
 
 /// Reads an option of level SOL_SOCKET that is an int.
 pub(crate) fn get_int(fd: BorrowedFd<'_>, option: i32) -> Result<c_int, Errno> {
-    let mut value: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: 1. `fd` is open for the call; 2. the kernel writes at most `len` bytes to `value` and the length
-    // to `len`; both live through the call, and any bytes are an int.
+    let mut value = [0; size_of::<c_int>()];
+    get_bytes(fd, devmem_uapi::sockopt::SOL_SOCKET, option, &mut value)?;
+    Ok(c_int::from_ne_bytes(value))
+}
+
+/// Reads an option into `value`, as far as it fits; returns how many bytes the kernel wrote.
+pub(crate) fn get_bytes(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: &mut [u8],
+) -> Result<usize, Errno> {
+    let mut len = libc::socklen_t::try_from(value.len()).map_err(|_too_long| Errno::EINVAL)?;
+    // SAFETY: 1. `fd` is open for the call; 2. the kernel writes at most `len` bytes to `value`, which is
+    // exclusively borrowed and as long, and the length to `len`; any bytes are valid in both.
     let rc = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
-            devmem_uapi::sockopt::SOL_SOCKET,
+            level,
             option,
-            (&raw mut value).cast(),
+            value.as_mut_ptr().cast(),
             &raw mut len,
         )
     };
-    if rc == 0 {
-        Ok(value)
-    } else {
-        Err(last_errno())
+    if rc != 0 {
+        return Err(last_errno());
     }
+    Ok(usize::try_from(len).map_or(value.len(), |len| len.min(value.len())))
 }
 
 /// Plain values: any byte of them may be read.

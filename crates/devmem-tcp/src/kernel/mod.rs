@@ -7,6 +7,7 @@
 mod bind;
 mod completions;
 mod exporters;
+mod info;
 mod misplaced;
 mod nic;
 mod open;

@@ -20,7 +20,7 @@ fn bytes_arrive_whole_and_in_order_until_the_end_of_the_stream() {
                 sender
             });
             assert!(receive(&mut receiver, usize::MAX) == bytes, "they differ");
-            let _sender = writer.join().unwrap();
+            let sender = writer.join().unwrap();
             let mut batch = RxBatch::with_capacity(4);
             seen.note("after the end", receiver.recv(&mut batch).unwrap());
             let stats = receiver.stats();
@@ -28,6 +28,13 @@ fn bytes_arrive_whole_and_in_order_until_the_end_of_the_stream() {
             seen.note("in host memory", stats.linear_bytes);
             seen.note("frags lent", stats.device_frags);
             seen.note("frags returned", stats.tokens_returned);
+            let info = receiver.tcp_info().unwrap();
+            seen.note("state", info.state);
+            // The FIN counts as a byte in Linux (RCV.NXT).
+            let received = info.bytes_received - u64::from(info.bytes_received > 3_000_000);
+            seen.note("received", received);
+            let info = sender.tcp_info().unwrap();
+            seen.note("sent", info.bytes_sent - info.bytes_retrans);
         },
     );
 }

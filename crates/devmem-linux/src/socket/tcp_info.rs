@@ -1,0 +1,138 @@
+//! What the kernel knows of a connection: the socket option `TCP_INFO`.
+
+use std::os::fd::BorrowedFd;
+
+use devmem_uapi::Errno;
+
+use crate::sys;
+
+/// `IPPROTO_TCP` and `TCP_INFO` (linux include/uapi/linux/in.h, tcp.h).
+const LEVEL_TCP: i32 = 6;
+const TCP_INFO: i32 = 11;
+
+/// Longer than the structure of any kernel so far.
+const BYTES_MAX: usize = 512;
+
+/// `struct tcp_info` as this kernel fills it in: a kernel that does not have a field yet leaves it 0.
+#[derive(Clone, Debug)]
+pub struct TcpInfo {
+    bytes: [u8; BYTES_MAX],
+}
+
+/// Fields by their kernel names without `tcpi_`, with their offsets (linux include/uapi/linux/tcp.h `struct tcp_info`,
+/// which only ever grows at its end).
+macro_rules! fields {
+    ($($name:ident: $type:ident at $offset:literal, $doc:literal;)*) => {
+        impl TcpInfo {
+            $(
+                #[doc = $doc]
+                pub fn $name(&self) -> $type {
+                    const END: usize = $offset + size_of::<$type>();
+                    const { assert!(END <= BYTES_MAX) };
+                    let mut value = [0; size_of::<$type>()];
+                    value.copy_from_slice(&self.bytes[$offset..END]);
+                    $type::from_ne_bytes(value)
+                }
+            )*
+        }
+    };
+}
+
+fields! {
+    state: u8 at 0, "State, as `TCP_ESTABLISHED` (1) and so on.";
+    retransmits: u8 at 2, "Timeouts in a row without an answer.";
+    probes: u8 at 3, "Probes without an answer.";
+    options: u8 at 5, "Options in use: 1 timestamps, 2 SACK, 4 window scaling.";
+    window_scales: u8 at 6, "Two shifts of 4 bits; [`snd_wscale`](Self::snd_wscale) and [`rcv_wscale`](Self::rcv_wscale).";
+    rto: u32 at 8, "Retransmission timeout, microseconds.";
+    snd_mss: u32 at 16, "Payload bytes of a full outgoing packet.";
+    rcv_mss: u32 at 20, "Payload bytes of a full incoming packet, as far as seen.";
+    unacked: u32 at 24, "Packets sent and not acknowledged.";
+    sacked: u32 at 28, "Packets the peer reported by SACK.";
+    lost: u32 at 32, "Packets believed lost.";
+    retrans: u32 at 36, "Packets sent again and not acknowledged.";
+    rtt: u32 at 68, "Smoothed round-trip time, microseconds.";
+    rttvar: u32 at 72, "Its mean deviation, microseconds.";
+    snd_ssthresh: u32 at 76, "Slow start threshold, packets.";
+    snd_cwnd: u32 at 80, "Congestion window, packets.";
+    rcv_space: u32 at 96, "Receive space that auto-tuning aims at, bytes.";
+    total_retrans: u32 at 100, "Packets sent again over the connection's life.";
+    pacing_rate: u64 at 104, "Sending rate limit, bytes a second.";
+    bytes_acked: u64 at 120, "Payload bytes acknowledged by the peer.";
+    bytes_received: u64 at 128, "Payload bytes received in order.";
+    segs_out: u32 at 136, "Segments sent.";
+    segs_in: u32 at 140, "Segments received.";
+    notsent_bytes: u32 at 144, "Bytes queued and never sent.";
+    min_rtt: u32 at 148, "Smallest round-trip time seen, microseconds.";
+    data_segs_in: u32 at 152, "Segments with payload received.";
+    data_segs_out: u32 at 156, "Segments with payload sent.";
+    bytes_sent: u64 at 200, "Payload bytes sent, repetitions included.";
+    bytes_retrans: u64 at 208, "Payload bytes sent again.";
+    dsack_dups: u32 at 216, "D-SACKs received.";
+    reord_seen: u32 at 220, "Times reordering was seen.";
+    rcv_ooopack: u32 at 224, "Out-of-order packets received.";
+    snd_wnd: u32 at 228, "Bytes the peer lets us have in flight.";
+    rcv_wnd: u32 at 232, "Bytes we let the peer have in flight.";
+}
+
+impl TcpInfo {
+    /// Asks about a TCP socket.
+    ///
+    /// # Errors
+    ///
+    /// `ENOPROTOOPT` or `EOPNOTSUPP` if it is not one.
+    pub fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let mut bytes = [0; BYTES_MAX];
+        sys::message::get_bytes(socket, LEVEL_TCP, TCP_INFO, &mut bytes)?;
+        Ok(Self { bytes })
+    }
+
+    /// Shift of the windows that the peer sends.
+    pub fn snd_wscale(&self) -> u8 {
+        // The first bit-field is the lower half where bytes are little-endian.
+        match cfg!(target_endian = "little") {
+            true => self.window_scales() & 0xf,
+            false => self.window_scales() >> 4,
+        }
+    }
+
+    /// Shift of the windows that we send.
+    pub fn rcv_wscale(&self) -> u8 {
+        match cfg!(target_endian = "little") {
+            true => self.window_scales() >> 4,
+            false => self.window_scales() & 0xf,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_over_the_loopback_is_as_it_must_be() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(&[7; 1000]).unwrap();
+        server.read_exact(&mut [0; 1000]).unwrap();
+        let theirs = TcpInfo::of(server.as_fd()).unwrap();
+        assert_eq!((theirs.state(), theirs.bytes_received()), (1, 1000));
+        assert!(theirs.segs_in() > 0 && theirs.data_segs_in() > 0);
+        let ours = TcpInfo::of(client.as_fd()).unwrap();
+        assert_eq!((ours.bytes_sent(), ours.bytes_retrans()), (1000, 0));
+        assert!(ours.snd_mss() > 0 && ours.snd_cwnd() > 0 && ours.rto() > 0);
+        assert!(ours.snd_wscale() <= 14 && ours.rcv_wscale() <= 14);
+        assert_eq!(ours.snd_wscale(), theirs.rcv_wscale());
+    }
+
+    #[test]
+    fn a_socket_of_another_kind_has_none() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(TcpInfo::of(udp.as_fd()).is_err());
+    }
+}

@@ -301,7 +301,14 @@ impl Socket {
     /// Reads the error queue until it is empty. Returns how many sends are complete without a gap.
     pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
         let mut sends = self.sends();
-        sends.collect(&self.fd).map_err(|error| {
+        #[cfg(feature = "tokio")]
+        let before = sends.set.complete();
+        let collected = sends.collect(&self.fd);
+        #[cfg(feature = "tokio")]
+        if sends.set.complete() > before {
+            self.collected.notify_waiters();
+        }
+        collected.map_err(|error| {
             let refused = self.refused("read completions", Operation::Socket, error.errno);
             CompletionError::Kernel(refused)
         })?;

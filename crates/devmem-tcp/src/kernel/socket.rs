@@ -10,6 +10,8 @@ use devmem_linux::errors::{Facts, Operation, cause};
 use devmem_linux::socket::{DontneedError, FragReturns, Freed};
 use devmem_uapi::{Errno, FragToken};
 use rustix::event::PollFlags;
+#[cfg(feature = "tokio")]
+use rustix::event::epoll;
 use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown};
 
 use super::nic::Nic;
@@ -30,6 +32,9 @@ pub(crate) struct Socket {
     returns: Mutex<FragReturns>,
     /// Locked before [`Nic::known`], never the other way round.
     pub(super) sends: Mutex<Sends>,
+    /// Tells tasks that somebody has read the error queue.
+    #[cfg(feature = "tokio")]
+    pub(super) collected: ::tokio::sync::Notify,
 }
 
 impl Socket {
@@ -41,6 +46,8 @@ impl Socket {
             returned: AtomicU64::new(0),
             returns: Mutex::default(),
             sends: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            collected: ::tokio::sync::Notify::new(),
         })
     }
 
@@ -147,6 +154,23 @@ impl Socket {
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let address = getsockname(&*self.fd).ok()?;
         SocketAddr::try_from(address).ok()
+    }
+
+    /// An epoll fd that becomes readable, again and again, at each of `events` and each entry of the error queue.
+    ///
+    /// tokio takes an entry of the error queue for the end of writing, which it never forgets; it does not look through
+    /// an epoll in between.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
+        let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&edges, &*self.fd, data, events | epoll::EventFlags::ET)?;
+        Ok(edges)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
+        &self.collected
     }
 
     /// The socket itself: the kernel makes it ready.

@@ -182,6 +182,14 @@ fn tx_sends_lines_whole_and_in_chunks() {
             finished.stderr
         );
     }
+    // More pieces than the NIC gathers a packet from.
+    let (received, _) = sent_by_client(
+        &nic,
+        5218,
+        "-z 3",
+        b"more than thirty bytes, thrice three of them at a time\n",
+    );
+    assert_eq!(received.len(), 55);
     let line: Vec<u8> = (0..60_000u32)
         .map(|i| b'a' + (i % 26) as u8)
         .chain(*b"\n")

@@ -19,6 +19,11 @@ use super::memory;
 use super::server::{refused_binding, tcp_socket};
 use crate::output::Failure;
 
+/// Chunks smaller than this can be too many for a packet.
+const THIN_BYTES: usize = 2048;
+/// So many of them at most go at once: a NIC gathers a packet from a bounded number of pieces (a gVNIC from 10), and the
+/// kernel, which cannot copy device memory together, drops a packet of more for ever.
+const THIN_PIECES_MAX: usize = 8;
 /// A peer that has not acknowledged anything for so long will not.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(30);
 
@@ -65,10 +70,7 @@ struct Sender<'a> {
 
 impl Sender<'_> {
     fn send_lines(&mut self, input: &mut impl BufRead) -> Result<(), Failure> {
-        let most = self
-            .chunk
-            .saturating_mul(UIO_MAXIOV)
-            .min(self.memory.size());
+        let most = self.memory.size();
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -143,9 +145,14 @@ impl Sender<'_> {
 /// Cuts the bytes from `sent` to `len` into chunks. The border of a chunk is where it always was, however much of it a
 /// send took.
 fn ranges(sent: usize, len: usize, chunk: usize) -> Vec<Range<u64>> {
+    let most = if chunk < THIN_BYTES {
+        THIN_PIECES_MAX
+    } else {
+        UIO_MAXIOV
+    };
     let mut ranges = Vec::new();
     let mut start = sent;
-    while start < len && ranges.len() < UIO_MAXIOV {
+    while start < len && ranges.len() < most {
         let border = (start / chunk).saturating_add(1).saturating_mul(chunk);
         let end = border.min(len);
         ranges.push(start as u64..end as u64);
@@ -166,7 +173,17 @@ mod tests {
         let whole = std::slice::from_ref(&(0..7));
         assert_eq!(ranges(0, 7, 4096), whole);
         assert_eq!(ranges(0, 7, usize::MAX), whole);
-        let many = ranges(0, 5000, 1);
-        assert_eq!((many.len(), many.last()), (UIO_MAXIOV, Some(&(1023..1024))));
+    }
+
+    #[test]
+    fn no_send_has_more_pieces_than_fit_a_call_or_thin_ones_a_packet() {
+        let many = ranges(0, 4 << 20, 2048);
+        assert_eq!(many.len(), UIO_MAXIOV);
+        let thin = ranges(0, 5000, 3);
+        assert_eq!(
+            (thin.len(), thin.last()),
+            (THIN_PIECES_MAX, Some(&(21..24)))
+        );
+        assert_eq!(ranges(24, 5000, 3).first(), Some(&(24..27)));
     }
 }

@@ -38,6 +38,9 @@ const WITH_VALUE: &str = "fspcvtqzb";
 /// Largest `-b`: a udmabuf of huge pages has no larger pieces.
 const RX_PAGE_SIZE_MAX: u32 = 2 << 20;
 
+/// More queues than any NIC has.
+const QUEUES_MAX: u32 = 1 << 16;
+
 /// The flags as they were given.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flags {
@@ -231,7 +234,8 @@ impl Flags {
             },
             _ => return Ok(None),
         };
-        if queue_count == 0 || first_queue.checked_add(queue_count).is_none() {
+        let end = first_queue.checked_add(queue_count);
+        if queue_count == 0 || end.is_none_or(|end| end > QUEUES_MAX) {
             return Err(Failure::failed(format!(
                 "-t {first_queue} -q {queue_count}: there are no such queues"
             )));
@@ -390,6 +394,7 @@ mod tests {
             ("-f eth1", "number of device queues is too low"),
             ("-f eth1 -t 1 -q 0", "there are no such queues"),
             ("-f eth1 -t 4294967295 -q 1", "there are no such queues"),
+            ("-f eth1 -t 1 -q 4000000000", "there are no such queues"),
             ("-x", "unknown option: x"),
             ("-f eth1 -p", "option requires an argument -- 'p'"),
             ("-s somewhere", "-s somewhere: not an address"),

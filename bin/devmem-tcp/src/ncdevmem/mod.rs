@@ -10,7 +10,7 @@
 //! - bytes that landed in host memory (`SCM_DEVMEM_LINEAR`) are printed and checked in their place,
 //! - a single wrong byte fails the run, not only the twenty-first,
 //! - an unknown flag, and a number that is none, are refused,
-//! - lines longer than the memory, or than 1,024 chunks of it, are sent in pieces,
+//! - lines longer than the memory, or of more chunks than a send or a packet can be made of, are sent in pieces,
 //! - every failure ends with 1; and it takes `-h`.
 
 mod client;

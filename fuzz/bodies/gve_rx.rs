@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use gve::{Knobs, Received};
+use gve::{ChecksumState, Knobs, Received};
 use gve_defs::desc_dqo::RX_BUFFER_DESC_BYTES;
-use gve_driver::{Bus, QueueOptions, RxPacket};
+use gve_driver::{Bus, Driver, QueueOptions, RxPacket};
 
-use crate::common::RAM_BASE;
+use crate::common::{Bench, RAM_BASE, take_rx};
 use crate::input::{Input, small_device_with};
 
 /// Steps of one input.
@@ -27,78 +27,104 @@ pub fn run(data: &[u8]) {
         rsc: shape & 8 != 0,
         ..QueueOptions::default()
     };
-    let (mut bench, mut driver) = small_device_with(options);
-    let mut expected = Vec::new();
-    let mut got = Vec::new();
-    let mut tail = 0u64;
+    let (bench, driver) = small_device_with(options);
+    let mut guest = Guest {
+        bench,
+        driver,
+        hostile_tail: 0,
+        expected: Vec::new(),
+        got: Vec::new(),
+    };
     for _ in 0..STEPS {
         let Some(step) = input.byte() else { break };
+        guest.step(step, &mut input);
+    }
+    guest.finish();
+}
+
+struct Guest {
+    bench: Bench,
+    driver: Driver,
+    /// Of the hostile driver's buffer ring.
+    hostile_tail: u16,
+    /// Payloads that the good driver must find.
+    expected: Vec<Vec<u8>>,
+    /// What it found.
+    got: Vec<RxPacket>,
+}
+
+impl Guest {
+    fn step(&mut self, step: u8, input: &mut Input<'_>) {
+        let Self { bench, driver, .. } = self;
         match step {
-            0..=119 => {
-                let frame = input.frame();
-                let offload = input.offload(&frame);
-                let bytes = match offload.checksum {
-                    gve::ChecksumState::Partial(_) => frame.unfinished(),
-                    _ => frame.bytes(),
-                };
-                let before = bench.stats().rx[0];
-                let received = bench.receive(&bytes, offload);
-                let after = bench.stats().rx[0];
-                let to_good = after != before;
-                let whole = offload.gso.is_none() || after.rsc > before.rsc;
-                if to_good && whole && received == Received::Delivered && after.backlog == 0 {
-                    expected.push((expected.len() + 1, frame.payload.clone()));
-                }
-            }
+            0..=119 => self.receive(input),
             120..=129 => {
                 let mut frame = input.bytes(200).to_vec();
                 frame.resize(frame.len().max(14), 0);
                 bench.receive_plain(&frame);
             }
-            130..=159 => {
-                let (buffers, _) = driver.rx_rings(1);
-                let mut desc = [0; RX_BUFFER_DESC_BYTES];
-                let given = input.bytes(24);
-                desc[..given.len()].copy_from_slice(given);
-                if step < 150 {
-                    let addr = RAM_BASE + u64::from(step);
-                    desc[8..16].copy_from_slice(&addr.to_le_bytes());
-                }
-                if harms_the_good(&desc[8..16]) || harms_the_good(&desc[16..24]) {
-                    continue;
-                }
-                bench
-                    .ram
-                    .put(buffers + tail * RX_BUFFER_DESC_BYTES as u64, &desc);
-                tail = (tail + 1) % 256;
-            }
-            160..=179 => bench.write(2, 513 * 4, &(tail as u32).to_le_bytes()),
+            130..=159 => self.post_hostile(step, input),
+            160..=179 => bench.write(2, 513 * 4, &u32::from(self.hostile_tail).to_le_bytes()),
             180..=189 => bench.write(2, 513 * 4, &u32::from(input.word()).to_le_bytes()),
             190..=199 => driver
-                .restart_rx(&mut bench, 1)
+                .restart_rx(bench, 1)
                 .expect("a queue can be made again"),
-            200..=209 => {
-                let knobs = Knobs {
-                    linear_bytes: input.word(),
-                    unsplit_every: NonZeroU32::new(u32::from(input.or_zero())),
-                    rx_buffers_kept: u16::from(input.or_zero()),
-                };
-                bench.set_knobs(knobs);
-            }
-            _ => got.extend(crate::common::take_rx(&mut bench, &mut driver, 0)),
+            200..=209 => bench.set_knobs(Knobs {
+                linear_bytes: input.word(),
+                unsplit_every: NonZeroU32::new(u32::from(input.or_zero())),
+                rx_buffers_kept: u16::from(input.or_zero()),
+            }),
+            _ => self.got.extend(take_rx(bench, driver, 0)),
         }
     }
-    bench.set_knobs(Knobs::default());
-    for _ in 0..20 {
-        got.extend(crate::common::take_rx(&mut bench, &mut driver, 0));
+
+    fn receive(&mut self, input: &mut Input<'_>) {
+        let frame = input.frame();
+        let offload = input.offload(&frame);
+        let bytes = match offload.checksum {
+            ChecksumState::Partial(_) => frame.unfinished(),
+            _ => frame.bytes(),
+        };
+        let before = self.bench.stats().rx[0];
+        let received = self.bench.receive(&bytes, offload);
+        let after = self.bench.stats().rx[0];
+        let whole = offload.gso.is_none() || after.rsc > before.rsc;
+        if after.packets > before.packets && whole && received == Received::Delivered {
+            self.expected.push(frame.payload);
+        }
     }
-    for (_, payload) in &expected {
-        let there = got
-            .iter()
-            .any(|packet: &RxPacket| packet.frame().ends_with(payload));
-        assert!(there, "a packet of {} bytes is not there", payload.len());
+
+    fn post_hostile(&mut self, step: u8, input: &mut Input<'_>) {
+        let mut desc = [0; RX_BUFFER_DESC_BYTES];
+        let given = input.bytes(24);
+        desc[..given.len()].copy_from_slice(given);
+        if step < 150 {
+            let addr = RAM_BASE + u64::from(step);
+            desc[8..16].copy_from_slice(&addr.to_le_bytes());
+        }
+        if harms_the_good(&desc[8..16]) || harms_the_good(&desc[16..24]) {
+            return;
+        }
+        let (buffers, _) = self.driver.rx_rings(1);
+        let at = u64::from(self.hostile_tail) * RX_BUFFER_DESC_BYTES as u64;
+        self.bench.ram.put(buffers + at, &desc);
+        self.hostile_tail = (self.hostile_tail + 1) % 256;
     }
-    assert!(got.iter().all(|packet| !packet.is_damaged()));
+
+    /// Takes everything, and looks for what must be there.
+    fn finish(mut self) {
+        self.bench.set_knobs(Knobs::default());
+        for _ in 0..20 {
+            let more = take_rx(&mut self.bench, &mut self.driver, 0);
+            self.got.extend(more);
+        }
+        for payload in &self.expected {
+            let holds = |packet: &RxPacket| packet.frame().ends_with(payload);
+            let len = payload.len();
+            assert!(self.got.iter().any(holds), "{len} bytes are not there");
+        }
+        assert!(self.got.iter().all(|packet| !packet.is_damaged()));
+    }
 }
 
 /// True for a buffer in memory of the good driver: all but the admin queue's page and what follows it, which it writes

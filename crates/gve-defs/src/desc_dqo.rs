@@ -38,6 +38,9 @@ pub const TX_REPORT_EVENT: u8 = 1 << 7;
 pub const TX_BUF_SIZE_MASK: u16 = (1 << 14) - 1;
 /// TSO context: bits of the segment size.
 pub const TX_MSS_MASK: u16 = (1 << 14) - 1;
+/// TSO context: smallest segment size; Linux cuts smaller ones itself.
+#[doc(alias = "GVE_TX_MIN_TSO_MSS_DQO")]
+pub const TX_MIN_MSS: u16 = 88;
 /// TSO context, kind byte: Linux sets it.
 pub const TX_TSO: u8 = 1 << 5;
 

@@ -61,6 +61,20 @@ impl RxPacket {
         [&self.header[..], &self.data].concat()
     }
 
+    /// Notes what must be said alike in every completion of a packet.
+    fn note(&mut self, completion: &RxCompletion, first: bool) -> Result<(), Violation> {
+        let coalesced = completion.header_len.get() & RX_RSC != 0;
+        let rsc = coalesced.then(|| completion.rsc_seg_len.get());
+        let packet_type = completion.packet_type.get() & RX_PACKET_TYPE_MASK;
+        let same = (rsc, packet_type, completion.hash.get());
+        if !first && same != (self.rsc, self.packet_type, self.hash) {
+            return Err(Violation::Parts);
+        }
+        (self.rsc, self.packet_type, self.hash) = same;
+        (self.status, self.flags) = (completion.status, completion.flags);
+        Ok(())
+    }
+
     /// True if the device says that the packet is damaged.
     pub const fn is_damaged(&self) -> bool {
         self.flags & RX_ERROR != 0
@@ -178,63 +192,31 @@ impl RxRing {
         ram: &GuestRam,
         completion: &RxCompletion,
     ) -> Result<Option<RxPacket>, Violation> {
-        let RxCompletion {
-            rxdid,
-            flags,
-            packet_type,
-            packet_len,
-            header_len,
-            status,
-            buf_id,
-            rsc_seg_len,
-            hash,
-            ..
-        } = *completion;
-        let bits = header_len.get();
         // The highest bit names the buffer queue, of which there is one.
-        let (len, queue) = (
-            packet_len.get() & RX_PACKET_LEN_MASK,
-            packet_len.get() >> 15,
-        );
-        if rxdid != RX_RXDID || status & RX_DONE == 0 || queue != 0 {
+        let queue = completion.packet_len.get() >> 15;
+        if completion.rxdid != RX_RXDID || completion.status & RX_DONE == 0 || queue != 0 {
             return Err(Violation::Completion);
         }
-        let id = usize::from(buf_id.get());
-        let posted = self.posted.get_mut(id).filter(|posted| **posted);
-        *posted.ok_or(Violation::Buffer(buf_id.get()))? = false;
-        self.free.push(buf_id.get());
+        let id = completion.buf_id.get();
+        let posted = self.posted.get_mut(usize::from(id));
+        *posted
+            .filter(|posted| **posted)
+            .ok_or(Violation::Buffer(id))? = false;
+        self.free.push(id);
         let (first, mut packet) = match self.partial.take() {
             Some(packet) => (false, packet),
             None => (true, RxPacket::default()),
         };
-        let len = usize::from(len);
+        self.take_header(ram, completion, first, &mut packet)?;
+        let len = usize::from(completion.packet_len.get() & RX_PACKET_LEN_MASK);
         if len > self.buffer_bytes {
             return Err(Violation::Length(len));
         }
-        if bits & RX_SPLIT_HEADER != 0 {
-            let header = usize::from(bits & RX_HEADER_LEN_MASK);
-            if header > self.header_bytes {
-                return Err(Violation::Length(header));
-            }
-            if !first {
-                return Err(Violation::Parts);
-            }
-            packet.split = true;
-            let at = self.headers + (id * self.header_bytes) as u64;
-            packet.header = ram.get(at, header);
-        }
-        let at = self.memory + (id * self.buffer_bytes) as u64;
+        let at = self.memory + (usize::from(id) * self.buffer_bytes) as u64;
         packet.data.extend(ram.get(at, len));
         packet.frags.push(len);
-        let rsc = (bits & RX_RSC != 0).then(|| rsc_seg_len.get());
-        let packet_type = packet_type.get() & RX_PACKET_TYPE_MASK;
-        let same = (rsc, packet_type, hash.get());
-        if !first && same != (packet.rsc, packet.packet_type, packet.hash) {
-            return Err(Violation::Parts);
-        }
-        (packet.rsc, packet.packet_type, packet.hash) = same;
-        (packet.status, packet.flags) = (status, flags);
-        if status & RX_END_OF_PACKET == 0 {
+        packet.note(completion, first)?;
+        if completion.status & RX_END_OF_PACKET == 0 {
             // Only the last buffer of a packet may be filled in part.
             if len != self.buffer_bytes {
                 return Err(Violation::Parts);
@@ -243,5 +225,31 @@ impl RxRing {
             return Ok(None);
         }
         Ok(Some(packet))
+    }
+
+    /// Takes the header buffer, if the completion says that there is something in it.
+    fn take_header(
+        &self,
+        ram: &GuestRam,
+        completion: &RxCompletion,
+        first: bool,
+        packet: &mut RxPacket,
+    ) -> Result<(), Violation> {
+        let bits = completion.header_len.get();
+        if bits & RX_SPLIT_HEADER == 0 {
+            return Ok(());
+        }
+        let len = usize::from(bits & RX_HEADER_LEN_MASK);
+        if len > self.header_bytes {
+            return Err(Violation::Length(len));
+        }
+        if !first {
+            return Err(Violation::Parts);
+        }
+        let id = usize::from(completion.buf_id.get());
+        let at = self.headers + (id * self.header_bytes) as u64;
+        packet.split = true;
+        packet.header = ram.get(at, len);
+        Ok(())
     }
 }

@@ -123,8 +123,14 @@ impl Gve {
         }
     }
 
-    /// Does what time brings: interrupts whose interval is over, statistics that are due.
+    /// Does what time brings: interrupts whose interval is over, statistics that are due; and delivers what waits for
+    /// buffers that [`set_knobs`](Self::set_knobs) has kept back so far.
     pub fn poll(&mut self, env: &mut Env<'_>) {
+        for index in 0..self.rx.len() {
+            if self.rx[index].as_ref().is_some_and(RxQueue::has_backlog) {
+                self.run_rx(index, env);
+            }
+        }
         self.notify.poll(env.now, env.irqs);
         self.report_stats(env);
     }

@@ -193,9 +193,12 @@ impl Gve {
             self.stats.drops += 1;
             return Received::Dropped(DropReason::NoQueue);
         };
-        let received = queue.offer(packet, context, &mut self.rx_stats[index]);
-        // A packet dropped half way leaves completions behind, too.
-        if !matches!(received, Received::Held) {
+        let stats = &mut self.rx_stats[index];
+        let drained = queue.has_backlog() && queue.drain(context, stats);
+        let received = queue.offer(packet, context, stats);
+        // A packet that ended at a bad address leaves completions behind, too.
+        let bad_address = Received::Dropped(DropReason::BadAddress);
+        if drained || received == Received::Delivered || received == bad_address {
             self.notify.raise(queue.block(), env.now, env.irqs);
         }
         received

@@ -106,6 +106,11 @@ impl RxQueue {
         self.parts.block
     }
 
+    /// True if packets wait for buffers.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
     /// True if segments may be given as one coalesced packet.
     pub(crate) const fn coalesces(&self) -> bool {
         self.parts.rsc
@@ -136,7 +141,9 @@ impl RxQueue {
                 break;
             }
             self.backlog_bytes -= held.bytes.len();
-            delivered |= self.deliver(&packet, layout, context, stats) == Received::Delivered;
+            // Even a packet that ended at a bad address gave a buffer back.
+            let _counted = self.deliver(&packet, layout, context, stats);
+            delivered = true;
         }
         stats.backlog = self.backlog.len() as u64;
         delivered
@@ -196,7 +203,7 @@ impl RxQueue {
             _ => packet.facts.split_at.map(usize::from),
         };
         let every = knobs.unsplit_every.map_or(0, std::num::NonZeroU32::get);
-        let spared = every != 0 && (self.splittable + 1).is_multiple_of(every);
+        let spared = every != 0 && self.splittable.wrapping_add(1).is_multiple_of(every);
         let header_len = split_at.filter(|at| *at <= room && !spared).map(|at| {
             (at + usize::from(knobs.linear_bytes))
                 .min(room)

@@ -1,5 +1,8 @@
 //! What a TX packet asks the device to do, and who does it: the wire if it can, else the device.
 
+use std::num::NonZeroU16;
+
+use gve_defs::desc_dqo::TX_MIN_MSS;
 use wire::{MAX_HEADER_LEN, RxHeaders, TxChecksum};
 
 use crate::env::{
@@ -8,6 +11,7 @@ use crate::env::{
 };
 use crate::segment::{Segmenter, finish_checksum, kind_of, l4_checksum, pseudo_header};
 use crate::tx::{MAX_PACKET, TxPacket};
+use crate::tx_desc::TsoContext;
 
 /// Memory for one packet at a time, kept from packet to packet.
 #[derive(Debug)]
@@ -134,16 +138,14 @@ fn copy_head(
 }
 
 /// Compares a TSO context with the packet that follows it.
-fn judge_tso(
-    headers: &RxHeaders,
-    len: u32,
-    tso: &crate::tx_desc::TsoContext,
-) -> Result<Gso, Refused> {
+fn judge_tso(headers: &RxHeaders, len: u32, tso: &TsoContext) -> Result<Gso, Refused> {
     let kind = kind_of(headers).ok_or(Refused::Offload)?;
     let whole = headers.header_len + headers.payload_len == len as usize;
     let header_len = usize::from(tso.header_len) == headers.header_len;
     let payload_len = tso.total_len as usize == headers.payload_len;
-    let size = std::num::NonZeroU16::new(tso.mss).ok_or(Refused::Offload)?;
+    // The bound also keeps the work that one doorbell asks for within a second.
+    let size = NonZeroU16::new(tso.mss).filter(|size| size.get() >= TX_MIN_MSS);
+    let size = size.ok_or(Refused::Offload)?;
     match whole && header_len && payload_len && headers.payload_len > 0 {
         true => Ok(Gso { kind, size }),
         false => Err(Refused::Offload),

@@ -342,6 +342,7 @@ fn an_offload_that_does_not_fit_its_headers_is_refused() {
     let header_len = u8::try_from(good.header_len()).unwrap();
     for (mss, header_len) in [
         (0, header_len),
+        (87, header_len),
         (1400, header_len - 1),
         (1400, 0),
         (1400, 255),

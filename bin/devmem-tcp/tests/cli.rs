@@ -73,7 +73,7 @@ fn what_clap_refuses_ends_with_2_too() {
 
 #[test]
 fn help_has_examples_and_says_what_the_exit_codes_mean() {
-    for command in ["demo", "recv", "send", "wire", "doctor", "restore"] {
+    for command in ["demo", "recv", "send", "wire", "nic", "doctor", "restore"] {
         let help = run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
         let text = String::from_utf8(help.stdout).unwrap();

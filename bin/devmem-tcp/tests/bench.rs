@@ -30,9 +30,9 @@ fn bench_tx_compares_ours_with_the_kernels_two_ways_of_sending() {
     if !has_tap("bench_tx_compares_ours_with_the_kernels_two_ways_of_sending") {
         return;
     }
-    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only send,zerocopy,ours,ours/1core";
+    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only send,zerocopy,B,ours,ours/1core";
     let json = run(&format!("bench tx --json {options}")).json();
-    assert_rows(&json, &["send", "zerocopy", "ours", "ours/1core"]);
+    assert_rows(&json, &["send", "zerocopy", "B", "ours", "ours/1core"]);
     let ratio = &json["ratios"][0];
     assert_eq!(ratio["row"], "ours");
     let rival = ratio["against"].as_str().expect("a row's name");

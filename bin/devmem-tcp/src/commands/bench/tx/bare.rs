@@ -27,8 +27,9 @@ const VNET_NEEDS_CSUM: u8 = 1;
 const VNET_GSO_TCPV4: u8 = 1;
 /// Our station.
 const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
-/// Our port: there is no other connection.
-const OUR_PORT: u16 = 40_000;
+/// Our ports, a different one for each run: the kernel may remember the last connection, which began with the same
+/// sequence number.
+const OUR_PORTS: std::ops::Range<u16> = 40_000..60_000;
 /// Most payload of a super-packet: what an IP length leaves besides the headers.
 const PAYLOAD_MAX: usize = 65_535 - 40;
 /// Super-packets between two looks at what came in.
@@ -67,12 +68,20 @@ pub fn send<C>(bench: &Bench<'_, C>, cpu: usize) -> Result<Sent> {
     Ok(Sent { bytes, cpu_ns })
 }
 
+/// Returns one of [`OUR_PORTS`]: which one depends on how many nanoseconds this process has used.
+fn any_port() -> u16 {
+    let ports = OUR_PORTS.len() as u32;
+    // Less than the number of ports.
+    OUR_PORTS.start + (cpu::process_cpu_time().subsec_nanos() % ports) as u16
+}
+
 /// The kernel at the other end of the TAP, and how far its one stream is.
 struct Peer {
     tap: OwnedFd,
     port: DmaPort,
     mss: u16,
     mac: Option<MacAddr>,
+    our_port: u16,
     snd_una: u32,
     snd_nxt: u32,
     rcv_nxt: u32,
@@ -90,6 +99,7 @@ impl Peer {
             port,
             mss: mtu.saturating_sub(40),
             mac: None,
+            our_port: any_port(),
             snd_una: 1,
             snd_nxt: 1,
             rcv_nxt: 0,
@@ -159,7 +169,9 @@ impl Peer {
         };
         match (headers.network, headers.tcp()) {
             (Network::Arp, _) => self.on_arp(frame.get(headers.header_len..).unwrap_or_default()),
-            (Network::Ipv4(ip), Some(tcp)) if ip.dst == RECEIVER && tcp.dst_port == OUR_PORT => {
+            (Network::Ipv4(ip), Some(tcp))
+                if ip.dst == RECEIVER && tcp.dst_port == self.our_port =>
+            {
                 self.on_tcp(tcp)
             }
             _ => Ok(()),
@@ -217,7 +229,7 @@ impl Peer {
             ..TcpOptions::default()
         };
         let tcp = TcpHeader {
-            src_port: OUR_PORT,
+            src_port: self.our_port,
             dst_port: PORT,
             seq: self.snd_nxt,
             ack: self.rcv_nxt,

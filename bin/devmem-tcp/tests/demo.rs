@@ -2,22 +2,9 @@
 
 mod common;
 
-use common::{assert_all_right, assert_nothing_dropped, run};
-use devmem_linux::probe;
-use devmem_linux::test_util::skip;
+use common::{assert_all_right, assert_nothing_dropped, has_tap, run};
 
 const MIB: u64 = 1 << 20;
-
-/// Whether the demo can have a TAP here; says so if not.
-fn has_tap(test: &str) -> bool {
-    match probe::tap_in_namespace().reason() {
-        None => true,
-        Some(reason) => {
-            skip(test, "tun", reason);
-            false
-        }
-    }
-}
 
 /// Runs the demo over a TAP and asserts that every byte is right.
 #[track_caller]

@@ -8,6 +8,8 @@ pub const SOL_IP: i32 = 0;
 /// Level of IPv6.
 pub const SOL_IPV6: i32 = 41;
 
+/// Least bytes that wake a reader.
+pub const SO_RCVLOWAT: i32 = 18;
 /// Restricts a socket to one netdev, by name.
 pub const SO_BINDTODEVICE: i32 = 25;
 /// The NAPI instance, and so the RX queue, that a connection's packets came by last.

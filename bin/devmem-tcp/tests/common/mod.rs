@@ -10,11 +10,23 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use devmem_linux::test_util::wait_or_kill;
+use devmem_linux::probe;
+use devmem_linux::test_util::{skip, wait_or_kill};
 use serde_json::Value;
 
 /// No run of a test is longer, even on a slow and shared machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whether the tool can have a TAP here; says so if not.
+pub fn has_tap(test: &str) -> bool {
+    match probe::tap_in_namespace().reason() {
+        None => true,
+        Some(reason) => {
+            skip(test, "tun", reason);
+            false
+        }
+    }
+}
 
 /// What a finished run said.
 #[derive(Debug)]

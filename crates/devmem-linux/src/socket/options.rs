@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use devmem_uapi::Errno;
-use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_INCOMING_NAPI_ID, SO_ZEROCOPY};
+use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_INCOMING_NAPI_ID, SO_RCVLOWAT, SO_ZEROCOPY};
 
 use crate::sys;
 use crate::sys::tun::IFNAMSIZ;
@@ -15,6 +15,16 @@ use crate::sys::tun::IFNAMSIZ;
 /// `EOPNOTSUPP` for sockets that cannot.
 pub fn enable_zerocopy(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::message::set_int(socket, SO_ZEROCOPY, 1)
+}
+
+/// Wakes readers of a socket for `bytes` bytes at least, or at the end of the stream.
+///
+/// # Errors
+///
+/// `EINVAL` for more than an int holds.
+pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> Result<(), Errno> {
+    let bytes = i32::try_from(bytes).map_err(|_too_many| Errno::EINVAL)?;
+    sys::message::set_int(socket, SO_RCVLOWAT, bytes)
 }
 
 /// Restricts a socket to one interface: it receives from no other and its routes leave by it. An empty name

@@ -1,5 +1,6 @@
 //! The cable of one run: a TAP, or a veth pair into the sender's network namespace.
 
+use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -23,6 +24,20 @@ pub fn open_tap(mtu: u16) -> Result<OwnedFd> {
     tap.into_queues()
         .pop()
         .context("a TAP with one queue has one descriptor")
+}
+
+/// Has the interfaces that are made from now on leave what they receive to `cpu` (receive packet steering), or to whoever
+/// brings it.
+pub fn steer_receiving(cpu: Option<usize>) -> Result<()> {
+    // Linux 6.4 on: Documentation/admin-guide/sysctl/net.rst, of each network namespace.
+    const MASK: &str = "/proc/sys/net/core/rps_default_mask";
+    let mask = cpu.map_or_else(|| "0".to_owned(), mask_of);
+    fs::write(MASK, &mask).with_context(|| format!("write {mask} to {MASK}"))
+}
+
+/// Writes a mask of one processor as the kernel reads it: 32 bits a group, the highest first.
+fn mask_of(cpu: usize) -> String {
+    format!("{:x}", 1u32 << (cpu % 32)) + &",0".repeat(cpu / 32)
 }
 
 /// A veth pair, one end here and set up, the other in the sender's namespace.
@@ -57,5 +72,16 @@ impl Drop for Veth {
             // The sender's namespace, when it goes, takes the pair along: then there is nothing to delete.
             let _ = here.delete();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_a_group_for_every_thirty_two_processors() {
+        let masks = [0, 5, 31, 32, 70].map(mask_of);
+        assert_eq!(masks, ["1", "20", "80000000", "1,0", "40,0,0"]);
     }
 }

@@ -2,12 +2,15 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use devmem_linux::socket::set_receive_low_water;
 use devmem_linux::{cpu, netns};
+use rustix::net::RecvFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +35,12 @@ pub struct ReceiverArgs {
     /// Checks that the stream is the sender's pattern.
     #[arg(long)]
     verify: bool,
+    /// Is woken for so many bytes at least.
+    #[arg(long)]
+    low_water: Option<usize>,
+    /// Takes the bytes without copying them.
+    #[arg(long)]
+    discard: bool,
 }
 
 /// What it says at its end, as one line of JSON.
@@ -54,13 +63,38 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     io::stdout().flush().context("say that it is ready")?;
     wait_for_sender(&listener)?;
     let (stream, peer) = listener.accept().context("accept")?;
+    if let Some(bytes) = args.low_water {
+        set_receive_low_water(stream.as_fd(), bytes)
+            .map_err(|errno| anyhow!("SO_RCVLOWAT: {}", errno.describe()))?;
+    }
+    if args.discard {
+        return say(&discard(&stream)?);
+    }
     let verifier = args
         .verify
         .then(|| Verifier::new(Expected::Position(pattern_of(peer.port()))));
     let limit = args.millis.map(Duration::from_millis);
-    let said = receive(stream, verifier, limit)?;
-    println!("{}", serde_json::to_string(&said)?);
+    say(&receive(stream, verifier, limit)?)
+}
+
+fn say(said: &Said) -> Result<()> {
+    println!("{}", serde_json::to_string(said)?);
     Ok(())
+}
+
+/// Counts the stream's bytes where they are (tcp(7): `MSG_TRUNC` discards them).
+fn discard(stream: &TcpStream) -> Result<Said> {
+    let mut meter = Meter::default();
+    stream.set_read_timeout(Some(SILENCE)).context(TIME_LIMIT)?;
+    let mut unused = vec![0; CHUNK];
+    loop {
+        let (_, len) =
+            rustix::net::recv(stream, &mut *unused, RecvFlags::TRUNC).context("receive")?;
+        if len == 0 {
+            return Said::of(meter.finish(), 0);
+        }
+        meter.add(len);
+    }
 }
 
 fn receive(
@@ -93,17 +127,26 @@ fn receive(
             }
         }
     }
-    let Received {
-        bytes,
-        elapsed,
-        cpu,
-    } = meter.finish();
-    Ok(Said {
-        bytes,
-        bad_bytes: verifier.map_or(0, |verifier| verifier.bad_bytes()),
-        elapsed_ns: u64::try_from(elapsed.as_nanos())?,
-        cpu_ns: u64::try_from(cpu.as_nanos())?,
-    })
+    Said::of(
+        meter.finish(),
+        verifier.map_or(0, |verifier| verifier.bad_bytes()),
+    )
+}
+
+impl Said {
+    fn of(received: Received, bad_bytes: u64) -> Result<Self> {
+        let Received {
+            bytes,
+            elapsed,
+            cpu,
+        } = received;
+        Ok(Self {
+            bytes,
+            bad_bytes,
+            elapsed_ns: u64::try_from(elapsed.as_nanos())?,
+            cpu_ns: u64::try_from(cpu.as_nanos())?,
+        })
+    }
 }
 
 /// What a receiver is to do.
@@ -111,6 +154,10 @@ fn receive(
 pub enum Receiving {
     /// Count bytes until the stream ends.
     ToTheEnd,
+    /// The same, woken for so many bytes at least.
+    InPortions(usize),
+    /// The same, without copying them out of the kernel.
+    Discarded,
     /// Check every byte, for this long.
     Verified(Duration),
 }
@@ -128,8 +175,17 @@ impl ReceiverProcess {
         let program = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(program);
         command.args(["bench", "__receiver", "--cpu", &cpu.to_string()]);
-        if let Receiving::Verified(limit) = receiving {
-            command.args(["--verify", "--millis", &limit.as_millis().to_string()]);
+        match receiving {
+            Receiving::ToTheEnd => {}
+            Receiving::InPortions(bytes) => {
+                command.args(["--low-water", &bytes.to_string()]);
+            }
+            Receiving::Discarded => {
+                command.arg("--discard");
+            }
+            Receiving::Verified(limit) => {
+                command.args(["--verify", "--millis", &limit.as_millis().to_string()]);
+            }
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         if home == Home::OfItsOwn {

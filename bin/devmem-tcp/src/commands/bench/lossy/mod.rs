@@ -97,11 +97,11 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage(format_args!("--seconds {}: 0.1 to 600", args.seconds)))?;
     let cables = cables(&args.impair)?;
     if args.seeds == 0 {
-        return Err(Failure::usage("--seeds 0: take 3 at least"));
+        return Err(Failure::usage("--seeds 0: 3 at least say something"));
     }
     // Before any thread: an unprivileged caller gets a user namespace with it.
     netns::enter_new()?;
-    allow_routing()?;
+    allow_routing().map_err(|error| Failure::unsupported(format!("{error:#}")))?;
     let bench = Bench {
         time,
         mtu: args.mtu,

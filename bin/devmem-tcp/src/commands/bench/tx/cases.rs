@@ -16,7 +16,26 @@ pub struct Case {
     pub cores: Cores,
     /// Bytes of each send call.
     pub write_bytes: usize,
+    /// What the receiving end does otherwise.
+    pub tuning: Tuning,
 }
+
+/// What the receiving end does otherwise than by default, whoever sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tuning {
+    /// Nothing.
+    None,
+    /// The interface leaves the receiving TCP's work to the receiver's processor (receive packet steering); without, the
+    /// sender's does it.
+    Steering,
+    /// The receiver is woken for [`LOW_WATER`] bytes, and not for every packet.
+    LowWater,
+    /// The receiver throws the bytes away in the kernel, uncopied.
+    Discard,
+}
+
+/// Bytes for which a receiver with [`Tuning::LowWater`] is woken: what it reads in one call.
+pub const LOW_WATER: usize = 256 << 10;
 
 /// Who sends, and over what, to a kernel receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +44,10 @@ pub enum Sender {
     Kernel,
     /// The same with `MSG_ZEROCOPY`.
     KernelZerocopy,
+    /// A TAP and the least of a TCP that makes a receiver go on: the ceiling for anything over a TAP.
+    Bare,
     /// The library of this workspace, from device memory over a TAP.
     Ours,
-}
-
-impl Sender {
-    /// Tells whether the kernel's TCP sends; else it is somebody on a TAP.
-    pub fn is_kernel(self) -> bool {
-        self != Self::Ours
-    }
 }
 
 const fn case(name: &'static str, what: &'static str, sender: Sender) -> Case {
@@ -43,6 +57,7 @@ const fn case(name: &'static str, what: &'static str, sender: Sender) -> Case {
         sender,
         cores: Cores::Two,
         write_bytes: WRITE_BYTES,
+        tuning: Tuning::None,
     }
 }
 
@@ -62,25 +77,44 @@ const fn small_sends(case: Case, name: &'static str) -> Case {
     }
 }
 
+const fn tuned(case: Case, tuning: Tuning, name: &'static str) -> Case {
+    Case {
+        name,
+        tuning,
+        ..case
+    }
+}
+
 const SEND: Case = case("send", "kernel send over veth", Sender::Kernel);
 const ZEROCOPY: Case = case(
     "zerocopy",
     "kernel send with MSG_ZEROCOPY over veth",
     Sender::KernelZerocopy,
 );
+const B: Case = case("B", "bare TAP writev from device memory", Sender::Bare);
 const OURS: Case = case("ours", "this sender, from device memory", Sender::Ours);
 
 /// Every row, in the order of the table.
 pub const CASES: &[Case] = &[
     SEND,
     ZEROCOPY,
+    B,
     OURS,
     one_core(SEND, "send/1core"),
     one_core(ZEROCOPY, "zerocopy/1core"),
+    one_core(B, "B/1core"),
     one_core(OURS, "ours/1core"),
     small_sends(SEND, "send/64k"),
     small_sends(ZEROCOPY, "zerocopy/64k"),
     small_sends(OURS, "ours/64k"),
+    tuned(SEND, Tuning::Steering, "send/rps"),
+    tuned(B, Tuning::Steering, "B/rps"),
+    tuned(OURS, Tuning::Steering, "ours/rps"),
+    tuned(SEND, Tuning::LowWater, "send/lowat"),
+    tuned(OURS, Tuning::LowWater, "ours/lowat"),
+    tuned(SEND, Tuning::Discard, "send/trunc"),
+    tuned(B, Tuning::Discard, "B/trunc"),
+    tuned(OURS, Tuning::Discard, "ours/trunc"),
 ];
 
 impl report::Case for Case {
@@ -92,6 +126,12 @@ impl report::Case for Case {
         if self.write_bytes != WRITE_BYTES {
             parts.push(format!("{} KiB sends", self.write_bytes >> 10));
         }
+        parts.extend(match self.tuning {
+            Tuning::None => None,
+            Tuning::Steering => Some("RPS to the receiver's core".to_owned()),
+            Tuning::LowWater => Some("receiver woken for 256 KiB".to_owned()),
+            Tuning::Discard => Some("receiver discards".to_owned()),
+        });
         RowName {
             name: self.name,
             what: self.what,

@@ -1,5 +1,6 @@
 //! `bench tx`: this sender and the kernel's own, each to a kernel receiver.
 
+mod bare;
 mod cases;
 mod ours;
 
@@ -10,7 +11,7 @@ use clap::Args;
 
 use super::accounting::Accounting;
 use super::cases::Cores;
-use super::network::Veth;
+use super::network::{Veth, steer_receiving};
 use super::plan::{MeasureArgs, Plan};
 use super::receiver::{ReceiverProcess, Receiving};
 use super::report::{self, End, Subject};
@@ -18,15 +19,23 @@ use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
 use crate::output::Failure;
-use cases::{CASES, Case, Sender};
+use cases::{CASES, Case, LOW_WATER, Sender, Tuning};
 
-/// The comparisons that matter: ours with the faster of the kernel's two ways.
+/// The comparisons that matter: ours with the faster of the kernel's two ways, and both with the bare ceiling.
 const SUBJECT: Subject = Subject {
     end: End::Sender,
     ratios: &[
         ("ours", &["send", "zerocopy"]),
+        ("ours", &["B"]),
+        ("B", &["send", "zerocopy"]),
         ("ours/1core", &["send/1core", "zerocopy/1core"]),
+        ("ours/1core", &["B/1core"]),
         ("ours/64k", &["send/64k", "zerocopy/64k"]),
+        ("ours/rps", &["send/rps"]),
+        ("ours/rps", &["B/rps"]),
+        ("ours/lowat", &["send/lowat"]),
+        ("ours/trunc", &["send/trunc"]),
+        ("ours/trunc", &["B/trunc"]),
     ],
 };
 
@@ -63,16 +72,27 @@ fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
         Cores::Two => bench.sender_cpu,
         Cores::One => bench.receiver_cpu,
     };
-    let receiver = ReceiverProcess::start(Receiving::ToTheEnd, bench.receiver_cpu, Home::Shared)?;
-    let before = Accounting::now(&bench.softirq_threads);
-    let sent = if case.sender.is_kernel() {
-        send_by_kernel(bench, case, sender_cpu)?
-    } else {
-        // A thread of its own, so that the pinning ends with the run.
-        let sender = || ours::send(bench, case.write_bytes, sender_cpu);
-        thread::scope(|scope| scope.spawn(sender).join())
-            .map_err(|_| anyhow!("the sender panicked"))??
+    let receiving = match case.tuning {
+        Tuning::None | Tuning::Steering => Receiving::ToTheEnd,
+        Tuning::LowWater => Receiving::InPortions(LOW_WATER),
+        Tuning::Discard => Receiving::Discarded,
     };
+    let is_steered = case.tuning == Tuning::Steering;
+    let steered = steer_receiving(is_steered.then_some(bench.receiver_cpu));
+    // A kernel that has no such setting has nothing to be undone either.
+    if is_steered {
+        steered?;
+    }
+    let receiver = ReceiverProcess::start(receiving, bench.receiver_cpu, Home::Shared)?;
+    let before = Accounting::now(&bench.softirq_threads);
+    // A thread of its own, so that the pinning ends with the run.
+    let sender = || match case.sender {
+        Sender::Kernel | Sender::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
+        Sender::Bare => bare::send(bench, sender_cpu),
+        Sender::Ours => ours::send(bench, case.write_bytes, sender_cpu),
+    };
+    let sent = thread::scope(|scope| scope.spawn(sender).join())
+        .map_err(|_| anyhow!("the sender panicked"))??;
     let received = receiver.finish()?;
     let machine = Accounting::now(&bench.softirq_threads).since(before);
     Sample::new(received, sent, machine)
@@ -85,7 +105,7 @@ fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Se
         source_bytes: bench.memory.size(),
         mode: match case.sender {
             Sender::KernelZerocopy => Mode::Zerocopy,
-            Sender::Kernel | Sender::Ours => Mode::Copy,
+            Sender::Kernel | Sender::Bare | Sender::Ours => Mode::Copy,
         },
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;

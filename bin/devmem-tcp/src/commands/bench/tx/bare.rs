@@ -1,0 +1,287 @@
+//! Row B: the least that sends a TCP stream from device memory into a TAP. The ceiling for any sender over a TAP, and no
+//! TCP: it knows one peer and one connection, has no congestion window, and never sends anything twice.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use devmem_linux::cpu;
+use devmem_uapi::DmabufId;
+use netmem::{DmaPort, DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
+use wire::{
+    ArpOperation, ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network,
+    RxHeaders, TcpFlags, TcpHeader, TcpOptions, emit_arp_frame, emit_tcp_frame_headers,
+    tcp_tx_checksum,
+};
+
+use super::super::network::open_tap;
+use super::super::runner::Bench;
+use super::super::sender::{PORT, RECEIVER, SENDER, Sent, wait_for_sender};
+
+/// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
+const VNET_LEN: usize = 10;
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM` and `VIRTIO_NET_HDR_GSO_TCPV4`.
+const VNET_NEEDS_CSUM: u8 = 1;
+const VNET_GSO_TCPV4: u8 = 1;
+/// Our station.
+const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
+/// Our ports, a different one for each run: the kernel may remember the last connection, which began with the same
+/// sequence number.
+const OUR_PORTS: std::ops::Range<u16> = 40_000..60_000;
+/// Most payload of a super-packet: what an IP length leaves besides the headers.
+const PAYLOAD_MAX: usize = 65_535 - 40;
+/// Super-packets between two looks at what came in.
+const LOOK_EVERY: u32 = 4;
+/// Nothing the kernel sends us is longer: it has no payload for us.
+const FRAME_MAX: usize = 2048;
+
+/// Sends all of the device memory again and again until the time is over.
+pub fn send<C>(bench: &Bench<'_, C>, cpu: usize) -> Result<Sent> {
+    cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+    let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
+    // For the right to read the memory; nothing is allocated from the pool.
+    let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
+    let (_pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let mut peer = Peer::new(open_tap(bench.plan.mtu)?, bench.plan.mtu, port);
+    let before = cpu::process_cpu_time();
+    peer.connect()?;
+    let end = Instant::now() + bench.plan.time;
+    let len = PAYLOAD_MAX / usize::from(peer.mss) * usize::from(peer.mss);
+    let (mut at, mut bytes) = (0, 0);
+    while Instant::now() < end {
+        for _ in 0..LOOK_EVERY {
+            peer.wait_for_window(len)?;
+            peer.send(TcpFlags::ACK, &memory.begin().frags(at, len)?)?;
+            bytes += len as u64;
+            at = if at + 2 * len <= memory.size() {
+                at + len
+            } else {
+                0
+            };
+        }
+        peer.look()?;
+    }
+    peer.close()?;
+    let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
+    Ok(Sent { bytes, cpu_ns })
+}
+
+/// Returns one of [`OUR_PORTS`]: which one depends on how many nanoseconds this process has used.
+fn any_port() -> u16 {
+    let ports = OUR_PORTS.len() as u32;
+    // Less than the number of ports.
+    OUR_PORTS.start + (cpu::process_cpu_time().subsec_nanos() % ports) as u16
+}
+
+/// The kernel at the other end of the TAP, and how far its one stream is.
+struct Peer {
+    tap: OwnedFd,
+    port: DmaPort,
+    mss: u16,
+    mac: Option<MacAddr>,
+    our_port: u16,
+    snd_una: u32,
+    snd_nxt: u32,
+    rcv_nxt: u32,
+    /// What it takes beyond `snd_una`.
+    window: u32,
+    scale: u8,
+    is_open: bool,
+    has_ended: bool,
+}
+
+impl Peer {
+    fn new(tap: OwnedFd, mtu: u16, port: DmaPort) -> Self {
+        Self {
+            tap,
+            port,
+            mss: mtu.saturating_sub(40),
+            mac: None,
+            our_port: any_port(),
+            snd_una: 1,
+            snd_nxt: 1,
+            rcv_nxt: 0,
+            window: 0,
+            scale: 0,
+            is_open: false,
+            has_ended: false,
+        }
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        self.send_arp(
+            &ArpPacket::request(MAC, RECEIVER, SENDER),
+            MacAddr::BROADCAST,
+        )?;
+        while self.mac.is_none() {
+            self.wait()?;
+        }
+        self.send(TcpFlags::SYN, &FragList::new())?;
+        while !self.is_open {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.send(TcpFlags::FIN | TcpFlags::ACK, &FragList::new())?;
+        while !self.has_ended {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_window(&mut self, len: usize) -> Result<()> {
+        while self.snd_nxt.wrapping_sub(self.snd_una) as usize + len > self.window as usize {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until something came in, and takes it in.
+    fn wait(&mut self) -> Result<()> {
+        if !self.look()? {
+            wait_for_sender(&self.tap)?;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what is there; returns whether that was anything.
+    fn look(&mut self) -> Result<bool> {
+        let mut frame = [0; VNET_LEN + FRAME_MAX];
+        let mut any = false;
+        loop {
+            match rustix::io::read(&self.tap, &mut frame) {
+                Ok(len) => self.on_frame(frame.get(VNET_LEN..len).unwrap_or_default())?,
+                Err(rustix::io::Errno::AGAIN) => return Ok(any),
+                Err(errno) => return Err(errno).context("read the TAP"),
+            }
+            any = true;
+        }
+    }
+
+    fn on_frame(&mut self, frame: &[u8]) -> Result<()> {
+        let Ok(headers) = RxHeaders::parse(frame, frame.len()) else {
+            return Ok(());
+        };
+        match (headers.network, headers.tcp()) {
+            (Network::Arp, _) => self.on_arp(frame.get(headers.header_len..).unwrap_or_default()),
+            (Network::Ipv4(ip), Some(tcp))
+                if ip.dst == RECEIVER && tcp.dst_port == self.our_port =>
+            {
+                self.on_tcp(tcp)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn on_arp(&mut self, packet: &[u8]) -> Result<()> {
+        let Ok(arp) = ArpPacket::parse(packet) else {
+            return Ok(());
+        };
+        if arp.sender_ip == SENDER {
+            self.mac = Some(arp.sender_mac);
+        }
+        if arp.op == ArpOperation::REQUEST && arp.target_ip == RECEIVER {
+            self.send_arp(&arp.reply(MAC), arp.sender_mac)?;
+        }
+        Ok(())
+    }
+
+    fn on_tcp(&mut self, tcp: &TcpHeader) -> Result<()> {
+        if tcp.flags.contains(TcpFlags::RST) {
+            bail!("the receiver reset the connection");
+        }
+        if tcp.flags.contains(TcpFlags::SYN) {
+            self.scale = tcp.options.window_scale.unwrap_or(0).min(14);
+            self.rcv_nxt = tcp.seq.wrapping_add(1);
+            self.mss = tcp.options.mss.unwrap_or(self.mss).min(self.mss);
+            self.is_open = true;
+        }
+        self.snd_una = tcp.ack;
+        // The window of a SYN is not scaled (RFC 7323 2.2).
+        let scale = if tcp.flags.contains(TcpFlags::SYN) {
+            0
+        } else {
+            self.scale
+        };
+        self.window = u32::from(tcp.window) << scale;
+        if tcp.flags.contains(TcpFlags::FIN) {
+            self.rcv_nxt = self.rcv_nxt.wrapping_add(1);
+            self.has_ended = true;
+        }
+        if tcp.flags.intersects(TcpFlags::SYN | TcpFlags::FIN) {
+            self.send(TcpFlags::ACK, &FragList::new())?;
+        }
+        Ok(())
+    }
+
+    /// Sends a segment; a longer one than fits a packet is for the kernel to cut.
+    fn send(&mut self, flags: TcpFlags, payload: &FragList) -> Result<()> {
+        use netmem::Payload;
+        let syn = flags.contains(TcpFlags::SYN);
+        let options = TcpOptions {
+            mss: syn.then_some(self.mss),
+            window_scale: syn.then_some(0),
+            ..TcpOptions::default()
+        };
+        let tcp = TcpHeader {
+            src_port: self.our_port,
+            dst_port: PORT,
+            seq: self.snd_nxt,
+            ack: self.rcv_nxt,
+            flags,
+            window: u16::MAX,
+            urgent: 0,
+            options,
+            header_len: 0,
+        };
+        let ethernet = EthernetHeader {
+            dst: self.mac.context("the receiver's address is known")?,
+            src: MAC,
+            ethertype: EtherType::IPV4,
+            vlan: None,
+        };
+        let ip = IpRepr::v4(RECEIVER, SENDER);
+        let mut head = [0; VNET_LEN + MAX_HEADER_LEN];
+        let frame = &mut head[VNET_LEN..];
+        let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), frame);
+        let checksum = tcp_tx_checksum(&ethernet, &ip);
+        head[0] = VNET_NEEDS_CSUM;
+        head[6..8].copy_from_slice(&checksum.start.to_ne_bytes());
+        head[8..10].copy_from_slice(&checksum.offset.to_ne_bytes());
+        if payload.len() > usize::from(self.mss) {
+            head[1] = VNET_GSO_TCPV4;
+            // Headers take 128 bytes at most.
+            head[2..4].copy_from_slice(&(len as u16).to_ne_bytes());
+            head[4..6].copy_from_slice(&self.mss.to_ne_bytes());
+        }
+        self.write(&head[..VNET_LEN + len], payload)?;
+        let control = flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
+        // A super-packet has less than 2^16 bytes.
+        let advance = payload.len() as u32 + u32::from(control);
+        self.snd_nxt = self.snd_nxt.wrapping_add(advance);
+        Ok(())
+    }
+
+    fn send_arp(&self, arp: &ArpPacket, dst: MacAddr) -> Result<()> {
+        let ethernet = EthernetHeader {
+            dst,
+            src: MAC,
+            ethertype: EtherType::ARP,
+            vlan: None,
+        };
+        let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
+        let len = VNET_LEN + emit_arp_frame(&ethernet, arp, &mut frame[VNET_LEN..]);
+        self.write(&frame[..len], &FragList::new())
+    }
+
+    fn write(&self, head: &[u8], payload: &FragList) -> Result<()> {
+        let written: io::Result<usize> = self.port.writev(self.tap.as_fd(), head, payload);
+        written.context("write to the TAP")?;
+        Ok(())
+    }
+}

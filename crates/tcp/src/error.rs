@@ -11,6 +11,9 @@ pub enum TcpError {
     /// The peer reset the connection (ECONNRESET).
     #[error("connection reset by peer")]
     Reset,
+    /// The peer reset the connection after it had ended its half (EPIPE; linux net/ipv4/tcp_input.c `tcp_reset`).
+    #[error("connection reset by peer, which had ended its half before")]
+    BrokenPipe,
     /// The peer did not answer in time (ETIMEDOUT).
     #[error("connection timed out")]
     TimedOut,

@@ -54,6 +54,7 @@ pub(crate) fn connection_error(errno: Errno) -> Option<TcpError> {
     Some(match errno {
         Errno::ECONNREFUSED => TcpError::Refused,
         Errno::ECONNRESET => TcpError::Reset,
+        Errno::EPIPE => TcpError::BrokenPipe,
         Errno::ETIMEDOUT => TcpError::TimedOut,
         Errno::EHOSTUNREACH => TcpError::HostUnreachable,
         Errno::ENETUNREACH => TcpError::NetUnreachable,

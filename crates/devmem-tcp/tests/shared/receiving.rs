@@ -173,8 +173,8 @@ fn a_peer_that_drops_unread_bytes_resets_the_connection() {
             drop(receiver);
             let mut batch = RxBatch::with_capacity(4);
             // A stream that is dropped says that nothing more follows before its socket resets, and the reset may or
-            // may not be there when the end is read. Linux then calls the connection a broken pipe (tcp_input.c
-            // tcp_reset), the user-space stack a reset one.
+            // may not be there when the end is read. After the end, a reset makes a broken pipe (linux tcp_input.c
+            // tcp_reset).
             let end = match sender.recv(&mut batch) {
                 Ok(0) => true,
                 Ok(_) => false,

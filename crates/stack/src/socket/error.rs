@@ -454,6 +454,7 @@ pub(crate) const fn connection_errno(error: TcpError) -> Errno {
     match error {
         TcpError::Refused => Errno::ECONNREFUSED,
         TcpError::Reset => Errno::ECONNRESET,
+        TcpError::BrokenPipe => Errno::EPIPE,
         TcpError::TimedOut => Errno::ETIMEDOUT,
         TcpError::HostUnreachable => Errno::EHOSTUNREACH,
         TcpError::NetUnreachable => Errno::ENETUNREACH,
@@ -559,6 +560,7 @@ mod tests {
         for (error, errno) in [
             (TcpError::Refused, Errno::ECONNREFUSED),
             (TcpError::Reset, Errno::ECONNRESET),
+            (TcpError::BrokenPipe, Errno::EPIPE),
             (TcpError::TimedOut, Errno::ETIMEDOUT),
             (TcpError::HostUnreachable, Errno::EHOSTUNREACH),
             (TcpError::NetUnreachable, Errno::ENETUNREACH),

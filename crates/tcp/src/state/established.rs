@@ -186,6 +186,7 @@ impl<P: Payload> Synchronized<P> {
     fn reset(&mut self) -> Verdict {
         let error = match self.kind {
             StateKind::Closing | StateKind::LastAck => None,
+            StateKind::CloseWait => Some(TcpError::BrokenPipe),
             _ => Some(TcpError::Reset),
         };
         (

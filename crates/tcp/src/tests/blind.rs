@@ -138,7 +138,7 @@ fn a_rst_in_the_states_of_closing_is_an_error_only_while_it_matters() {
     for (mut t, seq, error) in [
         (fin_wait_1(), 1, Some(TcpError::Reset)),
         (fin_wait_2(), 1, Some(TcpError::Reset)),
-        (close_wait(), 2, Some(TcpError::Reset)),
+        (close_wait(), 2, Some(TcpError::BrokenPipe)),
         (closing(), 2, None),
         (last_ack(), 2, None),
     ] {

@@ -123,8 +123,9 @@ impl Gve {
         }
     }
 
-    /// Does what time brings: interrupts whose interval is over, statistics that are due; and delivers what waits for
-    /// buffers that [`set_knobs`](Self::set_knobs) has kept back so far.
+    /// Does what time brings: interrupts whose interval is over, or for a driver that leaves a queue without buffers;
+    /// statistics that are due. Also delivers what waits for buffers that [`set_knobs`](Self::set_knobs) has kept back
+    /// so far.
     pub fn poll(&mut self, env: &mut Env<'_>) {
         for index in 0..self.rx.len() {
             if self.rx[index].as_ref().is_some_and(RxQueue::has_backlog) {
@@ -138,7 +139,9 @@ impl Gve {
     /// Returns when [`poll`](Self::poll) has something to do; `None` means not before something else happens.
     pub fn poll_at(&self) -> Option<Instant> {
         let report = self.stats_area.as_ref().and_then(StatsArea::due);
-        [self.notify.poll_at(), report].into_iter().flatten().min()
+        let starved = self.rx.iter().flatten().filter_map(RxQueue::wake_at);
+        let others = [self.notify.poll_at(), report];
+        others.into_iter().flatten().chain(starved).min()
     }
 
     /// Offers the wire what it did not take: for when the wire takes frames again.
@@ -257,7 +260,8 @@ impl Gve {
             memory: env.memory,
             knobs: self.knobs,
         };
-        if queue.drain(context, &mut self.rx_stats[index]) {
+        let drained = queue.drain(context, &mut self.rx_stats[index]);
+        if queue.is_starved(env.now) || drained {
             self.notify.raise(queue.block(), env.now, env.irqs);
         }
     }

@@ -198,7 +198,8 @@ impl Gve {
         let received = queue.offer(packet, context, stats);
         // A packet that ended at a bad address leaves completions behind, too.
         let bad_address = Received::Dropped(DropReason::BadAddress);
-        if drained || received == Received::Delivered || received == bad_address {
+        let starved = queue.is_starved(env.now);
+        if drained || starved || received == Received::Delivered || received == bad_address {
             self.notify.raise(queue.block(), env.now, env.irqs);
         }
         received

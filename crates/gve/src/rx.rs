@@ -1,12 +1,14 @@
 //! An RX queue: packets into the guest's buffers, one completion for each buffer, and a backlog for hard times.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use gve_defs::desc_dqo::{
     RX_BUFFER_DESC_BYTES, RX_DONE, RX_END_OF_PACKET, RX_ERROR, RX_GENERATION, RX_GENERATION_OFFSET,
     RX_HEADER_BUFFER_OVERFLOW, RX_HEADER_LEN_MASK, RX_RSC, RX_RXDID, RX_SPLIT_HEADER, RxBufferDesc,
     RxCompletion,
 };
+use wire::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::config::Knobs;
@@ -14,6 +16,12 @@ use crate::env::{BadAddress, GuestAddr, GuestMemory};
 use crate::ring::{Completions, GenerationWord, Ring, Window};
 use crate::rx_frame::{PacketFacts, RxPacket};
 use crate::stats::{DropReason, RxQueueStats};
+
+/// How often a driver is woken whose queue has frames but not the buffers for them.
+///
+/// Linux posts buffers when it is interrupted, and rings for every 32nd. If a packet needs more buffers than are
+/// visible, and the driver ran out of memory when it last looked, nothing else would ever make it look again.
+const STARVED_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a queue is made of.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +58,8 @@ pub(crate) struct RxQueue {
     tail: u16,
     backlog: VecDeque<Held>,
     backlog_bytes: usize,
+    /// When to wake the driver, if packets still wait then.
+    wake_at: Option<Instant>,
     /// Packets that could be split so far.
     splittable: u32,
 }
@@ -97,6 +107,7 @@ impl RxQueue {
             tail: 0,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
+            wake_at: None,
             splittable: 0,
         }
     }
@@ -109,6 +120,25 @@ impl RxQueue {
     /// True if packets wait for buffers.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
+    }
+
+    /// Returns when the driver is to be woken because packets wait.
+    pub(crate) const fn wake_at(&self) -> Option<Instant> {
+        self.wake_at
+    }
+
+    /// True if it is time to wake the driver because packets wait; then also notes the next time, and keeps the first
+    /// if there is one already.
+    pub(crate) fn is_starved(&mut self, now: Instant) -> bool {
+        if self.backlog.is_empty() {
+            self.wake_at = None;
+            return false;
+        }
+        let due = self.wake_at.is_some_and(|wake_at| wake_at <= now);
+        if due || self.wake_at.is_none() {
+            self.wake_at = Some(now + STARVED_INTERVAL);
+        }
+        due
     }
 
     /// True if segments may be given as one coalesced packet.

@@ -33,3 +33,19 @@ fn kept_rx_buffers_do_not_harm_another_queue() {
 fn kept_flow_rules_steer_as_they_say() {
     replay::replay("gve_flow_rules", gve_flow_rules::run);
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        failure_persistence: None,
+        ..proptest::prelude::ProptestConfig::default()
+    })]
+
+    /// Every byte is a step of some kind, so even chance gets far without a fuzzer.
+    #[test]
+    fn chance_does_no_harm(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..1500)) {
+        gve_adminq::run(&input);
+        gve_tx::run(&input);
+        gve_rx::run(&input);
+        gve_flow_rules::run(&input);
+    }
+}

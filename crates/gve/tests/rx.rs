@@ -499,6 +499,38 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
 }
 
 #[test]
+fn a_driver_that_leaves_a_queue_without_buffers_is_woken_until_it_looks() {
+    let (mut bench, mut driver) = one_queue(QueueOptions {
+        rsc: true,
+        ..QueueOptions::default()
+    });
+    let frame = Frame::tcp4(64_000);
+    while bench.receive(&frame.unfinished(), frame.gso(1448)) == Received::Delivered {}
+    let start = bench.now;
+    bench.take_irqs();
+    driver.enable_irq(&mut bench, 4, None);
+    driver.enable_irq(&mut bench, 4, None);
+    bench.take_irqs();
+    let every = std::time::Duration::from_millis(20);
+    for round in 1..=3 {
+        let due = bench.device.poll_at().expect("the queue starves");
+        assert_eq!(due, start + every * round);
+        bench.poll();
+        assert_eq!(bench.take_irqs(), [], "not before its time");
+        bench.now = due;
+        bench.poll();
+        assert_eq!(bench.take_irqs(), [4]);
+        driver.enable_irq(&mut bench, 4, None);
+    }
+    take_rx(&mut bench, &mut driver, 0);
+    assert_eq!(bench.stats().rx[0].backlog, 0);
+    assert!(
+        bench.device.poll_at() > Some(bench.now + every),
+        "only statistics are due"
+    );
+}
+
+#[test]
 fn the_backlog_is_bounded_in_bytes_too() {
     let (mut bench, mut driver) = up(QueueOptions {
         pairs: 1,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_linux::errors::{Facts, Operation, cause};
-use devmem_linux::socket::FragReturns;
+use devmem_linux::socket::{DontneedError, FragReturns, Freed};
 use devmem_uapi::{Errno, FragToken};
 use rustix::event::PollFlags;
 #[cfg(feature = "tokio")]
@@ -55,17 +55,13 @@ impl Socket {
         &self.nic
     }
 
-    /// Gives frags back, merged to ranges, in as few calls as the kernel's limits allow. Returns how many it freed.
+    /// Gives frags of a batch back, merged to ranges, in as few calls as the kernel's limits allow. Returns how many it
+    /// freed.
     pub(crate) fn release(
         &self,
         tokens: impl Iterator<Item = FragToken>,
     ) -> Result<usize, ReleaseError> {
-        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.for_each(|token| returns.push(token));
-        if returns.is_empty() {
-            return Ok(0);
-        }
-        let freed = returns.flush(self.fd.as_fd());
+        let freed = self.give_back(tokens);
         let count = match &freed {
             Ok(freed) => freed.freed,
             Err(error) => error.freed.freed,
@@ -80,6 +76,16 @@ impl Socket {
                 cause: error.cause,
             }))),
         }
+    }
+
+    /// Gives frags back that no batch ever held.
+    pub(super) fn give_back(
+        &self,
+        tokens: impl Iterator<Item = FragToken>,
+    ) -> Result<Freed, DontneedError> {
+        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.for_each(|token| returns.push(token));
+        returns.flush(self.fd.as_fd())
     }
 
     /// Frags given back so far.

@@ -108,6 +108,8 @@
 //! A stream that is dropped still sends what was queued; [`Completions`] that outlive it still tell the end, and
 //! [`BoundTx::in_flight`] tells it for all streams.
 //!
+//! With the feature `tokio` the module `tokio` has listeners, streams and completions to be awaited.
+//!
 //! # Without any network
 //!
 //! [`Netdev::pair`] gives two NICs on an in-memory wire in virtual time, as imperfect as wished.

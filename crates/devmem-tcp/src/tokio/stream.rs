@@ -20,7 +20,7 @@ use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::send::SendId;
 
-/// A TCP connection of a [`Netdev`](crate::Netdev).
+/// A TCP connection of a [`Netdev`].
 ///
 /// [`recv`](Self::recv) is the way to device memory, [`send`](Self::send) the way from there; [`AsyncWrite`] sends bytes
 /// of host memory. A task that does both at once uses [`poll_recv`](Self::poll_recv) and

@@ -2,6 +2,10 @@
 //!
 //! Every byte depends on its position, and every chunk of device memory is written over in the moment its send
 //! completes. `DEVMEM_SLOW=1` sends a gigabyte and more in each case that is about size.
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a send takes a list of ranges"
+)]
 
 mod peer;
 mod sender;

@@ -305,9 +305,8 @@ impl<P: Payload> SynBacklog<P> {
     fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> Config {
         let timestamp_offset = self.isns.timestamp_offset(endpoints);
         Config {
-            mss: incoming.mss,
             timestamp_offset,
-            ..self.config.clone()
+            ..self.config.for_link(incoming.mss)
         }
     }
 

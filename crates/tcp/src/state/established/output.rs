@@ -8,6 +8,7 @@ use wire::Instant;
 use super::{Synchronized, Verdict};
 use crate::config::Config;
 use crate::error::TcpError;
+use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{DataSegment, TimerOutcome};
@@ -48,9 +49,18 @@ impl<P: Payload> Synchronized<P> {
         None
     }
 
+    fn announced_at(&self, now: Instant) -> AnnouncedAt {
+        AnnouncedAt {
+            now,
+            ts_value: self.clock.value(now),
+        }
+    }
+
     fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
         let blocks = self.receiver.max_sack_blocks();
-        let announcement = self.receiver.announce(queue, self.clock.value(now), blocks);
+        let announcement = self
+            .receiver
+            .announce(queue, self.announced_at(now), blocks);
         Segment {
             seq: self.sender.snd_nxt(),
             ack: Some(announcement.ack),
@@ -74,7 +84,10 @@ impl<P: Payload> Synchronized<P> {
             probe: _,
         } = data;
         let mss = self.sender.mss();
-        let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
+        if !payload.is_empty() {
+            self.receiver.on_data_sent(now);
+        }
+        let announcement = self.receiver.announce(queue, self.announced_at(now), 0);
         Segment {
             seq,
             ack: Some(announcement.ack),

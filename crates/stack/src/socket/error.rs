@@ -455,7 +455,7 @@ impl UnknownBinding {
 }
 
 /// Returns the errno a dead connection reports.
-pub(crate) const fn connection_errno(error: TcpError) -> Errno {
+pub const fn connection_errno(error: TcpError) -> Errno {
     match error {
         TcpError::Refused => Errno::ECONNREFUSED,
         TcpError::Reset => Errno::ECONNRESET,

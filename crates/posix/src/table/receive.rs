@@ -105,6 +105,14 @@ impl Table {
         Ok(self.sock(fd)?.options.rcv_lowat)
     }
 
+    /// Returns how many bytes can be read at once; 0 of what is no connection.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK.
+    pub fn readable(&self, fd: i32) -> Result<usize, Errno> {
+        Ok(self.readable_len(self.sock(fd)?.state))
+    }
+
     /// Returns whether a receive goes on where readable memory meets unreadable: only if all of it is copied.
     pub(crate) fn crosses_borders(&self, flags: u32) -> bool {
         self.settings.copy_out && flags & MsgFlags::SOCK_DEVMEM.bits() == 0

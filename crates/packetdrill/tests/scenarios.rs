@@ -159,8 +159,9 @@ fn silence_leads_to_a_tail_probe_and_then_to_timeouts_that_double() {
         "
 +0 write(4, ..., 1000) = 1000
 +0 > P. 1:1001(1000) ack 1
-// The round trip took 100 ms: a probe after twice that and a delayed ACK's time.
-+.4 > P. 1:1001(1000) ack 1
+// The round trip took 100 ms: a probe after twice that and 200 ms for a late ACK, but no later than the timeout of
+// 300 ms, which starts anew then.
++.3 > P. 1:1001(1000) ack 1
 +.3 > P. 1:1001(1000) ack 1
 +.6 > P. 1:1001(1000) ack 1
 +1.2 > P. 1:1001(1000) ack 1
@@ -357,8 +358,9 @@ fn two_syns_that_cross_open_a_connection() {
 +0 < S 0:0(0) win 5792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
 +0 > S. 0:0(0) ack 1 <mss 1460,nop,nop,sackOK,nop,wscale 7>
 +.1 < S. 0:0(0) ack 1 win 5792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
++0 > . 1:1(0) ack 1
 +0 write(3, ..., 1000) = 1000
-* > P. 1:1001(1000) ack 1
++0 > P. 1:1001(1000) ack 1
 ",
     );
 }
@@ -516,7 +518,7 @@ fn a_user_timeout_ends_a_connection_that_hears_nothing() {
 +0 setsockopt(4, SOL_TCP, TCP_USER_TIMEOUT, [1000], 4) = 0
 +0 write(4, ..., 1000) = 1000
 +0 > P. 1:1001(1000) ack 1
-+.4 > P. 1:1001(1000) ack 1
++.3 > P. 1:1001(1000) ack 1
 +.3 > P. 1:1001(1000) ack 1
 +1 write(4, ..., 1000) = -1 ETIMEDOUT (nobody answers)
 ",
@@ -533,7 +535,7 @@ fn maxseg_bounds_what_is_announced_and_sent() {
 +0 listen(3, 1) = 0
 +0 < S 0:0(0) win 32792 <mss 1000>
 +0 > S. 0:0(0) ack 1 <mss 500>
-+.1 < . 1:1(0) ack 1 win 257
++.1 < . 1:1(0) ack 1 win 32792
 +0 accept(3, ..., ...) = 4
 +0 getsockopt(4, SOL_TCP, TCP_MAXSEG, [500], [4]) = 0
 ",

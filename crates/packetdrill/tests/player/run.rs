@@ -305,6 +305,7 @@ impl Player {
         ends_after: Option<i64>,
         expected: (Expr, Option<String>),
     ) {
+        self.join();
         let env = calls::Env {
             loaded: Arc::clone(&self.loaded),
             fds: self.fds.clone(),
@@ -314,11 +315,9 @@ impl Player {
             streams: self.bytes.clone(),
         };
         let Some(ends_after) = ends_after else {
-            self.join();
             let played = calls::play(&env, &call);
             return self.judge(line, played, &expected);
         };
-        self.join();
         let (tell, told) = mpsc::channel();
         let started = self.started;
         let thread = std::thread::spawn(move || {

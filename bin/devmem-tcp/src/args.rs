@@ -29,6 +29,7 @@ pub enum Command {
     Send(Send),
     Wire(Wire),
     Bench(crate::commands::bench::BenchArgs),
+    PacketdrillPath(PacketdrillPath),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]
@@ -292,6 +293,15 @@ pub struct OutputArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     pub json: bool,
+}
+
+/// Print where the shared object for packetdrill is
+///
+/// packetdrill, Google's TCP test tool, drives this stack through it: packetdrill --so_filename=PATH script.pkt.
+#[derive(Debug, Args)]
+pub struct PacketdrillPath {
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// The demo's receiver: listens, says so, checks the pattern, and says what it got.

@@ -46,6 +46,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
         Command::Receiver(args) => commands::receiver::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }

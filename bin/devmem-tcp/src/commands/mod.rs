@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod demo;
+pub mod packetdrill_path;
 pub mod receiver;
 pub mod recv;
 pub mod send;

@@ -8,3 +8,4 @@
 pub mod call;
 pub(crate) mod memory;
 mod message;
+mod watch;

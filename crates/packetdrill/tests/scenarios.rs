@@ -261,18 +261,34 @@ fn we_close_first() {
 }
 
 #[test]
-fn the_peer_closes_first_and_its_fin_is_acknowledged_late() {
+fn the_peer_closes_first_and_its_fin_is_acknowledged_after_what_may_answer_it() {
+    accepted(
+        "
++0 < P. 1:1001(1000) ack 1 win 257
++0 > . 1:1(0) ack 1001
++0 read(4, ..., 1000) = 1000
++0 < F. 1001:1001(0) ack 1 win 257
++.04 > . 1:1(0) ack 1002
++0 read(4, ..., 1000) = 0
++0 write(4, ..., 1000) = 1000
++0 > P. 1:1001(1000) ack 1002
++.1 < . 1002:1002(0) ack 1001 win 257
++0 close(4) = 0
++0 > F. 1001:1001(0) ack 1002
++.1 < . 1002:1002(0) ack 1002 win 257
+// Nothing is left of it.
++.1 < . 1002:1002(0) ack 1002 win 257
++0 > R 1002:1002(0) win 0
+",
+    );
+    // A FIN before any data is acknowledged at once.
     accepted(
         "
 +0 < F. 1:1(0) ack 1 win 257
-+.04 > . 1:1(0) ack 2
-+0 read(4, ..., 1000) = 0
-+0 write(4, ..., 1000) = 1000
-+0 > P. 1:1001(1000) ack 2
-+.1 < . 2:2(0) ack 1001 win 257
++0 > . 1:1(0) ack 2
 +0 close(4) = 0
-+0 > F. 1001:1001(0) ack 2
-+.1 < . 2:2(0) ack 1002 win 257
++0 > F. 1:1(0) ack 2
++.1 < . 2:2(0) ack 2 win 257
 ",
     );
 }

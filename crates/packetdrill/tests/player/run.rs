@@ -333,7 +333,7 @@ impl Player {
         wait_until_blocked(&thread, &task);
         self.blocked = Some(Blocked {
             line,
-            ends: self.now() + ends_after,
+            ends: self.last + ends_after,
             thread,
         });
         self.pending = Some(expected);

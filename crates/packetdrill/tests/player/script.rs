@@ -15,7 +15,7 @@ pub enum When {
 pub struct Event {
     pub line: usize,
     pub when: When,
-    /// Of a blocking call: how long after its begin it ends.
+    /// Of a blocking call: how long after the event before it it ends.
     pub ends_after: Option<i64>,
     pub what: What,
 }

@@ -63,9 +63,10 @@ impl LinuxAcks {
     }
 
     /// The peer ended its half: the program is about to answer, with a FIN of its own perhaps (linux `tcp_fin`).
+    /// Before any data the estimate is 0, and the ACK leaves at once.
     pub(super) fn on_fin(&mut self) -> Duration {
         self.interactive = true;
-        self.delay()
+        self.ato.map_or(Duration::ZERO, |_| self.delay())
     }
 
     /// Something came that the sender must hear of at once: it may have begun anew.
@@ -223,6 +224,8 @@ mod tests {
     #[test]
     fn a_fin_waits_for_the_program_to_close() {
         let mut acks = LinuxAcks::default();
+        assert_eq!(acks.on_fin(), Duration::ZERO, "nothing came before it");
+        assert!(acks.on_arrival(facts(1000), RTO, at(0)).is_some());
         assert_eq!(acks.on_fin(), ATO_MIN);
         acks.set_quick(true);
         assert_eq!(acks.on_arrival(facts(1000), RTO, at(1)), None);

@@ -34,28 +34,30 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-#[test]
-fn a_c_program_receives_into_device_memory() {
-    if !has("cc") {
-        println!("SKIP no C compiler (cc) on this machine");
-        return;
-    }
+/// Installs the library and returns where.
+fn installed(name: &str) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prefix");
+    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let (install, built) = (sources.join("install.sh"), built());
     run(
         "sh",
         &[install.as_ref(), prefix.as_ref(), built.as_ref()],
         &[],
     );
-    let lib = prefix.join("lib");
+    prefix
+}
 
-    let program = prefix.join("receive");
-    let include = prefix.join("include");
-    let source = sources.join("examples/receive.c");
-    let flags = ["-Wall", "-Wextra", "-Werror", "-O1"].map(OsStr::new);
-    let mut args: Vec<&OsStr> = flags.to_vec();
-    args.extend([source.as_os_str(), OsStr::new("-o"), program.as_os_str()]);
+/// Compiles a program against an installed library, runs it, and returns what it said.
+fn compile_and_run(source: &str, prefix: &Path) -> String {
+    let (lib, include) = (prefix.join("lib"), prefix.join("include"));
+    let (program, source) = (
+        prefix.join("program"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(source),
+    );
+    let mut args: Vec<&OsStr> = ["-Wall", "-Wextra", "-Werror", "-O1", "-o"]
+        .map(OsStr::new)
+        .to_vec();
+    args.extend([program.as_os_str(), source.as_os_str()]);
     args.extend([
         OsStr::new("-I"),
         include.as_os_str(),
@@ -64,7 +66,28 @@ fn a_c_program_receives_into_device_memory() {
     ]);
     args.extend(["-ldevmemtcp", "-lpthread"].map(OsStr::new));
     run("cc", &args, &[]);
-    let said = run(&program, &[], &[("LD_LIBRARY_PATH", &lib)]);
+    run(&program, &[], &[("LD_LIBRARY_PATH", &lib)])
+}
+
+#[test]
+fn bad_input_is_an_errno() {
+    if !has("cc") {
+        println!("SKIP no C compiler (cc) on this machine");
+        return;
+    }
+    let said = compile_and_run("tests/misuse.c", &installed("misuse"));
+    assert_eq!(said, "0 wrong\n");
+}
+
+#[test]
+fn a_c_program_receives_into_device_memory() {
+    if !has("cc") {
+        println!("SKIP no C compiler (cc) on this machine");
+        return;
+    }
+    let prefix = installed("example");
+    let lib = prefix.join("lib");
+    let said = compile_and_run("examples/receive.c", &prefix);
     assert_eq!(
         said,
         "1048576 bytes, 1048576 of them in device memory, 0 packets dropped\n"

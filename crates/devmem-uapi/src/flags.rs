@@ -16,6 +16,9 @@ bitflags::bitflags! {
         /// Do not wait.
         #[doc(alias = "MSG_DONTWAIT")]
         const DONTWAIT = 0x40;
+        /// What is sent next starts a packet of its own.
+        #[doc(alias = "MSG_EOR")]
+        const EOR = 0x80;
         /// Wait until the iovec is full.
         #[doc(alias = "MSG_WAITALL")]
         const WAITALL = 0x100;

@@ -63,6 +63,7 @@ impl Default for Flags {
             seed: 1,
             tcp: tcp::Config {
                 ack_style: AckStyle::Linux,
+                push_super_segments: true,
                 ..tcp::Config::default()
             },
         }

@@ -106,7 +106,7 @@ impl Instance {
 
     /// Returns the time in microseconds.
     pub fn now_micros(&self) -> i64 {
-        micros(self.posix.waiter().now())
+        micros(self.posix.waiter().read_clock())
     }
 }
 

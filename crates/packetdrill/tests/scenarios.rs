@@ -84,11 +84,13 @@ fn the_first_flight_is_ten_segments_and_each_ack_lets_out_two() {
     accepted(
         "
 +0 write(4, ..., 20000) = 20000
-+0 > . 1:10001(10000) ack 1
++0 > P. 1:10001(10000) ack 1
++0 cwnd(4) = 10
 +.05 < . 1:1(0) ack 1001 win 257
-+0 > . 10001:12001(2000) ack 1
++0 > P. 10001:12001(2000) ack 1
 +.01 < . 1:1(0) ack 3001 win 257
-+0 > . 12001:16001(4000) ack 1
++0 > P. 12001:16001(4000) ack 1
++0 cwnd(4) = 13
 ",
     );
 }
@@ -576,4 +578,22 @@ fn flags_change_the_stack_and_bad_ones_are_refused() {
     play(script, Ip::V4, "sack=0,tso=0,rmem=15728640");
     let refused = player::Loaded::new("speed=9");
     assert_eq!(refused.socket(2, 1, 0), Err(devmem_uapi::Errno::EINVAL.0));
+}
+
+#[test]
+fn a_record_that_ends_shares_no_packet_with_the_next() {
+    accepted(
+        "
++0 write(4, ..., 10000) = 10000
++0 > P. 1:10001(10000) ack 1
++0 send(4, ..., 400, MSG_EOR) = 400
++0 send(4, ..., 400, MSG_EOR) = 400
++0 send(4, ..., 400, 0) = 400
++.05 < . 1:1(0) ack 10001 win 257
++0 > P. 10001:10401(400) ack 1
++0 > P. 10401:10801(400) ack 1
++.05 < . 1:1(0) ack 10801 win 257
++0 > P. 10801:11201(400) ack 1
+",
+    );
 }

@@ -110,18 +110,25 @@ impl<W: Waiter> Posix<W> {
     ) -> Result<T, Errno> {
         let mut table = self.lock();
         let end = limit.end(self.waiter.now());
+        let mut has_waited = false;
         loop {
-            if let Some((fd, serial)) = watched
-                && table.patience(fd)?.serial != serial
-            {
-                return Err(Errno::EBADF);
-            }
             let now = self.waiter.now();
-            let result = attempt(&mut table, now);
+            let is_there = watched.is_none_or(|(fd, serial)| {
+                let file = table.patience(fd);
+                file.is_ok_and(|file| file.serial == serial)
+            });
+            let result = match is_there {
+                true => attempt(&mut table, now),
+                false => Err(Errno::EBADF),
+            };
             self.finish(&mut table);
             if result.as_ref().err() != Some(&Errno::EAGAIN) || end.is_some_and(|end| end <= now) {
+                if has_waited {
+                    self.waiter.returning();
+                }
                 return result;
             }
+            has_waited = true;
             table = self.waiter.wait(table, end);
         }
     }

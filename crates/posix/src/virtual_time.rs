@@ -16,6 +16,9 @@ use crate::waiter::Waiter;
 /// Polls in a row at one time after which time is moved a little: a stack that always has work would stop it.
 const MAX_POLLS: usize = 10_000;
 
+/// How long, in real time, one whose call returned is left to look at the clock.
+const THEIR_TURN: Duration = Duration::from_millis(50);
+
 /// The smallest step of time.
 const STEP: Duration = Duration::from_micros(1);
 
@@ -27,6 +30,8 @@ struct State {
     until: Vec<Option<Instant>>,
     /// Those of them who were woken and have not looked yet.
     to_look: usize,
+    /// Those whose calls return and who have not looked at the clock since.
+    returning: usize,
     /// Counts the wakings.
     epoch: u64,
     /// The table's changes as they were told last.
@@ -49,6 +54,7 @@ impl VirtualTime {
                 now: start,
                 until: Vec::new(),
                 to_look: 0,
+                returning: 0,
                 epoch: 0,
                 told: 0,
             }),
@@ -60,6 +66,14 @@ impl VirtualTime {
     fn state(&self) -> MutexGuard<'_, State> {
         // Between any two statements the state is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time for one whose call may have returned just now: it was told in time, and time may go on.
+    pub fn read_clock(&self) -> Instant {
+        let mut state = self.state();
+        state.returning = 0;
+        self.looked.notify_all();
+        state.now
     }
 
     /// Wakes everybody.
@@ -82,6 +96,18 @@ impl VirtualTime {
     }
 }
 
+impl VirtualTime {
+    /// Leaves one whose call returns the time to look at the clock before it moves. He may never look: then it goes on.
+    fn await_return<'a>(&'a self, table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
+        let waited = self.looked.wait_timeout(table, THEIR_TURN);
+        let (table, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            self.state().returning = 0;
+        }
+        table
+    }
+}
+
 impl Waiter for VirtualTime {
     fn now(&self) -> Instant {
         self.state().now
@@ -92,6 +118,10 @@ impl Waiter for VirtualTime {
         if std::mem::replace(&mut self.state().told, changes) != changes {
             self.wake();
         }
+    }
+
+    fn returning(&self) {
+        self.state().returning += 1;
     }
 
     fn wait<'a>(
@@ -179,6 +209,9 @@ impl Posix<VirtualTime> {
                     .looked
                     .wait(table)
                     .unwrap_or_else(PoisonError::into_inner);
+            }
+            while clock.state().returning > 0 {
+                table = clock.await_return(table);
             }
             if !worked && !looked {
                 break;

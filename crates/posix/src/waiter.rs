@@ -17,6 +17,9 @@ pub trait Waiter: Send + Sync {
     /// Something may have changed for those who wait: a call was made, or the stack was polled. The table is locked.
     fn changed(&self, table: &mut Table);
 
+    /// A call that waited returns now.
+    fn returning(&self) {}
+
     /// Gives the lock up until something changed or `until` has come, and takes it again. It may come back early.
     fn wait<'a>(
         &'a self,

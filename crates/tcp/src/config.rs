@@ -150,6 +150,8 @@ pub struct Config {
     pub sack: bool,
     /// Who decides when received data is acknowledged.
     pub ack_style: AckStyle,
+    /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
+    pub push_super_segments: bool,
     /// Longest time an ACK is put off.
     pub delayed_ack: Duration,
     /// Segments that are acknowledged one by one after the connection opens.
@@ -203,6 +205,7 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             ack_style: AckStyle::Drained,
+            push_super_segments: false,
             delayed_ack: DELAYED_ACK,
             quick_acks: QUICK_ACKS,
             ack_bytes: None,

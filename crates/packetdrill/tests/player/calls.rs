@@ -104,6 +104,7 @@ const NAMES: &[(&str, i64)] = &[
     ("MSG_PEEK", 2),
     ("MSG_TRUNC", 0x20),
     ("MSG_DONTWAIT", 0x40),
+    ("MSG_EOR", 0x80),
     ("MSG_WAITALL", 0x100),
     ("MSG_ERRQUEUE", 0x2000),
     ("MSG_NOSIGNAL", 0x4000),
@@ -178,6 +179,15 @@ pub fn play(env: &Env, call: &Call) -> Played {
         "shutdown" => so.shutdown(fd(), int(&args[1])),
         "fcntl" => so.fcntl(fd(), int(&args[1]), args.get(2).map_or(0, int)),
         "epoll_create" => so.epoll_create(),
+        // The player's own: packetdrill has Python for it.
+        "cwnd" => {
+            let mut info = vec![0; 240];
+            let outcome = so.getsockopt(fd(), (6, 11), &mut info);
+            outcome.map(|_| {
+                let cwnd = info.get(80..84).expect("tcpi_snd_cwnd");
+                u32::from_ne_bytes(cwnd.try_into().expect("four bytes")).into()
+            })
+        }
         "read" | "recv" => receive(
             env,
             &mut played,

@@ -314,6 +314,9 @@ impl Stack {
             },
         };
         let sent = sendmsg(id, connection, context, msg, flags);
+        if sent.is_ok() && flags.contains(MsgFlags::EOR) {
+            connection.conn.push_boundary();
+        }
         if matches!(sent, Ok(1..)) {
             self.touch(id.slot());
         }

@@ -33,7 +33,10 @@ impl<P: Payload> Synchronized<P> {
             return Some(self.bare_ack(queue, now));
         }
         if let Some(data) = self.sender.poll_data(now) {
-            return Some(self.data_segment(data, queue, now));
+            let mut segment = self.data_segment(data, queue, now);
+            // linux `__tcp_transmit_skb`: with more than one packet in it.
+            segment.push |= segment.gso_size > 0 && config.push_super_segments;
+            return Some(segment);
         }
         if self.receiver.is_ack_due(now) {
             return Some(self.bare_ack(queue, now));

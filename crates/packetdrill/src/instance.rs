@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use devmem_posix::{Posix, Settings, VirtualTime, Waiter};
+use devmem_posix::{Posix, Settings, VirtualTime};
 use devmem_uapi::Errno;
 use netmem::{Dmabuf, NiovSize};
 use nic::{Nic, NicConfig};

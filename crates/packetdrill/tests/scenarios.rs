@@ -597,3 +597,38 @@ fn a_record_that_ends_shares_no_packet_with_the_next() {
 ",
     );
 }
+
+#[test]
+fn a_listener_may_wait_for_data_before_it_accepts() {
+    let listening = "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 fcntl(3, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 setsockopt(3, SOL_TCP, TCP_DEFER_ACCEPT, [2], 4) = 0
++0 getsockopt(3, SOL_TCP, TCP_DEFER_ACCEPT, [3], [4]) = 0
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < S 0:0(0) win 32792 <mss 1000>
++0 > S. 0:0(0) ack 1 <mss 1460>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = -1 EAGAIN (no data yet)
+";
+    everywhere(&format!(
+        "{listening}
++.1 < P. 1:101(100) ack 1 win 257
++0 > . 1:1(0) ack 101
++0 accept(3, ..., ...) = 4
++0 read(4, ..., 1000) = 100
+"
+    ));
+    // None comes: towards the end of the time each timeout gives a last chance.
+    everywhere(&format!(
+        "{listening}
++.9 > S. 0:0(0) ack 1 <mss 1460>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = -1 EAGAIN (no data yet)
++1.9 > S. 0:0(0) ack 1 <mss 1460>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = 4
+"
+    ));
+}

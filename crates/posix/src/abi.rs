@@ -65,6 +65,7 @@ pub mod tcp_opt {
     pub const KEEPCNT: i32 = 6;
     pub const SYNCNT: i32 = 7;
     pub const LINGER2: i32 = 8;
+    pub const DEFER_ACCEPT: i32 = 9;
     pub const INFO: i32 = 11;
     pub const QUICKACK: i32 = 12;
     pub const CONGESTION: i32 = 13;

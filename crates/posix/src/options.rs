@@ -56,6 +56,7 @@ pub(crate) struct Options {
     keepalive_times: Keepalive,
     syn_count: Option<u8>,
     fin_timeout: Option<Duration>,
+    defer_accept: u8,
     user_timeout: Option<Duration>,
     rcv_buf: Option<u32>,
     snd_buf: Option<u32>,
@@ -97,6 +98,7 @@ impl Options {
             keepalive_times: base.keepalive.unwrap_or_default(),
             syn_count: None,
             fin_timeout: None,
+            defer_accept: base.defer_accept,
             user_timeout: base.user_timeout,
             rcv_buf: None,
             snd_buf: None,
@@ -116,6 +118,7 @@ impl Options {
         config.nodelay = self.nodelay;
         config.keepalive = self.keepalive.then_some(self.keepalive_times);
         config.user_timeout = self.user_timeout;
+        config.defer_accept = self.defer_accept;
         if let Some(bytes) = self.rcv_buf {
             config.rcv_buf_max = bytes / 2;
             config.rcv_space_initial = config.rcv_space_initial.min(bytes / 2);
@@ -271,6 +274,7 @@ impl Options {
                     _ => None,
                 };
             }
+            tcp_opt::DEFER_ACCEPT => self.defer_accept = timeouts_of(number),
             tcp_opt::QUICKACK => return Ok(Effect::QuickAcks(number & 1 == 1)),
             tcp_opt::USER_TIMEOUT => {
                 let ms = u64::try_from(number).map_err(|_| Errno::EINVAL)?;
@@ -352,6 +356,7 @@ impl Options {
                 Some(Duration::ZERO) => -1,
                 other => secs(other.unwrap_or(base.fin_wait_2_timeout)),
             },
+            tcp_opt::DEFER_ACCEPT => seconds_of(self.defer_accept),
             tcp_opt::USER_TIMEOUT => {
                 let ms = self.user_timeout.map_or(0, |time| time.as_millis());
                 i32::try_from(ms).unwrap_or(i32::MAX)
@@ -411,6 +416,23 @@ fn seconds(number: i32, most: i32) -> Result<Duration, Errno> {
         Ok(seconds @ 1..) if number <= most => Ok(Duration::from_secs(seconds)),
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// Returns after how many seconds a SYN-ACK has timed out so often (linux `retrans_to_secs`).
+fn seconds_of(timeouts: u8) -> i32 {
+    let limit = tcp::config::RTO_MAX.as_secs();
+    let times = (0..u32::from(timeouts)).map(|doubled| 1u64.checked_shl(doubled).unwrap_or(limit));
+    let sum: u64 = times
+        .map(|time| if time == 0 { limit } else { time.min(limit) })
+        .sum();
+    i32::try_from(sum).unwrap_or(i32::MAX)
+}
+
+/// Returns the least number of timeouts of a SYN-ACK that take so many seconds (linux `secs_to_retrans`).
+fn timeouts_of(seconds: i32) -> u8 {
+    (0..u8::MAX)
+        .find(|timeouts| seconds_of(*timeouts) >= seconds)
+        .unwrap_or(u8::MAX)
 }
 
 fn count(number: i32) -> Result<u8, Errno> {

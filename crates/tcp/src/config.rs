@@ -180,6 +180,9 @@ pub struct Config {
     pub syn_retries: u8,
     /// How often a SYN-ACK is repeated.
     pub syn_ack_retries: u8,
+    /// Timeouts of a SYN-ACK during which an ACK without data opens no connection: the first data does
+    /// (TCP_DEFER_ACCEPT); 0: any ACK does.
+    pub defer_accept: u8,
     /// How often data is repeated before the connection is given up.
     pub data_retries: u8,
     /// How long TIME-WAIT lasts.
@@ -219,6 +222,7 @@ impl Default for Config {
             rto_initial: RTO_INITIAL,
             syn_retries: SYN_RETRIES,
             syn_ack_retries: SYN_ACK_RETRIES,
+            defer_accept: 0,
             data_retries: DATA_RETRIES,
             time_wait: TIME_WAIT,
             fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,

@@ -87,6 +87,7 @@ const NAMES: &[(&str, i64)] = &[
     ("TCP_KEEPINTVL", 5),
     ("TCP_KEEPCNT", 6),
     ("TCP_QUICKACK", 12),
+    ("TCP_DEFER_ACCEPT", 9),
     ("TCP_USER_TIMEOUT", 18),
     ("TCP_NOTSENT_LOWAT", 25),
     ("TCP_FASTOPEN", 23),

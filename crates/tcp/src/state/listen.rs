@@ -192,6 +192,9 @@ impl<P: Payload> SynBacklog<P> {
             SynVerdict::Established(_) if incoming.accept_queue == AcceptQueue::Full => {
                 ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull)
             }
+            SynVerdict::Established(_) if half_open.defers(&segment, &config) => {
+                ListenOutcome::Dropped(SegmentDrop::AcceptDeferred)
+            }
             SynVerdict::Established(handshake) => {
                 self.remove(endpoints);
                 self.accept(&config, &handshake, segment, now)

@@ -193,7 +193,8 @@ fn an_address_is_bound_once_unless_both_allow_it() {
     assert_eq!(bind(b, "10.77.0.1:80"), Err(Errno::EADDRINUSE));
     let reuse =
         |fd| posix.call(|t| t.setsockopt(fd, (SOL_SOCKET, so::REUSEADDR), &1i32.to_ne_bytes()));
-    (reuse(a).unwrap(), reuse(b).unwrap());
+    reuse(a).unwrap();
+    reuse(b).unwrap();
     assert_eq!(bind(b, "10.77.0.1:80"), Ok(()));
     assert_eq!(bind(c, "10.77.0.1:0"), Ok(()));
     let name = posix.call(|t| t.getsockname(c)).unwrap();

@@ -26,7 +26,7 @@ pub unsafe fn slice<'a>(ptr: *const c_void, len: usize) -> Result<&'a [u8], Errn
 /// Returns the bytes at `ptr`, to be written.
 ///
 /// # Errors
-/// As [`slice`].
+/// As [`slice()`].
 ///
 /// # Safety
 /// `ptr` is null, or `len` bytes can be written there and nobody else reads or writes them during `'a`.

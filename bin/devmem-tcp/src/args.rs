@@ -1,10 +1,16 @@
 //! What the command line may say, as text and numbers; `plan.rs` judges it.
 
+mod kernel;
+mod link;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::size::Size;
+
+pub use kernel::{Doctor, Ncdevmem, Restore};
+pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -28,8 +34,12 @@ pub enum Command {
     Recv(Recv),
     Send(Send),
     Wire(Wire),
+    Nic(Nic),
     Bench(crate::commands::bench::BenchArgs),
     PacketdrillPath(PacketdrillPath),
+    Doctor(Doctor),
+    Restore(Restore),
+    Ncdevmem(Ncdevmem),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]
@@ -108,20 +118,23 @@ pub enum DemoLink {
 
 /// Receive TCP connections into device memory (like netcat, or the kernel's ncdevmem)
 ///
-/// Listens on an address of its own, on a TAP interface that is made if it does not exist. Ends when the
+/// Listens on an address of its own, on a TAP interface that is made if it does not exist; or, with --if, on an interface
+/// of the kernel whose NIC supports device memory: that is set up for it, and put back as it was. Ends when the
 /// connections have ended, or on SIGINT or SIGTERM, with statistics.
 #[derive(Debug, Args)]
 #[command(after_long_help = RECV_EXAMPLES)]
 pub struct Recv {
-    /// The cable: tap:NAME
-    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
-    pub link: String,
-    /// Our address with its prefix length, IPv4 or IPv6
-    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
-    pub addr: String,
-    /// Give the kernel's end of the TAP this address, and set it up
-    #[arg(long, value_name = "ADDR/LEN")]
-    pub peer_addr: Option<String>,
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Say what would be changed about the NIC, as commands on stdout, and change nothing
+    #[arg(long, requires = "interface")]
+    pub dry_run: bool,
+    /// The NIC is set up already: bind its queues, change nothing
+    #[arg(long, requires = "interface", conflicts_with = "dry_run")]
+    pub no_setup: bool,
+    /// With --no-setup: the first queue to bind; without it, the last --queues of the NIC are bound
+    #[arg(long, value_name = "N", requires = "no_setup")]
+    pub first_queue: Option<u32>,
     /// Listen; the only direction there is, accepted for the fingers' sake
     #[arg(short = 'l', long)]
     pub listen: bool,
@@ -164,11 +177,16 @@ Examples:
   devmem-tcp recv --addr fd77::2/64 --peer-addr fd77::1/64 -o - > file
       over IPv6, payload to stdout
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
-      until interrupted, up to 8 connections at once, captured with payload";
+      until interrupted, up to 8 connections at once, captured with payload
+  devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
+      the kernel's own device memory, on a NIC that supports it (`devmem-tcp doctor` tells)
+  devmem-tcp recv --backend kernel --if eth1 --dry-run
+      what that would change about eth1, as commands";
 
 /// Send a file, stdin or a pattern from device memory (like netcat, or the kernel's ncdevmem)
 ///
-/// Connects from an address of its own, on a TAP interface that is made if it does not exist. The bytes go into a ring
+/// Connects from an address of its own, on a TAP interface that is made if it does not exist; or, with --if, through an
+/// interface of the kernel whose NIC supports device memory. The bytes go into a ring
 /// of chunks in device memory and are sent from there without a copy; a chunk is written again only when its send is
 /// complete. Ends when the peer has acknowledged everything, or on SIGINT or SIGTERM, with statistics.
 #[derive(Debug, Args)]
@@ -180,15 +198,8 @@ pub struct Send {
     /// Port to connect to
     #[arg(value_name = "PORT", default_value_t = 5201)]
     pub port: u16,
-    /// The cable: tap:NAME
-    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
-    pub link: String,
-    /// Our address with its prefix length, IPv4 or IPv6
-    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
-    pub addr: String,
-    /// Give the kernel's end of the TAP this address, and set it up
-    #[arg(long, value_name = "ADDR/LEN")]
-    pub peer_addr: Option<String>,
+    #[command(flatten)]
+    pub link: LinkArgs,
     /// Send FILE, or stdin for `-`, which is also what is sent without --bytes
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["bytes", "validate"])]
     pub input_file: Option<PathBuf>,
@@ -219,7 +230,11 @@ Examples:
   devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 5201 -i file
       a file to `nc -l 5201 > copy` in the same network namespace
   devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 --bytes 5G -v 7 --chunk 4095 --json
-      the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout";
+      the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout
+  devmem-tcp send --peer-addr 10.77.0.1/24 --gateway 10.77.0.1 192.0.2.9 < file
+      to a host beyond the kernel's end of the TAP, which forwards it
+  devmem-tcp send --backend kernel --if eth1 192.0.2.1 5201 -i file
+      from the kernel's own device memory, on a NIC that supports it";
 
 /// Join two TAP interfaces through an imperfect cable
 ///
@@ -261,12 +276,74 @@ pub struct Wire {
 
 const WIRE_EXAMPLES: &str = "\
 Impairments, separated by commas; every one may be left out:
-  loss=1%  reorder=1%  gap=4  dup=1%  corrupt=1%  delay=20ms  jitter=2ms  ordered
+  loss=1%  reorder=1%  gap=4  dup=1%  corrupt=1%  delay=20ms  jitter=2ms  ordered  mtu=1200
   rate=1gbit  limit=1000 (frames)  seed=7
 
 Examples:
   devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\
                   --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%,delay=10ms";
+
+/// Serve an emulated gVNIC to a virtual machine (vfio-user)
+///
+/// A network card with header split, RSS, flow rules and coalescing, driven by Linux's own gve driver: what a machine
+/// needs to run the kernel's device memory TCP. QEMU 10.1 or later connects to --socket; the cable goes to the kernel of
+/// this machine (a TAP), to another such NIC, or to `devmem-tcp recv --link unix:PATH`. Machines may come and go, one at
+/// a time. Ends on SIGINT or SIGTERM, with statistics; SIGUSR1 prints them at any time.
+#[derive(Debug, Args)]
+#[command(after_long_help = NIC_EXAMPLES)]
+pub struct Nic {
+    /// UNIX socket to make, where the virtual machine connects
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// What the cable goes to: tap:NAME, tap:NAME,ADDR/LEN (gives the kernel's end this address), unix-listen:PATH (the
+    /// other end comes to this socket) or unix:PATH (the other end listens there)
+    #[arg(long, value_name = "WIRE")]
+    pub wire: String,
+    /// Queue pairs
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub queues: u16,
+    /// Hardware address the guest takes; random without it
+    #[arg(long, value_name = "ADDRESS")]
+    pub mac: Option<String>,
+    /// Largest IP packet that the device proposes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// Largest IP packet that the guest may set, that of --mtu if not given; Linux guests begin with it
+    #[arg(long, value_name = "BYTES")]
+    pub max_mtu: Option<u16>,
+    /// What is wrong with the cable, in both directions; `devmem-tcp wire --help` has the list
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+    /// Write every frame, payload included, to FILE for Wireshark
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
+    /// For tests: leave the first N payload bytes of split packets in the header buffer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub linear: u16,
+    /// For tests: deliver every Nth packet of a queue unsplit, which a devmem queue loses; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub unsplit_every: u32,
+    /// End when the first machine has left
+    #[arg(long)]
+    pub once: bool,
+    /// For tests: take commands on standard input, a line each: reset, link up, link down, stats (JSON on stdout),
+    /// linear N, unsplit-every N, keep-buffers N, quit
+    #[arg(long)]
+    pub control: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const NIC_EXAMPLES: &str = "\
+Examples:
+  devmem-tcp nic --socket /tmp/nic0.sock --wire tap:dm0,10.77.0.1/24
+      a NIC between a virtual machine and this kernel; then start the machine:
+      qemu-system-x86_64 -machine q35,memory-backend=ram0 -m 2048 \\
+          -object memory-backend-memfd,id=ram0,size=2048M,share=on \\
+          -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/nic0.sock\"}}' ...
+  devmem-tcp nic --socket /tmp/nic0.sock --wire unix-listen:/tmp/wire --impair loss=1%,delay=2ms
+      no privilege, a bad cable; at its other end another NIC with --wire unix:/tmp/wire, or our own stack:
+      devmem-tcp recv --link unix:/tmp/wire -l -p 5201 -v 7";
 
 /// The NIC and its memory.
 #[derive(Debug, Args)]
@@ -277,12 +354,12 @@ pub struct NicArgs {
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
-    /// Size of one net_iov: a power of two from 4K to 2M
-    #[arg(long, value_name = "SIZE", default_value = "64K")]
-    pub niov: Size,
-    /// Device memory to bind
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub mem_size: Size,
+    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; the kernel's: a page]
+    #[arg(long, value_name = "SIZE")]
+    pub niov: Option<Size>,
+    /// Device memory to bind [default: 256M; for the kernel's: 64M, the usual limit of udmabuf]
+    #[arg(long, value_name = "SIZE")]
+    pub mem_size: Option<Size>,
     /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,

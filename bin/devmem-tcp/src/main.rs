@@ -2,13 +2,17 @@
 //!
 //! A run goes `args.rs` (text) -> `plan.rs` (judged) -> `commands/` (done) -> `output.rs` (told). Receiving is
 //! `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its connections); sending is `source.rs` (the bytes) and
-//! `transmit.rs` (a ring of device memory that they leave from).
+//! `transmit.rs` (a ring of device memory that they leave from). Called `ncdevmem` it is that: `ncdevmem/`.
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod backend;
 mod capture;
 mod commands;
+mod kernel;
+mod ncdevmem;
+mod nic_server;
 mod output;
 mod pattern;
 mod plan;
@@ -28,13 +32,20 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use output::{Exit, Failure};
-use plan::{DemoPlan, RecvPlan, SendPlan, WirePlan};
+use plan::{DemoPlan, GvnicPlan, RecvPlan, SendPlan, WirePlan};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
-    let exit = match run(Cli::parse().command) {
+    let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
+        Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
+        None => match Cli::parse().command {
+            Command::Ncdevmem(args) => (ncdevmem::NAME, ncdevmem::run(args.flags)),
+            command => ("devmem-tcp", run(command)),
+        },
+    };
+    let exit = match ended {
         Ok(()) => Exit::Done,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(program),
     };
     exit.into()
 }
@@ -45,8 +56,12 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
+        Command::Nic(args) => commands::nic::run(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
         Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Restore(args) => commands::restore::run(&args),
+        Command::Ncdevmem(args) => ncdevmem::run(args.flags),
         Command::Receiver(args) => commands::receiver::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }

@@ -271,7 +271,9 @@ fn strict_placement_refuses_linear_bytes_and_mixed_delivers_them() {
     let mut batch = RxBatch::with_capacity(64);
     for _ in 0..2 {
         match stream.recv(&mut batch) {
-            Err(RecvError::Misplaced { bytes }) => assert!((1..=16).contains(&bytes), "{bytes}"),
+            Err(RecvError::Misplaced { bytes, .. }) => {
+                assert!((1..=16).contains(&bytes), "{bytes}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -434,4 +436,20 @@ fn a_virtual_pair_gets_every_byte_through_a_bad_wire() {
         drop(stream);
         bench.finish();
     }
+}
+
+#[test]
+fn handles_move_between_threads() {
+    fn moves<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Netdev>();
+    is_shared::<Listener>();
+    is_shared::<Dmabuf>();
+    is_shared::<devmem_tcp::Completions>();
+    is_shared::<devmem_tcp::BoundTx>();
+    moves::<BoundRx>();
+    moves::<Setup>();
+    moves::<Stream>();
+    moves::<RxBatch>();
+    moves::<devmem_tcp::RxFrag>();
 }

@@ -16,7 +16,7 @@ bitflags::bitflags! {
         /// Do not wait.
         #[doc(alias = "MSG_DONTWAIT")]
         const DONTWAIT = 0x40;
-        /// What is sent next starts a packet of its own.
+        /// End a record: nothing that is sent later joins the packet of the last byte.
         #[doc(alias = "MSG_EOR")]
         const EOR = 0x80;
         /// Wait until the iovec is full.

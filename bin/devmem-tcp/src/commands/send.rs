@@ -8,6 +8,8 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{Dmabuf, Netdev, Stream};
 
+use crate::backend::{self, Backend, Purpose};
+use crate::kernel;
 use crate::output::{Failure, note, print_json};
 use crate::pattern::RepeatingPattern;
 use crate::plan::{Input, SendPlan};
@@ -25,21 +27,16 @@ use crate::transmit::Transmit;
 /// Whatever kept it from that; a peer that did not take everything.
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
-    let link = format!("tap:{}", plan.tap);
     let file = open_input(&plan.input)?;
-    let mut builder = Netdev::builder(&link)?.address(&plan.ours.to_string())?;
-    if let Some(peers) = plan.peers {
-        builder = builder.peer_address(&peers.to_string())?;
-    }
-    let nic = builder.mtu(plan.mtu).impair(plan.impairment).open()?;
-    let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
-    let tx = nic.bind_tx(&memory)?;
+    let end = End::open(plan)?;
+    let (nic, memory) = (&end.nic, &end.memory);
+    let tx = nic.bind_tx(memory)?;
     let to = plan.to;
     let stream = nic
         .connect(to)
         .with_context(|| format!("connect to {to}"))?;
     let (mut source, total) = source(&plan.input, file, &stream)?;
-    note(format_args!("sending to {to} over {link}"));
+    note(format_args!("sending to {to} over {}", end.link));
 
     let mut progress = Progress::new(total);
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
@@ -55,8 +52,8 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     sent.sending = used.saturating_sub(sent.filling);
 
     let mut report = SendReport {
-        backend: "user",
-        link,
+        backend: end.backend,
+        link: end.link,
         to,
         bytes: 0,
         seconds: 0.0,
@@ -65,7 +62,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         chunk_bytes: plan.chunk as u64,
         mem_bytes: memory.size() as u64,
         page_kind: memory.page_kind().to_string(),
-        mtu: plan.mtu,
+        mtu: end.mtu,
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
         drops: nic
@@ -83,6 +80,43 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         _ if stop.is_set() => Err(Failure::failed("interrupted")),
         Some(complaint) => Err(Failure::failed(complaint)),
         None => Ok(()),
+    }
+}
+
+/// A NIC, and memory that it can send from.
+struct End {
+    /// As the report says it.
+    backend: &'static str,
+    link: String,
+    /// Largest IP packet.
+    mtu: u16,
+    nic: Netdev,
+    memory: Dmabuf,
+}
+
+impl End {
+    fn open(plan: &SendPlan) -> Result<Self, Failure> {
+        Ok(
+            match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
+                Backend::User => {
+                    let builder = plan.link.tap.builder()?.mtu(plan.mtu);
+                    Self {
+                        backend: "user",
+                        link: plan.link.tap.link.to_string(),
+                        mtu: plan.mtu,
+                        nic: builder.impair(plan.impairment).open()?,
+                        memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
+                    }
+                }
+                Backend::Kernel(name) => Self {
+                    backend: "kernel",
+                    mtu: kernel::mtu(&name),
+                    nic: Netdev::kernel(&name)?,
+                    memory: kernel::memory(plan.mem_bytes, None)?,
+                    link: name,
+                },
+            },
+        )
     }
 }
 

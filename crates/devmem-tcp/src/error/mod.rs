@@ -1,11 +1,23 @@
 //! One error per operation: the facts as fields, the reason in the first line, then what to do.
 
+mod bind;
+mod errno;
+mod kernel;
+mod misplacement;
+
 use std::io;
 
 use devmem_linux::netlink::NetlinkError;
+use devmem_linux::nic_setup::{ApplyError, PlanError};
+use devmem_linux::socket::ControlProblem;
 use devmem_linux::tap::TapError;
 use devmem_uapi::{DmabufId, Errno};
 use steer::{IndirectionTableError, RuleError};
+
+pub use bind::{BindError, BindTxError, DeviceMemoryError, NoDmabuf};
+pub use kernel::KernelError;
+pub(crate) use kernel::connection_error;
+pub use misplacement::Misplacement;
 
 use crate::driver::NotReady;
 use crate::link_spec::LinkSpecError;
@@ -25,6 +37,16 @@ pub enum OpenError {
         /// The text.
         text: String,
     },
+    /// The kernel has no such interface.
+    #[error(
+        "there is no interface {name}: {source}\n  `ip link` lists those of this network namespace"
+    )]
+    NoInterface {
+        /// The name.
+        name: String,
+        /// What the kernel said.
+        source: NetlinkError,
+    },
     /// The NIC was given no address.
     #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
     NoAddress,
@@ -40,6 +62,16 @@ pub enum OpenError {
         name: String,
         /// What the kernel said.
         source: NetlinkError,
+    },
+    /// Nobody is at the other end of a UNIX wire, or somebody who is no wire.
+    #[error(
+        "the wire at {}: {source}\n  start its other end first: devmem-tcp nic --wire unix-listen:PATH, which takes one peer at a time", path.display()
+    )]
+    Unix {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// What went wrong.
+        source: io::Error,
     },
     /// Two NICs are on this wire already.
     #[error(
@@ -71,7 +103,7 @@ pub enum OpenError {
 }
 
 /// Why a receiver's settings could not be made. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// Queue 0 stays with host memory, so fewer queues than there are can take device memory.
@@ -91,16 +123,25 @@ pub enum SetupError {
     /// The NIC refuses a steering rule.
     #[error(transparent)]
     Rule(#[from] RuleError),
+    /// An interface of the kernel cannot be prepared.
+    #[error("{0}\n  `devmem-tcp doctor` says what it has and what it lacks")]
+    Plan(Box<PlanError>),
+    /// The kernel refused a setting; those made before were put back.
+    #[error("{0}\n  `devmem-tcp doctor` says what it has and what it lacks")]
+    Apply(Box<ApplyError>),
 }
 
 /// Why a connection could not be shut down.
-pub use stack::ShutdownError;
-
-/// Why memory could not be bound.
-pub use stack::BindRxError as BindError;
-
-/// Why memory could not be bound for sending.
-pub use stack::BindTxError;
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::ShutdownError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
+}
 
 /// Why nothing can listen there.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +153,9 @@ pub enum ListenError {
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::ListenError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why no connection came out of it.
@@ -130,6 +174,12 @@ pub enum ConnectError {
     /// No answer.
     #[error("the peer did not answer")]
     TimedOut,
+    /// What a task waits by cannot be had.
+    #[error("cannot wait for the connection: {0}")]
+    System(io::Error),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why no connection was accepted.
@@ -142,9 +192,15 @@ pub enum AcceptError {
     /// None came within the time given.
     #[error("no connection came within the time given")]
     TimedOut,
+    /// What a task waits by cannot be had: the connection is closed.
+    #[error("cannot wait for what the connection brings: {0}")]
+    System(io::Error),
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::AcceptError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why nothing was received.
@@ -159,13 +215,12 @@ pub enum RecvError {
     TimedOut,
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
-    #[error(
-        "{bytes} bytes arrived in host memory, not in device memory\n  the flow is not steered to a bound queue, or the \
-         NIC left payload with the headers; `set_placement(Placement::Mixed)` delivers them"
-    )]
+    #[error("{}", misplacement::words(*.bytes, .cause.as_deref()))]
     Misplaced {
         /// Bytes in host memory at the head of the queue, as far as they lie in one piece.
         bytes: usize,
+        /// Why, as far as the kernel's settings tell; the user-space stack does not ask.
+        cause: Option<Box<Misplacement>>,
     },
     /// The connection has ended, or the call is not possible on it.
     #[error(transparent)]
@@ -173,6 +228,17 @@ pub enum RecvError {
     /// What the batch held before could not be released.
     #[error(transparent)]
     Release(#[from] ReleaseError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
+    /// What the kernel said of the bytes does not add up: some are lost, and the connection is of no more use.
+    #[error("recv on {interface}: {problem}\n  close the connection; its bytes are not complete")]
+    Control {
+        /// The interface.
+        interface: String,
+        /// What does not add up.
+        problem: ControlProblem,
+    },
 }
 
 /// Why nothing was sent.
@@ -196,6 +262,9 @@ pub enum SendError {
     /// The connection has ended, or the call is not possible on it.
     #[error(transparent)]
     Refused(#[from] stack::SendError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why nothing is known of a send's completion.
@@ -211,6 +280,9 @@ pub enum CompletionError {
     /// The socket has no error queue.
     #[error(transparent)]
     Refused(#[from] stack::RecvError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why device memory did not all go home.
@@ -230,6 +302,9 @@ pub enum ReleaseError {
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::DontneedError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why a batch could not be gathered.
@@ -256,9 +331,15 @@ pub enum GatherError {
         /// The binding.
         dmabuf: DmabufId,
     },
-    /// A range is outside its memory.
+    /// A range is outside its memory, or the memory cannot be synchronised for the CPU.
     #[error(transparent)]
-    OutOfBounds(#[from] netmem::OutOfBounds),
+    Copy(#[from] netmem::CopyError),
+}
+
+impl From<netmem::OutOfBounds> for GatherError {
+    fn from(error: netmem::OutOfBounds) -> Self {
+        Self::Copy(error.into())
+    }
 }
 
 macro_rules! from_not_ready {
@@ -281,13 +362,9 @@ impl From<SendError> for io::Error {
         match error {
             SendError::WouldBlock => io::ErrorKind::WouldBlock.into(),
             SendError::TimedOut => io::ErrorKind::TimedOut.into(),
-            SendError::OtherNetdev { .. } => {
-                let Errno(errno) = Errno::ENODEV;
+            error => {
+                let Errno(errno) = error.errno();
                 io::Error::new(io::Error::from_raw_os_error(errno).kind(), error)
-            }
-            SendError::Refused(refused) => {
-                let Errno(errno) = refused.errno();
-                io::Error::new(io::Error::from_raw_os_error(errno).kind(), refused)
             }
         }
     }

@@ -93,6 +93,27 @@ const LAYERS: &[Layer] = &[
             "steer",
         ],
     },
+    Layer {
+        name: "cabi",
+        may_use: &["posix", "devmem-uapi"],
+    },
+    Layer {
+        name: "packetdrill",
+        may_use: &[
+            "cabi",
+            "posix",
+            "stack",
+            "nic",
+            "tcp",
+            "netmem",
+            "devmem-uapi",
+            "wire",
+        ],
+    },
+    Layer {
+        name: "capi",
+        may_use: &["cabi", "posix", "devmem-tcp", "netmem", "devmem-uapi"],
+    },
 ];
 
 /// Crates that only tests may use: a product that depends on a simulator has a wrong border somewhere.

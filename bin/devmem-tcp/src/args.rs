@@ -36,6 +36,7 @@ pub enum Command {
     Wire(Wire),
     Nic(Nic),
     Bench(crate::commands::bench::BenchArgs),
+    PacketdrillPath(PacketdrillPath),
     Doctor(Doctor),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
@@ -369,6 +370,15 @@ pub struct OutputArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     pub json: bool,
+}
+
+/// Print where the shared object for packetdrill is
+///
+/// packetdrill, Google's TCP test tool, drives this stack through it: packetdrill --so_filename=PATH script.pkt.
+#[derive(Debug, Args)]
+pub struct PacketdrillPath {
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// The demo's receiver: listens, says so, checks the pattern, and says what it got.

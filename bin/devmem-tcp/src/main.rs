@@ -58,6 +58,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
         Command::Nic(args) => commands::nic::run(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),

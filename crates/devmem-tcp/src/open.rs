@@ -153,7 +153,20 @@ impl NetdevBuilder {
     ///
     /// # Errors
     /// The link cannot be had, or an option does not fit it; each with the reason and the remedy.
-    pub fn open(mut self) -> Result<Netdev, OpenError> {
+    pub fn open(self) -> Result<Netdev, OpenError> {
+        let (stack, fds) = self.into_stack()?;
+        let driver =
+            Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
+        let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
+        Ok(Netdev::of_stack(shared, StackIndex(0)))
+    }
+
+    /// Opens the link and returns the stack on it, for who drives it himself, with the fds by which its link can be
+    /// waited on.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
         let offloads = self.impairment.is_none();
         let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),
@@ -163,11 +176,7 @@ impl NetdevBuilder {
         let link = self.decorate(link)?;
         let fds = link_fds(&*link)?;
         let (mac, secret) = random_identity()?;
-        let stack = self.stack(link, mac, secret)?;
-        let driver =
-            Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
-        let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-        Ok(Netdev::of_stack(shared, StackIndex(0)))
+        Ok((self.stack(link, mac, secret)?, fds))
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use devmem_uapi::IfIndex;
 
 use crate::random::Secret;
+use wire::MacAddr;
 
 /// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux
 /// `NAPI_POLL_WEIGHT`).
@@ -36,6 +37,12 @@ pub struct StackConfig {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Where packets go that no prefix covers; at most one of each family is used.
     pub gateways: Vec<IpAddr>,
+    /// The only other end of the link, if there are but two: nobody is asked for hardware addresses, and
+    /// nobody told ours.
+    pub point_to_point: Option<MacAddr>,
+    /// Packets to any unicast address are ours, and any may be bound: a tester does not tell which it
+    /// will use (linux: an `ip route add local` for everything).
+    pub any_local: bool,
     /// How connections behave; `mss` is overridden by what the NIC's MTU allows.
     pub tcp: tcp::Config,
     /// Source of everything peers must not guess: 16 random bytes, or a seed in a simulation.
@@ -57,6 +64,8 @@ impl StackConfig {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
             gateways: Vec::new(),
+            point_to_point: None,
+            any_local: false,
             tcp: tcp::Config {
                 rcv_buf_max: RCV_BUF_MAX,
                 ..tcp::Config::default()

@@ -11,6 +11,7 @@ use crate::Stack;
 use crate::socket::sockopt::Options;
 use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::{Burst, headers_for};
+use crate::tx::Egress;
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
@@ -80,6 +81,7 @@ impl Stack {
         };
         let options = from.options;
         let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::AcceptQueue);
+        connection.write_low = options.write_low();
         options.apply(&mut connection.conn);
         connection.options = options;
         let id = self.sockets.insert(Socket::connection(connection));
@@ -108,6 +110,7 @@ impl Stack {
             next_hop,
             promise: Promise::new(0),
             received: 0,
+            read: 0,
             is_old: false,
             tokens: Default::default(),
             options: Options::new(&self.tcp),
@@ -136,7 +139,7 @@ impl Stack {
             Some(SocketKind::TimeWait(time_wait)) => {
                 let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
                 if let Some(segment) = time_wait.state.poll_send(now) {
-                    self.send_segment(&tuple, next_hop, None, segment, now);
+                    self.send_segment(&tuple, Egress::to(next_hop), None, segment, now);
                 }
                 self.settle(slot, now);
             }
@@ -153,8 +156,12 @@ impl Stack {
             let Some(segment) = connection.conn.poll_send(now) else {
                 return;
             };
-            let (tuple, next_hop) = (connection.tuple, connection.next_hop);
-            self.send_segment(&tuple, next_hop, owner, segment, now);
+            let tuple = connection.tuple;
+            let egress = Egress {
+                next_hop: connection.next_hop,
+                tos: connection.options.tos,
+            };
+            self.send_segment(&tuple, egress, owner, segment, now);
         }
         // The link is busy: the rest waits for the next poll, unsent and uncounted.
         self.touch(slot);
@@ -172,7 +179,7 @@ impl Stack {
         let free = self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64;
         let ask = Ask {
             outstanding: connection.conn.rcv_outstanding().into(),
-            most: u64::from(self.tcp.rcv_buf_max).saturating_sub(connection.unread()),
+            most: u64::from(connection.options.rcv_buf).saturating_sub(connection.unread()),
             received: connection.received,
             mss: self.nic.mtu() - headers_for(connection.tuple.src_ip),
         };

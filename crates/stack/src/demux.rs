@@ -122,6 +122,14 @@ impl Demux {
         }
     }
 
+    /// Returns whether a connection has the port of `local` at its address, or at any if that is unspecified.
+    pub(crate) fn is_port_in_use(&self, local: SocketAddr) -> bool {
+        let covers = |ip: IpAddr| local.ip().is_unspecified() || ip == local.ip();
+        self.connections
+            .keys()
+            .any(|tuple| tuple.dst_port == local.port() && covers(tuple.dst_ip))
+    }
+
     /// Returns how many connections there are.
     pub(crate) fn connections(&self) -> usize {
         self.connections.len()

@@ -55,6 +55,7 @@ pub use neighbor::{
 pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
+pub use socket::error::connection_errno;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,
     RecvError, SendError, ShutdownError, UnknownBinding,

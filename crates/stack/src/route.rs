@@ -89,6 +89,8 @@ pub(crate) enum Destination {
 pub(crate) struct Routes {
     addresses: Vec<Address>,
     gateways: Vec<IpAddr>,
+    /// Every unicast address is ours that nobody else's packets come from.
+    any_local: bool,
 }
 
 impl Routes {
@@ -125,6 +127,7 @@ impl Routes {
         let routes = Self {
             addresses,
             gateways: gateways.to_vec(),
+            any_local: false,
         };
         for &gateway in gateways {
             if !routes.is_on_link(gateway) {
@@ -132,6 +135,16 @@ impl Routes {
             }
         }
         Ok(routes)
+    }
+
+    /// Takes packets to any unicast address, or only to ours.
+    pub(crate) fn with_any_local(self, any_local: bool) -> Self {
+        Self { any_local, ..self }
+    }
+
+    /// Returns whether a program may use `ip` as its own.
+    pub(crate) fn may_bind(&self, ip: IpAddr) -> bool {
+        self.is_ours(ip) || self.any_local && is_unicast(ip)
     }
 
     /// Iterates over our addresses, the link-local one included.
@@ -164,6 +177,8 @@ impl Routes {
         };
         if group {
             Destination::Group
+        } else if self.may_bind(ip) {
+            Destination::Ours
         } else {
             Destination::Other
         }

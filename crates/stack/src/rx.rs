@@ -258,6 +258,7 @@ impl Stack {
         };
         let half_open = listener.half_open.len();
         let space = self.windows.newcomer(queue.index(), free, mss, half_open);
+        let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,

@@ -112,6 +112,7 @@ pub struct Stack {
     pub(crate) ifindex: IfIndex,
     pub(crate) tcp: tcp::Config,
     pub(crate) routes: Routes,
+    pub(crate) point_to_point: Option<MacAddr>,
     pub(crate) neighbors: Neighbors<Waiting>,
     pub(crate) sockets: SocketTable<Socket>,
     pub(crate) demux: Demux,
@@ -166,6 +167,8 @@ impl Stack {
             ifindex,
             addresses,
             gateways,
+            point_to_point,
+            any_local,
             tcp,
             secret,
             max_sockets,
@@ -182,7 +185,8 @@ impl Stack {
         Ok(Self {
             ifindex,
             tcp,
-            routes,
+            routes: routes.with_any_local(any_local),
+            point_to_point,
             neighbors: Neighbors::new(secret.key("neighbors")),
             sockets: SocketTable::new(max_sockets),
             demux: Demux::new(secret.key("demux")),
@@ -441,7 +445,7 @@ impl Stack {
     /// goes down.
     fn watch_link(&mut self, now: Instant) {
         let is_up = self.nic.is_up();
-        if is_up && !self.was_up {
+        if is_up && !self.was_up && self.point_to_point.is_none() {
             self.announce(now);
         }
         if !is_up && self.was_up {

@@ -24,6 +24,22 @@ pub(crate) struct Waiting {
     owner: Option<(SocketId, SeqNum)>,
 }
 
+/// How a segment leaves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Egress {
+    /// Whose MAC address the frame bears.
+    pub(crate) next_hop: IpAddr,
+    /// Differentiated services and ECN of the IP header.
+    pub(crate) tos: u8,
+}
+
+impl Egress {
+    /// Returns the way of an ordinary packet.
+    pub(crate) const fn to(next_hop: IpAddr) -> Self {
+        Self { next_hop, tos: 0 }
+    }
+}
+
 impl Stack {
     /// Returns the header of a frame from us.
     pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
@@ -43,7 +59,7 @@ impl Stack {
         now: Instant,
     ) {
         match self.routes.next_hop(tuple.src_ip) {
-            Ok(next_hop) => self.send_segment(tuple, next_hop, None, segment, now),
+            Ok(next_hop) => self.send_segment(tuple, Egress::to(next_hop), None, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
@@ -52,14 +68,16 @@ impl Stack {
     pub(crate) fn send_segment(
         &mut self,
         tuple: &FourTuple,
-        next_hop: IpAddr,
+        egress: Egress,
         owner: Option<SocketId>,
         segment: Segment<FragList>,
         now: Instant,
     ) {
+        let Egress { next_hop, tos } = egress;
         let known = self.hardware_address(next_hop, now);
         let owner = owner.map(|owner| (owner, segment.seq));
-        let Some(packet) = emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment)
+        let Some(packet) =
+            emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment, tos)
         else {
             return self.drops.count(DropReason::NoRoute);
         };
@@ -90,9 +108,10 @@ impl Stack {
     /// Returns the hardware address of a host on the link if it is known. Our own is: the NIC takes back what is sent
     /// to it.
     fn hardware_address(&mut self, next_hop: IpAddr, now: Instant) -> Option<MacAddr> {
-        match self.routes.is_ours(next_hop) {
-            true => Some(self.mac()),
-            false => self.neighbors.lookup(next_hop, now),
+        match (self.routes.is_ours(next_hop), self.point_to_point) {
+            (true, _) => Some(self.mac()),
+            (false, Some(peer)) => Some(peer),
+            (false, None) => self.neighbors.lookup(next_hop, now),
         }
     }
 
@@ -216,6 +235,7 @@ fn emit_headers(
     (src, dst): (MacAddr, MacAddr),
     tuple: &FourTuple,
     segment: Segment<FragList>,
+    tos: u8,
 ) -> Option<TxPacket> {
     let flags = flags(&segment);
     let Segment {
@@ -228,7 +248,7 @@ fn emit_headers(
         payload,
         gso_size,
     } = segment;
-    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?;
+    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos);
     let ethertype = if tuple.dst_ip.is_ipv4() {
         EtherType::IPV4
     } else {

@@ -6,11 +6,14 @@
 //! longer than that while anybody polls. RFC 9293 3.8.6.3's "every second segment" is thus kept
 //! whenever the link is not saturated, and its 500 ms always.
 
+mod linux;
+
 use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{ACK_BYTES_MAX, Config, DEFAULT_MSS};
+use crate::config::{ACK_BYTES_MAX, AckStyle, Config, DEFAULT_MSS, RTO_MIN};
+use linux::{Facts, LinuxAcks};
 
 /// Decides when the next ACK leaves.
 #[derive(Debug, Clone)]
@@ -24,6 +27,8 @@ pub(crate) struct AckPolicy {
     mss: u16,
     delay: Duration,
     ack_bytes: Option<u32>,
+    /// Decides instead, if it shall be as in Linux.
+    linux: Option<LinuxAcks>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +43,10 @@ enum Due {
 pub(crate) enum Arrival {
     /// Payload in order, nothing missing; whether the peer's writer waits (PSH).
     InOrder { len: usize, push: bool },
-    /// Anything that must be told at once: a gap opened or filled, a duplicate, a FIN.
+    /// Anything that must be told at once: a gap opened or filled, a duplicate.
     Notable,
+    /// The peer's FIN, in order.
+    Fin,
 }
 
 impl AckPolicy {
@@ -52,6 +59,10 @@ impl AckPolicy {
             mss: config.mss,
             delay: config.delayed_ack,
             ack_bytes: config.ack_bytes,
+            linux: match config.ack_style {
+                AckStyle::Drained => None,
+                AckStyle::Linux => Some(LinuxAcks::default()),
+            },
         }
     }
 
@@ -61,13 +72,34 @@ impl AckPolicy {
 
     /// Judges one arrival; `window` is what the peer may still send.
     pub(crate) fn on_arrival(&mut self, arrival: Arrival, window: u32, now: Instant) {
-        let Arrival::InOrder { len, push } = arrival else {
-            self.due = Due::Now;
-            return;
+        let (len, push) = match (arrival, &mut self.linux) {
+            (Arrival::InOrder { len, push }, _) => (len, push),
+            (Arrival::Fin, Some(linux)) => {
+                let delay = linux.on_fin();
+                return self.put_off(now + delay);
+            }
+            (Arrival::Notable, Some(linux)) => {
+                linux.on_notable(Facts {
+                    len: 0,
+                    unacked: self.unacked,
+                    window,
+                    rcv_mss: self.rcv_mss,
+                });
+                return self.request();
+            }
+            (Arrival::Notable | Arrival::Fin, None) => return self.request(),
         };
         let packet = u16::try_from(len).unwrap_or(u16::MAX).min(self.mss);
         self.rcv_mss = self.rcv_mss.max(packet);
         self.unacked = self.unacked.saturating_add(len);
+        let facts = self.facts(len, window);
+        if let Some(linux) = &mut self.linux {
+            match linux.on_arrival(facts, RTO_MIN, now) {
+                None => self.request(),
+                Some(delay) => self.put_off(now + delay),
+            }
+            return;
+        }
         let quick = self.quick > 0 && !push;
         if quick {
             self.quick -= 1;
@@ -76,6 +108,51 @@ impl AckPolicy {
             self.due = Due::Now;
         } else if self.due == Due::Never {
             self.due = Due::At(now + self.delay);
+        }
+    }
+
+    fn facts(&self, len: usize, window: u32) -> Facts {
+        Facts {
+            len,
+            unacked: self.unacked,
+            window,
+            rcv_mss: self.rcv_mss,
+        }
+    }
+
+    /// An ACK leaves at `at`, or when it would have left anyway.
+    fn put_off(&mut self, at: Instant) {
+        self.due = match self.due {
+            Due::Now => Due::Now,
+            Due::At(before) => Due::At(before.min(at)),
+            Due::Never => Due::At(at),
+        };
+    }
+
+    /// Data of ours leaves.
+    pub(crate) fn on_data_sent(&mut self, now: Instant) {
+        if let Some(linux) = &mut self.linux {
+            linux.on_data_sent(now);
+        }
+    }
+
+    /// The user has read all there was.
+    pub(crate) fn on_read(&mut self) {
+        let facts = self.facts(0, 0);
+        if let (Due::At(_), Some(linux)) = (self.due, &self.linux)
+            && linux.is_due_when_read(facts)
+        {
+            self.due = Due::Now;
+        }
+    }
+
+    /// Switches quick ACKs on or off (TCP_QUICKACK); what waits leaves with that.
+    pub(crate) fn set_quick(&mut self, quick: bool) {
+        if let Some(linux) = &mut self.linux {
+            linux.set_quick(quick);
+        }
+        if quick && self.due != Due::Never {
+            self.due = Due::Now;
         }
     }
 
@@ -89,7 +166,7 @@ impl AckPolicy {
     /// Acknowledges at once whatever is not acknowledged: the link is empty, nothing is gained by
     /// waiting.
     pub(crate) fn on_drained(&mut self) {
-        if self.due != Due::Never {
+        if self.due != Due::Never && self.linux.is_none() {
             self.due = Due::Now;
         }
     }
@@ -100,7 +177,13 @@ impl AckPolicy {
     }
 
     /// An ACK left, alone or on data.
-    pub(crate) fn on_sent(&mut self) {
+    pub(crate) fn on_sent(&mut self, now: Instant) {
+        if let Some(linux) = &mut self.linux {
+            if matches!(self.due, Due::At(at) if at <= now) {
+                linux.on_delay_over(RTO_MIN);
+            }
+            linux.on_sent();
+        }
         self.due = Due::Never;
         self.unacked = 0;
     }

@@ -91,6 +91,17 @@ pub enum CongestionKind {
     Cubic,
 }
 
+/// Who decides when received data is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum AckStyle {
+    /// As soon as the link is empty: nothing is gained by waiting, and no bulk transfer pays for it.
+    #[default]
+    Drained,
+    /// As Linux does, segment by segment: quick ACKs, then every second full segment, else after
+    /// [`DELAYED_ACK`]. For scripts that compare.
+    Linux,
+}
+
 /// When to ask a silent peer whether it is still there (RFC 9293 3.8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
@@ -122,6 +133,8 @@ pub struct Config {
     /// Largest segment that the link to the peer can carry: its MTU less IP and TCP headers without
     /// options.
     pub mss: u16,
+    /// A smaller one that the user wants, for what is announced and for what is sent (TCP_MAXSEG).
+    pub user_mss: Option<u16>,
     /// Most payload that the connection may ever be allowed to hold for its reader; chooses the
     /// window scale.
     pub rcv_buf_max: u32,
@@ -136,6 +149,10 @@ pub struct Config {
     pub timestamps: bool,
     /// Offers selective acknowledgement (RFC 2018).
     pub sack: bool,
+    /// Who decides when received data is acknowledged.
+    pub ack_style: AckStyle,
+    /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
+    pub push_super_segments: bool,
     /// Longest time an ACK is put off.
     pub delayed_ack: Duration,
     /// Segments that are acknowledged one by one after the connection opens.
@@ -164,6 +181,9 @@ pub struct Config {
     pub syn_retries: u8,
     /// How often a SYN-ACK is repeated.
     pub syn_ack_retries: u8,
+    /// Timeouts of a SYN-ACK during which an ACK without data opens no connection: the first data does
+    /// (TCP_DEFER_ACCEPT); 0: any ACK does.
+    pub defer_accept: u8,
     /// How often data is repeated before the connection is given up.
     pub data_retries: u8,
     /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
@@ -194,12 +214,15 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             mss: 1460,
+            user_mss: None,
             rcv_buf_max: 6 << 20,
             rcv_space_initial: 64 << 10,
             snd_buf_max: 4 << 20,
             window_scaling: true,
             timestamps: true,
             sack: true,
+            ack_style: AckStyle::Drained,
+            push_super_segments: false,
             delayed_ack: DELAYED_ACK,
             quick_acks: QUICK_ACKS,
             ack_bytes: None,
@@ -213,12 +236,24 @@ impl Default for Config {
             rto_initial: RTO_INITIAL,
             syn_retries: SYN_RETRIES,
             syn_ack_retries: SYN_ACK_RETRIES,
+            defer_accept: 0,
             data_retries: DATA_RETRIES,
             mtu_probing: true,
             time_wait: TIME_WAIT,
             fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,
             max_gso_payload: MAX_GSO_PAYLOAD,
             timestamp_offset: 0,
+        }
+    }
+}
+
+impl Config {
+    /// Returns these settings for a connection over a link that carries segments of `mss` bytes.
+    #[must_use]
+    pub fn for_link(&self, mss: u16) -> Config {
+        Config {
+            mss: self.user_mss.map_or(mss, |user| user.max(MIN_MSS).min(mss)),
+            ..self.clone()
         }
     }
 }

@@ -64,7 +64,7 @@ mod tests;
 mod timers;
 mod window;
 
-pub use config::{Config, CongestionKind, Keepalive};
+pub use config::{AckStyle, Config, CongestionKind, Keepalive};
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};
 pub use info::Info;

@@ -143,6 +143,21 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_drained();
     }
 
+    /// Data of ours leaves: what arrived before was perhaps a question.
+    pub(crate) fn on_data_sent(&mut self, now: Instant) {
+        self.ack.on_data_sent(now);
+    }
+
+    /// The user has read all there was.
+    pub(crate) fn on_read(&mut self) {
+        self.ack.on_read();
+    }
+
+    /// Switches quick ACKs on or off.
+    pub(crate) fn set_quick_acks(&mut self, quick: bool) {
+        self.ack.set_quick(quick);
+    }
+
     pub(crate) fn dsacks_out(&self) -> u64 {
         self.dsacks_out
     }
@@ -255,7 +270,7 @@ impl<P: Payload> Receiver<P> {
         let mut accepted = Accepted::default();
         if !segment.payload.is_empty() {
             accepted = self.accept_payload(segment, queue, now);
-        } else {
+        } else if self.fin != Some(self.rcv_nxt) {
             self.ack.on_arrival(Arrival::Notable, 0, now);
         }
         if self.fin == Some(self.rcv_nxt) {
@@ -398,7 +413,7 @@ impl<P: Payload> Receiver<P> {
         self.fin_received = true;
         self.reassembly.clear();
         queue.set_eof();
-        self.ack.on_arrival(Arrival::Notable, 0, now);
+        self.ack.on_arrival(Arrival::Fin, 0, now);
     }
 
     /// Returns ACK number, window field and options of a segment that leaves now; the ACK counts as
@@ -406,9 +421,10 @@ impl<P: Payload> Receiver<P> {
     pub(crate) fn announce(
         &mut self,
         queue: &RecvQueue<P>,
-        ts_value: u32,
+        at: AnnouncedAt,
         blocks: usize,
     ) -> Announcement {
+        let AnnouncedAt { now, ts_value } = at;
         // A reader far behind in segments, if not in bytes, stops the edge.
         let window = match queue.segments() < self.max_segments {
             true => self.window.advertise(self.rcv_nxt),
@@ -419,7 +435,7 @@ impl<P: Payload> Receiver<P> {
             self.fill_sack(&mut sack, blocks);
         }
         self.last_ack_sent = self.rcv_nxt;
-        self.ack.on_sent();
+        self.ack.on_sent(now);
         let timestamps = self.ts_recent.map(|recent| Timestamps {
             value: ts_value,
             echo: recent.value(),
@@ -449,6 +465,13 @@ impl<P: Payload> Receiver<P> {
             sack.push(from.0, to.0);
         }
     }
+}
+
+/// The time at which a segment leaves, and what our timestamp clock shows then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AnnouncedAt {
+    pub(crate) now: Instant,
+    pub(crate) ts_value: u32,
 }
 
 /// What a segment says about this half of the connection.

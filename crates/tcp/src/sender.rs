@@ -354,6 +354,11 @@ impl<P: Payload> Sender<P> {
         self.limits.nodelay = nodelay;
     }
 
+    /// Sets how many bytes may be queued; what is queued already stays (SO_SNDBUF).
+    pub fn set_snd_buf(&mut self, bytes: usize) {
+        self.limits.snd_buf_max = bytes;
+    }
+
     /// Changes the time after which the connection is given up while nothing is acknowledged (RFC 5482).
     ///
     /// It also bounds the time that a closed window is probed; without it a peer that answers probes may keep its

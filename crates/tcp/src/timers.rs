@@ -85,6 +85,11 @@ impl HandshakeTimer {
         self.sent.is_some()
     }
 
+    /// Returns how many timeouts there were.
+    pub(crate) fn retries(&self) -> u8 {
+        self.retries
+    }
+
     pub(crate) fn timed_out(&self) -> bool {
         self.retries > 0
     }

@@ -76,6 +76,16 @@ impl IpRepr {
         }
     }
 
+    /// Returns the header with these differentiated services and ECN bits (IP_TOS, IPV6_TCLASS).
+    #[must_use]
+    pub const fn with_tos(mut self, tos: u8) -> Self {
+        match &mut self {
+            Self::V4 { dscp_ecn, .. } => *dscp_ecn = tos,
+            Self::V6 { traffic_class, .. } => *traffic_class = tos,
+        }
+        self
+    }
+
     /// Returns the bytes this header takes on the wire.
     pub const fn header_len(&self) -> usize {
         match self {

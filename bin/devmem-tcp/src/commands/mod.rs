@@ -4,6 +4,7 @@ pub mod bench;
 pub mod demo;
 pub mod doctor;
 pub mod nic;
+pub mod packetdrill_path;
 pub mod receiver;
 pub mod recv;
 pub mod restore;

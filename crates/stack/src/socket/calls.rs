@@ -5,8 +5,9 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SockExtendedErr, ZerocopyRange, cmsg_space,
 };
-use tcp::{Connection, StateKind, SynBacklog, TcpError};
-use wire::Instant;
+use netmem::FragList;
+use tcp::{Connection, Push, StateKind, SynBacklog, TcpError};
+use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
 use super::error::{
@@ -33,8 +34,22 @@ impl Stack {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> Result<SocketId, ListenError> {
+        let tcp = self.tcp.clone();
+        self.listen_with(local, backlog, &tcp)
+    }
+
+    /// As [`Stack::listen`], with settings of TCP for this listener's connections.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen_with(
+        &mut self,
+        local: SocketAddr,
+        backlog: usize,
+        tcp: &tcp::Config,
+    ) -> Result<SocketId, ListenError> {
         let (ip, limit) = (local.ip(), self.sockets.limit());
-        if !ip.is_unspecified() && !self.routes.is_ours(ip) {
+        if !ip.is_unspecified() && !self.routes.may_bind(ip) {
             return Err(ListenError::AddrNotAvailable(ip));
         }
         if self.sockets.is_full() {
@@ -60,12 +75,12 @@ impl Stack {
             self.mss_for(ip)
         };
         let half_open = SynBacklog::new(
-            &self.tcp,
+            tcp,
             backlog,
             self.isns.clone(),
             self.secret.key("syn cookies"),
         );
-        let listener = Listener::new(local, half_open, backlog, mss, &self.tcp);
+        let listener = Listener::new(local, half_open, backlog, mss, tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
@@ -80,6 +95,22 @@ impl Stack {
     /// # Errors
     /// [`ConnectError`]; that the peer refuses or does not answer is told by the socket later.
     pub fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<SocketId, ConnectError> {
+        let tcp = self.tcp.clone();
+        self.connect_from(None, remote, &tcp, now)
+    }
+
+    /// As [`Stack::connect`], from an address of ours (the unspecified one and port 0 leave the choice open), with
+    /// settings of TCP for this connection.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect_from(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        tcp: &tcp::Config,
+        now: Instant,
+    ) -> Result<SocketId, ConnectError> {
         if remote.port() == 0 {
             return Err(ConnectError::PortZero(remote));
         }
@@ -89,32 +120,66 @@ impl Stack {
                 limit: self.sockets.limit(),
             });
         }
-        let (ports, demux): (&mut EphemeralPorts, _) = (&mut self.ports, &self.demux);
-        let tuple_for = |port| four_tuple(SocketAddr::new(route.source, port), remote);
-        let is_free = |port| {
-            demux.is_free(&tuple_for(port))
-                && demux
-                    .listener(SocketAddr::new(route.source, port))
-                    .is_none()
-        };
-        let port = ports
-            .choose(route.source, remote, is_free)
-            .ok_or(ConnectError::PortsExhausted(remote))?;
-        let tuple = tuple_for(port);
+        let tuple = self.name_connection(local, route.source, remote)?;
         let endpoints = crate::rx::endpoints(&tuple);
         let config = tcp::Config {
-            mss: self.mss_for(remote.ip()),
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
-            ..self.tcp.clone()
+            ..tcp.for_link(self.mss_for(remote.ip()))
         };
         let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);
-        let connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
+        let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
+        connection.options = super::sockopt::Options::new(tcp);
+        connection.write_low = connection.options.write_low();
         let id = self.sockets.insert(Socket::connection(connection));
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok(), "the port was chosen because it is free");
         self.stats.connects += 1;
         self.touch(id.slot());
         Ok(id)
+    }
+
+    /// Gives a connection to `remote` a name that no other has.
+    fn name_connection(
+        &mut self,
+        local: Option<SocketAddr>,
+        source: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<FourTuple, ConnectError> {
+        let chosen = local.map(|local| local.ip());
+        let source = match chosen.filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() || !self.routes.may_bind(ip) => {
+                return Err(ConnectError::AddrNotAvailable(ip));
+            }
+            Some(ip) => ip,
+            None => source,
+        };
+        let (ports, demux): (&mut EphemeralPorts, _) = (&mut self.ports, &self.demux);
+        let tuple_for = |port| four_tuple(SocketAddr::new(source, port), remote);
+        if let Some(port) = local.map(|local| local.port()).filter(|port| *port != 0) {
+            let tuple = tuple_for(port);
+            return match demux.is_free(&tuple) {
+                true => Ok(tuple),
+                false => Err(ConnectError::PortsExhausted(remote)),
+            };
+        }
+        let is_free = |port| {
+            demux.is_free(&tuple_for(port))
+                && demux.listener(SocketAddr::new(source, port)).is_none()
+        };
+        ports
+            .choose(source, remote, is_free)
+            .map(tuple_for)
+            .ok_or(ConnectError::PortsExhausted(remote))
+    }
+
+    /// Returns the settings of TCP that connections begin with.
+    pub fn tcp_config(&self) -> &tcp::Config {
+        &self.tcp
+    }
+
+    /// Returns whether a program may use `ip` as its own address.
+    pub fn may_bind(&self, ip: IpAddr) -> bool {
+        self.routes.may_bind(ip)
     }
 
     /// Returns the connection that waits longest at a listener, and its peer.
@@ -187,7 +252,13 @@ impl Stack {
             Err(RecvError::WouldBlock) => connection.end_of_queue(),
             other => other,
         };
-        if outcome.is_ok() && !flags.contains(MsgFlags::PEEK) {
+        if let Ok(outcome) = &outcome
+            && !flags.contains(MsgFlags::PEEK)
+        {
+            connection.read += outcome.bytes as u64;
+            if connection.conn.readable_len() == 0 {
+                connection.conn.on_read();
+            }
             // The window may open, and memory of other connections with it.
             self.touch(id.slot());
         }
@@ -243,6 +314,9 @@ impl Stack {
             },
         };
         let sent = sendmsg(id, connection, context, msg, flags);
+        if sent.is_ok() && flags.contains(MsgFlags::EOR) {
+            connection.conn.push_boundary();
+        }
         if matches!(sent, Ok(1..)) {
             self.touch(id.slot());
         }
@@ -298,6 +372,11 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
+                connection.write_low = connection.options.write_low();
+                if option == SocketOption::Cork(false) {
+                    // What was held back leaves; without a connection there is nothing to hold.
+                    let _ = connection.conn.send(FragList::default(), Push::Now);
+                }
             }
             SocketKind::Listener(listener) => listener.options.set(option)?,
             SocketKind::TimeWait(_) => return Err(BadSocket(id).into()),
@@ -316,6 +395,43 @@ impl Stack {
             SocketKind::Listener(listener) => Ok(listener.options.get(name)),
             SocketKind::TimeWait(_) => Err(BadSocket(id).into()),
         }
+    }
+
+    /// Acknowledges at once, or as it comes, for a while (TCP_QUICKACK).
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn set_quick_acks(&mut self, id: SocketId, quick: bool) -> Result<(), BadSocket> {
+        if let Some(connection) = self.sockets.get_mut(id)?.connection_mut() {
+            connection.conn.set_quick_acks(quick);
+            self.touch(id.slot());
+        }
+        Ok(())
+    }
+
+    /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ); 0 for a listener.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn unacked_len(&self, id: SocketId) -> Result<usize, BadSocket> {
+        Ok(match &self.sockets.get(id)?.kind {
+            SocketKind::Connection(connection) => connection.conn.unacked_len(),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
+        })
+    }
+
+    /// Counts what ever came in for a reader: bytes in order, connections at a listener. While it grows, there is
+    /// news even if readiness does not change.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
+        Ok(self.sockets.get(id)?.arrivals())
+    }
+
+    /// Returns whether a connection, TIME-WAIT included, has this port and an address that `ip` covers.
+    pub fn is_port_in_use(&self, local: SocketAddr) -> bool {
+        self.demux.is_port_in_use(local)
     }
 
     /// Returns and clears the error of a dead connection (SO_ERROR).

@@ -287,6 +287,11 @@ pub enum ConnectError {
     /// Port 0 is nobody's.
     #[error("{0} has port 0, on which nobody can listen; give the peer's port")]
     PortZero(SocketAddr),
+    /// The address to connect from is none of ours, or of the other family.
+    #[error(
+        "{0} is not one of this interface's addresses of the peer's family; connect from one that is"
+    )]
+    AddrNotAvailable(IpAddr),
     /// Every local port is taken by a connection to the same peer.
     #[error(
         "every local port is taken by a connection to {0}; close some, or wait for their \
@@ -308,7 +313,7 @@ impl ConnectError {
             Self::Route(RouteError::NoRoute(_)) => Errno::ENETUNREACH,
             Self::Route(RouteError::NotUnicast(_)) => Errno::EACCES,
             Self::PortZero(_) => Errno::ECONNREFUSED,
-            Self::PortsExhausted(_) => Errno::EADDRNOTAVAIL,
+            Self::AddrNotAvailable(_) | Self::PortsExhausted(_) => Errno::EADDRNOTAVAIL,
             Self::TooManySockets { .. } => Errno::ENFILE,
         }
     }
@@ -450,7 +455,7 @@ impl UnknownBinding {
 }
 
 /// Returns the errno a dead connection reports.
-pub(crate) const fn connection_errno(error: TcpError) -> Errno {
+pub const fn connection_errno(error: TcpError) -> Errno {
     match error {
         TcpError::Refused => Errno::ECONNREFUSED,
         TcpError::Reset => Errno::ECONNRESET,
@@ -598,6 +603,10 @@ mod tests {
                 Errno::EACCES,
             ),
             (ConnectError::PortZero(addr).errno(), Errno::ECONNREFUSED),
+            (
+                ConnectError::AddrNotAvailable(ip).errno(),
+                Errno::EADDRNOTAVAIL,
+            ),
             (
                 ConnectError::PortsExhausted(addr).errno(),
                 Errno::EADDRNOTAVAIL,

@@ -17,6 +17,7 @@ pub(crate) struct Listener {
     /// What accepted connections begin with.
     pub(crate) options: Options,
     accepted: VecDeque<SocketId>,
+    accepted_ever: u64,
     backlog: usize,
     /// Segment size of repeated SYN-ACKs.
     pub(crate) mss: u16,
@@ -35,6 +36,7 @@ impl Listener {
             half_open,
             options: Options::new(config),
             accepted: VecDeque::new(),
+            accepted_ever: 0,
             backlog,
             mss,
         }
@@ -53,7 +55,13 @@ impl Listener {
         !self.accepted.is_empty()
     }
 
+    /// Counts the connections that were ever open and not accepted yet.
+    pub(crate) fn accepted_ever(&self) -> u64 {
+        self.accepted_ever
+    }
+
     pub(crate) fn push(&mut self, id: SocketId) {
+        self.accepted_ever += 1;
         self.accepted.push_back(id);
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Socket {
     pub(crate) kind: SocketKind,
     /// What the driver was told last.
     reported: Readiness,
+    /// How much had come in by then: more of it is news, too, to who asks for edges.
+    reported_arrivals: u64,
     /// Stands in the list of events.
     has_event: bool,
     /// Stands in the list of sockets with something to send.
@@ -65,6 +67,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) promise: Promise,
     /// Payload bytes that ever arrived for it.
     pub(crate) received: u64,
+    /// Payload bytes that its program ever took.
+    pub(crate) read: u64,
     /// A segment arrived before: the next one says more than that the connection is open.
     pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
@@ -140,6 +144,7 @@ impl Socket {
         Self {
             kind,
             reported: Readiness::NONE,
+            reported_arrivals: 0,
             has_event: false,
             is_touched: false,
             has_arrivals: false,
@@ -171,11 +176,24 @@ impl Socket {
         if !self.is_held() {
             return false;
         }
-        let now = self.readiness();
-        let is_news = now != self.reported && !self.has_event;
+        let (now, arrivals) = (self.readiness(), self.arrivals());
+        let is_news =
+            (now != self.reported || arrivals != self.reported_arrivals) && !self.has_event;
         self.reported = now;
+        self.reported_arrivals = arrivals;
         self.has_event |= is_news;
         is_news
+    }
+
+    /// Counts what ever came in for a reader: bytes in order, connections at a listener.
+    pub(crate) fn arrivals(&self) -> u64 {
+        match &self.kind {
+            SocketKind::Connection(connection) => {
+                connection.read + connection.conn.readable_len() as u64
+            }
+            SocketKind::Listener(listener) => listener.accepted_ever(),
+            SocketKind::TimeWait(_) => 0,
+        }
     }
 
     /// Returns whether a program has this socket's number.
@@ -241,8 +259,11 @@ impl ConnectionSocket {
         let write_closed =
             !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
-            | Readiness::WRITABLE
-                .when(conn.write_room() >= self.write_low || write_closed || has_error)
+            | Readiness::WRITABLE.when(
+                conn.write_room() >= self.write_low && self.has_unsent_room(2)
+                    || write_closed
+                    || has_error,
+            )
             | Readiness::READ_CLOSED.when(read_closed)
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)

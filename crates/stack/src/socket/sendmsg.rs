@@ -240,6 +240,14 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
 }
 
 impl ConnectionSocket {
+    /// Returns whether there is room for more that was never sent (linux `__sk_stream_memory_free`).
+    pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
+        let Some(lowat) = self.options.notsent_lowat else {
+            return true;
+        };
+        self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
+    }
+
     /// Queues a piece that there is room for, apart from bytes of the other kind; returns the stream offset behind it.
     fn queue(&mut self, piece: FragList, kind: Kind, more: bool) -> Option<u64> {
         if self
@@ -249,6 +257,7 @@ impl ConnectionSocket {
         {
             self.conn.push_boundary();
         }
+        let more = more || self.options.cork;
         self.conn
             .send(piece, if more { Push::Later } else { Push::Now })
             .ok()
@@ -261,7 +270,8 @@ fn can_send(id: SocketId, socket: &mut ConnectionSocket) -> Result<(), SendError
         return Err(SendError::Connection(error));
     }
     match socket.conn.state() {
-        StateKind::Established | StateKind::CloseWait => Ok(()),
+        StateKind::Established | StateKind::CloseWait if socket.has_unsent_room(1) => Ok(()),
+        StateKind::Established | StateKind::CloseWait => Err(SendError::WouldBlock),
         StateKind::SynSent | StateKind::SynReceived => Err(SendError::WouldBlock),
         _ => Err(SendError::Shutdown { id }),
     }

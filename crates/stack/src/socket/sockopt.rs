@@ -25,6 +25,21 @@ pub enum SocketOption {
     /// MSG_ZEROCOPY counts: sends with it are reported in the error queue.
     #[doc(alias = "SO_ZEROCOPY")]
     Zerocopy(bool),
+    /// Small segments wait until they are full, or this is taken back, or 200 ms are over.
+    #[doc(alias = "TCP_CORK")]
+    Cork(bool),
+    /// Most unread payload, in bytes. The window scale was chosen when the connection began.
+    #[doc(alias = "SO_RCVBUF")]
+    RcvBuf(u32),
+    /// Most payload that waits to be sent or acknowledged, in bytes.
+    #[doc(alias = "SO_SNDBUF")]
+    SndBuf(usize),
+    /// With more than half of so many bytes never sent, the socket is not writable.
+    #[doc(alias = "TCP_NOTSENT_LOWAT")]
+    NotsentLowat(u32),
+    /// Differentiated services bits of outgoing packets; ECN bits are TCP's own.
+    #[doc(alias = "IP_TOS")]
+    Tos(u8),
 }
 
 /// Names an option.
@@ -41,7 +56,20 @@ pub enum OptionName {
     MergeFrags,
     /// [`SocketOption::Zerocopy`].
     Zerocopy,
+    /// [`SocketOption::Cork`].
+    Cork,
+    /// [`SocketOption::RcvBuf`].
+    RcvBuf,
+    /// [`SocketOption::SndBuf`].
+    SndBuf,
+    /// [`SocketOption::NotsentLowat`].
+    NotsentLowat,
+    /// [`SocketOption::Tos`].
+    Tos,
 }
+
+/// The ECN bits of a type-of-service byte (RFC 3168 5).
+const ECN_MASK: u8 = 3;
 
 /// The options of one socket. A listener's are what its connections begin with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,6 +79,11 @@ pub(crate) struct Options {
     user_timeout: Option<Duration>,
     pub(crate) merge_frags: bool,
     pub(crate) zerocopy: bool,
+    pub(crate) cork: bool,
+    pub(crate) rcv_buf: u32,
+    snd_buf: usize,
+    pub(crate) notsent_lowat: Option<u32>,
+    pub(crate) tos: u8,
 }
 
 impl Options {
@@ -62,7 +95,18 @@ impl Options {
             user_timeout: config.user_timeout,
             merge_frags: false,
             zerocopy: false,
+            cork: false,
+            rcv_buf: config.rcv_buf_max,
+            snd_buf: config.snd_buf_max,
+            notsent_lowat: None,
+            tos: 0,
         }
+    }
+
+    /// Returns the free bytes of the send queue from which on it counts as writable (linux
+    /// `sk_stream_min_wspace`: a third of the buffer).
+    pub(crate) fn write_low(&self) -> usize {
+        (self.snd_buf / 3).max(1)
     }
 
     /// Takes over an option.
@@ -73,6 +117,14 @@ impl Options {
             SocketOption::UserTimeout(timeout) => self.user_timeout = timeout,
             SocketOption::MergeFrags(merge) => self.merge_frags = merge,
             SocketOption::Zerocopy(zerocopy) => self.zerocopy = zerocopy,
+            SocketOption::Cork(cork) => self.cork = cork,
+            SocketOption::RcvBuf(bytes) => self.rcv_buf = bytes,
+            SocketOption::SndBuf(bytes) => self.snd_buf = bytes,
+            SocketOption::NotsentLowat(bytes) => {
+                // 0 and all ones are "none" (linux `tcp_notsent_lowat`).
+                self.notsent_lowat = Some(bytes).filter(|&bytes| !matches!(bytes, 0 | u32::MAX));
+            }
+            SocketOption::Tos(tos) => self.tos = tos & !ECN_MASK,
         }
         Ok(())
     }
@@ -85,6 +137,11 @@ impl Options {
             OptionName::UserTimeout => SocketOption::UserTimeout(self.user_timeout),
             OptionName::MergeFrags => SocketOption::MergeFrags(self.merge_frags),
             OptionName::Zerocopy => SocketOption::Zerocopy(self.zerocopy),
+            OptionName::Cork => SocketOption::Cork(self.cork),
+            OptionName::RcvBuf => SocketOption::RcvBuf(self.rcv_buf),
+            OptionName::SndBuf => SocketOption::SndBuf(self.snd_buf),
+            OptionName::NotsentLowat => SocketOption::NotsentLowat(self.notsent_lowat.unwrap_or(0)),
+            OptionName::Tos => SocketOption::Tos(self.tos),
         }
     }
 
@@ -94,12 +151,18 @@ impl Options {
             nodelay,
             keepalive,
             user_timeout,
+            snd_buf,
             merge_frags: _,
             zerocopy: _,
+            cork: _,
+            rcv_buf: _,
+            notsent_lowat: _,
+            tos: _,
         } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);
+        conn.set_snd_buf(snd_buf);
     }
 }
 
@@ -141,6 +204,11 @@ mod tests {
             ),
             (OptionName::MergeFrags, SocketOption::MergeFrags(true)),
             (OptionName::Zerocopy, SocketOption::Zerocopy(true)),
+            (OptionName::Cork, SocketOption::Cork(true)),
+            (OptionName::RcvBuf, SocketOption::RcvBuf(4096)),
+            (OptionName::SndBuf, SocketOption::SndBuf(4096)),
+            (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
+            (OptionName::Tos, SocketOption::Tos(0x10)),
         ] {
             assert_ne!(options.get(name), option);
             options.set(option).unwrap();

@@ -183,6 +183,37 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Sets how many bytes may be queued for sending (SO_SNDBUF).
+    pub fn set_snd_buf(&mut self, bytes: usize) {
+        self.config.snd_buf_max = bytes;
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.set_snd_buf(bytes);
+        }
+    }
+
+    /// The user has read all there was: an ACK that waited for that is due.
+    pub fn on_read(&mut self) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.on_read();
+        }
+    }
+
+    /// Acknowledges at once, or as it comes (TCP_QUICKACK). Not for good: linux forgets it, too.
+    pub fn set_quick_acks(&mut self, quick: bool) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.set_quick_acks(quick);
+        }
+    }
+
+    /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ).
+    #[must_use]
+    pub fn unacked_len(&self) -> usize {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.sender.queued_len(),
+            _ => 0,
+        }
+    }
+
     /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three
     /// times).
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {

@@ -12,7 +12,7 @@ use crate::config::{Config, ORPHAN_TIMEOUT, TIMESTAMPS_LEN};
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::receiver::{Accepted, Placement, Receiver};
+use crate::receiver::{Accepted, AnnouncedAt, Placement, Receiver};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{AckKind, AckOutcome, Established, IncomingAck, Sender};
@@ -273,6 +273,10 @@ impl<P: Payload> Synchronized<P> {
         let mut next = after_ack;
         if fin {
             (self.kind, next) = self.kind.after_peer_fin();
+            if self.kind != StateKind::CloseWait {
+                // Both halves are ending: nothing will come for the ACK to ride on.
+                self.receiver.request_ack();
+            }
         }
         let disposition = Disposition {
             readable: delivered > 0 || fin,
@@ -346,7 +350,11 @@ impl<P: Payload> Synchronized<P> {
     /// Returns what TIME-WAIT keeps.
     pub(crate) fn remains(&mut self, queue: &RecvQueue<P>) -> Remains {
         let ack_due = self.receiver.is_ack_pending();
-        let announcement = self.receiver.announce(queue, 0, 0);
+        let at = AnnouncedAt {
+            now: Instant::ZERO,
+            ts_value: 0,
+        };
+        let announcement = self.receiver.announce(queue, at, 0);
         Remains {
             ack_due,
             snd_nxt: self.sender.snd_nxt(),

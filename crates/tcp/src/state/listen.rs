@@ -192,6 +192,9 @@ impl<P: Payload> SynBacklog<P> {
             SynVerdict::Established(_) if incoming.accept_queue == AcceptQueue::Full => {
                 ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull)
             }
+            SynVerdict::Established(_) if half_open.defers(&segment, &config) => {
+                ListenOutcome::Dropped(SegmentDrop::AcceptDeferred)
+            }
             SynVerdict::Established(handshake) => {
                 self.remove(endpoints);
                 self.accept(&config, &handshake, segment, now)
@@ -305,9 +308,8 @@ impl<P: Payload> SynBacklog<P> {
     fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> Config {
         let timestamp_offset = self.isns.timestamp_offset(endpoints);
         Config {
-            mss: incoming.mss,
             timestamp_offset,
-            ..self.config.clone()
+            ..self.config.for_link(incoming.mss)
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct SynReceived {
     ts_recent: Option<TsRecent>,
     /// Which half of the connection was closed before it opened.
     pub(crate) closing: EarlyClose,
+    /// The handshake is done but for the data that the listener waits for.
+    deferred: bool,
 }
 
 /// What the user asked for before the handshake was over.
@@ -201,7 +203,17 @@ impl SynReceived {
             negotiated,
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
             closing: EarlyClose::No,
+            deferred: false,
         }
+    }
+
+    /// Returns whether a segment that would open the connection does not, for want of data, and remembers that it came
+    /// (linux `tcp_check_req`).
+    pub(crate) fn defers<P: Payload>(&mut self, segment: &Segment<P>, config: &Config) -> bool {
+        let is_bare = segment.payload.is_empty() && segment.control == Control::None;
+        let defers = is_bare && self.timer.retries() < config.defer_accept;
+        self.deferred |= defers;
+        defers
     }
 
     /// Judges a segment: sequence number, RST, SYN, ACK (RFC 9293 3.10.7.4).
@@ -280,9 +292,10 @@ impl SynReceived {
         config: &Config,
         now: Instant,
     ) -> Option<Segment<P>> {
-        self.timer
-            .poll_send(config, now)
-            .then(|| self.syn_ack(config, now))
+        let is_due = self.timer.poll_send(config, now);
+        // While data is waited for nothing is repeated, but for a last chance (linux `syn_ack_recalc`).
+        let is_silent = self.deferred && self.timer.retries() + 1 < config.defer_accept;
+        (is_due && !is_silent).then(|| self.syn_ack(config, now))
     }
 
     fn syn_ack<P: Payload>(&self, config: &Config, now: Instant) -> Segment<P> {
@@ -307,7 +320,12 @@ impl SynReceived {
     }
 
     pub(crate) fn on_timer(&mut self, config: &Config, now: Instant) -> Result<(), TcpError> {
-        match self.timer.on_timer(config.syn_ack_retries, config, now) {
+        // A peer that is there is given the time it was promised.
+        let retries = match self.deferred {
+            true => config.syn_ack_retries.max(config.defer_accept),
+            false => config.syn_ack_retries,
+        };
+        match self.timer.on_timer(retries, config, now) {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
         }

@@ -8,6 +8,7 @@ use wire::Instant;
 use super::{Synchronized, Verdict};
 use crate::config::Config;
 use crate::error::TcpError;
+use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{DataSegment, TimerOutcome};
@@ -32,7 +33,10 @@ impl<P: Payload> Synchronized<P> {
             return Some(self.bare_ack(queue, now));
         }
         if let Some(data) = self.sender.poll_data(now) {
-            return Some(self.data_segment(data, queue, now));
+            let mut segment = self.data_segment(data, queue, now);
+            // linux `__tcp_transmit_skb`: with more than one packet in it.
+            segment.push |= segment.gso_size > 0 && config.push_super_segments;
+            return Some(segment);
         }
         if self.receiver.is_ack_due(now) {
             return Some(self.bare_ack(queue, now));
@@ -48,9 +52,18 @@ impl<P: Payload> Synchronized<P> {
         None
     }
 
+    fn announced_at(&self, now: Instant) -> AnnouncedAt {
+        AnnouncedAt {
+            now,
+            ts_value: self.clock.value(now),
+        }
+    }
+
     fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
         let blocks = self.receiver.max_sack_blocks();
-        let announcement = self.receiver.announce(queue, self.clock.value(now), blocks);
+        let announcement = self
+            .receiver
+            .announce(queue, self.announced_at(now), blocks);
         Segment {
             seq: self.sender.snd_nxt(),
             ack: Some(announcement.ack),
@@ -74,7 +87,10 @@ impl<P: Payload> Synchronized<P> {
             probe: _,
         } = data;
         let mss = self.sender.mss();
-        let announcement = self.receiver.announce(queue, self.clock.value(now), 0);
+        if !payload.is_empty() {
+            self.receiver.on_data_sent(now);
+        }
+        let announcement = self.receiver.announce(queue, self.announced_at(now), 0);
         Segment {
             seq,
             ack: Some(announcement.ack),

@@ -1,0 +1,82 @@
+//! What a call returns to C.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use devmem_uapi::Errno;
+
+/// A number that C takes for an answer.
+pub trait Answer {
+    /// The type that C sees.
+    type C;
+    /// What is returned with errno set.
+    const FAILED: Self::C;
+
+    /// Returns the number, as C sees it; saturating, where C's type is smaller.
+    fn into_c(self) -> Self::C;
+}
+
+impl Answer for c_int {
+    type C = c_int;
+    const FAILED: c_int = -1;
+
+    fn into_c(self) -> c_int {
+        self
+    }
+}
+
+impl Answer for () {
+    type C = c_int;
+    const FAILED: c_int = -1;
+
+    fn into_c(self) -> c_int {
+        0
+    }
+}
+
+impl Answer for usize {
+    type C = isize;
+    const FAILED: isize = -1;
+
+    fn into_c(self) -> isize {
+        isize::try_from(self).unwrap_or(isize::MAX)
+    }
+}
+
+/// Makes a call on behalf of C: an error becomes -1 and errno, and so does a panic (EIO), which is a mistake of ours
+/// and must not unwind into C.
+pub fn finish<T: Answer>(call: impl FnOnce() -> Result<T, Errno>) -> T::C {
+    // What the call left half done is behind a lock that is taken all the same (`Posix::lock`).
+    let outcome = catch_unwind(AssertUnwindSafe(call));
+    match outcome.unwrap_or(Err(Errno::EIO)) {
+        Ok(answer) => answer.into_c(),
+        Err(errno) => {
+            crate::raw::memory::set_errno(errno);
+            T::FAILED
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno() -> Option<i32> {
+        std::io::Error::last_os_error().raw_os_error()
+    }
+
+    #[test]
+    fn errors_become_minus_one_and_errno() {
+        assert_eq!(finish(|| Err::<usize, _>(Errno::ENOTCONN)), -1);
+        assert_eq!(errno(), Some(Errno::ENOTCONN.0));
+        assert_eq!(finish(|| Ok(7usize)), 7);
+        assert_eq!(finish(|| Ok(())), 0);
+        assert_eq!(finish(|| Ok(3)), 3);
+    }
+
+    #[test]
+    fn a_panic_does_not_cross() {
+        let answer = finish(|| -> Result<c_int, Errno> { panic!("the test panics on purpose") });
+        assert_eq!((answer, errno()), (-1, Some(Errno::EIO.0)));
+    }
+}

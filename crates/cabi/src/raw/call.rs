@@ -1,0 +1,281 @@
+// UNSAFETY: the socket calls with C's pointers as arguments.
+
+//! The socket calls of libc, over [`Posix`]; each has its namesake's arguments.
+//!
+//! # Safety
+//! Of every function: pointers are null or point to what the namesake of libc wants there, of the length that is
+//! given, and nobody else uses that memory during the call.
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "one sentence, at the top of the file, holds for all"
+)]
+
+use std::ffi::{c_int, c_void};
+
+use devmem_posix::abi::ioctl as requests;
+use devmem_posix::{Posix, Waiter};
+use devmem_uapi::{Errno, UIO_MAXIOV};
+use libc::{iovec, msghdr, sockaddr, socklen_t};
+
+use super::memory::{read, slice, slice_mut, write};
+use super::message;
+pub use super::watch::{epoll_ctl, epoll_wait, poll};
+
+/// bind(2).
+pub unsafe fn bind<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<(), Errno> {
+    // SAFETY: the word at the top of the file.
+    let address = unsafe { sockaddr_in(address, len) }?;
+    posix.call(|table| table.bind(fd, address))
+}
+
+/// connect(2).
+pub unsafe fn connect<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<(), Errno> {
+    // SAFETY: the word at the top of the file.
+    let address = unsafe { sockaddr_in(address, len) }?;
+    posix.connect(fd, address)
+}
+
+unsafe fn sockaddr_in<'a>(address: *const sockaddr, len: socklen_t) -> Result<&'a [u8], Errno> {
+    // SAFETY: the word at the top of the file.
+    unsafe {
+        slice(
+            address.cast::<c_void>(),
+            usize::try_from(len).unwrap_or(usize::MAX),
+        )
+    }
+}
+
+/// Writes an address and its length, which may be more than there was room for.
+unsafe fn put_address(bytes: &[u8], to: *mut sockaddr, len: *mut socklen_t) -> Result<(), Errno> {
+    if to.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the word at the top of the file.
+    let room = unsafe { read(len) }?;
+    if c_int::try_from(room).is_err() {
+        return Err(Errno::EINVAL);
+    }
+    let n = bytes.len().min(usize::try_from(room).unwrap_or(0));
+    // SAFETY: as above; no more than the length that was given.
+    let out = unsafe { slice_mut(to.cast::<c_void>(), n) }?;
+    out.copy_from_slice(bytes.get(..n).unwrap_or_default());
+    // SAFETY: as above.
+    unsafe {
+        write(
+            len,
+            socklen_t::try_from(bytes.len()).unwrap_or(socklen_t::MAX),
+        )
+    }
+}
+
+/// accept4(2).
+pub unsafe fn accept<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    (address, len): (*mut sockaddr, *mut socklen_t),
+    flags: c_int,
+) -> Result<c_int, Errno> {
+    let (new, peer) = posix.accept(fd, flags)?;
+    // SAFETY: the word at the top of the file.
+    let put = unsafe { put_address(&peer, address, len) };
+    if let Err(errno) = put {
+        let _ = posix.close(new);
+        return Err(errno);
+    }
+    Ok(new)
+}
+
+/// getsockname(2), or getpeername(2).
+pub unsafe fn name<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    whose: Whose,
+    (address, len): (*mut sockaddr, *mut socklen_t),
+) -> Result<(), Errno> {
+    let bytes = posix.call(|table| match whose {
+        Whose::Ours => table.getsockname(fd),
+        Whose::Peers => table.getpeername(fd),
+    })?;
+    if address.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: the word at the top of the file.
+    unsafe { put_address(&bytes, address, len) }
+}
+
+/// Whose name is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// getsockname.
+    Ours,
+    /// getpeername.
+    Peers,
+}
+
+/// read(2), recv(2).
+pub unsafe fn recv<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    (buf, len): (*mut c_void, usize),
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let entry = iovec {
+        iov_base: buf,
+        iov_len: len,
+    };
+    if buf.is_null() && len > 0 {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: the word at the top of the file.
+    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], flags.cast_unsigned()) };
+    received.map(|received| received.bytes)
+}
+
+/// readv(2).
+pub unsafe fn readv<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+) -> Result<usize, Errno> {
+    // SAFETY: the word at the top of the file.
+    let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
+    // SAFETY: as above.
+    let received = unsafe { message::recv(posix, fd, &entries, &mut [], 0) };
+    received.map(|received| received.bytes)
+}
+
+fn iov_count(count: c_int) -> Result<usize, Errno> {
+    match usize::try_from(count) {
+        Ok(count) if count <= UIO_MAXIOV => Ok(count),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// recvmsg(2).
+pub unsafe fn recvmsg<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+) -> Result<usize, Errno> {
+    // SAFETY: the word at the top of the file.
+    let mut head = unsafe { read(msg) }?;
+    // SAFETY: as above.
+    let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
+    // SAFETY: as above.
+    let control = unsafe { message::control(&head) }?;
+    // SAFETY: as above.
+    let received = unsafe { message::recv(posix, fd, &entries, control, flags.cast_unsigned()) }?;
+    // A stream has no names (linux `tcp_recvmsg` leaves msg_namelen 0).
+    head.msg_namelen = 0;
+    head.msg_controllen = received.control_bytes;
+    head.msg_flags = received.flags.cast_signed();
+    // SAFETY: as above.
+    unsafe { write(msg, head) }?;
+    Ok(received.bytes)
+}
+
+/// write(2), send(2), sendto(2): a stream has but one place to send to.
+pub unsafe fn send<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    (buf, len): (*const c_void, usize),
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let entry = iovec {
+        iov_base: buf.cast_mut(),
+        iov_len: len,
+    };
+    // SAFETY: the word at the top of the file; the memory is only read.
+    unsafe { message::send(posix, fd, &[entry], &[], flags.cast_unsigned()) }
+}
+
+/// writev(2).
+pub unsafe fn writev<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+) -> Result<usize, Errno> {
+    // SAFETY: the word at the top of the file.
+    let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
+    // SAFETY: as above.
+    unsafe { message::send(posix, fd, &entries, &[], 0) }
+}
+
+/// sendmsg(2).
+pub unsafe fn sendmsg<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+) -> Result<usize, Errno> {
+    // SAFETY: the word at the top of the file.
+    let head = unsafe { read(msg) }?;
+    // SAFETY: as above.
+    let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
+    // SAFETY: as above.
+    let control = unsafe { message::control(&head) }?;
+    // SAFETY: as above.
+    unsafe { message::send(posix, fd, &entries, control, flags.cast_unsigned()) }
+}
+
+/// getsockopt(2).
+pub unsafe fn getsockopt<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    name: (c_int, c_int),
+    (value, len): (*mut c_void, *mut socklen_t),
+) -> Result<(), Errno> {
+    // SAFETY: the word at the top of the file.
+    let room = unsafe { read(len) }?;
+    let room = c_int::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let bytes = posix.call(|table| table.getsockopt(fd, name))?;
+    let n = bytes.len().min(usize::try_from(room).unwrap_or(0));
+    // SAFETY: as above; no more than the length that was given.
+    let out = unsafe { slice_mut(value, n) }?;
+    out.copy_from_slice(bytes.get(..n).unwrap_or_default());
+    // SAFETY: as above.
+    unsafe { write(len, socklen_t::try_from(n).unwrap_or(0)) }
+}
+
+/// setsockopt(2).
+pub unsafe fn setsockopt<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    name: (c_int, c_int),
+    (value, len): (*const c_void, socklen_t),
+) -> Result<c_int, Errno> {
+    let len = c_int::try_from(len).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the word at the top of the file.
+    let value = unsafe { slice(value, usize::try_from(len).unwrap_or(0)) }?;
+    posix.call(|table| table.setsockopt(fd, name, value))
+}
+
+/// ioctl(2) with its argument as a word.
+pub unsafe fn ioctl<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    request: u64,
+    argument: *mut c_int,
+) -> Result<(), Errno> {
+    if request == requests::FIONBIO {
+        // SAFETY: the word at the top of the file.
+        let on = unsafe { read(argument) }? != 0;
+        return posix.call(|table| table.set_nonblocking(fd, on));
+    }
+    let number = posix.call(|table| table.ioctl(fd, request))?;
+    // SAFETY: as above; every other request that is known returns an int.
+    unsafe { write(argument, number) }
+}

@@ -1,0 +1,146 @@
+// UNSAFETY: follows the pointers of `struct msghdr` and `struct iovec`.
+
+//! Messages and vectors of buffers.
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use devmem_posix::{Posix, Received, RecvArgs, SendArgs, Waiter, names_dmabuf};
+use devmem_uapi::{Errno, UIO_MAXIOV};
+use libc::{iovec, msghdr};
+
+use super::memory::{read, slice, slice_mut};
+
+/// Most bytes that one call moves (linux `MAX_RW_COUNT`).
+const MAX_RW_COUNT: usize = 0x7fff_f000;
+
+/// Returns the entries of a vector of buffers.
+///
+/// # Safety
+/// `iov` is null, or `count` entries can be read there.
+pub(super) unsafe fn entries(iov: *const iovec, count: usize) -> Result<Vec<iovec>, Errno> {
+    if count > UIO_MAXIOV {
+        return Err(Errno::EMSGSIZE);
+    }
+    let mut entries = Vec::with_capacity(count);
+    for at in 0..count {
+        // SAFETY: null, or one of the entries that the caller vouches for.
+        entries.push(unsafe { read(iov.wrapping_add(at)) }?);
+    }
+    Ok(entries)
+}
+
+/// Returns how many bytes a vector names; more than one call moves is cut.
+fn total(entries: &[iovec]) -> Result<usize, Errno> {
+    let mut sum = 0usize;
+    for entry in entries {
+        let len = isize::try_from(entry.iov_len).map_err(|_| Errno::EINVAL)?;
+        sum = sum.saturating_add(len.unsigned_abs());
+    }
+    Ok(sum.min(MAX_RW_COUNT))
+}
+
+/// Receives into a vector of buffers.
+///
+/// # Safety
+/// Each entry names memory that can be written and is nobody else's, or is null where only bytes of device memory are
+/// expected.
+pub(super) unsafe fn recv<W: Waiter>(
+    posix: &Posix<W>,
+    fd: i32,
+    entries: &[iovec],
+    control: &mut [u8],
+    flags: u32,
+) -> Result<Received, Errno> {
+    let len = total(entries)?;
+    if let [entry] = entries {
+        let has_memory = if entry.iov_base.is_null() { 0 } else { len };
+        // SAFETY: the caller vouches for the entry; a null one is taken for no bytes.
+        let host = unsafe { slice_mut(entry.iov_base, has_memory) }?;
+        return posix.recv(fd, RecvArgs { host, len, control }, flags);
+    }
+    let waiting = posix.call(|table| table.readable(fd))?.max(1);
+    let with_memory = entries.iter().filter(|entry| !entry.iov_base.is_null());
+    let room = total(&with_memory.copied().collect::<Vec<_>>())?;
+    // What is there, or one packet's worth of what comes: no more than is useful is ever held twice.
+    let mut scratch = vec![0; room.min(waiting.max(MAX_SCRATCH))];
+    let limit = len.min(waiting.max(MAX_SCRATCH));
+    let args = RecvArgs {
+        host: &mut scratch,
+        len: limit,
+        control,
+    };
+    let received = posix.recv(fd, args, flags)?;
+    let mut rest = scratch.get(..received.host_bytes).unwrap_or_default();
+    for entry in entries.iter().filter(|entry| !entry.iov_base.is_null()) {
+        let (piece, after) = rest.split_at(rest.len().min(entry.iov_len));
+        // SAFETY: the caller vouches for `iov_len` bytes, of which these are the first.
+        let out = unsafe { slice_mut(entry.iov_base, piece.len()) }?;
+        out.copy_from_slice(piece);
+        rest = after;
+    }
+    Ok(received)
+}
+
+/// Bytes that are gathered for several buffers when less is waiting.
+const MAX_SCRATCH: usize = 1 << 20;
+
+/// Sends a vector of buffers, or of ranges of the dma-buf that `control` names.
+///
+/// # Safety
+/// Each entry names memory that can be read and is not changed meanwhile, unless `control` makes offsets of them.
+pub(super) unsafe fn send<W: Waiter>(
+    posix: &Posix<W>,
+    fd: i32,
+    entries: &[iovec],
+    control: &[u8],
+    flags: u32,
+) -> Result<usize, Errno> {
+    total(entries)?;
+    if names_dmabuf(control) {
+        let ranges: Vec<Range<usize>> = entries.iter().map(range).collect::<Result<_, _>>()?;
+        let args = SendArgs {
+            host: &[],
+            ranges: &ranges,
+            control,
+        };
+        return posix.send(fd, args, flags);
+    }
+    let mut gathered = Vec::new();
+    let host = match entries {
+        // SAFETY: the caller vouches for the entry.
+        [entry] => unsafe { slice(entry.iov_base, entry.iov_len) }?,
+        entries => {
+            for entry in entries {
+                // SAFETY: the caller vouches for each entry.
+                gathered.extend_from_slice(unsafe { slice(entry.iov_base, entry.iov_len) }?);
+            }
+            &gathered
+        }
+    };
+    let args = SendArgs {
+        host,
+        ranges: &[],
+        control,
+    };
+    posix.send(fd, args, flags)
+}
+
+/// Takes an entry for an offset and a length.
+fn range(entry: &iovec) -> Result<Range<usize>, Errno> {
+    let start = entry.iov_base.addr();
+    let end = start.checked_add(entry.iov_len).ok_or(Errno::EFAULT)?;
+    Ok(start..end)
+}
+
+/// Returns the control buffer of a message.
+///
+/// # Safety
+/// As [`slice_mut`].
+pub(super) unsafe fn control<'a>(msg: &msghdr) -> Result<&'a mut [u8], Errno> {
+    let (ptr, len): (*mut c_void, usize) = (msg.msg_control, msg.msg_controllen);
+    // A null pointer is no buffer, whatever the length says (linux `put_cmsg`).
+    let len = if ptr.is_null() { 0 } else { len };
+    // SAFETY: the caller vouches for it.
+    unsafe { slice_mut(ptr, len) }
+}

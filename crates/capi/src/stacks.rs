@@ -1,0 +1,103 @@
+//! The stacks and memories of this process, and why the last call failed.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use devmem_posix::{Engine, Settings};
+use devmem_uapi::Errno;
+use netmem::Dmabuf;
+
+use crate::handles::Handles;
+use crate::settings::parse;
+
+/// A stack with the thread that drives it.
+#[derive(Debug)]
+pub struct OpenStack {
+    engine: Engine,
+}
+
+static STACKS: Handles<OpenStack> = Handles::new();
+static MEMORIES: Handles<Dmabuf> = Handles::new();
+
+thread_local! {
+    /// What `dmt_error` returns to this thread.
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+impl OpenStack {
+    /// Returns its sockets.
+    pub fn posix(&self) -> &devmem_posix::Posix<devmem_posix::RealTime> {
+        self.engine.posix()
+    }
+}
+
+/// Opens a stack and returns its number.
+pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Errno> {
+    let builder = parse(link, settings).map_err(|error| explain(Errno::EINVAL, &error))?;
+    let (stack, fds) = builder.into_stack().map_err(|error| {
+        let errno = match std::error::Error::source(&error).and_then(os_error) {
+            Some(errno) => errno,
+            None => Errno::EINVAL,
+        };
+        explain(errno, &error)
+    })?;
+    let engine = Engine::start(stack, Settings::default(), fds)
+        .map_err(|error| explain(Errno::ENOMEM, &error))?;
+    Ok(STACKS.insert(OpenStack { engine }))
+}
+
+/// Returns the errno of the system's refusal, if that is what a reason is.
+fn os_error(reason: &(dyn std::error::Error + 'static)) -> Option<Errno> {
+    let io = reason.downcast_ref::<std::io::Error>()?;
+    io.raw_os_error().map(Errno)
+}
+
+/// Keeps the whole chain of reasons for `dmt_error`, and returns the errno.
+pub(crate) fn explain(errno: Errno, error: &dyn std::error::Error) -> Errno {
+    let mut text = error.to_string();
+    let mut reason = error.source();
+    while let Some(next) = reason {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        reason = next.source();
+    }
+    // No reason of ours has a NUL in it.
+    let text = CString::new(text).unwrap_or_default();
+    LAST_ERROR.with(|last| last.replace(text));
+    errno
+}
+
+/// Calls `with` with the last reason of this thread.
+pub(crate) fn with_last_error<T>(with: impl FnOnce(&CString) -> T) -> T {
+    LAST_ERROR.with(|last| with(&last.borrow()))
+}
+
+/// Returns the stack with this number; EBADF if there is none.
+pub(crate) fn stack(number: usize) -> Result<Arc<OpenStack>, Errno> {
+    STACKS.get(number).ok_or(Errno::EBADF)
+}
+
+/// Closes a stack: when the last call in it is over, its connections say goodbye and its thread ends.
+pub(crate) fn close(number: usize) -> Result<(), Errno> {
+    let stack = STACKS.remove(number).ok_or(Errno::EBADF)?;
+    // Those who wait in calls of it find their files gone.
+    stack.posix().call(devmem_posix::Table::close_all);
+    Ok(())
+}
+
+/// Makes a memory and returns its number.
+pub(crate) fn new_memory(bytes: usize) -> Result<usize, Errno> {
+    let memory = Dmabuf::anonymous(bytes).map_err(|error| explain(Errno::ENOMEM, &error))?;
+    Ok(MEMORIES.insert(memory))
+}
+
+/// Returns the memory with this number; EBADF if there is none.
+pub(crate) fn memory(number: usize) -> Result<Arc<Dmabuf>, Errno> {
+    MEMORIES.get(number).ok_or(Errno::EBADF)
+}
+
+/// Forgets a memory; bindings and frags keep it as long as they need it.
+pub(crate) fn free_memory(number: usize) -> Result<(), Errno> {
+    MEMORIES.remove(number).map(drop).ok_or(Errno::EBADF)
+}

@@ -1,0 +1,121 @@
+//! One stack for one script.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use devmem_posix::{Posix, Settings, VirtualTime};
+use devmem_uapi::Errno;
+use netmem::{Dmabuf, NiovSize};
+use nic::{Nic, NicConfig};
+use stack::{Secret, Stack, StackConfig};
+use wire::Instant;
+
+use crate::flags::Flags;
+use crate::link::{SCRIPT_MAC, STACK_MAC, ScriptLink};
+
+/// Where the stack connects from when the script binds nothing; packetdrill's own ranges.
+const OUR_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
+const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1));
+
+/// Smallest MTU with IPv6 (RFC 8200 5).
+const IPV6_MIN_MTU: u16 = 1280;
+
+/// Bytes of device memory with `devmem=1`: more than the largest receive buffer of the defaults.
+const DEVICE_MEMORY: usize = 16 << 20;
+
+/// What the clock shows first: a wall clock's sort of number, so that nothing takes it for unset.
+const START: Instant = Instant::from_millis(1_700_000_000_000);
+
+/// A stack on a wire that a script holds, in virtual time.
+#[derive(Debug)]
+pub struct Instance {
+    posix: Posix<VirtualTime>,
+    link: ScriptLink,
+}
+
+impl Instance {
+    /// Makes a stack.
+    ///
+    /// # Errors
+    /// A sentence: settings that cannot be together, or no memory.
+    pub fn new(flags: &Flags) -> Result<Self, String> {
+        let link = ScriptLink::new(flags.mtu, flags.tso);
+        let config = NicConfig {
+            mac: STACK_MAC,
+            mtu: flags.mtu,
+            ..NicConfig::default()
+        };
+        let nic = Nic::new(Box::new(link.clone()), config).map_err(|error| error.to_string())?;
+        let mut addresses = vec![(OUR_IPV4, 0)];
+        if flags.mtu >= IPV6_MIN_MTU {
+            addresses.push((OUR_IPV6, 0));
+        }
+        let config = StackConfig {
+            addresses,
+            tcp: flags.tcp.clone(),
+            point_to_point: Some(SCRIPT_MAC),
+            any_local: true,
+            ..StackConfig::new(OUR_IPV4, 0, Secret::from_seed(flags.seed))
+        };
+        let stack = Stack::new(nic, config).map_err(|error| error.to_string())?;
+        let settings = Settings {
+            copy_out: flags.devmem,
+            ..Settings::default()
+        };
+        let posix = Posix::new(stack, settings, VirtualTime::new(START));
+        if flags.devmem {
+            let memory = Dmabuf::anonymous(DEVICE_MEMORY).map_err(|error| error.to_string())?;
+            posix
+                .call(|table| table.bind_rx(&memory, NiovSize::DEFAULT))
+                .map_err(|errno| format!("binding device memory: {errno}"))?;
+        }
+        posix.run_now();
+        Ok(Self { posix, link })
+    }
+
+    /// Returns the sockets.
+    pub fn posix(&self) -> &Posix<VirtualTime> {
+        &self.posix
+    }
+
+    /// Hands one IP packet to the stack, which deals with it now.
+    ///
+    /// # Errors
+    /// EINVAL: it is no IP packet.
+    pub fn netdev_send(&self, packet: &[u8]) -> Result<(), Errno> {
+        match self.link.inject(packet) {
+            true => {
+                self.posix.run_now();
+                Ok(())
+            }
+            false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Returns the next IP packet that leaves and when it did, in microseconds; moves time on to get one. `None`: no
+    /// timer is left that could bring one.
+    pub fn netdev_receive(&self) -> Option<(Vec<u8>, i64)> {
+        let sniffed = self.posix.sleep_until(|| self.link.sniff())?;
+        Some((sniffed.packet, micros(sniffed.at)))
+    }
+
+    /// Lets time pass.
+    pub fn sleep(&self, duration: Duration) {
+        self.posix.sleep(duration);
+    }
+
+    /// Returns the time in microseconds.
+    pub fn now_micros(&self) -> i64 {
+        micros(self.posix.waiter().read_clock())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.posix.call(devmem_posix::Table::close_all);
+    }
+}
+
+fn micros(at: Instant) -> i64 {
+    i64::try_from(at.as_nanos() / 1000).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,347 @@
+//! The system calls of a script.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use devmem_posix::sockaddr::Family;
+use devmem_uapi::{CmsgIter, SockExtendedErr};
+
+use super::loaded::{Loaded, Outcome};
+use super::packet::payload;
+use super::script::Expr;
+
+/// A call, not made yet.
+pub struct Call {
+    pub name: String,
+    pub args: Vec<Expr>,
+}
+
+/// How far the streams were written and read, by live file.
+#[derive(Debug, Clone, Default)]
+pub struct Streams {
+    written: HashMap<i32, u32>,
+    read: HashMap<i32, u32>,
+}
+
+impl Streams {
+    pub fn merge(&mut self, later: Streams) {
+        self.written.extend(later.written);
+        self.read.extend(later.read);
+    }
+}
+
+/// What a call needs of the player.
+pub struct Env {
+    pub loaded: Arc<Loaded>,
+    pub fds: HashMap<i64, i32>,
+    pub family: Family,
+    pub local: Vec<u8>,
+    pub remote: Vec<u8>,
+    pub streams: Streams,
+}
+
+/// What came of it.
+pub struct Played {
+    pub outcome: Outcome,
+    /// The result is a new file.
+    pub opened: bool,
+    pub streams: Streams,
+    /// What differs beside the result.
+    pub complaint: Option<String>,
+}
+
+/// The bytes that scripts send: byte `at` of the stream.
+fn sent_byte(at: u32) -> u8 {
+    (at as u8).wrapping_mul(7) ^ (at >> 8) as u8
+}
+
+pub fn is_sent_pattern(from: u32, bytes: &[u8]) -> bool {
+    (from..).zip(bytes).all(|(at, byte)| *byte == sent_byte(at))
+}
+
+pub fn errno(name: &str) -> i32 {
+    let known = devmem_uapi::Errno::NAMED
+        .iter()
+        .find(|errno| errno.name() == Some(name));
+    known.unwrap_or_else(|| panic!("errno {name}")).0
+}
+
+const NAMES: &[(&str, i64)] = &[
+    ("SOCK_STREAM", 1),
+    ("IPPROTO_TCP", 6),
+    ("SOL_SOCKET", 1),
+    ("SOL_TCP", 6),
+    ("SOL_IP", 0),
+    ("SO_REUSEADDR", 2),
+    ("SO_ERROR", 4),
+    ("SO_SNDBUF", 7),
+    ("SO_RCVBUF", 8),
+    ("SO_KEEPALIVE", 9),
+    ("SO_LINGER", 13),
+    ("SO_ZEROCOPY", 60),
+    ("SO_TIMESTAMPING", 37),
+    ("TCP_NODELAY", 1),
+    ("TCP_MAXSEG", 2),
+    ("TCP_CORK", 3),
+    ("TCP_KEEPIDLE", 4),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 6),
+    ("TCP_QUICKACK", 12),
+    ("TCP_DEFER_ACCEPT", 9),
+    ("TCP_USER_TIMEOUT", 18),
+    ("TCP_NOTSENT_LOWAT", 25),
+    ("TCP_FASTOPEN", 23),
+    ("TCP_INQ", 36),
+    ("IP_TOS", 1),
+    ("O_RDWR", 2),
+    ("O_NONBLOCK", 0o4000),
+    ("F_GETFL", 3),
+    ("F_SETFL", 4),
+    ("SIOCINQ", 0x541b),
+    ("SIOCOUTQ", 0x5411),
+    ("SHUT_RD", 0),
+    ("SHUT_WR", 1),
+    ("SHUT_RDWR", 2),
+    ("MSG_PEEK", 2),
+    ("MSG_TRUNC", 0x20),
+    ("MSG_DONTWAIT", 0x40),
+    ("MSG_EOR", 0x80),
+    ("MSG_WAITALL", 0x100),
+    ("MSG_ERRQUEUE", 0x2000),
+    ("MSG_NOSIGNAL", 0x4000),
+    ("MSG_MORE", 0x8000),
+    ("MSG_ZEROCOPY", 0x400_0000),
+    ("POLLIN", 1),
+    ("POLLOUT", 4),
+    ("POLLERR", 8),
+    ("POLLHUP", 16),
+    ("POLLRDHUP", 0x2000),
+    ("EPOLLIN", 1),
+    ("EPOLLOUT", 4),
+    ("EPOLLERR", 8),
+    ("EPOLLHUP", 16),
+    ("EPOLLRDHUP", 0x2000),
+    ("EPOLLET", 1 << 31),
+    ("EPOLLONESHOT", 1 << 30),
+    ("EPOLL_CTL_ADD", 1),
+    ("EPOLL_CTL_DEL", 2),
+    ("EPOLL_CTL_MOD", 3),
+    ("SO_EE_ORIGIN_ZEROCOPY", 5),
+    ("SO_EE_CODE_ZEROCOPY_COPIED", 1),
+];
+
+/// The number of an expression.
+pub fn value(expr: &Expr) -> i64 {
+    match expr {
+        Expr::Num(number) => *number,
+        Expr::Or(all) => all.iter().map(value).fold(0, |bits, more| bits | more),
+        Expr::Name(name) => {
+            let known = NAMES.iter().find(|(known, _)| known == name);
+            known.unwrap_or_else(|| panic!("constant {name}")).1
+        }
+        Expr::List(list) if list.len() == 1 => value(&list[0]),
+        other => panic!("not a number: {other:?}"),
+    }
+}
+
+fn int(expr: &Expr) -> i32 {
+    value(expr) as u32 as i32
+}
+
+fn field<'e>(expr: &'e Expr, name: &str) -> &'e Expr {
+    let Expr::Struct(fields) = expr else {
+        panic!("not a structure: {expr:?}")
+    };
+    let found = fields.iter().find(|(known, _)| known == name);
+    &found.unwrap_or_else(|| panic!("no field {name}")).1
+}
+
+/// Makes a call.
+pub fn play(env: &Env, call: &Call) -> Played {
+    let mut played = Played {
+        outcome: Ok(0),
+        opened: matches!(call.name.as_str(), "socket" | "accept" | "epoll_create"),
+        streams: Streams::default(),
+        complaint: None,
+    };
+    let args = &call.args;
+    let fd = || {
+        let fd = value(&args[0]);
+        *env.fds.get(&fd).unwrap_or_else(|| panic!("file {fd}"))
+    };
+    let so = &env.loaded;
+    played.outcome = match call.name.as_str() {
+        "socket" => so.socket(env.family.domain().into(), int(&args[1]), int(&args[2])),
+        "bind" => so.bind(fd(), &env.local),
+        "listen" => so.listen(fd(), int(&args[1])),
+        "accept" => so.accept(fd()),
+        "connect" => so.connect(fd(), &env.remote),
+        "close" => so.close(fd()),
+        "shutdown" => so.shutdown(fd(), int(&args[1])),
+        "fcntl" => so.fcntl(fd(), int(&args[1]), args.get(2).map_or(0, int)),
+        "epoll_create" => so.epoll_create(),
+        // The player's own: packetdrill has Python for it.
+        "cwnd" => {
+            let mut info = vec![0; 240];
+            let outcome = so.getsockopt(fd(), (6, 11), &mut info);
+            outcome.map(|_| {
+                let cwnd = info.get(80..84).expect("tcpi_snd_cwnd");
+                u32::from_ne_bytes(cwnd.try_into().expect("four bytes")).into()
+            })
+        }
+        "read" | "recv" => receive(
+            env,
+            &mut played,
+            fd(),
+            (value(&args[2]), args.get(3).map_or(0, int)),
+        ),
+        "write" | "send" | "sendto" => send(
+            env,
+            &mut played,
+            fd(),
+            (value(&args[2]), args.get(3).map_or(0, int)),
+        ),
+        "sendmsg" => {
+            let Expr::List(iov) = field(&args[1], "msg_iov") else {
+                panic!("msg_iov is a list")
+            };
+            send(
+                env,
+                &mut played,
+                fd(),
+                (value(field(&iov[0], "iov_len")), int(&args[2])),
+            )
+        }
+        "recvmsg" => errqueue(env, &mut played, fd(), &args[1], int(&args[2])),
+        "setsockopt" => {
+            let bytes = match &args[3] {
+                Expr::Struct(_) => [field(&args[3], "onoff"), field(&args[3], "linger")]
+                    .map(|e| int(e).to_ne_bytes())
+                    .concat(),
+                number => int(number).to_ne_bytes().to_vec(),
+            };
+            so.setsockopt(fd(), (int(&args[1]), int(&args[2])), &bytes)
+        }
+        "getsockopt" => {
+            let mut bytes = vec![0; 4];
+            let outcome = so.getsockopt(fd(), (int(&args[1]), int(&args[2])), &mut bytes);
+            if outcome.is_ok() {
+                let seen = i32::from_ne_bytes(bytes.try_into().expect("an int"));
+                played.differ(seen.into(), value(&args[3]));
+            }
+            outcome
+        }
+        "ioctl" => {
+            let mut number = 0;
+            let outcome = so.ioctl(fd(), value(&args[1]) as u64, &mut number);
+            played.differ(number.into(), value(&args[2]));
+            outcome
+        }
+        "poll" => poll(env, &mut played, &args[0], int(&args[2])),
+        "epoll_ctl" => {
+            let file = env.fds[&value(&args[2])];
+            so.epoll_ctl(
+                fd(),
+                int(&args[1]),
+                file,
+                value(field(&args[3], "events")) as u32,
+            )
+        }
+        "epoll_wait" => {
+            let (outcome, events) = so.epoll_wait(fd(), int(&args[3]));
+            if outcome == Ok(1) {
+                played.differ(events.into(), value(field(&args[1], "events")));
+            }
+            outcome
+        }
+        other => panic!("call {other}"),
+    };
+    played
+}
+
+impl Played {
+    fn differ(&mut self, seen: i64, expected: i64) {
+        if seen != expected {
+            self.complaint = Some(format!("{seen:#x} instead of {expected:#x}"));
+        }
+    }
+}
+
+fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) -> Outcome {
+    let mut bytes = vec![0; usize::try_from(len).expect("a length")];
+    let outcome = env.loaded.recv(fd, &mut bytes, flags);
+    let at = env.streams.read.get(&fd).copied().unwrap_or(1);
+    if let Ok(n) = outcome {
+        let n = n as usize;
+        let discards = i64::from(flags) & 0x20 != 0;
+        if !discards && bytes[..n] != payload(at, n) {
+            played.complaint = Some(format!("{n} bytes from {at} on are others than were sent"));
+        }
+        let peeks = flags & 2 != 0;
+        played
+            .streams
+            .read
+            .insert(fd, if peeks { at } else { at + n as u32 });
+    }
+    outcome
+}
+
+fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) -> Outcome {
+    let at = env.streams.written.get(&fd).copied().unwrap_or(0);
+    let bytes: Vec<u8> = (at..at + len as u32).map(sent_byte).collect();
+    let outcome = match i64::from(flags) & 0x400_0000 != 0 {
+        true => env.loaded.sendmsg(fd, &bytes, flags),
+        false => env.loaded.send(fd, &bytes, flags),
+    };
+    played
+        .streams
+        .written
+        .insert(fd, at + outcome.unwrap_or(0) as u32);
+    outcome
+}
+
+/// recvmsg of the error queue: compares the extended error with the script's.
+fn errqueue(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> Outcome {
+    let (outcome, control, msg_flags) = env.loaded.recvmsg(fd, &mut [0; 16], flags);
+    if outcome.is_ok() {
+        played.differ(msg_flags.into(), value(field(msg, "msg_flags")));
+        let entry = CmsgIter::new(&control).find_map(|cmsg| SockExtendedErr::parse(&cmsg));
+        let Some(entry) = entry else {
+            played.complaint = Some("no extended error".to_owned());
+            return outcome;
+        };
+        let Expr::List(list) = field(msg, "msg_control") else {
+            panic!("msg_control is a list")
+        };
+        let data = field(&list[0], "cmsg_data");
+        for (name, seen) in [
+            ("ee_errno", entry.errno),
+            ("ee_origin", entry.origin.into()),
+            ("ee_code", entry.code.into()),
+            ("ee_info", entry.info),
+            ("ee_data", entry.data),
+        ] {
+            if i64::from(seen) != value(field(data, name)) {
+                played.complaint = Some(format!("{name} is {seen}"));
+            }
+        }
+    }
+    outcome
+}
+
+fn poll(env: &Env, played: &mut Played, list: &Expr, timeout: i32) -> Outcome {
+    let Expr::List(list) = list else {
+        panic!("poll wants a list")
+    };
+    let entry = |expr: &Expr| libc::pollfd {
+        fd: env.fds[&value(field(expr, "fd"))],
+        events: value(field(expr, "events")) as i16,
+        revents: 0,
+    };
+    let mut fds: Vec<_> = list.iter().map(entry).collect();
+    let outcome = env.loaded.poll(&mut fds, timeout);
+    for (seen, expected) in fds.iter().zip(list) {
+        played.differ(seen.revents.into(), value(field(expected, "revents")));
+    }
+    outcome
+}

@@ -1,0 +1,152 @@
+//! Numbers of Linux's socket interface, for architectures with the generic ones.
+//!
+//! Sources: include/linux/socket.h, include/uapi/asm-generic/{socket,fcntl,ioctls}.h,
+//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h.
+
+/// Address families.
+pub const AF_UNSPEC: u16 = 0;
+/// IPv4.
+pub const AF_INET: u16 = 2;
+/// IPv6.
+pub const AF_INET6: u16 = 10;
+
+/// Kind of socket: a byte stream.
+pub const SOCK_STREAM: i32 = 1;
+/// In the kind of socket: do not wait.
+pub const SOCK_NONBLOCK: i32 = 0o4000;
+/// In the kind of socket: close on exec.
+pub const SOCK_CLOEXEC: i32 = 0o2_000_000;
+/// Bits of the kind that are the kind.
+pub const SOCK_TYPE_MASK: i32 = 0xf;
+
+/// TCP, as protocol and as level of options.
+pub const IPPROTO_TCP: i32 = 6;
+/// Multipath TCP, which is not supported.
+pub const IPPROTO_MPTCP: i32 = 262;
+/// Level of TCP's options and control messages.
+pub const SOL_TCP: i32 = IPPROTO_TCP;
+
+/// Options of level `SOL_SOCKET`.
+pub mod so {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in socket(7)"
+    )]
+    pub const REUSEADDR: i32 = 2;
+    pub const TYPE: i32 = 3;
+    pub const ERROR: i32 = 4;
+    pub const SNDBUF: i32 = 7;
+    pub const RCVBUF: i32 = 8;
+    pub const KEEPALIVE: i32 = 9;
+    pub const LINGER: i32 = 13;
+    pub const REUSEPORT: i32 = 15;
+    pub const RCVLOWAT: i32 = 18;
+    pub const RCVTIMEO: i32 = 20;
+    pub const SNDTIMEO: i32 = 21;
+    pub const BINDTODEVICE: i32 = 25;
+    pub const ACCEPTCONN: i32 = 30;
+    pub const PROTOCOL: i32 = 38;
+    pub const DOMAIN: i32 = 39;
+    pub const INCOMING_NAPI_ID: i32 = 56;
+    pub const ZEROCOPY: i32 = 60;
+}
+
+/// Options of level `SOL_TCP`.
+pub mod tcp_opt {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in tcp(7)"
+    )]
+    pub const NODELAY: i32 = 1;
+    pub const MAXSEG: i32 = 2;
+    pub const CORK: i32 = 3;
+    pub const KEEPIDLE: i32 = 4;
+    pub const KEEPINTVL: i32 = 5;
+    pub const KEEPCNT: i32 = 6;
+    pub const SYNCNT: i32 = 7;
+    pub const LINGER2: i32 = 8;
+    pub const DEFER_ACCEPT: i32 = 9;
+    pub const INFO: i32 = 11;
+    pub const QUICKACK: i32 = 12;
+    pub const CONGESTION: i32 = 13;
+    pub const USER_TIMEOUT: i32 = 18;
+    pub const NOTSENT_LOWAT: i32 = 25;
+    pub const INQ: i32 = 36;
+}
+
+/// Control message with the bytes that are left to be read (`TCP_CM_INQ`).
+pub const TCP_CM_INQ: i32 = tcp_opt::INQ;
+
+/// Option of level `SOL_IP`: differentiated services.
+pub const IP_TOS: i32 = 1;
+/// Option of level `SOL_IPV6`: no IPv4 on this socket.
+pub const IPV6_V6ONLY: i32 = 26;
+/// Option of level `SOL_IPV6`: differentiated services.
+pub const IPV6_TCLASS: i32 = 67;
+
+/// Commands of fcntl.
+pub mod fcntl {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in fcntl(2)"
+    )]
+    pub const GETFD: i32 = 1;
+    pub const SETFD: i32 = 2;
+    pub const GETFL: i32 = 3;
+    pub const SETFL: i32 = 4;
+    pub const FD_CLOEXEC: i32 = 1;
+    pub const O_RDWR: i32 = 2;
+    pub const O_NONBLOCK: i32 = 0o4000;
+}
+
+/// Requests of ioctl.
+pub mod ioctl {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in tcp(7)"
+    )]
+    pub const SIOCOUTQ: u64 = 0x5411;
+    pub const SIOCINQ: u64 = 0x541b;
+    pub const FIONBIO: u64 = 0x5421;
+    pub const SIOCOUTQNSD: u64 = 0x894b;
+}
+
+/// Bits of poll and epoll.
+pub mod ev {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in poll(2) and epoll_ctl(2)"
+    )]
+    pub const IN: u32 = 0x1;
+    pub const PRI: u32 = 0x2;
+    pub const OUT: u32 = 0x4;
+    pub const ERR: u32 = 0x8;
+    pub const HUP: u32 = 0x10;
+    pub const NVAL: u32 = 0x20;
+    pub const RDNORM: u32 = 0x40;
+    pub const WRNORM: u32 = 0x100;
+    pub const RDHUP: u32 = 0x2000;
+    pub const EXCLUSIVE: u32 = 1 << 28;
+    pub const WAKEUP: u32 = 1 << 29;
+    pub const ONESHOT: u32 = 1 << 30;
+    pub const ET: u32 = 1 << 31;
+}
+
+/// Operations of epoll_ctl.
+pub mod ctl {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in epoll_ctl(2)"
+    )]
+    pub const ADD: i32 = 1;
+    pub const DEL: i32 = 2;
+    pub const MOD: i32 = 3;
+}
+
+/// Longest accept queue that listen grants (linux `net.core.somaxconn`).
+pub const SOMAXCONN: usize = 4096;
+
+/// MSG_OOB.
+pub const MSG_OOB: u32 = 0x1;
+/// MSG_FASTOPEN.
+pub const MSG_FASTOPEN: u32 = 0x2000_0000;

@@ -1,0 +1,323 @@
+//! The calls as a program makes them: with waiting.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use devmem_uapi::{Errno, MsgFlags};
+use stack::Stopped;
+use wire::Instant;
+
+use crate::abi::ev;
+use crate::table::{
+    EpollEvent, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
+};
+use crate::waiter::Waiter;
+
+/// One entry of poll(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PollFd {
+    /// The file; negative: passed over.
+    pub fd: i32,
+    /// What is asked for.
+    pub events: u16,
+    /// What there is.
+    pub revents: u16,
+}
+
+/// A socket table that threads share, and how they wait.
+#[derive(Debug)]
+pub struct Posix<W> {
+    table: Mutex<Table>,
+    waiter: W,
+}
+
+/// How long a call may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Never,
+    Forever,
+    For(Duration),
+}
+
+impl Limit {
+    fn new(patience: Patience, timeout: Option<Duration>, flags: u32) -> Self {
+        let never = patience.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0;
+        match timeout {
+            _ if never => Self::Never,
+            None => Self::Forever,
+            Some(time) => Self::For(time),
+        }
+    }
+
+    /// Returns the limit that a timeout in milliseconds means; negative is none.
+    fn from_millis(ms: i32) -> Self {
+        match u64::try_from(ms) {
+            Ok(0) => Self::Never,
+            Ok(ms) => Self::For(Duration::from_millis(ms)),
+            Err(_) => Self::Forever,
+        }
+    }
+
+    fn end(self, started: Instant) -> Option<Instant> {
+        match self {
+            Self::Never => Some(started),
+            Self::Forever => None,
+            Self::For(time) => Some(started + time),
+        }
+    }
+}
+
+impl<W: Waiter> Posix<W> {
+    /// Returns a table that is waited for by `waiter`.
+    pub fn new(stack: stack::Stack, settings: Settings, waiter: W) -> Self {
+        Self {
+            table: Mutex::new(Table::new(stack, settings)),
+            waiter,
+        }
+    }
+
+    /// Returns how its threads wait.
+    pub fn waiter(&self) -> &W {
+        &self.waiter
+    }
+
+    /// Locks the table. A panic of another thread leaves the stack consistent between its calls, so a poisoned lock is
+    /// taken all the same.
+    pub fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call that does not wait.
+    pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.lock();
+        let result = call(&mut table);
+        self.finish(&mut table);
+        result
+    }
+
+    fn finish(&self, table: &mut Table) {
+        table.after_call(self.waiter.now());
+        self.waiter.changed(table);
+    }
+
+    /// Makes a call until it says something else than EAGAIN, within the limit. A file whose number is given to
+    /// another one meanwhile is EBADF.
+    fn wait_for<T>(
+        &self,
+        limit: Limit,
+        watched: Option<(i32, u64)>,
+        mut attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut table = self.lock();
+        let end = limit.end(self.waiter.now());
+        let mut has_waited = false;
+        loop {
+            let now = self.waiter.now();
+            let is_there = watched.is_none_or(|(fd, serial)| {
+                let file = table.patience(fd);
+                file.is_ok_and(|file| file.serial == serial)
+            });
+            let result = match is_there {
+                true => attempt(&mut table, now),
+                false => Err(Errno::EBADF),
+            };
+            self.finish(&mut table);
+            if result.as_ref().err() != Some(&Errno::EAGAIN) || end.is_some_and(|end| end <= now) {
+                if has_waited {
+                    self.waiter.returning();
+                }
+                return result;
+            }
+            has_waited = true;
+            table = self.waiter.wait(table, end);
+        }
+    }
+
+    /// accept4(2).
+    ///
+    /// # Errors
+    /// As [`Table::accept`].
+    pub fn accept(&self, fd: i32, flags: i32) -> Result<(i32, Vec<u8>), Errno> {
+        let patience = self.lock().patience(fd)?;
+        let limit = Limit::new(patience, patience.receive, 0);
+        self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+            table.accept(fd, flags)
+        })
+    }
+
+    /// connect(2).
+    ///
+    /// # Errors
+    /// As [`Table::connect`]; after the time of SO_SNDTIMEO, EINPROGRESS.
+    pub fn connect(&self, fd: i32, address: &[u8]) -> Result<(), Errno> {
+        let patience = self.lock().patience(fd)?;
+        let limit = Limit::new(patience, patience.send, 0);
+        let begun = self.call(|table| table.connect(fd, address, self.waiter.now()));
+        match begun {
+            Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != Limit::Never => {}
+            outcome => return outcome,
+        }
+        let waited = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+            table.connect_continue(fd).map_err(|errno| match errno {
+                Errno::EALREADY => Errno::EAGAIN,
+                errno => errno,
+            })
+        });
+        waited.map_err(|errno| match errno {
+            Errno::EAGAIN => Errno::EINPROGRESS,
+            errno => errno,
+        })
+    }
+
+    /// recvmsg(2) and its relatives.
+    ///
+    /// # Errors
+    /// As [`Table::recv`].
+    pub fn recv(&self, fd: i32, args: RecvArgs<'_>, flags: u32) -> Result<Received, Errno> {
+        let (patience, low_water) = {
+            let table = self.lock();
+            (table.patience(fd)?, table.low_water(fd)?)
+        };
+        let flag = |flag: MsgFlags| flags & flag.bits() != 0;
+        let limit = match flag(MsgFlags::ERRQUEUE) {
+            true => Limit::Never,
+            false => Limit::new(patience, patience.receive, flags),
+        };
+        let RecvArgs { host, len, control } = args;
+        let enough = match flag(MsgFlags::WAITALL) {
+            true => len,
+            false => low_water.min(len).max(1),
+        };
+        let once = flag(MsgFlags::PEEK) || flag(MsgFlags::ERRQUEUE);
+        let mut sum: Option<Received> = None;
+        let outcome = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+            loop {
+                let so_far = sum.unwrap_or(Received::NOTHING);
+                let rest = RecvArgs {
+                    host: host.get_mut(so_far.host_bytes..).unwrap_or_default(),
+                    len: len.saturating_sub(so_far.bytes),
+                    control: control.get_mut(so_far.control_bytes..).unwrap_or_default(),
+                };
+                let more = match table.recv(fd, rest, flags) {
+                    // Bytes behind a border were looked for, and there are none yet.
+                    Err(Errno::EAGAIN) if so_far.bytes >= enough => return Ok(()),
+                    other => other?,
+                };
+                let total = so_far.and(more);
+                sum = Some(total);
+                match more.stopped {
+                    Stopped::Border if !once && table.crosses_borders(flags) => {}
+                    Stopped::Empty if !once && total.bytes < enough => return Err(Errno::EAGAIN),
+                    _ => return Ok(()),
+                }
+            }
+        });
+        match (sum, outcome) {
+            // What was received is never taken back for a later error.
+            (Some(received), _) => Ok(received),
+            (None, Err(errno)) => Err(errno),
+            (None, Ok(())) => Ok(Received::NOTHING),
+        }
+    }
+
+    /// sendmsg(2) and its relatives: waits until everything is queued. A send from device memory may return short.
+    ///
+    /// # Errors
+    /// As [`Table::send`].
+    pub fn send(&self, fd: i32, args: SendArgs<'_>, flags: u32) -> Result<usize, Errno> {
+        let patience = self.lock().patience(fd)?;
+        let limit = Limit::new(patience, patience.send, flags);
+        let is_device = names_dmabuf(args.control);
+        let mut sent = 0;
+        let mut flags = flags;
+        let outcome = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+            let rest = SendArgs {
+                host: args.host.get(sent..).unwrap_or_default(),
+                ..args
+            };
+            sent += table.send(fd, rest, flags)?;
+            // One call, one completion: what goes on belongs to the same send.
+            flags &= !MsgFlags::ZEROCOPY.bits();
+            match is_device || sent >= args.host.len() {
+                true => Ok(()),
+                false => Err(Errno::EAGAIN),
+            }
+        });
+        match outcome {
+            Err(errno) if sent == 0 => Err(errno),
+            _ => Ok(sent),
+        }
+    }
+
+    /// close(2), with SO_LINGER.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+        let serial = self.lock().patience(fd)?.serial;
+        if let Some(time) = self.call(|table| table.linger(fd))? {
+            // Whatever comes of it, the file is closed.
+            let _ = self.wait_for(Limit::For(time), Some((fd, serial)), |table, _| {
+                table.lingered(fd)
+            });
+        }
+        self.call(|table| table.close(fd))
+    }
+
+    /// poll(2): fills in `revents`, returns how many entries have any.
+    ///
+    /// # Errors
+    /// None; a file that is not open is POLLNVAL.
+    pub fn poll(&self, fds: &mut [PollFd], timeout_ms: i32) -> Result<usize, Errno> {
+        let polled = self.wait_for(Limit::from_millis(timeout_ms), None, |table, _| {
+            let ready = fds.iter_mut().map(|entry| poll_one(table, entry));
+            match ready.filter(|ready| *ready).count() {
+                0 => Err(Errno::EAGAIN),
+                ready => Ok(ready),
+            }
+        });
+        match polled {
+            Err(Errno::EAGAIN) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// epoll_wait(2): at most `most` events.
+    ///
+    /// # Errors
+    /// EBADF, EINVAL.
+    pub fn epoll_wait(
+        &self,
+        epfd: i32,
+        most: i32,
+        timeout_ms: i32,
+    ) -> Result<Vec<EpollEvent>, Errno> {
+        let serial = self.lock().patience(epfd)?.serial;
+        let limit = Limit::from_millis(timeout_ms);
+        let events = self.wait_for(limit, Some((epfd, serial)), |table, _| {
+            table.epoll_take(epfd, most)
+        });
+        match events {
+            Err(Errno::EAGAIN) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+}
+
+fn poll_one(table: &Table, entry: &mut PollFd) -> bool {
+    let PollFd {
+        fd,
+        events,
+        revents,
+    } = entry;
+    // The bits of poll(2) fit 16.
+    let bits = |events: u32| u16::try_from(events & 0xffff).unwrap_or(0);
+    *revents = match *fd {
+        ..0 => 0,
+        fd => match table.poll_events(fd) {
+            Ok(ready) => bits(ready & (u32::from(*events) | ev::ERR | ev::HUP)),
+            Err(_) => bits(ev::NVAL),
+        },
+    };
+    *revents != 0
+}

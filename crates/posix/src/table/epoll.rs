@@ -1,0 +1,257 @@
+//! epoll: interests, and a list of those that may have something.
+//!
+//! As in Linux (fs/eventpoll.c) a change of a file puts it on the lists of the epolls that watch it; a wait looks at
+//! the list only. What is level-triggered and still ready goes back on the list, what is edge-triggered waits for
+//! the next change, what is one-shot for the next epoll_ctl.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use devmem_uapi::Errno;
+
+use super::{FileKind, Table};
+use crate::abi::{ctl, ev};
+
+/// What an epoll may be asked to look for.
+const EVENTS: u32 =
+    ev::IN | ev::PRI | ev::OUT | ev::ERR | ev::HUP | ev::RDNORM | ev::WRNORM | ev::RDHUP;
+
+/// What goes together with EPOLLEXCLUSIVE (linux `EPOLLEXCLUSIVE_OK_BITS`).
+const EXCLUSIVE_OK: u32 =
+    ev::IN | ev::OUT | ev::ERR | ev::HUP | ev::WAKEUP | ev::ET | ev::EXCLUSIVE;
+
+/// Most events of one wait (linux `EP_MAX_EVENTS` is larger; ints bound it).
+const MAX_EVENTS: i32 = 1 << 20;
+
+/// One event: the bits, and what the program wants to be told with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpollEvent {
+    /// EPOLLIN and so on.
+    pub events: u32,
+    /// The program's own.
+    pub data: u64,
+}
+
+/// An epoll: which files it watches, by their index.
+#[derive(Debug, Default)]
+pub(crate) struct Epoll {
+    interests: BTreeMap<usize, Interest>,
+    /// Files that may have something, each once.
+    list: VecDeque<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Interest {
+    asked: EpollEvent,
+    listed: bool,
+    /// A one-shot that was told.
+    is_spent: bool,
+}
+
+impl Epoll {
+    fn put_on_list(&mut self, file: usize) {
+        if let Some(interest) = self.interests.get_mut(&file)
+            && !interest.listed
+            && !interest.is_spent
+        {
+            interest.listed = true;
+            self.list.push_back(file);
+        }
+    }
+}
+
+impl Table {
+    /// epoll_create1(2).
+    ///
+    /// # Errors
+    /// EINVAL, EMFILE.
+    pub fn epoll_create(&mut self, flags: i32) -> Result<i32, Errno> {
+        if flags & !crate::abi::SOCK_CLOEXEC != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.add_file(FileKind::Epoll(Epoll::default()), flags)
+    }
+
+    fn epoll_mut(&mut self, epfd: i32) -> Result<&mut Epoll, Errno> {
+        match &mut self.file_mut(epfd)?.kind {
+            FileKind::Epoll(epoll) => Ok(epoll),
+            FileKind::Socket(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// epoll_ctl(2). `event` is not looked at for EPOLL_CTL_DEL.
+    ///
+    /// # Errors
+    /// EBADF; EINVAL (not an epoll, itself, an unknown operation, EPOLLEXCLUSIVE where it must not be, or another
+    /// epoll); EEXIST; ENOENT.
+    pub fn epoll_ctl(
+        &mut self,
+        epfd: i32,
+        operation: i32,
+        fd: i32,
+        event: EpollEvent,
+    ) -> Result<(), Errno> {
+        let (watcher, file) = (self.index_of(epfd)?, self.index_of(fd)?);
+        self.epoll_mut(epfd)?;
+        // Epolls do not nest here.
+        if matches!(self.file(fd)?.kind, FileKind::Epoll(_)) {
+            return Err(Errno::EINVAL);
+        }
+        match operation {
+            ctl::ADD => self.watch(watcher, file, event),
+            ctl::MOD => self.rewatch(watcher, file, event),
+            ctl::DEL => self.unwatch(watcher, file),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn epoll_at(&mut self, watcher: usize) -> Result<&mut Epoll, Errno> {
+        match self.files.get_mut(watcher).map(|file| &mut file.kind) {
+            Some(FileKind::Epoll(epoll)) => Ok(epoll),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn watch(&mut self, watcher: usize, file: usize, event: EpollEvent) -> Result<(), Errno> {
+        let is_exclusive = event.events & ev::EXCLUSIVE != 0;
+        if is_exclusive && event.events & !EXCLUSIVE_OK != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let epoll = self.epoll_at(watcher)?;
+        if epoll.interests.contains_key(&file) {
+            return Err(Errno::EEXIST);
+        }
+        let interest = Interest {
+            asked: event,
+            listed: false,
+            is_spent: false,
+        };
+        epoll.interests.insert(file, interest);
+        epoll.put_on_list(file);
+        if let Some(file) = self.files.get_mut(file) {
+            file.watchers.push(watcher);
+        }
+        self.touch();
+        Ok(())
+    }
+
+    fn rewatch(&mut self, watcher: usize, file: usize, event: EpollEvent) -> Result<(), Errno> {
+        let epoll = self.epoll_at(watcher)?;
+        let interest = epoll.interests.get_mut(&file).ok_or(Errno::ENOENT)?;
+        if (event.events | interest.asked.events) & ev::EXCLUSIVE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        interest.asked = event;
+        interest.is_spent = false;
+        epoll.put_on_list(file);
+        self.touch();
+        Ok(())
+    }
+
+    fn unwatch(&mut self, watcher: usize, file: usize) -> Result<(), Errno> {
+        let epoll = self.epoll_at(watcher)?;
+        epoll.interests.remove(&file).ok_or(Errno::ENOENT)?;
+        epoll.list.retain(|listed| *listed != file);
+        if let Some(file) = self.files.get_mut(file) {
+            file.watchers.retain(|other| *other != watcher);
+        }
+        Ok(())
+    }
+
+    /// A file is closed: nobody watches it any more, and it watches nobody.
+    pub(super) fn forget_watches(&mut self, index: usize) {
+        let Some(file) = self.files.get(index) else {
+            return;
+        };
+        for watcher in file.watchers.clone() {
+            let _ = self.unwatch(watcher, index);
+        }
+        let Ok(epoll) = self.epoll_at(index) else {
+            return;
+        };
+        let watched: Vec<usize> = epoll.interests.keys().copied().collect();
+        for file in watched {
+            let _ = self.unwatch(index, file);
+        }
+    }
+
+    /// A file changed: those who watch it shall look; of those who said EPOLLEXCLUSIVE, one.
+    pub(super) fn wake_watchers(&mut self, index: usize) {
+        let Some(file) = self.files.get(index) else {
+            return;
+        };
+        let mut told_one = false;
+        for watcher in file.watchers.clone() {
+            let Ok(epoll) = self.epoll_at(watcher) else {
+                continue;
+            };
+            let interest = epoll.interests.get(&index);
+            let is_exclusive =
+                interest.is_some_and(|interest| interest.asked.events & ev::EXCLUSIVE != 0);
+            if is_exclusive && std::mem::replace(&mut told_one, true) {
+                continue;
+            }
+            epoll.put_on_list(index);
+        }
+    }
+
+    /// Takes events, at most as many as `out` has room for.
+    ///
+    /// # Errors
+    /// EBADF, EINVAL; EAGAIN if there is none.
+    pub fn epoll_take(&mut self, epfd: i32, most: i32) -> Result<Vec<EpollEvent>, Errno> {
+        let watcher = self.index_of(epfd)?;
+        self.epoll_mut(epfd)?;
+        let most = match most {
+            1..=MAX_EVENTS => usize::try_from(most).unwrap_or(1),
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut taken = Vec::new();
+        let mut again = Vec::new();
+        while taken.len() < most {
+            let Some(file) = self.epoll_at(watcher)?.list.pop_front() else {
+                break;
+            };
+            let ready = self.poll_events(self.fd_at(file)).unwrap_or(0);
+            let epoll = self.epoll_at(watcher)?;
+            let Some(interest) = epoll.interests.get_mut(&file) else {
+                continue;
+            };
+            interest.listed = false;
+            let asked = interest.asked.events;
+            // Errors and hang-ups are told unasked.
+            let events = ready & (asked & EVENTS | ev::ERR | ev::HUP);
+            if events == 0 {
+                continue;
+            }
+            taken.push(EpollEvent {
+                events,
+                data: interest.asked.data,
+            });
+            if asked & ev::ONESHOT != 0 {
+                interest.is_spent = true;
+            } else if asked & ev::ET == 0 {
+                again.push(file);
+            }
+        }
+        let epoll = self.epoll_at(watcher)?;
+        again.into_iter().for_each(|file| epoll.put_on_list(file));
+        match taken.is_empty() {
+            true => Err(Errno::EAGAIN),
+            false => Ok(taken),
+        }
+    }
+
+    /// Returns whether a wait would return events.
+    pub(super) fn epoll_has_events(&self, epfd: i32) -> bool {
+        let Ok(FileKind::Epoll(epoll)) = self.file(epfd).map(|file| &file.kind) else {
+            return false;
+        };
+        epoll.list.iter().any(|file| {
+            let ready = self.poll_events(self.fd_at(*file)).unwrap_or(0);
+            epoll
+                .interests
+                .get(file)
+                .is_some_and(|i| ready & (i.asked.events & EVENTS | ev::ERR | ev::HUP) != 0)
+        })
+    }
+}

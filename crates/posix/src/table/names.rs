@@ -1,0 +1,212 @@
+//! getsockname, getpeername, getsockopt, setsockopt, fcntl, ioctl.
+
+use std::net::SocketAddr;
+
+use devmem_uapi::{Errno, sockopt};
+use stack::SocketOption;
+
+use super::{FileKind, SockState, Table};
+use crate::abi::{SOL_TCP, fcntl, ioctl, so, tcp_opt};
+use crate::options::Effect;
+use crate::sockaddr::emit;
+use crate::tcp_info;
+
+impl Table {
+    /// getsockname(2), as the address' bytes.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK.
+    pub fn getsockname(&self, fd: i32) -> Result<Vec<u8>, Errno> {
+        let sock = self.sock(fd)?;
+        let of_stack = sock
+            .state
+            .id()
+            .and_then(|id| self.stack.local_addr(id).ok());
+        let any = SocketAddr::new(sock.family.unspecified(), 0);
+        Ok(emit(of_stack.or(sock.bound).unwrap_or(any), sock.family))
+    }
+
+    /// getpeername(2), as the address' bytes.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, ENOTCONN.
+    pub fn getpeername(&self, fd: i32) -> Result<Vec<u8>, Errno> {
+        let sock = self.sock(fd)?;
+        let SockState::Connected(id) = sock.state else {
+            return Err(Errno::ENOTCONN);
+        };
+        let peer = self.stack.peer_addr(id).map_err(|error| error.errno())?;
+        Ok(emit(peer.ok_or(Errno::ENOTCONN)?, sock.family))
+    }
+
+    /// setsockopt(2). Returns 0, but for SO_DEVMEM_DONTNEED: how many frags were freed.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, ENOPROTOOPT for whatever is not done here, EINVAL, ENOENT, EDOM.
+    pub fn setsockopt(&mut self, fd: i32, name: (i32, i32), value: &[u8]) -> Result<i32, Errno> {
+        if name == (sockopt::SOL_SOCKET, sockopt::SO_DEVMEM_DONTNEED) {
+            return self.dontneed(fd, value);
+        }
+        let sock = self.sock_mut(fd)?;
+        if name == (SOL_TCP, tcp_opt::CONGESTION) && sock.state != SockState::Fresh {
+            // A connection keeps the congestion control it began with.
+            return Err(Errno::EBUSY);
+        }
+        let (family, state) = (sock.family, sock.state);
+        let effect = sock.options.set(family, name, value)?;
+        let Some(id) = state.id() else {
+            return Ok(0);
+        };
+        let told = match effect {
+            Effect::None => Ok(()),
+            // What a listener tells its connections would change those that are open already.
+            Effect::Apply(SocketOption::RcvBuf(_)) if matches!(state, SockState::Listening(_)) => {
+                Ok(())
+            }
+            Effect::Apply(option) => self
+                .stack
+                .set_option(id, option)
+                .map_err(|error| error.errno()),
+            Effect::QuickAcks(on) => self
+                .stack
+                .set_quick_acks(id, on)
+                .map_err(|error| error.errno()),
+        };
+        told.map(|()| 0)
+    }
+
+    fn dontneed(&mut self, fd: i32, value: &[u8]) -> Result<i32, Errno> {
+        let Some(id) = self.sock(fd)?.state.id() else {
+            return Ok(0);
+        };
+        let freed = self
+            .stack
+            .dontneed_bytes(id, value)
+            .map_err(|error| error.errno())?;
+        Ok(i32::try_from(freed).unwrap_or(i32::MAX))
+    }
+
+    /// getsockopt(2): returns the value's bytes, which the caller cuts to his buffer.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, ENOPROTOOPT.
+    pub fn getsockopt(&mut self, fd: i32, name: (i32, i32)) -> Result<Vec<u8>, Errno> {
+        let state = self.sock(fd)?.state;
+        let int = |number: i32| Ok(number.to_ne_bytes().to_vec());
+        match name {
+            (sockopt::SOL_SOCKET, so::ERROR) => int(self.take_error(fd)?),
+            (sockopt::SOL_SOCKET, so::ACCEPTCONN) => {
+                int(matches!(state, SockState::Listening(_)).into())
+            }
+            (SOL_TCP, tcp_opt::INFO) => Ok(self.tcp_info(state)),
+            (SOL_TCP, tcp_opt::MAXSEG) if self.snd_mss(state).is_some() => {
+                int(self.snd_mss(state).unwrap_or(0).into())
+            }
+            // What an error of an older call left stays; the rest is only remembered.
+            _ => {
+                let sock = self.sock(fd)?;
+                sock.options.get(sock.family, name, self.stack.tcp_config())
+            }
+        }
+    }
+
+    fn take_error(&mut self, fd: i32) -> Result<i32, Errno> {
+        let state = self.sock(fd)?.state;
+        if let SockState::Connecting(id) = state {
+            // The outcome of a connect is told here instead of by a second connect.
+            return Ok(match self.connect_outcome(fd, id) {
+                Ok(()) | Err(Errno::EALREADY) => 0,
+                Err(errno) => errno.0,
+            });
+        }
+        let error = state.id().and_then(|id| self.stack.take_error(id).ok());
+        Ok(error
+            .flatten()
+            .map_or(0, |error| stack::connection_errno(error).0))
+    }
+
+    fn tcp_info(&self, state: SockState) -> Vec<u8> {
+        let info = state.id().and_then(|id| self.stack.info(id).ok());
+        match (state, info) {
+            (SockState::Listening(_), _) => {
+                let mut bytes = tcp_info::to_bytes(&tcp::Info::default());
+                bytes[0] = tcp_info::LISTEN;
+                bytes
+            }
+            (_, info) => tcp_info::to_bytes(&info.flatten().unwrap_or_default()),
+        }
+    }
+
+    fn snd_mss(&self, state: SockState) -> Option<u16> {
+        let info = self.stack.info(state.id()?).ok()??;
+        Some(info.snd_mss).filter(|mss| *mss > 0)
+    }
+
+    /// fcntl(2): F_GETFL, F_SETFL (O_NONBLOCK), F_GETFD, F_SETFD.
+    ///
+    /// # Errors
+    /// EBADF; EINVAL for other commands.
+    pub fn fcntl(&mut self, fd: i32, command: i32, argument: i32) -> Result<i32, Errno> {
+        let file = self.file_mut(fd)?;
+        let bit = |set: bool, bit: i32| if set { bit } else { 0 };
+        match command {
+            fcntl::GETFL => Ok(fcntl::O_RDWR | bit(file.nonblocking, fcntl::O_NONBLOCK)),
+            fcntl::SETFL => {
+                file.nonblocking = argument & fcntl::O_NONBLOCK != 0;
+                Ok(0)
+            }
+            fcntl::GETFD => Ok(bit(file.close_on_exec, fcntl::FD_CLOEXEC)),
+            fcntl::SETFD => {
+                file.close_on_exec = argument & fcntl::FD_CLOEXEC != 0;
+                Ok(0)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD.
+    ///
+    /// # Errors
+    /// EBADF; EINVAL of a listener; ENOTTY for other requests.
+    pub fn ioctl(&self, fd: i32, request: u64) -> Result<i32, Errno> {
+        let file = self.file(fd)?;
+        let FileKind::Socket(sock) = &file.kind else {
+            return Err(Errno::ENOTTY);
+        };
+        if !matches!(
+            request,
+            ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD
+        ) {
+            return Err(Errno::ENOTTY);
+        }
+        if matches!(sock.state, SockState::Listening(_)) {
+            return Err(Errno::EINVAL);
+        }
+        let Some(info) = sock
+            .state
+            .id()
+            .and_then(|id| self.stack.info(id).ok().flatten())
+        else {
+            return Ok(0);
+        };
+        let unacked = sock
+            .state
+            .id()
+            .and_then(|id| self.stack.unacked_len(id).ok());
+        let number = match request {
+            ioctl::SIOCINQ => info.readable,
+            ioctl::SIOCOUTQ => unacked.unwrap_or(0),
+            _ => usize::try_from(info.notsent_bytes).unwrap_or(usize::MAX),
+        };
+        Ok(i32::try_from(number).unwrap_or(i32::MAX))
+    }
+
+    /// ioctl(FIONBIO).
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn set_nonblocking(&mut self, fd: i32, nonblocking: bool) -> Result<(), Errno> {
+        self.file_mut(fd)?.nonblocking = nonblocking;
+        Ok(())
+    }
+}

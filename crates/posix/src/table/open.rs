@@ -1,0 +1,246 @@
+//! socket, bind, listen, accept, connect.
+
+use std::net::SocketAddr;
+
+use devmem_uapi::Errno;
+use stack::{AcceptError, Readiness, SocketId};
+use tcp::StateKind;
+use wire::Instant;
+
+use super::{FileKind, Sock, SockState, Table};
+use crate::abi::{
+    IPPROTO_MPTCP, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOCK_TYPE_MASK, SOMAXCONN,
+};
+use crate::options::Options;
+use crate::sockaddr::{Family, Given, emit, parse};
+
+impl Table {
+    /// socket(2).
+    ///
+    /// # Errors
+    /// EAFNOSUPPORT, EINVAL (flags), EPROTONOSUPPORT; EOPNOTSUPP for kinds that Linux has and this table has not;
+    /// EMFILE.
+    pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<i32, Errno> {
+        let family = Family::from_domain(domain).ok_or(Errno::EAFNOSUPPORT)?;
+        let flags = kind & !SOCK_TYPE_MASK;
+        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        match (kind & SOCK_TYPE_MASK, protocol) {
+            (SOCK_STREAM, 0 | IPPROTO_TCP) => {}
+            (SOCK_STREAM, IPPROTO_MPTCP) => return Err(Errno::EPROTONOSUPPORT),
+            (SOCK_STREAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        let sock = Sock {
+            family,
+            state: SockState::Fresh,
+            options: Options::new(self.stack.tcp_config(), self.settings.buffer_max),
+            bound: None,
+        };
+        self.add_file(FileKind::Socket(Box::new(sock)), flags)
+    }
+
+    /// bind(2).
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, EINVAL (bound already, address too short), EAFNOSUPPORT, EADDRNOTAVAIL, EADDRINUSE.
+    pub fn bind(&mut self, fd: i32, address: &[u8]) -> Result<(), Errno> {
+        let sock = self.sock(fd)?;
+        let address = match parse(address, sock.family)? {
+            Given::Address(address) => address,
+            Given::Unspec => return Err(Errno::EAFNOSUPPORT),
+        };
+        if sock.bound.is_some() || sock.state != SockState::Fresh {
+            return Err(Errno::EINVAL);
+        }
+        if sock.options.v6_only && address.is_ipv4() {
+            return Err(Errno::EINVAL);
+        }
+        if !address.ip().is_unspecified() && !self.stack.may_bind(address.ip()) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let address = match address.port() {
+            0 => self.free_port(fd, address).ok_or(Errno::EADDRINUSE)?,
+            _ if self.is_taken(fd, address) => return Err(Errno::EADDRINUSE),
+            _ => address,
+        };
+        self.sock_mut(fd)?.bound = Some(address);
+        Ok(())
+    }
+
+    fn free_port(&self, fd: i32, address: SocketAddr) -> Option<SocketAddr> {
+        (stack::EPHEMERAL_FIRST..=u16::MAX)
+            .map(|port| SocketAddr::new(address.ip(), port))
+            .find(|candidate| !self.is_taken(fd, *candidate))
+    }
+
+    /// Returns whether somebody else's address conflicts (linux `inet_csk_bind_conflict`): the same port at
+    /// overlapping addresses, unless both allow it and neither listens.
+    fn is_taken(&self, fd: i32, address: SocketAddr) -> bool {
+        let reuse = self.sock(fd).is_ok_and(|sock| sock.options.reuse_addr);
+        let reuse_port = self.sock(fd).is_ok_and(|sock| sock.options.reuse_port);
+        let own = self.index_of(fd).ok();
+        let others = self.files.iter().filter(|(index, _)| Some(*index) != own);
+        let conflicts = |other: &Sock| {
+            let listens = matches!(other.state, SockState::Listening(_));
+            let shared = reuse && other.options.reuse_addr && !listens
+                || reuse_port && other.options.reuse_port && !listens;
+            other.bound.is_some_and(|bound| overlaps(bound, address)) && !shared
+        };
+        let by_file = others.into_iter().any(|(_, file)| match &file.kind {
+            FileKind::Socket(other) => conflicts(other),
+            FileKind::Epoll(_) => false,
+        });
+        by_file || !reuse && self.stack.is_port_in_use(address)
+    }
+
+    /// listen(2).
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, EINVAL (connected), EADDRINUSE, ENFILE.
+    pub fn listen(&mut self, fd: i32, backlog: i32) -> Result<(), Errno> {
+        let sock = self.sock(fd)?;
+        match sock.state {
+            SockState::Fresh => {}
+            // Another backlog is not taken over; Linux does.
+            SockState::Listening(_) => return Ok(()),
+            _ => return Err(Errno::EINVAL),
+        }
+        let any = SocketAddr::new(sock.family.unspecified(), 0);
+        let config = sock.options.config(self.stack.tcp_config());
+        // One more than asked for may wait (linux `sk_acceptq_is_full`); a negative number is a huge one.
+        let backlog = usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN);
+        let local = sock.bound.unwrap_or(any);
+        let id = self
+            .stack
+            .listen_with(local, backlog.saturating_add(1), &config)
+            .map_err(|error| error.errno())?;
+        let bound = self.stack.local_addr(id).ok();
+        self.apply_options(fd, id)?;
+        self.sock_mut(fd)?.bound = bound;
+        self.attach(fd, SockState::Listening(id))
+    }
+
+    /// Tells a new socket of the stack what its file was told before.
+    fn apply_options(&mut self, fd: i32, id: SocketId) -> Result<(), Errno> {
+        for option in self.sock(fd)?.options.after_opening() {
+            self.stack
+                .set_option(id, option)
+                .map_err(|error| error.errno())?;
+        }
+        Ok(())
+    }
+
+    /// accept4(2): returns the new file and the peer's address as its bytes.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, EINVAL (not listening, unknown flags), EAGAIN, EMFILE.
+    pub fn accept(&mut self, fd: i32, flags: i32) -> Result<(i32, Vec<u8>), Errno> {
+        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let sock = self.sock(fd)?;
+        let SockState::Listening(listener) = sock.state else {
+            return Err(Errno::EINVAL);
+        };
+        if self.files.len() >= super::MAX_FILES {
+            return Err(Errno::EMFILE);
+        }
+        let (family, options) = (sock.family, sock.options.clone());
+        let (id, peer) = self
+            .stack
+            .accept(listener)
+            .map_err(|error: AcceptError| error.errno())?;
+        let bound = self.stack.local_addr(id).ok();
+        let sock = Sock {
+            family,
+            state: SockState::Connected(id),
+            options,
+            bound,
+        };
+        let new = self.add_file(FileKind::Socket(Box::new(sock)), flags)?;
+        let index = self.index_of(new)?;
+        self.by_socket.insert(id, index);
+        Ok((new, emit(peer, family)))
+    }
+
+    /// connect(2). A connection that is being opened is EINPROGRESS on the first call, EALREADY then: both mean that
+    /// waiting may help.
+    ///
+    /// # Errors
+    /// As connect(2).
+    pub fn connect(&mut self, fd: i32, address: &[u8], now: Instant) -> Result<(), Errno> {
+        let sock = self.sock(fd)?;
+        let given = parse(address, sock.family)?;
+        match (sock.state, given) {
+            (state, Given::Unspec) => self.disconnect(fd, state),
+            (SockState::Listening(_), _) => Err(Errno::EISCONN),
+            (SockState::Connected(_), _) => Err(Errno::EISCONN),
+            (SockState::Connecting(id), _) => self.connect_outcome(fd, id),
+            (SockState::Fresh, Given::Address(remote)) => self.connect_to(fd, remote, now),
+        }
+    }
+
+    fn connect_to(&mut self, fd: i32, remote: SocketAddr, now: Instant) -> Result<(), Errno> {
+        let sock = self.sock(fd)?;
+        if sock.options.v6_only && remote.is_ipv4() {
+            return Err(Errno::ENETUNREACH);
+        }
+        let config = sock.options.config(self.stack.tcp_config());
+        let id = self
+            .stack
+            .connect_from(sock.bound, remote, &config, now)
+            .map_err(|error| error.errno())?;
+        self.apply_options(fd, id)?;
+        let local = self.stack.local_addr(id).ok();
+        let sock = self.sock_mut(fd)?;
+        sock.bound = local;
+        self.attach(fd, SockState::Connecting(id))?;
+        Err(Errno::EINPROGRESS)
+    }
+
+    /// Returns how an attempt to connect stands; its outcome is told once.
+    pub(crate) fn connect_outcome(&mut self, fd: i32, id: SocketId) -> Result<(), Errno> {
+        let ready = self.stack.readiness(id).map_err(|error| error.errno())?;
+        let state = self.stack.info(id).ok().flatten().map(|info| info.state);
+        if matches!(state, Some(StateKind::SynSent | StateKind::SynReceived)) {
+            return Err(Errno::EALREADY);
+        }
+        let died = matches!(state, Some(StateKind::Closed) | None);
+        if !died && !ready.contains(Readiness::ERROR) {
+            self.sock_mut(fd)?.state = SockState::Connected(id);
+            return Ok(());
+        }
+        let error = self.stack.take_error(id).ok().flatten();
+        // Linux tells ECONNABORTED where the reason was told before.
+        let errno = error.map_or(Errno::ECONNABORTED, stack::connection_errno);
+        let _ = self.stack.close(id);
+        self.attach(fd, SockState::Fresh)?;
+        Err(errno)
+    }
+
+    /// Goes on with what connect began, for one who waited.
+    ///
+    /// # Errors
+    /// EALREADY while it goes on; else why it failed.
+    pub(crate) fn connect_continue(&mut self, fd: i32) -> Result<(), Errno> {
+        match self.sock(fd)?.state {
+            SockState::Connecting(id) => self.connect_outcome(fd, id),
+            SockState::Connected(_) => Ok(()),
+            _ => Err(Errno::ECONNABORTED),
+        }
+    }
+
+    fn disconnect(&mut self, fd: i32, state: SockState) -> Result<(), Errno> {
+        if let Some(id) = state.id() {
+            let _ = self.stack.abort(id);
+        }
+        self.attach(fd, SockState::Fresh)
+    }
+}
+
+/// Returns whether two bound addresses stand in each other's way.
+fn overlaps(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}

@@ -1,0 +1,243 @@
+//! recv and its relatives.
+
+use devmem_uapi::{
+    CmsgSink, CmsgWriter, DevmemCmsg, DmabufToken, Errno, MsgFlags, NoSpace, OffenderFamily,
+    SockExtendedErr,
+};
+use stack::{RecvError, RecvMsg, RecvOutcome, SocketId, Stopped};
+
+use super::{SockState, Table};
+use crate::abi::{MSG_OOB, SOL_TCP, TCP_CM_INQ};
+use crate::sockaddr::Family;
+
+/// Frags that are copied out at once.
+const COPY_FRAGS: usize = 64;
+
+/// Where a receive puts what it receives.
+#[derive(Debug)]
+pub struct RecvArgs<'a> {
+    /// Host memory.
+    pub host: &'a mut [u8],
+    /// Most bytes to be returned; more than `host` has only where device memory is expected.
+    pub len: usize,
+    /// Room for control messages.
+    pub control: &'a mut [u8],
+}
+
+/// What a receive returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes, in whatever memory; 0 is the end of the stream.
+    pub bytes: usize,
+    /// Bytes of those in host memory.
+    pub host_bytes: usize,
+    /// Bytes of control messages.
+    pub control_bytes: usize,
+    /// Flags for the caller: MSG_ERRQUEUE, MSG_CTRUNC.
+    pub flags: u32,
+    /// Why it did not return more.
+    pub stopped: Stopped,
+}
+
+impl Received {
+    /// Nothing, for want of anything more.
+    pub(crate) const NOTHING: Self = Self {
+        bytes: 0,
+        host_bytes: 0,
+        control_bytes: 0,
+        flags: 0,
+        stopped: Stopped::Empty,
+    };
+
+    /// Adds what the next receive of the same call returned.
+    pub(crate) fn and(self, more: Self) -> Self {
+        Self {
+            bytes: self.bytes + more.bytes,
+            host_bytes: self.host_bytes + more.host_bytes,
+            control_bytes: self.control_bytes + more.control_bytes,
+            flags: self.flags | more.flags,
+            stopped: more.stopped,
+        }
+    }
+}
+
+/// A control buffer that reports errors as the socket's family does, whatever the connection's.
+struct Control<'a> {
+    writer: CmsgWriter<'a>,
+    family: OffenderFamily,
+}
+
+impl CmsgSink for Control<'_> {
+    fn push(&mut self, cmsg: DevmemCmsg) -> Result<(), NoSpace> {
+        CmsgSink::push(&mut self.writer, cmsg)
+    }
+
+    fn push_error(&mut self, entry: SockExtendedErr, _: OffenderFamily) -> Result<(), NoSpace> {
+        entry.push(self.family, &mut self.writer)
+    }
+
+    fn room(&self) -> usize {
+        self.writer.room()
+    }
+}
+
+/// Messages about device memory on their way to be copied.
+#[derive(Default)]
+struct Batch(Vec<DevmemCmsg>);
+
+impl CmsgSink for Batch {
+    fn push(&mut self, cmsg: DevmemCmsg) -> Result<(), NoSpace> {
+        self.0.push(cmsg);
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        COPY_FRAGS.saturating_sub(self.0.len())
+    }
+}
+
+impl Table {
+    /// Returns how many bytes a blocking receive waits for (SO_RCVLOWAT).
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK.
+    pub(crate) fn low_water(&self, fd: i32) -> Result<usize, Errno> {
+        Ok(self.sock(fd)?.options.rcv_lowat)
+    }
+
+    /// Returns how many bytes can be read at once; 0 of what is no connection.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK.
+    pub fn readable(&self, fd: i32) -> Result<usize, Errno> {
+        Ok(self.readable_len(self.sock(fd)?.state))
+    }
+
+    /// Returns whether a receive goes on where readable memory meets unreadable: only if all of it is copied.
+    pub(crate) fn crosses_borders(&self, flags: u32) -> bool {
+        self.settings.copy_out && flags & MsgFlags::SOCK_DEVMEM.bits() == 0
+    }
+
+    /// Receives what there is.
+    ///
+    /// # Errors
+    /// As recvmsg(2).
+    pub fn recv(&mut self, fd: i32, args: RecvArgs<'_>, flags: u32) -> Result<Received, Errno> {
+        let sock = self.sock(fd)?;
+        if flags & MSG_OOB != 0 {
+            // There never is urgent data.
+            return Err(Errno::EINVAL);
+        }
+        let flags = MsgFlags::from_bits_truncate(flags);
+        let (family, inq, state) = (sock.family, sock.options.inq, sock.state);
+        let id = match state {
+            SockState::Connected(id) | SockState::Connecting(id) => id,
+            _ if flags.contains(MsgFlags::ERRQUEUE) => return Err(Errno::EAGAIN),
+            SockState::Fresh | SockState::Listening(_) => return Err(Errno::ENOTCONN),
+        };
+        let RecvArgs { host, len, control } = args;
+        let has_control = !control.is_empty();
+        let mut control = Control {
+            writer: CmsgWriter::new(control),
+            family: match family {
+                Family::V4 => OffenderFamily::Ip,
+                Family::V6 => OffenderFamily::Ipv6,
+            },
+        };
+        let outcome = self.recv_from_stack(id, (&mut *host, len), &mut control, flags)?;
+        let mut returned = MsgFlags::empty();
+        if flags.contains(MsgFlags::ERRQUEUE) {
+            returned |= MsgFlags::ERRQUEUE;
+        } else if inq && has_control {
+            let left = i32::try_from(self.readable_len(state)).unwrap_or(i32::MAX);
+            let pushed = control
+                .writer
+                .push(SOL_TCP, TCP_CM_INQ, &left.to_ne_bytes());
+            if pushed.is_err() {
+                returned |= MsgFlags::CTRUNC;
+            }
+        }
+        Ok(Received {
+            bytes: outcome.bytes,
+            host_bytes: outcome.host_bytes,
+            control_bytes: control.writer.written(),
+            flags: returned.bits(),
+            stopped: outcome.stopped,
+        })
+    }
+
+    fn recv_from_stack(
+        &mut self,
+        id: SocketId,
+        (host, len): (&mut [u8], usize),
+        control: &mut Control<'_>,
+        flags: MsgFlags,
+    ) -> Result<RecvOutcome, Errno> {
+        let mut msg = RecvMsg::with_len(host, len);
+        match self.stack.recvmsg(id, &mut msg, control, flags) {
+            Err(RecvError::Unreadable { .. }) if self.settings.copy_out => {
+                self.recv_copied(id, host, flags)
+            }
+            outcome => outcome,
+        }
+        .map_err(|error| error.errno())
+    }
+
+    /// Receives on behalf of one who cannot: takes what lies in device memory and copies it.
+    fn recv_copied(
+        &mut self,
+        id: SocketId,
+        host: &mut [u8],
+        flags: MsgFlags,
+    ) -> Result<RecvOutcome, RecvError> {
+        let mut linear = vec![0; host.len()];
+        let mut batch = Batch::default();
+        let mut msg = RecvMsg::with_len(&mut linear, host.len());
+        let outcome =
+            self.stack
+                .recvmsg(id, &mut msg, &mut batch, flags | MsgFlags::SOCK_DEVMEM)?;
+        let (mut at, mut linear_at) = (0, 0);
+        for cmsg in batch.0 {
+            let len = match cmsg {
+                DevmemCmsg::Linear(size) => size as usize,
+                DevmemCmsg::Dmabuf(frag) => frag.frag_size as usize,
+            };
+            // The messages add up to what was returned, which is no more than the buffer.
+            let out = host.get_mut(at..at + len).unwrap_or_default();
+            match cmsg {
+                DevmemCmsg::Linear(_) => {
+                    out.copy_from_slice(linear.get(linear_at..linear_at + len).unwrap_or_default());
+                    linear_at += len;
+                }
+                DevmemCmsg::Dmabuf(frag) => {
+                    self.copy_frag(frag.dmabuf_id, frag.frag_offset, out);
+                    let freed = self
+                        .stack
+                        .dontneed(id, &[DmabufToken::one(frag.frag_token)]);
+                    debug_assert_eq!(freed, Ok(1), "the token was issued a moment ago");
+                }
+            }
+            at += len;
+        }
+        let stopped = match outcome.stopped {
+            // More is there, and nothing keeps the caller from asking again.
+            Stopped::ControlFull => Stopped::Border,
+            stopped => stopped,
+        };
+        Ok(RecvOutcome {
+            bytes: at,
+            host_bytes: at,
+            stopped,
+        })
+    }
+
+    fn copy_frag(&self, id: devmem_uapi::DmabufId, offset: u64, out: &mut [u8]) {
+        let memory = self.memories.get(&id);
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        let copied = memory.map(|memory| memory.copy_out(offset, out));
+        debug_assert!(
+            matches!(copied, Some(Ok(()))),
+            "frags lie in memory that is bound"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! shutdown and close.
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use devmem_uapi::Errno;
+use tcp::StateKind;
+
+use super::{FileKind, SockState, Table};
+use crate::options::Linger;
+
+impl Table {
+    /// shutdown(2).
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK, EINVAL, ENOTCONN.
+    pub fn shutdown(&mut self, fd: i32, how: i32) -> Result<(), Errno> {
+        let how = match how {
+            0 => Shutdown::Read,
+            1 => Shutdown::Write,
+            2 => Shutdown::Both,
+            _ => return Err(Errno::EINVAL),
+        };
+        match self.sock(fd)?.state {
+            SockState::Fresh => Err(Errno::ENOTCONN),
+            // Nobody writes to a listener; without reading it is none (linux `inet_shutdown`).
+            SockState::Listening(_) if how == Shutdown::Write => Ok(()),
+            SockState::Listening(id) => {
+                self.stack.close(id).map_err(|error| error.errno())?;
+                self.attach(fd, SockState::Fresh)
+            }
+            SockState::Connecting(id) | SockState::Connected(id) => {
+                let info = self.stack.info(id).ok().flatten();
+                if info.is_some_and(|info| info.state == StateKind::SynSent) {
+                    let _ = self.stack.abort(id);
+                    return self.attach(fd, SockState::Fresh);
+                }
+                self.stack.shutdown(id, how).map_err(|error| error.errno())
+            }
+        }
+    }
+
+    /// Returns how long close waits for the peer to have everything; `None`: not at all (SO_LINGER).
+    ///
+    /// # Errors
+    /// EBADF.
+    pub(crate) fn linger(&mut self, fd: i32) -> Result<Option<Duration>, Errno> {
+        let file = self.file(fd)?;
+        let FileKind::Socket(sock) = &file.kind else {
+            return Ok(None);
+        };
+        let Linger { on, seconds } = sock.options.linger;
+        let waits = on && seconds != 0 && !file.nonblocking;
+        let SockState::Connected(id) = sock.state else {
+            return Ok(None);
+        };
+        if !waits || !self.has_to_say(id) {
+            return Ok(None);
+        }
+        // The FIN leaves now; the file is closed when it has arrived.
+        let _ = self.stack.shutdown(id, Shutdown::Write);
+        // A negative time is for ever (linux `sk_setsockopt` takes it for unsigned).
+        let seconds = u64::try_from(seconds).unwrap_or(u64::from(u32::MAX));
+        Ok(Some(Duration::from_secs(seconds)))
+    }
+
+    /// Returns whether the peer has not everything yet, or EAGAIN's opposite: nothing to wait for.
+    ///
+    /// # Errors
+    /// EAGAIN while waiting may help.
+    pub(crate) fn lingered(&self, fd: i32) -> Result<(), Errno> {
+        match self.sock(fd)?.state {
+            SockState::Connected(id) if self.has_to_say(id) => Err(Errno::EAGAIN),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_to_say(&self, id: stack::SocketId) -> bool {
+        let info = self.stack.info(id).ok().flatten();
+        info.is_some_and(|info| {
+            let state = info.state;
+            matches!(
+                state,
+                StateKind::Established
+                    | StateKind::CloseWait
+                    | StateKind::FinWait1
+                    | StateKind::Closing
+                    | StateKind::LastAck
+            )
+        })
+    }
+
+    /// close(2). The connection ends by itself; its tokens go home.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn close(&mut self, fd: i32) -> Result<(), Errno> {
+        let index = self.index_of(fd)?;
+        self.forget_watches(index);
+        let file = self.files.remove(index);
+        self.touch();
+        let FileKind::Socket(sock) = file.kind else {
+            return Ok(());
+        };
+        let Some(id) = sock.state.id() else {
+            return Ok(());
+        };
+        self.by_socket.remove(&id);
+        let Linger { on, seconds } = sock.options.linger;
+        // A socket of the table is one of the stack until here.
+        let closed = match on && seconds == 0 {
+            true => self.stack.abort(id),
+            false => self.stack.close(id),
+        };
+        debug_assert!(closed.is_ok(), "{closed:?}");
+        Ok(())
+    }
+
+    /// Closes every file.
+    pub fn close_all(&mut self) {
+        let open: Vec<usize> = self.files.iter().map(|(index, _)| index).collect();
+        for index in open {
+            let closed = self.close(self.fd_at(index));
+            debug_assert!(closed.is_ok());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! TCP_INFO as bytes (linux include/uapi/linux/tcp.h `struct tcp_info`).
+
+use std::time::Duration;
+
+use tcp::{Info, StateKind};
+
+/// Bytes of the structure up to and including `tcpi_rehash`, a length Linux 5.19 returned too.
+pub const TCP_INFO_LEN: usize = 240;
+
+/// Bits of `tcpi_options`.
+const OPT_TIMESTAMPS: u8 = 1;
+const OPT_SACK: u8 = 2;
+const OPT_WSCALE: u8 = 4;
+
+/// Returns the number of a state (linux include/net/tcp_states.h).
+pub const fn state_number(state: StateKind) -> u8 {
+    match state {
+        StateKind::Established => 1,
+        StateKind::SynSent => 2,
+        StateKind::SynReceived => 3,
+        StateKind::FinWait1 => 4,
+        StateKind::FinWait2 => 5,
+        StateKind::TimeWait => 6,
+        StateKind::Closed => 7,
+        StateKind::CloseWait => 8,
+        StateKind::LastAck => 9,
+        StateKind::Closing => 11,
+    }
+}
+
+/// The number of a listener's state.
+pub const LISTEN: u8 = 10;
+
+/// Returns the facts as the kernel's structure; those that the stack does not keep are 0.
+pub fn to_bytes(info: &Info) -> Vec<u8> {
+    let mut out = Writer(Vec::with_capacity(TCP_INFO_LEN));
+    let option = |set: bool, bit: u8| if set { bit } else { 0 };
+    let scaling = info.snd_wscale > 0 || info.rcv_wscale > 0;
+    let options = option(info.timestamps, OPT_TIMESTAMPS)
+        | option(info.sack, OPT_SACK)
+        | option(scaling, OPT_WSCALE);
+    // ca_state and backoff are not told by the stack.
+    out.bytes(&[
+        state_number(info.state),
+        0,
+        info.retransmits,
+        info.probes,
+        0,
+        options,
+    ]);
+    out.bytes(&[info.snd_wscale & 15 | info.rcv_wscale << 4, 0]);
+    out.u32s([
+        micros(info.rto),
+        0,
+        info.snd_mss.into(),
+        info.rcv_mss.into(),
+    ]);
+    out.u32s([info.unacked, info.sacked, info.lost, info.retrans, 0]);
+    // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv.
+    out.u32s([0; 4]);
+    // pmtu, rcv_ssthresh.
+    out.u32s([0, info.rcv_space]);
+    out.u32s([
+        micros(info.rtt),
+        micros(info.rttvar),
+        info.snd_ssthresh,
+        info.snd_cwnd,
+    ]);
+    // advmss, reordering, rcv_rtt.
+    out.u32s([0, 0, 0, info.rcv_space, capped(info.total_retrans)]);
+    out.u64s([
+        info.pacing_rate,
+        u64::MAX,
+        info.bytes_acked,
+        info.bytes_received,
+    ]);
+    out.u32s([capped(info.segs_out), capped(info.segs_in)]);
+    out.u32s([capped(info.notsent_bytes), micros(info.min_rtt)]);
+    out.u32s([capped(info.data_segs_in), capped(info.data_segs_out)]);
+    // delivery_rate, busy_time, rwnd_limited, sndbuf_limited.
+    out.u64s([0; 4]);
+    // delivered, delivered_ce.
+    out.u32s([0; 2]);
+    out.u64s([info.bytes_sent, info.bytes_retrans]);
+    out.u32s([
+        capped(info.dsack_dups),
+        capped(info.reord_seen),
+        capped(info.rcv_ooopack),
+    ]);
+    out.u32s([info.snd_wnd, info.rcv_wnd, 0]);
+    out.0
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn u32s<const N: usize>(&mut self, numbers: [u32; N]) {
+        numbers
+            .iter()
+            .for_each(|number| self.bytes(&number.to_ne_bytes()));
+    }
+
+    fn u64s<const N: usize>(&mut self, numbers: [u64; N]) {
+        numbers
+            .iter()
+            .for_each(|number| self.bytes(&number.to_ne_bytes()));
+    }
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+fn capped(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn u32_at(bytes: &[u8], at: usize) -> u32 {
+        u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
+    }
+
+    #[test]
+    fn fields_stand_where_the_kernels_structure_has_them() {
+        let mut info = Info::default();
+        info.state = StateKind::Established;
+        info.snd_wscale = 8;
+        info.rcv_wscale = 7;
+        info.rto = Duration::from_millis(200);
+        info.snd_cwnd = 10;
+        info.bytes_acked = 1000;
+        info.segs_in = 3;
+        info.rcv_wnd = 65_535;
+        let bytes = to_bytes(&info);
+        assert_eq!(bytes.len(), TCP_INFO_LEN);
+        assert_eq!((bytes[0], bytes[6]), (1, 0x78));
+        assert_eq!(u32_at(&bytes, 8), 200_000);
+        assert_eq!(u32_at(&bytes, 80), 10, "tcpi_snd_cwnd");
+        assert_eq!(u32_at(&bytes, 120), 1000, "tcpi_bytes_acked");
+        assert_eq!(u32_at(&bytes, 140), 3, "tcpi_segs_in");
+        assert_eq!(u32_at(&bytes, 232), 65_535, "tcpi_rcv_wnd");
+    }
+}

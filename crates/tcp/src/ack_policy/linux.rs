@@ -1,0 +1,233 @@
+//! The acknowledgements of a Linux receiver, for those who compare segment by segment.
+//!
+//! Facts from linux net/ipv4/tcp_input.c (`tcp_event_data_recv`, `__tcp_ack_snd_check`,
+//! `tcp_measure_rcv_mss`), tcp_output.c (`tcp_event_data_sent`, `tcp_send_delayed_ack`), tcp_timer.c
+//! (`tcp_delack_timer_handler`) and tcp.c (`__tcp_cleanup_rbuf`). Left out: compressed SACK (1 ms of
+//! patience with the fourth and later duplicates).
+
+use core::time::Duration;
+
+use wire::Instant;
+
+use crate::config::{DELAYED_ACK, QUICK_ACKS};
+
+/// Longest time an ACK is put off (linux `TCP_DELACK_MAX`).
+const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
+
+/// Smallest estimate of the time between two arrivals (linux `TCP_ATO_MIN`).
+const ATO_MIN: Duration = DELAYED_ACK;
+
+/// Least number of ACKs that are sent at once when a sender begins anew.
+const QUICK_ACKS_MIN: u8 = 2;
+
+/// What the receiver believes of its peer and of its own program.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LinuxAcks {
+    /// ACKs that still leave at once.
+    quick: u8,
+    /// Both sides talk in turn: an ACK may ride on the answer.
+    interactive: bool,
+    /// Estimated time between arrivals; `None` before the first.
+    ato: Option<Duration>,
+    last_arrival: Instant,
+    pushed: Pushed,
+}
+
+/// Whether small segments wait for their ACK (linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Pushed {
+    #[default]
+    Nothing,
+    One,
+    Several,
+}
+
+impl LinuxAcks {
+    /// Notes an arrival of payload in order; returns whether its ACK leaves at once, or else how long it waits.
+    pub(super) fn on_arrival(
+        &mut self,
+        facts: Facts,
+        rto: Duration,
+        now: Instant,
+    ) -> Option<Duration> {
+        let Facts { unacked, .. } = facts;
+        if facts.len < usize::from(facts.rcv_mss) {
+            self.pushed = match self.pushed {
+                Pushed::Nothing => Pushed::One,
+                Pushed::One | Pushed::Several => Pushed::Several,
+            };
+        }
+        self.estimate(facts, rto, now);
+        let is_quick = self.quick > 0 && !self.interactive;
+        (unacked <= usize::from(facts.rcv_mss) && !is_quick).then(|| self.delay())
+    }
+
+    /// The peer ended its half: the program is about to answer, with a FIN of its own perhaps (linux `tcp_fin`).
+    /// Before any data the estimate is 0, and the ACK leaves at once.
+    pub(super) fn on_fin(&mut self) -> Duration {
+        self.interactive = true;
+        self.ato.map_or(Duration::ZERO, |_| self.delay())
+    }
+
+    /// Something came that the sender must hear of at once: it may have begun anew.
+    pub(super) fn on_notable(&mut self, facts: Facts) {
+        self.add_quick(facts);
+        self.interactive = false;
+        self.ato = Some(ATO_MIN);
+    }
+
+    /// An ACK left, alone or on data.
+    pub(super) fn on_sent(&mut self) {
+        self.quick = self.quick.saturating_sub(1);
+        if self.quick == 0 && self.ato.is_some() {
+            self.ato = Some(ATO_MIN);
+        }
+        self.pushed = Pushed::Nothing;
+    }
+
+    /// Data of ours left: soon after an arrival, it is an answer.
+    pub(super) fn on_data_sent(&mut self, now: Instant) {
+        if let Some(ato) = self.ato
+            && now.saturating_since(self.last_arrival) < ato
+        {
+            self.interactive = true;
+        }
+    }
+
+    /// A delayed ACK found nothing to ride on.
+    pub(super) fn on_delay_over(&mut self, rto: Duration) {
+        self.ato = Some(match (self.interactive, self.ato) {
+            (false, Some(ato)) => (ato * 2).min(rto),
+            _ => ATO_MIN,
+        });
+        self.interactive = false;
+    }
+
+    /// Returns whether the program's having read all there was is worth an ACK.
+    pub(super) fn is_due_when_read(&self, facts: Facts) -> bool {
+        facts.unacked > usize::from(facts.rcv_mss)
+            || match self.pushed {
+                Pushed::Nothing => false,
+                Pushed::One => !self.interactive,
+                Pushed::Several => true,
+            }
+    }
+
+    /// Switches quick ACKs on or off (TCP_QUICKACK).
+    pub(super) fn set_quick(&mut self, quick: bool) {
+        self.interactive = !quick;
+        if quick {
+            self.quick = self.quick.max(QUICK_ACKS_MIN);
+        }
+    }
+
+    fn estimate(&mut self, facts: Facts, rto: Duration, now: Instant) {
+        let since = now.saturating_since(self.last_arrival);
+        self.last_arrival = now;
+        let Some(ato) = self.ato else {
+            self.add_quick(facts);
+            self.ato = Some(ATO_MIN);
+            return;
+        };
+        if since <= ATO_MIN / 2 {
+            self.ato = Some(ato / 2 + ATO_MIN / 2);
+        } else if since < ato {
+            self.ato = Some((ato / 2 + since).min(rto));
+        } else if since > rto {
+            // A long pause: the sender starts slowly again, and wants every ACK.
+            self.add_quick(facts);
+        }
+    }
+
+    fn add_quick(&mut self, facts: Facts) {
+        let windows = facts.window / (2 * u32::from(facts.rcv_mss).max(1));
+        let quick = u8::try_from(windows)
+            .unwrap_or(u8::MAX)
+            .clamp(QUICK_ACKS_MIN, QUICK_ACKS);
+        self.quick = self.quick.max(quick);
+    }
+
+    fn delay(&self) -> Duration {
+        self.ato.unwrap_or(ATO_MIN).clamp(ATO_MIN, DELAYED_ACK_MAX)
+    }
+}
+
+/// What the policy is told with every question.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Facts {
+    /// Payload bytes of this arrival.
+    pub(super) len: usize,
+    /// Payload bytes since the last ACK, these included.
+    pub(super) unacked: usize,
+    /// Bytes that the peer may still send.
+    pub(super) window: u32,
+    /// The peer's idea of a full segment.
+    pub(super) rcv_mss: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTO: Duration = Duration::from_secs(1);
+
+    fn facts(unacked: usize) -> Facts {
+        Facts {
+            len: 1000,
+            unacked,
+            window: 65_535,
+            rcv_mss: 1000,
+        }
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn the_first_sixteen_segments_are_acknowledged_at_once_and_then_every_second() {
+        let mut acks = LinuxAcks::default();
+        for ms in 0..16 {
+            assert_eq!(acks.on_arrival(facts(1000), RTO, at(ms)), None, "{ms}");
+            acks.on_sent();
+        }
+        assert_eq!(acks.on_arrival(facts(1000), RTO, at(16)), Some(ATO_MIN));
+        assert_eq!(acks.on_arrival(facts(2000), RTO, at(17)), None);
+    }
+
+    #[test]
+    fn an_answer_makes_the_next_ack_wait_and_a_delay_in_vain_ends_that() {
+        let mut acks = LinuxAcks::default();
+        assert_eq!(acks.on_arrival(facts(1000), RTO, at(0)), None);
+        acks.on_sent();
+        acks.on_data_sent(at(1));
+        assert_eq!(acks.on_arrival(facts(1000), RTO, at(100)), Some(ATO_MIN));
+        acks.on_delay_over(RTO);
+        acks.on_sent();
+        assert_eq!(acks.on_arrival(facts(1000), RTO, at(200)), None);
+    }
+
+    #[test]
+    fn a_small_window_gets_fewer_quick_acks() {
+        let mut acks = LinuxAcks::default();
+        let tight = Facts {
+            window: 8000,
+            ..facts(1000)
+        };
+        for ms in 0..4 {
+            assert_eq!(acks.on_arrival(tight, RTO, at(ms)), None);
+            acks.on_sent();
+        }
+        assert!(acks.on_arrival(tight, RTO, at(4)).is_some());
+    }
+
+    #[test]
+    fn a_fin_waits_for_the_program_to_close() {
+        let mut acks = LinuxAcks::default();
+        assert_eq!(acks.on_fin(), Duration::ZERO, "nothing came before it");
+        assert!(acks.on_arrival(facts(1000), RTO, at(0)).is_some());
+        assert_eq!(acks.on_fin(), ATO_MIN);
+        acks.set_quick(true);
+        assert_eq!(acks.on_arrival(facts(1000), RTO, at(1)), None);
+    }
+}

@@ -29,10 +29,14 @@ pub enum Command {
     Send(Send),
     Wire(Wire),
     Bench(crate::commands::bench::BenchArgs),
+    Lab(crate::lab::args::Lab),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]
     Receiver(Receiver),
+    /// Process 1 of a guest of the lab.
+    #[command(name = "__guest-init", hide = true)]
+    GuestInit,
 }
 
 /// Show device memory TCP at work: a kernel peer, our stack, every byte verified

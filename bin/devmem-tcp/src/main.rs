@@ -9,6 +9,7 @@
 mod args;
 mod capture;
 mod commands;
+mod lab;
 mod output;
 mod pattern;
 mod plan;
@@ -46,6 +47,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Lab(args) => commands::lab::run(args),
+        Command::GuestInit => lab::guest::init(),
         Command::Receiver(args) => commands::receiver::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }

@@ -37,6 +37,9 @@ pub enum Command {
     /// Process 1 of a guest of the lab.
     #[command(name = "__guest-init", hide = true)]
     GuestInit,
+    /// Acceptance tests, in a guest of the lab.
+    #[command(name = "__guest-test", hide = true)]
+    GuestTest(crate::lab::suite::rows::GuestTest),
 }
 
 /// Show device memory TCP at work: a kernel peer, our stack, every byte verified

@@ -49,6 +49,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Lab(args) => commands::lab::run(args),
         Command::GuestInit => lab::guest::init(),
+        Command::GuestTest(args) => lab::suite::rows::run(&args),
         Command::Receiver(args) => commands::receiver::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }

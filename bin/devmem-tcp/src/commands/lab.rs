@@ -1,8 +1,11 @@
 //! `devmem-tcp lab`: guests whose kernel runs device memory TCP.
 
-use crate::lab::args::{Fetch, Lab, LabCommand, Run, Shell, Status};
+use crate::lab::accel;
+use crate::lab::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
 use crate::lab::kit::Kit;
 use crate::lab::machine::{self, Outcome, Output, PassOn};
+use crate::lab::suite::Group;
+use crate::lab::suite::host::{self, TestPlan};
 use crate::output::{Failure, note, print_json};
 use crate::plan::lab::{self as plan, LabRunPlan};
 
@@ -17,6 +20,7 @@ pub fn run(args: Lab) -> Result<(), Failure> {
         LabCommand::Status(args) => status(args),
         LabCommand::Run(args) => run_command(args),
         LabCommand::Shell(args) => shell(args),
+        LabCommand::Test(args) => test(args),
     }
 }
 
@@ -51,7 +55,7 @@ fn show(kit: &Kit, json: bool) -> Result<(), Failure> {
     }
     eprintln!(
         "runs by  {}",
-        if machine::kvm_usable() {
+        if accel::kvm_usable() {
             "KVM"
         } else {
             "software (no /dev/kvm for this user)"
@@ -97,6 +101,22 @@ fn shell(args: Shell) -> Result<(), Failure> {
         note(format_args!("the guest's kernel said: {line}"));
     }
     Ok(())
+}
+
+fn test(args: Test) -> Result<(), Failure> {
+    let kit = Kit::provide(&plan::kit(args.kit, false))?;
+    let plan = TestPlan {
+        machine: plan::machine(args.machine)?,
+        groups: if args.group.is_empty() {
+            Group::ALL.to_vec()
+        } else {
+            args.group
+        },
+        bytes: args.bytes.0,
+        only: args.only,
+        json: args.output.json,
+    };
+    host::run(&kit, &plan, plan::job)
 }
 
 fn judge(outcome: &Outcome, allow_warnings: bool) -> Result<(), Failure> {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::machine::Accel;
+use super::accel::Accel;
+use super::suite::Group;
 use crate::args::OutputArgs;
 use crate::size::Size;
 
@@ -44,6 +45,7 @@ pub enum LabCommand {
     Status(Status),
     Run(Run),
     Shell(Shell),
+    Test(Test),
 }
 
 /// Get what a guest is made of
@@ -110,6 +112,28 @@ pub struct Shell {
     /// Take FILE into the guest, as PLACE or under its name in /
     #[arg(long, value_name = "FILE[:PLACE]")]
     pub put: Vec<String>,
+}
+
+/// Run the acceptance tests: what a stock kernel does with our NICs
+///
+/// Each row is byte-exact; a warning in a guest's kernel log fails its group. The table goes to stderr as it grows.
+#[derive(Debug, Args)]
+pub struct Test {
+    #[command(flatten)]
+    pub kit: KitArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Bytes of a large stream
+    #[arg(long, value_name = "SIZE", default_value = "32M")]
+    pub bytes: Size,
+    /// Groups to run [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub group: Vec<Group>,
+    /// Only rows whose name has TEXT in it
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Where the guest's parts come from.
@@ -179,6 +203,9 @@ pub struct MachineArgs {
     /// Keep the guest's kernel log
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Another devmem-tcp to serve the NICs
+    #[arg(long, value_name = "PROGRAM", hide = true)]
+    pub nic_program: Option<PathBuf>,
     /// Words for the guest's kernel command line
     #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,

@@ -92,24 +92,46 @@ fn open_control() -> anyhow::Result<File> {
         .with_context(|| format!("open {}", ports.display()))
 }
 
+/// Reads what this guest is to do.
+///
+/// # Errors
+///
+/// This is no guest of the lab.
+pub fn read_job() -> anyhow::Result<Job> {
+    serde_json::from_slice(&fs::read(JOB_PATH)?).context("read the job")
+}
+
+/// Loads the NICs' driver and sets up all NICs, in namespaces that are there.
+///
+/// # Errors
+///
+/// A module or a NIC that does not come up.
+pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
+    for module in &job.modules {
+        load(Path::new(module)).with_context(|| format!("load {module}"))?;
+    }
+    let peer = match job.nics.iter().any(|nic| nic.peer) {
+        true => Some(NetNs::open(PEER_NETNS)?),
+        false => None,
+    };
+    for nic in &job.nics {
+        set_up(nic, peer.as_ref()).with_context(|| format!("set up {}", nic.name))?;
+    }
+    Ok(())
+}
+
 fn work(control: &Mutex<File>) -> anyhow::Result<()> {
-    let job: Job = serde_json::from_slice(&fs::read(JOB_PATH)?).context("read the job")?;
+    let job = read_job()?;
     fs::create_dir_all("/dev/pts")?;
     // Terminals, for who wants one.
     let _ = mount("devpts", "/dev/pts", "devpts", MountFlags::empty(), None);
     let _ = rustix::system::sethostname(b"lab");
     install_busybox()?;
     Interface::by_name("lo")?.set_up()?;
-    for module in &job.modules {
-        load(Path::new(module)).with_context(|| format!("load {module}"))?;
+    if job.nics.iter().any(|nic| nic.peer) {
+        make_netns(PEER_NETNS).context("make the peer's network namespace")?;
     }
-    let peer = match job.nics.iter().any(|nic| nic.peer) {
-        true => Some(make_netns(PEER_NETNS).context("make the peer's network namespace")?),
-        false => None,
-    };
-    for nic in &job.nics {
-        set_up(nic, peer.as_ref()).with_context(|| format!("set up {}", nic.name))?;
-    }
+    load_driver_and_set_up(&job)?;
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
     say(
         control,
@@ -153,7 +175,7 @@ fn load(module: &Path) -> anyhow::Result<()> {
 }
 
 /// Makes a network namespace with a name, as `ip netns add` does.
-fn make_netns(name: &str) -> anyhow::Result<NetNs> {
+fn make_netns(name: &str) -> anyhow::Result<()> {
     let place = PathBuf::from("/run/netns").join(name);
     fs::create_dir_all("/run/netns")?;
     File::create(&place)?;
@@ -162,8 +184,7 @@ fn make_netns(name: &str) -> anyhow::Result<NetNs> {
         rustix::mount::mount_bind("/proc/thread-self/ns/net", &place)?;
         Ok(())
     });
-    made.join().map_err(|_| anyhow!("the thread panicked"))??;
-    Ok(NetNs::open(name)?)
+    made.join().map_err(|_| anyhow!("the thread panicked"))?
 }
 
 /// Gives a NIC its name, place, addresses and MTU, and waits for its carrier.

@@ -13,13 +13,14 @@ use devmem_linux::supervise::end_with_parent;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use super::accel::{self, Accel, KVM_GAVE_UP};
 use super::frame::{self, Kind};
 use super::initramfs::Initramfs;
 use super::job::{CONTROL_PORT, JOB_PATH, Job, TOOL_PATH};
 use super::kit::Kit;
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
-use crate::output::Failure;
+use crate::output::{Failure, note};
 
 /// A guest that says nothing for so long while it boots is not coming up.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
@@ -29,18 +30,6 @@ const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of the kernel's log that a failure shows.
 const LOG_TAIL_LINES: usize = 25;
-
-/// How instructions are executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Accel {
-    /// KVM if it is usable, else tcg
-    Auto,
-    /// By the processor
-    Kvm,
-    /// By software: works everywhere
-    Tcg,
-}
 
 /// The machine that a guest gets.
 #[derive(Clone, Debug)]
@@ -106,15 +95,6 @@ impl Output for PassOn {
     }
 }
 
-/// Tells whether KVM can be had.
-pub fn kvm_usable() -> bool {
-    File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/kvm")
-        .is_ok()
-}
-
 /// Runs `job` in a guest.
 ///
 /// # Errors
@@ -126,16 +106,41 @@ pub fn run(
     job: &Job,
     output: &mut dyn Output,
 ) -> Result<Outcome, Failure> {
-    let folder = Scratch::new()?;
-    let accel = match plan.accel {
-        Accel::Auto if kvm_usable() => Accel::Kvm,
-        Accel::Auto => Accel::Tcg,
-        Accel::Kvm if !kvm_usable() => {
+    let forced = match plan.accel {
+        Accel::Kvm if !accel::kvm_usable() => {
             return Err(Failure::unsupported("/dev/kvm cannot be opened")
                 .with_remedy("--accel tcg works everywhere"));
         }
-        named => named,
+        Accel::Kvm => true,
+        Accel::Auto if accel::kvm_usable() && !accel::kvm_found_broken(kit) => false,
+        Accel::Auto | Accel::Tcg => {
+            return run_by(Accel::Tcg, kit, plan, job, output)?
+                .context("KVM gave up")
+                .map_err(Into::into);
+        }
     };
+    if let Some(outcome) = run_by(Accel::Kvm, kit, plan, job, output)? {
+        return Ok(outcome);
+    }
+    if forced {
+        return Err(Failure::unsupported("KVM cannot run this guest here")
+            .with_remedy("--accel tcg works everywhere"));
+    }
+    accel::remember_broken_kvm(kit);
+    note("KVM cannot run this guest here: software does");
+    let outcome = run_by(Accel::Tcg, kit, plan, job, output)?;
+    Ok(outcome.context("KVM gave up")?)
+}
+
+/// Runs `job` in one guest; `None` if KVM gave up.
+fn run_by(
+    accel: Accel,
+    kit: &Kit,
+    plan: &MachinePlan,
+    job: &Job,
+    output: &mut dyn Output,
+) -> Result<Option<Outcome>, Failure> {
+    let folder = Scratch::new()?;
     let start = Instant::now();
     fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
     let mut nics = NicServers::start(&plan.nics, folder.folder())?;
@@ -154,21 +159,24 @@ pub fn run(
     if let Some(kept) = &plan.log {
         fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
     }
+    if ended.is_err() && accel == Accel::Kvm && qemu.stands_still() {
+        return Ok(None);
+    }
     let said = ended.map_err(|failure| {
-        let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said(&folder));
-        crate::output::note(format_args!(
+        let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said());
+        note(format_args!(
             "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
         ));
         failure
     })?;
-    Ok(Outcome {
+    Ok(Some(Outcome {
         exit_code: said.exit_code,
         boot_s: said.boot.as_secs_f64(),
         total_s: start.elapsed().as_secs_f64(),
         accel,
         kernel_complaints: klog::complaints(&log),
         missing_files: said.missing_files,
-    })
+    }))
 }
 
 /// Packs the guest's root file system.
@@ -269,6 +277,7 @@ impl Drop for Scratch {
 #[derive(Debug)]
 struct Running {
     child: Child,
+    said: PathBuf,
 }
 
 impl Running {
@@ -299,7 +308,10 @@ impl Running {
         }
         end_with_parent(&mut command);
         let child = command.spawn().context("start QEMU")?;
-        Ok(Self { child })
+        Ok(Self {
+            child,
+            said: folder.path("qemu.log"),
+        })
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {
@@ -319,8 +331,12 @@ impl Running {
         }
     }
 
-    fn said(&self, folder: &Scratch) -> String {
-        let said = fs::read(folder.path("qemu.log")).unwrap_or_default();
+    fn stands_still(&self) -> bool {
+        fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
+    }
+
+    fn said(&self) -> String {
+        let said = fs::read(&self.said).unwrap_or_default();
         match said.is_empty() {
             true => String::new(),
             false => format!("QEMU said: {}", String::from_utf8_lossy(&said).trim()),
@@ -543,6 +559,7 @@ fn check_alive(qemu: &mut Running, nics: &mut NicServers) -> Result<(), Failure>
         return Err(Failure::failed(said));
     }
     match qemu.ended() {
+        None if qemu.stands_still() => Err(Failure::failed("the guest stands still")),
         None => Ok(()),
         Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
     }

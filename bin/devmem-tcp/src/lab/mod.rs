@@ -8,6 +8,7 @@
 //!
 //! What it does not do: it changes nothing on this machine outside of its cache folder and a scratch folder.
 
+pub mod accel;
 pub mod apt;
 pub mod args;
 pub mod cache;
@@ -21,3 +22,4 @@ pub mod klog;
 pub mod machine;
 pub mod nics;
 pub mod progress;
+pub mod suite;

@@ -16,6 +16,8 @@ use crate::output::Failure;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// A NIC server that was asked to end does so in this time.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Largest MTU that a guest may set.
+pub const MAX_MTU: u16 = 9000;
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The NICs of a guest.
@@ -35,6 +37,8 @@ pub struct NicsPlan {
     pub wire: Option<String>,
     /// More options for every server.
     pub options: Vec<String>,
+    /// A program other than this one to serve them.
+    pub program: Option<PathBuf>,
 }
 
 impl NicsPlan {
@@ -73,7 +77,10 @@ impl NicServers {
     /// One did not come up: what it said.
     pub fn start(plan: &NicsPlan, folder: &Path) -> Result<Self, Failure> {
         let mut servers = Self::default();
-        let me = std::env::current_exe().context("find our own program")?;
+        let me = match &plan.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("find our own program")?,
+        };
         for (index, socket) in plan.sockets(folder).into_iter().enumerate() {
             let said = folder.join(format!("nic{index}.log"));
             let mut command = Command::new(&me);
@@ -88,6 +95,12 @@ impl NicServers {
                 &plan.queues.to_string(),
                 "--mac",
                 &mac_text(super::job::mac(index)),
+            ]);
+            command.args([
+                "--mtu",
+                &plan.mtu.to_string(),
+                "--max-mtu",
+                &MAX_MTU.to_string(),
             ]);
             if let Some(impair) = &plan.impair {
                 command.args(["--impair", impair]);

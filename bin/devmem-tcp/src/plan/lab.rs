@@ -140,6 +140,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         capture,
         log,
         append,
+        nic_program,
     } = args;
     let memory_mib = u32::try_from(memory.0 >> 20)
         .ok()
@@ -176,6 +177,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
             capture,
             wire,
             options: Vec::new(),
+            program: nic_program,
         },
         append,
     })

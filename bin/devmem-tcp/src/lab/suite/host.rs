@@ -1,0 +1,267 @@
+//! `devmem-tcp lab test`: a guest for each group, a table of what its rows did.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::{Group, RowReport, rows};
+use crate::lab::accel::Accel;
+use crate::lab::job::{Job, TOOL_PATH};
+use crate::lab::kit::Kit;
+use crate::lab::machine::{self, MachinePlan, Output};
+use crate::output::{Failure, note, print_json};
+
+/// What to test.
+#[derive(Clone, Debug)]
+pub struct TestPlan {
+    /// The machine of every guest.
+    pub machine: MachinePlan,
+    /// The groups to run.
+    pub groups: Vec<Group>,
+    /// Bytes of a large stream.
+    pub bytes: u64,
+    /// Only rows whose name has this in it.
+    pub only: Option<String>,
+    /// Print one JSON object to stdout at the end.
+    pub json: bool,
+}
+
+/// How a group went.
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    group: Group,
+    boot_s: f64,
+    total_s: f64,
+    kernel_complaints: Vec<String>,
+    rows: Vec<RowReport>,
+}
+
+/// How all of it went.
+#[derive(Debug, Serialize)]
+struct TestReport {
+    passed: usize,
+    failed: usize,
+    accel: Accel,
+    bytes: u64,
+    qemu: String,
+    kernel: String,
+    seconds: f64,
+    groups: Vec<GroupReport>,
+}
+
+/// Runs the groups.
+///
+/// # Errors
+///
+/// A guest that does not come up; a row that failed, or did not run, or made the kernel complain.
+pub fn run(
+    kit: &Kit,
+    plan: &TestPlan,
+    job: impl Fn(&MachinePlan, Vec<String>) -> Job,
+) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut groups = Vec::new();
+    for group in &plan.groups {
+        groups.push(run_group(kit, plan, *group, &job)?);
+    }
+    let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
+    let report = TestReport {
+        passed: all().filter(|row| row.ok).count(),
+        failed: all().filter(|row| !row.ok).count(),
+        accel: plan.machine.accel,
+        bytes: plan.bytes,
+        qemu: kit.qemu.version.clone(),
+        kernel: kit.kernel.release.clone(),
+        seconds: start.elapsed().as_secs_f64(),
+        groups,
+    };
+    note(format_args!(
+        "{} passed, {} failed, in {:.0} s",
+        report.passed, report.failed, report.seconds
+    ));
+    if plan.json {
+        print_json(&report)?;
+    }
+    match (report.passed, report.failed) {
+        (0, 0) => Err(Failure::usage("no row has that name")),
+        (_, 0) => Ok(()),
+        (_, failed) => Err(Failure::failed(format!("{failed} rows of the lab failed"))),
+    }
+}
+
+fn run_group(
+    kit: &Kit,
+    plan: &TestPlan,
+    group: Group,
+    job: &impl Fn(&MachinePlan, Vec<String>) -> Job,
+) -> Result<GroupReport, Failure> {
+    let wanted = |name: &str| {
+        plan.only
+            .as_ref()
+            .is_none_or(|only| name.contains(only.as_str()))
+    };
+    let names: Vec<&str> = rows::rows(group)
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| wanted(name))
+        .collect();
+    let mut collected = Collector::default();
+    if names.is_empty() {
+        return Ok(GroupReport {
+            group,
+            boot_s: 0.0,
+            total_s: 0.0,
+            kernel_complaints: Vec::new(),
+            rows: Vec::new(),
+        });
+    }
+    let machine = machine_for(&plan.machine, group);
+    let mut words = vec![
+        TOOL_PATH.to_owned(),
+        "__guest-test".to_owned(),
+        "--group".to_owned(),
+        group_name(group),
+    ];
+    words.extend(["--bytes".to_owned(), plan.bytes.to_string()]);
+    if let Some(only) = &plan.only {
+        words.extend(["--only".to_owned(), only.clone()]);
+    }
+    note(format_args!("{}: starting a guest", group_name(group)));
+    let job = job(&machine, words);
+    let outcome = machine::run(kit, &machine, &job, &mut collected);
+    let mut rows = collected.rows;
+    let (boot_s, total_s, complaints, trouble) = match outcome {
+        Ok(outcome) => (
+            outcome.boot_s,
+            outcome.total_s,
+            outcome.kernel_complaints,
+            "it did not run".to_owned(),
+        ),
+        Err(failure) if rows.is_empty() => return Err(failure),
+        Err(failure) => (0.0, 0.0, Vec::new(), failure.to_string()),
+    };
+    for name in names {
+        if !rows.iter().any(|row| row.row == name) {
+            rows.push(shown(failed_row(name, &trouble)));
+        }
+    }
+    let log = match complaints.first() {
+        None => RowReport {
+            ok: true,
+            detail: format!("boot {boot_s:.1} s"),
+            ..failed_row("", "")
+        },
+        Some(first) => failed_row(
+            "",
+            &format!("{} complaints, the first: {first}", complaints.len()),
+        ),
+    };
+    let name = format!("{}: no kernel warning", group_name(group));
+    rows.push(shown(RowReport { row: name, ..log }));
+    Ok(GroupReport {
+        group,
+        boot_s,
+        total_s,
+        kernel_complaints: complaints,
+        rows,
+    })
+}
+
+fn failed_row(name: &str, detail: &str) -> RowReport {
+    RowReport {
+        row: name.to_owned(),
+        ok: false,
+        detail: detail.to_owned(),
+        seconds: 0.0,
+        mb_per_s: None,
+    }
+}
+
+fn group_name(group: Group) -> String {
+    use clap::ValueEnum;
+    group
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+/// What is particular about the guest of a group.
+fn machine_for(machine: &MachinePlan, group: Group) -> MachinePlan {
+    /// Longer than any group at the default size takes on a busy machine; a row has limits of its own.
+    const LIMIT: Duration = Duration::from_secs(1800);
+    let mut machine = machine.clone();
+    machine.limit = machine.limit.or(Some(LIMIT));
+    match group {
+        Group::Nic | Group::Devmem => {}
+        Group::Loss => machine.nics.impair = Some("loss=1%,reorder=1%,dup=1%,seed=7".to_owned()),
+        Group::Knobs => {
+            machine.nics.options = ["--linear", "64", "--unsplit-every", "500"]
+                .map(str::to_owned)
+                .to_vec()
+        }
+    }
+    machine
+}
+
+/// Takes the rows as they come.
+#[derive(Debug, Default)]
+struct Collector {
+    line: Vec<u8>,
+    rows: Vec<RowReport>,
+}
+
+impl Output for Collector {
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
+        /// Longer than any row's report.
+        const MAX_LINE_BYTES: usize = 1 << 20;
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = std::mem::take(&mut self.line);
+                    self.rows.push(shown(serde_json::from_slice(&line)?));
+                }
+                _ if self.line.len() < MAX_LINE_BYTES => self.line.push(*byte),
+                _ => return Err(io::Error::other("a row's report has no end")),
+            }
+        }
+        Ok(())
+    }
+
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        machine::PassOn.stderr(bytes)
+    }
+}
+
+/// Prints a row of the table.
+fn shown(row: RowReport) -> RowReport {
+    let mark = if row.ok { "ok    " } else { "FAILED" };
+    let rate = row
+        .mb_per_s
+        .map(|rate| format!("{rate:7.1} MB/s"))
+        .unwrap_or_else(|| " ".repeat(12));
+    eprintln!(
+        "{mark} {:<46} {:6.1} s {rate}  {}",
+        row.row, row.seconds, row.detail
+    );
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_collected_however_the_bytes_are_cut() {
+        let row = failed_row("a", "b");
+        let mut bytes = serde_json::to_vec(&row).unwrap();
+        bytes.push(b'\n');
+        let mut collector = Collector::default();
+        for byte in bytes.iter().chain(&bytes) {
+            collector.stdout(&[*byte]).unwrap();
+        }
+        assert_eq!(collector.rows.len(), 2);
+        assert_eq!(collector.rows[1].row, "a");
+        assert!(collector.stdout(b"no json\n").is_err());
+    }
+}

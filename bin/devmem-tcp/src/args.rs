@@ -29,7 +29,7 @@ pub enum Command {
     Send(Send),
     Wire(Wire),
     Bench(crate::commands::bench::BenchArgs),
-    Lab(crate::lab::args::Lab),
+    Lab(Box<crate::lab::args::Lab>),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]

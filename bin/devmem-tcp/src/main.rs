@@ -47,7 +47,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
-        Command::Lab(args) => commands::lab::run(args),
+        Command::Lab(args) => commands::lab::run(*args),
         Command::GuestInit => lab::guest::init(),
         Command::GuestTest(args) => lab::suite::rows::run(&args),
         Command::Receiver(args) => commands::receiver::run(&args),

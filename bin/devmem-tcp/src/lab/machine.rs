@@ -143,11 +143,15 @@ fn run_by(
     let folder = Scratch::new()?;
     let start = Instant::now();
     fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
-    let mut nics = NicServers::start(&plan.nics, folder.folder())?;
+    let nics = NicServers::start(&plan.nics, folder.folder())?;
     let listener = UnixListener::bind(folder.path("control")).context("make the control socket")?;
     let log_path = folder.path("kernel.log");
-    let mut qemu = Running::start(kit, plan, job, accel, &folder)?;
-    let ended = converse(&mut qemu, &mut nics, &listener, plan, job, start, output);
+    let qemu = Running::start(kit, plan, job, accel, &folder)?;
+    let mut guest = Guest { qemu, nics, start };
+    let ended = guest.converse(&listener, plan, job, output);
+    let Guest {
+        mut qemu, mut nics, ..
+    } = guest;
     // Without its good-bye there is nothing to wait for.
     qemu.end(if ended.is_ok() {
         POWER_OFF_LIMIT
@@ -162,12 +166,11 @@ fn run_by(
     if ended.is_err() && accel == Accel::Kvm && qemu.stands_still() {
         return Ok(None);
     }
-    let said = ended.map_err(|failure| {
+    let said = ended.inspect_err(|_| {
         let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said());
         note(format_args!(
             "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
         ));
-        failure
     })?;
     Ok(Some(Outcome {
         exit_code: said.exit_code,
@@ -420,67 +423,136 @@ struct Said {
     missing_files: Vec<String>,
 }
 
-/// Waits for the guest, and takes what it says until its good-bye.
-fn converse(
-    qemu: &mut Running,
-    nics: &mut NicServers,
-    listener: &UnixListener,
-    plan: &MachinePlan,
-    job: &Job,
+/// A guest that is running, with what it needs.
+#[derive(Debug)]
+struct Guest {
+    qemu: Running,
+    nics: NicServers,
     start: Instant,
-    output: &mut dyn Output,
-) -> Result<Said, Failure> {
-    let mut guest = accept(qemu, nics, listener)?;
-    let mut said = Said::default();
-    let mut ready = false;
-    let mut exited = false;
-    let mut file: Option<(usize, File)> = None;
-    loop {
-        let limit = match ready {
-            false => Some(BOOT_LIMIT),
-            true => plan.limit,
-        };
-        wait(
-            qemu,
-            nics,
-            &guest,
-            limit.map(|limit| limit.saturating_sub(start.elapsed())),
-            ready,
-        )?;
-        let frame = frame::read(&mut guest).context("listen to the guest")?;
-        let Some((kind, payload)) = frame else {
-            return Err(Failure::failed("the guest ended without a word"));
-        };
-        let text = || String::from_utf8_lossy(&payload).into_owned();
-        match kind {
-            Kind::Ready => {
-                (ready, said.boot) = (true, start.elapsed());
+}
+
+impl Guest {
+    /// Waits for the guest, and takes what it says until its good-bye.
+    fn converse(
+        &mut self,
+        listener: &UnixListener,
+        plan: &MachinePlan,
+        job: &Job,
+        output: &mut dyn Output,
+    ) -> Result<Said, Failure> {
+        let mut guest = self.accept(listener)?;
+        let mut said = Said::default();
+        let mut ready = false;
+        let mut exited = false;
+        let mut file: Option<(usize, File)> = None;
+        loop {
+            let limit = match ready {
+                false => Some(BOOT_LIMIT),
+                true => plan.limit,
+            };
+            self.wait(
+                &guest,
+                limit.map(|limit| limit.saturating_sub(self.start.elapsed())),
+                ready,
+            )?;
+            let frame = frame::read(&mut guest).context("listen to the guest")?;
+            let Some((kind, payload)) = frame else {
+                return Err(Failure::failed("the guest ended without a word"));
+            };
+            let text = || String::from_utf8_lossy(&payload).into_owned();
+            match kind {
+                Kind::Ready => {
+                    (ready, said.boot) = (true, self.start.elapsed());
+                }
+                Kind::Stdout => output
+                    .stdout(&payload)
+                    .context("pass on the command's output")?,
+                Kind::Stderr => output
+                    .stderr(&payload)
+                    .context("pass on the command's errors")?,
+                Kind::Exit => {
+                    said.exit_code = text().parse().context("the guest's exit code")?;
+                    exited = true;
+                }
+                Kind::File => file = Some(open_file(plan, job, &text())?),
+                Kind::FileBytes => {
+                    if let Some((_, file)) = &mut file {
+                        file.write_all(&payload).context("write a file of --get")?;
+                    }
+                }
+                Kind::FileError => said.missing_files.push(text()),
+                Kind::Trouble => {
+                    return Err(Failure::failed(format!(
+                        "the guest could not go on: {}",
+                        text()
+                    )));
+                }
+                Kind::Bye if exited => return Ok(said),
+                Kind::Bye => return Err(Failure::failed("the guest left without an exit code")),
             }
-            Kind::Stdout => output
-                .stdout(&payload)
-                .context("pass on the command's output")?,
-            Kind::Stderr => output
-                .stderr(&payload)
-                .context("pass on the command's errors")?,
-            Kind::Exit => {
-                said.exit_code = text().parse().context("the guest's exit code")?;
-                exited = true;
+        }
+    }
+
+    /// Waits until QEMU has the control socket.
+    fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, Failure> {
+        let start = Instant::now();
+        loop {
+            let soon = Timespec::try_from(LOOK).context("a short time")?;
+            if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&soon))? > 0 {
+                return Ok(listener.accept().context("accept QEMU")?.0);
             }
-            Kind::File => file = Some(open_file(plan, job, &text())?),
-            Kind::FileBytes => {
-                if let Some((_, file)) = &mut file {
-                    file.write_all(&payload).context("write a file of --get")?;
+            self.check_alive()?;
+            if start.elapsed() > BOOT_LIMIT {
+                return Err(Failure::failed("QEMU does not come up"));
+            }
+        }
+    }
+
+    /// Waits until the guest has something to say.
+    fn wait(
+        &mut self,
+        guest: &UnixStream,
+        left: Option<Duration>,
+        ready: bool,
+    ) -> Result<(), Failure> {
+        const SLICE: Duration = Duration::from_millis(200);
+        let start = Instant::now();
+        loop {
+            let slice = left.map_or(SLICE, |left| {
+                left.saturating_sub(start.elapsed()).min(SLICE)
+            });
+            let slice = Timespec::try_from(slice).context("a short time")?;
+            match poll(&mut [PollFd::new(guest, PollFlags::IN)], Some(&slice)) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => {
+                    return Err(anyhow::Error::from(errno)
+                        .context("listen to the guest")
+                        .into());
                 }
             }
-            Kind::FileError => said.missing_files.push(text()),
-            Kind::Trouble => {
-                return Err(Failure::failed(format!(
-                    "the guest could not go on: {}",
-                    text()
-                )));
+            self.check_alive()?;
+            if left.is_some_and(|left| start.elapsed() >= left) {
+                return Err(match ready {
+                    false => Failure::failed(format!(
+                        "the guest did not come up within {} s",
+                        BOOT_LIMIT.as_secs()
+                    )),
+                    true => Failure::failed("the command took longer than --limit"),
+                });
             }
-            Kind::Bye if exited => return Ok(said),
-            Kind::Bye => return Err(Failure::failed("the guest left without an exit code")),
+        }
+    }
+
+    fn check_alive(&mut self) -> Result<(), Failure> {
+        if let Some(said) = self.nics.ended() {
+            return Err(Failure::failed(said));
+        }
+        match self.qemu.ended() {
+            None if self.qemu.stands_still() => Err(Failure::failed("the guest stands still")),
+            None => Ok(()),
+            Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
         }
     }
 }
@@ -495,72 +567,4 @@ fn open_file(plan: &MachinePlan, job: &Job, number: &str) -> Result<(usize, File
         .context("the guest sends a file that nobody asked for")?;
     let file = File::create(place).with_context(|| format!("--get: write {}", place.display()))?;
     Ok((index, file))
-}
-
-/// Waits until QEMU has the control socket.
-fn accept(
-    qemu: &mut Running,
-    nics: &mut NicServers,
-    listener: &UnixListener,
-) -> Result<UnixStream, Failure> {
-    let start = Instant::now();
-    loop {
-        let soon = Timespec::try_from(LOOK).context("a short time")?;
-        if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&soon))? > 0 {
-            return Ok(listener.accept().context("accept QEMU")?.0);
-        }
-        check_alive(qemu, nics)?;
-        if start.elapsed() > BOOT_LIMIT {
-            return Err(Failure::failed("QEMU does not come up"));
-        }
-    }
-}
-
-/// Waits until the guest has something to say.
-fn wait(
-    qemu: &mut Running,
-    nics: &mut NicServers,
-    guest: &UnixStream,
-    left: Option<Duration>,
-    ready: bool,
-) -> Result<(), Failure> {
-    const SLICE: Duration = Duration::from_millis(200);
-    let start = Instant::now();
-    loop {
-        let slice = left.map_or(SLICE, |left| {
-            left.saturating_sub(start.elapsed()).min(SLICE)
-        });
-        let slice = Timespec::try_from(slice).context("a short time")?;
-        match poll(&mut [PollFd::new(guest, PollFlags::IN)], Some(&slice)) {
-            Ok(0) => {}
-            Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(errno) => {
-                return Err(anyhow::Error::from(errno)
-                    .context("listen to the guest")
-                    .into());
-            }
-        }
-        check_alive(qemu, nics)?;
-        if left.is_some_and(|left| start.elapsed() >= left) {
-            return Err(match ready {
-                false => Failure::failed(format!(
-                    "the guest did not come up within {} s",
-                    BOOT_LIMIT.as_secs()
-                )),
-                true => Failure::failed("the command took longer than --limit"),
-            });
-        }
-    }
-}
-
-fn check_alive(qemu: &mut Running, nics: &mut NicServers) -> Result<(), Failure> {
-    if let Some(said) = nics.ended() {
-        return Err(Failure::failed(said));
-    }
-    match qemu.ended() {
-        None if qemu.stands_still() => Err(Failure::failed("the guest stands still")),
-        None => Ok(()),
-        Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
-    }
 }

@@ -10,6 +10,7 @@ mod args;
 mod capture;
 mod commands;
 mod lab;
+mod nic_server;
 mod output;
 mod pattern;
 mod plan;
@@ -29,7 +30,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use output::{Exit, Failure};
-use plan::{DemoPlan, RecvPlan, SendPlan, WirePlan};
+use plan::{DemoPlan, GvnicPlan, RecvPlan, SendPlan, WirePlan};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
@@ -46,6 +47,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
+        Command::Nic(args) => commands::nic::run(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Lab(args) => commands::lab::run(*args),
         Command::GuestInit => lab::guest::init(),

@@ -2,6 +2,7 @@
 
 mod demo;
 pub mod lab;
+mod nic;
 mod recv;
 mod send;
 #[cfg(test)]
@@ -12,8 +13,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use ::nic::Impairment;
 use netmem::NiovSize;
-use nic::Impairment;
 
 use crate::args;
 use crate::output::Failure;
@@ -21,6 +22,7 @@ use crate::pattern::RepeatingPattern;
 use crate::size::Size;
 
 pub use demo::DemoPlan;
+pub use nic::{GvnicPlan, WirePort};
 pub use recv::{Destination, RecvPlan};
 pub use send::{Input, SendPlan};
 pub use wire::{WireEnd, WirePlan};

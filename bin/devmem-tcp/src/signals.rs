@@ -1,10 +1,12 @@
 //! SIGINT and SIGTERM end a run cleanly: the loops look here.
 
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 /// Whether somebody asked for the end.
 #[derive(Clone, Debug)]
@@ -29,5 +31,62 @@ impl StopFlag {
     /// Tells whether a signal has come.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Signals for a loop that sleeps in poll(2): none that comes between a look and a sleep is slept through.
+#[derive(Debug)]
+pub struct Signals {
+    stop: StopFlag,
+    report: Arc<AtomicBool>,
+    /// Readable when one of the signals has come.
+    woken: UnixStream,
+}
+
+impl Signals {
+    /// As [`StopFlag::install`]; and takes over SIGUSR1, which asks for a report.
+    ///
+    /// # Errors
+    ///
+    /// What sigaction(2) said, or that there is no descriptor left to give.
+    pub fn install() -> io::Result<Self> {
+        let stop = StopFlag::install()?;
+        let report = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGUSR1, Arc::clone(&report))?;
+        let (woken, wake) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        // After the flags: who is woken finds them set.
+        for signal in [SIGINT, SIGTERM, SIGUSR1] {
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(Self {
+            stop,
+            report,
+            woken,
+        })
+    }
+
+    /// What to poll for reading.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+
+    /// Makes [`fd`](Self::fd) quiet until the next signal. To be called before the flags are looked at.
+    pub fn clear(&self) {
+        let mut bytes = [0; 64];
+        while (&self.woken)
+            .read(&mut bytes)
+            .is_ok_and(|len| len == bytes.len())
+        {}
+    }
+
+    /// Whether somebody asked for the end.
+    pub fn stop(&self) -> &StopFlag {
+        &self.stop
+    }
+
+    /// Tells whether a report was asked for since this was asked last.
+    pub fn take_report(&self) -> bool {
+        self.report.swap(false, Ordering::Relaxed)
     }
 }

@@ -41,6 +41,16 @@ pub enum OpenError {
         /// What the kernel said.
         source: NetlinkError,
     },
+    /// Nobody is at the other end of a UNIX wire, or somebody who is no wire.
+    #[error(
+        "the wire at {}: {source}\n  start its other end first: devmem-tcp nic --wire unix-listen:PATH, which takes one peer at a time", path.display()
+    )]
+    Unix {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
     /// Two NICs are on this wire already.
     #[error(
         "the in-memory wire '{name}' has two ends already\n  choose another name, or drop one of its NICs"

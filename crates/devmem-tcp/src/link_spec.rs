@@ -1,10 +1,14 @@
-//! What a user-space NIC is plugged into, as text: `tap:NAME` or `mem:NAME`.
+//! What a user-space NIC is plugged into, as text: `tap:NAME`, `unix:PATH` or `mem:NAME`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Longest interface name: IFNAMSIZ less its NUL (linux include/uapi/linux/if.h).
 const MAX_IFNAME: usize = 15;
+
+/// Longest path of a UNIX socket: `sun_path` less its NUL (linux include/uapi/linux/un.h).
+const MAX_UNIX_PATH: usize = 107;
 
 /// The link of a user-space NIC.
 ///
@@ -18,6 +22,9 @@ pub enum LinkSpec {
     /// `tap:NAME`: a TAP interface of this network namespace; made if it does not exist. Its other end is the
     /// kernel's own network stack.
     Tap(String),
+    /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) where the other end of the wire listens: an emulated NIC that was
+    /// started with `devmem-tcp nic --wire unix-listen:PATH`.
+    Unix(PathBuf),
     /// `mem:NAME`: an in-memory wire of this process. The first NIC that names it waits for the second.
     Memory(String),
 }
@@ -25,7 +32,7 @@ pub enum LinkSpec {
 /// Text that names no link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes) or mem:NAME (a wire inside this process)"
+    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
 )]
 pub struct LinkSpecError {
     text: String,
@@ -56,6 +63,11 @@ impl FromStr for LinkSpec {
                 refuse("an interface name has no slash, space or NUL")
             }
             "tap" => Ok(Self::Tap(name.to_owned())),
+            "unix" if name.is_empty() => refuse("the socket has no path"),
+            "unix" if name.len() > MAX_UNIX_PATH || name.contains('\0') => {
+                refuse("the socket's path is too long, or has a NUL")
+            }
+            "unix" => Ok(Self::Unix(PathBuf::from(name))),
             "mem" if name.is_empty() => refuse("the wire has no name"),
             "mem" => Ok(Self::Memory(name.to_owned())),
             _ => refuse("this kind of link is not known"),
@@ -67,6 +79,7 @@ impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Memory(name) => write!(f, "mem:{name}"),
         }
     }
@@ -78,7 +91,12 @@ mod tests {
 
     #[test]
     fn text_and_link_convert_both_ways() {
-        for text in ["tap:dm0", "mem:lab", "tap:abcdefghijklmno"] {
+        for text in [
+            "tap:dm0",
+            "mem:lab",
+            "tap:abcdefghijklmno",
+            "unix:/run/wire",
+        ] {
             let link: LinkSpec = text.parse().expect(text);
             assert_eq!(link.to_string(), text);
         }
@@ -91,6 +109,7 @@ mod tests {
             "dm0",
             "tap:",
             "mem:",
+            "unix:",
             "tap:abcdefghijklmnop",
             "tap:a/b",
             "tap:a b",

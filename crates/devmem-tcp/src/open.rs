@@ -1,15 +1,23 @@
 //! Opening a user-space NIC: its link, its addresses, its sizes.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use nic::{
-    Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, VnetHeaderLen,
-    WireLink, WireOptions,
+    Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
+    VnetHeaderLen, WireHello, WireLink, WireOptions,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{Secret, Stack, StackConfig};
@@ -149,6 +157,7 @@ impl NetdevBuilder {
         let offloads = self.impairment.is_none();
         let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),
+            LinkSpec::Unix(path) => Box::new(unix_link(path, self.mtu, offloads)?),
             LinkSpec::Memory(name) => Box::new(memory_link(name, self.mtu, offloads)?),
         };
         let link = self.decorate(link)?;
@@ -285,6 +294,38 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
         at: StackIndex(index),
     };
     Ok((end(0), end(1)))
+}
+
+/// How long the other end of a UNIX wire may take to answer.
+const HELLO_LIMIT: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
+
+/// Joins the wire whose other end listens at `path`.
+fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenError> {
+    let ours = WireHello { offloads, mtu };
+    let join = || -> io::Result<UnixLink> {
+        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+        let socket = socket_with(family, SocketType::SEQPACKET, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        send(&socket, &ours.emit(), SendFlags::NOSIGNAL)?;
+        let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+        if poll(&mut fds, Some(&HELLO_LIMIT))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // Longer than a hello, so that a longer packet is seen to be none.
+        let mut packet = [0; WireHello::LEN + 1];
+        let (len, _) = recv(&socket, &mut packet[..], RecvFlags::DONTWAIT)?;
+        let theirs = WireHello::parse(&packet[..len])
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        ioctl_fionbio(&socket, true)?;
+        UnixLink::new(socket, ours, theirs)
+    };
+    join().map_err(|source| OpenError::Unix {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Ends of in-memory wires that wait for their other NIC.

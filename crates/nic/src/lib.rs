@@ -1,7 +1,7 @@
 //! A software NIC with header split, RSS, ntuple rules and a page pool per receive queue.
 //!
 //! Key types: [`Nic`] (the device: receive, transmit, settings), [`Link`] (the cable it is plugged
-//! into: a TAP, an in-memory wire, and wrappers that impair or capture) and [`RxPacket`] (judged
+//! into: a TAP, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and [`RxPacket`] (judged
 //! headers in host memory, payload wherever the queue's memory is).
 //!
 //! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs

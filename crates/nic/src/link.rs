@@ -5,6 +5,7 @@ mod conditioner;
 mod impaired;
 mod impairment;
 mod tap;
+mod unix;
 mod wire;
 
 use std::io;
@@ -15,11 +16,12 @@ use netmem::{BufSpan, DmaPort, FragList, Payload};
 
 pub use captured::{Captured, Direction, FrameSink};
 pub use conditioner::{Conditioner, ConditionerStats};
-pub use impaired::{Impaired, ImpairedStats, OffloadsOn};
+pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
 pub use tap::{TapLink, TapOptions, VnetHeaderLen};
+pub use unix::{NoHello, UnixLink, WireHello, set_wire_buffers};
 pub use wire::{Cable, WireLink, WireOptions};
 
 /// Longest frame any link carries: an IP packet of 65,535 bytes (a super-packet with segmentation

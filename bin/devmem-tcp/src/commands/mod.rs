@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod lab;
+pub mod nic;
 pub mod receiver;
 pub mod recv;
 pub mod send;

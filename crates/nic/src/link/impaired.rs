@@ -151,9 +151,9 @@ impl<L: Link> Impaired<L> {
     }
 }
 
-/// Computes the checksum that the sender left to its NIC: a frame that is about to be corrupted must be
-/// able to tell.
-fn complete_checksum(frame: &mut [u8]) {
+/// Computes the TCP or UDP checksum of a frame that its sender left to its NIC: a frame that is about to be corrupted
+/// must be able to tell. Any other frame stays as it is.
+pub fn complete_checksum(frame: &mut [u8]) {
     let Ok(headers) = RxHeaders::parse(frame, frame.len()) else {
         return;
     };

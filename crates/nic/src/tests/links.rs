@@ -703,3 +703,62 @@ fn a_nic_can_be_moved_to_another_thread() {
     fn is_send<T: Send>() {}
     is_send::<Nic>();
 }
+
+/// The ends of a UNIX wire between links that take super-packets or do not.
+fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let [ours, theirs] = [ours, theirs].map(|offloads| WireHello {
+        offloads,
+        mtu: 1500,
+    });
+    (
+        UnixLink::new(a, ours, theirs).unwrap(),
+        UnixLink::new(b, theirs, ours).unwrap(),
+    )
+}
+
+#[test]
+fn a_unix_wire_carries_super_packets_only_if_both_ends_take_them() {
+    for (one, other) in [(true, true), (true, false), (false, true)] {
+        let (a, b) = unix_wire(one, other);
+        let (mut ours, mut peer) = nics(a, b);
+        let segment = tcp(&pattern(1, 60_000));
+        let tx = packet(&mut peer, &segment, 1448);
+        peer.transmit(tx, NOW).unwrap();
+        let first = ours.poll_rx(NOW).unwrap();
+        let whole = one && other;
+        assert_eq!(first.segments, if whole { 42 } else { 1 });
+        let mut all = bytes(&first.payload);
+        all.extend(receive_all(&mut ours, NOW));
+        assert_eq!(all, segment.payload);
+        let stats = ours.queue_stats(Q0).unwrap();
+        assert_eq!(stats.checksum_trusted, u64::from(whole));
+    }
+}
+
+#[test]
+fn a_unix_wire_whose_other_end_is_gone_is_down_and_silent() {
+    let (a, b) = unix_wire(true, true);
+    let fd = a.poll_fd().unwrap().try_clone_to_owned().unwrap();
+    let readable = || {
+        let mut fds = [rustix::event::PollFd::new(
+            &fd,
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
+    };
+    let (mut ours, mut peer) = nics(a, b);
+    let segment = tcp(b"the last words");
+    let tx = packet(&mut peer, &segment, 0);
+    assert!(!readable());
+    peer.transmit(tx, NOW).unwrap();
+    assert!(readable());
+    drop(peer);
+    assert_eq!(receive_all(&mut ours, NOW), b"the last words");
+    assert!(ours.poll_rx(NOW).is_none());
+    assert!(!ours.is_up());
+    assert!(!readable(), "who waits for it would never sleep");
+    let tx = packet(&mut ours, &segment, 0);
+    assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+}

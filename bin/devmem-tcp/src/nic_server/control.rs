@@ -1,0 +1,190 @@
+//! Commands to a running device, a line each on standard input.
+
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use gve::Knobs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
+
+/// Longest line; what is longer is no command.
+const MAX_LINE_BYTES: usize = 256;
+
+/// What may be asked of a running device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Ask the driver to reset the device.
+    Reset,
+    /// Put the cable in or out.
+    Link(bool),
+    /// Print the counters.
+    Stats,
+    /// Payload bytes left in the header buffer.
+    Linear(u16),
+    /// Every so manieth packet is not split.
+    UnsplitEvery(Option<NonZeroU32>),
+    /// Buffers that stay posted.
+    KeepBuffers(u16),
+    /// End.
+    Quit,
+}
+
+/// A line that is no command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no command: write reset, link up, link down, stats, linear N, unsplit-every N, keep-buffers N or quit"
+)]
+pub struct NoCommand(String);
+
+impl std::str::FromStr for Command {
+    type Err = NoCommand;
+
+    fn from_str(line: &str) -> Result<Self, NoCommand> {
+        let none = || NoCommand(line.to_owned());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Ok(match words[..] {
+            ["reset"] => Self::Reset,
+            ["link", "up"] => Self::Link(true),
+            ["link", "down"] => Self::Link(false),
+            ["stats"] => Self::Stats,
+            ["quit"] => Self::Quit,
+            ["linear", bytes] => Self::Linear(bytes.parse().map_err(|_| none())?),
+            ["unsplit-every", packets] => {
+                let packets: u32 = packets.parse().map_err(|_| none())?;
+                Self::UnsplitEvery(NonZeroU32::new(packets))
+            }
+            ["keep-buffers", buffers] => Self::KeepBuffers(buffers.parse().map_err(|_| none())?),
+            _ => return Err(none()),
+        })
+    }
+}
+
+impl Command {
+    /// Changes the one knob that the command is about, if it is about one.
+    pub fn turn(self, knobs: &mut Knobs) {
+        match self {
+            Self::Linear(bytes) => knobs.linear_bytes = bytes,
+            Self::UnsplitEvery(packets) => knobs.unsplit_every = packets,
+            Self::KeepBuffers(buffers) => knobs.rx_buffers_kept = buffers,
+            Self::Reset | Self::Link(_) | Self::Stats | Self::Quit => {}
+        }
+    }
+}
+
+/// Standard input as a source of commands.
+#[derive(Debug)]
+pub struct Control {
+    stdin: std::io::Stdin,
+    line: Vec<u8>,
+    /// It has not come to its end.
+    open: bool,
+}
+
+impl Control {
+    pub fn new() -> Self {
+        Self {
+            stdin: std::io::stdin(),
+            line: Vec::new(),
+            open: true,
+        }
+    }
+
+    /// What to poll for reading, until the input is at its end.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.open.then(|| self.stdin.as_fd())
+    }
+
+    /// Takes what is there, without waiting.
+    pub fn take(&mut self) -> Vec<Result<Command, NoCommand>> {
+        let mut commands = Vec::new();
+        let mut bytes = [0; 1024];
+        let mut ready = [PollFd::new(&self.stdin, PollFlags::IN)];
+        // Once: what is left makes it ready again.
+        let got = match poll(&mut ready, Some(&Timespec::default())) {
+            Ok(1) => read(&self.stdin, &mut bytes),
+            _ => return commands,
+        };
+        match got {
+            Ok(0) => self.open = false,
+            Ok(len) => self.split(&bytes[..len], &mut commands),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.open = false,
+        }
+        commands
+    }
+
+    fn split(&mut self, bytes: &[u8], commands: &mut Vec<Result<Command, NoCommand>>) {
+        for &byte in bytes {
+            if byte == b'\n' {
+                let line = String::from_utf8_lossy(&self.line).trim().to_owned();
+                self.line.clear();
+                if !line.is_empty() {
+                    commands.push(line.parse());
+                }
+            } else if self.line.len() < MAX_LINE_BYTES {
+                self.line.push(byte);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_commands_or_are_refused_with_the_list() {
+        let commands = [
+            ("reset", Command::Reset),
+            (" link  down ", Command::Link(false)),
+            ("linear 64", Command::Linear(64)),
+            (
+                "unsplit-every 500",
+                Command::UnsplitEvery(NonZeroU32::new(500)),
+            ),
+            ("unsplit-every 0", Command::UnsplitEvery(None)),
+            ("keep-buffers 3", Command::KeepBuffers(3)),
+        ];
+        for (line, command) in commands {
+            assert_eq!(line.parse(), Ok(command));
+        }
+        for line in [
+            "",
+            "link",
+            "linear",
+            "linear x",
+            "linear 65536",
+            "reset now",
+        ] {
+            let error = line.parse::<Command>().unwrap_err().to_string();
+            assert!(error.contains("link down, stats"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lines_may_come_in_pieces_and_long_ones_cost_nothing() {
+        let mut control = Control::new();
+        let mut commands = Vec::new();
+        control.split(b"li", &mut commands);
+        assert!(commands.is_empty());
+        control.split(b"nk up\n\nreset\n", &mut commands);
+        assert_eq!(commands, [Ok(Command::Link(true)), Ok(Command::Reset)]);
+        commands.clear();
+        control.split(&[b'x'; 100_000], &mut commands);
+        assert!(control.line.len() <= MAX_LINE_BYTES);
+        control.split(b"\nquit\n", &mut commands);
+        assert!(commands[0].is_err());
+        assert_eq!(commands[1], Ok(Command::Quit));
+    }
+
+    #[test]
+    fn a_command_turns_its_own_knob_only() {
+        let mut knobs = Knobs::default();
+        Command::Linear(8).turn(&mut knobs);
+        Command::UnsplitEvery(NonZeroU32::new(5)).turn(&mut knobs);
+        Command::Reset.turn(&mut knobs);
+        assert_eq!(knobs.linear_bytes, 8);
+        assert_eq!(knobs.unsplit_every, NonZeroU32::new(5));
+        assert_eq!(knobs.rx_buffers_kept, 0);
+    }
+}

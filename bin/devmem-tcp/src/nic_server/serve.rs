@@ -1,0 +1,280 @@
+//! The loop: sleeps until the machine, the wire, a timer or a signal has something, and does it.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use gve::Knobs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use vfio_user::{Event, Interest, ListenError, Server};
+
+use super::control::{Command, Control};
+use super::gvnic::Gvnic;
+use super::port::Port;
+use super::report::NicReport;
+use crate::capture::Capture;
+use crate::output::{Failure, note, print_json};
+use crate::plan::GvnicPlan;
+use crate::signals::Signals;
+
+/// Longest sleep: poll(2) counts in an int of milliseconds.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// Serves one device until told to stop.
+///
+/// # Errors
+///
+/// A socket or wire that cannot be had, or a wire that failed.
+pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
+    let signals = Signals::install().context("install signal handlers")?;
+    let capture = open_capture(plan)?;
+    let gvnic = Gvnic::new(plan, Port::open(plan)?, capture.clone())?;
+    let server = Server::listen(&plan.socket, &gvnic).map_err(refused)?;
+    note(format_args!(
+        "a gVNIC {} with {} queue pairs at {}, on {}, {}",
+        plan.mac,
+        plan.queues,
+        plan.socket.display(),
+        plan.wire,
+        plan.impairment
+    ));
+    let mut service = Service {
+        plan,
+        server,
+        gvnic,
+        signals,
+        control: plan.control.then(Control::new),
+        knobs: plan.knobs,
+        start: Clock::now(),
+        over: false,
+    };
+    let served = service.run();
+    let Service {
+        mut server,
+        mut gvnic,
+        ..
+    } = service;
+    server.put_out(&mut gvnic);
+    let report = NicReport::new(plan, &mut server, &gvnic, service.start.elapsed());
+    drop(server);
+    eprint!("{report}");
+    if let (Some(capture), Some(path)) = (capture, &plan.capture) {
+        let written = capture.finish();
+        let packets = written.with_context(|| format!("write {}", path.display()))?;
+        note(format_args!("{packets} packets in {}", path.display()));
+    }
+    if plan.json {
+        print_json(&report)?;
+    }
+    served
+}
+
+fn open_capture(plan: &GvnicPlan) -> Result<Option<Capture>, Failure> {
+    let Some(path) = &plan.capture else {
+        return Ok(None);
+    };
+    let capture = Capture::create(path, "gvnic");
+    Ok(Some(
+        capture.with_context(|| format!("create {}", path.display()))?,
+    ))
+}
+
+fn refused(error: ListenError) -> Failure {
+    let remedy = match error {
+        ListenError::InUse { .. } => "end that process, or choose another --socket",
+        ListenError::NotASocket { .. } => "choose another --socket, or move that file away",
+        ListenError::System { .. } => {
+            "--socket names a file to be made, of at most 107 bytes, in a folder that you may write to"
+        }
+    };
+    Failure::failed(format!("--socket: {error}")).with_remedy(remedy)
+}
+
+/// A device that is served.
+struct Service<'a> {
+    plan: &'a GvnicPlan,
+    server: Server,
+    gvnic: Gvnic,
+    signals: Signals,
+    control: Option<Control>,
+    knobs: Knobs,
+    start: Clock,
+    /// The end has come.
+    over: bool,
+}
+
+/// What the last sleep ended with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    machine: bool,
+    wire: bool,
+    room: bool,
+    signal: bool,
+    control: bool,
+}
+
+impl Service<'_> {
+    fn run(&mut self) -> Result<(), Failure> {
+        while !self.over && !self.signals.stop().is_set() {
+            let ready = self.sleep()?;
+            self.gvnic.begin();
+            if ready.signal {
+                self.on_signal();
+            }
+            if ready.control {
+                self.on_commands()?;
+            }
+            if ready.machine
+                && let Some(event) = self.server.on_ready(&mut self.gvnic)
+            {
+                self.on_event(&event);
+            }
+            let bus = self.server.bus();
+            if ready.room {
+                self.gvnic.wire_has_room(bus);
+            }
+            // An impaired wire has frames of its own.
+            if ready.wire || self.gvnic.wire().impairment().is_some() {
+                self.gvnic.receive(bus).map_err(wire_failed)?;
+            }
+            self.gvnic.settle(bus);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    fn sleep(&self) -> Result<Ready, Failure> {
+        let (listener, client) = self.server.poll_fds();
+        let (listens, peer) = match self.gvnic.wire().port() {
+            Port::Tap(port) => (None, Some(port.fd())),
+            Port::Unix(port) => port.fds(),
+        };
+        let client = client.map(|(fd, interest)| match interest {
+            Interest::Read => (fd, PollFlags::IN),
+            Interest::Write => (fd, PollFlags::OUT),
+        });
+        let wire = match self.gvnic.wire().is_full() {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        let control = self.control.as_ref().and_then(Control::fd);
+        let wanted: [Option<(BorrowedFd<'_>, PollFlags)>; 6] = [
+            Some((listener, PollFlags::IN)),
+            client,
+            listens.map(|fd| (fd, PollFlags::IN)),
+            peer.map(|fd| (fd, wire)),
+            Some((self.signals.fd(), PollFlags::IN)),
+            control.map(|fd| (fd, PollFlags::IN)),
+        ];
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wanted.len());
+        fds.extend(
+            wanted
+                .iter()
+                .flatten()
+                .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)),
+        );
+        match poll(&mut fds, self.time_left().as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => {
+                return Ok(Ready {
+                    signal: true,
+                    ..Ready::default()
+                });
+            }
+            Err(errno) => return Err(anyhow::Error::from(errno).context("poll").into()),
+        }
+        let mut came = fds.iter().map(PollFd::revents);
+        let mut next = |there: bool| match there {
+            true => came.next().unwrap_or(PollFlags::empty()),
+            false => PollFlags::empty(),
+        };
+        let [listener, client, listens, peer, signal, control] =
+            wanted.map(|wanted| next(wanted.is_some()));
+        Ok(Ready {
+            machine: !(listener | client).is_empty(),
+            // Also "hung up": reading finds out.
+            wire: !(listens | peer.difference(PollFlags::OUT)).is_empty(),
+            room: peer.contains(PollFlags::OUT),
+            signal: !signal.is_empty(),
+            control: !control.is_empty(),
+        })
+    }
+
+    /// Returns how long to sleep at most.
+    fn time_left(&self) -> Option<Timespec> {
+        let due = self.gvnic.next_due()?;
+        let passed = u64::try_from(self.gvnic.started().elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let left = due.saturating_since(wire::Instant::from_nanos(passed));
+        Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Joined => note("a machine is there"),
+            Event::SentAway => note("a second machine was sent away: one at a time"),
+            Event::NotAccepted(error) => {
+                note(format_args!("a machine could not be let in: {error}"))
+            }
+            Event::Left(gone) => {
+                note(format_args!("{gone}; waiting for the next one"));
+                self.over = self.plan.once;
+            }
+        }
+    }
+
+    fn on_signal(&mut self) {
+        self.signals.clear();
+        if self.signals.take_report() {
+            eprint!("{}", self.report());
+        }
+    }
+
+    fn on_commands(&mut self) -> Result<(), Failure> {
+        let commands = self.control.as_mut().map(Control::take);
+        for command in commands.into_iter().flatten() {
+            match command {
+                Ok(command) => self.on_command(command)?,
+                Err(error) => note(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_command(&mut self, command: Command) -> Result<(), Failure> {
+        match command {
+            Command::Reset => self.gvnic.request_reset(self.server.bus()),
+            Command::Link(plugged) => self.gvnic.set_plugged(plugged),
+            Command::Stats => print_json(&self.report())?,
+            Command::Quit => self.over = true,
+            Command::Linear(_) | Command::UnsplitEvery(_) | Command::KeepBuffers(_) => {
+                command.turn(&mut self.knobs);
+                self.gvnic.set_knobs(self.knobs);
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) -> NicReport {
+        NicReport::new(
+            self.plan,
+            &mut self.server,
+            &self.gvnic,
+            self.start.elapsed(),
+        )
+    }
+}
+
+fn wire_failed(errno: Errno) -> Failure {
+    let failure = Failure::from(anyhow::Error::from(errno).context("read from the wire"));
+    match errno {
+        Errno::BADFD => failure.with_remedy("the TAP interface was deleted: start again"),
+        _ => failure,
+    }
+}
+
+/// Processor time of this process: what the device has cost.
+pub fn cpu_seconds() -> f64 {
+    cpu::process_cpu_time().as_secs_f64()
+}

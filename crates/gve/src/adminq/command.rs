@@ -1,0 +1,56 @@
+//! An entry of the admin queue as a command.
+
+use gve_defs::adminq::{
+    ConfigureDeviceResources, ConfigureRss, CreateRxQueue, CreateTxQueue, DescribeDevice,
+    DestroyQueue, Entry, ExtendedCommand, GetPtypeMap, QueryFlowRules, QueryRss, ReportLinkSpeed,
+    ReportStats, SetDriverParameter, Status, VerifyDriverCompatibility, opcode,
+};
+
+use super::body;
+
+/// What the driver wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Command {
+    DescribeDevice(DescribeDevice),
+    ConfigureDeviceResources(ConfigureDeviceResources),
+    DeconfigureDeviceResources,
+    CreateTxQueue(CreateTxQueue),
+    CreateRxQueue(CreateRxQueue),
+    DestroyTxQueue(DestroyQueue),
+    DestroyRxQueue(DestroyQueue),
+    ConfigureRss(ConfigureRss),
+    QueryRss(QueryRss),
+    SetDriverParameter(SetDriverParameter),
+    ReportStats(ReportStats),
+    ReportLinkSpeed(ReportLinkSpeed),
+    GetPtypeMap(GetPtypeMap),
+    VerifyDriverCompatibility(VerifyDriverCompatibility),
+    QueryFlowRules(QueryFlowRules),
+    Extended(ExtendedCommand),
+}
+
+impl Command {
+    /// Reads an entry. What this device does not know, queue page lists and the NIC's clock among it, is
+    /// [`Status::UNIMPLEMENTED`].
+    pub(super) fn parse(entry: &Entry) -> Result<Self, Status> {
+        Ok(match entry.opcode.get() {
+            opcode::DESCRIBE_DEVICE => Self::DescribeDevice(body(entry)?),
+            opcode::CONFIGURE_DEVICE_RESOURCES => Self::ConfigureDeviceResources(body(entry)?),
+            opcode::DECONFIGURE_DEVICE_RESOURCES => Self::DeconfigureDeviceResources,
+            opcode::CREATE_TX_QUEUE => Self::CreateTxQueue(body(entry)?),
+            opcode::CREATE_RX_QUEUE => Self::CreateRxQueue(body(entry)?),
+            opcode::DESTROY_TX_QUEUE => Self::DestroyTxQueue(body(entry)?),
+            opcode::DESTROY_RX_QUEUE => Self::DestroyRxQueue(body(entry)?),
+            opcode::CONFIGURE_RSS => Self::ConfigureRss(body(entry)?),
+            opcode::QUERY_RSS => Self::QueryRss(body(entry)?),
+            opcode::SET_DRIVER_PARAMETER => Self::SetDriverParameter(body(entry)?),
+            opcode::REPORT_STATS => Self::ReportStats(body(entry)?),
+            opcode::REPORT_LINK_SPEED => Self::ReportLinkSpeed(body(entry)?),
+            opcode::GET_PTYPE_MAP => Self::GetPtypeMap(body(entry)?),
+            opcode::VERIFY_DRIVER_COMPATIBILITY => Self::VerifyDriverCompatibility(body(entry)?),
+            opcode::QUERY_FLOW_RULES => Self::QueryFlowRules(body(entry)?),
+            opcode::EXTENDED_COMMAND => Self::Extended(body(entry)?),
+            _ => return Err(Status::UNIMPLEMENTED),
+        })
+    }
+}

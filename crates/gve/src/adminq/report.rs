@@ -1,0 +1,100 @@
+//! The statistics area: what `ethtool -S` of the guest shows of the device.
+
+use std::time::Duration;
+
+use gve_defs::adminq::{ReportStats, Stat, StatsReport, Status, stat_name};
+use wire::Instant;
+use zerocopy::IntoBytes;
+
+use crate::device::{Gve, STATS_PERIOD};
+use crate::env::{Env, GuestAddr, GuestMemory};
+use crate::stats::RxQueueStats;
+
+/// Shortest period, whatever the driver asks for.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+
+/// Memory the driver has given for statistics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatsArea {
+    addr: GuestAddr,
+    /// Bytes, header included; `addr + len` is in the address space.
+    len: u64,
+    period: Option<Duration>,
+    due: Option<Instant>,
+}
+
+impl Gve {
+    pub(super) fn attach_stats(
+        &mut self,
+        command: &ReportStats,
+        env: &Env<'_>,
+    ) -> Result<(), Status> {
+        let len = command.stats_report_len.get();
+        if len == 0 {
+            self.stats_area = None;
+            return Ok(());
+        }
+        let addr = GuestAddr(command.stats_report_addr.get());
+        if addr.checked_add(len).is_none() || len < size_of::<StatsReport>() as u64 {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        let asked = Duration::from_millis(command.interval.get());
+        let period = match asked.is_zero() {
+            true => None,
+            false => Some(asked.clamp(MIN_PERIOD, STATS_PERIOD)),
+        };
+        self.stats_area = Some(StatsArea {
+            addr,
+            len,
+            period,
+            due: period.map(|period| env.now + period),
+        });
+        Ok(())
+    }
+}
+
+impl StatsArea {
+    /// Returns when the statistics are to be written.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Sets the next time.
+    pub(crate) fn next(&mut self, now: Instant) {
+        self.due = self.period.map(|period| now + period);
+    }
+
+    /// Writes four statistics for each live queue, so that the last ends where the area does: the driver's own come
+    /// first, and it finds the device's by counting back (gve_ethtool.c `gve_get_ethtool_stats`).
+    ///
+    /// Where there is no room, or no memory, nothing is written: the driver has no way to be told.
+    pub(crate) fn write<'a>(
+        &self,
+        queues: impl Iterator<Item = (bool, &'a RxQueueStats)>,
+        memory: &dyn GuestMemory,
+    ) {
+        let mut bytes = Vec::new();
+        for (id, (_, stats)) in (0u32..).zip(queues).filter(|(_, (live, _))| *live) {
+            let values: [_; stat_name::PER_RX_QUEUE] = [
+                (stat_name::RX_QUEUE_DROP_CNT, stats.drops),
+                (stat_name::RX_NO_BUFFERS_POSTED, stats.no_buffers),
+                (stat_name::RX_DROPS_PACKET_OVER_MRU, stats.over_mru),
+                (stat_name::RX_DROPS_INVALID_CHECKSUM, stats.bad_checksum),
+            ];
+            for (name, value) in values {
+                let stat = Stat {
+                    stat_name: name.into(),
+                    queue_id: id.into(),
+                    value: value.into(),
+                };
+                bytes.extend_from_slice(stat.as_bytes());
+            }
+        }
+        let room = self.len - size_of::<StatsReport>() as u64;
+        if let Some(before) = room.checked_sub(bytes.len() as u64) {
+            let offset = size_of::<StatsReport>() as u64 + before;
+            // Within the area, which `attach_stats` found in the address space.
+            let _unmapped = memory.write(GuestAddr(self.addr.0 + offset), &bytes);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! BAR 0: the registers.
+
+use gve_defs::registers::{
+    ADMINQ_DOORBELL, Bar0, DRIVER_RESET, DRIVER_RUN, DRIVER_STATUS, DRIVER_VERSION,
+    STATUS_DEVICE_IS_RESET, STATUS_LINK_UP, STATUS_REPORT_STATS, STATUS_RESET_REQUESTED,
+};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::adminq::Adminq;
+use crate::device::{Gve, LinkState, Requests};
+use crate::env::{Env, GuestAddr};
+
+/// The registers as the driver wrote them; what the device writes is put in when they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registers(Bar0);
+
+impl Default for Registers {
+    fn default() -> Self {
+        Self(Bar0::new_zeroed())
+    }
+}
+
+impl Gve {
+    pub(crate) fn read_registers(&self, offset: u64, out: &mut [u8]) {
+        let mut registers = self.registers.0;
+        let queues = u32::from(self.config.queue_pairs);
+        registers.device_status = self.device_status().into();
+        registers.max_tx_queues = queues.into();
+        registers.max_rx_queues = queues.into();
+        let done = self.adminq.as_ref().map_or(0, Adminq::done);
+        registers.adminq_event_counter = done.into();
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| registers.as_bytes().get(offset..));
+        for (out, byte) in out.iter_mut().zip(bytes.unwrap_or_default()) {
+            *out = *byte;
+        }
+    }
+
+    fn device_status(&self) -> u32 {
+        let Requests {
+            reset,
+            stats,
+            is_reset,
+        } = self.requests;
+        let link = self.link == LinkState::Up;
+        let bits = [
+            (reset, STATUS_RESET_REQUESTED),
+            (link, STATUS_LINK_UP),
+            (stats, STATUS_REPORT_STATS),
+            (is_reset, STATUS_DEVICE_IS_RESET),
+        ];
+        let set = bits.into_iter().filter(|(is_set, _)| *is_set);
+        set.fold(0, |status, (_, bit)| status | bit)
+    }
+
+    /// Takes a write of any width anywhere: bytes are stored, and a register acts when its last byte was written.
+    pub(crate) fn write_registers(&mut self, offset: u64, bytes: &[u8], env: &mut Env<'_>) {
+        let end = offset.saturating_add(bytes.len() as u64);
+        let file = self.registers.0.as_mut_bytes();
+        for (at, byte) in (offset..end).zip(bytes) {
+            // The driver streams its version into one byte; there is nothing to do with it.
+            let register = usize::try_from(at).ok().filter(|_| at != DRIVER_VERSION);
+            if let Some(place) = register.and_then(|at| file.get_mut(at)) {
+                *place = *byte;
+            }
+        }
+        let wrote = |register: u64| (offset..end).contains(&(register + 3));
+        if wrote(DRIVER_STATUS) {
+            self.on_driver_status();
+        }
+        if wrote(ADMINQ_DOORBELL) {
+            self.run_adminq(self.registers.0.adminq_doorbell.get(), env);
+        }
+    }
+
+    fn on_driver_status(&mut self) {
+        let status = self.registers.0.driver_status.get();
+        if status & DRIVER_RESET != 0 {
+            self.reset_by_driver();
+        } else if status & DRIVER_RUN != 0 {
+            let registers = &self.registers.0;
+            let hi = u64::from(registers.adminq_base_address_hi.get());
+            let lo = u64::from(registers.adminq_base_address_lo.get());
+            let base = GuestAddr(hi << 32 | lo);
+            self.adminq = Adminq::new(base, registers.adminq_length.get());
+            self.requests.is_reset = false;
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The device: what it keeps, and the entry points that are not a register or a frame.
+
+use std::time::Duration;
+
+use gve_defs::device_option::RSS_LUT_ENTRIES;
+use gve_defs::pci::{DOORBELL_BAR, REGISTER_BAR};
+use steer::{HashTypes, IndirectionTable, Rss, Rules, Steering};
+use wire::Instant;
+
+use crate::adminq::Adminq;
+use crate::adminq::report::StatsArea;
+use crate::bar0::Registers;
+use crate::config::{Config, ConfigError, FLOW_RULES, Knobs};
+use crate::env::Env;
+use crate::notify::Notify;
+use crate::rx::{RxContext, RxQueue};
+use crate::stats::{DeviceStats, RxQueueStats, Stats, TxQueueStats};
+use crate::tx::TxQueue;
+use crate::tx_offload::TxScratch;
+
+/// Whether there is a carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// There is.
+    Up,
+    /// There is none: frames from the wire are dropped.
+    Down,
+}
+
+/// What the driver was told to do, as bits of the device status.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Requests {
+    /// Reset the device.
+    pub(crate) reset: bool,
+    /// Write statistics.
+    pub(crate) stats: bool,
+    /// (Not a request:) the reset the driver asked for is done.
+    pub(crate) is_reset: bool,
+}
+
+/// An emulated gVNIC.
+///
+/// It has no thread and no clock: everything happens within its entry points, and what it needs of the world comes
+/// in with an [`Env`]. Nothing a guest does makes it panic, reach memory the guest does not have, or allocate more
+/// than its [`Config`] says.
+#[derive(Debug)]
+pub struct Gve {
+    pub(crate) config: Config,
+    pub(crate) registers: Registers,
+    pub(crate) requests: Requests,
+    pub(crate) adminq: Option<Adminq>,
+    /// The driver has configured notification blocks.
+    pub(crate) configured: bool,
+    pub(crate) notify: Notify,
+    /// By queue number.
+    pub(crate) tx: Vec<Option<TxQueue>>,
+    /// By queue number.
+    pub(crate) rx: Vec<Option<RxQueue>>,
+    pub(crate) steering: Steering,
+    /// What the driver wants hashed, in its own bits.
+    pub(crate) rss_types: u16,
+    pub(crate) stats_area: Option<StatsArea>,
+    pub(crate) link: LinkState,
+    pub(crate) knobs: Knobs,
+    pub(crate) stats: DeviceStats,
+    pub(crate) tx_stats: Vec<TxQueueStats>,
+    pub(crate) rx_stats: Vec<RxQueueStats>,
+    pub(crate) scratch: TxScratch,
+}
+
+/// TCP and UDP over IPv4 and IPv6, as Linux asks for.
+pub(crate) const DEFAULT_RSS_TYPES: u16 = 0xd2;
+
+impl Gve {
+    /// Makes a device with its link up.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let pairs = usize::from(config.queue_pairs);
+        let steering = default_steering(&config)?;
+        Ok(Self {
+            registers: Registers::default(),
+            requests: Requests::default(),
+            adminq: None,
+            configured: false,
+            notify: Notify::default(),
+            tx: empty(pairs),
+            rx: empty(pairs),
+            steering,
+            rss_types: DEFAULT_RSS_TYPES,
+            stats_area: None,
+            link: LinkState::Up,
+            knobs: Knobs::default(),
+            stats: DeviceStats::default(),
+            tx_stats: vec![TxQueueStats::default(); pairs],
+            rx_stats: vec![RxQueueStats::default(); pairs],
+            scratch: TxScratch::new(),
+            config,
+        })
+    }
+
+    /// Returns what the device was made with.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Reads a BAR; what is no register of this device reads as zero. BAR 1, MSI-X, is not the device's.
+    pub fn read_bar(&self, bar: u8, offset: u64, out: &mut [u8]) {
+        out.fill(0);
+        if bar == REGISTER_BAR {
+            self.read_registers(offset, out);
+        }
+    }
+
+    /// Writes a BAR; what is no register of this device is left alone.
+    pub fn write_bar(&mut self, bar: u8, offset: u64, bytes: &[u8], env: &mut Env<'_>) {
+        match bar {
+            REGISTER_BAR => self.write_registers(offset, bytes, env),
+            DOORBELL_BAR => self.ring_doorbells(offset, bytes, env),
+            _ => {}
+        }
+    }
+
+    /// Does what time brings: interrupts whose interval is over, statistics that are due.
+    pub fn poll(&mut self, env: &mut Env<'_>) {
+        self.notify.poll(env.now, env.irqs);
+        self.report_stats(env);
+    }
+
+    /// Returns when [`poll`](Self::poll) has something to do; `None` means not before something else happens.
+    pub fn poll_at(&self) -> Option<Instant> {
+        let report = self.stats_area.as_ref().and_then(StatsArea::due);
+        [self.notify.poll_at(), report].into_iter().flatten().min()
+    }
+
+    /// Offers the wire what it did not take: for when the wire takes frames again.
+    pub fn resume_tx(&mut self, env: &mut Env<'_>) {
+        for index in 0..self.tx.len() {
+            if self.tx[index].as_ref().is_some_and(TxQueue::is_blocked) {
+                self.run_tx(index, env);
+            }
+        }
+    }
+
+    /// True if a frame waits for the wire: call [`resume_tx`](Self::resume_tx) when it takes frames again.
+    pub fn tx_blocked(&self) -> bool {
+        self.tx.iter().flatten().any(TxQueue::is_blocked)
+    }
+
+    /// Resets the device as the bus does (a machine that starts again): as new but for link, knobs and counters.
+    pub fn reset(&mut self) {
+        self.forget_driver();
+        self.registers = Registers::default();
+        self.requests = Requests::default();
+        if let Ok(steering) = default_steering(&self.config) {
+            self.steering = steering;
+        }
+        self.rss_types = DEFAULT_RSS_TYPES;
+    }
+
+    /// Asks the driver to reset the device, as hardware does that has lost its way.
+    pub fn request_reset(&mut self, env: &mut Env<'_>) {
+        self.stats.reset_requests += 1;
+        self.requests.reset = true;
+        self.raise_management(env);
+    }
+
+    /// Asks the driver to write its statistics to the area that [`Gve`] reports its own in.
+    pub fn request_stats(&mut self, env: &mut Env<'_>) {
+        self.requests.stats = true;
+        self.raise_management(env);
+    }
+
+    /// Puts the cable in or out.
+    pub fn set_link(&mut self, link: LinkState, env: &mut Env<'_>) {
+        if self.link != link {
+            self.link = link;
+            self.raise_management(env);
+        }
+    }
+
+    /// Returns whether there is a carrier.
+    pub const fn link(&self) -> LinkState {
+        self.link
+    }
+
+    /// Changes what a test asks the device to do wrong.
+    pub const fn set_knobs(&mut self, knobs: Knobs) {
+        self.knobs = knobs;
+    }
+
+    /// Returns a copy of the flow rules and RSS in force.
+    pub fn steering(&self) -> Steering {
+        self.steering.clone()
+    }
+
+    /// Returns a copy of all counters.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            device: self.stats,
+            rx: self.rx_stats.clone(),
+            tx: self.tx_stats.clone(),
+        }
+    }
+
+    /// Resets the device as its driver asks. Flow rules and RSS stay: the driver does not give them again, and a
+    /// devmem stream whose rule is gone would go on as ordinary bytes.
+    pub(crate) fn reset_by_driver(&mut self) {
+        self.stats.driver_resets += 1;
+        self.forget_driver();
+        self.requests = Requests {
+            is_reset: true,
+            ..Requests::default()
+        };
+    }
+
+    /// Lets go of every place in guest memory.
+    fn forget_driver(&mut self) {
+        self.adminq = None;
+        self.configured = false;
+        self.notify.clear();
+        self.tx.fill_with(|| None);
+        self.rx.fill_with(|| None);
+        self.stats_area = None;
+        for stats in &mut self.rx_stats {
+            stats.backlog = 0;
+        }
+    }
+
+    fn raise_management(&self, env: &Env<'_>) {
+        env.irqs.fire(self.config.management_vector());
+    }
+
+    pub(crate) fn run_tx(&mut self, index: usize, env: &mut Env<'_>) {
+        let Some(queue) = self.tx.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let completed = queue.run(env, &mut self.scratch, &mut self.tx_stats[index]);
+        if completed {
+            self.notify.raise(queue.block(), env.now, env.irqs);
+        }
+    }
+
+    pub(crate) fn run_rx(&mut self, index: usize, env: &mut Env<'_>) {
+        let Some(queue) = self.rx.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let context = RxContext {
+            memory: env.memory,
+            knobs: self.knobs,
+        };
+        if queue.drain(context, &mut self.rx_stats[index]) {
+            self.notify.raise(queue.block(), env.now, env.irqs);
+        }
+    }
+
+    fn report_stats(&mut self, env: &Env<'_>) {
+        let Some(area) = self.stats_area.as_mut() else {
+            return;
+        };
+        if area.due().is_some_and(|due| due <= env.now) {
+            let live = self.rx.iter().map(Option::is_some);
+            area.write(live.zip(&self.rx_stats), env.memory);
+            area.next(env.now);
+        }
+    }
+}
+
+fn empty<T>(count: usize) -> Vec<Option<T>> {
+    std::iter::repeat_with(|| None).take(count).collect()
+}
+
+/// Returns RSS over all queues in turn, and no rules.
+fn default_steering(config: &Config) -> Result<Steering, ConfigError> {
+    let queue_pairs = config.queue_pairs;
+    let table = IndirectionTable::round_robin(RSS_LUT_ENTRIES.into(), queue_pairs);
+    let table = table.map_err(|_| ConfigError::QueuePairs { queue_pairs })?;
+    let ports = HashTypes::TCP4 | HashTypes::UDP4 | HashTypes::TCP6 | HashTypes::UDP6;
+    Ok(Steering {
+        rss: Rss {
+            key: config.rss_key,
+            table,
+            types: ports,
+        },
+        rules: Rules::new(FLOW_RULES),
+        ntuple: true,
+    })
+}
+
+/// The longest the device waits to write its statistics again, however long the driver would: a reader of `ethtool -S`
+/// sees what is a second old.
+pub(crate) const STATS_PERIOD: Duration = Duration::from_secs(1);

@@ -1,0 +1,256 @@
+//! A frame from the wire finds its queue.
+
+use std::num::NonZeroU16;
+
+use steer::{RuleAction, RxQueueId};
+use wire::{EthernetHeader, RxHeaders, Transport, TxChecksum};
+
+use crate::device::{Gve, LinkState};
+use crate::env::{ChecksumState, Env, Gso, Offload, RxFrame};
+use crate::rx::{Received, RxContext};
+use crate::rx_frame::{self, PacketFacts, RxPacket};
+use crate::segment::{HeadBuf, Segmenter, finish_checksum, is_kind};
+use crate::stats::DropReason;
+use crate::tx::MAX_PACKET;
+
+/// Where a frame goes.
+struct Chosen {
+    queue: usize,
+    hash: Option<u32>,
+}
+
+impl Gve {
+    /// Takes a frame from the wire and gives it to the guest.
+    ///
+    /// A frame whose queue has no buffers waits behind the others of that queue, or is dropped; no other queue is
+    /// concerned. A super-packet is given coalesced if its queue may (RSC), else it is cut here.
+    pub fn receive(&mut self, frame: RxFrame<'_>, env: &mut Env<'_>) -> Received {
+        let received = self.try_receive(frame, env);
+        received.unwrap_or_else(|reason| {
+            self.stats.drops += 1;
+            Received::Dropped(reason)
+        })
+    }
+
+    fn try_receive(
+        &mut self,
+        frame: RxFrame<'_>,
+        env: &mut Env<'_>,
+    ) -> Result<Received, DropReason> {
+        let RxFrame { bytes, offload } = frame;
+        if self.link == LinkState::Down {
+            return Err(DropReason::LinkDown);
+        }
+        if bytes.len() < EthernetHeader::LEN {
+            return Err(DropReason::Runt);
+        }
+        let headers = match RxHeaders::parse(bytes, bytes.len()) {
+            Ok(headers) => headers,
+            Err(error) => {
+                self.stats.headers_refused += 1;
+                let queue = self.first_live_queue().ok_or(DropReason::NoQueue)?;
+                return self.receive_refused(frame, queue, rx_frame::facts_of_refused(error), env);
+            }
+        };
+        rx_frame::count(&headers, &mut self.stats);
+        let chosen = self.select_queue(&headers)?;
+        if self.too_long(bytes.len(), &offload, chosen.queue) {
+            return Err(DropReason::OverMru);
+        }
+        let mut facts = rx_frame::judge(&headers, bytes, offload.checksum, chosen.hash);
+        if let Some(gso) = offload.gso.filter(|_| headers.payload_len > 0) {
+            return self.receive_super_packet(bytes, &headers, (gso, facts), chosen.queue, env);
+        }
+        if facts.status & gve_defs::desc_dqo::RX_CSUM_L4_ERR != 0 {
+            self.rx_stats[chosen.queue].bad_checksum += 1;
+        }
+        // What the frame has beyond its own length is padding.
+        let (head, rest) = bytes.split_at(headers.header_len);
+        let payload = &rest[..headers.payload_len];
+        let ChecksumState::Partial(what) = offload.checksum else {
+            let packet = RxPacket {
+                head,
+                payload,
+                facts,
+            };
+            return Ok(self.offer(&packet, chosen.queue, env));
+        };
+        let mut head = HeadBuf::new(head);
+        if !finish_checksum(head.as_mut_slice(), payload, what) {
+            // A checksum further inside, of a tunnel: the outer headers are all the device knows.
+            facts.status = 0;
+            return self.receive_refused(frame, chosen.queue, facts, env);
+        }
+        let packet = RxPacket {
+            head: head.as_slice(),
+            payload,
+            facts,
+        };
+        Ok(self.offer(&packet, chosen.queue, env))
+    }
+
+    /// Gives a frame to the guest of which the device can say little.
+    fn receive_refused(
+        &mut self,
+        frame: RxFrame<'_>,
+        queue: usize,
+        facts: PacketFacts,
+        env: &mut Env<'_>,
+    ) -> Result<Received, DropReason> {
+        let RxFrame { bytes, offload } = frame;
+        if offload.gso.is_some() {
+            return Err(DropReason::BadGso);
+        }
+        if self.too_long(bytes.len(), &offload, queue) {
+            return Err(DropReason::OverMru);
+        }
+        let finished;
+        let mut payload = bytes;
+        if let ChecksumState::Partial(what) = offload.checksum {
+            finished = finish_inside(bytes, what);
+            payload = &finished;
+        }
+        let packet = RxPacket {
+            head: &[],
+            payload,
+            facts: PacketFacts {
+                split_at: None,
+                ..facts
+            },
+        };
+        Ok(self.offer(&packet, queue, env))
+    }
+
+    fn receive_super_packet(
+        &mut self,
+        bytes: &[u8],
+        headers: &RxHeaders,
+        (gso, mut facts): (Gso, PacketFacts),
+        queue: usize,
+        env: &mut Env<'_>,
+    ) -> Result<Received, DropReason> {
+        if !is_kind(headers, gso.kind) {
+            return Err(DropReason::BadGso);
+        }
+        // Its segments get right checksums here, or the driver believes the coalesced packet: the sender's own may
+        // be of no piece.
+        facts.status = gve_defs::desc_dqo::RX_L3_L4_PROCESSED;
+        let (head, rest) = bytes.split_at(headers.header_len);
+        let payload = &rest[..headers.payload_len];
+        let tcp = matches!(headers.transport, Transport::Tcp(_));
+        let many = headers.payload_len > usize::from(gso.size.get());
+        let coalesces = self.rx[queue]
+            .as_ref()
+            .is_some_and(|queue| queue.coalesces());
+        if tcp && many && coalesces {
+            facts.rsc_seg_len = Some(gso.size.get());
+            let packet = RxPacket {
+                head,
+                payload,
+                facts,
+            };
+            return Ok(self.offer(&packet, queue, env));
+        }
+        self.receive_segments((head, payload), headers, (gso, facts), queue, env)
+    }
+
+    /// Cuts a super-packet for a queue that does not coalesce. What became of the last segment stands for all.
+    fn receive_segments(
+        &mut self,
+        (head, payload): (&[u8], &[u8]),
+        headers: &RxHeaders,
+        (gso, facts): (Gso, PacketFacts),
+        queue: usize,
+        env: &mut Env<'_>,
+    ) -> Result<Received, DropReason> {
+        // The guest's MTU is not known, but no segment is longer than the largest.
+        let size = usize::from(gso.size.get()).min(self.max_frame().saturating_sub(head.len()));
+        let size = u16::try_from(size).ok().and_then(NonZeroU16::new);
+        let size = size.ok_or(DropReason::OverMru)?;
+        let how = (gso.kind, size);
+        let mut segmenter =
+            Segmenter::new(head, headers, payload, how).ok_or(DropReason::BadGso)?;
+        let what = segmenter.checksum();
+        let mut received = Received::Dropped(DropReason::BadGso);
+        while let Some((mut head, payload)) = segmenter.next() {
+            finish_checksum(head.as_mut_slice(), payload, what);
+            let packet = RxPacket {
+                head: head.as_slice(),
+                payload,
+                facts,
+            };
+            received = self.offer(&packet, queue, env);
+        }
+        Ok(received)
+    }
+
+    fn offer(&mut self, packet: &RxPacket<'_>, index: usize, env: &mut Env<'_>) -> Received {
+        let context = RxContext {
+            memory: env.memory,
+            knobs: self.knobs,
+        };
+        let Some(queue) = self.rx[index].as_mut() else {
+            self.stats.drops += 1;
+            return Received::Dropped(DropReason::NoQueue);
+        };
+        let received = queue.offer(packet, context, &mut self.rx_stats[index]);
+        // A packet dropped half way leaves completions behind, too.
+        if !matches!(received, Received::Held) {
+            self.notify.raise(queue.block(), env.now, env.irqs);
+        }
+        received
+    }
+
+    /// Chooses: the lowest flow rule that matches, else the RSS table, else the first queue.
+    fn select_queue(&mut self, headers: &RxHeaders) -> Result<Chosen, DropReason> {
+        let hash = self.steering.rss.hash(headers);
+        if let Some((_, action)) = self.steering.rules.lookup(headers) {
+            let RuleAction::Queue(RxQueueId(queue)) = action else {
+                return Err(DropReason::RuleNamesDeadQueue);
+            };
+            let queue = usize::from(queue);
+            let live = self.rx.get(queue).is_some_and(Option::is_some);
+            self.rx_stats[queue].rule_hits += 1;
+            if !live {
+                self.rx_stats[queue].drops += 1;
+                return Err(DropReason::RuleNamesDeadQueue);
+            }
+            return Ok(Chosen { queue, hash });
+        }
+        let named = hash.map(|hash| self.steering.rss.table.queue(hash).index());
+        let live = named.filter(|queue| self.rx.get(*queue).is_some_and(Option::is_some));
+        let queue = live.or_else(|| self.first_live_queue());
+        let queue = queue.ok_or(DropReason::NoQueue)?;
+        Ok(Chosen { queue, hash })
+    }
+
+    fn first_live_queue(&self) -> Option<usize> {
+        self.rx.iter().position(Option::is_some)
+    }
+
+    /// Returns the bytes of the longest frame that is no super-packet.
+    pub(crate) fn max_frame(&self) -> usize {
+        usize::from(self.config.max_mtu) + EthernetHeader::TAGGED_LEN
+    }
+
+    fn too_long(&mut self, len: usize, offload: &Offload, queue: usize) -> bool {
+        let longest = match offload.gso {
+            Some(_) => MAX_PACKET as usize,
+            None => self.max_frame(),
+        };
+        let over = len > longest;
+        if over {
+            let stats = &mut self.rx_stats[queue];
+            stats.over_mru += 1;
+            stats.drops += 1;
+        }
+        over
+    }
+}
+
+/// Returns a frame with the checksum `what` finished, wherever it lies; as it is if it lies outside.
+fn finish_inside(bytes: &[u8], what: TxChecksum) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    finish_checksum(&mut bytes, &[], what);
+    bytes
+}

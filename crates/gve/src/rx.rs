@@ -1,0 +1,379 @@
+//! An RX queue: packets into the guest's buffers, one completion for each buffer, and a backlog for hard times.
+
+use std::collections::VecDeque;
+
+use gve_defs::desc_dqo::{
+    RX_BUFFER_DESC_BYTES, RX_DONE, RX_END_OF_PACKET, RX_ERROR, RX_GENERATION, RX_GENERATION_OFFSET,
+    RX_HEADER_BUFFER_OVERFLOW, RX_HEADER_LEN_MASK, RX_RSC, RX_RXDID, RX_SPLIT_HEADER, RxBufferDesc,
+    RxCompletion,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::config::Knobs;
+use crate::env::{BadAddress, GuestAddr, GuestMemory};
+use crate::ring::{Completions, GenerationWord, Ring, Window};
+use crate::rx_frame::{PacketFacts, RxPacket};
+use crate::stats::{DropReason, RxQueueStats};
+
+/// What a queue is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RxQueueParts {
+    pub(crate) block: u16,
+    pub(crate) buffers: Ring,
+    pub(crate) completions: Ring,
+    pub(crate) packet_buffer_size: u16,
+    /// 0: headers stay with the payload.
+    pub(crate) header_buffer_size: u16,
+    pub(crate) rsc: bool,
+    pub(crate) backlog_frames: usize,
+    pub(crate) backlog_bytes: usize,
+}
+
+/// What became of a frame from the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// The guest has it.
+    Delivered,
+    /// Its queue, and only that, waits for buffers.
+    Held,
+    /// It is gone, and counted.
+    Dropped(DropReason),
+}
+
+/// An RX queue the driver has made.
+#[derive(Debug)]
+pub(crate) struct RxQueue {
+    parts: RxQueueParts,
+    window: Window<RX_BUFFER_DESC_BYTES>,
+    completions: Completions,
+    head: u16,
+    tail: u16,
+    backlog: VecDeque<Held>,
+    backlog_bytes: usize,
+    /// Packets that could be split so far.
+    splittable: u32,
+}
+
+/// A packet that waits for buffers.
+#[derive(Debug)]
+struct Held {
+    bytes: Vec<u8>,
+    head_len: usize,
+    facts: PacketFacts,
+}
+
+/// A buffer taken from the ring. It owes the driver a completion.
+#[must_use]
+struct PostedBuffer {
+    desc: RxBufferDesc,
+}
+
+/// How a packet is laid into buffers.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    /// Bytes for the header buffer; `None` if headers stay with the payload.
+    header_len: Option<usize>,
+    /// Headers are longer than the header buffer.
+    overflow: bool,
+    /// Bytes for packet buffers.
+    data_len: usize,
+    buffers: usize,
+}
+
+/// What a packet needs besides its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct RxContext<'a> {
+    pub(crate) memory: &'a dyn GuestMemory,
+    pub(crate) knobs: Knobs,
+}
+
+impl RxQueue {
+    pub(crate) fn new(parts: RxQueueParts) -> Self {
+        Self {
+            parts,
+            window: Window::new(),
+            completions: Completions::new(parts.completions),
+            head: 0,
+            tail: 0,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            splittable: 0,
+        }
+    }
+
+    /// Returns the notification block to raise when something was completed.
+    pub(crate) const fn block(&self) -> u16 {
+        self.parts.block
+    }
+
+    /// True if segments may be given as one coalesced packet.
+    pub(crate) const fn coalesces(&self) -> bool {
+        self.parts.rsc
+    }
+
+    /// Takes a doorbell: buffers are posted up to `tail`. False if the ring has no such index.
+    pub(crate) fn doorbell(&mut self, tail: u32) -> bool {
+        let index = self.parts.buffers.index(tail);
+        if let Some(index) = index {
+            self.tail = index;
+        }
+        index.is_some()
+    }
+
+    /// Delivers what waits, as far as buffers go; true if the driver has something to look at.
+    pub(crate) fn drain(&mut self, context: RxContext<'_>, stats: &mut RxQueueStats) -> bool {
+        let mut delivered = false;
+        while let Some(held) = self.backlog.pop_front() {
+            let (head, payload) = held.bytes.split_at(held.head_len);
+            let packet = RxPacket {
+                head,
+                payload,
+                facts: held.facts,
+            };
+            let layout = self.layout(&packet, context.knobs);
+            if self.available(context.knobs) < layout.buffers {
+                self.backlog.push_front(held);
+                break;
+            }
+            self.backlog_bytes -= held.bytes.len();
+            delivered |= self.deliver(&packet, layout, context, stats) == Received::Delivered;
+        }
+        stats.backlog = self.backlog.len() as u64;
+        delivered
+    }
+
+    /// Delivers a packet, or holds it behind those that wait, or drops it.
+    pub(crate) fn offer(
+        &mut self,
+        packet: &RxPacket<'_>,
+        context: RxContext<'_>,
+        stats: &mut RxQueueStats,
+    ) -> Received {
+        let layout = self.layout(packet, context.knobs);
+        // A ring of n entries holds n - 1 buffers.
+        if layout.buffers >= usize::from(self.parts.buffers.entries()) {
+            stats.drops += 1;
+            return Received::Dropped(DropReason::TooManyBuffers);
+        }
+        if self.backlog.is_empty() && self.available(context.knobs) >= layout.buffers {
+            return self.deliver(packet, layout, context, stats);
+        }
+        stats.no_buffers += 1;
+        self.hold(packet, stats)
+    }
+
+    fn hold(&mut self, packet: &RxPacket<'_>, stats: &mut RxQueueStats) -> Received {
+        let RxQueueParts {
+            backlog_frames,
+            backlog_bytes,
+            ..
+        } = self.parts;
+        let bytes = self.backlog_bytes + packet.len();
+        if self.backlog.len() >= backlog_frames || bytes > backlog_bytes {
+            stats.drops += 1;
+            return Received::Dropped(DropReason::NoBuffers);
+        }
+        self.backlog_bytes = bytes;
+        self.backlog.push_back(Held {
+            bytes: [packet.head, packet.payload].concat(),
+            head_len: packet.head.len(),
+            facts: packet.facts,
+        });
+        stats.backlog = self.backlog.len() as u64;
+        Received::Held
+    }
+
+    /// Returns the buffers that may be filled.
+    fn available(&self, knobs: Knobs) -> usize {
+        let posted = self.parts.buffers.between(self.head, self.tail);
+        posted.saturating_sub(knobs.rx_buffers_kept).into()
+    }
+
+    fn layout(&self, packet: &RxPacket<'_>, knobs: Knobs) -> Layout {
+        let room = usize::from(self.parts.header_buffer_size.min(RX_HEADER_LEN_MASK));
+        let split_at = match room {
+            0 => None,
+            _ => packet.facts.split_at.map(usize::from),
+        };
+        let every = knobs.unsplit_every.map_or(0, std::num::NonZeroU32::get);
+        let spared = every != 0 && (self.splittable + 1).is_multiple_of(every);
+        let header_len = split_at.filter(|at| *at <= room && !spared).map(|at| {
+            (at + usize::from(knobs.linear_bytes))
+                .min(room)
+                .min(packet.len())
+        });
+        let data_len = packet.len() - header_len.unwrap_or(0);
+        let buffer = usize::from(self.parts.packet_buffer_size);
+        Layout {
+            header_len,
+            overflow: split_at.is_some_and(|at| at > room),
+            data_len,
+            // A packet without payload takes a buffer too: there is a completion for each, and no other way to tell.
+            buffers: data_len.div_ceil(buffer).max(1),
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        packet: &RxPacket<'_>,
+        layout: Layout,
+        context: RxContext<'_>,
+        stats: &mut RxQueueStats,
+    ) -> Received {
+        if packet.facts.split_at.is_some() && self.parts.header_buffer_size != 0 {
+            self.splittable = self.splittable.wrapping_add(1);
+            stats.unsplit += u64::from(layout.header_len.is_none());
+        }
+        if self.fill(packet, layout, context.memory).is_err() {
+            stats.drops += 1;
+            return Received::Dropped(DropReason::BadAddress);
+        }
+        stats.packets += 1;
+        stats.bytes += packet.len() as u64;
+        stats.split += u64::from(layout.header_len.is_some());
+        stats.rsc += u64::from(packet.facts.rsc_seg_len.is_some());
+        Received::Delivered
+    }
+
+    /// Fills and completes buffers, one after the other.
+    ///
+    /// A buffer that is not memory ends the packet: its completion says that the packet is damaged, and the driver
+    /// gets every buffer back that it posted.
+    fn fill(
+        &mut self,
+        packet: &RxPacket<'_>,
+        layout: Layout,
+        memory: &dyn GuestMemory,
+    ) -> Result<(), BadAddress> {
+        let buffer_size = usize::from(self.parts.packet_buffer_size);
+        let header_len = layout.header_len.unwrap_or(0);
+        for index in 0..layout.buffers {
+            let first = index == 0;
+            let buffer = self.take_buffer(memory)?;
+            let start = header_len + index * buffer_size;
+            let len = (packet.len() - start).min(buffer_size);
+            let mut filled = Ok(());
+            if first && header_len > 0 {
+                let addr = GuestAddr(buffer.desc.header_buf_addr.get());
+                filled = copy_to_guest(packet, 0, header_len, addr, memory);
+            }
+            if len > 0 {
+                let addr = GuestAddr(buffer.desc.buf_addr.get());
+                filled = filled.and_then(|()| copy_to_guest(packet, start, len, addr, memory));
+            }
+            let mut completion = completion_of(&packet.facts, layout, first);
+            if index + 1 == layout.buffers || filled.is_err() {
+                completion.status |= RX_END_OF_PACKET;
+            }
+            if filled.is_err() {
+                completion.flags |= RX_ERROR;
+            }
+            // A buffer has at most 4,096 bytes.
+            self.complete(buffer, completion, len as u16, memory)?;
+            filled?;
+        }
+        debug_assert_eq!(layout.data_len + header_len, packet.len());
+        Ok(())
+    }
+
+    fn take_buffer(&mut self, memory: &dyn GuestMemory) -> Result<PostedBuffer, BadAddress> {
+        let Self {
+            parts,
+            window,
+            head,
+            tail,
+            ..
+        } = self;
+        let bytes = window.get(&parts.buffers, *head, *tail, memory)?;
+        *head = parts.buffers.step(*head, 1);
+        // A descriptor is as long as its bytes, so it always can be read.
+        let desc = RxBufferDesc::read_from_bytes(&bytes);
+        let bad = BadAddress {
+            addr: GuestAddr(0),
+            len: bytes.len(),
+        };
+        desc.map(|desc| PostedBuffer { desc }).map_err(|_| bad)
+    }
+
+    fn complete(
+        &mut self,
+        buffer: PostedBuffer,
+        mut completion: RxCompletion,
+        len: u16,
+        memory: &dyn GuestMemory,
+    ) -> Result<(), BadAddress> {
+        let PostedBuffer { desc } = buffer;
+        completion.buf_id = desc.buf_id;
+        completion.packet_len = (len | self.completions.stale(RX_GENERATION)).into();
+        let generation = GenerationWord {
+            offset: RX_GENERATION_OFFSET,
+            word: len,
+            bit: RX_GENERATION,
+        };
+        self.completions
+            .write(completion.as_bytes(), generation, memory)
+    }
+}
+
+/// Returns the completion of a buffer but for what differs from buffer to buffer.
+fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompletion {
+    let PacketFacts {
+        packet_type,
+        flags,
+        status,
+        hash,
+        split_at: _,
+        rsc_seg_len,
+    } = *facts;
+    let mut header = 0;
+    if let (true, Some(len)) = (first, layout.header_len) {
+        // At most RX_HEADER_LEN_MASK: `layout` sees to it.
+        header = len as u16 | RX_SPLIT_HEADER;
+    }
+    if rsc_seg_len.is_some() {
+        header |= RX_RSC;
+    }
+    let overflow = match first && layout.overflow {
+        true => RX_HEADER_BUFFER_OVERFLOW,
+        false => 0,
+    };
+    RxCompletion {
+        rxdid: RX_RXDID,
+        flags,
+        packet_type: packet_type.into(),
+        packet_len: 0.into(),
+        header_len: header.into(),
+        status: status | RX_DONE | overflow,
+        status_error1: 0,
+        reserved5: 0.into(),
+        buf_id: 0.into(),
+        rsc_seg_len: rsc_seg_len.unwrap_or(0).into(),
+        hash: hash.into(),
+        reserved6: 0.into(),
+        reserved7: 0.into(),
+        timestamp: 0.into(),
+    }
+}
+
+/// Copies `len` bytes of a packet, from its byte `start` on, to the guest.
+fn copy_to_guest(
+    packet: &RxPacket<'_>,
+    start: usize,
+    len: usize,
+    addr: GuestAddr,
+    memory: &dyn GuestMemory,
+) -> Result<(), BadAddress> {
+    let head = packet.head.get(start..).unwrap_or_default();
+    let head = &head[..head.len().min(len)];
+    if !head.is_empty() {
+        memory.write(addr, head)?;
+    }
+    let rest = len - head.len();
+    if rest == 0 {
+        return Ok(());
+    }
+    let bad = BadAddress { addr, len };
+    let addr = addr.checked_add(head.len() as u64).ok_or(bad)?;
+    let at = (start + head.len()) - packet.head.len();
+    memory.write(addr, &packet.payload[at..at + rest])
+}

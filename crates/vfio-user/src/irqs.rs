@@ -1,0 +1,155 @@
+//! Interrupts: an eventfd for each MSI-X vector that the client listens to.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+/// What is wrong with a range of vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IrqsError {
+    /// There are fewer vectors.
+    #[error("vectors {start} and on, {count} of them: there are {limit}")]
+    NoSuchVector {
+        /// The first vector.
+        start: u32,
+        /// How many.
+        count: u32,
+        /// How many the device has.
+        limit: usize,
+    },
+    /// Not one descriptor for each vector.
+    #[error("{fds} descriptors for {count} vectors")]
+    Descriptors {
+        /// Descriptors that came.
+        fds: usize,
+        /// Vectors.
+        count: u32,
+    },
+    /// The descriptor cannot be used.
+    #[error("descriptor for a vector: {0}")]
+    System(Errno),
+}
+
+/// The MSI-X vectors of a device, as far as the client listens to them.
+#[derive(Debug, Default)]
+pub struct Irqs {
+    vectors: Vec<Option<OwnedFd>>,
+    raised: Cell<u64>,
+    unheard: Cell<u64>,
+}
+
+impl Irqs {
+    /// Returns `count` vectors to which nobody listens.
+    pub(crate) fn new(count: u16) -> Self {
+        let mut vectors = Vec::new();
+        vectors.resize_with(usize::from(count), || None);
+        Self {
+            vectors,
+            raised: Cell::new(0),
+            unheard: Cell::new(0),
+        }
+    }
+
+    /// Returns how many vectors there are.
+    pub fn count(&self) -> u16 {
+        u16::try_from(self.vectors.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Raises one vector; false if nobody listens to it.
+    ///
+    /// Never waits: a counter that is full stays full, which is as good as raised.
+    pub fn raise(&self, vector: u16) -> bool {
+        let fd = self.vectors.get(usize::from(vector));
+        let Some(fd) = fd.and_then(Option::as_ref) else {
+            count_one(&self.unheard);
+            return false;
+        };
+        count_one(&self.raised);
+        match rustix::io::write(fd, &1u64.to_ne_bytes()) {
+            Ok(_) | Err(Errno::AGAIN) => true,
+            Err(_) => {
+                count_one(&self.unheard);
+                false
+            }
+        }
+    }
+
+    /// Returns how often a vector was raised.
+    pub fn raised(&self) -> u64 {
+        self.raised.get()
+    }
+
+    /// Returns how often a vector was raised that nobody listened to, or whose descriptor refused.
+    pub fn unheard(&self) -> u64 {
+        self.unheard.get()
+    }
+
+    /// Listens to vectors by these descriptors, one each. Those that were there are closed.
+    ///
+    /// # Errors
+    /// See [`IrqsError`]; nothing has changed then but vectors before a descriptor that cannot be used.
+    pub(crate) fn assign(&mut self, start: u32, fds: Vec<OwnedFd>) -> Result<(), IrqsError> {
+        let count = u32::try_from(fds.len()).unwrap_or(u32::MAX);
+        let vectors = self.range(start, count)?;
+        for (vector, fd) in vectors.iter_mut().zip(fds) {
+            // A client that takes this back later makes its own device wait for it.
+            let flags = fcntl_getfl(&fd).map_err(IrqsError::System)?;
+            fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(IrqsError::System)?;
+            *vector = Some(fd);
+        }
+        Ok(())
+    }
+
+    /// Listens to these vectors no more.
+    ///
+    /// # Errors
+    /// [`IrqsError::NoSuchVector`].
+    pub(crate) fn detach(&mut self, start: u32, count: u32) -> Result<(), IrqsError> {
+        self.range(start, count)?.fill_with(|| None);
+        Ok(())
+    }
+
+    /// Listens to no vector.
+    pub(crate) fn detach_all(&mut self) {
+        self.vectors.fill_with(|| None);
+    }
+
+    /// Raises vectors because the client wants them raised: to test its own wiring.
+    ///
+    /// # Errors
+    /// [`IrqsError::NoSuchVector`].
+    pub(crate) fn raise_for_client(
+        &mut self,
+        start: u32,
+        wanted: impl ExactSizeIterator<Item = bool>,
+    ) -> Result<(), IrqsError> {
+        let count = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
+        self.range(start, count)?;
+        for (vector, wanted) in (start..).zip(wanted) {
+            // In range: `range` said that there are so many.
+            if let (true, Ok(vector)) = (wanted, u16::try_from(vector)) {
+                self.raise(vector);
+            }
+        }
+        Ok(())
+    }
+
+    fn range(&mut self, start: u32, count: u32) -> Result<&mut [Option<OwnedFd>], IrqsError> {
+        let limit = self.vectors.len();
+        let wrong = IrqsError::NoSuchVector {
+            start,
+            count,
+            limit,
+        };
+        let first = usize::try_from(start).map_err(|_| wrong)?;
+        let len = usize::try_from(count).map_err(|_| wrong)?;
+        let end = first.checked_add(len).ok_or(wrong)?;
+        self.vectors.get_mut(first..end).ok_or(wrong)
+    }
+}
+
+fn count_one(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}

@@ -1,0 +1,160 @@
+//! The server: a socket in the file system, and one client after the other.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use crate::bus::Bus;
+use crate::connection::{Connection, Gone};
+use crate::device::Device;
+use crate::session::SessionStats;
+use crate::socket_file::{ListenError, SocketFile};
+
+/// What a poll loop shall wait for on a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Until there is something to read.
+    Read,
+    /// Until there is room to write.
+    Write,
+}
+
+/// What a call of [`Server::on_ready`] brought beside messages.
+#[derive(Debug)]
+pub enum Event {
+    /// A client is there.
+    Joined,
+    /// Another client came while one was there, and was sent away.
+    SentAway,
+    /// The client is gone; the device was reset and the next client may come.
+    Left(Gone),
+    /// A client could not be let in.
+    NotAccepted(io::Error),
+}
+
+/// Counters of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Clients that were let in.
+    pub clients: u64,
+    /// Clients that were sent away because one was there.
+    pub sent_away: u64,
+    /// Clients that were put out for what they sent.
+    pub put_out: u64,
+    /// The conversation with this client, or the last one.
+    pub session: SessionStats,
+}
+
+/// A device's socket. Dropping the server puts the client out and removes the file.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    file: SocketFile,
+    client: Option<Connection>,
+    bus: Bus,
+    stats: ServerStats,
+}
+
+impl Server {
+    /// Listens at `path` for clients of `device`. A socket that a dead server left there is replaced.
+    ///
+    /// Whoever may write to the socket's file may be the device's driver: the rights of new files apply.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn listen(path: &Path, device: &impl Device) -> Result<Self, ListenError> {
+        let (listener, file) = SocketFile::bind(path, |path| {
+            let listener = UnixListener::bind(path)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        })?;
+        Ok(Self {
+            listener,
+            file,
+            client: None,
+            bus: Bus::new(device.vectors()),
+            stats: ServerStats::default(),
+        })
+    }
+
+    /// Returns the socket's path.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// True while a client is there.
+    pub fn is_connected(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// The guest's memory and interrupts, for what the device does by itself.
+    pub fn bus(&mut self) -> &mut Bus {
+        &mut self.bus
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> ServerStats {
+        let mut stats = self.stats;
+        if let Some(client) = &self.client {
+            stats.session = client.stats();
+        }
+        stats
+    }
+
+    /// Returns what to wait for: the listening socket, and the client's if there is one.
+    pub fn poll_fds(&self) -> (BorrowedFd<'_>, Option<(BorrowedFd<'_>, Interest)>) {
+        let client = self.client.as_ref().map(|client| {
+            let interest = match client.wants_to_send() {
+                true => Interest::Write,
+                false => Interest::Read,
+            };
+            (client.fd(), interest)
+        });
+        (self.listener.as_fd(), client)
+    }
+
+    /// Serves what has come, if something has. Never waits. To be called again until neither descriptor is ready.
+    pub fn on_ready(&mut self, device: &mut impl Device) -> Option<Event> {
+        if let Some(client) = &mut self.client
+            && let Err(gone) = client.on_ready(device, &mut self.bus)
+        {
+            self.put_out(device);
+            self.stats.put_out += u64::from(matches!(gone, Gone::Breach(_)));
+            return Some(Event::Left(gone));
+        }
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if is_no_client(&error) => return None,
+            Err(error) => return Some(Event::NotAccepted(error)),
+        };
+        if self.client.is_some() {
+            self.stats.sent_away += 1;
+            return Some(Event::SentAway);
+        }
+        if let Err(error) = stream.set_nonblocking(true) {
+            return Some(Event::NotAccepted(error));
+        }
+        self.stats.clients += 1;
+        device.reset(&mut self.bus);
+        self.client = Some(Connection::new(stream.into()));
+        Some(Event::Joined)
+    }
+
+    /// Ends the conversation with the client that is there, if one is, and resets the device.
+    pub fn put_out(&mut self, device: &mut impl Device) {
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        self.stats.session = client.stats();
+        // The device first: it may still want to write to the guest.
+        device.reset(&mut self.bus);
+        self.bus.clear();
+    }
+}
+
+/// Nobody is at the door, or whoever was has gone again.
+fn is_no_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
+}

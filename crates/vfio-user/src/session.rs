@@ -1,0 +1,414 @@
+//! The conversation with one client: what each message does and what it is answered.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::bus::Bus;
+use crate::device::Device;
+use crate::message::{
+    Body, Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, MAJOR, MAX_MESSAGE_FDS,
+    MAX_TRANSFER_BYTES, MINOR, RegionAccess, RegionInfo, SetIrqs, Version, emit_error, emit_reply,
+};
+use crate::regions::{IRQ_KINDS, IRQ_MSIX, REGION_COUNT};
+use crate::windows::{MAX_WINDOWS, MapRequest, PAGE_BYTES, Protection};
+
+/// One message, complete, with what came beside it.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) header: Header,
+    pub(crate) body: &'a [u8],
+    pub(crate) fds: Vec<OwnedFd>,
+    /// More descriptors came than may; they are closed.
+    pub(crate) too_many_fds: bool,
+}
+
+/// A client broke the message format or the order of the conversation: there is nothing left to talk about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// The message is shorter than its header or longer than any may be.
+    #[error("a message of {size} bytes")]
+    Size {
+        /// What its header says.
+        size: u32,
+    },
+    /// It is a reply, which nobody asked for, or no kind of message at all.
+    #[error("message flags {flags:#x}, which are no request")]
+    NoRequest {
+        /// What its header says.
+        flags: u32,
+    },
+    /// Another message came before the version was agreed on, or the version came again or without room for an
+    /// answer.
+    #[error("{command:?} in the wrong place of the conversation")]
+    Order {
+        /// The message.
+        command: Command,
+    },
+    /// The client speaks another major version.
+    #[error("protocol version {major}.{minor}; this is {MAJOR}.{MINOR}")]
+    Version {
+        /// The client's major version.
+        major: u16,
+        /// The client's minor version.
+        minor: u16,
+    },
+}
+
+/// Counters of a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Messages that were complete.
+    pub messages: u64,
+    /// Region writes among them that wanted no answer.
+    pub posted_writes: u64,
+    /// Requests that were refused, with an errno or in silence.
+    pub refused: u64,
+    /// The command refused last.
+    pub last_refused: Option<Command>,
+    /// Descriptors that came and were of no use; all were closed.
+    pub fds_closed: u64,
+    /// Windows of guest memory that came without a descriptor.
+    pub windows_without_fd: u64,
+}
+
+/// A conversation's state. Knows no socket: bytes and descriptors come in, bytes go out.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// The version is agreed on.
+    agreed: bool,
+    /// For the reply to a region read, and the JSON of the version.
+    scratch: Vec<u8>,
+    stats: SessionStats,
+}
+
+/// What a request comes to: a reply's body in the scratch buffer, or an errno.
+type Answer = Result<(), Errno>;
+
+impl Session {
+    /// Returns the counters.
+    pub fn stats(&self) -> SessionStats {
+        self.stats
+    }
+
+    /// Takes messages out of `bytes`, one after the other, without any descriptors; replies go to `out`. What fuzzing
+    /// and tests drive; a connection takes one message at a time.
+    ///
+    /// # Errors
+    /// See [`Breach`]: the rest of `bytes` was not looked at.
+    pub fn on_bytes(
+        &mut self,
+        device: &mut impl Device,
+        bus: &mut Bus,
+        mut bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Breach> {
+        while let Some((header, rest)) = Header::split(bytes) {
+            let len = body_len(header)?;
+            let Some((body, rest)) = rest.split_at_checked(len) else {
+                break;
+            };
+            let message = Message {
+                header,
+                body,
+                fds: Vec::new(),
+                too_many_fds: false,
+            };
+            self.on_message(device, bus, message, out)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Does what a message asks for; the reply, if one is wanted, goes to `out`.
+    ///
+    /// # Errors
+    /// See [`Breach`]. An answer may be in `out` all the same.
+    pub(crate) fn on_message(
+        &mut self,
+        device: &mut impl Device,
+        bus: &mut Bus,
+        message: Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Breach> {
+        let header = message.header;
+        let command = header.command();
+        self.stats.messages += 1;
+        if !header.is_request() {
+            let flags = header.flags.get();
+            return Err(Breach::NoRequest { flags });
+        }
+        // The version comes first and once, and is a question.
+        if (command == Command::VERSION) == self.agreed || (!self.agreed && !header.wants_reply()) {
+            emit_error(out, header, Errno::INVAL);
+            return Err(Breach::Order { command });
+        }
+        self.scratch.clear();
+        let answer = match message.too_many_fds {
+            true => Err(Errno::MFILE),
+            false if command == Command::VERSION => {
+                return self.version(header, message.body, out);
+            }
+            false => self.answer(device, bus, message),
+        };
+        if answer.is_err() {
+            self.stats.refused += 1;
+            self.stats.last_refused = Some(command);
+        }
+        match answer {
+            _ if !header.wants_reply() => {}
+            Ok(()) => emit_reply(out, header, &self.scratch),
+            Err(errno) => emit_error(out, header, errno),
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, device: &mut impl Device, bus: &mut Bus, message: Message<'_>) -> Answer {
+        let Message {
+            header, body, fds, ..
+        } = message;
+        if !matches!(header.command(), Command::DMA_MAP | Command::SET_IRQS) {
+            self.stats.fds_closed += fds.len() as u64;
+        }
+        match header.command() {
+            Command::DMA_MAP => self.dma_map(bus, body, fds),
+            Command::DMA_UNMAP => self.dma_unmap(bus, body),
+            Command::GET_INFO => self.device_info(body),
+            Command::GET_REGION_INFO => self.region_info(device, body),
+            Command::GET_IRQ_INFO => self.irq_info(device, body),
+            Command::SET_IRQS => self.set_irqs(bus, body, fds),
+            Command::REGION_READ => self.region_read(device, bus, body),
+            Command::REGION_WRITE => {
+                self.stats.posted_writes += u64::from(!header.wants_reply());
+                self.region_write(device, bus, body)
+            }
+            Command::RESET => {
+                device.reset(bus);
+                Ok(())
+            }
+            // Also GET_REGION_IO_FDS: there are no doorbells by eventfd.
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Agrees on the version. What the client can do is not needed: it is sent no requests and no descriptors.
+    fn version(&mut self, header: Header, body: &[u8], out: &mut Vec<u8>) -> Result<(), Breach> {
+        let Some((version, json)) = Version::split(body) else {
+            emit_error(out, header, Errno::INVAL);
+            let command = header.command();
+            return Err(Breach::Order { command });
+        };
+        let (major, minor) = (version.major.get(), version.minor.get());
+        let text_ends = json.is_empty() || json.last() == Some(&0);
+        if major != MAJOR || !text_ends {
+            emit_error(out, header, Errno::INVAL);
+            return Err(Breach::Version { major, minor });
+        }
+        self.agreed = true;
+        let ours = Version {
+            major: MAJOR.into(),
+            minor: MINOR.into(),
+        };
+        self.scratch.extend_from_slice(ours.as_bytes());
+        self.scratch.extend_from_slice(capabilities().as_bytes());
+        self.scratch.push(0);
+        emit_reply(out, header, &self.scratch);
+        Ok(())
+    }
+
+    fn dma_map(&mut self, bus: &mut Bus, body: &[u8], mut fds: Vec<OwnedFd>) -> Answer {
+        let (map, _) = DmaMap::split(body).ok_or(Errno::INVAL)?;
+        let flags = map.flags.get();
+        if flags & !(DmaMap::READ | DmaMap::WRITE) != 0 || fds.len() > 1 {
+            self.stats.fds_closed += fds.len() as u64;
+            return Err(Errno::INVAL);
+        }
+        let file = fds.pop();
+        self.stats.windows_without_fd += u64::from(file.is_none());
+        let request = MapRequest {
+            address: map.address.get(),
+            size: map.size.get(),
+            offset: map.offset.get(),
+            protection: Protection {
+                read: flags & DmaMap::READ != 0,
+                write: flags & DmaMap::WRITE != 0,
+            },
+        };
+        bus.dma.map(request, file).map_err(|error| error.errno())
+    }
+
+    fn dma_unmap(&mut self, bus: &mut Bus, body: &[u8]) -> Answer {
+        let (unmap, _) = DmaUnmap::split(body).ok_or(Errno::INVAL)?;
+        let (address, size) = (unmap.address.get(), unmap.size.get());
+        match unmap.flags.get() {
+            0 => bus
+                .dma
+                .unmap(address, size)
+                .map_err(|error| error.errno())?,
+            DmaUnmap::ALL if address == 0 && size == 0 => bus.dma.clear(),
+            DmaUnmap::ALL => return Err(Errno::INVAL),
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        self.scratch.extend_from_slice(unmap.as_bytes());
+        Ok(())
+    }
+
+    fn device_info(&mut self, body: &[u8]) -> Answer {
+        DeviceInfo::split(body).ok_or(Errno::INVAL)?;
+        let info = DeviceInfo {
+            argsz: size(size_of::<DeviceInfo>()).into(),
+            flags: (DeviceInfo::RESET | DeviceInfo::PCI).into(),
+            region_count: size(REGION_COUNT).into(),
+            irq_count: IRQ_KINDS.into(),
+        };
+        self.scratch.extend_from_slice(info.as_bytes());
+        Ok(())
+    }
+
+    fn region_info(&mut self, device: &impl Device, body: &[u8]) -> Answer {
+        let (asked, _) = RegionInfo::split(body).ok_or(Errno::INVAL)?;
+        let index = usize::try_from(asked.index.get()).map_err(|_| Errno::INVAL)?;
+        let region = *device.regions().get(index).ok_or(Errno::INVAL)?;
+        let flags = match region.size {
+            0 => 0,
+            _ => RegionInfo::READ | RegionInfo::WRITE,
+        };
+        let info = RegionInfo {
+            argsz: size(size_of::<RegionInfo>()).into(),
+            flags: flags.into(),
+            index: asked.index,
+            cap_offset: 0.into(),
+            size: region.size.into(),
+            offset: 0.into(),
+        };
+        self.scratch.extend_from_slice(info.as_bytes());
+        Ok(())
+    }
+
+    fn irq_info(&mut self, device: &impl Device, body: &[u8]) -> Answer {
+        let (asked, _) = IrqInfo::split(body).ok_or(Errno::INVAL)?;
+        let count = match asked.index.get() {
+            IRQ_MSIX => u32::from(device.vectors()),
+            index if index < IRQ_KINDS => 0,
+            _ => return Err(Errno::INVAL),
+        };
+        let info = IrqInfo {
+            argsz: size(size_of::<IrqInfo>()).into(),
+            flags: (if count > 0 { IrqInfo::EVENTFD } else { 0 }).into(),
+            index: asked.index,
+            count: count.into(),
+        };
+        self.scratch.extend_from_slice(info.as_bytes());
+        Ok(())
+    }
+
+    fn set_irqs(&mut self, bus: &mut Bus, body: &[u8], fds: Vec<OwnedFd>) -> Answer {
+        let (set, data) = SetIrqs::split(body).ok_or(Errno::INVAL)?;
+        let (start, count) = (set.start.get(), set.count.get());
+        let given = fds.len();
+        let used = match set.index.get() {
+            IRQ_MSIX => set_vectors(bus, set.flags.get(), (start, count), data, fds),
+            // There are no vectors of another kind: all that can be done is to want none.
+            index if index < IRQ_KINDS && count == 0 && fds.is_empty() => Ok(()),
+            _ => Err(Errno::INVAL),
+        };
+        if used.is_err() {
+            self.stats.fds_closed += given as u64;
+        }
+        used
+    }
+
+    fn region_read(&mut self, device: &mut impl Device, bus: &mut Bus, body: &[u8]) -> Answer {
+        let (access, _) = RegionAccess::split(body).ok_or(Errno::INVAL)?;
+        let count = check_access(device, access)?;
+        self.scratch.extend_from_slice(access.as_bytes());
+        let start = self.scratch.len();
+        self.scratch.resize(start + count, 0);
+        let (region, offset) = (access.region.get(), access.offset.get());
+        device
+            .region_read(bus, region, offset, &mut self.scratch[start..])
+            .map_err(|_| Errno::INVAL)
+    }
+
+    fn region_write(&mut self, device: &mut impl Device, bus: &mut Bus, body: &[u8]) -> Answer {
+        let (access, bytes) = RegionAccess::split(body).ok_or(Errno::INVAL)?;
+        let count = check_access(device, access)?;
+        let bytes = bytes.get(..count).ok_or(Errno::INVAL)?;
+        let (region, offset) = (access.region.get(), access.offset.get());
+        device
+            .region_write(bus, region, offset, bytes)
+            .map_err(|_| Errno::INVAL)?;
+        self.scratch.extend_from_slice(access.as_bytes());
+        Ok(())
+    }
+}
+
+/// Returns the length of the body that a header announces.
+///
+/// # Errors
+/// [`Breach::Size`].
+pub(crate) fn body_len(header: Header) -> Result<usize, Breach> {
+    let size = header.size.get();
+    header.body_len().ok_or(Breach::Size { size })
+}
+
+/// Judges a region access and returns its length: not 0, inside of the region, not too long.
+fn check_access(device: &impl Device, access: RegionAccess) -> Result<usize, Errno> {
+    let regions = device.regions();
+    let index = usize::try_from(access.region.get()).map_err(|_| Errno::INVAL)?;
+    let region = regions.get(index).ok_or(Errno::INVAL)?;
+    let count = access.count.get();
+    let len = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    let fits = region.contains(access.offset.get(), u64::from(count));
+    match fits && (1..=MAX_TRANSFER_BYTES).contains(&len) {
+        true => Ok(len),
+        false => Err(Errno::INVAL),
+    }
+}
+
+/// Does what SET_IRQS asks for the vectors of MSI-X: `(start, count)` of them.
+fn set_vectors(
+    bus: &mut Bus,
+    flags: u32,
+    (start, count): (u32, u32),
+    data: &[u8],
+    fds: Vec<OwnedFd>,
+) -> Answer {
+    const ASSIGN: u32 = SetIrqs::DATA_EVENTFD | SetIrqs::ACTION_TRIGGER;
+    const RAISE_ALL: u32 = SetIrqs::DATA_NONE | SetIrqs::ACTION_TRIGGER;
+    const RAISE_SOME: u32 = SetIrqs::DATA_BOOL | SetIrqs::ACTION_TRIGGER;
+    let wanted = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    let irqs = &mut bus.irqs;
+    let done = match flags {
+        ASSIGN if fds.is_empty() => irqs.detach(start, count),
+        ASSIGN if fds.len() == wanted => irqs.assign(start, fds),
+        RAISE_ALL if count == 0 && fds.is_empty() => {
+            irqs.detach_all();
+            Ok(())
+        }
+        RAISE_ALL | RAISE_SOME if wanted > usize::from(irqs.count()) || !fds.is_empty() => {
+            return Err(Errno::INVAL);
+        }
+        RAISE_ALL => irqs.raise_for_client(start, std::iter::repeat_n(true, wanted)),
+        RAISE_SOME => {
+            let data = data.get(..wanted).ok_or(Errno::INVAL)?;
+            irqs.raise_for_client(start, data.iter().map(|&byte| byte != 0))
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    done.map_err(|_| Errno::INVAL)
+}
+
+/// What this server can do, as the specification wants it told.
+fn capabilities() -> String {
+    format!(
+        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_MESSAGE_FDS},\"max_data_xfer_size\":{MAX_TRANSFER_BYTES},\
+         \"max_dma_maps\":{MAX_WINDOWS},\"pgsizes\":{PAGE_BYTES}}}}}"
+    )
+}
+
+/// A size or count of ours, which is small.
+fn size(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}

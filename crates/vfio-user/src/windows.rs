@@ -1,0 +1,454 @@
+//! The guest's memory as the device sees it: windows at guest addresses, each backed by a file of the client.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::io::{Errno, pread, pwrite};
+
+use crate::dma::{Access, Mapping, Refusal};
+
+/// Most windows at once; QEMU needs a dozen.
+pub(crate) const MAX_WINDOWS: usize = 1024;
+/// Most windows that keep their descriptor because their file cannot be mapped.
+const MAX_FILE_WINDOWS: usize = 32;
+/// Most bytes in all windows: an eighth of a process's addresses on x86-64.
+const MAX_TOTAL_BYTES: u64 = 1 << 44;
+/// What addresses, sizes and file offsets are multiples of.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// What the device may do in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// The device may read.
+    pub read: bool,
+    /// The device may write.
+    pub write: bool,
+}
+
+/// A window that a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapRequest {
+    /// The guest's address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Where in the file it begins; without meaning if there is no file.
+    pub offset: u64,
+    /// What the device may do.
+    pub protection: Protection,
+}
+
+/// Why a window was not made or unmade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Addresses wrap, the size is 0, or something is not a multiple of a page.
+    #[error("a window of {size:#x} bytes at {address:#x} is no whole number of pages")]
+    Range {
+        /// The guest's address.
+        address: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// The window may neither be read nor written.
+    #[error("a window for neither reading nor writing")]
+    NoAccess,
+    /// Part of it is in a window already.
+    #[error("{address:#x} is in a window already")]
+    Overlap {
+        /// The guest's address.
+        address: u64,
+    },
+    /// There are as many windows, or bytes in them, as there may be.
+    #[error("more than {limit} windows, or too many bytes in them")]
+    TooMany {
+        /// How many windows there may be.
+        limit: usize,
+    },
+    /// The range to unmap begins or ends inside a window.
+    #[error("{address:#x} is inside a window: windows go as a whole")]
+    Splits {
+        /// The guest's address.
+        address: u64,
+    },
+    /// The file ends before the window does.
+    #[error("the file behind the window is too short")]
+    TooShort,
+    /// The file consists of huge pages, which may run out when they are touched.
+    #[error("guest memory of huge page files is not taken: leave hugetlb=on away")]
+    HugePages,
+    /// The descriptor is not of a file, or is not open for what the window is for.
+    #[error("the descriptor is of no file that can be read and written")]
+    NoFile,
+    /// What the system said.
+    #[error("the window cannot be mapped: {0}")]
+    System(Errno),
+}
+
+impl MapError {
+    /// Returns the errno that the client is told.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::Range { .. } | Self::NoAccess | Self::Splits { .. } => Errno::INVAL,
+            Self::TooShort | Self::NoFile => Errno::INVAL,
+            Self::Overlap { .. } => Errno::EXIST,
+            Self::TooMany { .. } => Errno::NOSPC,
+            Self::HugePages => Errno::OPNOTSUPP,
+            Self::System(errno) => errno,
+        }
+    }
+}
+
+/// Why an access to guest memory did not happen, or only in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DmaError {
+    /// No window is there.
+    #[error("no guest memory at {address:#x}")]
+    Unmapped {
+        /// Where the window would have to be.
+        address: u64,
+    },
+    /// The window came without a file: the client would have to be asked for its bytes, which is not done.
+    #[error(
+        "guest memory at {address:#x} came without a file descriptor: it must be shared memory"
+    )]
+    NoFile {
+        /// Where the access begins.
+        address: u64,
+    },
+    /// The window is not for this.
+    #[error("guest memory at {address:#x} may not be accessed that way")]
+    Forbidden {
+        /// Where the access begins.
+        address: u64,
+    },
+    /// The file behind the window became shorter, or gave an error.
+    #[error("the file behind guest memory at {address:#x} failed")]
+    File {
+        /// Where the access begins.
+        address: u64,
+    },
+}
+
+/// The guest memory that a device may reach.
+///
+/// Every access looks its windows up and copies: nothing is kept that a later unmapping would have to void.
+#[derive(Debug, Default)]
+pub struct DmaWindows {
+    /// By guest address; no two overlap.
+    windows: BTreeMap<u64, Window>,
+    total_bytes: u64,
+    /// How many of them keep a descriptor.
+    files: usize,
+}
+
+#[derive(Debug)]
+struct Window {
+    size: u64,
+    protection: Protection,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Mapped: the file cannot shrink.
+    Mapped(Mapping),
+    /// The file may shrink: every access is a system call, and a short one is an error.
+    File { file: OwnedFd, offset: u64 },
+    /// The client gave no file.
+    Absent,
+}
+
+impl DmaWindows {
+    /// Opens a window on `file`, or on nothing: then accesses fail, and unmapping works.
+    ///
+    /// # Errors
+    /// See [`MapError`]; there is no window then, and the file is closed.
+    pub fn map(&mut self, request: MapRequest, file: Option<OwnedFd>) -> Result<(), MapError> {
+        let MapRequest {
+            address,
+            size,
+            offset,
+            protection,
+        } = request;
+        check_range(address, size)?;
+        if !protection.read && !protection.write {
+            return Err(MapError::NoAccess);
+        }
+        if let Some(taken) = self.first_inside(address, size) {
+            return Err(MapError::Overlap { address: taken });
+        }
+        let total_bytes = self.total_bytes.saturating_add(size);
+        if self.windows.len() >= MAX_WINDOWS || total_bytes > MAX_TOTAL_BYTES {
+            return Err(MapError::TooMany { limit: MAX_WINDOWS });
+        }
+        let memory = match file {
+            Some(file) => self.open(file, offset, size, protection)?,
+            None => Memory::Absent,
+        };
+        self.files += usize::from(matches!(memory, Memory::File { .. }));
+        self.total_bytes = total_bytes;
+        let window = Window {
+            size,
+            protection,
+            memory,
+        };
+        self.windows.insert(address, window);
+        Ok(())
+    }
+
+    /// Closes all windows inside a range. None there is fine.
+    ///
+    /// # Errors
+    /// [`MapError::Range`]; [`MapError::Splits`] if a window lies there in part, and nothing is closed.
+    pub fn unmap(&mut self, address: u64, size: u64) -> Result<(), MapError> {
+        let end = check_range(address, size)?;
+        if self
+            .window_at(address)
+            .is_some_and(|(start, _)| start < address)
+        {
+            return Err(MapError::Splits { address });
+        }
+        let last = self.windows.range(address..end).next_back();
+        if last.is_some_and(|(start, window)| end - start < window.size) {
+            return Err(MapError::Splits { address: end });
+        }
+        let mut inside = self.windows.split_off(&address);
+        let mut behind = inside.split_off(&end);
+        self.windows.append(&mut behind);
+        for window in inside.values() {
+            self.total_bytes -= window.size;
+            self.files -= usize::from(matches!(window.memory, Memory::File { .. }));
+        }
+        Ok(())
+    }
+
+    /// Closes all windows.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Returns how many windows there are.
+    pub fn len(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// True if there is no window.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+
+    /// Returns the bytes of all windows.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// Copies guest memory at `address` to all of `out`. 1, 2, 4 or 8 naturally aligned bytes are one load (acquire).
+    ///
+    /// # Errors
+    /// The first byte that could not be read; those before it may be in `out`.
+    pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), DmaError> {
+        let mut done = 0;
+        while done < out.len() {
+            let piece = self.piece(address, done, out.len())?;
+            if !piece.window.protection.read {
+                return Err(DmaError::Forbidden {
+                    address: piece.address,
+                });
+            }
+            let out = &mut out[done..done + piece.len];
+            piece.window.memory.read(&piece, out)?;
+            done += piece.len;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to guest memory at `address`. 1, 2, 4 or 8 naturally aligned bytes are one store (release).
+    ///
+    /// # Errors
+    /// The first byte that could not be written; those before it are.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let piece = self.piece(address, done, bytes.len())?;
+            if !piece.window.protection.write {
+                return Err(DmaError::Forbidden {
+                    address: piece.address,
+                });
+            }
+            piece
+                .window
+                .memory
+                .write(&piece, &bytes[done..done + piece.len])?;
+            done += piece.len;
+        }
+        Ok(())
+    }
+
+    /// Finds what of `len` bytes at `address`, without the first `done`, lies in one window.
+    fn piece(&self, address: u64, done: usize, len: usize) -> Result<Piece<'_>, DmaError> {
+        let missing = DmaError::Unmapped { address };
+        let address = address.checked_add(done as u64).ok_or(missing)?;
+        let (start, window) = self
+            .window_at(address)
+            .ok_or(DmaError::Unmapped { address })?;
+        let at = address - start;
+        let left = usize::try_from(window.size - at).unwrap_or(usize::MAX);
+        Ok(Piece {
+            window,
+            address,
+            at,
+            len: left.min(len - done),
+        })
+    }
+
+    /// Returns the window that has `address` in it, and where it starts.
+    fn window_at(&self, address: u64) -> Option<(u64, &Window)> {
+        let (&start, window) = self.windows.range(..=address).next_back()?;
+        (address - start < window.size).then_some((start, window))
+    }
+
+    /// Returns the first address of the range that is in a window.
+    fn first_inside(&self, address: u64, size: u64) -> Option<u64> {
+        if self.window_at(address).is_some() {
+            return Some(address);
+        }
+        // `check_range` said that this does not overflow.
+        let inside = self.windows.range(address..address + size).next();
+        inside.map(|(&start, _)| start)
+    }
+
+    /// Maps a file, or keeps it to be read and written if it cannot be mapped safely.
+    fn open(
+        &self,
+        file: OwnedFd,
+        offset: u64,
+        size: u64,
+        protection: Protection,
+    ) -> Result<Memory, MapError> {
+        if !offset.is_multiple_of(PAGE_BYTES) {
+            return Err(MapError::Range {
+                address: offset,
+                size,
+            });
+        }
+        let len = usize::try_from(size).map_err(|_| MapError::TooMany { limit: MAX_WINDOWS })?;
+        let access = match protection.write {
+            true => Access::ReadWrite,
+            false => Access::Read,
+        };
+        match Mapping::map(file.as_fd(), offset, len, access) {
+            Ok(mapping) => return Ok(Memory::Mapped(mapping)),
+            Err(Refusal::MayShrink) => {}
+            Err(Refusal::HugePages) => return Err(MapError::HugePages),
+            Err(Refusal::TooShort) => return Err(MapError::TooShort),
+            Err(Refusal::System(errno)) => return Err(MapError::System(errno)),
+        }
+        if self.files >= MAX_FILE_WINDOWS {
+            return Err(MapError::TooMany {
+                limit: MAX_FILE_WINDOWS,
+            });
+        }
+        check_file(&file, offset.checked_add(size), protection)?;
+        Ok(Memory::File { file, offset })
+    }
+}
+
+/// The part of an access that lies in one window.
+struct Piece<'a> {
+    window: &'a Window,
+    address: u64,
+    /// Bytes from the window's start.
+    at: u64,
+    len: usize,
+}
+
+impl Memory {
+    fn read(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), DmaError> {
+        let address = piece.address;
+        let failed = DmaError::File { address };
+        match self {
+            Self::Mapped(mapping) => {
+                let at = usize::try_from(piece.at).map_err(|_| failed)?;
+                mapping.read(at, out).then_some(()).ok_or(failed)
+            }
+            Self::File { file, offset } => {
+                let mut done = 0;
+                while done < out.len() {
+                    // In range: `check_file` added offset and size.
+                    let at = offset + piece.at + done as u64;
+                    match pread(file, &mut out[done..], at) {
+                        Ok(0) => return Err(failed),
+                        Ok(read) => done += read,
+                        Err(Errno::INTR) => {}
+                        Err(_) => return Err(failed),
+                    }
+                }
+                fence(Ordering::Acquire);
+                Ok(())
+            }
+            Self::Absent => Err(DmaError::NoFile { address }),
+        }
+    }
+
+    fn write(&self, piece: &Piece<'_>, bytes: &[u8]) -> Result<(), DmaError> {
+        let address = piece.address;
+        let failed = DmaError::File { address };
+        match self {
+            Self::Mapped(mapping) => {
+                let at = usize::try_from(piece.at).map_err(|_| failed)?;
+                mapping.write(at, bytes).then_some(()).ok_or(failed)
+            }
+            Self::File { file, offset } => {
+                fence(Ordering::Release);
+                // A write behind the end would make the file longer, which is not ours to do.
+                let end = offset + piece.at + bytes.len() as u64;
+                let size = fstat(file).map_err(|_| failed)?.st_size;
+                if u64::try_from(size).map_or(true, |size| end > size) {
+                    return Err(failed);
+                }
+                let mut done = 0;
+                while done < bytes.len() {
+                    let at = offset + piece.at + done as u64;
+                    match pwrite(file, &bytes[done..], at) {
+                        Ok(0) => return Err(failed),
+                        Ok(written) => done += written,
+                        Err(Errno::INTR) => {}
+                        Err(_) => return Err(failed),
+                    }
+                }
+                Ok(())
+            }
+            Self::Absent => Err(DmaError::NoFile { address }),
+        }
+    }
+}
+
+/// Returns the end of a range that is a whole number of pages and does not wrap.
+fn check_range(address: u64, size: u64) -> Result<u64, MapError> {
+    let wrong = MapError::Range { address, size };
+    let whole = address.is_multiple_of(PAGE_BYTES) && size.is_multiple_of(PAGE_BYTES);
+    let end = address.checked_add(size).ok_or(wrong)?;
+    (whole && size > 0).then_some(end).ok_or(wrong)
+}
+
+/// Judges a file that is read and written: a regular one (no other kind has bytes at offsets, or might make us
+/// wait for its other end), open for what the window is for, and long enough now.
+fn check_file(file: &OwnedFd, end: Option<u64>, protection: Protection) -> Result<(), MapError> {
+    let status = fstat(file).map_err(MapError::System)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err(MapError::NoFile);
+    }
+    let mode = fcntl_getfl(file).map_err(MapError::System)? & OFlags::RWMODE;
+    let reads = mode == OFlags::RDONLY || mode == OFlags::RDWR;
+    let writes = mode == OFlags::WRONLY || mode == OFlags::RDWR;
+    if protection.read && !reads || protection.write && !writes {
+        return Err(MapError::NoFile);
+    }
+    let size = u64::try_from(status.st_size).map_err(|_| MapError::TooShort)?;
+    match end {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(MapError::TooShort),
+    }
+}

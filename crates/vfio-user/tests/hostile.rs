@@ -1,0 +1,543 @@
+//! Clients that are broken, or mean harm.
+
+mod common;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use common::*;
+use proptest::prelude::*;
+use rustix::fs::ftruncate;
+use vfio_user::{Breach, Command, DmaError, Event, Gone, Session};
+
+const MAP_RW: u32 = 3;
+const ASSIGN: u32 = 0x24;
+
+/// The breach for which the client was put out.
+#[track_caller]
+fn put_out(bench: &mut Bench) -> Breach {
+    let events = bench.turn();
+    match events.into_iter().next() {
+        Some(Event::Left(Gone::Breach(breach))) => breach,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_comes_before_the_version_and_no_second_version_after() {
+    let mut bench = Bench::new();
+    let mut client = bench.connect();
+    client.send(GET_INFO, 0, &[0; 16], &[]);
+    let breach = put_out(&mut bench);
+    assert_eq!(
+        breach,
+        Breach::Order {
+            command: Command::GET_INFO
+        }
+    );
+    assert_eq!(client.receive().unwrap().errno, EINVAL);
+    assert!(client.is_closed());
+
+    let mut client = bench.client();
+    client.send(VERSION, 0, &version_body(), &[]);
+    let breach = put_out(&mut bench);
+    assert_eq!(
+        breach,
+        Breach::Order {
+            command: Command::VERSION
+        }
+    );
+    assert_eq!(bench.server.stats().put_out, 2);
+    // And the next one is welcome.
+    bench.client();
+}
+
+#[test]
+fn another_major_version_and_a_posted_version_are_refused() {
+    let mut bench = Bench::new();
+    let mut client = bench.connect();
+    client.send(VERSION, 0, &[1, 0, 0, 0], &[]);
+    assert_eq!(put_out(&mut bench), Breach::Version { major: 1, minor: 0 });
+    let mut client = bench.connect();
+    client.send(VERSION, POSTED, &version_body(), &[]);
+    assert_eq!(
+        put_out(&mut bench),
+        Breach::Order {
+            command: Command::VERSION
+        }
+    );
+    let mut client = bench.connect();
+    client.send(VERSION, 0, &[0, 0, 0, 0, b'{'], &[]);
+    assert!(matches!(put_out(&mut bench), Breach::Version { .. }));
+    // Without any JSON is fine: nothing of it is needed.
+    let mut client = bench.connect();
+    client.send(VERSION, 0, &[0; 4], &[]);
+    assert!(bench.turn().is_empty());
+}
+
+#[test]
+fn a_size_that_cannot_be_right_ends_the_conversation() {
+    for size in [0u32, 15, 65_569, u32::MAX] {
+        let mut bench = Bench::new();
+        let mut client = bench.client();
+        let mut bytes = message(1, GET_INFO, 0, &[]);
+        bytes[4..8].copy_from_slice(&size.to_le_bytes());
+        client.send_raw(&bytes, &[]);
+        assert_eq!(put_out(&mut bench), Breach::Size { size });
+    }
+}
+
+#[test]
+fn a_reply_that_nobody_asked_for_ends_the_conversation() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    client.send(REGION_READ, 1, &[], &[]);
+    assert_eq!(put_out(&mut bench), Breach::NoRequest { flags: 1 });
+}
+
+#[test]
+fn a_message_in_single_bytes_is_a_message() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    for byte in message(9, REGION_WRITE, 0, &access(0, 0, 4, &[1, 2, 3, 4])) {
+        assert!(client.receive().is_none());
+        client.write_some(&[byte]);
+        assert!(bench.turn().is_empty());
+    }
+    assert_eq!(client.receive().unwrap().errno, 0);
+    assert_eq!(bench.device.memory[..4], [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_message_has_not_said_it() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let bytes = message(9, REGION_WRITE, 0, &access(0, 0, 4, &[1, 2, 3, 4]));
+    client.write_some(&bytes[..bytes.len() - 1]);
+    bench.turn();
+    drop(client);
+    assert!(matches!(bench.turn()[..], [Event::Left(Gone::Truncated)]));
+    assert_eq!(bench.device.memory[0], 0);
+}
+
+#[test]
+fn a_body_that_is_too_short_is_einval_for_every_command() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let commands = [
+        DMA_MAP,
+        DMA_UNMAP,
+        GET_INFO,
+        GET_REGION_INFO,
+        GET_IRQ_INFO,
+        SET_IRQS,
+        REGION_READ,
+        REGION_WRITE,
+    ];
+    for command in commands {
+        assert_eq!(bench.ask(&mut client, command, &[0; 15], &[]).errno, EINVAL);
+    }
+    for unknown in [0, 6, 11, 12, 14, 15, u16::MAX] {
+        assert_eq!(
+            bench.ask(&mut client, unknown, &[0; 64], &[]).errno,
+            EOPNOTSUPP
+        );
+    }
+}
+
+#[test]
+fn accesses_outside_of_a_region_or_of_their_own_data_are_einval() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let wrong = [
+        access(0, 4096, 1, &[]),
+        access(0, 4093, 4, &[0; 4]),
+        access(0, u64::MAX, 8, &[0; 8]),
+        access(0, 0, 0, &[]),
+        access(3, 0, 4, &[0; 4]),
+        access(9, 0, 4, &[0; 4]),
+        access(u32::MAX, 0, 4, &[0; 4]),
+        access(0, 0, u32::MAX, &[]),
+    ];
+    for body in wrong {
+        for command in [REGION_READ, REGION_WRITE] {
+            assert_eq!(bench.ask(&mut client, command, &body, &[]).errno, EINVAL);
+        }
+    }
+    let short = access(0, 0, 8, &[0; 7]);
+    assert_eq!(
+        bench.ask(&mut client, REGION_WRITE, &short, &[]).errno,
+        EINVAL
+    );
+    assert_eq!(bench.device.memory, [0; 4096]);
+}
+
+#[test]
+fn windows_that_overlap_wrap_or_are_no_pages_are_refused() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let memory = guest_memory(0x10_000);
+    let fd = [memory.as_fd()];
+    bench.ask_ok(
+        &mut client,
+        DMA_MAP,
+        &dma_map(MAP_RW, 0, 0x4000, 0x2000),
+        &fd,
+    );
+    let wrong = [
+        (dma_map(MAP_RW, 0, 0x4000, 0x2000), EEXIST),
+        (dma_map(MAP_RW, 0, 0x3000, 0x2000), EEXIST),
+        (dma_map(MAP_RW, 0, 0x5000, 0x1000), EEXIST),
+        (dma_map(MAP_RW, 0, 0x3000, 0x8000), EEXIST),
+        (dma_map(MAP_RW, 0, 0x8000, 0), EINVAL),
+        (dma_map(MAP_RW, 0, 0x8001, 0x1000), EINVAL),
+        (dma_map(MAP_RW, 0, 0x8000, 0x1001), EINVAL),
+        (dma_map(MAP_RW, 1, 0x8000, 0x1000), EINVAL),
+        (dma_map(MAP_RW, 0, u64::MAX - 0xfff, 0x1000), EINVAL),
+        (dma_map(0, 0, 0x8000, 0x1000), EINVAL),
+        (dma_map(7, 0, 0x8000, 0x1000), EINVAL),
+        // Past the end of the file.
+        (dma_map(MAP_RW, 0x10_000, 0x8000, 0x1000), EINVAL),
+        (dma_map(MAP_RW, u64::MAX - 0xfff, 0x8000, 0x1000), EINVAL),
+        (dma_map(MAP_RW, 0, 0x8000, 0x11_000), EINVAL),
+    ];
+    for (body, errno) in wrong {
+        assert_eq!(
+            bench.ask(&mut client, DMA_MAP, &body, &fd).errno,
+            errno,
+            "{body:?}"
+        );
+    }
+    // No file, but more bytes than there are addresses for.
+    let huge = dma_map(MAP_RW, 0, 1 << 45, 1 << 45);
+    assert_eq!(bench.ask(&mut client, DMA_MAP, &huge, &[]).errno, ENOSPC);
+    assert_eq!(bench.server.bus().dma.len(), 1);
+
+    let split = [
+        dma_unmap(0, 0x5000, 0x1000),
+        dma_unmap(0, 0x4000, 0x1000),
+        dma_unmap(0, 0x3000, 0x2000),
+    ];
+    for body in split {
+        assert_eq!(bench.ask(&mut client, DMA_UNMAP, &body, &[]).errno, EINVAL);
+    }
+    assert_eq!(
+        bench
+            .ask(&mut client, DMA_UNMAP, &dma_unmap(2, 0, 1), &[])
+            .errno,
+        EINVAL
+    );
+    assert_eq!(
+        bench
+            .ask(&mut client, DMA_UNMAP, &dma_unmap(1, 0x4000, 0x2000), &[])
+            .errno,
+        EOPNOTSUPP
+    );
+    // More than the window is fine, and so is nothing.
+    bench.ask_ok(&mut client, DMA_UNMAP, &dma_unmap(0, 0, 0x10_000), &[]);
+    bench.ask_ok(&mut client, DMA_UNMAP, &dma_unmap(0, 0, 0x10_000), &[]);
+    assert!(bench.server.bus().dma.is_empty());
+    assert_eq!(bench.server.bus().dma.total_bytes(), 0);
+}
+
+#[test]
+fn windows_run_out_before_the_servers_memory_does() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    for n in 0..1024u64 {
+        bench.ask_ok(
+            &mut client,
+            DMA_MAP,
+            &dma_map(MAP_RW, 0, n << 12, 0x1000),
+            &[],
+        );
+    }
+    let one_more = dma_map(MAP_RW, 0, 1024 << 12, 0x1000);
+    assert_eq!(
+        bench.ask(&mut client, DMA_MAP, &one_more, &[]).errno,
+        ENOSPC
+    );
+}
+
+#[test]
+fn descriptors_of_files_that_may_shrink_run_out_too() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let memory = unsealed_memory(0x1000);
+    let mut taken = 0;
+    for n in 0..100u64 {
+        let map = dma_map(MAP_RW, 0, n << 12, 0x1000);
+        let reply = bench.ask(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
+        taken += u64::from(reply.errno == 0);
+    }
+    assert_eq!(taken, 32);
+}
+
+#[test]
+fn memory_that_its_owner_takes_away_is_an_error_and_no_signal() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let memory = unsealed_memory(0x2000);
+    bench.ask_ok(
+        &mut client,
+        DMA_MAP,
+        &dma_map(MAP_RW, 0, 0, 0x2000),
+        &[memory.as_fd()],
+    );
+    poke(&memory, 0x1000, &[1; 8]);
+    let bump = access(2, BUMP, 8, &0x1000u64.to_le_bytes());
+    bench.ask_ok(&mut client, REGION_WRITE, &bump, &[]);
+    assert_eq!(peek(&memory, 0x1008), [2; 8]);
+    ftruncate(&memory, 0x1000).unwrap();
+    bench.ask_ok(&mut client, REGION_WRITE, &bump, &[]);
+    assert_eq!(bench.device.failed_dma, 1);
+    let dma = &bench.server.bus().dma;
+    let failed = DmaError::File { address: 0x1000 };
+    assert_eq!(dma.read(0x1000, &mut [0]), Err(failed));
+    assert_eq!(dma.write(0x1000, &[0]), Err(failed));
+    assert_eq!(
+        memory.metadata().unwrap().len(),
+        0x1000,
+        "a write does not make it longer"
+    );
+}
+
+#[test]
+fn descriptors_that_are_no_files_are_no_memory() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    let folder = std::fs::File::open("/").unwrap();
+    let map = dma_map(1, 0, 0, 0x1000);
+    for fd in [
+        pipe.as_fd(),
+        folder.as_fd(),
+        new_eventfd().as_fd(),
+        client.stream.try_clone().unwrap().as_fd(),
+    ] {
+        assert_eq!(bench.ask(&mut client, DMA_MAP, &map, &[fd]).errno, EINVAL);
+    }
+    let read_only = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let write = dma_map(MAP_RW, 0, 0, 0x1000);
+    assert_eq!(
+        bench
+            .ask(&mut client, DMA_MAP, &write, &[read_only.as_fd()])
+            .errno,
+        EINVAL
+    );
+    bench.ask_ok(&mut client, DMA_MAP, &map, &[read_only.as_fd()]);
+}
+
+#[test]
+fn a_window_for_reading_is_not_written_to() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let memory = guest_memory(0x1000);
+    bench.ask_ok(
+        &mut client,
+        DMA_MAP,
+        &dma_map(1, 0, 0, 0x1000),
+        &[memory.as_fd()],
+    );
+    let dma = &bench.server.bus().dma;
+    assert_eq!(dma.read(0, &mut [0; 8]), Ok(()));
+    assert_eq!(
+        dma.write(8, &[1; 8]),
+        Err(DmaError::Forbidden { address: 8 })
+    );
+}
+
+#[test]
+fn an_access_across_two_windows_is_done_and_across_a_gap_is_not() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let memory = guest_memory(0x3000);
+    // The guest's second page is the file's third.
+    bench.ask_ok(
+        &mut client,
+        DMA_MAP,
+        &dma_map(MAP_RW, 0, 0, 0x1000),
+        &[memory.as_fd()],
+    );
+    bench.ask_ok(
+        &mut client,
+        DMA_MAP,
+        &dma_map(MAP_RW, 0x2000, 0x1000, 0x1000),
+        &[memory.as_fd()],
+    );
+    let dma = &bench.server.bus().dma;
+    dma.write(0xffc, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    let mut back = [0; 8];
+    dma.read(0xffc, &mut back).unwrap();
+    assert_eq!(back, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(peek(&memory, 0x2000)[..4], [5, 6, 7, 8]);
+    assert_eq!(
+        dma.write(0x1ffc, &[0; 8]),
+        Err(DmaError::Unmapped { address: 0x2000 })
+    );
+}
+
+#[test]
+fn more_descriptors_than_may_come_are_closed_and_the_request_refused() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let (ours, theirs) = rustix::pipe::pipe().unwrap();
+    let flood: Vec<_> = (0..200).map(|_| theirs.as_fd()).collect();
+    for fds in [&flood[..], &flood[..17]] {
+        let reply = bench.ask(&mut client, SET_IRQS, &set_irqs(ASSIGN, 2, 0, 3), fds);
+        assert_eq!(reply.errno, EMFILE);
+    }
+    // Sixteen with a message that wants one, or none.
+    let map = dma_map(MAP_RW, 0, 0, 0x1000);
+    assert_eq!(
+        bench.ask(&mut client, DMA_MAP, &map, &flood[..16]).errno,
+        EINVAL
+    );
+    bench.ask_ok(&mut client, GET_INFO, &[0; 16], &flood[..16]);
+    assert_eq!(bench.server.stats().session.fds_closed, 32);
+    // Not one copy of the pipe's end is left: the pipe is at its end when ours is closed.
+    drop(flood);
+    drop(theirs);
+    assert_eq!(rustix::io::read(&ours, &mut [0; 1]), Ok(0));
+}
+
+#[test]
+fn descriptors_in_pieces_of_one_message_are_bounded_too() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let (ours, theirs) = rustix::pipe::pipe().unwrap();
+    let ten: Vec<_> = (0..10).map(|_| theirs.as_fd()).collect();
+    for byte in message(5, SET_IRQS, 0, &set_irqs(ASSIGN, 2, 0, 3)) {
+        client.send_raw(&[byte], &ten);
+        bench.turn();
+    }
+    assert_eq!(client.receive().unwrap().errno, EMFILE);
+    drop(ten);
+    drop(theirs);
+    assert_eq!(rustix::io::read(&ours, &mut [0; 1]), Ok(0));
+}
+
+#[test]
+fn vectors_that_do_not_exist_and_descriptors_that_do_not_match_are_einval() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let fd = new_eventfd();
+    let fd = [fd.as_fd()];
+    let wrong = [
+        (set_irqs(ASSIGN, 2, 3, 1), &fd[..]),
+        (set_irqs(ASSIGN, 2, u32::MAX, 1), &fd[..]),
+        (set_irqs(ASSIGN, 2, 0, 2), &fd[..]),
+        (set_irqs(ASSIGN, 2, 0, 4), &[]),
+        (set_irqs(ASSIGN, 2, u32::MAX, u32::MAX), &[]),
+        (set_irqs(ASSIGN, 0, 0, 1), &fd[..]),
+        (set_irqs(ASSIGN, 9, 0, 0), &[]),
+        (set_irqs(0x21, 2, 0, u32::MAX), &[]),
+        (set_irqs(0x22, 2, 0, 3), &[]),
+        (set_irqs(0x21, 2, 0, 0), &fd[..]),
+        (set_irqs(0x09, 2, 0, 1), &[]),
+        (set_irqs(u32::MAX, 2, 0, 1), &[]),
+    ];
+    for (body, fds) in wrong {
+        assert_eq!(
+            bench.ask(&mut client, SET_IRQS, &body, fds).errno,
+            EINVAL,
+            "{body:?}"
+        );
+    }
+}
+
+#[test]
+fn an_eventfd_that_is_full_does_not_stop_the_device() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    // A blocking one, one step from its end.
+    let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    bench.ask_ok(
+        &mut client,
+        SET_IRQS,
+        &set_irqs(ASSIGN, 2, 0, 1),
+        &[fd.as_fd()],
+    );
+    bench.ask_ok(&mut client, REGION_WRITE, &access(2, RAISE, 1, &[0]), &[]);
+    assert_eq!(times_raised(&fd), u64::MAX - 1);
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_not_listened_to_and_costs_a_bounded_amount() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let read = message(1, REGION_READ, 0, &access(0, 0, 4096, &[]));
+    // Until the client's own socket is full of questions: no more than some hundred kilobytes.
+    let mut asked = 0;
+    loop {
+        bench.turn();
+        match client.stream.write(&read) {
+            Ok(len) if len == read.len() => asked += 1,
+            _ => break,
+        }
+        assert!(asked < 100_000, "the server goes on for ever");
+    }
+    // Its answers are taken again: all are there, in order.
+    let mut answered = 0;
+    while answered < asked {
+        bench.turn();
+        while let Some(reply) = client.receive() {
+            assert_eq!(reply.body.len(), 16 + 4096);
+            answered += 1;
+        }
+    }
+}
+
+/// Requests that are nearly right, and bytes that are nothing.
+fn any_message() -> impl Strategy<Value = Vec<u8>> {
+    let small = prop_oneof![Just(0u64), Just(0x1000), Just(0x2000), any::<u64>()];
+    let body = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..40),
+        (0u32..8, small.clone(), small.clone(), small.clone())
+            .prop_map(|(flags, offset, address, size)| dma_map(flags, offset, address, size)),
+        (0u32..4, small.clone(), small.clone())
+            .prop_map(|(flags, address, size)| dma_unmap(flags, address, size)),
+        (
+            0u32..10,
+            small,
+            0u32..0x2000,
+            prop::collection::vec(any::<u8>(), 0..24)
+        )
+            .prop_map(|(region, offset, count, data)| access(region, offset, count, &data)),
+        (
+            prop_oneof![Just(0x21u32), Just(0x22), Just(0x24), any::<u32>()],
+            0u32..5,
+            0u32..5,
+            0u32..5
+        )
+            .prop_map(|(flags, index, start, count)| set_irqs(flags, index, start, count)),
+    ];
+    (
+        any::<u16>(),
+        0u16..16,
+        prop_oneof![9 => Just(0u32), 3 => Just(POSTED), 1 => any::<u32>()],
+        body,
+    )
+        .prop_map(|(id, command, flags, body)| message(id, command, flags, &body))
+}
+
+proptest! {
+    #[test]
+    fn no_messages_panic_the_session_and_every_reply_is_whole(messages in prop::collection::vec(any_message(), 0..40)) {
+        let mut bench = Bench::new();
+        let mut session = Session::default();
+        let mut out = Vec::new();
+        let mut bytes = message(0, VERSION, 0, &version_body());
+        bytes.extend(messages.concat());
+        let _ = session.on_bytes(&mut bench.device, bench.server.bus(), &bytes, &mut out);
+        let mut rest = &out[..];
+        while !rest.is_empty() {
+            let size = usize::try_from(u32_at(rest, 4)).unwrap();
+            prop_assert!((16..=rest.len()).contains(&size));
+            rest = &rest[size..];
+        }
+        let dma = &bench.server.bus().dma;
+        prop_assert!(dma.len() <= messages.len());
+    }
+}

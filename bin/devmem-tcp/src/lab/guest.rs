@@ -230,7 +230,8 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
         .env("PATH", PATH)
         .env("HOME", "/root")
         .env("TERM", "linux")
-        .env("DEVMEM_LAB", "1");
+        .env("DEVMEM_LAB", "1")
+        .env("ENV", "/etc/shrc");
     command.envs(job.env.iter().map(|(name, value)| (name, value)));
     if job.interactive {
         return shell(command);

@@ -28,6 +28,10 @@ const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
 /// Between two looks at processes.
 const LOOK: Duration = Duration::from_millis(5);
+/// For a person's shell, which is busybox's: it has line editing.
+const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
+PS1='\\w \\$ '
+";
 /// Lines of the kernel's log that a failure shows.
 const LOG_TAIL_LINES: usize = 25;
 
@@ -188,7 +192,11 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     archive
         .copy(&kit.busybox, "/bin/busybox")
         .context("pack busybox")?;
-    archive.link("/bin/sh", "busybox");
+    // This machine's shell: busybox's takes its own commands before those of the path.
+    archive
+        .program(Path::new("/bin/sh"), "/bin/sh")
+        .context("pack the shell")?;
+    archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
     let me = std::env::current_exe().context("find our own program")?;
     archive
         .program(&me, TOOL_PATH)

@@ -83,7 +83,7 @@ impl LabRunPlan {
             .iter()
             .map(|text| parse_put(text))
             .collect::<Result<_, _>>()?;
-        let mut job = job(&machine, vec!["/bin/sh".to_owned()]);
+        let mut job = job(&machine, vec!["/lab/busybox/ash".to_owned()]);
         job.interactive = true;
         Ok(Self {
             kit: kit(args.kit, false),

@@ -120,7 +120,7 @@ impl Network {
         let (mut receiver, _) = listener.accept()?;
         limit(&receiver)?;
         let start = Instant::now();
-        thread::scope(|scope| {
+        thread::scope(move |scope| {
             let sending = scope.spawn(move || send(sender, bytes));
             let mut verifier = verifier();
             let mut buffer = vec![0; CHUNK_BYTES];
@@ -133,6 +133,8 @@ impl Network {
                 arrived.fetch_add(count as u64, Ordering::Relaxed);
             }
             let elapsed = start.elapsed();
+            // The sender waits for it.
+            drop(receiver);
             join(sending)?;
             complete(&verifier, bytes)?;
             Ok(Rate { bytes, elapsed })

@@ -1,10 +1,16 @@
 //! What the command line may say, as text and numbers; `plan.rs` judges it.
 
+mod kernel;
+mod link;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::size::Size;
+
+pub use kernel::{Doctor, Ncdevmem, Restore};
+pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -31,6 +37,9 @@ pub enum Command {
     Nic(Nic),
     Bench(crate::commands::bench::BenchArgs),
     Lab(Box<crate::lab::args::Lab>),
+    Doctor(Doctor),
+    Restore(Restore),
+    Ncdevmem(Ncdevmem),
     #[command(name = "__sender", hide = true)]
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]
@@ -115,20 +124,23 @@ pub enum DemoLink {
 
 /// Receive TCP connections into device memory (like netcat, or the kernel's ncdevmem)
 ///
-/// Listens on an address of its own, on a TAP interface that is made if it does not exist. Ends when the
+/// Listens on an address of its own, on a TAP interface that is made if it does not exist; or, with --if, on an interface
+/// of the kernel whose NIC supports device memory: that is set up for it, and put back as it was. Ends when the
 /// connections have ended, or on SIGINT or SIGTERM, with statistics.
 #[derive(Debug, Args)]
 #[command(after_long_help = RECV_EXAMPLES)]
 pub struct Recv {
-    /// The cable: tap:NAME
-    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
-    pub link: String,
-    /// Our address with its prefix length, IPv4 or IPv6
-    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
-    pub addr: String,
-    /// Give the kernel's end of the TAP this address, and set it up
-    #[arg(long, value_name = "ADDR/LEN")]
-    pub peer_addr: Option<String>,
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Say what would be changed about the NIC, as commands on stdout, and change nothing
+    #[arg(long, requires = "interface")]
+    pub dry_run: bool,
+    /// The NIC is set up already: bind its queues, change nothing
+    #[arg(long, requires = "interface", conflicts_with = "dry_run")]
+    pub no_setup: bool,
+    /// With --no-setup: the first queue to bind; without it, the last --queues of the NIC are bound
+    #[arg(long, value_name = "N", requires = "no_setup")]
+    pub first_queue: Option<u32>,
     /// Listen; the only direction there is, accepted for the fingers' sake
     #[arg(short = 'l', long)]
     pub listen: bool,
@@ -171,11 +183,16 @@ Examples:
   devmem-tcp recv --addr fd77::2/64 --peer-addr fd77::1/64 -o - > file
       over IPv6, payload to stdout
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
-      until interrupted, up to 8 connections at once, captured with payload";
+      until interrupted, up to 8 connections at once, captured with payload
+  devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
+      the kernel's own device memory, on a NIC that supports it (`devmem-tcp doctor` tells)
+  devmem-tcp recv --backend kernel --if eth1 --dry-run
+      what that would change about eth1, as commands";
 
 /// Send a file, stdin or a pattern from device memory (like netcat, or the kernel's ncdevmem)
 ///
-/// Connects from an address of its own, on a TAP interface that is made if it does not exist. The bytes go into a ring
+/// Connects from an address of its own, on a TAP interface that is made if it does not exist; or, with --if, through an
+/// interface of the kernel whose NIC supports device memory. The bytes go into a ring
 /// of chunks in device memory and are sent from there without a copy; a chunk is written again only when its send is
 /// complete. Ends when the peer has acknowledged everything, or on SIGINT or SIGTERM, with statistics.
 #[derive(Debug, Args)]
@@ -187,15 +204,8 @@ pub struct Send {
     /// Port to connect to
     #[arg(value_name = "PORT", default_value_t = 5201)]
     pub port: u16,
-    /// The cable: tap:NAME
-    #[arg(long, value_name = "LINK", default_value = "tap:dm0")]
-    pub link: String,
-    /// Our address with its prefix length, IPv4 or IPv6
-    #[arg(long, value_name = "ADDR/LEN", default_value = "10.77.0.2/24")]
-    pub addr: String,
-    /// Give the kernel's end of the TAP this address, and set it up
-    #[arg(long, value_name = "ADDR/LEN")]
-    pub peer_addr: Option<String>,
+    #[command(flatten)]
+    pub link: LinkArgs,
     /// Send FILE, or stdin for `-`, which is also what is sent without --bytes
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["bytes", "validate"])]
     pub input_file: Option<PathBuf>,
@@ -226,7 +236,11 @@ Examples:
   devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 5201 -i file
       a file to `nc -l 5201 > copy` in the same network namespace
   devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 --bytes 5G -v 7 --chunk 4095 --json
-      the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout";
+      the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout
+  devmem-tcp send --peer-addr 10.77.0.1/24 --gateway 10.77.0.1 192.0.2.9 < file
+      to a host beyond the kernel's end of the TAP, which forwards it
+  devmem-tcp send --backend kernel --if eth1 192.0.2.1 5201 -i file
+      from the kernel's own device memory, on a NIC that supports it";
 
 /// Join two TAP interfaces through an imperfect cable
 ///
@@ -346,12 +360,12 @@ pub struct NicArgs {
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
-    /// Size of one net_iov: a power of two from 4K to 2M
-    #[arg(long, value_name = "SIZE", default_value = "64K")]
-    pub niov: Size,
-    /// Device memory to bind
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub mem_size: Size,
+    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; the kernel's: a page]
+    #[arg(long, value_name = "SIZE")]
+    pub niov: Option<Size>,
+    /// Device memory to bind [default: 256M; for the kernel's: 64M, the usual limit of udmabuf]
+    #[arg(long, value_name = "SIZE")]
+    pub mem_size: Option<Size>,
     /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,

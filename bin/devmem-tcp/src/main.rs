@@ -2,14 +2,17 @@
 //!
 //! A run goes `args.rs` (text) -> `plan.rs` (judged) -> `commands/` (done) -> `output.rs` (told). Receiving is
 //! `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its connections); sending is `source.rs` (the bytes) and
-//! `transmit.rs` (a ring of device memory that they leave from).
+//! `transmit.rs` (a ring of device memory that they leave from). Called `ncdevmem` it is that: `ncdevmem/`.
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod backend;
 mod capture;
 mod commands;
+mod kernel;
 mod lab;
+mod ncdevmem;
 mod nic_server;
 mod output;
 mod pattern;
@@ -34,9 +37,16 @@ use plan::{DemoPlan, GvnicPlan, RecvPlan, SendPlan, WirePlan};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
-    let exit = match run(Cli::parse().command) {
+    let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
+        Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
+        None => match Cli::parse().command {
+            Command::Ncdevmem(args) => (ncdevmem::NAME, ncdevmem::run(args.flags)),
+            command => ("devmem-tcp", run(command)),
+        },
+    };
+    let exit = match ended {
         Ok(()) => Exit::Done,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(program),
     };
     exit.into()
 }
@@ -52,6 +62,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Lab(args) => commands::lab::run(*args),
         Command::GuestInit => lab::guest::init(),
         Command::GuestTest(args) => lab::suite::rows::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Restore(args) => commands::restore::run(&args),
+        Command::Ncdevmem(args) => ncdevmem::run(args.flags),
         Command::Receiver(args) => commands::receiver::run(&args),
         Command::Sender(args) => commands::sender::run(&args),
     }

@@ -92,9 +92,15 @@ impl Failure {
         self
     }
 
-    /// Prints one line to stderr and returns how the run ended.
-    pub fn report(&self) -> Exit {
-        eprintln!("devmem-tcp: {self}");
+    /// Ends the run in another way.
+    #[must_use]
+    pub fn ending_with(self, exit: Exit) -> Self {
+        Self { exit, ..self }
+    }
+
+    /// Prints one line to stderr, after the program's name, and returns how the run ended.
+    pub fn report(&self, program: &str) -> Exit {
+        eprintln!("{program}: {self}");
         self.exit
     }
 }

@@ -2,6 +2,7 @@
 
 mod demo;
 pub mod lab;
+mod link;
 mod nic;
 mod recv;
 mod send;
@@ -22,8 +23,9 @@ use crate::pattern::RepeatingPattern;
 use crate::size::Size;
 
 pub use demo::DemoPlan;
+pub use link::LinkPlan;
 pub use nic::{GvnicPlan, WirePort};
-pub use recv::{Destination, RecvPlan};
+pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 pub use wire::{WireEnd, WirePlan};
 
@@ -37,6 +39,12 @@ const MAX_MTU: u16 = 65_521;
 const MAX_CONNECTIONS: u16 = 1024;
 /// Queues that can be bound.
 const MAX_QUEUES: u16 = 64;
+/// Device memory unless told otherwise: ours, and the kernel's, where udmabuf has a limit.
+const MEM_SIZE: Size = Size(256 << 20);
+const KERNEL_MEM_SIZE: Size = Size(64 << 20);
+/// The defaults of `--mtu` and `--impair`.
+const MTU: u16 = 1500;
+const UNIMPAIRED: &str = "none";
 /// The least memory that a queue can work with: posted buffers for a super-packet, and as much again on the way.
 const MIN_NIOVS_PER_QUEUE: usize = 8;
 const MIN_BYTES_PER_QUEUE: usize = 256 << 10;
@@ -119,10 +127,9 @@ impl NicPlan {
                 "--queues {queues}: 1 to {MAX_QUEUES}"
             )));
         }
-        let niov = to_usize("--niov", *niov)?;
-        let niov =
-            NiovSize::new(niov).map_err(|error| Failure::usage(format!("--niov: {error}")))?;
-        let mem_bytes = to_usize("--mem-size", *mem_size)?;
+        let niov = parse_niov(*niov)?.unwrap_or_default();
+        let mem_size = mem_size.unwrap_or(MEM_SIZE);
+        let mem_bytes = to_usize("--mem-size", mem_size)?;
         let least =
             usize::from(*queues) * (MIN_NIOVS_PER_QUEUE * niov.bytes()).max(MIN_BYTES_PER_QUEUE);
         if !mem_bytes.is_multiple_of(niov.bytes()) || mem_bytes < least {
@@ -142,6 +149,13 @@ impl NicPlan {
             linear_bytes: usize::from(linear),
         })
     }
+}
+
+fn parse_niov(niov: Option<Size>) -> Result<Option<NiovSize>, Failure> {
+    let Some(niov) = niov else { return Ok(None) };
+    let niov = NiovSize::new(to_usize("--niov", niov)?);
+    niov.map(Some)
+        .map_err(|error| Failure::usage(format!("--niov: {error}")))
 }
 
 fn parse_impairment(text: &str) -> Result<Impairment, Failure> {
@@ -209,12 +223,25 @@ fn check_period(validate: Option<u16>) -> Result<(), Failure> {
     }
 }
 
+/// Tells whether the kernel would take it for the name of an interface.
+fn is_interface_name(name: &str) -> bool {
+    (1..=MAX_INTERFACE_NAME).contains(&name.len())
+        && !name.contains(|c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace())
+}
+
+fn check_interface_name(option: &str, name: &str) -> Result<(), Failure> {
+    match is_interface_name(name) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "{option} {name:?} is not the name of an interface"
+        ))),
+    }
+}
+
 /// Reads `tap:NAME`.
 fn parse_tap(option: &str, text: &str) -> Result<String, Failure> {
-    let name = text.strip_prefix("tap:").filter(|name| {
-        (1..=MAX_INTERFACE_NAME).contains(&name.len())
-            && !name.contains(|c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace())
-    });
+    let name = text.strip_prefix("tap:");
+    let name = name.filter(|name| is_interface_name(name));
     name.map(str::to_owned).ok_or_else(|| {
         Failure::usage(format!("{option} {text:?} is not a link"))
             .with_remedy("write tap:NAME, the interface's name of at most 15 bytes")

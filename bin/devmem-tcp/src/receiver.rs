@@ -1,21 +1,29 @@
 //! The receiving NIC of `demo` and `recv`: opened, bound, listening, and given back.
 
 use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use devmem_tcp::{BoundRx, Dmabuf, Listener, Netdev, NetdevBuilder, Setup};
+use devmem_tcp::{BoundRx, Dmabuf, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound};
 
-use crate::output::Failure;
-use crate::plan::NicPlan;
+use crate::kernel;
+use crate::output::{Failure, note};
+use crate::plan::{KernelPlan, NicPlan};
 use crate::report::RunReport;
 use crate::transfer::{Task, Totals, Transfer};
+
+/// How long the kernel may take to let go of memory that nobody uses any more: it looks once a second.
+const LETTING_GO: Duration = Duration::from_secs(3);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A NIC with device memory bound to it and a listening socket. The fields are undone in their order.
 #[derive(Debug)]
 pub struct Receiver {
     listener: Listener,
     bound: BoundRx,
-    setup: Setup,
+    /// `None` where somebody else has set the NIC up.
+    setup: Option<Setup>,
     memory: Dmabuf,
     nic: Netdev,
 }
@@ -45,10 +53,48 @@ impl Receiver {
         Ok(Self {
             listener,
             bound,
+            setup: Some(setup),
+            memory,
+            nic,
+        })
+    }
+
+    /// Sets a NIC of the kernel up, unless somebody has, binds memory to its queues, listens.
+    ///
+    /// # Errors
+    ///
+    /// What the library or the kernel refused, with its remedy. The NIC is as it was then.
+    pub fn on_kernel(nic: Netdev, plan: &KernelPlan, local: SocketAddr) -> Result<Self, Failure> {
+        let memory = kernel::memory(plan.mem_bytes, plan.niov)?;
+        let (setup, queues) = if plan.no_setup {
+            (None, kernel::prepared_queues(&nic, plan)?)
+        } else {
+            let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
+            for command in setup.changes() {
+                note(format_args!("set up, until the end: {command}"));
+            }
+            let queues = setup.queues().to_vec();
+            (Some(setup), queues)
+        };
+        let bound = match plan.niov {
+            Some(niov) => nic.bind_rx_sized(&memory, &queues, niov)?,
+            None => nic.bind_rx(&memory, &queues)?,
+        };
+        let listener = nic.listen(local)?;
+        Ok(Self {
+            listener,
+            bound,
             setup,
             memory,
             nic,
         })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.listener
+            .local_addr()
+            .expect("a listener has an address")
     }
 
     /// The NIC, for other uses beside.
@@ -78,13 +124,40 @@ impl Receiver {
         report.mem_bytes = memory.size() as u64;
         report.page_kind = memory.page_kind().to_string();
         report.niov_bytes = bound.niov_size().bytes() as u64;
-        let count = bound.unbind().net_iovs();
+        let count = when_home(&nic, &bound.unbind());
         report.net_iovs_total = count.total as u64;
         report.net_iovs_home = count.home as u64;
-        drop(setup);
+        restore(setup);
         let drops = nic.drops().into_iter();
         report.drops = drops
             .map(|(reason, count)| (reason.to_owned(), count))
             .collect();
+    }
+}
+
+/// Counts the net_iovs of a binding that is gone. The kernel takes a moment to let go of them.
+fn when_home(nic: &Netdev, unbound: &Unbound) -> NetIovCount {
+    let start = Instant::now();
+    loop {
+        let count = unbound.net_iovs();
+        let may_change = nic.interface().is_some() && start.elapsed() < LETTING_GO;
+        if count.home == count.total || !may_change {
+            return count;
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Puts the NIC back and says what was not possible.
+fn restore(setup: Option<Setup>) {
+    let Some(setup) = setup else { return };
+    let report = setup.restore();
+    for left in &report.left {
+        note(format_args!("left {left}: somebody else changed it"));
+    }
+    for (what, why) in &report.failed {
+        note(format_args!(
+            "could not restore {what}: {why}; `devmem-tcp restore` tries again"
+        ));
     }
 }

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 /// Whether somebody asked for the end.
@@ -88,5 +90,51 @@ impl Signals {
     /// Tells whether a report was asked for since this was asked last.
     pub fn take_report(&self) -> bool {
         self.report.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// [`StopFlag`] for loops that sleep in poll(2): it becomes readable.
+#[derive(Debug)]
+pub struct StopPipe {
+    reader: UnixStream,
+    _flag: StopFlag,
+}
+
+impl StopPipe {
+    /// Takes over SIGINT and SIGTERM, as [`StopFlag::install`] does.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) or sigaction(2) said.
+    pub fn install() -> io::Result<Self> {
+        let flag = StopFlag::install()?;
+        let (reader, writer) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+        }
+        Ok(Self {
+            reader,
+            _flag: flag,
+        })
+    }
+
+    /// Waits until `socket` has something to read; false if a signal comes, or has come.
+    ///
+    /// # Errors
+    ///
+    /// What poll(2) said.
+    pub fn wait_readable(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.reader.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(socket, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(_) if !fds[0].revents().is_empty() => return Ok(false),
+                Ok(_) => return Ok(true),
+            }
+        }
     }
 }

@@ -65,8 +65,10 @@ pub struct Transmit<'a> {
     chunks: usize,
     /// Where the next chunk goes.
     next: usize,
-    /// Sends of the chunks written last, oldest first.
-    under_way: VecDeque<SendId>,
+    /// Sends of the chunks written last, oldest first, and whether each is its chunk's last.
+    under_way: VecDeque<(SendId, bool)>,
+    /// Chunks that they are of.
+    chunks_under_way: usize,
     block: Vec<u8>,
     sent: Sent,
 }
@@ -85,6 +87,7 @@ impl<'a> Transmit<'a> {
             chunk,
             next: 0,
             under_way: VecDeque::new(),
+            chunks_under_way: 0,
             block: vec![0; chunk],
             sent: Sent::default(),
         }
@@ -127,20 +130,20 @@ impl<'a> Transmit<'a> {
 
     /// Whether the next chunk may be written; waits a while for that.
     fn has_free_chunk(&mut self) -> Result<bool, Failure> {
-        if self.under_way.len() < self.chunks {
-            return Ok(true);
-        }
-        let Some(&oldest) = self.under_way.front() else {
-            return Ok(true);
-        };
-        match self.completions.wait(oldest) {
-            Ok(()) => {
-                self.under_way.pop_front();
-                Ok(true)
+        while self.chunks_under_way == self.chunks {
+            let Some(&(oldest, is_last)) = self.under_way.front() else {
+                return Ok(true);
+            };
+            match self.completions.wait(oldest) {
+                Ok(()) => {
+                    self.under_way.pop_front();
+                    self.chunks_under_way -= usize::from(is_last);
+                }
+                Err(CompletionError::WouldBlock | CompletionError::TimedOut) => return Ok(false),
+                Err(error) => return Err(error.into()),
             }
-            Err(CompletionError::WouldBlock | CompletionError::TimedOut) => Ok(false),
-            Err(error) => Err(error.into()),
         }
+        Ok(true)
     }
 
     /// Writes the next chunk.
@@ -165,20 +168,18 @@ impl<'a> Transmit<'a> {
     ) -> Result<(), Failure> {
         let start = self.region.start + self.next * self.chunk;
         let mut rest = start..start + len;
-        let mut last = None;
         while !rest.is_empty() && go_on(self.sent.bytes) {
             match self.stream.send(self.tx, std::slice::from_ref(&rest)) {
                 Ok(id) => {
                     rest.start += id.bytes();
                     self.sent.bytes += id.bytes() as u64;
-                    last = Some(id);
+                    self.under_way.push_back((id, rest.is_empty()));
+                    self.chunks_under_way += usize::from(rest.is_empty());
                 }
                 Err(SendError::WouldBlock | SendError::TimedOut) => {}
                 Err(error) => return Err(anyhow::Error::from(error).context("send").into()),
             }
         }
-        // Sends complete in their order: the last of a chunk tells for all of it.
-        self.under_way.extend(last);
         self.next = (self.next + 1) % self.chunks;
         Ok(())
     }
@@ -206,9 +207,10 @@ impl<'a> Transmit<'a> {
             match self.stream.recv(&mut batch) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
-                // Asked before the receive, so that an error would have been seen.
+                // Asked before the receive, so that an error would have been seen. The kernel does not say: it sees
+                // to the end of the stream by itself, and the bytes are acknowledged.
                 Err(RecvError::WouldBlock | RecvError::TimedOut) => {
-                    if state == Some(StateKind::FinWait2) {
+                    if state.is_none_or(|state| state == StateKind::FinWait2) {
                         return Ok(());
                     }
                 }

@@ -26,6 +26,17 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
             "--link \"eth0\" is not a link",
         ),
         ("wire --a tap:x --b tap:x", "the same interface"),
+        ("recv --backend kernel", "--backend kernel needs --if NAME"),
+        (
+            "recv --backend kernel --if lo --mtu 9000",
+            "--mtu: only the user backend has it",
+        ),
+        ("recv --backend user --if lo", "--if: the user backend has"),
+        ("send 10.77.0.1 --backend kernel", "--backend kernel needs"),
+        (
+            "send 10.78.0.1 --gateway 10.79.0.1",
+            "--gateway 10.79.0.1 is not in the network",
+        ),
     ];
     for (line, text) in cases {
         let finished = run(line);
@@ -51,6 +62,10 @@ fn what_clap_refuses_ends_with_2_too() {
         "send",
         "send 10.77.0.1 -v 7",
         "send 10.77.0.1 --bytes 1K -i file",
+        "recv --dry-run",
+        "recv --no-setup",
+        "recv --if lo --first-queue 1",
+        "recv --if lo --dry-run --no-setup",
     ] {
         assert_eq!(run(line).code, Some(2), "{line}");
     }
@@ -58,7 +73,7 @@ fn what_clap_refuses_ends_with_2_too() {
 
 #[test]
 fn help_has_examples_and_says_what_the_exit_codes_mean() {
-    for command in ["demo", "recv", "send", "wire"] {
+    for command in ["demo", "recv", "send", "wire", "doctor", "restore"] {
         let help = run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
         let text = String::from_utf8(help.stdout).unwrap();

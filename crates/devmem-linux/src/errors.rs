@@ -32,6 +32,8 @@ pub enum Operation {
     Udmabuf,
     /// Allocating from a dma-heap.
     DmaHeap,
+    /// Making or using a socket in the ways of every program: listen, accept, connect, shut down.
+    Socket,
 }
 
 impl fmt::Display for Operation {
@@ -44,6 +46,7 @@ impl fmt::Display for Operation {
             Self::Dontneed => "dontneed",
             Self::Udmabuf => "udmabuf",
             Self::DmaHeap => "dma-heap",
+            Self::Socket => "socket",
         })
     }
 }

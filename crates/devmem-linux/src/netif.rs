@@ -283,6 +283,33 @@ pub fn interfaces() -> Result<Vec<(u32, String, bool)>, NetlinkError> {
     })
 }
 
+/// Lists the addresses of the interface `index` of the calling thread's network namespace.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn addresses(index: u32) -> Result<Vec<IpAddr>, NetlinkError> {
+    const RTM_GETADDR: u16 = 22;
+    /// `sizeof(struct ifaddrmsg)`: family, prefix, flags, scope, index.
+    const BODY_LEN: usize = 8;
+    /// The address itself; `IFA_ADDRESS` is the peer's where there is one.
+    const IFA_ADDRESS: u16 = 1;
+    const IFA_LOCAL: u16 = 2;
+    let all = Request::new(RTM_GETADDR, F_DUMP, &[0; BODY_LEN]);
+    let what = format!("list the addresses of interface {index}");
+    NetlinkSocket::route()?.dump(&what, &all, |reply| {
+        if body_u32(reply.payload(), 4)? != index {
+            return None;
+        }
+        let find = |kind| reply.attributes(BODY_LEN).find(kind);
+        let bytes = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?.value;
+        match bytes.len() {
+            4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+            _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        }
+    })
+}
+
 /// Returns the interface by which packets to `destination` leave the calling thread's network namespace.
 ///
 /// # Errors
@@ -374,6 +401,17 @@ mod tests {
         let facts = lo.facts().unwrap();
         assert_eq!(facts.mac, Some([0; 6]));
         assert!(facts.mtu >= 1280, "{facts:?}");
+    }
+
+    #[test]
+    fn the_loopback_has_its_address() {
+        let index = Interface::by_name("lo").unwrap().index();
+        let all = addresses(index).unwrap();
+        // Down, as in a namespace that was just made, it may have none.
+        if !all.is_empty() {
+            assert!(all.iter().all(|address| address.is_loopback()), "{all:?}");
+        }
+        assert_eq!(addresses(u32::MAX).unwrap_or_default(), [] as [IpAddr; 0]);
     }
 
     #[test]

@@ -79,6 +79,25 @@ fn bind_without_queues_is_einval_and_points_at_them() {
 }
 
 #[test]
+fn a_net_iov_size_that_the_kernel_has_not_is_named() {
+    const TEST: &str = "a_net_iov_size_that_the_kernel_has_not_is_named";
+    in_kernel_as_root(TEST, || {
+        let mut lo = Netdev::by_name("lo").unwrap();
+        let fd = no_dmabuf();
+        // Not a power of two: no kernel takes it, old ones do not know the attribute at all.
+        let error = lo
+            .bind_rx_sized(fd.as_fd(), &[RxQueueId(0)], Some(4097))
+            .unwrap_err();
+        // A kernel that knows the attribute may look at the driver first.
+        if error.errno != Errno::EOPNOTSUPP {
+            assert_eq!(error.errno, Errno::EINVAL, "{error}");
+            assert_eq!(error.attribute.as_deref(), Some("rx-page-size"));
+            assert_eq!(error.cause.kind, CauseKind::DmabufGeometry);
+        }
+    });
+}
+
+#[test]
 fn bind_to_an_unknown_ifindex_is_enodev() {
     const TEST: &str = "bind_to_an_unknown_ifindex_is_enodev";
     in_kernel_as_root(TEST, || {

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use devmem_linux::errors::CauseKind;
 use devmem_linux::socket::{
-    Content, ErrorQueue, FragReturns, RecvBuffer, RecvError, SendError, TxSource, bind_to_device,
-    enable_zerocopy, send_dmabuf,
+    Content, ErrorQueue, FragReturns, HostRoom, RecvBuffer, RecvError, SendError, TxSource,
+    bind_to_device, enable_zerocopy, recv_into, send_dmabuf,
 };
 use devmem_linux::test_util::skip;
 use devmem_uapi::{DmabufId, Errno, FragToken, MsgFlags, ZerocopyId};
@@ -97,6 +97,26 @@ fn a_peek_leaves_the_data_and_a_program_without_the_flag_reads_it() {
         .recv_host_only(server.as_fd(), MsgFlags::empty())
         .unwrap();
     assert!(matches!(read.content, Content::Readable(b"hello")));
+}
+
+#[test]
+fn bytes_in_host_memory_stay_queued_where_there_is_no_room_for_them() {
+    let (server, mut client) = connection(HOMES[0]).unwrap();
+    client.write_all(b"hello").unwrap();
+    let mut control = [0; 400];
+    for _ in 0..2 {
+        let room = HostRoom::None { max_bytes: 1 << 20 };
+        let error = recv_into(server.as_fd(), room, &mut control, MsgFlags::empty()).unwrap_err();
+        assert_eq!(error.errno(), Errno::EFAULT);
+    }
+    let mut data = [0; 64];
+    let room = HostRoom::Buffer(&mut data);
+    let read = recv_into(server.as_fd(), room, &mut control, MsgFlags::empty()).unwrap();
+    assert!(matches!(read.content, Content::Readable(b"hello")));
+    drop(client);
+    let room = HostRoom::None { max_bytes: 64 };
+    let end = recv_into(server.as_fd(), room, &mut control, MsgFlags::empty()).unwrap();
+    assert!(matches!(end.content, Content::End));
 }
 
 #[test]

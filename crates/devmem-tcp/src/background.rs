@@ -55,7 +55,10 @@ fn run(driver: &Weak<Driver>) {
 
 /// Leads if the application is away; else only looks again after a tick, or when it is told to.
 fn step(driver: &Driver) {
-    let mut core = driver.lock();
+    let Some(mut core) = driver.lock_in_background() else {
+        driver.rest_in_background(TICK);
+        return;
+    };
     if let Leader::Application(..) = core.leader {
         core.background_sleeps = true;
         drop(core);
@@ -67,7 +70,7 @@ fn step(driver: &Driver) {
     let away = core
         .last_foreground
         .is_none_or(|last| now.saturating_since(last) >= AWAY_AFTER);
-    if !away {
+    if !away || driver.has_callers() {
         drop(core);
         driver.rest_in_background(TICK);
         return;

@@ -1,16 +1,15 @@
 //! What one receive returned: frags in order, and the duty to send their memory home.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use devmem_uapi::{
     CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, FragToken, MAX_DONTNEED_FRAGS,
     MAX_DONTNEED_TOKENS, NoSpace,
 };
-use netmem::Dmabuf;
+use netmem::{CpuAccess, Dmabuf};
 
 use crate::error::{GatherError, ReleaseError};
-use crate::stream::Inner;
+use crate::stream::Socket;
 
 /// One piece of received data, in stream order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +44,22 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    pub(crate) fn of(cmsg: DmabufCmsg) -> Self {
+        let DmabufCmsg {
+            frag_offset,
+            frag_size,
+            frag_token,
+            dmabuf_id,
+            flags: _,
+        } = cmsg;
+        Self {
+            dmabuf: dmabuf_id,
+            offset: frag_offset,
+            len: frag_size,
+            token: frag_token,
+        }
+    }
+
     fn range(&self) -> Range<usize> {
         // A Dmabuf is mapped in this process, so its offsets fit usize.
         let start = usize::try_from(self.offset).unwrap_or(usize::MAX);
@@ -61,16 +76,18 @@ pub struct RxBatch {
     pub(crate) items: Vec<Item>,
     /// Bytes that landed in host memory.
     /// Its first `linear_bytes` are of this batch; the rest is room that is not zeroed for every receive.
-    host: Vec<u8>,
+    pub(crate) host: Vec<u8>,
     pub(crate) linear_bytes: usize,
     pub(crate) max_frags: usize,
+    /// The kernel's control messages; empty with a user-space NIC.
+    pub(crate) control: Vec<u8>,
     ranges: Vec<DmabufToken>,
     /// The socket that lent the frags; also keeps it from being closed under them.
-    pub(crate) owner: Option<Arc<Inner>>,
+    pub(crate) owner: Option<Socket>,
 }
 
 /// Host bytes one receive takes at most: device bytes are not limited by it.
-const HOST_BYTES: usize = 256 << 10;
+pub(crate) const HOST_BYTES: usize = 256 << 10;
 
 impl RxBatch {
     /// A batch for up to `max_frags` frags a receive (at least 1).
@@ -82,6 +99,7 @@ impl RxBatch {
             host: Vec::new(),
             linear_bytes: 0,
             max_frags,
+            control: Vec::new(),
             ranges: Vec::new(),
             owner: None,
         }
@@ -127,16 +145,20 @@ impl RxBatch {
             return Ok(0);
         };
         let lent = self.devices().count();
-        merge_tokens(
-            self.items.drain(..).filter_map(Item::token),
-            &mut self.ranges,
-        );
-        let mut freed = 0;
-        for_each_call(&self.ranges, |call| {
-            owner.dontneed(call).map(|count| freed += count)
-        })?;
-        self.ranges.clear();
-        owner.count_returned(freed);
+        let tokens = self.items.drain(..).filter_map(Item::token);
+        let freed = match &owner {
+            Socket::User(inner) => {
+                merge_tokens(tokens, &mut self.ranges);
+                let mut freed = 0;
+                for_each_call(&self.ranges, |call| {
+                    inner.dontneed(call).map(|count| freed += count)
+                })?;
+                self.ranges.clear();
+                inner.count_returned(freed);
+                freed
+            }
+            Socket::Kernel(socket) => socket.release(tokens)?,
+        };
         if freed == lent {
             Ok(freed)
         } else {
@@ -156,7 +178,7 @@ impl RxBatch {
             .map(|item| match item {
                 Item::Device(device) => RxFrag(Kept::Device {
                     device,
-                    owner: Arc::clone(&owner),
+                    owner: owner.clone(),
                 }),
                 Item::Linear(range) => RxFrag(Kept::Linear(host[range].into())),
             })
@@ -177,23 +199,34 @@ impl RxBatch {
                 size: target.size(),
             });
         }
+        // One access of the CPU to the target, and one to the memory of each run of frags.
+        let to = target.cpu_view(CpuAccess::Write)?;
         let mut at = offset;
-        for item in &self.items {
-            match item {
-                Item::Linear(range) => target.copy_in(at, &self.host[range.clone()])?,
-                Item::Device(device) => {
-                    let memory = self
-                        .owner
-                        .as_ref()
-                        .and_then(|owner| owner.memory(device.dmabuf))
-                        .ok_or(GatherError::Gone {
-                            dmabuf: device.dmabuf,
-                        })?;
-                    target.copy_from(&memory, device.range().start, at, device.len as usize)?;
+        let mut items = &self.items[..];
+        while let Some(first) = items.first() {
+            let run = items
+                .iter()
+                .take_while(|item| item.dmabuf() == first.dmabuf());
+            let (run, rest) = items.split_at(run.count());
+            items = rest;
+            let Some(dmabuf) = first.dmabuf() else {
+                for item in run {
+                    to.copy_in(at, item.linear(&self.host))?;
+                    at += item.len();
                 }
+                continue;
+            };
+            let owner = self.owner.as_ref();
+            let memory = owner.and_then(|owner| owner.memory(dmabuf));
+            let memory = memory.ok_or(GatherError::Gone { dmabuf })?;
+            let from = memory.cpu_view(CpuAccess::Read)?;
+            for item in run {
+                to.copy_from(&from, item.start(), at, item.len())?;
+                at += item.len();
             }
-            at += item.len();
+            from.end()?;
         }
+        to.end()?;
         Ok(needed)
     }
 
@@ -210,6 +243,30 @@ impl Item {
         match self {
             Self::Device(device) => device.len as usize,
             Self::Linear(range) => range.len(),
+        }
+    }
+
+    /// Whose memory its bytes are in; host memory is nobody's.
+    fn dmabuf(&self) -> Option<DmabufId> {
+        match self {
+            Self::Device(device) => Some(device.dmabuf),
+            Self::Linear(_) => None,
+        }
+    }
+
+    /// Where they begin there.
+    fn start(&self) -> usize {
+        match self {
+            Self::Device(device) => device.range().start,
+            Self::Linear(range) => range.start,
+        }
+    }
+
+    /// Its bytes, if they are in host memory.
+    fn linear<'a>(&self, host: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Device(_) => &[],
+            Self::Linear(range) => &host[range.clone()],
         }
     }
 
@@ -270,7 +327,7 @@ pub struct RxFrag(Kept);
 
 #[derive(Debug)]
 enum Kept {
-    Device { device: Device, owner: Arc<Inner> },
+    Device { device: Device, owner: Socket },
     Linear(Box<[u8]>),
 }
 
@@ -290,13 +347,16 @@ impl RxFrag {
 impl Drop for RxFrag {
     fn drop(&mut self) {
         if let Kept::Device { device, owner } = &self.0 {
-            let token = DmabufToken {
-                token_start: device.token,
-                token_count: 1,
-            };
             // As for the batch: nothing here could act on a shortfall.
-            if let Ok(freed) = owner.dontneed(&[token]) {
-                owner.count_returned(freed);
+            match owner {
+                Socket::User(inner) => {
+                    if let Ok(freed) = inner.dontneed(&[DmabufToken::one(device.token)]) {
+                        inner.count_returned(freed);
+                    }
+                }
+                Socket::Kernel(socket) => {
+                    let _ = socket.release(std::iter::once(device.token));
+                }
             }
         }
     }
@@ -331,20 +391,7 @@ impl CmsgSink for BatchSink<'_> {
                 self.linear += len as usize;
                 self.items.push(Item::Linear(start..self.linear));
             }
-            DevmemCmsg::Dmabuf(DmabufCmsg {
-                frag_offset,
-                frag_size,
-                frag_token,
-                dmabuf_id,
-                flags: _,
-            }) => {
-                self.items.push(Item::Device(Device {
-                    dmabuf: dmabuf_id,
-                    offset: frag_offset,
-                    len: frag_size,
-                    token: frag_token,
-                }));
-            }
+            DevmemCmsg::Dmabuf(cmsg) => self.items.push(Item::Device(Device::of(cmsg))),
         }
         Ok(())
     }
@@ -357,7 +404,9 @@ impl CmsgSink for BatchSink<'_> {
 impl RxBatch {
     /// The buffer for host bytes, all of it.
     pub(crate) fn host_room(&mut self) -> (&mut Vec<Item>, &mut [u8], usize) {
-        self.host.resize(HOST_BYTES, 0);
+        if self.host.len() < HOST_BYTES {
+            self.host.resize(HOST_BYTES, 0);
+        }
         (&mut self.items, &mut self.host, self.max_frags)
     }
 }

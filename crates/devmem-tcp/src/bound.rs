@@ -10,19 +10,37 @@ use steer::RxQueueId;
 
 use crate::driver::StackIndex;
 use crate::error::BindError;
-use crate::netdev::{IFINDEX, Netdev, Shared};
+use crate::kernel::{self, NetIovs};
+use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 
 /// Device memory bound to RX queues of a [`Netdev`]: their packets' payload lands in it.
 ///
 /// Dropping it unbinds: the queues go back to host memory at once. The memory itself is let go when its last
 /// net_iov is home, however late, so frags that are still held stay valid.
 pub struct BoundRx {
-    shared: Arc<Shared>,
-    at: StackIndex,
+    binding: Binding,
     id: DmabufId,
     memory: Dmabuf,
     niov_size: NiovSize,
-    provider: Arc<dyn MemoryProvider>,
+    counter: Counter,
+}
+
+/// What unbinds when it is dropped.
+enum Binding {
+    User { _unbinds: UserRx },
+    Kernel { _unbinds: kernel::Rx },
+}
+
+struct UserRx {
+    shared: Arc<Shared>,
+    at: StackIndex,
+    id: DmabufId,
+}
+
+/// What knows where the net_iovs are.
+enum Counter {
+    User(Arc<dyn MemoryProvider>),
+    Kernel(NetIovs),
 }
 
 /// Where a binding's net_iovs are.
@@ -36,39 +54,35 @@ pub struct NetIovCount {
 }
 
 impl BoundRx {
-    /// Binds on the stack of `netdev`.
+    /// Binds with net_iovs of `niov_size`, or of the backend's usual size.
     pub(crate) fn bind(
         netdev: &Netdev,
         memory: &Dmabuf,
         queues: &[RxQueueId],
-        niov_size: NiovSize,
+        niov_size: Option<NiovSize>,
     ) -> Result<Self, BindError> {
-        let Netdev { shared, at } = netdev;
-        let request = BindRx {
-            ifindex: IFINDEX,
-            dmabuf: memory.clone(),
-            niov_size,
-            queues: queues.to_vec(),
+        let (binding, id, niov_size, counter) = match &netdev.backend {
+            Backend::User(nic) => {
+                let niov_size = niov_size.unwrap_or_default();
+                let (binding, provider) = UserRx::bind(nic, memory, queues, niov_size)?;
+                let (id, counter) = (binding.id, Counter::User(provider));
+                let binding = Binding::User { _unbinds: binding };
+                (binding, id, niov_size, counter)
+            }
+            Backend::Kernel(nic) => {
+                let (binding, niov_size) = kernel::Rx::bind(nic, memory, queues, niov_size)?;
+                let counter = Counter::Kernel(binding.net_iovs(memory, niov_size));
+                let id = binding.id();
+                let binding = Binding::Kernel { _unbinds: binding };
+                (binding, id, niov_size, counter)
+            }
         };
-        let (id, provider) = shared.driver.with(*at, |stack, _| {
-            let id = stack.bind_rx(request)?;
-            Ok::<_, BindError>((id, stack.provider(id)))
-        })?;
-        let Some(provider) = provider else {
-            unreachable!("the stack knows what it bound just now")
-        };
-        shared
-            .driver
-            .lock()
-            .memories
-            .insert((*at, id), memory.observer());
         Ok(Self {
-            shared: Arc::clone(shared),
-            at: *at,
+            binding,
             id,
             memory: memory.clone(),
             niov_size,
-            provider,
+            counter,
         })
     }
 
@@ -87,16 +101,51 @@ impl BoundRx {
         self.niov_size
     }
 
-    /// Counts the binding's net_iovs.
+    /// Counts the binding's net_iovs. A kernel that does not say (before 6.12, or built without page pool counts) has
+    /// none at home.
     pub fn net_iovs(&self) -> NetIovCount {
-        count(&*self.provider)
+        self.counter.count()
     }
 
     /// Unbinds, and returns what still knows where the net_iovs are.
     pub fn unbind(self) -> Unbound {
+        drop(self.binding);
         Unbound {
-            provider: Arc::clone(&self.provider),
+            counter: self.counter,
         }
+    }
+}
+
+impl UserRx {
+    /// Binds on the stack of `nic`.
+    fn bind(
+        nic: &UserNic,
+        memory: &Dmabuf,
+        queues: &[RxQueueId],
+        niov_size: NiovSize,
+    ) -> Result<(Self, Arc<dyn MemoryProvider>), BindError> {
+        let UserNic { shared, at } = nic;
+        let request = BindRx {
+            ifindex: IFINDEX,
+            dmabuf: memory.clone(),
+            niov_size,
+            queues: queues.to_vec(),
+        };
+        let (id, provider) = shared.driver.with(*at, |stack, _| {
+            let id = stack.bind_rx(request)?;
+            Ok::<_, BindError>((id, stack.provider(id)))
+        })?;
+        let Some(provider) = provider else {
+            unreachable!("the stack knows what it bound just now")
+        };
+        let memories = &mut shared.driver.lock().memories;
+        memories.insert((*at, id), memory.observer());
+        let bound = Self {
+            shared: Arc::clone(shared),
+            at: *at,
+            id,
+        };
+        Ok((bound, provider))
     }
 }
 
@@ -110,7 +159,7 @@ impl fmt::Debug for BoundRx {
     }
 }
 
-impl Drop for BoundRx {
+impl Drop for UserRx {
     fn drop(&mut self) {
         let id = self.id;
         self.shared.driver.with(self.at, |stack, _| {
@@ -123,13 +172,13 @@ impl Drop for BoundRx {
 
 /// A binding that was given up. Frags that are still held keep its memory; so does this.
 pub struct Unbound {
-    provider: Arc<dyn MemoryProvider>,
+    counter: Counter,
 }
 
 impl Unbound {
     /// Counts the net_iovs: those that are not home are still held by somebody.
     pub fn net_iovs(&self) -> NetIovCount {
-        count(&*self.provider)
+        self.counter.count()
     }
 }
 
@@ -141,9 +190,14 @@ impl fmt::Debug for Unbound {
     }
 }
 
-fn count(provider: &dyn MemoryProvider) -> NetIovCount {
-    NetIovCount {
-        total: provider.area().count() as usize,
-        home: provider.free_niovs() as usize,
+impl Counter {
+    fn count(&self) -> NetIovCount {
+        match self {
+            Self::User(provider) => NetIovCount {
+                total: provider.area().count() as usize,
+                home: provider.free_niovs() as usize,
+            },
+            Self::Kernel(net_iovs) => net_iovs.count(),
+        }
     }
 }

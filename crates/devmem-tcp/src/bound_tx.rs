@@ -9,31 +9,47 @@ use stack::BindTx;
 
 use crate::driver::StackIndex;
 use crate::error::BindTxError;
-use crate::netdev::{IFINDEX, Netdev, Shared};
+use crate::kernel;
+use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 
 /// Device memory that a [`Stream`](crate::Stream) of the same [`Netdev`] sends ranges of.
 ///
 /// Dropping it unbinds. What was sent and is not acknowledged still leaves, and keeps the memory mapped until then:
 /// bytes that a send names must not change before it is complete, whether the binding still exists or not.
 pub struct BoundTx {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) at: StackIndex,
+    pub(crate) binding: Binding,
     id: DmabufId,
     memory: Dmabuf,
 }
 
+/// What unbinds when it is dropped.
+pub(crate) enum Binding {
+    User(UserTx),
+    Kernel(kernel::Tx),
+}
+
+pub(crate) struct UserTx {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) at: StackIndex,
+    id: DmabufId,
+}
+
 impl BoundTx {
-    /// Binds on the stack of `netdev`.
     pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, BindTxError> {
-        let Netdev { shared, at } = netdev;
-        let request = BindTx {
-            ifindex: IFINDEX,
-            dmabuf: memory.clone(),
+        let (binding, id) = match &netdev.backend {
+            Backend::User(nic) => {
+                let binding = UserTx::bind(nic, memory)?;
+                let id = binding.id;
+                (Binding::User(binding), id)
+            }
+            Backend::Kernel(nic) => {
+                let binding = kernel::Tx::bind(nic, memory)?;
+                let id = binding.id();
+                (Binding::Kernel(binding), id)
+            }
         };
-        let id = shared.driver.with(*at, |stack, _| stack.bind_tx(request))?;
         Ok(Self {
-            shared: Arc::clone(shared),
-            at: *at,
+            binding,
             id,
             memory: memory.clone(),
         })
@@ -52,9 +68,31 @@ impl BoundTx {
     /// How many sends from the memory are not complete, over all streams, those dropped since included. At 0 all of
     /// it may be changed.
     pub fn in_flight(&self) -> usize {
-        let in_flight = |stack: &mut stack::Stack, _| stack.sends_in_flight(self.id);
-        // Bound until this is dropped.
-        self.shared.driver.with(self.at, in_flight).unwrap_or(0)
+        match &self.binding {
+            Binding::User(UserTx { shared, at, id }) => {
+                let in_flight = |stack: &mut stack::Stack, _| stack.sends_in_flight(*id);
+                // Bound until this is dropped.
+                shared.driver.with(*at, in_flight).unwrap_or(0)
+            }
+            Binding::Kernel(tx) => tx.in_flight(),
+        }
+    }
+}
+
+impl UserTx {
+    /// Binds on the stack of `nic`.
+    fn bind(nic: &UserNic, memory: &Dmabuf) -> Result<Self, BindTxError> {
+        let UserNic { shared, at } = nic;
+        let request = BindTx {
+            ifindex: IFINDEX,
+            dmabuf: memory.clone(),
+        };
+        let id = shared.driver.with(*at, |stack, _| stack.bind_tx(request))?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            at: *at,
+            id,
+        })
     }
 }
 
@@ -67,7 +105,7 @@ impl fmt::Debug for BoundTx {
     }
 }
 
-impl Drop for BoundTx {
+impl Drop for UserTx {
     fn drop(&mut self) {
         let id = self.id;
         self.shared.driver.with(self.at, |stack, _| {

@@ -1,7 +1,7 @@
 //! Who polls the stack, and when: run to completion.
 //!
 //! The thread that waits for a socket polls the NIC itself, so a received byte crosses no thread. It spins for
-//! [`SPIN`], then sleeps in poll(2) on the link. Of several waiting threads one *leads* (sleeps on the link) and
+//! a while where that pays (`spin.rs`), then sleeps in poll(2) on the link. Of several waiting threads one *leads* (sleeps on the link) and
 //! the others park until the leader finds their socket ready or hands the lead over. When no thread of the
 //! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery go
 //! on (`background.rs`); a thread of the application takes the lead from it.
@@ -11,8 +11,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -24,10 +24,7 @@ use wire::Instant;
 use devmem_uapi::DmabufId;
 
 use crate::clock::Clock;
-
-/// How long an idle waiter spins before it sleeps. A sleep and wake costs tens of microseconds in a virtual
-/// machine; a sender at full rate leaves gaps far shorter than this.
-const SPIN: Duration = Duration::from_micros(50);
+use crate::spin::Spin;
 
 /// Longest single sleep: bounds what a missed wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -113,6 +110,7 @@ pub(crate) struct Core {
     pub(crate) background_sleeps: bool,
     /// Counts changes that another waiter of a virtual-time pair might be waiting for.
     epoch: u64,
+    spin: Spin,
 }
 
 impl Core {
@@ -210,6 +208,24 @@ pub(crate) struct Driver {
     /// Ends the sleep of a leading thread of the application.
     wake_leader: OwnedFd,
     closing: AtomicBool,
+    /// Threads of the application inside [`Driver::wait_for`]: they poll, or sleep and will be woken.
+    callers: AtomicUsize,
+}
+
+/// One of [`Driver::callers`].
+struct Caller<'a>(&'a AtomicUsize);
+
+impl<'a> Caller<'a> {
+    fn enter(callers: &'a AtomicUsize) -> Self {
+        callers.fetch_add(1, Ordering::Relaxed);
+        Self(callers)
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Driver {
@@ -232,12 +248,14 @@ impl Driver {
                 last_foreground: None,
                 background_sleeps: false,
                 epoch: 0,
+                spin: Spin::default(),
             }),
             changed: Condvar::new(),
             links,
             wake_background: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             wake_leader: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             closing: AtomicBool::new(false),
+            callers: AtomicUsize::new(0),
         }))
     }
 
@@ -245,6 +263,25 @@ impl Driver {
     /// poisoned lock is taken all the same: destructors must still return tokens.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock for the background thread: it never makes a thread of the application wait, and so gets none while one
+    /// is at work. Left to the lock's own order, the background thread could keep it for as long as there is work: the
+    /// application's would not get in to show that it is there.
+    pub(crate) fn lock_in_background(&self) -> Option<MutexGuard<'_, Core>> {
+        if self.callers.load(Ordering::Relaxed) == 0 {
+            return Some(self.lock());
+        }
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether a thread of the application is inside a call.
+    pub(crate) fn has_callers(&self) -> bool {
+        self.callers.load(Ordering::Relaxed) > 0
     }
 
     /// Runs `call` on one stack and lets those know whom its effects concern.
@@ -340,6 +377,7 @@ impl Driver {
         wait: Wait,
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
+        let _caller = Caller::enter(&self.callers);
         let mut core = self.lock();
         let started = core.clock.now();
         let mut idle_since = None;
@@ -352,7 +390,9 @@ impl Driver {
                 return Ok(result);
             }
             if self.poll(&mut core) {
-                idle_since = None;
+                if idle_since.take().is_some() {
+                    core.spin.on_work();
+                }
                 continue;
             }
             if let Some(reason) = wait.limit.over(started, now) {
@@ -362,11 +402,13 @@ impl Driver {
             let spinning_since = *idle_since.get_or_insert(now);
             core = if core.clock.is_virtual() {
                 self.jump(core, wait.limit.end(started))
-            } else if now.saturating_since(spinning_since) < SPIN {
+            } else if now.saturating_since(spinning_since) < core.spin.limit() {
                 drop(core);
                 std::hint::spin_loop();
                 self.lock()
             } else {
+                core.spin.on_sleep();
+                idle_since = None;
                 self.sleep(core, wait, started)
             };
         }

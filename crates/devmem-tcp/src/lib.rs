@@ -123,8 +123,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is not here: the real kernel's sockets. Host bytes are sent by [`std::io::Write`] on a [`Stream`], and may
-//! alternate with device memory.
+//! Host bytes are sent by [`std::io::Write`] on a [`Stream`], and may alternate with device memory.
+//!
+//! # On the real kernel
+//!
+//! [`Netdev::kernel`] is an interface of Linux with a NIC that can do it: the same programs, with memory that the NIC
+//! can reach ([`udmabuf`], [`dma_heap`], [`import`], or [`Dmabuf::memfd`], which becomes a udmabuf when it is bound).
+//!
+//! ```no_run
+//! use devmem_tcp::{Netdev, Placement, RxBatch};
+//!
+//! let memory = devmem_tcp::udmabuf(64 << 20)?;
+//! let nic = Netdev::kernel("eth1")?;
+//! let plan = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1);
+//! println!("{}", plan.commands()?.join("\n"));
+//! let setup = plan.apply()?;                                    // read back; undone when dropped, or by `restore`
+//! let rx = nic.bind_rx(&memory, setup.queues())?;
+//! let (mut stream, _peer) = nic.listen("10.77.0.2:5201")?.accept()?;
+//! stream.set_placement(Placement::Strict);                      // host memory is an error that names its cause
+//! let mut batch = RxBatch::with_capacity(1024);
+//! while stream.recv(&mut batch)? > 0 { /* ... */ }
+//! # drop(rx);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -135,21 +156,25 @@ mod bound_tx;
 mod clock;
 mod driver;
 mod error;
+mod kernel;
 mod link_spec;
 mod listener;
 mod netdev;
 mod open;
 mod plan;
 mod send;
+mod spin;
 mod stream;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
 pub use bound_tx::BoundTx;
 pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, GatherError, ListenError,
-    OpenError, RecvError, ReleaseError, SendError, SetupError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
+    GatherError, KernelError, ListenError, Misplacement, NoDmabuf, OpenError, RecvError,
+    ReleaseError, SendError, SetupError, ShutdownError,
 };
+pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;
 pub use netdev::Netdev;
@@ -158,7 +183,14 @@ pub use plan::{ReceivePlan, Setup};
 pub use send::{Completion, Completions, SendCounts, SendId};
 pub use stream::{Placement, Stream, StreamStats};
 
+pub use devmem_linux::dmabuf::ExportError;
+pub use devmem_linux::errors::{Cause, CauseKind};
+pub use devmem_linux::netdev::BindError as KernelBindError;
+pub use devmem_linux::nic_setup::{ApplyError, Drift, PlanError, RestoreReport};
+pub use devmem_linux::socket::ControlProblem;
 pub use devmem_uapi::{DmabufId, Errno};
-pub use netmem::{DeviceSlice, Dmabuf, DmabufError, NiovSize, PageKind};
+pub use netmem::{
+    CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter, NiovSize, PageKind,
+};
 pub use nic::{Direction, FrameSink, Impairment};
 pub use steer::RxQueueId;

@@ -6,21 +6,29 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::{Wait, WaitLimit};
+use crate::driver::WaitLimit;
 use crate::error::AcceptError;
-use crate::stream::{Inner, Stream};
+use crate::kernel::Listening;
+use crate::stream::{Inner, Socket, Stream};
+
+/// A listening socket of either backend.
+#[derive(Debug)]
+pub(crate) enum ListenSocket {
+    User(Arc<Inner>),
+    Kernel(Listening),
+}
 
 /// Waits for connections. Dropping it refuses further ones; those accepted live on.
 #[derive(Debug)]
 pub struct Listener {
-    inner: Arc<Inner>,
+    socket: ListenSocket,
     limit: WaitLimit,
 }
 
 impl Listener {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) fn new(socket: ListenSocket) -> Self {
         Self {
-            inner,
+            socket,
             limit: WaitLimit::Forever,
         }
     }
@@ -30,36 +38,31 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::WouldBlock`] and [`AcceptError::TimedOut`] as set.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
-        let Inner {
-            shared, at, socket, ..
-        } = &*self.inner;
-        let wait = Wait {
-            stack: *at,
-            socket: *socket,
-            limit: self.limit,
+        let inner = match &self.socket {
+            ListenSocket::User(inner) => inner,
+            ListenSocket::Kernel(listening) => {
+                let (socket, peer) = listening.accept(self.limit)?;
+                return Ok((Stream::new(Socket::Kernel(socket)), peer));
+            }
         };
         let (accepted, peer) =
-            shared
-                .driver
-                .wait_for(wait, |stack, _| match stack.accept(*socket) {
-                    Err(stack::AcceptError::WouldBlock) => None,
-                    result => Some(result),
-                })??;
-        Ok((
-            Stream::new(Inner::new(Arc::clone(shared), *at, accepted)),
-            peer,
-        ))
+            inner.wait(self.limit, |stack, _| match stack.accept(inner.socket) {
+                Err(stack::AcceptError::WouldBlock) => None,
+                result => Some(result),
+            })??;
+        let accepted = Inner::new(Arc::clone(&inner.shared), inner.at, accepted);
+        Ok((Stream::new(Socket::User(accepted)), peer))
     }
 
     /// The address it listens on.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.inner
-            .shared
-            .driver
-            .with(self.inner.at, |stack, _| {
-                stack.local_addr(self.inner.socket)
-            })
-            .ok()
+        match &self.socket {
+            ListenSocket::User(inner) => {
+                let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
+                inner.shared.driver.with(inner.at, local).ok()
+            }
+            ListenSocket::Kernel(listening) => listening.local_addr(),
+        }
     }
 
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting.
@@ -76,13 +79,16 @@ impl Listener {
         self.limit = timeout.map_or(WaitLimit::Forever, WaitLimit::For);
     }
 
-    /// An fd that is readable while a connection waits to be accepted, for poll and epoll. Made at the first
-    /// call; [`AsFd`] lends the same.
+    /// An fd that is readable while a connection waits to be accepted, for poll and epoll. With a NIC of the kernel it
+    /// is the socket; in user space it is made at the first call. [`AsFd`] lends the same.
     ///
     /// # Errors
     /// The process is out of file descriptors.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.inner.readiness_fd()
+        match &self.socket {
+            ListenSocket::User(inner) => inner.readiness_fd(),
+            ListenSocket::Kernel(listening) => Ok(listening.fd()),
+        }
     }
 }
 

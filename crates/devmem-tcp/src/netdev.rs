@@ -14,12 +14,13 @@ use steer::RxQueueId;
 use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
-use crate::driver::{Driver, StackIndex, Wait, WaitLimit};
+use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{BindError, BindTxError, ConnectError, ListenError, OpenError};
-use crate::listener::Listener;
+use crate::kernel;
+use crate::listener::{ListenSocket, Listener};
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
-use crate::stream::{Inner, Stream};
+use crate::stream::{Inner, Socket, Stream};
 
 /// A driver and the thread that keeps it alive; every handle of a NIC shares it.
 pub(crate) struct Shared {
@@ -59,16 +60,93 @@ impl Drop for Shared {
     }
 }
 
-/// A network device with a TCP/IP stack of its own in this process.
+/// A network device: with a TCP/IP stack of its own in this process ([`user`](Self::user)), or an interface of the
+/// kernel with the kernel's ([`kernel`](Self::kernel)).
 ///
 /// Cheap to clone: clones are handles of the same device.
 #[derive(Clone, Debug)]
 pub struct Netdev {
+    pub(crate) backend: Backend,
+}
+
+/// Whose TCP it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    User(UserNic),
+    Kernel(Arc<kernel::Nic>),
+}
+
+/// A NIC in user space: its driver, and which of the driver's stacks.
+#[derive(Clone, Debug)]
+pub(crate) struct UserNic {
     pub(crate) shared: Arc<Shared>,
     pub(crate) at: StackIndex,
 }
 
+impl UserNic {
+    /// Connects and waits until the connection stands, or TCP gives up.
+    fn connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
+        let Self { shared, at } = self;
+        let connect = |stack: &mut Stack, now| stack.connect(address, now);
+        let socket = shared.driver.with(*at, connect)?;
+        let inner = Inner::new(Arc::clone(shared), *at, socket);
+        let connected = inner.wait(WaitLimit::Forever, |stack, _| connect_result(stack, socket));
+        // Without a limit, the wait ends with a result.
+        connected.map_err(|_| ConnectError::TimedOut)??;
+        Ok(inner)
+    }
+
+    fn listen(&self, address: SocketAddr) -> Result<Arc<Inner>, ListenError> {
+        let Self { shared, at } = self;
+        let listen = |stack: &mut Stack, _| stack.listen(address, BACKLOG);
+        let socket = shared.driver.with(*at, listen)?;
+        Ok(Inner::new(Arc::clone(shared), *at, socket))
+    }
+}
+
 impl Netdev {
+    pub(crate) fn of_stack(shared: Arc<Shared>, at: StackIndex) -> Self {
+        Self {
+            backend: Backend::User(UserNic { shared, at }),
+        }
+    }
+
+    /// The interface `name` of the kernel, as "eth1". Its connections are the kernel's; binding memory for receiving
+    /// takes CAP_NET_ADMIN, and Linux 6.12 with a NIC that can (`devmem-tcp doctor` tells).
+    ///
+    /// It belongs to the calling thread's network namespace; use it from threads in the same one.
+    ///
+    /// ```
+    /// use devmem_tcp::{Frag, Netdev, RxBatch};
+    /// use std::io::Write;
+    ///
+    /// let nic = Netdev::kernel("lo")?;                           // "eth1" in real life
+    /// let listener = nic.listen("127.0.0.1:0")?;
+    /// let address = listener.local_addr().ok_or("it listens")?;
+    /// nic.connect(address)?.write_all(b"not steered to a bound queue")?;
+    /// let (mut stream, _peer) = listener.accept()?;
+    /// let mut batch = RxBatch::with_capacity(64);
+    /// assert_eq!(stream.recv(&mut batch)?, 28);
+    /// assert!(matches!(batch.iter().next(), Some(Frag::Linear(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn kernel(name: &str) -> Result<Self, OpenError> {
+        Ok(Self {
+            backend: Backend::Kernel(kernel::Nic::by_name(name)?),
+        })
+    }
+
+    /// The name of the kernel's interface; `None` for a NIC in user space.
+    pub fn interface(&self) -> Option<&str> {
+        match &self.backend {
+            Backend::User(_) => None,
+            Backend::Kernel(nic) => Some(nic.name()),
+        }
+    }
+
     /// A user-space NIC on `link` (`tap:NAME` or `mem:NAME`) with the address `address` (`10.77.0.2/24`).
     /// [`Netdev::builder`] has the options.
     ///
@@ -100,15 +178,17 @@ impl Netdev {
         ReceivePlan::new(self.clone(), local)
     }
 
-    /// Binds `memory` to RX queues with net_iovs of the default size.
+    /// Binds `memory` to RX queues with net_iovs of the usual size: 64 KiB in user space, one page in the kernel, whose
+    /// memory must be a dma-buf (`udmabuf`, `dma_heap`, or `Dmabuf::memfd`, which becomes a udmabuf).
     ///
     /// # Errors
     /// Each of the kernel's refusals, with its errno and what to do.
     pub fn bind_rx(&self, memory: &Dmabuf, queues: &[RxQueueId]) -> Result<BoundRx, BindError> {
-        self.bind_rx_sized(memory, queues, NiovSize::default())
+        BoundRx::bind(self, memory, queues, None)
     }
 
-    /// Binds `memory` to RX queues with net_iovs of `niov_size`.
+    /// Binds `memory` to RX queues with net_iovs of `niov_size`. The kernel has one page before Linux 7.3; then it asks
+    /// the driver (`rx-page-size`), and the memory's pieces must be multiples of it.
     ///
     /// # Errors
     /// As [`bind_rx`](Self::bind_rx).
@@ -118,7 +198,7 @@ impl Netdev {
         queues: &[RxQueueId],
         niov_size: NiovSize,
     ) -> Result<BoundRx, BindError> {
-        BoundRx::bind(self, memory, queues, niov_size)
+        BoundRx::bind(self, memory, queues, Some(niov_size))
     }
 
     /// Binds `memory` for sending: streams of this NIC may send any ranges of it. No queue, no privilege.
@@ -135,15 +215,13 @@ impl Netdev {
     /// Not an address; the port is taken or the address is not this NIC's.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
         let address = resolve(address).map_err(ListenError::Address)?;
-        let socket = self
-            .shared
-            .driver
-            .with(self.at, |stack, _| stack.listen(address, BACKLOG))?;
-        Ok(Listener::new(Inner::new(
-            Arc::clone(&self.shared),
-            self.at,
-            socket,
-        )))
+        let socket = match &self.backend {
+            Backend::User(nic) => ListenSocket::User(nic.listen(address)?),
+            Backend::Kernel(nic) => {
+                ListenSocket::Kernel(kernel::Listening::new(nic, address, BACKLOG)?)
+            }
+        };
+        Ok(Listener::new(socket))
     }
 
     /// Connects to `address` and waits until the connection stands, or TCP gives up.
@@ -152,44 +230,46 @@ impl Netdev {
     /// Not an address; no route; refused, reset or unanswered.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         let address = resolve(address).map_err(ConnectError::Address)?;
-        let socket = self
-            .shared
-            .driver
-            .with(self.at, |stack, now| stack.connect(address, now))?;
-        let inner = Inner::new(Arc::clone(&self.shared), self.at, socket);
-        let wait = Wait {
-            stack: self.at,
-            socket,
-            limit: WaitLimit::Forever,
+        let socket = match &self.backend {
+            Backend::User(nic) => Socket::User(nic.connect(address)?),
+            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address)?),
         };
-        let connected = self
-            .shared
-            .driver
-            .wait_for(wait, |stack, _| connect_result(stack, socket));
-        // Without a limit, the wait ends with a result.
-        connected.map_err(|_| ConnectError::TimedOut)??;
-        Ok(Stream::new(inner))
+        Ok(Stream::new(socket))
     }
 
-    /// Looks at or changes the NIC: rings, channels, RSS, rules, counters.
+    /// Looks at or changes the NIC of the user-space stack: rings, channels, RSS, rules, counters.
+    ///
+    /// # Panics
+    /// For an interface of the kernel, whose NIC is not in this process: see [`interface`](Self::interface).
     pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> T {
-        self.shared
-            .driver
-            .with(self.at, |stack, _| call(stack.nic_mut()))
+        match &self.backend {
+            Backend::User(UserNic { shared, at }) => {
+                shared.driver.with(*at, |stack, _| call(stack.nic_mut()))
+            }
+            Backend::Kernel(nic) => panic!("{} is the kernel's; ethtool reaches it", nic.name()),
+        }
     }
 
-    /// Packets dropped so far by reason; reasons that never happened are left out.
+    /// Packets dropped so far by reason; reasons that never happened are left out. Of an interface of the kernel, what
+    /// its driver counts (`ip -s link` counts more).
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.shared.driver.with(self.at, |stack, _| {
-            stack.drops().filter(|(_, count)| *count > 0).collect()
-        })
+        match &self.backend {
+            Backend::User(UserNic { shared, at }) => shared.driver.with(*at, |stack, _| {
+                stack.drops().filter(|(_, count)| *count > 0).collect()
+            }),
+            Backend::Kernel(nic) => nic.drops(),
+        }
     }
 
     /// The addresses of the NIC.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.shared
-            .driver
-            .with(self.at, |stack, _| stack.addresses().collect())
+        match &self.backend {
+            Backend::User(UserNic { shared, at }) => {
+                let addresses = |stack: &mut Stack, _| stack.addresses().collect();
+                shared.driver.with(*at, addresses)
+            }
+            Backend::Kernel(nic) => nic.addresses(),
+        }
     }
 }
 

@@ -167,10 +167,7 @@ impl NetdevBuilder {
         let driver =
             Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
         let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-        Ok(Netdev {
-            shared,
-            at: StackIndex(0),
-        })
+        Ok(Netdev::of_stack(shared, StackIndex(0)))
     }
 }
 
@@ -289,10 +286,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(OpenError::system("eventfd"))?;
     let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-    let end = |index| Netdev {
-        shared: std::sync::Arc::clone(&shared),
-        at: StackIndex(index),
-    };
+    let end = |index| Netdev::of_stack(std::sync::Arc::clone(&shared), StackIndex(index));
     Ok((end(0), end(1)))
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use devmem_linux::nic_setup::{Drift, RestoreReport};
 use nic::{Features, Nic, Rings, TcpDataSplit};
 use steer::{
     FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, Rss, RuleAction, RuleLocation,
@@ -10,7 +12,8 @@ use steer::{
 };
 
 use crate::error::SetupError;
-use crate::netdev::Netdev;
+use crate::kernel::{self, Prepared};
+use crate::netdev::{Backend, Netdev, UserNic};
 
 /// The settings a receiver needs, not made yet. `Display` says them one a line.
 ///
@@ -39,7 +42,21 @@ impl ReceivePlan {
         self
     }
 
+    /// What would be done, as commands that a person could type for an interface of the kernel. Changes nothing.
+    ///
+    /// # Errors
+    /// The interface cannot be prepared.
+    pub fn commands(&self) -> Result<Vec<String>, SetupError> {
+        match &self.netdev.backend {
+            Backend::User(_) => Ok(self.to_string().lines().map(str::to_owned).collect()),
+            Backend::Kernel(nic) => kernel::commands(nic, self.local, self.queues),
+        }
+    }
+
     /// Makes the settings. What was there before comes back when the returned value is dropped.
+    ///
+    /// For an interface of the kernel they are read back, too, and noted in a state file first: `devmem-tcp restore`
+    /// puts back what a process left that was killed.
     ///
     /// # Errors
     /// The NIC has too few queues, or refuses a setting. Nothing is changed then.
@@ -49,11 +66,24 @@ impl ReceivePlan {
             local,
             queues,
         } = self;
-        let applied = netdev
-            .shared
-            .driver
-            .with(netdev.at, |stack, _| apply(stack.nic_mut(), local, queues))?;
-        Ok(Setup { netdev, applied })
+        match &netdev.backend {
+            Backend::User(nic) => {
+                let applied = nic
+                    .shared
+                    .driver
+                    .with(nic.at, |stack, _| apply(stack.nic_mut(), local, queues))?;
+                let queues = applied.queues.clone();
+                let nic = nic.clone();
+                let _restores = UserSettings { nic, applied };
+                let settings = Settings::User { _restores };
+                Ok(Setup { queues, settings })
+            }
+            Backend::Kernel(nic) => {
+                let (prepared, queues) = kernel::prepare(nic, local, queues)?;
+                let settings = Settings::Kernel(prepared);
+                Ok(Setup { queues, settings })
+            }
+        }
     }
 }
 
@@ -65,27 +95,65 @@ impl fmt::Display for ReceivePlan {
     }
 }
 
-/// The settings made for a receiver. Dropping it puts back exactly what was there before.
+/// The settings made for a receiver. Dropping it puts back exactly what was there before; for an interface of the
+/// kernel, as soon as no binding of these queues is left.
 #[derive(Debug)]
 pub struct Setup {
-    netdev: Netdev,
+    queues: Vec<RxQueueId>,
+    settings: Settings,
+}
+
+#[derive(Debug)]
+enum Settings {
+    User { _restores: UserSettings },
+    Kernel(Arc<Prepared>),
+}
+
+/// The settings of a NIC in user space; dropping it puts them back.
+#[derive(Debug)]
+struct UserSettings {
+    nic: UserNic,
     applied: Applied,
 }
 
 impl Setup {
     /// The queues that take device memory: those to bind.
     pub fn queues(&self) -> &[RxQueueId] {
-        &self.applied.queues
+        &self.queues
+    }
+
+    /// What was changed on an interface of the kernel, as commands.
+    pub fn changes(&self) -> Vec<String> {
+        match &self.settings {
+            Settings::User { .. } => Vec::new(),
+            Settings::Kernel(prepared) => prepared.changes(),
+        }
+    }
+
+    /// What somebody else, or a reset of the device, has changed of these settings since.
+    pub fn verify(&self) -> Vec<Drift> {
+        match &self.settings {
+            // Nobody else has this NIC.
+            Settings::User { .. } => Vec::new(),
+            Settings::Kernel(prepared) => prepared.drifts(),
+        }
+    }
+
+    /// Puts back what was there before, now, and says how that went; dropping does the same and keeps silent. Drop
+    /// bindings of the queues first, or the kernel keeps header split on.
+    pub fn restore(self) -> RestoreReport {
+        match &self.settings {
+            Settings::User { .. } => RestoreReport::default(),
+            Settings::Kernel(prepared) => prepared.restore(),
+        }
     }
 }
 
-impl Drop for Setup {
+impl Drop for UserSettings {
     fn drop(&mut self) {
-        let applied = &self.applied;
-        self.netdev
-            .shared
-            .driver
-            .with(self.netdev.at, |stack, _| applied.restore(stack.nic_mut()));
+        let UserNic { shared, at } = &self.nic;
+        let restore = |stack: &mut stack::Stack, _| self.applied.restore(stack.nic_mut());
+        shared.driver.with(*at, restore);
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use devmem_uapi::{CmsgWriter, DmabufId, MsgFlags, UIO_MAXIOV, cmsg_space};
 use stack::{SendMsg, SocketOption, Stack};
 
-use crate::bound_tx::BoundTx;
-use crate::driver::{NotReady, Wait, WaitLimit};
+use crate::bound_tx::{Binding, BoundTx};
+use crate::driver::{NotReady, WaitLimit};
 use crate::error::{CompletionError, SendError};
-use crate::stream::{Inner, Stream};
+use crate::stream::{Inner, Socket, Stream};
 
 /// Bytes of the control message that names a dma-buf.
 const CONTROL_BYTES: usize = cmsg_space(size_of::<DmabufId>());
@@ -122,6 +122,95 @@ fn length(ranges: &[Range<usize>]) -> usize {
         .fold(0, |sum: usize, range| sum.saturating_add(range.len()))
 }
 
+/// Gives `once` ranges until it has taken all of them, or would wait after it took some. `sent` counts its calls that
+/// took something.
+fn send_ranges(
+    ranges: &[Range<usize>],
+    sent: impl Fn() -> u64,
+    mut once: impl FnMut(&[Range<usize>]) -> Result<usize, SendError>,
+) -> Result<SendId, SendError> {
+    let first = sent();
+    let total = length(ranges);
+    let mut bytes = 0;
+    // Copied only if one call does not take all.
+    let mut rest: Option<Vec<_>> = None;
+    while bytes < total {
+        let now = rest.as_deref().unwrap_or(ranges);
+        let now = &now[..now.len().min(UIO_MAXIOV)];
+        let taken = match once(now) {
+            Ok(taken) => taken,
+            Err(SendError::WouldBlock | SendError::TimedOut) if bytes > 0 => break,
+            Err(error) => return Err(error),
+        };
+        bytes += taken;
+        if bytes < total {
+            // Without the empty ones every call sends something.
+            let all = || {
+                let whole = ranges.iter().filter(|range| !range.is_empty());
+                whole.cloned().collect()
+            };
+            advance(rest.get_or_insert_with(all), taken);
+        }
+    }
+    let end = sent();
+    Ok(SendId { first, end, bytes })
+}
+
+/// Refuses ranges outside of the memory before any of them is sent, as the user-space stack does.
+fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> {
+    let size = tx.memory().size();
+    let bad = |range: &&Range<usize>| range.start > range.end || range.end > size;
+    match ranges.iter().find(bad) {
+        None => Ok(()),
+        Some(range) => Err(SendError::Refused(stack::SendError::OutOfBounds {
+            dmabuf: tx.id(),
+            offset: range.start,
+            end: range.end,
+            size,
+        })),
+    }
+}
+
+impl Inner {
+    /// Queues what there is room for, at least a byte.
+    fn send_zerocopy(&self, message: &SendMsg<'_>, limit: WaitLimit) -> Result<usize, SendError> {
+        let sent = self.wait(limit, |stack, _| {
+            match stack.sendmsg(self.socket, message, MsgFlags::ZEROCOPY) {
+                // Memory for copies is shared: it comes free when any connection is acknowledged.
+                Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => None,
+                Err(stack::SendError::TooManySends) => {
+                    // Those reported make room; those under way will.
+                    let _ = self.collect(stack);
+                    None
+                }
+                result => Some(result),
+            }
+        });
+        let taken = sent??;
+        self.sends().sent += u64::from(taken > 0);
+        Ok(taken)
+    }
+
+    fn enable_zerocopy(&self) -> Result<(), SendError> {
+        if self.sends().enabled {
+            return Ok(());
+        }
+        let option = SocketOption::Zerocopy(true);
+        let set = |stack: &mut Stack, _| stack.set_option(self.socket, option);
+        let set = self.shared.driver.with(self.at, set);
+        // The socket is open as long as this stream, and the option has no bad value.
+        debug_assert!(set.is_ok(), "{set:?}");
+        self.sends().enabled = set.is_ok();
+        Ok(())
+    }
+
+    /// As [`collect`](Self::collect), for who has no stack in hand.
+    fn collect_now(&self) -> Result<u64, CompletionError> {
+        let collect = |stack: &mut Stack, _| self.collect(stack);
+        Ok(self.shared.driver.with(self.at, collect)?)
+    }
+}
+
 impl Stream {
     /// Sends ranges of bound device memory, in the order given, without a copy: the bytes must not change until
     /// [`completions`](Self::completions) says that the send is complete. Waits for room until all is queued.
@@ -131,85 +220,67 @@ impl Stream {
     /// memory, a binding of another NIC; the connection's own end. What was queued before an error is waited for by
     /// [`Completions::wait_all`].
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
-        if !Arc::ptr_eq(&tx.shared, &self.inner.shared) || tx.at != self.inner.at {
-            return Err(SendError::OtherNetdev { dmabuf: tx.id() });
-        }
-        self.enable_zerocopy()?;
-        let mut control = [0; CONTROL_BYTES];
-        CmsgWriter::new(&mut control)
-            .push_tx_dmabuf(tx.id())
-            .expect("the buffer was made for it");
-        let first = self.inner.sends().sent;
-        let total = length(ranges);
-        let mut bytes = 0;
-        // Copied only if one call does not take all.
-        let mut rest: Option<Vec<_>> = None;
-        while bytes < total {
-            let now = rest.as_deref().unwrap_or(ranges);
-            let now = &now[..now.len().min(UIO_MAXIOV)];
-            let taken = match self.send_once(now, &control) {
-                Ok(taken) => taken,
-                Err(SendError::WouldBlock | SendError::TimedOut) if bytes > 0 => break,
-                Err(error) => return Err(error),
-            };
-            bytes += taken;
-            if bytes < total {
-                // Without the empty ones every call sends something.
-                let all = || {
-                    ranges
-                        .iter()
-                        .filter(|range| !range.is_empty())
-                        .cloned()
-                        .collect()
-                };
-                advance(rest.get_or_insert_with(all), taken);
+        match (&self.socket, &tx.binding) {
+            (Socket::User(inner), Binding::User(bound))
+                if Arc::ptr_eq(&bound.shared, &inner.shared) && bound.at == inner.at =>
+            {
+                inner.enable_zerocopy()?;
+                let mut control = [0; CONTROL_BYTES];
+                CmsgWriter::new(&mut control)
+                    .push_tx_dmabuf(tx.id())
+                    .expect("the buffer was made for it");
+                let sent = || inner.sends().sent;
+                send_ranges(ranges, sent, |now| {
+                    inner.send_zerocopy(&SendMsg::device(now, &control), self.limit)
+                })
             }
+            (Socket::Kernel(socket), Binding::Kernel(bound))
+                if bound.nic().is_same(socket.nic()) =>
+            {
+                check_ranges(tx, ranges)?;
+                socket.enable_zerocopy()?;
+                let sent = || socket.sent();
+                send_ranges(ranges, sent, |now| {
+                    socket.send_device(bound, now, self.limit)
+                })
+            }
+            _ => Err(SendError::OtherNetdev { dmabuf: tx.id() }),
         }
-        let end = self.inner.sends().sent;
-        Ok(SendId { first, end, bytes })
     }
 
-    /// Queues what there is room for, at least a byte.
-    fn send_once(&self, ranges: &[Range<usize>], control: &[u8]) -> Result<usize, SendError> {
-        let inner = &self.inner;
-        let message = SendMsg::device(ranges, control);
-        let sent = self.wait(|stack, _| {
-            match stack.sendmsg(inner.socket, &message, MsgFlags::ZEROCOPY) {
-                Err(stack::SendError::WouldBlock) => None,
-                Err(stack::SendError::TooManySends) => {
-                    // Those reported make room; those under way will.
-                    let _ = inner.collect(stack);
-                    None
-                }
-                result => Some(result),
+    /// Sends bytes of host memory as [`send`](Self::send) does those of device memory: the library keeps them until
+    /// they are sent, and [`completions`](Self::completions) tells. The kernel takes them where they are; the user-space
+    /// stack copies them, which the completion says.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        let all = 0..bytes.len();
+        let ranges = std::slice::from_ref(&all);
+        match &self.socket {
+            Socket::User(inner) => {
+                inner.enable_zerocopy()?;
+                let sent = || inner.sends().sent;
+                send_ranges(ranges, sent, |now| {
+                    let rest = &bytes[now[0].clone()];
+                    inner.send_zerocopy(&SendMsg::new(rest), self.limit)
+                })
             }
-        });
-        let taken = sent??;
-        inner.sends().sent += u64::from(taken > 0);
-        Ok(taken)
-    }
-
-    fn enable_zerocopy(&self) -> Result<(), SendError> {
-        let inner = &self.inner;
-        if inner.sends().enabled {
-            return Ok(());
+            Socket::Kernel(socket) => {
+                socket.enable_zerocopy()?;
+                let sent = || socket.sent();
+                send_ranges(ranges, sent, |now| {
+                    socket.send_host(bytes, now[0].start, self.limit)
+                })
+            }
         }
-        let option = SocketOption::Zerocopy(true);
-        let set = inner
-            .shared
-            .driver
-            .with(inner.at, |stack, _| stack.set_option(inner.socket, option));
-        // The socket is open as long as this stream, and the option has no bad value.
-        debug_assert!(set.is_ok(), "{set:?}");
-        inner.sends().enabled = set.is_ok();
-        Ok(())
     }
 
     /// What tells when sends are complete. It may outlive the stream, which is how to end a stream and still learn
     /// when its memory is free; waits as the stream does at this moment.
     pub fn completions(&self) -> Completions {
         Completions {
-            inner: Arc::clone(&self.inner),
+            socket: self.socket.clone(),
             limit: self.limit,
         }
     }
@@ -218,10 +289,10 @@ impl Stream {
 /// Tells when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has let go of every
 /// packet with any of them. A connection that dies completes what it will never send.
 ///
-/// Sends complete in their order.
+/// Sends complete in their order; where the kernel reports one early, it is told with those before it.
 #[derive(Debug)]
 pub struct Completions {
-    inner: Arc<Inner>,
+    socket: Socket,
     limit: WaitLimit,
 }
 
@@ -239,7 +310,10 @@ impl Completions {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_all(&self) -> Result<(), CompletionError> {
-        let sent = self.inner.sends().sent;
+        let sent = match &self.socket {
+            Socket::User(inner) => inner.sends().sent,
+            Socket::Kernel(socket) => socket.sent(),
+        };
         self.wait_until(sent)
     }
 
@@ -248,7 +322,11 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn is_complete(&self, id: SendId) -> Result<bool, CompletionError> {
-        Ok(self.collect()? >= id.end)
+        let through = match &self.socket {
+            Socket::User(inner) => inner.collect_now()?,
+            Socket::Kernel(socket) => socket.collect()?,
+        };
+        Ok(through >= id.end)
     }
 
     /// Returns the sends that became complete since the last call, if any. Never waits.
@@ -256,10 +334,16 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn try_next(&self) -> Result<Option<Completion>, CompletionError> {
-        let end = self.collect()?;
-        let mut sends = self.inner.sends();
-        let first = sends.told;
-        sends.told = first.max(end);
+        let (first, end) = match &self.socket {
+            Socket::User(inner) => {
+                let end = inner.collect_now()?;
+                let mut sends = inner.sends();
+                let first = sends.told;
+                sends.told = first.max(end);
+                (first, end)
+            }
+            Socket::Kernel(socket) => socket.tell()?,
+        };
         Ok((first < end).then_some(Completion { first, end }))
     }
 
@@ -268,8 +352,8 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn pending(&self) -> Result<u64, CompletionError> {
-        let complete = self.collect()?;
-        Ok(self.inner.sends().sent - complete)
+        let counts = self.counts()?;
+        Ok(counts.sent - counts.complete)
     }
 
     /// How many zero-copy sends there were, and how they fared. Never waits.
@@ -277,13 +361,18 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn counts(&self) -> Result<SendCounts, CompletionError> {
-        let complete = self.collect()?;
-        let sends = self.inner.sends();
-        Ok(SendCounts {
-            sent: sends.sent,
-            complete,
-            copied: sends.copied,
-        })
+        match &self.socket {
+            Socket::User(inner) => {
+                let complete = inner.collect_now()?;
+                let sends = inner.sends();
+                Ok(SendCounts {
+                    sent: sends.sent,
+                    complete,
+                    copied: sends.copied,
+                })
+            }
+            Socket::Kernel(socket) => socket.counts(),
+        }
     }
 
     /// Bounds how long [`wait`](Self::wait) waits; `None`: for ever.
@@ -291,37 +380,24 @@ impl Completions {
         self.limit = timeout.map_or(WaitLimit::Forever, WaitLimit::For);
     }
 
-    /// An fd that is readable while there are completions to be taken, or data, the end or an error of the stream:
-    /// the stream's own, for poll and epoll. Made at the first call.
+    /// The stream's fd for poll and epoll: see [`Stream::readiness_fd`]. A call here, or one of the stream that has to
+    /// wait, takes completions off the socket: ask [`try_next`](Self::try_next) until it has none before polling.
     ///
     /// # Errors
     /// The process is out of file descriptors.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.inner.readiness_fd()
-    }
-
-    fn collect(&self) -> Result<u64, CompletionError> {
-        let Inner { shared, at, .. } = &*self.inner;
-        Ok(shared
-            .driver
-            .with(*at, |stack, _| self.inner.collect(stack))?)
+        self.socket.readiness_fd()
     }
 
     fn wait_until(&self, end: u64) -> Result<(), CompletionError> {
-        let Inner {
-            shared, at, socket, ..
-        } = &*self.inner;
-        let wait = Wait {
-            stack: *at,
-            socket: *socket,
-            limit: self.limit,
+        let inner = match &self.socket {
+            Socket::User(inner) => inner,
+            Socket::Kernel(socket) => return socket.wait_until(end, self.limit),
         };
-        let done = shared
-            .driver
-            .wait_for(wait, |stack, _| match self.inner.collect(stack) {
-                Ok(complete) => (complete >= end).then_some(Ok(())),
-                Err(error) => Some(Err(error)),
-            });
+        let done = inner.wait(self.limit, |stack, _| match inner.collect(stack) {
+            Ok(complete) => (complete >= end).then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        });
         done.map_err(|reason: NotReady| CompletionError::from(reason))??;
         Ok(())
     }

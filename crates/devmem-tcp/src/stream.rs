@@ -14,6 +14,7 @@ use stack::{SendMsg, SocketId};
 use crate::batch::{BatchSink, Item, RxBatch};
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{RecvError, ReleaseError, SendError, ShutdownError};
+use crate::kernel;
 use crate::netdev::Shared;
 use crate::send::Sends;
 
@@ -27,7 +28,31 @@ pub enum Placement {
     Strict,
 }
 
-/// The socket of a stream. Lives until the stream and everything received from it are gone, because closing a
+/// The socket of a stream, of either backend; whoever holds one keeps it open.
+#[derive(Clone, Debug)]
+pub(crate) enum Socket {
+    User(Arc<Inner>),
+    Kernel(Arc<kernel::Socket>),
+}
+
+impl Socket {
+    /// The memory behind a binding, if anybody still has it.
+    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
+        match self {
+            Self::User(inner) => inner.memory(dmabuf),
+            Self::Kernel(socket) => socket.nic().memory(dmabuf),
+        }
+    }
+
+    pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        match self {
+            Self::User(inner) => inner.readiness_fd(),
+            Self::Kernel(socket) => socket.readiness_fd(),
+        }
+    }
+}
+
+/// The socket of a stream in user space. Lives until the stream and everything received from it are gone, because closing a
 /// socket sends all its device memory home.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -75,6 +100,63 @@ impl Inner {
         self.returned.fetch_add(frags as u64, Ordering::Relaxed);
     }
 
+    fn shutdown(&self, how: Shutdown) -> Result<(), stack::ShutdownError> {
+        let shutdown = |stack: &mut stack::Stack, _| stack.shutdown(self.socket, how);
+        self.shared.driver.with(self.at, shutdown)
+    }
+
+    /// Makes `attempt` until it gives a result.
+    pub(crate) fn wait<T>(
+        &self,
+        limit: WaitLimit,
+        attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
+    ) -> Result<T, NotReady> {
+        let wait = Wait {
+            stack: self.at,
+            socket: self.socket,
+            limit,
+        };
+        self.shared.driver.wait_for(wait, attempt)
+    }
+
+    /// Receives what is there into `batch`, which is empty; waits for something if nothing is.
+    fn recv(
+        self: &Arc<Self>,
+        batch: &mut RxBatch,
+        placement: Placement,
+        limit: WaitLimit,
+    ) -> Result<usize, RecvError> {
+        let strict = placement == Placement::Strict;
+        let socket = self.socket;
+        let (items, host, max_frags) = batch.host_room();
+        let outcome = self.wait(limit, |stack, _| {
+            let mut sink = BatchSink::new(items, max_frags);
+            // Without room for host bytes the call stops before them and says so.
+            let host: &mut [u8] = if strict { &mut [] } else { host };
+            let mut message = stack::RecvMsg::with_len(host, usize::MAX);
+            match stack.recvmsg(socket, &mut message, &mut sink, MsgFlags::SOCK_DEVMEM) {
+                Err(stack::RecvError::WouldBlock) => None,
+                result => Some(result),
+            }
+        });
+        batch.owner = Some(Socket::User(Arc::clone(self)));
+        let received = outcome.map_err(RecvError::from).and_then(|result| {
+            result.map_err(|error| match error {
+                stack::RecvError::NoBuffer { bytes } if strict => {
+                    RecvError::Misplaced { bytes, cause: None }
+                }
+                error => error.into(),
+            })
+        });
+        let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
+        batch.linear_bytes = host_bytes;
+        if batch.items.is_empty() && host_bytes > 0 {
+            // A readable packet: bytes without a control message.
+            batch.items.push(Item::Linear(0..host_bytes));
+        }
+        received.map(|outcome| outcome.bytes)
+    }
+
     /// The memory behind a binding, if it is still bound.
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
         self.shared
@@ -103,7 +185,7 @@ impl Drop for Inner {
 /// sends bytes of host memory.
 #[derive(Debug)]
 pub struct Stream {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) socket: Socket,
     pub(crate) limit: WaitLimit,
     placement: Placement,
     stats: StreamStats,
@@ -139,9 +221,9 @@ impl std::fmt::Display for StreamStats {
 }
 
 impl Stream {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) fn new(socket: Socket) -> Self {
         Self {
-            inner,
+            socket,
             limit: WaitLimit::Forever,
             placement: Placement::Mixed,
             stats: StreamStats::default(),
@@ -156,34 +238,12 @@ impl Stream {
     /// [`Placement::Strict`]; the connection's own end otherwise.
     pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
         batch.release()?;
-        let strict = self.placement == Placement::Strict;
-        let socket = self.inner.socket;
-        let (items, host, max_frags) = batch.host_room();
-        let outcome = self.wait(|stack, _| {
-            let mut sink = BatchSink::new(items, max_frags);
-            // Without room for host bytes the call stops before them and says so.
-            let host: &mut [u8] = if strict { &mut [] } else { host };
-            let mut message = stack::RecvMsg::with_len(host, usize::MAX);
-            match stack.recvmsg(socket, &mut message, &mut sink, MsgFlags::SOCK_DEVMEM) {
-                Err(stack::RecvError::WouldBlock) => None,
-                result => Some(result),
-            }
-        });
-        batch.owner = Some(Arc::clone(&self.inner));
-        let received = outcome.map_err(RecvError::from).and_then(|result| {
-            result.map_err(|error| match error {
-                stack::RecvError::NoBuffer { bytes } if strict => RecvError::Misplaced { bytes },
-                error => error.into(),
-            })
-        });
-        let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
-        batch.linear_bytes = host_bytes;
-        if batch.items.is_empty() && host_bytes > 0 {
-            // A readable packet: bytes without a control message.
-            batch.items.push(Item::Linear(0..host_bytes));
-        }
+        let received = match &self.socket {
+            Socket::User(inner) => inner.recv(batch, self.placement, self.limit),
+            Socket::Kernel(socket) => batch.fill(socket, self.placement, self.limit),
+        };
         self.count(batch);
-        received.map(|outcome| outcome.bytes)
+        received
     }
 
     fn count(&mut self, batch: &RxBatch) {
@@ -222,23 +282,24 @@ impl Stream {
 
     /// The other end.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.inner
-            .shared
-            .driver
-            .with(self.inner.at, |stack, _| stack.peer_addr(self.inner.socket))
-            .ok()
-            .flatten()
+        match &self.socket {
+            Socket::User(inner) => {
+                let peer = |stack: &mut stack::Stack, _| stack.peer_addr(inner.socket);
+                inner.shared.driver.with(inner.at, peer).ok().flatten()
+            }
+            Socket::Kernel(socket) => socket.peer_addr(),
+        }
     }
 
     /// This end.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.inner
-            .shared
-            .driver
-            .with(self.inner.at, |stack, _| {
-                stack.local_addr(self.inner.socket)
-            })
-            .ok()
+        match &self.socket {
+            Socket::User(inner) => {
+                let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
+                inner.shared.driver.with(inner.at, local).ok()
+            }
+            Socket::Kernel(socket) => socket.local_addr(),
+        }
     }
 
     /// Says that nothing more will be sent (FIN). Receiving goes on.
@@ -246,49 +307,44 @@ impl Stream {
     /// # Errors
     /// The connection is not, or no longer, established.
     pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
-        let socket = self.inner.socket;
-        self.inner.shared.driver.with(self.inner.at, |stack, _| {
-            stack.shutdown(socket, Shutdown::Write)
-        })
+        match &self.socket {
+            Socket::User(inner) => Ok(inner.shutdown(Shutdown::Write)?),
+            Socket::Kernel(socket) => socket.shutdown(Shutdown::Write),
+        }
     }
 
     /// What was received so far.
     pub fn stats(&self) -> StreamStats {
+        let tokens_returned = match &self.socket {
+            Socket::User(inner) => inner.returned.load(Ordering::Relaxed),
+            Socket::Kernel(socket) => socket.returned(),
+        };
         StreamStats {
-            tokens_returned: self.inner.returned.load(Ordering::Relaxed),
+            tokens_returned,
             ..self.stats
         }
     }
 
-    /// The connection's state and measurements, like Linux' `TCP_INFO`.
+    /// The connection's state and measurements, like Linux' `TCP_INFO`. `None` for a connection of the kernel, which
+    /// answers that socket option itself.
     pub fn tcp_info(&self) -> Option<tcp::Info> {
-        self.inner
-            .shared
-            .driver
-            .with(self.inner.at, |stack, _| stack.info(self.inner.socket))
-            .ok()
-            .flatten()
+        match &self.socket {
+            Socket::User(inner) => {
+                let info = |stack: &mut stack::Stack, _| stack.info(inner.socket);
+                inner.shared.driver.with(inner.at, info).ok().flatten()
+            }
+            Socket::Kernel(_) => None,
+        }
     }
 
-    /// An fd that is readable while the stream has data, its end, or an error to report, for poll and epoll.
-    /// Made at the first call; [`AsFd`] lends the same.
+    /// An fd for poll and epoll that is readable while the stream has data or its end, and an error to report or sends
+    /// that became complete make it readable or set POLLERR (what poll reports unasked). With a NIC of the kernel it is
+    /// the socket; in user space it is made at the first call. [`AsFd`] lends the same.
     ///
     /// # Errors
     /// The process is out of file descriptors.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.inner.readiness_fd()
-    }
-
-    pub(crate) fn wait<T>(
-        &self,
-        attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
-    ) -> Result<T, NotReady> {
-        let wait = Wait {
-            stack: self.inner.at,
-            socket: self.inner.socket,
-            limit: self.limit,
-        };
-        self.inner.shared.driver.wait_for(wait, attempt)
+        self.socket.readiness_fd()
     }
 }
 
@@ -305,9 +361,12 @@ impl AsFd for Stream {
 
 impl io::Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let socket = self.inner.socket;
-        let sent = self.wait(|stack, _| {
-            match stack.sendmsg(socket, &SendMsg::new(bytes), MsgFlags::empty()) {
+        let inner = match &self.socket {
+            Socket::User(inner) => inner,
+            Socket::Kernel(socket) => return Ok(socket.write(bytes, self.limit)?),
+        };
+        let sent = inner.wait(self.limit, |stack, _| {
+            match stack.sendmsg(inner.socket, &SendMsg::new(bytes), MsgFlags::empty()) {
                 // Memory for sending is shared: it comes free when any connection is acknowledged.
                 Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => None,
                 result => Some(result),
@@ -325,11 +384,8 @@ impl io::Write for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // The socket itself closes with the last frag received from it.
-        let socket = self.inner.socket;
-        self.inner.shared.driver.with(self.inner.at, |stack, _| {
-            // An error means that the connection has ended already.
-            let _ = stack.shutdown(socket, Shutdown::Write);
-        });
+        // The socket itself closes with the last frag received from it. An error means that the connection has
+        // ended already.
+        let _ = self.shutdown_write();
     }
 }

@@ -271,7 +271,9 @@ fn strict_placement_refuses_linear_bytes_and_mixed_delivers_them() {
     let mut batch = RxBatch::with_capacity(64);
     for _ in 0..2 {
         match stream.recv(&mut batch) {
-            Err(RecvError::Misplaced { bytes }) => assert!((1..=16).contains(&bytes), "{bytes}"),
+            Err(RecvError::Misplaced { bytes, .. }) => {
+                assert!((1..=16).contains(&bytes), "{bytes}")
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -34,6 +34,8 @@ pub const A_DMABUF_QUEUES: u16 = 2;
 pub const A_DMABUF_FD: u16 = 3;
 /// `NETDEV_A_DMABUF_ID` (u32).
 pub const A_DMABUF_ID: u16 = 4;
+/// `NETDEV_A_DMABUF_RX_PAGE_SIZE` (u32; bind-rx, Linux 7.3): bytes of one net_iov.
+pub const A_DMABUF_RX_PAGE_SIZE: u16 = 5;
 
 /// `NETDEV_A_QUEUE_ID` (u32).
 pub const A_QUEUE_ID: u16 = 1;

@@ -10,6 +10,8 @@ pub const SOL_IPV6: i32 = 41;
 
 /// Restricts a socket to one netdev, by name.
 pub const SO_BINDTODEVICE: i32 = 25;
+/// The NAPI instance, and so the RX queue, that a connection's packets came by last.
+pub const SO_INCOMING_NAPI_ID: i32 = 56;
 /// Lets a socket use [`MsgFlags::ZEROCOPY`](crate::MsgFlags::ZEROCOPY).
 pub const SO_ZEROCOPY: i32 = 60;
 /// Reserved beside its control message; not an option to set.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
+use crate::cpu_view::{CopyError, CpuView};
 use crate::memory::{Access, Memory, OutOfBounds};
 use crate::page_kind::PageKind;
 
@@ -49,6 +50,9 @@ pub enum DmabufError {
         /// What it said.
         source: io::Error,
     },
+    /// The exporter has no file descriptor that could be mapped.
+    #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
+    NoFile,
     /// The memory does not divide into net_iovs.
     #[error(transparent)]
     Geometry(#[from] crate::GeometryError),
@@ -77,6 +81,14 @@ pub trait Exporter: Send + Sync {
     ///
     /// When the exporter's synchronisation fails.
     fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
+}
+
+impl std::fmt::Debug for dyn Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter")
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the CPU does between begin and end of its access (DMA_BUF_SYNC_READ, _WRITE).
@@ -120,6 +132,40 @@ impl Dmabuf {
         Memory::memfd(size).map(Self::new)
     }
 
+    /// Maps memory that `exporter` made known to devices; each access of the CPU is announced to it.
+    ///
+    /// # Errors
+    ///
+    /// [`DmabufError`] when its size is not a positive multiple of 4096 or it cannot be mapped.
+    pub fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
+        Memory::exported(exporter).map(Self::new)
+    }
+
+    /// Returns who made the memory known to devices, if anybody did.
+    pub fn exporter(&self) -> Option<&Arc<dyn Exporter>> {
+        self.memory.exporter()
+    }
+
+    /// Makes memory that has a file known to devices, through what `make` makes of the file and its size. Done once:
+    /// memory that has an exporter keeps it. `None`: anonymous memory, which has no file.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`.
+    pub fn export_with<E>(
+        &self,
+        make: impl FnOnce(BorrowedFd<'_>, usize) -> Result<Arc<dyn Exporter>, E>,
+    ) -> Result<Option<&Arc<dyn Exporter>>, E> {
+        if let Some(exporter) = self.memory.exporter() {
+            return Ok(Some(exporter));
+        }
+        let Some(file) = self.memory.file() else {
+            return Ok(None);
+        };
+        let made = make(file, self.size())?;
+        Ok(Some(self.memory.export(made)))
+    }
+
     pub(crate) fn new(memory: Memory) -> Self {
         Dmabuf {
             memory: Arc::new(memory),
@@ -140,7 +186,8 @@ impl Dmabuf {
         self.memory.page_kind()
     }
 
-    /// Returns the file descriptor of the memory; anonymous memory has none.
+    /// Returns the file descriptor of the memory: its exporter's dma-buf, or its memory file; anonymous memory has
+    /// none.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.memory.file()
     }
@@ -154,33 +201,36 @@ impl Dmabuf {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], and nothing is copied.
-    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    /// [`CopyError`]; out of bounds, nothing is copied.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), CopyError> {
         self.memory.check(offset, bytes.len())?;
-        self.memory.cpu().copy_in(offset, bytes);
-        Ok(())
+        let view = self.cpu_view(CpuAccess::Write)?;
+        view.copy_in(offset, bytes)?;
+        view.end()
     }
 
     /// Copies from `offset` to all of `out`.
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], and nothing is copied.
-    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+    /// [`CopyError`]; out of bounds, nothing is copied.
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), CopyError> {
         self.memory.check(offset, out.len())?;
-        self.memory.cpu().copy_out(offset, out);
-        Ok(())
+        let view = self.cpu_view(CpuAccess::Read)?;
+        view.copy_out(offset, out)?;
+        view.end()
     }
 
     /// Sets every byte of a range to `byte`.
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], and nothing is written.
-    pub fn fill(&self, range: Range<usize>, byte: u8) -> Result<(), OutOfBounds> {
+    /// [`CopyError`]; out of bounds, nothing is written.
+    pub fn fill(&self, range: Range<usize>, byte: u8) -> Result<(), CopyError> {
         let (offset, len) = self.check_range(&range)?;
-        self.memory.cpu().fill(offset, len, byte);
-        Ok(())
+        let view = self.cpu_view(CpuAccess::Write)?;
+        view.fill(offset, len, byte)?;
+        view.end()
     }
 
     /// Copies `len` bytes at `source_offset` of `source` to `offset` of this memory, device to
@@ -188,20 +238,21 @@ impl Dmabuf {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] for either range, and nothing is copied.
+    /// [`CopyError`]; out of bounds for either range, nothing is copied.
     pub fn copy_from(
         &self,
         source: &Dmabuf,
         source_offset: usize,
         offset: usize,
         len: usize,
-    ) -> Result<(), OutOfBounds> {
+    ) -> Result<(), CopyError> {
         source.memory.check(source_offset, len)?;
         self.memory.check(offset, len)?;
-        self.memory
-            .dma()
-            .copy_from(offset, source.memory.span(source_offset, len));
-        Ok(())
+        let from = source.cpu_view(CpuAccess::Read)?;
+        let to = self.cpu_view(CpuAccess::Write)?;
+        to.copy_from(&from, source_offset, offset, len)?;
+        from.end()?;
+        to.end()
     }
 
     /// Returns a view of a range.
@@ -255,14 +306,20 @@ impl Exporter for Dmabuf {
         Dmabuf::as_fd(self)
     }
 
-    /// Does nothing: the memory is coherent.
-    fn begin_cpu_access(&self, _: CpuAccess) -> io::Result<()> {
-        Ok(())
+    /// Asks the memory's own exporter; without one does nothing: the memory is coherent.
+    fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
+        match self.exporter() {
+            Some(exporter) => exporter.begin_cpu_access(access),
+            None => Ok(()),
+        }
     }
 
-    /// Does nothing: the memory is coherent.
-    fn end_cpu_access(&self, _: CpuAccess) -> io::Result<()> {
-        Ok(())
+    /// Asks the memory's own exporter; without one does nothing: the memory is coherent.
+    fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
+        match self.exporter() {
+            Some(exporter) => exporter.end_cpu_access(access),
+            None => Ok(()),
+        }
     }
 }
 
@@ -294,18 +351,37 @@ impl DeviceSlice<'_> {
     ///
     /// # Panics
     ///
-    /// When `out` is longer than the range.
+    /// When `out` is longer than the range, or the memory's exporter cannot synchronise: see
+    /// [`try_copy_to`](Self::try_copy_to).
     pub fn copy_to(&self, out: &mut [u8]) {
-        assert!(
-            out.len() <= self.len,
-            "{} bytes of a range of {}",
-            out.len(),
-            self.len
-        );
-        self.memory.cpu().copy_out(self.offset, out);
+        if let Err(error) = self.try_copy_to(out) {
+            panic!("{error}");
+        }
+    }
+
+    /// Copies from the beginning of the range to all of `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`], also when `out` is longer than the range.
+    pub fn try_copy_to(&self, out: &mut [u8]) -> Result<(), CopyError> {
+        if out.len() > self.len {
+            return Err(CopyError::OutOfBounds(OutOfBounds {
+                offset: 0,
+                len: out.len(),
+                size: self.len,
+            }));
+        }
+        let view = CpuView::of(self.memory, CpuAccess::Read)?;
+        view.copy_out(self.offset, out)?;
+        view.end()
     }
 
     /// Returns a copy of the bytes.
+    ///
+    /// # Panics
+    ///
+    /// When the memory's exporter cannot synchronise.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.copy_to(&mut bytes);

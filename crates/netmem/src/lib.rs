@@ -51,6 +51,7 @@
 //! ```
 
 mod checksum;
+mod cpu_view;
 mod dma_port;
 mod dmabuf;
 mod frag;
@@ -72,6 +73,7 @@ mod return_ring;
 mod sync;
 mod tx_memory;
 
+pub use cpu_view::{CopyError, CpuView};
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};

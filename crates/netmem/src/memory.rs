@@ -1,10 +1,11 @@
 //! A region together with who may look at it and what it is made of.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::dmabuf::DmabufError;
+use crate::dmabuf::{DmabufError, Exporter};
 use crate::page_kind::{self, PageKind};
 use crate::region::{Advice, BASE_PAGE_BYTES, Backing, HUGE_PAGE_BYTES, Region, Span};
 
@@ -38,6 +39,8 @@ pub(crate) struct Memory {
     region: Region,
     access: Access,
     file: Option<OwnedFd>,
+    /// Who made the memory known to devices and wants to be told when the CPU looks at it.
+    exporter: OnceLock<Arc<dyn Exporter>>,
     page_kind: PageKind,
 }
 
@@ -54,6 +57,7 @@ impl Memory {
             region,
             access,
             file: None,
+            exporter: OnceLock::new(),
             page_kind,
         })
     }
@@ -66,6 +70,7 @@ impl Memory {
             region,
             access: Access::Host,
             file: None,
+            exporter: OnceLock::new(),
             page_kind: PageKind::Base,
         })
     }
@@ -104,8 +109,33 @@ impl Memory {
             region,
             access: Access::Device,
             file: Some(file),
+            exporter: OnceLock::new(),
             page_kind,
         })
+    }
+
+    /// Maps what an exporter offers, which need not be ordinary pages: nothing is touched or advised.
+    pub(crate) fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
+        let size = exporter.size();
+        check_size(size)?;
+        let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
+        let region = map(size, Backing::File(file))?;
+        Ok(Memory {
+            region,
+            access: Access::Device,
+            file: None,
+            exporter: OnceLock::from(exporter),
+            page_kind: PageKind::Base,
+        })
+    }
+
+    pub(crate) fn exporter(&self) -> Option<&Arc<dyn Exporter>> {
+        self.exporter.get()
+    }
+
+    /// Makes `exporter` the one to be told; of two threads that try, the first wins.
+    pub(crate) fn export(&self, exporter: Arc<dyn Exporter>) -> &Arc<dyn Exporter> {
+        self.exporter.get_or_init(|| exporter)
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -121,7 +151,10 @@ impl Memory {
     }
 
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+        match self.exporter.get() {
+            Some(exporter) => exporter.as_fd(),
+            None => self.file.as_ref().map(AsFd::as_fd),
+        }
     }
 
     /// Checks that a range lies inside.

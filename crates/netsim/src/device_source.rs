@@ -8,7 +8,7 @@ use devmem_uapi::{
     CmsgIter, CmsgWriter, DmabufId, MsgFlags, SockExtendedErr, ZerocopyId, ZerocopyRange,
     cmsg_space,
 };
-use netmem::{Dmabuf, OutOfBounds};
+use netmem::{CopyError, Dmabuf};
 use stack::{RecvError, RecvMsg, SendError, SendMsg, SocketId, SocketOption, Stack};
 
 use crate::pair::Progress;
@@ -76,7 +76,7 @@ impl DeviceSource {
         let size = memory.size();
         let memory = memory.clone();
         let write = move |offset: usize, bytes: &[u8]| {
-            let written: Result<(), OutOfBounds> = memory.copy_in(offset, bytes);
+            let written: Result<(), CopyError> = memory.copy_in(offset, bytes);
             written.expect("the ring lies inside");
         };
         Self::with_writer(stack, id, (name, size), Box::new(write), (pattern, total))

@@ -1,5 +1,8 @@
 //! The steps that need more than a stable toolchain, and say SKIP where they do not have it.
 
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use super::report::{self, Verdict};
@@ -7,7 +10,26 @@ use super::runner::{self, Ended, Invocation};
 use super::steps::Cmd;
 
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 20;
+const FUZZ_SECONDS: u32 = 15;
+
+/// Seconds for the targets whose input is what a guest does to the emulated NIC: they start from less, and a
+/// guest is the nearest that an attacker comes.
+const FUZZ_GUEST_SECONDS: u32 = 60;
+
+/// Those targets, by the beginning of their names.
+const GUEST_TARGETS: &[&str] = &["gve_", "vfio_user"];
+
+/// What makes a libFuzzer program of a target: coverage that libFuzzer can see, and AddressSanitizer. These are
+/// plain compiler options (rustc book, unstable book), so that no further tool has to be built first.
+const FUZZ_ENV: &[(&str, &str)] = &[
+    (
+        "RUSTFLAGS",
+        "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+         -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1",
+    ),
+    ("CARGO_TARGET_DIR", "target/fuzz"),
+];
 
 /// What Miri interprets: it is some hundred times slower than the machine, so unit tests only. A mapping is
 /// outside of what it can model in full: tests that need one are marked `cfg_attr(miri, ignore)`.
@@ -17,7 +39,15 @@ const MIRI: &[Cmd] = &[
         env: MIRI_ENV,
     },
     Cmd {
-        line: "cargo +nightly miri test --package devmem-netmem --lib",
+        line: "cargo +nightly miri test --package devmem-gve-defs --lib",
+        env: MIRI_ENV,
+    },
+    Cmd {
+        line: "cargo +nightly miri test --package devmem-netmem --lib page_pool",
+        env: MIRI_ENV,
+    },
+    Cmd {
+        line: "cargo +nightly miri test --package devmem-netmem --lib -- --skip page_pool",
         env: MIRI_ENV,
     },
 ];
@@ -26,15 +56,19 @@ const MIRI_ENV: &[(&str, &str)] = &[
     // Proptest looks for its file of regressions.
     ("MIRIFLAGS", "-Zmiri-disable-isolation"),
     ("PROPTEST_CASES", "8"),
+    // Tests that expect panics would spend seconds on each one's backtrace.
+    ("RUST_BACKTRACE", "0"),
     ("CARGO_TARGET_DIR", "target/miri"),
 ];
 
-/// Judges the dependencies with cargo-deny; installs it if it is not here and the registry can be reached.
+/// Judges the dependencies with cargo-deny; installs it if it is not here and the registry can be reached. Without
+/// optimisation it is built in half the time, and has little to do.
 pub fn deny(deadline: Instant) -> Result<String, Verdict> {
     let run = |line: &str| done(Invocation::new("deny", line, deadline).run());
     let ask = |line: &str| Invocation::new("deny", line, deadline).run_quietly();
     if !runner::succeeds("cargo deny --version")
-        && let Ended::Failed(how) | Ended::TimedOut(how) = ask("cargo install --locked cargo-deny")
+        && let Ended::Failed(how) | Ended::TimedOut(how) =
+            ask("cargo install --locked --debug cargo-deny")
     {
         let reason = format!("no cargo-deny, and no way to install it: {how}");
         return Err(Verdict::Skipped(reason));
@@ -60,53 +94,100 @@ pub fn miri(deadline: Instant) -> Result<String, Verdict> {
             return Err(Verdict::Skipped(reason));
         }
     }
-    let mut notes = Vec::new();
-    for command in MIRI {
+    let notes = side_by_side(MIRI, |command| {
         let output = done(command.at("miri", deadline).run())?;
         let none_ran = || Verdict::Failed(format!("no test ran in {}", command.line));
-        notes.push(report::test_note(&output).ok_or_else(none_ran)?);
-    }
+        report::test_note(&output).ok_or_else(none_ran)
+    })?;
     Ok(notes.join(", "))
 }
 
 /// Builds every fuzz target and runs each for a short time.
 pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
-    let run = |line: &str| Invocation::new("fuzz", line, deadline).run();
-    if !runner::succeeds("cargo +nightly fuzz --version") {
-        let reason = "needs a nightly toolchain and cargo-fuzz".to_owned();
-        return Err(Verdict::Skipped(reason));
+    if !runner::succeeds("cargo +nightly --version") {
+        return Err(Verdict::Skipped("needs a nightly toolchain".to_owned()));
     }
-    let fetch = "cargo +nightly fetch --manifest-path fuzz/Cargo.toml";
+    let fetch = "cargo +nightly fetch --locked --manifest-path fuzz/Cargo.toml";
     let fetched = Invocation::new("fuzz", fetch, deadline).run_quietly();
     if let Ended::Failed(how) | Ended::TimedOut(how) = fetched {
         let reason = format!("cannot fetch what the fuzz targets need: {how}");
         return Err(Verdict::Skipped(reason));
     }
-    done(run("cargo +nightly fuzz build"))?;
     let failed = |error: anyhow::Error| Verdict::Failed(format!("{error:#}"));
-    let targets = runner::output("cargo +nightly fuzz list").map_err(failed)?;
-    let targets: Vec<&str> = targets.split_whitespace().collect();
-    for target in &targets {
-        let (corpus, kept) = (corpus(target)?, format!("fuzz/regressions/{target}"));
-        let limits = format!("-max_total_time={FUZZ_SECONDS} -timeout=10");
-        let ended = run(&format!(
-            "cargo +nightly fuzz run {target} {corpus} {kept} -- {limits}"
-        ));
-        if let Ended::Failed(how) = &ended {
-            let keep = format!("keep the input as {kept}/NAME");
-            return Err(Verdict::Failed(format!("{target}: {how}; {keep}")));
-        }
-        done(ended)?;
+    // A target triple of its own keeps the sanitizer out of build scripts.
+    let host = runner::host_triple().map_err(failed)?;
+    let build = format!(
+        "cargo +nightly build --locked --release --target {host} --manifest-path fuzz/Cargo.toml"
+    );
+    let mut build = Invocation::new("fuzz", &build, deadline);
+    build.env = FUZZ_ENV;
+    done(build.run())?;
+    let targets = runner::stems_in("fuzz/fuzz_targets").map_err(failed)?;
+    if targets.is_empty() {
+        return Err(Verdict::Failed("no fuzz target".to_owned()));
     }
-    match targets.len() {
-        0 => Err(Verdict::Failed("no fuzz target".to_owned())),
-        count => Ok(format!("{count} targets, {FUZZ_SECONDS} s each")),
-    }
+    let programs = format!("target/fuzz/{host}/release");
+    side_by_side(&targets, |target| run_target(target, &programs, deadline))?;
+    let long = targets.iter().filter(|target| is_guest(target)).count();
+    Ok(format!(
+        "{} targets {FUZZ_SECONDS} s each, {long} targets {FUZZ_GUEST_SECONDS} s each",
+        targets.len() - long
+    ))
 }
 
-/// Makes the folder for what a target finds interesting, and returns its path.
-fn corpus(target: &str) -> Result<String, Verdict> {
-    let path = format!("fuzz/corpus/{target}");
+fn run_target(target: &str, programs: &str, deadline: Instant) -> Result<(), Verdict> {
+    let seconds = if is_guest(target) {
+        FUZZ_GUEST_SECONDS
+    } else {
+        FUZZ_SECONDS
+    };
+    let corpus = make_folder(format!("fuzz/corpus/{target}"))?;
+    let artifacts = make_folder(format!("fuzz/artifacts/{target}"))?;
+    let kept = make_folder(format!("fuzz/regressions/{target}"))?;
+    let line = format!(
+        "{programs}/{target} {corpus} {kept} \
+         -max_total_time={seconds} -timeout=10 -artifact_prefix={artifacts}/"
+    );
+    let ended = Invocation::new(&format!("fuzz-{target}"), &line, deadline).run();
+    if let Ended::Failed(how) = &ended {
+        let keep = format!("keep the input of {artifacts} as {kept}/NAME");
+        return Err(Verdict::Failed(format!("{target}: {how}; {keep}")));
+    }
+    done(ended).map(drop)
+}
+
+fn is_guest(target: &str) -> bool {
+    GUEST_TARGETS
+        .iter()
+        .any(|beginning| target.starts_with(beginning))
+}
+
+/// Does the work on all items, as many at once as there are CPUs. Returns what came of each, or the first verdict
+/// that is not a pass; work that has begun is finished.
+fn side_by_side<I: Sync, T: Send>(
+    items: &[I],
+    work: impl Fn(&I) -> Result<T, Verdict> + Sync,
+) -> Result<Vec<T>, Verdict> {
+    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mine = || items.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(|| mine().map(&work)).collect::<Vec<_>>()
+    };
+    let done: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().map(|worker| worker.join()).collect()
+    });
+    let died = || Verdict::Failed("a thread of this step panicked".to_owned());
+    let mut all = Vec::new();
+    for results in done {
+        all.extend(results.map_err(|_| died())?);
+    }
+    all.into_iter().collect()
+}
+
+/// Makes a folder, and returns its path from the root.
+fn make_folder(path: String) -> Result<String, Verdict> {
     let made = std::fs::create_dir_all(runner::in_root(&path));
     made.map_err(|error| Verdict::Failed(format!("{path}: {error}")))?;
     Ok(path)
@@ -125,6 +206,31 @@ fn done(ended: Ended) -> Result<String, Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_fuzz_target_is_a_program_of_the_fuzz_package() {
+        let targets = runner::stems_in("fuzz/fuzz_targets").unwrap();
+        let manifest = std::fs::read_to_string(runner::in_root("fuzz/Cargo.toml")).unwrap();
+        assert!(!targets.is_empty());
+        for target in &targets {
+            assert!(
+                manifest.contains(&format!("\nname = \"{target}\"\n")),
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn work_side_by_side_is_done_on_every_item_and_a_failure_is_the_verdict() {
+        let mut done = side_by_side(&[1, 2, 3, 4, 5], |item| Ok(item * 10)).unwrap();
+        done.sort_unstable();
+        assert_eq!(done, [10, 20, 30, 40, 50]);
+        let failed = side_by_side(&[1, 2, 3], |item| match item {
+            2 => Err(Verdict::Failed("two".to_owned())),
+            _ => Ok(()),
+        });
+        assert_eq!(failed, Err(Verdict::Failed("two".to_owned())));
+    }
 
     #[test]
     fn a_failure_fails_and_missing_time_skips() {

@@ -195,6 +195,26 @@ pub fn output(line: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Returns the target triple of this machine, as the nightly compiler names it.
+pub fn host_triple() -> Result<String> {
+    let version = output("rustc +nightly -vV")?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV names no host")?.to_owned())
+}
+
+/// Returns the names, without their endings, of the files in a folder, sorted.
+pub fn stems_in(folder: &str) -> Result<Vec<String>> {
+    let entries = fs::read_dir(in_root(folder)).with_context(|| folder.to_owned())?;
+    let mut stems = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        stems.push(stem.with_context(|| format!("{path:?}"))?.to_owned());
+    }
+    stems.sort();
+    Ok(stems)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -8,7 +8,9 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::Netdev;
 
+use crate::backend::{self, Backend, Purpose};
 use crate::capture::Capture;
+use crate::kernel;
 use crate::output::{Failure, note, print_json};
 use crate::pattern::{Expected, RepeatingPattern};
 use crate::plan::{Destination, RecvPlan};
@@ -25,19 +27,67 @@ use crate::transfer::{Go, Task};
 /// Whatever kept it from that; wrong bytes; memory that did not come home.
 pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
-    let link = format!("tap:{}", plan.tap);
-    let mut output = open_output(plan.output.as_ref())?;
-    let capture = open_capture(plan)?;
-    let mut builder = Netdev::builder(&link)?.address(&plan.ours.to_string())?;
-    if let Some(peers) = plan.peers {
-        builder = builder.peer_address(&peers.to_string())?;
+    let users_alone = plan.kernel.users_alone;
+    match backend::choose(&plan.link, users_alone, Purpose::Receive)? {
+        Backend::User => on_tap(plan, &stop),
+        Backend::Kernel(name) => on_kernel(&name, plan, &stop),
     }
+}
+
+/// Receives by our own stack.
+fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
+    if plan.kernel.dry_run {
+        return Err(Failure::usage(
+            "--dry-run: the user backend changes no NIC's settings",
+        ));
+    }
+    let output = open_output(plan.output.as_ref())?;
+    let tap = &plan.link.tap;
+    let link = tap.link.to_string();
+    let capture = open_capture(plan)?;
+    let mut builder = tap.builder()?;
     if let Some(capture) = &capture {
         builder = builder.capture(Box::new(capture.clone()));
     }
-    let mut receiver = Receiver::open(builder, &plan.nic, plan.local)?;
-    note(format_args!("listening on {} over {link}", plan.local));
+    let local = tap.local(plan.port);
+    let receiver = Receiver::open(builder, &plan.nic, local)?;
+    let report = RunReport::of("user", link, &plan.nic, local.ip());
+    let received = receive(plan, stop, receiver, output, report);
+    if let (Some(capture), Some(path)) = (capture, &plan.capture) {
+        let packets = capture
+            .finish()
+            .with_context(|| format!("write {}", path.display()))?;
+        note(format_args!("{packets} packets in {}", path.display()));
+    }
+    received
+}
 
+/// Receives by the kernel's stack, on a NIC that supports device memory.
+fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
+    let nic = Netdev::kernel(name)?;
+    let local = kernel::local(&nic, &plan.link, plan.port)?;
+    if plan.kernel.dry_run {
+        return kernel::dry_run(&nic, local, plan.kernel.queues);
+    }
+    let output = open_output(plan.output.as_ref())?;
+    let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
+    let report = RunReport {
+        mtu: kernel::mtu(name),
+        ..RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip())
+    };
+    receive(plan, stop, receiver, output, report)
+}
+
+/// Takes the connections, and tells what became of them.
+fn receive(
+    plan: &RecvPlan,
+    stop: &StopFlag,
+    mut receiver: Receiver,
+    mut output: Option<Box<dyn Write>>,
+    mut report: RunReport,
+) -> Result<(), Failure> {
+    let local = receiver.local_addr();
+    note(format_args!("listening on {local} over {}", report.link));
     let mut progress = Progress::new(None);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -56,15 +106,8 @@ pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
     })?;
     progress.finish();
 
-    let mut report = RunReport::of("user", link, &plan.nic, plan.ours.address);
     totals.fill(&mut report);
     receiver.finish(&mut report);
-    if let (Some(capture), Some(path)) = (capture, &plan.capture) {
-        let packets = capture
-            .finish()
-            .with_context(|| format!("write {}", path.display()))?;
-        note(format_args!("{packets} packets in {}", path.display()));
-    }
     eprint!("{report}");
     if plan.json {
         print_json(&report)?;
@@ -98,7 +141,7 @@ fn open_capture(plan: &RecvPlan) -> Result<Option<Capture>, Failure> {
     let Some(path) = &plan.capture else {
         return Ok(None);
     };
-    let capture =
-        Capture::create(path, &plan.tap).with_context(|| format!("create {}", path.display()))?;
+    let capture = Capture::create(path, &plan.link.tap.link.to_string())
+        .with_context(|| format!("create {}", path.display()))?;
     Ok(Some(capture))
 }

@@ -8,6 +8,8 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{Dmabuf, Netdev, Stream};
 
+use crate::backend::{self, Backend, Purpose};
+use crate::kernel;
 use crate::output::{Failure, note, print_json};
 use crate::pattern::RepeatingPattern;
 use crate::plan::{Input, SendPlan};
@@ -25,14 +27,25 @@ use crate::transmit::Transmit;
 /// Whatever kept it from that; a peer that did not take everything.
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
-    let link = format!("tap:{}", plan.tap);
     let file = open_input(&plan.input)?;
-    let mut builder = Netdev::builder(&link)?.address(&plan.ours.to_string())?;
-    if let Some(peers) = plan.peers {
-        builder = builder.peer_address(&peers.to_string())?;
-    }
-    let nic = builder.mtu(plan.mtu).impair(plan.impairment).open()?;
-    let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
+    let backend = backend::choose(&plan.link, plan.users_alone, Purpose::Send)?;
+    let (backend, link, mtu, nic, memory) = match backend {
+        Backend::User => {
+            let tap = &plan.link.tap;
+            let nic = tap
+                .builder()?
+                .mtu(plan.mtu)
+                .impair(plan.impairment)
+                .open()?;
+            let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
+            ("user", tap.link.to_string(), plan.mtu, nic, memory)
+        }
+        Backend::Kernel(name) => {
+            let nic = Netdev::kernel(&name)?;
+            let memory = kernel::memory(plan.mem_bytes, None)?;
+            ("kernel", name.clone(), kernel::mtu(&name), nic, memory)
+        }
+    };
     let tx = nic.bind_tx(&memory)?;
     let to = plan.to;
     let stream = nic
@@ -55,7 +68,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     sent.sending = used.saturating_sub(sent.filling);
 
     let mut report = SendReport {
-        backend: "user",
+        backend,
         link,
         to,
         bytes: 0,
@@ -65,7 +78,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         chunk_bytes: plan.chunk as u64,
         mem_bytes: memory.size() as u64,
         page_kind: memory.page_kind().to_string(),
-        mtu: plan.mtu,
+        mtu,
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
         drops: nic

@@ -1,23 +1,20 @@
 //! A run of `recv`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{NicPlan, Prefix, check_connections, check_pair, check_period, parse_tap};
+use netmem::NiovSize;
+
+use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov, to_usize};
 use crate::args;
 use crate::output::Failure;
 
 /// A run of `recv`.
 #[derive(Clone, Debug)]
 pub struct RecvPlan {
-    /// The TAP interface's name.
-    pub tap: String,
-    /// Our address.
-    pub ours: Prefix,
-    /// The address to give the kernel's end.
-    pub peers: Option<Prefix>,
+    /// Where connections come from.
+    pub link: LinkPlan,
     /// Where to listen.
-    pub local: SocketAddr,
+    pub port: u16,
     /// Connections at once.
     pub connections: u16,
     /// Go on after those have ended.
@@ -30,10 +27,31 @@ pub struct RecvPlan {
     pub keep_tokens: usize,
     /// Where packets go.
     pub capture: Option<PathBuf>,
-    /// The NIC.
+    /// Our NIC.
     pub nic: NicPlan,
+    /// The kernel's.
+    pub kernel: KernelPlan,
     /// Print JSON.
     pub json: bool,
+}
+
+/// What is asked of a NIC of the kernel.
+#[derive(Clone, Debug)]
+pub struct KernelPlan {
+    /// RX queues to bind.
+    pub queues: u16,
+    /// Size of one net_iov; by default a page.
+    pub niov: Option<NiovSize>,
+    /// Device memory to bind, in bytes.
+    pub mem_bytes: usize,
+    /// Say what would be changed, and end.
+    pub dry_run: bool,
+    /// Change nothing: somebody has set the NIC up.
+    pub no_setup: bool,
+    /// The first queue to bind then.
+    pub first_queue: Option<u32>,
+    /// An option that was given and that only our NIC has.
+    pub users_alone: Option<&'static str>,
 }
 
 /// Where payload is written.
@@ -52,10 +70,12 @@ impl RecvPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Recv) -> Result<Self, Failure> {
+        let users_alone = users_alone(&args);
         let args::Recv {
             link,
-            addr,
-            peer_addr,
+            dry_run,
+            no_setup,
+            first_queue,
             listen: _,
             port,
             connections,
@@ -68,11 +88,7 @@ impl RecvPlan {
             nic,
             output,
         } = args;
-        let ours: Prefix = addr.parse()?;
-        let peers = peer_addr.as_deref().map(str::parse::<Prefix>).transpose()?;
-        if let Some(peers) = peers {
-            check_pair(ours, peers)?;
-        }
+        let link = LinkPlan::new(&link)?;
         if port == 0 {
             return Err(Failure::usage("--port 0: the sender must know the port"));
         }
@@ -92,19 +108,39 @@ impl RecvPlan {
                 "--output-file - and --json both want stdout",
             ));
         }
+        let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
+        let kernel = KernelPlan {
+            queues: nic.queues,
+            niov: parse_niov(nic.niov)?,
+            mem_bytes: to_usize("--mem-size", mem_size)?,
+            dry_run,
+            no_setup,
+            first_queue,
+            users_alone,
+        };
         Ok(Self {
-            tap: parse_tap("--link", &link)?,
-            local: SocketAddr::new(ours.address, port),
-            ours,
-            peers,
+            port,
             connections,
             keep_listening,
             validate,
             output: destination,
             keep_tokens,
             capture,
-            nic: NicPlan::new(&nic, linear, ours.address.is_ipv6())?,
+            nic: NicPlan::new(&nic, linear, link.ip_is_v6())?,
+            kernel,
+            link,
             json: output.json,
         })
     }
+}
+
+/// Returns the first option that only our own NIC has, if one was given.
+fn users_alone(args: &args::Recv) -> Option<&'static str> {
+    let given = [
+        ("--linear", args.linear != 0),
+        ("--capture", args.capture.is_some()),
+        ("--mtu", args.nic.mtu != super::MTU),
+        ("--impair", args.nic.impair != super::UNIMPAIRED),
+    ];
+    super::link::users_alone(&args.link).or_else(|| super::link::first_given(&given))
 }

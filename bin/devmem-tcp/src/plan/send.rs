@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use nic::Impairment;
 
-use super::{Prefix, check_mtu, check_pair, check_period, parse_impairment, parse_tap, to_usize};
-use crate::args;
+use super::{LinkPlan, check_mtu, check_period, parse_impairment, to_usize};
+use crate::args::{self, BackendChoice};
 use crate::output::Failure;
 use crate::size::Size;
 
@@ -16,12 +16,10 @@ const PAGE_BYTES: usize = 4096;
 /// A run of `send`.
 #[derive(Clone, Debug)]
 pub struct SendPlan {
-    /// The TAP interface's name.
-    pub tap: String,
-    /// Our address.
-    pub ours: Prefix,
-    /// The address to give the kernel's end.
-    pub peers: Option<Prefix>,
+    /// By what way.
+    pub link: LinkPlan,
+    /// An option that was given and that only our NIC has.
+    pub users_alone: Option<&'static str>,
     /// Where to connect.
     pub to: SocketAddr,
     /// What is sent.
@@ -58,12 +56,11 @@ impl SendPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Send) -> Result<Self, Failure> {
+        let users_alone = users_alone(&args);
         let args::Send {
             to,
             port,
             link,
-            addr,
-            peer_addr,
             input_file,
             bytes,
             validate,
@@ -73,13 +70,11 @@ impl SendPlan {
             impair,
             output,
         } = args;
-        let ours: Prefix = addr.parse()?;
-        let peers = peer_addr.as_deref().map(str::parse::<Prefix>).transpose()?;
-        if let Some(peers) = peers {
-            check_pair(ours, peers)?;
-        }
-        if !ours.contains(to) {
-            return Err(Failure::usage(format!("{to} is not in the network {ours}")));
+        let link = LinkPlan::new(&link)?;
+        if link.backend == BackendChoice::User && !link.tap.reaches(to) {
+            let ours = link.tap.ours;
+            return Err(Failure::usage(format!("{to} is not in the network {ours}"))
+                .with_remedy("--gateway ADDR names the router to it"));
         }
         if port == 0 {
             return Err(Failure::usage("PORT 0: nobody listens there"));
@@ -96,9 +91,8 @@ impl SendPlan {
             },
         };
         Ok(Self {
-            tap: parse_tap("--link", &link)?,
-            ours,
-            peers,
+            link,
+            users_alone,
             to: SocketAddr::new(to, port),
             input,
             chunk,
@@ -108,6 +102,15 @@ impl SendPlan {
             json: output.json,
         })
     }
+}
+
+/// Returns the first option that only our own NIC has, if one was given.
+fn users_alone(args: &args::Send) -> Option<&'static str> {
+    let given = [
+        ("--mtu", args.mtu != super::MTU),
+        ("--impair", args.impair != super::UNIMPAIRED),
+    ];
+    super::link::users_alone(&args.link).or_else(|| super::link::first_given(&given))
 }
 
 /// At least one chunk must fit into the memory.

@@ -1,7 +1,7 @@
 use clap::Parser;
 
 use super::*;
-use crate::args::{Cli, Command};
+use crate::args::{BackendChoice, Cli, Command};
 
 fn recv(line: &str) -> Result<RecvPlan, String> {
     let words = ["devmem-tcp", "recv"]
@@ -16,10 +16,15 @@ fn recv(line: &str) -> Result<RecvPlan, String> {
 #[test]
 fn the_defaults_are_a_valid_plan() {
     let plan = recv("").unwrap();
+    let tap = &plan.link.tap;
     assert_eq!(
-        (plan.tap.as_str(), plan.local.to_string().as_str()),
-        ("dm0", "10.77.0.2:5201")
+        (
+            tap.link.to_string().as_str(),
+            tap.local(plan.port).to_string().as_str()
+        ),
+        ("tap:dm0", "10.77.0.2:5201")
     );
+    assert_eq!(plan.link.backend, BackendChoice::User);
     assert_eq!(
         (plan.nic.niov.bytes(), plan.nic.mem_bytes),
         (65536, 256 << 20)
@@ -68,11 +73,81 @@ fn an_option_that_makes_no_sense_is_named_in_the_error() {
         ("-o x -k", "--output-file takes one connection"),
         ("-o x --connections 2", "--output-file takes one connection"),
         ("-o - --json", "both want stdout"),
+        ("--backend kernel", "--backend kernel needs --if NAME"),
+        ("--if a/b", "--if \"a/b\" is not the name of an interface"),
+        ("--addr 10.0.0.1", "is not an address with a prefix length"),
+        (
+            "--gateway 10.78.0.1",
+            "--gateway 10.78.0.1 is not in the network 10.77.0.2/24",
+        ),
     ];
     for (line, text) in cases {
         let error = recv(line).expect_err(line);
         assert!(error.contains(text), "{line}: {error}");
     }
+}
+
+#[test]
+fn an_interface_of_the_kernel_makes_a_choice_and_needs_no_prefix() {
+    let plan = recv("--if eth1 --addr 192.0.2.1").unwrap();
+    assert_eq!(plan.link.backend, BackendChoice::Auto);
+    assert_eq!(plan.link.address, Some("192.0.2.1".parse().unwrap()));
+    let plan = recv("--if eth1 --backend kernel --addr fd77::2/64 --queues 2").unwrap();
+    assert_eq!(plan.link.backend, BackendChoice::Kernel);
+    assert_eq!(plan.link.address, Some("fd77::2".parse().unwrap()));
+    assert_eq!((plan.kernel.queues, plan.kernel.niov), (2, None));
+    assert_eq!(plan.kernel.mem_bytes, 64 << 20);
+    let asked_for = recv("--if eth1 --niov 16K --mem-size 128M").unwrap().kernel;
+    assert_eq!(asked_for.niov.map(NiovSize::bytes), Some(16 << 10));
+    assert_eq!(asked_for.mem_bytes, 128 << 20);
+}
+
+#[test]
+fn what_only_our_own_nic_has_is_told_from_the_rest() {
+    let cases = [
+        ("--if eth1", None),
+        ("--if eth1 --mtu 1500 --queues 2 --niov 4K", None),
+        ("--if eth1 --mtu 9000", Some("--mtu")),
+        ("--if eth1 --impair loss=1%", Some("--impair")),
+        ("--if eth1 --linear 8", Some("--linear")),
+        ("--if eth1 --capture x", Some("--capture")),
+        ("--if eth1 --link tap:x", Some("--link")),
+        ("--if eth1 --peer-addr 10.77.0.1/24", Some("--peer-addr")),
+        ("--if eth1 --gateway 10.77.0.1", Some("--gateway")),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(recv(line).unwrap().kernel.users_alone, expected, "{line}");
+    }
+}
+
+#[test]
+fn a_host_beyond_the_network_is_sent_to_by_a_gateway() {
+    let send = |line: &str| {
+        let words = ["devmem-tcp", "send"]
+            .into_iter()
+            .chain(line.split_whitespace());
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Send(args) => SendPlan::new(args).map_err(|failure| failure.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let refused = send("192.0.2.1").unwrap_err();
+    assert!(
+        refused.ends_with("--gateway ADDR names the router to it"),
+        "{refused}"
+    );
+    let gateway = send("192.0.2.1 --gateway 10.77.0.1")
+        .unwrap()
+        .link
+        .tap
+        .gateway;
+    assert_eq!(gateway, Some("10.77.0.1".parse().unwrap()));
+    assert!(
+        send("2001:db8::1 --gateway 10.77.0.1").is_err(),
+        "it routes IPv4"
+    );
+    // The kernel knows its own routes.
+    assert!(send("192.0.2.1 --if eth1").is_ok());
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Finished {
         let errors: Vec<_> = self
             .stderr
             .lines()
-            .filter(|l| l.starts_with("devmem-tcp: "))
+            .filter(|l| l.starts_with("devmem-tcp: ") || l.starts_with("ncdevmem: "))
             .collect();
         let last = errors.last().unwrap_or(&"");
         assert!(last.contains(text), "no {text:?} in: {}", self.stderr);
@@ -62,9 +62,20 @@ pub fn start(line: &str) -> Running {
 
 /// Starts the tool with the words of `line`, its standard input from `stdin`.
 pub fn start_with(line: &str, stdin: Stdio) -> Running {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_devmem-tcp"))
-        .args(line.split_whitespace())
-        .stdin(stdin)
+    let mut command = tool();
+    command.args(line.split_whitespace()).stdin(stdin);
+    start_command(command)
+}
+
+/// The tool: the one built with the tests, or another where these run elsewhere, as in the lab's guest.
+pub fn tool() -> Command {
+    let other = std::env::var_os("DEVMEM_TEST_TOOL");
+    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_devmem-tcp").into()))
+}
+
+/// Starts the tool by a command that is complete but for its outputs.
+pub fn start_command(mut command: Command) -> Running {
+    let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -14,6 +14,8 @@ use serde::Serialize;
 use super::{DmabufFd, ExportError, Exporter, export_error};
 use crate::sys;
 
+/// The common huge page of x86-64 and of arm64 with 4 KiB pages.
+const HUGE_PAGE: usize = 2 << 20;
 const UDMABUF_PATH: &str = "/dev/udmabuf";
 const HEAP_FOLDER: &str = "/dev/dma_heap";
 const UDMABUF_PARAMETERS: &str = "/sys/module/udmabuf/parameters";
@@ -73,6 +75,27 @@ impl DmabufFd {
             |call| move |errno| export_error(Exporter::Udmabuf, rounded as u64, call, errno);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memfd = memfd_create(c"devmem-udmabuf", flags).map_err(failed("memfd_create"))?;
+        ftruncate(&memfd, rounded as u64).map_err(failed("ftruncate"))?;
+        fcntl_add_seals(&memfd, SealFlags::SHRINK).map_err(failed("F_ADD_SEALS"))?;
+        Self::udmabuf_of(memfd.as_fd(), rounded)
+    }
+
+    /// As [`udmabuf`](Self::udmabuf), of huge pages, rounded up to whole ones: pieces large enough for net_iovs of
+    /// more than a page.
+    ///
+    /// # Errors
+    ///
+    /// As [`udmabuf`](Self::udmabuf); `ENOMEM` if too few huge pages are reserved.
+    pub fn udmabuf_huge(size: usize) -> Result<Self, ExportError> {
+        let rounded = size.checked_next_multiple_of(HUGE_PAGE).unwrap_or(size);
+        let failed =
+            |call| move |errno| export_error(Exporter::Udmabuf, rounded as u64, call, errno);
+        let flags = MemfdFlags::CLOEXEC
+            | MemfdFlags::ALLOW_SEALING
+            | MemfdFlags::HUGETLB
+            | MemfdFlags::HUGE_2MB;
+        let memfd =
+            memfd_create(c"devmem-udmabuf", flags).map_err(failed("memfd_create (huge pages)"))?;
         ftruncate(&memfd, rounded as u64).map_err(failed("ftruncate"))?;
         fcntl_add_seals(&memfd, SealFlags::SHRINK).map_err(failed("F_ADD_SEALS"))?;
         Self::udmabuf_of(memfd.as_fd(), rounded)

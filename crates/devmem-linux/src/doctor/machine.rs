@@ -219,7 +219,10 @@ fn completions_limit() -> Check {
 /// Tries each exporter with one page.
 pub(super) fn exporters() -> Vec<Check> {
     let page = rustix::param::page_size();
-    let limits = udmabuf_limits().map_or_else(String::new, |limits| {
+    /// A limit of a terabyte and more is none.
+    const NO_LIMIT_MB: u64 = 1 << 20;
+    let limits = udmabuf_limits().filter(|limits| limits.size_limit_mb < NO_LIMIT_MB);
+    let limits = limits.map_or_else(String::new, |limits| {
         format!(", at most {} MiB each", limits.size_limit_mb)
     });
     let mut checks = vec![tried("udmabuf", DmabufFd::udmabuf(page), &limits)];

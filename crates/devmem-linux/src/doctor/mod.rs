@@ -114,17 +114,62 @@ impl Doctor {
     /// Tells whether device memory can be received here: the kernel has it, this process may bind, some exporter
     /// works, and some NIC is ready or can be made so.
     pub fn can_receive(&self) -> bool {
-        // What cannot be found out is no obstacle, and sending is a bonus.
-        let usable = |check: &Check| check.state != State::Missing || check.name == "bind_tx";
-        let some_nic = self
-            .nics
-            .iter()
-            .any(|nic| matches!(nic.verdict, NicVerdict::Ready | NicVerdict::NeedsSetup));
-        let exporter = self
-            .exporters
-            .iter()
-            .any(|check| check.state == State::Good);
-        self.machine.iter().all(usable) && exporter && some_nic
+        self.obstacles_to_receiving().is_empty()
+    }
+
+    /// Says what is in the way of receiving, the most general first. What cannot be found out is no obstacle, but for
+    /// the NICs.
+    pub fn obstacles_to_receiving(&self) -> Vec<String> {
+        // Sending is a bonus.
+        let mut obstacles = self.obstacles_without("bind_tx");
+        let able =
+            |nic: &NicFacts| matches!(nic.verdict, NicVerdict::Ready | NicVerdict::NeedsSetup);
+        let unknown = |nic: &NicFacts| nic.verdict == NicVerdict::Unknown;
+        obstacles.extend(self.no_nic(able, unknown));
+        obstacles
+    }
+
+    /// Says what is in the way of sending.
+    pub fn obstacles_to_sending(&self) -> Vec<String> {
+        let mut obstacles = self.obstacles_without("bind_rx");
+        let bind_tx = |nic: &NicFacts, state| {
+            let mut checks = nic.checks.iter();
+            checks.any(|check| check.name == "bind_tx" && check.state == state)
+        };
+        obstacles.extend(self.no_nic(
+            |nic| bind_tx(nic, State::Good),
+            |nic| bind_tx(nic, State::Unknown),
+        ));
+        obstacles
+    }
+
+    /// What the machine lacks, without one check that does not matter.
+    fn obstacles_without(&self, name: &str) -> Vec<String> {
+        let machine = self.machine.iter().filter(|check| check.name != name);
+        let missing = machine.filter(|check| check.state == State::Missing);
+        let mut obstacles: Vec<_> = missing.map(|check| check.found.clone()).collect();
+        let works = |check: &Check| check.state == State::Good;
+        if !self.exporters.iter().any(works) {
+            obstacles.push("no exporter of dma-bufs works".to_owned());
+        }
+        obstacles
+    }
+
+    /// Says that no NIC is able, if none is.
+    fn no_nic(
+        &self,
+        able: impl Fn(&NicFacts) -> bool,
+        unknown: impl Fn(&NicFacts) -> bool,
+    ) -> Option<String> {
+        if self.nics.iter().any(able) {
+            return None;
+        }
+        Some(match (&self.nics[..], self.nics.iter().any(unknown)) {
+            ([nic], false) => format!("{} cannot", nic.name),
+            ([nic], true) => format!("what {} can do cannot be found out", nic.name),
+            (_, false) => "no interface can".to_owned(),
+            (_, true) => "what the interfaces can do cannot be found out".to_owned(),
+        })
     }
 }
 

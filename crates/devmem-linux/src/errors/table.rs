@@ -17,6 +17,7 @@ pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {
         Operation::Dontneed => dontneed(errno),
         Operation::Udmabuf => udmabuf(errno, facts),
         Operation::DmaHeap => dma_heap(errno, facts),
+        Operation::Socket => socket(errno, facts),
     };
     known.or_else(|| anywhere(errno)).unwrap_or_else(|| {
         let words = facts.kernel.clone();
@@ -71,6 +72,15 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
         || past_the_end.is_some()
     {
         return bad_queue(facts, past_the_end);
+    }
+    if pointed == "rx-page-size" {
+        return Cause::new(
+            CauseKind::DmabufGeometry,
+            "net_iovs of that size are not accepted",
+        )
+        .hint(
+            "it takes Linux 7.3, a power of two of at least a page, and a dma-buf of pieces that are multiples of it",
+        );
     }
     let split = says(facts, "tcp-data-split");
     let threshold = says(facts, "hds-thresh");
@@ -269,6 +279,25 @@ fn send(errno: Errno, facts: &Facts) -> Option<Cause> {
         _ => return None,
     };
     Some(cause)
+}
+
+fn socket(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let interface = interface(facts);
+    match errno {
+        Errno::ENODEV => Some(Cause::new(
+            CauseKind::NoDevice,
+            format!("there is no {interface}"),
+        )),
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH => Some(
+            Cause::new(CauseKind::NoRoute, "there is no route to the peer")
+                .hint(format!("`ip route get PEER oif {interface}` says more")),
+        ),
+        Errno::EACCES | Errno::EPERM => Some(Cause::new(
+            CauseKind::NotPermitted,
+            "it is not permitted: ports below 1024, broadcast addresses, or a packet filter",
+        )),
+        _ => None,
+    }
 }
 
 fn dontneed(errno: Errno) -> Option<Cause> {

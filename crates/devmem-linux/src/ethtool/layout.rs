@@ -1,7 +1,7 @@
 //! The structures of the ethtool ioctl for flow rules and RSS (linux include/uapi/linux/ethtool.h).
 
 use zerocopy::byteorder::network_endian::U16;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::sys::ethtool::{
     RXFH_INDIR_SIZE, RXFH_KEY_SIZE, RXFH_LEN, RXNFC_LEN, RXNFC_RULE_COUNT, RXNFC_RULE_LOCATIONS,
@@ -60,31 +60,20 @@ impl RxClassifier {
     }
 }
 
-/// `struct ethtool_tcpip4_spec`.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+/// `struct ethtool_tcpip4_spec` and `struct ethtool_tcpip6_spec`, which differ in the length of an address alone.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Tcp4Spec {
-    pub(super) source: [u8; 4],
-    pub(super) destination: [u8; 4],
+pub(super) struct TcpSpec<const ADDRESS_LEN: usize> {
+    pub(super) source: [u8; ADDRESS_LEN],
+    pub(super) destination: [u8; ADDRESS_LEN],
     pub(super) source_port: U16,
     pub(super) destination_port: U16,
+    /// Type of service, or traffic class.
     pub(super) tos: u8,
     pub(super) padding: [u8; 3],
 }
-const _: () = assert!(size_of::<Tcp4Spec>() == 16);
-
-/// `struct ethtool_tcpip6_spec`.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(super) struct Tcp6Spec {
-    pub(super) source: [u8; 16],
-    pub(super) destination: [u8; 16],
-    pub(super) source_port: U16,
-    pub(super) destination_port: U16,
-    pub(super) traffic_class: u8,
-    pub(super) padding: [u8; 3],
-}
-const _: () = assert!(size_of::<Tcp6Spec>() == 40);
+const _: () = assert!(size_of::<TcpSpec<4>>() == 16);
+const _: () = assert!(size_of::<TcpSpec<16>>() == 40);
 
 /// `struct ethtool_rxfh` without its array.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use devmem_uapi::Errno;
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::U16;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::layout::{FLOW_UNION_LEN, FlowSpec, RxClassifier, Tcp4Spec, Tcp6Spec};
+use super::layout::{FLOW_UNION_LEN, FlowSpec, RxClassifier, TcpSpec};
 use super::{Ethtool, EthtoolError};
 use crate::netdev::RxQueueId;
 use crate::sys::ethtool::{RXNFC_LEN, RXNFC_RULE_LOCATIONS, command};
@@ -128,55 +128,34 @@ impl fmt::Display for RuleAction {
 impl TcpFlow {
     /// Returns the flow type with values and masks; an address of the wrong kind is `None`.
     fn encode(&self) -> Option<(u32, [u8; FLOW_UNION_LEN], [u8; FLOW_UNION_LEN])> {
-        let Self {
-            ipv6,
-            source,
-            source_port,
-            destination,
-            destination_port,
-        } = *self;
-        let port = |port: Option<u16>| match port {
-            Some(port) => (U16::new(port), U16::MAX_VALUE),
-            None => (U16::ZERO, U16::ZERO),
-        };
-        let (source_port, source_port_mask) = port(source_port);
-        let (destination_port, destination_port_mask) = port(destination_port);
-        if ipv6 {
-            let (source, source_mask) = octets6(source)?;
-            let (destination, destination_mask) = octets6(destination)?;
-            let value = Tcp6Spec {
-                source,
-                destination,
-                source_port,
-                destination_port,
-                ..Tcp6Spec::default()
-            };
-            let mask = Tcp6Spec {
-                source: source_mask,
-                destination: destination_mask,
-                source_port: source_port_mask,
-                destination_port: destination_port_mask,
-                ..Tcp6Spec::default()
-            };
+        let (source, destination) = (self.source, self.destination);
+        if self.ipv6 {
+            let (value, mask) = self.specs(octets6(source)?, octets6(destination)?);
             return Some((TCP_V6_FLOW, union(value.as_bytes()), union(mask.as_bytes())));
         }
-        let (source, source_mask) = octets4(source)?;
-        let (destination, destination_mask) = octets4(destination)?;
-        let value = Tcp4Spec {
+        let (value, mask) = self.specs(octets4(source)?, octets4(destination)?);
+        Some((TCP_V4_FLOW, union(value.as_bytes()), union(mask.as_bytes())))
+    }
+
+    /// Returns values and mask, given those of the addresses.
+    fn specs<const LEN: usize>(
+        &self,
+        (source, source_mask): ([u8; LEN], [u8; LEN]),
+        (destination, destination_mask): ([u8; LEN], [u8; LEN]),
+    ) -> (TcpSpec<LEN>, TcpSpec<LEN>) {
+        let value = |port: Option<u16>| U16::new(port.unwrap_or(0));
+        let mask = |port: Option<u16>| port.map_or(U16::ZERO, |_| U16::MAX_VALUE);
+        let spec = |source, destination, port: fn(Option<u16>) -> U16| TcpSpec {
             source,
             destination,
-            source_port,
-            destination_port,
-            ..Tcp4Spec::default()
+            source_port: port(self.source_port),
+            destination_port: port(self.destination_port),
+            ..TcpSpec::new_zeroed()
         };
-        let mask = Tcp4Spec {
-            source: source_mask,
-            destination: destination_mask,
-            source_port: source_port_mask,
-            destination_port: destination_port_mask,
-            ..Tcp4Spec::default()
-        };
-        Some((TCP_V4_FLOW, union(value.as_bytes()), union(mask.as_bytes())))
+        (
+            spec(source, destination, value),
+            spec(source_mask, destination_mask, mask),
+        )
     }
 
     /// Reads what a rule matches; `None` if it looks at other fields or at parts of these.
@@ -186,39 +165,30 @@ impl TcpFlow {
             return None;
         }
         let flow = match spec.flow_type & !(FLOW_RSS | FLOW_EXTENSIONS) {
-            TCP_V4_FLOW => {
-                let (value, _) = Tcp4Spec::read_from_prefix(&spec.value).ok()?;
-                let (mask, _) = Tcp4Spec::read_from_prefix(&spec.mask).ok()?;
-                Self {
-                    ipv6: false,
-                    source: exact(&mask.source, IpAddr::from(value.source))?,
-                    source_port: exact(mask.source_port.as_bytes(), value.source_port.get())?,
-                    destination: exact(&mask.destination, IpAddr::from(value.destination))?,
-                    destination_port: exact(
-                        mask.destination_port.as_bytes(),
-                        value.destination_port.get(),
-                    )?,
-                }
-            }
-            TCP_V6_FLOW => {
-                let (value, _) = Tcp6Spec::read_from_prefix(&spec.value).ok()?;
-                let (mask, _) = Tcp6Spec::read_from_prefix(&spec.mask).ok()?;
-                Self {
-                    ipv6: true,
-                    source: exact(&mask.source, IpAddr::from(value.source))?,
-                    source_port: exact(mask.source_port.as_bytes(), value.source_port.get())?,
-                    destination: exact(&mask.destination, IpAddr::from(value.destination))?,
-                    destination_port: exact(
-                        mask.destination_port.as_bytes(),
-                        value.destination_port.get(),
-                    )?,
-                }
-            }
+            TCP_V4_FLOW => Self::of_specs::<4>(spec, false)?,
+            TCP_V6_FLOW => Self::of_specs::<16>(spec, true)?,
             _ => return None,
         };
         // What is left of the mask (type of service, padding) must not count either.
         let (_, _, mask) = flow.encode()?;
         (mask == spec.mask).then_some(flow)
+    }
+
+    /// Reads values and mask.
+    fn of_specs<const LEN: usize>(spec: &FlowSpec, ipv6: bool) -> Option<Self>
+    where
+        IpAddr: From<[u8; LEN]>,
+    {
+        let (value, _) = TcpSpec::<LEN>::read_from_prefix(&spec.value).ok()?;
+        let (mask, _) = TcpSpec::<LEN>::read_from_prefix(&spec.mask).ok()?;
+        let port = |mask: U16, value: U16| exact(mask.as_bytes(), value.get());
+        Some(Self {
+            ipv6,
+            source: exact(&mask.source, IpAddr::from(value.source))?,
+            source_port: port(mask.source_port, value.source_port)?,
+            destination: exact(&mask.destination, IpAddr::from(value.destination))?,
+            destination_port: port(mask.destination_port, value.destination_port)?,
+        })
     }
 }
 

@@ -135,8 +135,29 @@ impl Netdev {
         dmabuf: BorrowedFd<'_>,
         queues: &[RxQueueId],
     ) -> Result<BoundRx, BindError> {
+        self.bind_rx_sized(dmabuf, queues, None)
+    }
+
+    /// As [`bind_rx`](Self::bind_rx), with net_iovs of `rx_page_size` bytes instead of a page: a power of two, and
+    /// the dma-buf's pieces must be multiples of it (huge pages are: [`DmabufFd::udmabuf_huge`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`bind_rx`](Self::bind_rx); `EINVAL` pointing at `rx-page-size` before Linux 7.3, `EOPNOTSUPP` where
+    /// the driver has no such buffers.
+    ///
+    /// [`DmabufFd::udmabuf_huge`]: crate::dmabuf::DmabufFd::udmabuf_huge
+    pub fn bind_rx_sized(
+        &mut self,
+        dmabuf: BorrowedFd<'_>,
+        queues: &[RxQueueId],
+        rx_page_size: Option<u32>,
+    ) -> Result<BoundRx, BindError> {
         let request = |socket: &GenericSocket, index: u32| {
-            let request = bind_request(socket, uapi::CMD_BIND_RX, index, dmabuf);
+            let mut request = bind_request(socket, uapi::CMD_BIND_RX, index, dmabuf);
+            if let Some(bytes) = rx_page_size {
+                request = request.u32(uapi::A_DMABUF_RX_PAGE_SIZE, bytes);
+            }
             queues.iter().fold(request, |request, queue| {
                 request.nested(uapi::A_DMABUF_QUEUES, |entry| {
                     entry

@@ -33,6 +33,7 @@ const DMABUF_NAMES: Names = Names(&[
     (uapi::A_DMABUF_IFINDEX, "ifindex", Names::NONE),
     (uapi::A_DMABUF_QUEUES, "queues", QUEUE_NAMES),
     (uapi::A_DMABUF_FD, "fd", Names::NONE),
+    (uapi::A_DMABUF_RX_PAGE_SIZE, "rx-page-size", Names::NONE),
 ]);
 const QUEUE_NAMES: Names = Names(&[
     (uapi::A_QUEUE_ID, "id", Names::NONE),

@@ -159,7 +159,7 @@ impl NicSetup {
     }
 
     /// Sets the RSS table again where a driver has forgotten it.
-    fn keep_table(&mut self) -> Result<(), StepError> {
+    pub(super) fn keep_table(&mut self) -> Result<(), StepError> {
         let tables = self.undo.iter().filter_map(|change| match change {
             Undo::RssTable { set, .. } => Some(set.clone()),
             _ => None,

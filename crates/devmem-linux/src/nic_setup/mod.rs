@@ -10,10 +10,12 @@
 
 mod apply;
 mod control;
+mod leftover;
 mod plan;
 mod reading;
 mod restore;
 mod state;
+mod trial;
 mod undo;
 
 #[cfg(test)]
@@ -25,7 +27,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-pub use apply::ApplyError;
+pub use apply::{ApplyError, StepError};
+pub use leftover::{Leftover, Standing};
 pub use plan::{PlanError, SetupPlan, Step};
 pub use restore::{RestoreReport, restore_from_state_file};
 pub use state::{StateError, state_files};

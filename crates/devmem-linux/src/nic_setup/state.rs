@@ -81,7 +81,7 @@ pub(super) struct Record {
     /// Names of interfaces mean something in one network namespace only.
     netns: u64,
     /// For people.
-    pid: u32,
+    pub(super) pid: u32,
     pub(super) interface: String,
     ifindex: u32,
     pub(super) undo: Vec<Undo>,
@@ -90,6 +90,16 @@ pub(super) struct Record {
 impl Record {
     pub(super) fn index(&self) -> IfIndex {
         IfIndex(self.ifindex)
+    }
+
+    /// Tells whether nothing can be left of it.
+    pub(super) fn is_void(&self) -> bool {
+        self.boot_id != boot_id() || self.undo.is_empty()
+    }
+
+    /// Tells whether the interface is one of this thread's network namespace.
+    pub(super) fn is_of_this_namespace(&self) -> Result<bool, StateError> {
+        Ok(self.netns == netns_inode()?)
     }
 }
 
@@ -128,7 +138,7 @@ impl StateFile {
         let path = folder.join(format!("{interface}-{}.json", netns_inode()?));
         let lock = lock(&path, interface)?;
         match read(&path) {
-            Ok(record) if record.boot_id == boot_id() && !record.undo.is_empty() => {
+            Ok(record) if !record.is_void() => {
                 return Err(StateError::Leftover {
                     interface: record.interface,
                     path,
@@ -161,7 +171,7 @@ impl StateFile {
                 "it is of another boot, which has undone everything; removed",
             ));
         }
-        if record.netns != netns_inode()? {
+        if !record.is_of_this_namespace()? {
             return Err(not_ours(
                 "it belongs to another network namespace: restore there",
             ));
@@ -270,7 +280,17 @@ fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
     }
 }
 
-fn read(path: &Path) -> Result<Record, StateError> {
+/// Tells whether the process that wrote the record lives: it holds the lock.
+pub(super) fn is_owned(path: &Path) -> Result<bool, StateError> {
+    match lock(path, "") {
+        Ok(_unlocked_at_once) => Ok(false),
+        Err(StateError::Busy { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a record, if nobody else can have written it.
+pub(super) fn read(path: &Path) -> Result<Record, StateError> {
     let failed = |source| StateError::File {
         path: path.to_owned(),
         source,

@@ -738,3 +738,73 @@ fn a_tap_is_refused_with_what_it_lacks() {
         assert!(folder.records().is_empty());
     });
 }
+
+#[test]
+fn split_is_off_for_as_long_as_a_trial_lasts() {
+    let (model, folder) = (Model::new(), Folder::new());
+    let before = visible(&model);
+    let mut setup = apply(&model, &folder, 1);
+    let during = setup.without_split(|| model.settings().split).unwrap();
+    assert_eq!(during, None);
+    assert_eq!(setup.verify().unwrap(), []);
+    assert!(setup.restore().is_exact());
+    assert_eq!(visible(&model), before);
+}
+
+#[test]
+fn a_crash_in_a_trial_is_restored_too() {
+    for kind in all_kinds().into_iter().step_by(41) {
+        let before = visible(&kind);
+        let mut deaths = 0;
+        for n in 1..20 {
+            for dies in [Dies::Before(n), Dies::After(n)] {
+                let folder = Folder::new();
+                let mut doomed = kind.other_process();
+                doomed.dies = dies;
+                if let Ok(mut setup) = plan(&doomed, &folder, 2).unwrap().apply() {
+                    deaths += u32::from(setup.without_split(|| ()).is_err());
+                }
+                for record in folder.records() {
+                    let (state, record) = state::StateFile::take_over(&record).unwrap();
+                    let alive = Box::new(kind.other_process());
+                    let report = put_back_recorded(alive, state, record.undo);
+                    assert!(report.is_exact(), "{dies:?}: {report}");
+                }
+                assert_eq!(visible(&kind), before, "{dies:?}");
+            }
+        }
+        assert!(deaths > 1, "{deaths}");
+    }
+}
+
+#[test]
+fn a_state_file_says_how_it_stands_without_being_touched() {
+    let (model, folder) = (Model::new(), Folder::new());
+    let setup = apply(&model, &folder, 1);
+    let path = folder.records().pop().unwrap();
+    let in_use = Leftover::read(&path).unwrap();
+    assert_eq!(in_use.standing, Standing::InUse);
+    assert_eq!(
+        (in_use.interface.as_str(), in_use.pid),
+        ("model0", std::process::id())
+    );
+    assert_eq!(in_use.changes, setup.changes());
+    drop(setup);
+    assert!(Leftover::read(&path).is_err(), "it went with its set-up");
+
+    let mut doomed = model.other_process();
+    doomed.dies = Dies::After(2);
+    plan(&doomed, &folder, 1).unwrap().apply().unwrap_err();
+    let left = Leftover::read(&path).unwrap();
+    assert_eq!(left.standing, Standing::Left);
+    let text = fs::read_to_string(&path).unwrap();
+    let other_namespace = text.replacen("\"netns\":", "\"netns\":1", 1);
+    fs::write(&path, other_namespace).unwrap();
+    assert_eq!(
+        Leftover::read(&path).unwrap().standing,
+        Standing::OtherNamespace
+    );
+    let other_boot = text.replacen("\"boot_id\":\"", "\"boot_id\":\"not-", 1);
+    fs::write(&path, other_boot).unwrap();
+    assert_eq!(Leftover::read(&path).unwrap().standing, Standing::Void);
+}

@@ -16,7 +16,7 @@ mod send;
 
 pub use completions::{CompletionError, ErrorQueue};
 pub use dontneed::{DontneedError, FragReturns, Freed};
-pub use options::{bind_to_device, enable_zerocopy};
+pub use options::{bind_to_device, enable_zerocopy, incoming_napi};
 pub use received::{Content, ControlProblem, Frags, Received, RxFrag};
-pub use recv::{RecvBuffer, RecvError};
+pub use recv::{HostRoom, RecvBuffer, RecvError, recv_into};
 pub use send::{SendError, SendIds, TxSource, send_dmabuf};

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use devmem_uapi::Errno;
-use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_ZEROCOPY};
+use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_INCOMING_NAPI_ID, SO_ZEROCOPY};
 
 use crate::sys;
 use crate::sys::tun::IFNAMSIZ;
@@ -29,4 +29,12 @@ pub fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> Result<(), Err
         return Err(Errno::ENODEV);
     }
     sys::message::set_bytes(socket, SO_BINDTODEVICE, interface.as_bytes())
+}
+
+/// Returns the NAPI instance by which a connection's last packet came, if the NIC's driver names them:
+/// [`Netdev::queues`](crate::netdev::Netdev::queues) tells which queue that is.
+pub fn incoming_napi(socket: BorrowedFd<'_>) -> Option<u32> {
+    let napi = sys::message::get_int(socket, SO_INCOMING_NAPI_ID).ok()?;
+    // 0: none.
+    u32::try_from(napi).ok().filter(|&napi| napi != 0)
 }

@@ -87,6 +87,62 @@ impl RecvError {
     }
 }
 
+/// Room of the caller for bytes that landed in host memory; either way its length bounds a call's bytes, device
+/// bytes included.
+#[derive(Debug)]
+pub enum HostRoom<'a> {
+    /// They are copied there.
+    Buffer(&'a mut [u8]),
+    /// There is none: a call that meets such bytes first is refused with `EFAULT`, one that meets them later stops
+    /// before them. They stay queued.
+    None {
+        /// Most bytes of a call.
+        max_bytes: usize,
+    },
+}
+
+/// As [`RecvBuffer::recv`], into buffers of the caller: `control` must have room for the frags wanted
+/// ([`devmem_uapi::space_for`]).
+///
+/// # Errors
+///
+/// As [`RecvBuffer::recv`]; `EFAULT` for bytes in host memory without room for them.
+pub fn recv_into<'a>(
+    socket: BorrowedFd<'_>,
+    room: HostRoom<'a>,
+    control: &'a mut [u8],
+    flags: MsgFlags,
+) -> Result<Received<'a>, RecvError> {
+    if !CALLERS_FLAGS.contains(flags) {
+        return Err(RecvError::refused(Errno::EINVAL));
+    }
+    let call_flags = (flags | MsgFlags::SOCK_DEVMEM).bits();
+    let (raw, data) = match room {
+        HostRoom::Buffer(data) => {
+            let raw = sys::message::recvmsg(socket, data, control, call_flags);
+            (raw, &*data)
+        }
+        HostRoom::None { max_bytes } => {
+            let raw = sys::message::recvmsg_no_room(socket, max_bytes, control, call_flags);
+            (raw, &[][..])
+        }
+    };
+    judge(raw.map_err(RecvError::refused)?, control, data)
+}
+
+/// Takes what recvmsg returned apart.
+fn judge<'a>(
+    raw: sys::message::RawReceived,
+    control: &'a [u8],
+    data: &'a [u8],
+) -> Result<Received<'a>, RecvError> {
+    // `recvmsg` cuts the length to the buffer's.
+    let told = control.get(..raw.control_len).unwrap_or_default();
+    let flags = MsgFlags::from_bits_retain(raw.flags);
+    Received::parse(raw.bytes, flags, told, data)
+        .map_err(|(problem, tokens)| RecvError::Control { problem, tokens })
+}
+
 impl RecvBuffer {
     /// Makes buffers for up to `max_bytes` and `max_frags` a call (at least 1 of each). A kernel of 6.14 or later
     /// stops before a frag that it cannot tell of, so that a call may return fewer than either.
@@ -138,10 +194,6 @@ impl RecvBuffer {
         let Self { data, control } = self;
         let raw = sys::message::recvmsg(socket, data, control, (flags | kind).bits())
             .map_err(RecvError::refused)?;
-        // `recvmsg` cuts the length to the buffer's.
-        let told = control.get(..raw.control_len).unwrap_or_default();
-        let flags = MsgFlags::from_bits_retain(raw.flags);
-        Received::parse(raw.bytes, flags, told, data)
-            .map_err(|(problem, tokens)| RecvError::Control { problem, tokens })
+        judge(raw, control, data)
     }
 }

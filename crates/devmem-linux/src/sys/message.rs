@@ -28,18 +28,44 @@ pub(crate) fn recvmsg(
     control: &mut [u8],
     flags: u32,
 ) -> Result<RawReceived, Errno> {
-    let mut iovec = libc::iovec {
+    let iovec = libc::iovec {
         iov_base: data.as_mut_ptr().cast(),
         iov_len: data.len(),
     };
+    receive(fd, iovec, control, flags)
+}
+
+/// Receives into `control` alone: at most `len` bytes, none of which may have to be copied (`EFAULT`).
+pub(crate) fn recvmsg_no_room(
+    fd: BorrowedFd<'_>,
+    len: usize,
+    control: &mut [u8],
+    flags: u32,
+) -> Result<RawReceived, Errno> {
+    let iovec = libc::iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: len,
+    };
+    receive(fd, iovec, control, flags)
+}
+
+/// `iovec` covers memory that the caller has borrowed exclusively, or begins at null.
+fn receive(
+    fd: BorrowedFd<'_>,
+    mut iovec: libc::iovec,
+    control: &mut [u8],
+    flags: u32,
+) -> Result<RawReceived, Errno> {
     let mut message = empty_message();
     message.msg_iov = &raw mut iovec;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = control.len() as _;
     let message = &raw mut message;
-    // SAFETY: 1. `fd` is open for the call; 2. `message` points to a live msghdr whose iovec covers
-    // `data` and whose control buffer is `control`, both exclusively borrowed for the call.
+    // SAFETY: 1. `fd` is open for the call; 2. `message` points to a live msghdr whose control buffer is
+    // `control`, exclusively borrowed for the call; 3. its iovec comes from `recvmsg`, whose `data` is
+    // exclusively borrowed, or from `recvmsg_no_room` and begins at null: nothing is mapped there, and the
+    // kernel answers EFAULT where it would have to write.
     let rc = unsafe { libc::recvmsg(fd.as_raw_fd(), message, flags as c_int) };
     let bytes = usize::try_from(rc).map_err(|_negative| last_errno())?;
     // SAFETY: the kernel's writes to `message` ended with the call; it is initialised throughout.
@@ -93,6 +119,28 @@ pub(crate) fn set_int(fd: BorrowedFd<'_>, option: i32, value: c_int) -> Result<(
 /// Sets an option of level SOL_SOCKET to bytes.
 pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result<(), Errno> {
     set_option(fd, option, value).map(|_zero| ())
+}
+
+/// Reads an option of level SOL_SOCKET that is an int.
+pub(crate) fn get_int(fd: BorrowedFd<'_>, option: i32) -> Result<c_int, Errno> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: 1. `fd` is open for the call; 2. the kernel writes at most `len` bytes to `value` and the length
+    // to `len`; both live through the call, and any bytes are an int.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            devmem_uapi::sockopt::SOL_SOCKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if rc == 0 {
+        Ok(value)
+    } else {
+        Err(last_errno())
+    }
 }
 
 /// Plain values: any byte of them may be read.

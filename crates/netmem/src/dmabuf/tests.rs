@@ -1,3 +1,6 @@
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -56,16 +59,18 @@ fn ranges_past_the_end_are_refused_and_nothing_moves() {
         len,
         size: 4096,
     };
-    assert_eq!(memory.copy_in(4095, &[1; 2]), Err(past(4095, 2)));
+    let refused = |offset, len| Err(CopyError::OutOfBounds(past(offset, len)));
+    assert_eq!(memory.copy_in(4095, &[1; 2]), refused(4095, 2));
     assert_eq!(
         memory.copy_out(usize::MAX, &mut [0; 1]),
-        Err(past(usize::MAX, 1))
+        refused(usize::MAX, 1)
     );
-    assert_eq!(memory.fill(4096..4097, 1), Err(past(4096, 1)));
+    assert_eq!(memory.fill(4096..4097, 1), refused(4096, 1));
     let (end, start) = (3, 5);
-    assert_eq!(memory.fill(start..end, 1), Err(past(5, 0)));
-    assert_eq!(memory.copy_from(&other, 0, 1, 4096), Err(past(1, 4096)));
+    assert_eq!(memory.fill(start..end, 1), refused(5, 0));
+    assert_eq!(memory.copy_from(&other, 0, 1, 4096), refused(1, 4096));
     assert!(memory.copy_from(&other, 8192, 0, 1).is_err());
+    assert!(memory.slice(0..4).try_copy_to(&mut [0; 5]).is_err());
     assert_eq!(memory.get(0..4097).err(), Some(past(0, 4097)));
     assert_eq!(memory.slice(0..4096).to_vec(), vec![0; 4096]);
     assert_eq!(
@@ -170,4 +175,109 @@ fn offsets_beyond_four_gigabytes_do_not_wrap() {
     let area = crate::NetIovArea::new(&memory, 0, size, niov).unwrap();
     assert_eq!(area.count() as usize, size / niov.bytes());
     assert_eq!(area.offset_of(area.count() - 1), size - niov.bytes());
+}
+
+/// Exports a memory file, and notes what it is told.
+struct Noting {
+    file: OwnedFd,
+    told: Arc<Mutex<Vec<String>>>,
+    fails: bool,
+}
+
+impl Exporter for Noting {
+    fn size(&self) -> usize {
+        8192
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
+        if self.fails {
+            return Err(io::Error::from_raw_os_error(devmem_uapi::Errno::ENOMEM.0));
+        }
+        self.told.lock().unwrap().push(format!("begin {access:?}"));
+        Ok(())
+    }
+
+    fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
+        self.told.lock().unwrap().push(format!("end {access:?}"));
+        Ok(())
+    }
+}
+
+fn noting(memory: &Dmabuf, fails: bool) -> (Arc<dyn Exporter>, Arc<Mutex<Vec<String>>>) {
+    let file = memory.as_fd().unwrap().try_clone_to_owned().unwrap();
+    let told = Arc::default();
+    let exporter = Noting {
+        file,
+        told: Arc::clone(&told),
+        fails,
+    };
+    (Arc::new(exporter), told)
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory files")]
+fn an_exporter_is_told_of_every_access_and_its_memory_is_the_files() {
+    let file = Dmabuf::memfd(8192).unwrap();
+    let (exporter, told) = noting(&file, false);
+    let memory = Dmabuf::exported(exporter).unwrap();
+    memory.copy_in(4094, b"both").unwrap();
+    assert_eq!(file.slice(4094..4098).to_vec(), b"both", "one memory");
+    assert_eq!(memory.slice(4094..4098).to_vec(), b"both");
+    memory.copy_from(&memory, 4094, 0, 4).unwrap();
+    let told_so_far = std::mem::take(&mut *told.lock().unwrap());
+    assert_eq!(
+        told_so_far,
+        [
+            "begin Write",
+            "end Write",
+            "begin Read",
+            "end Read",
+            "begin Read",
+            "begin Write",
+            "end Read",
+            "end Write",
+        ]
+    );
+    // One view, many copies.
+    let view = memory.cpu_view(CpuAccess::ReadWrite).unwrap();
+    let mut out = [0; 4];
+    view.copy_out(0, &mut out).unwrap();
+    view.fill(0, 8192, 7).unwrap();
+    assert!(view.copy_in(8190, &out).is_err());
+    drop(view);
+    assert_eq!(*told.lock().unwrap(), ["begin ReadWrite", "end ReadWrite"]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory files")]
+fn memory_with_a_file_is_exported_once_and_anonymous_memory_never() {
+    let memory = Dmabuf::memfd(8192).unwrap();
+    assert!(memory.exporter().is_none());
+    let (exporter, told) = noting(&memory, false);
+    let made = memory.export_with(|_, size| {
+        assert_eq!(size, 8192);
+        Ok::<_, io::Error>(exporter)
+    });
+    assert!(made.unwrap().is_some());
+    memory.fill(0..1, 1).unwrap();
+    assert_eq!(*told.lock().unwrap(), ["begin Write", "end Write"]);
+    let again = memory.export_with::<io::Error>(|_, _| panic!("it has one"));
+    assert!(again.unwrap().is_some());
+    let anonymous = Dmabuf::anonymous(4096).unwrap();
+    let none = anonymous.export_with::<io::Error>(|_, _| panic!("there is no file"));
+    assert!(none.unwrap().is_none());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory files")]
+fn what_cannot_be_synchronised_is_not_copied() {
+    let file = Dmabuf::memfd(8192).unwrap();
+    let memory = Dmabuf::exported(noting(&file, true).0).unwrap();
+    let errno = devmem_uapi::Errno::ENOMEM;
+    assert_eq!(memory.copy_in(0, b"x"), Err(CopyError::Sync { errno }));
+    assert_eq!(file.slice(0..1).to_vec(), [0]);
 }

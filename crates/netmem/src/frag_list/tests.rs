@@ -210,12 +210,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (n(), n()).prop_map(|(offset, len)| Step::Share(offset, len)),
         2 => Just(Step::AppendSplit),
     ];
-    proptest::collection::vec(step, 1..40)
+    proptest::collection::vec(step, 1..if cfg!(miri) { 10 } else { 40 })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 200 },
+        cases: if cfg!(miri) { 1 } else { 200 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -2,6 +2,9 @@
 
 use netmem::NiovSize;
 
+use super::report::{self, RowName};
+use super::sender::{Mode, Sending};
+
 /// The congestion control of the kernel's sender, unless a row is about another one: a default of BBR would cap
 /// every row with its pacing timers.
 pub const CONGESTION: &str = "cubic";
@@ -155,18 +158,29 @@ pub const CASES: &[Case] = &[
     small_sends(OURS, "ours/64k"),
 ];
 
-/// Lists rows on stderr.
-pub fn list(cases: &[Case]) {
-    for case in cases {
-        let variant = case.variant();
-        let separator = if variant.is_empty() { "" } else { ", " };
-        eprintln!("{:<12} {}{separator}{variant}", case.name, case.what);
+impl report::Case for Case {
+    fn row_name(&self) -> RowName {
+        RowName {
+            name: self.name,
+            what: self.what,
+            variant: self.variant(),
+        }
     }
 }
 
 impl Case {
+    /// Returns how the kernel's sender sends: the same bytes again and again, as this is about the receiver.
+    pub fn sending(&self) -> Sending {
+        Sending {
+            congestion: self.congestion,
+            write_bytes: self.write_bytes,
+            source_bytes: self.write_bytes,
+            mode: Mode::Copy,
+        }
+    }
+
     /// Says in what the row differs from its plain form.
-    pub fn variant(&self) -> String {
+    fn variant(&self) -> String {
         let mut parts = Vec::new();
         if self.cores == Cores::One {
             parts.push("one core for both ends".to_owned());

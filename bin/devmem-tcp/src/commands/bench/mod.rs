@@ -1,4 +1,4 @@
-//! `devmem-tcp bench`: measures the receiver next to what it must beat, and the page pool.
+//! `devmem-tcp bench`: measures receiver and sender next to what they must beat, and the page pool.
 //!
 //! A figure means something only beside the others of the same run: every repetition runs all cases one after
 //! another, each row has its range next to its median, and the report says on what machine it was made.
@@ -7,23 +7,28 @@ mod accounting;
 mod bare;
 mod cases;
 mod kernel_rx;
+mod loopback;
+mod lossy;
 mod meter;
 mod network;
 mod ours;
 mod plan;
 mod pool;
+mod receiver;
 mod report;
 mod runner;
+mod rx;
+mod sample;
 mod sender;
 #[cfg(feature = "bench-smoltcp")]
 mod smoltcp;
+mod tx;
 
 use clap::{Args, Subcommand};
 
 use crate::output::Failure;
-use plan::RxPlan;
 
-/// Measure the receiver or the page pool, next to what they must beat
+/// Measure receiver, sender and page pool, next to what they must beat
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -32,10 +37,15 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    Rx(plan::RxArgs),
+    Rx(rx::RxArgs),
+    Tx(tx::TxArgs),
+    Lossy(lossy::LossyArgs),
+    Loopback(loopback::LoopbackArgs),
     Pool(pool::PoolArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
+    #[command(name = "__receiver", hide = true)]
+    Receiver(receiver::ReceiverArgs),
 }
 
 /// Runs the benchmark that was asked for.
@@ -45,14 +55,12 @@ enum What {
 /// The machine cannot make the network that it needs, or a run failed.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
-        What::Rx(args) => match RxPlan::new(args)? {
-            plan if plan.list => {
-                cases::list(&plan.cases);
-                Ok(())
-            }
-            plan => runner::run(&plan),
-        },
+        What::Rx(args) => rx::run(args),
+        What::Tx(args) => tx::run(args),
+        What::Lossy(args) => lossy::run(args),
+        What::Loopback(args) => loopback::run(args),
         What::Pool(args) => pool::run(args),
         What::Sender(args) => Ok(sender::run(args)?),
+        What::Receiver(args) => Ok(receiver::run(args)?),
     }
 }

@@ -1,22 +1,17 @@
-//! What `bench rx` will do: its command line, judged.
+//! What `bench rx` and `bench tx` will do: their command lines, judged.
 
 use std::time::Duration;
 
 use clap::Args;
 use netmem::NiovSize;
 
-use super::cases::{CASES, Case};
+use super::report::Case;
 use crate::output::Failure;
 use crate::size::Size;
 
-/// Receive from a stock kernel sender: this receiver next to the kernel's own, the bare ceiling, and others
-///
-/// Every repetition runs all rows one after another, for as long as --seconds says. A row's figures are the median
-/// over the repetitions, with the least and the most. Runs that the rest of the machine disturbed are repeated, up
-/// to three tries. Processor time is in seconds per 10^9 bytes of payload: that of the receiver's process, and the
-/// total with the sender's process and the kernel's softirq threads. Needs what `devmem-tcp demo` needs for a TAP.
+/// How rows are measured.
 #[derive(Debug, Args)]
-pub struct RxArgs {
+pub struct MeasureArgs {
     /// Repetitions of all rows; 5 at least to tell the spread
     #[arg(long, value_name = "N", default_value_t = 7)]
     reps: usize,
@@ -43,11 +38,11 @@ pub struct RxArgs {
     json: bool,
 }
 
-/// A run of `bench rx`.
+/// A run of a benchmark with rows.
 #[derive(Clone, Debug)]
-pub struct RxPlan {
+pub struct Plan<C> {
     /// The rows.
-    pub cases: Vec<Case>,
+    pub cases: Vec<C>,
     /// Repetitions of all of them.
     pub repetitions: usize,
     /// Time the sender sends in each run.
@@ -64,14 +59,14 @@ pub struct RxPlan {
     pub json: bool,
 }
 
-impl RxPlan {
-    /// Judges the command line.
+impl<C: Case> Plan<C> {
+    /// Judges the command line; `all` are the rows there are.
     ///
     /// # Errors
     ///
     /// An option that makes no sense, named.
-    pub fn new(args: &RxArgs) -> Result<Self, Failure> {
-        let RxArgs {
+    pub fn new(args: &MeasureArgs, all: &[C]) -> Result<Self, Failure> {
+        let MeasureArgs {
             reps,
             seconds,
             mtu,
@@ -114,7 +109,7 @@ impl RxPlan {
             }
         };
         Ok(Self {
-            cases: chosen(only)?,
+            cases: chosen(only, all)?,
             repetitions: *reps,
             time,
             mtu: *mtu,
@@ -136,14 +131,17 @@ const MIN_MTU: u16 = 576;
 /// Room for what a sender may have under way, several times.
 const MIN_MEMORY: usize = 32 << 20;
 
-fn chosen(only: &[String]) -> Result<Vec<Case>, Failure> {
-    let exists = |name: &&String| CASES.iter().any(|case| case.name == name.as_str());
+fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
+    let exists = |name: &&String| all.iter().any(|case| case.row_name().name == name.as_str());
     if let Some(unknown) = only.iter().find(|name| !exists(name)) {
         let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
-        return Err(failure.with_remedy("`devmem-tcp bench rx --list` shows them"));
+        return Err(failure.with_remedy("--list shows them"));
     }
-    let wanted = |case: &&Case| only.is_empty() || only.iter().any(|name| name == case.name);
-    Ok(CASES.iter().filter(wanted).copied().collect())
+    let is_wanted = |case: &&C| {
+        let name = case.row_name().name;
+        only.is_empty() || only.iter().any(|wanted| wanted == name)
+    };
+    Ok(all.iter().filter(is_wanted).copied().collect())
 }
 
 #[cfg(test)]
@@ -151,19 +149,20 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::commands::bench::cases::{self, CASES};
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        args: RxArgs,
+        args: MeasureArgs,
     }
 
-    fn plan(line: &str) -> Result<RxPlan, String> {
+    fn plan(line: &str) -> Result<Plan<cases::Case>, String> {
         let words = ["rx"].into_iter().chain(line.split_whitespace());
         let args = Line::try_parse_from(words)
             .map_err(|error| error.to_string())?
             .args;
-        RxPlan::new(&args).map_err(|failure| failure.to_string())
+        Plan::new(&args, CASES).map_err(|failure| failure.to_string())
     }
 
     #[test]

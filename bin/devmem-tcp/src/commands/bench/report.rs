@@ -1,12 +1,11 @@
-//! What `bench rx` says: a table for people, one JSON object for programs.
+//! What `bench rx` and `bench tx` say: a table for people, one JSON object for programs.
 
 use std::fmt;
 use std::fs;
 
 use serde::Serialize;
 
-use super::cases::Case;
-use super::runner::Sample;
+use super::sample::Sample;
 
 /// What all rows share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,7 +16,7 @@ pub struct Settings {
     pub repetitions: usize,
     /// Largest IP packet.
     pub mtu: u16,
-    /// Bytes of device memory.
+    /// Bytes of device memory, or of whatever memory a row uses in its place.
     pub mem_bytes: usize,
     /// Pages it is made of.
     pub page_kind: String,
@@ -27,11 +26,61 @@ pub struct Settings {
     pub sender_cpu: usize,
 }
 
+/// Which end is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that sends.
+    Sender,
+    /// The one that receives.
+    Receiver,
+}
+
+/// What a benchmark is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// The end whose processor time is shown.
+    pub end: End,
+    /// The comparisons that matter: a row, and the rows of which it is compared with the fastest.
+    pub ratios: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// How a row is named.
+#[derive(Clone, Debug)]
+pub struct RowName {
+    /// In tables, in JSON and for `--only`.
+    pub name: &'static str,
+    /// What it is, for people.
+    pub what: &'static str,
+    /// In what it differs from its plain form; may be empty.
+    pub variant: String,
+}
+
+/// What a benchmark measures in one of its rows.
+pub trait Case: Copy {
+    /// Returns the row's names.
+    fn row_name(&self) -> RowName;
+}
+
+/// Lists rows on stderr.
+pub fn list<C: Case>(cases: &[C]) {
+    for case in cases {
+        let RowName {
+            name,
+            what,
+            variant,
+        } = case.row_name();
+        let separator = if variant.is_empty() { "" } else { ", " };
+        eprintln!("{name:<14} {what}{separator}{variant}");
+    }
+}
+
 /// The whole benchmark.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
     settings: Settings,
+    #[serde(skip)]
+    subject: Subject,
     rows: Vec<Row>,
 }
 
@@ -59,6 +108,7 @@ struct Row {
     name: &'static str,
     what: &'static str,
     variant: String,
+    /// One of each repetition that did not fail.
     samples: Vec<Sample>,
     disturbed: usize,
     errors: Vec<String>,
@@ -77,6 +127,7 @@ struct Spread {
 struct Figures {
     name: &'static str,
     gbit_per_s: Spread,
+    sender_cpu_s_per_gb: Spread,
     receiver_cpu_s_per_gb: Spread,
     total_cpu_s_per_gb: Spread,
 }
@@ -87,29 +138,25 @@ struct Ratio {
     row: &'static str,
     against: &'static str,
     gbit_per_s: f64,
+    /// The median of the ratios within one repetition: what disturbs both disturbs it less. Missing where a
+    /// repetition lacks either.
+    paired_gbit_per_s: Option<f64>,
+    sender_cpu_s_per_gb: f64,
     receiver_cpu_s_per_gb: f64,
+    total_cpu_s_per_gb: f64,
 }
-
-/// The comparisons that matter: ours with the bare ceiling and with the kernel's ways.
-const RATIOS: &[(&str, &str)] = &[
-    ("ours", "B"),
-    ("ours", "A"),
-    ("ours", "A0d"),
-    ("ours", "smoltcp"),
-    ("ours/1core", "B/1core"),
-    ("ours/1core", "A/1core"),
-    ("ours/1core", "A0d/1core"),
-    ("ours/bbr", "A/bbr"),
-    ("ours/64k", "A/64k"),
-];
 
 impl Report {
     /// Returns a report without samples.
-    pub fn new(settings: Settings, cases: &[Case]) -> Self {
-        let row = |case: &Case| Row {
-            name: case.name,
-            what: case.what,
-            variant: case.variant(),
+    pub fn new(settings: Settings, subject: Subject, rows: impl Iterator<Item = RowName>) -> Self {
+        let row = |RowName {
+                       name,
+                       what,
+                       variant,
+                   }| Row {
+            name,
+            what,
+            variant,
             samples: Vec::new(),
             disturbed: 0,
             errors: Vec::new(),
@@ -117,7 +164,8 @@ impl Report {
         Self {
             machine: Machine::read(),
             settings,
-            rows: cases.iter().map(row).collect(),
+            subject,
+            rows: rows.map(row).collect(),
         }
     }
 
@@ -152,32 +200,46 @@ impl Report {
     }
 
     fn ratios(&self) -> Vec<Ratio> {
-        let find = |name| {
-            self.rows
-                .iter()
-                .find(|row| row.name == name)
-                .and_then(Row::figures)
-        };
-        let ratio = |&(row, against): &(&'static str, &'static str)| {
-            let (ours, theirs) = (find(row)?, find(against)?);
-            Some(Ratio {
-                row,
-                against,
-                gbit_per_s: ours.gbit_per_s.median / theirs.gbit_per_s.median,
-                receiver_cpu_s_per_gb: ours.receiver_cpu_s_per_gb.median
-                    / theirs.receiver_cpu_s_per_gb.median,
+        let ratios = self.subject.ratios.iter();
+        ratios
+            .filter_map(|(row, against)| {
+                let row = self.row(row)?;
+                let rivals = against.iter().filter_map(|name| self.row(name));
+                let median = |row: &Row| row.figures().map_or(0.0, |f| f.gbit_per_s.median);
+                row.against(rivals.max_by(|a, b| median(a).total_cmp(&median(b)))?)
             })
-        };
-        RATIOS.iter().filter_map(ratio).collect()
+            .collect()
+    }
+
+    fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
     }
 }
 
 impl Row {
+    fn against(&self, rival: &Self) -> Option<Ratio> {
+        let (ours, theirs) = (self.figures()?, rival.figures()?);
+        let of = |value: fn(&Figures) -> Spread| value(&ours).median / value(&theirs).median;
+        let is_whole = self.errors.is_empty() && rival.errors.is_empty();
+        let pairs = self.samples.iter().zip(&rival.samples);
+        let paired = Spread::of(pairs.map(|(ours, theirs)| ours.gbit_per_s / theirs.gbit_per_s));
+        Some(Ratio {
+            row: self.name,
+            against: rival.name,
+            gbit_per_s: of(|figures| figures.gbit_per_s),
+            paired_gbit_per_s: paired.filter(|_| is_whole).map(|paired| paired.median),
+            sender_cpu_s_per_gb: of(|figures| figures.sender_cpu_s_per_gb),
+            receiver_cpu_s_per_gb: of(|figures| figures.receiver_cpu_s_per_gb),
+            total_cpu_s_per_gb: of(|figures| figures.total_cpu_s_per_gb),
+        })
+    }
+
     fn figures(&self) -> Option<Figures> {
         let spread = |value: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(value));
         Some(Figures {
             name: self.name,
             gbit_per_s: spread(|sample| sample.gbit_per_s)?,
+            sender_cpu_s_per_gb: spread(|sample| sample.sender_cpu_s_per_gb)?,
             receiver_cpu_s_per_gb: spread(|sample| sample.receiver_cpu_s_per_gb)?,
             total_cpu_s_per_gb: spread(|sample| sample.total_cpu_s_per_gb)?,
         })
@@ -247,45 +309,73 @@ impl fmt::Display for Report {
         } = &self.settings;
         writeln!(
             f,
-            "{repetitions} repetitions of {seconds} s, MTU {mtu}, {} MiB of device memory ({page_kind}), receiver \
+            "{repetitions} repetitions of {seconds} s, MTU {mtu}, {} MiB of memory ({page_kind}), receiver \
              on CPU {receiver_cpu}, sender on {sender_cpu}\n",
             mem_bytes >> 20
         )?;
+        let end = self.subject.end;
         writeln!(
             f,
-            "{:<12} {:>24} {:>14} {:>11}",
-            "row", "Gbit/s median [min-max]", "receiver s/GB", "total s/GB"
+            "{:<14} {:>24} {:>14} {:>11}",
+            "row",
+            "Gbit/s median [min-max]",
+            format!("{end} s/GB"),
+            "total s/GB"
         )?;
         for row in &self.rows {
-            row.fmt_line(f)?;
+            row.fmt_line(end, f)?;
         }
         let ratios = self.ratios();
         if !ratios.is_empty() {
+            let end = format!("{end} CPU");
             writeln!(
                 f,
-                "\n{:<24} {:>10} {:>14}",
-                "ratio of medians", "Gbit/s", "receiver CPU"
+                "\n{:<26} {:>10} {:>10} {end:>14} {:>11}",
+                "ratio of medians", "Gbit/s", "(paired)", "total CPU"
             )?;
         }
-        for Ratio {
-            row,
-            against,
-            gbit_per_s,
-            receiver_cpu_s_per_gb,
-        } in ratios
-        {
-            let what = format!("{row} : {against}");
-            writeln!(
-                f,
-                "{what:<24} {gbit_per_s:>10.2} {receiver_cpu_s_per_gb:>14.2}"
-            )?;
+        for ratio in ratios {
+            ratio.fmt_line(self.subject.end, f)?;
         }
         Ok(())
     }
 }
 
+impl Ratio {
+    fn fmt_line(&self, end: End, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            row,
+            against,
+            gbit_per_s,
+            paired_gbit_per_s,
+            sender_cpu_s_per_gb,
+            receiver_cpu_s_per_gb,
+            total_cpu_s_per_gb,
+        } = self;
+        let what = format!("{row} : {against}");
+        let paired = paired_gbit_per_s.map_or_else(|| "-".to_owned(), |p| format!("{p:.2}"));
+        let cpu = match end {
+            End::Sender => sender_cpu_s_per_gb,
+            End::Receiver => receiver_cpu_s_per_gb,
+        };
+        writeln!(
+            f,
+            "{what:<26} {gbit_per_s:>10.2} {paired:>10} {cpu:>14.2} {total_cpu_s_per_gb:>11.2}"
+        )
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        })
+    }
+}
+
 impl Row {
-    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_line(&self, end: End, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
             what,
@@ -298,17 +388,19 @@ impl Row {
             Some(Figures {
                 name: _,
                 gbit_per_s: Spread { median, min, max },
+                sender_cpu_s_per_gb,
                 receiver_cpu_s_per_gb,
                 total_cpu_s_per_gb,
             }) => {
                 let rate = format!("{median:.1} [{min:.1}-{max:.1}]");
-                let (receiver, total) = (receiver_cpu_s_per_gb.median, total_cpu_s_per_gb.median);
-                write!(
-                    f,
-                    "{name:<12} {rate:>24} {receiver:>14.3} {total:>11.3}  {what}"
-                )?;
+                let cpu = match end {
+                    End::Sender => sender_cpu_s_per_gb.median,
+                    End::Receiver => receiver_cpu_s_per_gb.median,
+                };
+                let total = total_cpu_s_per_gb.median;
+                write!(f, "{name:<14} {rate:>24} {cpu:>14.3} {total:>11.3}  {what}")?;
             }
-            None => write!(f, "{name:<12} {:>24} {:>14} {:>11}  {what}", "-", "-", "-")?,
+            None => write!(f, "{name:<14} {:>24} {:>14} {:>11}  {what}", "-", "-", "-")?,
         }
         if !variant.is_empty() {
             write!(f, ", {variant}")?;
@@ -338,7 +430,11 @@ mod tests {
             receiver_cpu: 0,
             sender_cpu: 1,
         };
-        Report::new(settings, CASES)
+        let subject = Subject {
+            end: End::Receiver,
+            ratios: &[("ours", &["B"]), ("ours", &["A", "A0d"])],
+        };
+        Report::new(settings, subject, CASES.iter().map(Case::row_name))
     }
 
     fn sample(gbit_per_s: f64) -> Sample {
@@ -346,6 +442,7 @@ mod tests {
             bytes: 1,
             seconds: 1.0,
             gbit_per_s,
+            sender_cpu_s_per_gb: 0.04,
             receiver_cpu_s_per_gb: 0.05,
             total_cpu_s_per_gb: 0.1,
             other_cpus_busy: 0.0,
@@ -389,10 +486,25 @@ mod tests {
             row: "ours",
             against: "B",
             gbit_per_s: 0.5,
+            paired_gbit_per_s: Some(0.5),
+            sender_cpu_s_per_gb: 1.0,
             receiver_cpu_s_per_gb: 1.0,
+            total_cpu_s_per_gb: 1.0,
         };
         assert_eq!(report.ratios(), [expected]);
         assert_eq!(report.rows_without_samples(), CASES.len() - 2);
+    }
+
+    #[test]
+    fn a_ratio_is_with_the_fastest_of_the_rivals() {
+        let mut report = report();
+        report.add(row("ours"), sample(90.0));
+        report.add(row("A"), sample(45.0));
+        report.add(row("A0d"), sample(60.0));
+        report.fail(row("A0d"), "the second time it failed".to_owned());
+        let ratios = report.ratios();
+        assert_eq!((ratios[0].against, ratios[0].gbit_per_s), ("A0d", 1.5));
+        assert_eq!(ratios[0].paired_gbit_per_s, None, "a repetition is missing");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The other end of every row: an ordinary kernel TCP sender, in a process of its own.
+//! An ordinary kernel TCP sender, in a process of its own: the other end of every row of `bench rx`, and what `bench tx`
+//! compares with.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
@@ -6,15 +7,18 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use devmem_linux::netns::NetNs;
+use devmem_linux::socket::{ErrorQueue, enable_zerocopy};
 use devmem_linux::{cpu, netns};
+use devmem_uapi::MsgFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
-use super::cases::Case;
+use crate::sender::{Share, pattern_of, send};
 
 /// Where the receiver listens.
 pub const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -36,6 +40,37 @@ pub struct SenderArgs {
     congestion: String,
     #[arg(long)]
     cpu: usize,
+    #[arg(long)]
+    source_bytes: usize,
+    #[arg(long)]
+    zerocopy: bool,
+    /// Sends the pattern, until the receiver leaves.
+    #[arg(long)]
+    pattern: bool,
+}
+
+/// How a kernel sender sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// Its socket's congestion control.
+    pub congestion: &'static str,
+    /// Bytes of each send call.
+    pub write_bytes: usize,
+    /// Bytes of the memory that it sends, again and again: `write_bytes`, which stay in the cache, or more.
+    pub source_bytes: usize,
+    /// What is sent, and how.
+    pub mode: Mode,
+}
+
+/// What a kernel sender sends, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Its memory, copied by the kernel.
+    Copy,
+    /// Its memory, with `MSG_ZEROCOPY`.
+    Zerocopy,
+    /// The position pattern, copied by the kernel, until the receiver leaves.
+    Pattern,
 }
 
 /// What the sender says at its end, as one line of JSON.
@@ -49,34 +84,85 @@ pub struct Sent {
 
 /// The sender process: waits for one byte on stdin, connects, sends.
 pub fn run(args: &SenderArgs) -> Result<()> {
-    let SenderArgs {
-        millis,
-        write_bytes,
-        congestion,
-        cpu,
-    } = args;
-    cpu::pin_current_thread(*cpu).with_context(|| format!("pin to processor {cpu}"))?;
-    let payload = vec![0x5a; *write_bytes];
+    cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
+    let source = vec![0x5a; args.source_bytes.max(args.write_bytes)];
     let told = io::stdin()
         .read(&mut [0])
         .context("wait for the word to go")?;
     if told == 0 {
         bail!("the benchmark went away");
     }
-    let before = cpu::process_cpu_time();
-    let mut stream = connect(congestion)?;
-    let end = Instant::now() + Duration::from_millis(*millis);
-    let mut bytes = 0;
-    while Instant::now() < end {
-        stream.write_all(&payload).context("send")?;
-        bytes += payload.len() as u64;
+    if args.pattern {
+        return send_pattern(args);
     }
+    let before = cpu::process_cpu_time();
+    let mut stream = connect(&args.congestion)?;
+    let bytes = if args.zerocopy {
+        send_zerocopy(&stream, &source, args)?
+    } else {
+        send_copied(&mut stream, &source, args)?
+    };
     stream.shutdown(Shutdown::Write).context("end the stream")?;
     // The other end closes, or resets, when it has everything.
     let _ = stream.read(&mut [0]);
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
     println!("{}", serde_json::to_string(&Sent { bytes, cpu_ns })?);
     Ok(())
+}
+
+/// Sends the pattern until the receiver has seen enough.
+fn send_pattern(args: &SenderArgs) -> Result<()> {
+    let stream = connect(&args.congestion)?;
+    let port = stream.local_addr().context("read the local port")?.port();
+    let share = Share {
+        bytes: u64::MAX,
+        write_size: args.write_bytes,
+    };
+    let _ended = send(&stream, pattern_of(port), share);
+    Ok(())
+}
+
+/// Sends `source` again and again until the time is over; returns how many bytes that were.
+fn send_copied(stream: &mut TcpStream, source: &[u8], args: &SenderArgs) -> Result<u64> {
+    let end = Instant::now() + Duration::from_millis(args.millis);
+    let mut bytes = 0;
+    for piece in source.chunks_exact(args.write_bytes).cycle() {
+        if Instant::now() >= end {
+            break;
+        }
+        stream.write_all(piece).context("send")?;
+        bytes += piece.len() as u64;
+    }
+    Ok(bytes)
+}
+
+/// The same without a copy in the sender: the kernel takes the pages, and says when it is done with them. Nothing here
+/// waits for that, as nothing is changed.
+fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result<u64> {
+    let flags = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
+    enable_zerocopy(stream.as_fd())
+        .map_err(|errno| anyhow!("SO_ZEROCOPY: {}", errno.describe()))?;
+    let end = Instant::now() + Duration::from_millis(args.millis);
+    let mut told = ErrorQueue::default();
+    let mut bytes = 0;
+    for piece in source.chunks_exact(args.write_bytes).cycle() {
+        if Instant::now() >= end {
+            break;
+        }
+        let mut rest = piece;
+        while !rest.is_empty() {
+            match rustix::net::send(stream, rest, flags) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                // No memory for more notifications until some are read.
+                Err(Errno::NOBUFS) => _ = told.drain(stream.as_fd())?,
+                Err(errno) => return Err(errno).context("send with MSG_ZEROCOPY"),
+            }
+        }
+        told.drain(stream.as_fd())?;
+        told.completions.clear();
+        bytes += piece.len() as u64;
+    }
+    Ok(bytes)
 }
 
 /// Connects with the congestion control set before, so that nothing of the default one stays behind.
@@ -112,17 +198,32 @@ pub enum Home {
 
 impl SenderProcess {
     /// Starts the process; it waits.
-    pub fn start(case: &Case, time: Duration, cpu: usize, home: Home) -> Result<Self> {
+    pub fn start(sending: Sending, time: Duration, cpu: usize, home: Home) -> Result<Self> {
+        let Sending {
+            congestion,
+            write_bytes,
+            source_bytes,
+            mode,
+        } = sending;
         let program = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(program);
-        command.args(["bench", "__sender", "--congestion", case.congestion]);
-        command.args([
-            "--millis",
-            &time.as_millis().to_string(),
-            "--cpu",
-            &cpu.to_string(),
-        ]);
-        command.args(["--write-bytes", &case.write_bytes.to_string()]);
+        command.args(["bench", "__sender", "--congestion", congestion]);
+        let numbers = [
+            ("--millis", time.as_millis()),
+            ("--cpu", cpu as u128),
+            ("--write-bytes", write_bytes as u128),
+            ("--source-bytes", source_bytes as u128),
+        ];
+        for (name, number) in numbers {
+            command.args([name, &number.to_string()]);
+        }
+        match mode {
+            Mode::Copy => {}
+            Mode::Zerocopy => _ = command.arg("--zerocopy"),
+            Mode::Pattern => _ = command.arg("--pattern"),
+        }
+        // Large allocations in huge pages, as our device memory is (glibc 2.35; others have no such wish).
+        command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if home == Home::OfItsOwn {
             netns::start_in_new(&mut command);

@@ -1,11 +1,23 @@
 //! One error per operation: the facts as fields, the reason in the first line, then what to do.
 
+mod bind;
+mod errno;
+mod kernel;
+mod misplacement;
+
 use std::io;
 
 use devmem_linux::netlink::NetlinkError;
+use devmem_linux::nic_setup::{ApplyError, PlanError};
+use devmem_linux::socket::ControlProblem;
 use devmem_linux::tap::TapError;
 use devmem_uapi::{DmabufId, Errno};
 use steer::{IndirectionTableError, RuleError};
+
+pub use bind::{BindError, BindTxError, DeviceMemoryError, NoDmabuf};
+pub use kernel::KernelError;
+pub(crate) use kernel::connection_error;
+pub use misplacement::Misplacement;
 
 use crate::driver::NotReady;
 use crate::link_spec::LinkSpecError;
@@ -24,6 +36,16 @@ pub enum OpenError {
     Address {
         /// The text.
         text: String,
+    },
+    /// The kernel has no such interface.
+    #[error(
+        "there is no interface {name}: {source}\n  `ip link` lists those of this network namespace"
+    )]
+    NoInterface {
+        /// The name.
+        name: String,
+        /// What the kernel said.
+        source: NetlinkError,
     },
     /// The NIC was given no address.
     #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
@@ -81,7 +103,7 @@ pub enum OpenError {
 }
 
 /// Why a receiver's settings could not be made. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// Queue 0 stays with host memory, so fewer queues than there are can take device memory.
@@ -101,16 +123,25 @@ pub enum SetupError {
     /// The NIC refuses a steering rule.
     #[error(transparent)]
     Rule(#[from] RuleError),
+    /// An interface of the kernel cannot be prepared.
+    #[error("{0}\n  `devmem-tcp doctor` says what it has and what it lacks")]
+    Plan(Box<PlanError>),
+    /// The kernel refused a setting; those made before were put back.
+    #[error("{0}\n  `devmem-tcp doctor` says what it has and what it lacks")]
+    Apply(Box<ApplyError>),
 }
 
 /// Why a connection could not be shut down.
-pub use stack::ShutdownError;
-
-/// Why memory could not be bound.
-pub use stack::BindRxError as BindError;
-
-/// Why memory could not be bound for sending.
-pub use stack::BindTxError;
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::ShutdownError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
+}
 
 /// Why nothing can listen there.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +153,9 @@ pub enum ListenError {
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::ListenError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why no connection came out of it.
@@ -140,6 +174,9 @@ pub enum ConnectError {
     /// No answer.
     #[error("the peer did not answer")]
     TimedOut,
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why no connection was accepted.
@@ -155,6 +192,9 @@ pub enum AcceptError {
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::AcceptError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why nothing was received.
@@ -169,13 +209,12 @@ pub enum RecvError {
     TimedOut,
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
-    #[error(
-        "{bytes} bytes arrived in host memory, not in device memory\n  the flow is not steered to a bound queue, or the \
-         NIC left payload with the headers; `set_placement(Placement::Mixed)` delivers them"
-    )]
+    #[error("{}", misplacement::words(*.bytes, .cause.as_deref()))]
     Misplaced {
         /// Bytes in host memory at the head of the queue, as far as they lie in one piece.
         bytes: usize,
+        /// Why, as far as the kernel's settings tell; the user-space stack does not ask.
+        cause: Option<Box<Misplacement>>,
     },
     /// The connection has ended, or the call is not possible on it.
     #[error(transparent)]
@@ -183,6 +222,17 @@ pub enum RecvError {
     /// What the batch held before could not be released.
     #[error(transparent)]
     Release(#[from] ReleaseError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
+    /// What the kernel said of the bytes does not add up: some are lost, and the connection is of no more use.
+    #[error("recv on {interface}: {problem}\n  close the connection; its bytes are not complete")]
+    Control {
+        /// The interface.
+        interface: String,
+        /// What does not add up.
+        problem: ControlProblem,
+    },
 }
 
 /// Why nothing was sent.
@@ -206,6 +256,9 @@ pub enum SendError {
     /// The connection has ended, or the call is not possible on it.
     #[error(transparent)]
     Refused(#[from] stack::SendError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why nothing is known of a send's completion.
@@ -221,6 +274,9 @@ pub enum CompletionError {
     /// The socket has no error queue.
     #[error(transparent)]
     Refused(#[from] stack::RecvError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why device memory did not all go home.
@@ -240,6 +296,9 @@ pub enum ReleaseError {
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::DontneedError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
 }
 
 /// Why a batch could not be gathered.
@@ -266,9 +325,15 @@ pub enum GatherError {
         /// The binding.
         dmabuf: DmabufId,
     },
-    /// A range is outside its memory.
+    /// A range is outside its memory, or the memory cannot be synchronised for the CPU.
     #[error(transparent)]
-    OutOfBounds(#[from] netmem::OutOfBounds),
+    Copy(#[from] netmem::CopyError),
+}
+
+impl From<netmem::OutOfBounds> for GatherError {
+    fn from(error: netmem::OutOfBounds) -> Self {
+        Self::Copy(error.into())
+    }
 }
 
 macro_rules! from_not_ready {
@@ -291,13 +356,9 @@ impl From<SendError> for io::Error {
         match error {
             SendError::WouldBlock => io::ErrorKind::WouldBlock.into(),
             SendError::TimedOut => io::ErrorKind::TimedOut.into(),
-            SendError::OtherNetdev { .. } => {
-                let Errno(errno) = Errno::ENODEV;
+            error => {
+                let Errno(errno) = error.errno();
                 io::Error::new(io::Error::from_raw_os_error(errno).kind(), error)
-            }
-            SendError::Refused(refused) => {
-                let Errno(errno) = refused.errno();
-                io::Error::new(io::Error::from_raw_os_error(errno).kind(), refused)
             }
         }
     }

@@ -1,0 +1,151 @@
+//! What `bench lossy` says.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Congestion;
+
+/// The whole benchmark. The field names are the JSON's and stay as they are.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    congestion: Congestion,
+    seconds: f64,
+    mtu: u16,
+    rows: Vec<Row>,
+}
+
+/// One cable.
+#[derive(Debug, Serialize)]
+struct Row {
+    impair: String,
+    samples: Vec<Sample>,
+    /// Our bytes by the kernel's, all seeds together.
+    ratio: f64,
+}
+
+/// One seed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    /// The cable's seed.
+    pub seed: u64,
+    /// Bytes of the kernel's sender that arrived, in order and right.
+    pub kernel_bytes: u64,
+    /// Bytes of ours.
+    pub our_bytes: u64,
+}
+
+impl Report {
+    /// Returns a report without samples.
+    pub fn new(congestion: Congestion, time: Duration, mtu: u16, cables: &[String]) -> Self {
+        let row = |cable: &String| Row {
+            impair: cable.clone(),
+            samples: Vec::new(),
+            ratio: 0.0,
+        };
+        Self {
+            congestion,
+            seconds: time.as_secs_f64(),
+            mtu,
+            rows: cables.iter().map(row).collect(),
+        }
+    }
+
+    /// Adds a sample to a row.
+    pub fn add(&mut self, row: usize, sample: Sample) {
+        let row = &mut self.rows[row];
+        row.samples.push(sample);
+        let sum = |bytes: fn(&Sample) -> u64| row.samples.iter().map(bytes).sum::<u64>() as f64;
+        row.ratio = sum(|s| s.our_bytes) / sum(|s| s.kernel_bytes);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            congestion,
+            seconds,
+            mtu,
+            rows,
+        } = self;
+        let seeds = rows.first().map_or(0, |row| row.samples.len());
+        writeln!(
+            f,
+            "{congestion:?}, {seeds} seeds, {seconds} s each, MTU {mtu}; every byte checked\n"
+        )?;
+        writeln!(
+            f,
+            "{:<24} {:<24} {:>6}  cable",
+            "kernel Mbit/s [min-max]", "ours Mbit/s [min-max]", "ratio"
+        )?;
+        for row in rows {
+            let rates = |bytes: fn(&Sample) -> u64| {
+                let rates = row.samples.iter().map(bytes);
+                Rates::of(rates.map(|bytes| bytes as f64 * 8.0 / 1e6 / seconds))
+            };
+            writeln!(
+                f,
+                "{:<24} {:<24} {:>6.2}  {}",
+                rates(|s| s.kernel_bytes).to_string(),
+                rates(|s| s.our_bytes).to_string(),
+                row.ratio,
+                row.impair
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Mean, least and most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rates {
+    mean: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Rates {
+    fn of(rates: impl Iterator<Item = f64> + Clone) -> Self {
+        let count = rates.clone().count().max(1) as f64;
+        Self {
+            mean: rates.clone().sum::<f64>() / count,
+            min: rates.clone().fold(f64::INFINITY, f64::min),
+            max: rates.fold(0.0, f64::max),
+        }
+    }
+}
+
+impl fmt::Display for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mean, min, max } = self;
+        write!(f, "{mean:.1} [{min:.1}-{max:.1}]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_of_the_bytes_of_all_seeds() {
+        let cables = ["loss=1%".to_owned()];
+        let mut report = Report::new(Congestion::Cubic, Duration::from_secs(1), 1500, &cables);
+        for (seed, kernel_bytes, our_bytes) in
+            [(1, 1_000_000, 4_000_000), (2, 3_000_000, 2_000_000)]
+        {
+            let sample = Sample {
+                seed,
+                kernel_bytes,
+                our_bytes,
+            };
+            report.add(0, sample);
+        }
+        assert_eq!(report.rows[0].ratio, 1.5);
+        let text = report.to_string();
+        assert!(text.contains("16.0 [8.0-24.0]"), "{text}");
+        assert!(text.contains("24.0 [16.0-32.0]"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["rows"][0]["samples"][1]["our_bytes"], 2_000_000);
+    }
+}

@@ -1,0 +1,229 @@
+//! The table over recorded facts: a guest with a gVNIC, and a machine without anything.
+
+use devmem_linux::doctor::{KernelFacts, NicFacts};
+use devmem_linux::drivers::known_driver;
+use devmem_linux::ethtool::DriverInfo;
+use devmem_linux::netdev::{QueueUser, RxQueueId};
+use devmem_uapi::DmabufId;
+
+use super::*;
+
+fn good(name: &'static str, found: &str) -> Check {
+    Check {
+        name,
+        state: State::Good,
+        found: found.to_owned(),
+        remedy: None,
+    }
+}
+
+fn mend(name: &'static str, found: &str, remedy: &str) -> Check {
+    Check {
+        state: State::Mendable,
+        remedy: Some(remedy.to_owned()),
+        ..good(name, found)
+    }
+}
+
+fn missing(name: &'static str, found: &str) -> Check {
+    Check {
+        state: State::Missing,
+        ..good(name, found)
+    }
+}
+
+fn nic(name: &str, driver: Option<&str>, checks: Vec<Check>, verdict: NicVerdict) -> NicFacts {
+    NicFacts {
+        name: name.to_owned(),
+        index: 2,
+        driver: driver.map(|driver| DriverInfo {
+            driver: driver.to_owned(),
+            version: "1.0.0".to_owned(),
+            firmware: String::new(),
+            bus: "0000:00:01.0".to_owned(),
+        }),
+        known: driver.and_then(known_driver),
+        rx_queues: 4,
+        taken: Vec::new(),
+        checks,
+        verdict,
+    }
+}
+
+fn loopback() -> NicFacts {
+    let checks = vec![
+        good("up", "up"),
+        missing("bind_rx", "netdev does not support queue management"),
+        missing("bind_tx", "the driver does not support it"),
+        missing("tcp_data_split", "the driver does not know it"),
+    ];
+    nic("lo", None, checks, NicVerdict::Unsupported)
+}
+
+/// What a guest of Linux 7.2 with an emulated gVNIC says.
+fn guest() -> Diagnosis {
+    let checks = vec![
+        good("up", "up"),
+        good("bind_rx", "the driver supports it"),
+        good("bind_tx", "the driver supports it"),
+        good("rx_queues", "2 of 4 can be bound"),
+        mend("tcp_data_split", "off", "ethtool -G eth1 tcp-data-split on"),
+        good("hds_thresh", "none"),
+        mend(
+            "rx-ntuple-filter",
+            "off",
+            "ethtool -K eth1 rx-ntuple-filter on",
+        ),
+        good("flow_rules", "0 of 64 in use"),
+        good("rss_table", "128 entries, 0 further contexts"),
+        good("xdp", "no program attached"),
+    ];
+    let mut gvnic = nic("eth1", Some("gve"), checks, NicVerdict::NeedsSetup);
+    gvnic.taken = vec![(RxQueueId(3), QueueUser::Dmabuf(DmabufId(1)))];
+    diagnosis(
+        KernelFacts {
+            release: "7.2.12".to_owned(),
+            config_source: Some("/boot/config-7.2.12".to_owned()),
+            config: [("CONFIG_NET_DEVMEM", "y"), ("CONFIG_UDMABUF", "m")]
+                .map(|(option, value)| (option, value.to_owned()))
+                .into(),
+        },
+        vec![
+            good("devmem_sockets", "TCP sockets know device memory"),
+            good("cap_net_admin", "held in the initial user namespace"),
+        ],
+        vec![good("udmabuf", "works, at most 64 MiB each")],
+        vec![loopback(), gvnic],
+    )
+}
+
+/// What a machine says whose kernel has device memory, and nothing to use it with.
+fn bare() -> Diagnosis {
+    let udmabuf = Check {
+        remedy: Some("modprobe udmabuf; the kernel must be built with CONFIG_UDMABUF".to_owned()),
+        ..missing("udmabuf", "there is no /dev/udmabuf")
+    };
+    diagnosis(
+        KernelFacts {
+            release: "6.18.2".to_owned(),
+            config_source: None,
+            config: [].into(),
+        },
+        vec![good("cap_net_admin", "held in the initial user namespace")],
+        vec![udmabuf],
+        vec![loopback()],
+    )
+}
+
+fn diagnosis(
+    kernel: KernelFacts,
+    machine: Vec<Check>,
+    exporters: Vec<Check>,
+    nics: Vec<NicFacts>,
+) -> Diagnosis {
+    let doctor = Doctor {
+        kernel,
+        machine,
+        exporters,
+        nics,
+    };
+    Diagnosis {
+        ready: doctor.can_receive(),
+        doctor,
+        user_space: UserSpace {
+            ready: true,
+            checks: vec![
+                good("tap", "works"),
+                mend(
+                    "huge_pages",
+                    "no huge pages are reserved for hugetlb",
+                    "reserve some: sysctl vm.nr_hugepages=512",
+                ),
+            ],
+        },
+    }
+}
+
+/// Compares line by line, so that a difference can be read.
+#[track_caller]
+fn assert_table(table: &str, golden: &str) {
+    for (found, expected) in table.lines().zip(golden.lines()) {
+        assert_eq!(found, expected, "in:\n{table}");
+    }
+    assert_eq!(table.lines().count(), golden.lines().count(), "{table}");
+}
+
+#[test]
+fn a_guest_with_a_gvnic_reads_so() {
+    let guest = guest();
+    assert!(guest.ready);
+    assert_table(&guest.table(false), include_str!("golden/guest.txt"));
+}
+
+#[test]
+fn a_machine_that_cannot_reads_so_and_says_why() {
+    let bare = bare();
+    assert!(!bare.ready);
+    assert_table(&bare.table(true), include_str!("golden/bare.txt"));
+    assert_eq!(
+        bare.doctor.obstacles_to_receiving(),
+        ["no exporter of dma-bufs works", "lo cannot"]
+    );
+    assert!(bare.instead().contains("devmem-tcp demo"));
+}
+
+#[test]
+fn what_must_be_mended_by_hand_is_told_from_what_set_up_does() {
+    let mut guest = guest();
+    guest.doctor.nics[1].checks[0] = mend("up", "down", "ip link set eth1 up");
+    let table = guest.table(false);
+    assert!(table.contains("\n  eth1: mend up first\n"), "{table}");
+    assert!(!table.contains("recv --backend"), "{table}");
+}
+
+#[test]
+fn without_privilege_it_says_so_before_anything_else() {
+    let mut bare = bare();
+    bare.doctor.machine[0] = mend(
+        "cap_net_admin",
+        "not held: set-up and bind-rx need it",
+        "run as root",
+    );
+    bare.doctor.nics[0].verdict = NicVerdict::Unknown;
+    let obstacles = bare.doctor.obstacles_to_receiving().join("; ");
+    assert!(
+        obstacles.ends_with("what lo can do cannot be found out"),
+        "{obstacles}"
+    );
+    assert!(
+        bare.instead().starts_with("run it as root"),
+        "{}",
+        bare.instead()
+    );
+}
+
+#[test]
+fn the_json_has_the_same_and_its_names_are_stable() {
+    let json = serde_json::to_value(guest()).unwrap();
+    assert_eq!(json["ready"], true);
+    assert_eq!(json["kernel"]["config"]["CONFIG_UDMABUF"], "m");
+    assert_eq!(json["nics"][1]["verdict"], "needs_setup");
+    assert_eq!(json["nics"][1]["taken"][0][1]["dmabuf"], 1);
+    let split = &json["nics"][1]["checks"][4];
+    assert_eq!(split["name"], "tcp_data_split");
+    assert_eq!(split["state"], "mendable");
+    assert_eq!(split["remedy"], "ethtool -G eth1 tcp-data-split on");
+    assert_eq!(json["user_space"]["checks"][0]["found"], "works");
+}
+
+#[test]
+fn what_a_probe_found_becomes_a_check() {
+    let missing = |remedy| Verdict::Missing {
+        reason: "it is not there".to_owned(),
+        remedy,
+    };
+    assert_eq!(check("tun", &Verdict::Works), good("tun", "works"));
+    assert_eq!(check("tun", &missing(None)).state, State::Missing);
+    let mendable = check("tun", &missing(Some("modprobe tun")));
+    assert_eq!(mendable, mend("tun", "it is not there", "modprobe tun"));
+}

@@ -1,0 +1,201 @@
+//! `devmem-tcp restore`: what a crashed run left changed is put back.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use devmem_linux::nic_setup::{
+    Leftover, RestoreReport, Standing, StateError, restore_from_state_file, state_files,
+};
+use serde::Serialize;
+
+use crate::args;
+use crate::output::{Failure, note, print_json};
+
+/// What became of one interface. The field names are the JSON's and stay as they are.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    interface: String,
+    restored: Vec<String>,
+    left: Vec<String>,
+    failed: Vec<String>,
+}
+
+impl Outcome {
+    fn of(interface: String, report: RestoreReport) -> Self {
+        let RestoreReport {
+            restored,
+            left,
+            failed,
+        } = report;
+        let failed = failed.iter().map(|(what, why)| format!("{what}: {why}"));
+        Self {
+            interface,
+            restored,
+            left,
+            failed: failed.collect(),
+        }
+    }
+}
+
+/// Lists, or restores.
+///
+/// # Errors
+///
+/// Something could not be restored, or the interface that was named is in use.
+pub fn run(args: &args::Restore) -> Result<(), Failure> {
+    let mut leftovers = Vec::new();
+    let mut unread = None;
+    for path in state_files() {
+        match Leftover::read(&path) {
+            Ok(leftover) => leftovers.push(leftover),
+            Err(error) if is_gone(&error) => {}
+            // One bad file is no reason to leave the others unrestored.
+            Err(error)
+                if args
+                    .interface
+                    .as_deref()
+                    .is_none_or(|name| is_named(&path, name)) =>
+            {
+                unread = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some(name) = &args.interface {
+        leftovers.retain(|leftover| leftover.interface == *name);
+    }
+    match args.list {
+        true => list(&leftovers, args.output.json),
+        false => restore(args, leftovers),
+    }?;
+    match unread {
+        Some(error) => Err(error)?,
+        None => Ok(()),
+    }
+}
+
+/// A run that ends while we look takes its file along.
+fn is_gone(error: &StateError) -> bool {
+    matches!(error, StateError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Tells whether a state file is called after an interface: NAME-NAMESPACE.json.
+fn is_named(path: &Path, interface: &str) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let rest = stem.and_then(|stem| stem.strip_prefix(interface)?.strip_prefix('-'));
+    rest.is_some_and(|namespace| namespace.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn list(leftovers: &[Leftover], json: bool) -> Result<(), Failure> {
+    if json {
+        return print_json(&leftovers);
+    }
+    if leftovers.is_empty() {
+        note("nothing is left to restore");
+        return Ok(());
+    }
+    let mut stdout = std::io::stdout().lock();
+    for leftover in leftovers {
+        writeln!(stdout, "{}", description(leftover)).context("write to stdout")?;
+    }
+    Ok(())
+}
+
+/// Says how an interface stands, and what was changed.
+fn description(leftover: &Leftover) -> String {
+    let Leftover {
+        interface,
+        pid,
+        standing,
+        changes,
+        path,
+    } = leftover;
+    let standing = match standing {
+        Standing::Left => format!("left changed by process {pid}, which is gone"),
+        Standing::InUse => format!("in use by process {pid}, which restores it when it ends"),
+        Standing::OtherNamespace => {
+            format!("left changed by process {pid} in another network namespace: restore it there")
+        }
+        Standing::Void => "of an earlier boot: nothing is left of it".to_owned(),
+    };
+    let mut text = format!("{interface}: {standing} ({})", path.display());
+    for change in changes {
+        text.push_str("\n  ");
+        text.push_str(change);
+    }
+    text
+}
+
+fn restore(args: &args::Restore, leftovers: Vec<Leftover>) -> Result<(), Failure> {
+    let named = args.interface.is_some();
+    let mut outcomes = Vec::new();
+    let mut refused = None;
+    for leftover in leftovers {
+        let name = &leftover.interface;
+        match leftover.standing {
+            Standing::InUse if named => {
+                let pid = leftover.pid;
+                refused = Some(format!(
+                    "{name} is in use by process {pid}, which restores it when it ends"
+                ));
+            }
+            Standing::InUse | Standing::OtherNamespace => note(description(&leftover)),
+            Standing::Void | Standing::Left => outcomes.extend(restore_one(&leftover)?),
+        }
+    }
+    if args.output.json {
+        print_json(&outcomes)?;
+    }
+    if let Some(refused) = refused {
+        return Err(Failure::failed(refused));
+    }
+    if outcomes.is_empty() {
+        note("nothing is left to restore");
+    }
+    match outcomes.iter().find(|outcome| !outcome.failed.is_empty()) {
+        Some(outcome) => Err(Failure::failed(format!(
+            "{} is not as it was: {}",
+            outcome.interface,
+            outcome.failed.join("; ")
+        ))
+        .with_remedy("the state file is kept, so that it can be tried again")),
+        None => Ok(()),
+    }
+}
+
+/// Restores one interface; `None` if nothing was left of it.
+fn restore_one(leftover: &Leftover) -> Result<Option<Outcome>, Failure> {
+    let report = match restore_from_state_file(&leftover.path) {
+        Ok(report) => report,
+        Err(StateError::NotOurs { .. }) if leftover.standing == Standing::Void => {
+            note(description(leftover));
+            return Ok(None);
+        }
+        Err(error) => {
+            return Err(error).with_context(|| format!("restore {}", leftover.interface))?;
+        }
+    };
+    for line in report.to_string().lines() {
+        note(line);
+    }
+    if report.is_exact() {
+        note(format_args!("{} is as it was", leftover.interface));
+    }
+    Ok(Some(Outcome::of(leftover.interface.clone(), report)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_file_is_called_after_its_interface() {
+        let named = |path: &str, name| is_named(Path::new(path), name);
+        assert!(named("/run/devmem-tcp/eth1-4026531840.json", "eth1"));
+        assert!(named("/run/devmem-tcp/a-b-4026531840.json", "a-b"));
+        assert!(!named("/run/devmem-tcp/eth1-b-4026531840.json", "eth1"));
+        assert!(!named("/run/devmem-tcp/eth10-4026531840.json", "eth1"));
+        assert!(!named("/run/devmem-tcp/eth1.json", "eth1"));
+    }
+}

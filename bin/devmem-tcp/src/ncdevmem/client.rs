@@ -1,0 +1,172 @@
+//! The lines of standard input, from device memory.
+
+use std::io::{self, BufRead, Read};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::dmabuf::{Access, DmabufFd};
+use devmem_linux::netdev::{BoundTx, Netdev};
+use devmem_linux::socket::{self, ErrorQueue, SendIds};
+use devmem_uapi::{MsgFlags, UIO_MAXIOV, ZerocopyId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, sockopt};
+
+use super::flags::ClientPlan;
+use super::memory;
+use super::server::{refused_binding, tcp_socket};
+use crate::output::Failure;
+
+/// A peer that has not acknowledged anything for so long will not.
+const COMPLETION_LIMIT: Duration = Duration::from_secs(30);
+
+/// Sends until the end of the input.
+///
+/// # Errors
+///
+/// What was refused, or a peer that went away.
+pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
+    let memory = memory::make(None)?;
+    let fd = tcp_socket(plan.to).context("create socket")?;
+    socket::bind_to_device(fd.as_fd(), netdev.name()).context("bindtodevice")?;
+    let bound = netdev.bind_tx(memory.as_fd());
+    let bound = bound.map_err(|error| refused_binding(&error))?;
+    eprintln!("got tx dmabuf id={}", bound.id());
+    if let Some(from) = plan.from {
+        net::bind(&fd, &from).with_context(|| format!("bind to {from}"))?;
+    }
+    socket::enable_zerocopy(fd.as_fd()).context("set sock opt")?;
+    let (ip, port) = (plan.to.ip(), plan.to.port());
+    eprintln!("Connect to {ip} {port} (via {})", netdev.name());
+    net::connect(&fd, &plan.to).with_context(|| format!("connect to {}", plan.to))?;
+    let mut sender = Sender {
+        stream: TcpStream::from(fd),
+        bound: &bound,
+        memory: &memory,
+        chunk: plan.chunk.unwrap_or(memory.size()),
+        ids: SendIds::new(),
+    };
+    sender.send_lines(&mut io::stdin().lock())?;
+    eprintln!("ncdevmem: tx ok");
+    Ok(())
+}
+
+/// A connection under way.
+struct Sender<'a> {
+    stream: TcpStream,
+    bound: &'a BoundTx,
+    memory: &'a DmabufFd,
+    /// Bytes of one iovec.
+    chunk: usize,
+    ids: SendIds,
+}
+
+impl Sender<'_> {
+    fn send_lines(&mut self, input: &mut impl BufRead) -> Result<(), Failure> {
+        let most = self
+            .chunk
+            .saturating_mul(UIO_MAXIOV)
+            .min(self.memory.size());
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut limited = input.by_ref().take(most as u64);
+            let read = limited.read_until(b'\n', &mut line);
+            if read.context("read stdin")? == 0 {
+                return Ok(());
+            }
+            let access = self.memory.cpu_access(Access::Write)?;
+            access.copy_in(0, &line)?;
+            access.end()?;
+            self.send(line.len())?;
+        }
+    }
+
+    /// Sends the first bytes of the memory and waits until they may be written again.
+    fn send(&mut self, len: usize) -> Result<(), Failure> {
+        let mut sent = 0;
+        while sent < len {
+            let ranges = ranges(sent, len, self.chunk);
+            let source = self.bound.source();
+            let fd = self.stream.as_fd();
+            let bytes = socket::send_dmabuf(fd, source, &ranges, MsgFlags::empty())
+                .context("Failed sendmsg")?;
+            eprintln!("sendmsg_ret={bytes}");
+            let Some(id) = self.ids.count(bytes) else {
+                return Err(Failure::failed(format!(
+                    "Did not send all bytes {sent} vs {len}"
+                )));
+            };
+            sent += bytes;
+            self.wait_for(id)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a send is complete. They are one at a time, so that it is the only one under way.
+    fn wait_for(&self, id: ZerocopyId) -> Result<(), Failure> {
+        let end = Instant::now() + COMPLETION_LIMIT;
+        let mut queue = ErrorQueue::default();
+        loop {
+            queue.drain(self.stream.as_fd())?;
+            for range in queue.completions.drain(..) {
+                eprintln!("tx complete [{},{}]", range.lo.0, range.hi.0);
+                if range.contains(id) {
+                    return Ok(());
+                }
+            }
+            if let Ok(Err(errno)) = sockopt::socket_error(&self.stream) {
+                return Err(Failure::failed(format!("the connection broke: {errno}")));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::failed("did not receive tx completion"));
+            }
+            self.poll(left)?;
+        }
+    }
+
+    /// Sleeps until the error queue, or the peer, has something to say.
+    fn poll(&self, limit: Duration) -> Result<(), Failure> {
+        let limit = Timespec::try_from(limit).context("a time limit")?;
+        // POLLERR needs no asking.
+        let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
+        match poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("poll")?,
+        }
+    }
+}
+
+/// Cuts the bytes from `sent` to `len` into chunks. The border of a chunk is where it always was, however much of it a
+/// send took.
+fn ranges(sent: usize, len: usize, chunk: usize) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let mut start = sent;
+    while start < len && ranges.len() < UIO_MAXIOV {
+        let border = (start / chunk).saturating_add(1).saturating_mul(chunk);
+        let end = border.min(len);
+        ranges.push(start as u64..end as u64);
+        start = end;
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_cut_into_chunks_and_the_rest_of_it_at_the_same_borders() {
+        assert_eq!(ranges(0, 6, 3), [0..3, 3..6]);
+        assert_eq!(ranges(0, 7, 3), [0..3, 3..6, 6..7]);
+        assert_eq!(ranges(4, 7, 3), [4..6, 6..7]);
+        let whole = std::slice::from_ref(&(0..7));
+        assert_eq!(ranges(0, 7, 4096), whole);
+        assert_eq!(ranges(0, 7, usize::MAX), whole);
+        let many = ranges(0, 5000, 1);
+        assert_eq!((many.len(), many.last()), (UIO_MAXIOV, Some(&(1023..1024))));
+    }
+}

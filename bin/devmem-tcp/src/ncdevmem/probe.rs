@@ -1,0 +1,113 @@
+//! Without an address: what must be refused is refused, and what must work works.
+
+use std::os::fd::AsFd;
+
+use anyhow::Context;
+use devmem_linux::dmabuf::DmabufFd;
+use devmem_linux::ethtool::{Channels, ChannelsChange, Ethtool};
+use devmem_linux::netdev::{DriverSupport, Netdev};
+use devmem_linux::nic_setup::NicSetup;
+
+use super::flags::{Binding, ProbePlan};
+use super::server::refused_binding;
+use super::{memory, queue_ids, setup};
+use crate::output::Failure;
+use crate::signals::StopPipe;
+
+/// Probes a NIC. Whatever becomes of that, it is put back.
+///
+/// # Errors
+///
+/// The first thing that was not as it must be.
+pub fn run(mut netdev: Netdev, plan: &ProbePlan) -> Result<(), Failure> {
+    // A signal only ends it after it has put everything back: nothing here takes long.
+    let _until_the_end = StopPipe::install().context("install signal handlers")?;
+    let memory = memory::make(plan.binding.rx_page_size)?;
+    let mut setup = setup::apply(netdev.name(), &plan.binding, None)?;
+    let probed = probe(&mut netdev, &plan.binding, &memory, setup.as_mut());
+    let restored = setup::put_back(setup);
+    probed.and(restored)
+}
+
+fn probe(
+    netdev: &mut Netdev,
+    binding: &Binding,
+    memory: &DmabufFd,
+    setup: Option<&mut NicSetup>,
+) -> Result<(), Failure> {
+    must_be_refused(
+        "Binding empty queues array",
+        netdev.bind_rx(memory.as_fd(), &[]).err(),
+    )?;
+    // And queues that say neither which they are nor of what kind.
+    if let DriverSupport::No { reason } | DriverSupport::Unknown { reason } = netdev.probe_bind_rx()
+    {
+        return Err(Failure::failed(format!("Failed to bind: {reason}")));
+    }
+    let queues = queue_ids(binding.first_queue, binding.queue_count);
+    if let Some(setup) = setup {
+        let bound = setup.without_split(|| netdev.bind_rx(memory.as_fd(), &queues));
+        let bound = bound.context("Failed to configure header split")?;
+        must_be_refused("Configure dmabuf with header split off", bound.err())?;
+        eprintln!("TCP header split: on");
+    }
+    let bound = netdev
+        .bind_rx_sized(memory.as_fd(), &queues, binding.rx_page_size)
+        .map_err(|error| refused_binding(&error))?;
+    eprintln!("got dmabuf id={}", bound.id());
+    deactivating_is_refused(netdev.name(), binding.first_queue)
+}
+
+fn must_be_refused(
+    what: &str,
+    refused: Option<devmem_linux::netdev::BindError>,
+) -> Result<(), Failure> {
+    match refused {
+        Some(error) => {
+            eprintln!("netdev_bind_rx: {error}, as it must be");
+            Ok(())
+        }
+        None => Err(Failure::failed(format!("{what} should have failed"))),
+    }
+}
+
+/// Tries to take the bound queues away from under the binding. If that works, which it must not, they are given back.
+fn deactivating_is_refused(interface: &str, first_queue: u32) -> Result<(), Failure> {
+    let mut ethtool = Ethtool::by_name(interface)?;
+    let before = ethtool.channels().context("read the channels")?;
+    let fewer = first_queue.max(1);
+    eprintln!("setting channel count rx:{fewer} tx:{fewer}");
+    match ethtool.set_channels(change_to(&before, fewer)) {
+        Err(error) => {
+            eprintln!("set channels: {error}, as it must be");
+            Ok(())
+        }
+        Ok(()) => {
+            let back = ethtool.set_channels(ChannelsChange {
+                rx: Some(before.rx),
+                tx: Some(before.tx),
+                combined: Some(before.combined),
+            });
+            back.context("give the channels back")?;
+            Err(Failure::failed(
+                "Deactivating a bound queue should be illegal",
+            ))
+        }
+    }
+}
+
+/// Asks for so many queues of each kind, in the kind of channels that the NIC has.
+fn change_to(now: &Channels, queues: u32) -> ChannelsChange {
+    match now.combined_max {
+        0 => ChannelsChange {
+            rx: Some(queues),
+            tx: Some(queues),
+            combined: None,
+        },
+        _ => ChannelsChange {
+            rx: (now.rx > 0).then_some(0),
+            tx: (now.tx > 0).then_some(0),
+            combined: Some(queues),
+        },
+    }
+}

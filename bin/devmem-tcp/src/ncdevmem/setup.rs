@@ -1,0 +1,56 @@
+//! Preparing the NIC, and putting it back.
+
+use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
+
+use super::flags::Binding;
+use super::queue_ids;
+use crate::output::Failure;
+
+/// Prepares the NIC for a binding, unless somebody has.
+///
+/// # Errors
+///
+/// What it lacks, or what was refused; nothing is changed then.
+pub fn apply(
+    interface: &str,
+    binding: &Binding,
+    flow: Option<Flow>,
+) -> Result<Option<NicSetup>, Failure> {
+    if binding.prepared {
+        return Ok(None);
+    }
+    let queues = queue_ids(binding.first_queue, binding.queue_count);
+    let plan = NicSetup::plan(&SetupRequest {
+        interface: interface.to_owned(),
+        queues: QueueChoice::These(queues),
+        flows: flow.into_iter().collect(),
+        state_folder: None,
+    })?;
+    for warning in plan.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let setup = plan.apply()?;
+    for command in setup.changes() {
+        eprintln!("Set up as by: {command}");
+    }
+    eprintln!("TCP header split: on");
+    Ok(Some(setup))
+}
+
+/// Puts everything back. Bindings of the queues must be gone.
+///
+/// # Errors
+///
+/// What could not be put back.
+pub fn put_back(setup: Option<NicSetup>) -> Result<(), Failure> {
+    let Some(setup) = setup else { return Ok(()) };
+    let report = setup.restore();
+    for left in &report.left {
+        eprintln!("left {left}: somebody else changed it");
+    }
+    match report.failed.first() {
+        Some((what, why)) => Err(Failure::failed(format!("could not restore {what}: {why}"))
+            .with_remedy("`devmem-tcp restore` tries again")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,166 @@
+//! Whose stack a run uses, and over what.
+
+use std::net::{IpAddr, SocketAddr};
+
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
+
+use super::{Prefix, check_interface_name, check_pair, parse_tap};
+use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
+use crate::output::Failure;
+
+/// Our address on a TAP unless told otherwise.
+const TAP_ADDRESS: &str = "10.77.0.2/24";
+
+/// Where connections come from or go to.
+#[derive(Clone, Debug)]
+pub struct LinkPlan {
+    /// Whose stack.
+    pub backend: BackendChoice,
+    /// The kernel's interface.
+    pub interface: Option<String>,
+    /// The address of ours to use on it; by default its first.
+    pub address: Option<IpAddr>,
+    /// How the user backend would go about it.
+    pub tap: TapPlan,
+}
+
+/// Our NIC on a TAP, or on the wire of an emulated NIC.
+#[derive(Clone, Debug)]
+pub struct TapPlan {
+    /// `tap:NAME` or `unix:PATH`.
+    pub link: LinkSpec,
+    /// Our address.
+    pub ours: Prefix,
+    /// The address to give the kernel's end.
+    pub peers: Option<Prefix>,
+    /// The router to other networks.
+    pub gateway: Option<IpAddr>,
+}
+
+impl LinkPlan {
+    pub(super) fn new(args: &LinkArgs) -> Result<Self, Failure> {
+        let LinkArgs {
+            backend,
+            interface,
+            link,
+            addr,
+            peer_addr,
+            gateway,
+        } = args;
+        let backend = match (backend, interface) {
+            (Some(BackendChoice::Kernel), None) => {
+                return Err(Failure::usage("--backend kernel needs --if NAME")
+                    .with_remedy("`devmem-tcp doctor` lists the interfaces"));
+            }
+            (Some(backend), _) => *backend,
+            (None, Some(_)) => BackendChoice::Auto,
+            (None, None) => BackendChoice::User,
+        };
+        if let Some(name) = interface {
+            check_interface_name("--if", name)?;
+        }
+        let (ours, address) = addresses(addr.as_deref(), interface.is_some())?;
+        let peers = peer_addr.as_deref().map(str::parse::<Prefix>).transpose()?;
+        if let Some(peers) = peers {
+            check_pair(ours, peers)?;
+        }
+        if let Some(gateway) = gateway.filter(|gateway| !ours.contains(*gateway)) {
+            return Err(Failure::usage(format!(
+                "--gateway {gateway} is not in the network {ours}"
+            )));
+        }
+        Ok(Self {
+            backend,
+            interface: interface.clone(),
+            address,
+            tap: TapPlan {
+                link: parse_link(link)?,
+                ours,
+                peers,
+                gateway: *gateway,
+            },
+        })
+    }
+
+    /// The address of ours, as far as it is known.
+    pub fn ip_is_v6(&self) -> bool {
+        self.tap.ours.address.is_ipv6()
+    }
+}
+
+impl TapPlan {
+    /// Where to listen.
+    pub fn local(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ours.address, port)
+    }
+
+    /// Begins our NIC on it.
+    ///
+    /// # Errors
+    ///
+    /// None that the plan has not seen.
+    pub fn builder(&self) -> Result<NetdevBuilder, Failure> {
+        let mut builder =
+            Netdev::builder(&self.link.to_string())?.address(&self.ours.to_string())?;
+        if let Some(peers) = self.peers {
+            builder = builder.peer_address(&peers.to_string())?;
+        }
+        if let Some(gateway) = self.gateway {
+            builder = builder.gateway(gateway);
+        }
+        Ok(builder)
+    }
+
+    /// Tells whether a host can be reached.
+    pub(super) fn reaches(&self, host: IpAddr) -> bool {
+        let by_gateway = self
+            .gateway
+            .is_some_and(|gateway| gateway.is_ipv4() == host.is_ipv4());
+        by_gateway || self.ours.contains(host)
+    }
+}
+
+/// Reads `tap:NAME` or `unix:PATH`.
+fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
+    match text.parse() {
+        Ok(link @ LinkSpec::Unix(_)) => Ok(link),
+        _ => parse_tap("--link", text)
+            .map(LinkSpec::Tap)
+            .map_err(|failure| {
+                failure.with_remedy(
+                    "write tap:NAME, the interface's name of at most 15 bytes, or unix:PATH",
+                )
+            }),
+    }
+}
+
+/// Returns the first option that only our own NIC has, if one was given.
+pub(super) fn users_alone(args: &LinkArgs) -> Option<&'static str> {
+    first_given(&[
+        ("--link", args.link != DEFAULT_LINK),
+        ("--peer-addr", args.peer_addr.is_some()),
+        ("--gateway", args.gateway.is_some()),
+    ])
+}
+
+pub(super) fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
+    let given = options.iter().find(|(_, given)| *given);
+    given.map(|(option, _)| *option)
+}
+
+/// Returns our address on a TAP, and the one of the kernel's that was asked for.
+fn addresses(addr: Option<&str>, on_interface: bool) -> Result<(Prefix, Option<IpAddr>), Failure> {
+    let Some(text) = addr else {
+        return Ok((TAP_ADDRESS.parse()?, None));
+    };
+    // An interface has its prefix already: it need not be said.
+    let bare = text.parse::<IpAddr>().ok().filter(|_| on_interface);
+    let ours = match bare {
+        Some(address) => Prefix {
+            address,
+            len: if address.is_ipv4() { 32 } else { 128 },
+        },
+        None => text.parse()?,
+    };
+    Ok((ours, Some(ours.address)))
+}

@@ -1,0 +1,85 @@
+//! `devmem-tcp doctor` on the machine that the tests run on, whatever it has.
+
+mod common;
+
+use common::{Finished, run};
+use serde_json::Value;
+
+/// The one JSON object on stdout, however the run ended.
+#[track_caller]
+fn object(finished: &Finished) -> Value {
+    let text = std::str::from_utf8(&finished.stdout).expect("JSON is text");
+    assert_eq!(text.lines().count(), 1, "one object on one line: {text}");
+    serde_json::from_str(text).expect("stdout is JSON")
+}
+
+#[test]
+fn the_table_goes_to_stdout_and_the_exit_code_says_whether_it_can() {
+    let finished = run("doctor");
+    let table = String::from_utf8(finished.stdout).unwrap();
+    assert!(table.starts_with("kernel "), "{table}");
+    for part in [
+        "\nthis machine\n",
+        "\ndma-buf exporters",
+        "\nuser-space backend\n",
+    ] {
+        assert!(table.contains(part), "no {part:?} in:\n{table}");
+    }
+    match finished.code {
+        Some(0) => assert!(table.contains("\ndevice memory can be received"), "{table}"),
+        Some(3) => {
+            let said = finished.stderr;
+            assert!(
+                said.starts_with(
+                    "devmem-tcp: device memory cannot be received through the kernel here: "
+                ),
+                "{said}"
+            );
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
+        code => panic!("{code:?}: {}", finished.stderr),
+    }
+}
+
+#[test]
+fn the_json_says_the_same_as_the_exit_code() {
+    let finished = run("doctor --json");
+    let json = object(&finished);
+    assert_eq!(json["ready"], finished.code == Some(0), "{json}");
+    let release = json["kernel"]["release"].as_str().unwrap();
+    let running = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(release, running.trim());
+    let names: Vec<_> = json["nics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|nic| &nic["name"])
+        .collect();
+    assert!(names.iter().any(|name| **name == "lo"), "{names:?}");
+}
+
+#[test]
+fn one_interface_is_told_of_in_full_and_the_loopback_cannot() {
+    let finished = run("doctor lo");
+    finished.failed_with(
+        3,
+        "device memory cannot be received through the kernel here: ",
+    );
+    let table = String::from_utf8(finished.stdout).unwrap();
+    assert!(
+        table.contains("\nlo: no driver: cannot (bind_rx, "),
+        "{table}"
+    );
+    assert!(
+        table.contains("\n  missing  tcp_data_split    the driver does not know it\n"),
+        "{table}"
+    );
+    let json = object(&run("doctor lo --json"));
+    assert_eq!(json["nics"].as_array().unwrap().len(), 1, "{json}");
+    assert_eq!(json["nics"][0]["verdict"], "unsupported", "{json}");
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_a_failure() {
+    run("doctor nosuch0").failed_with(1, "examine nosuch0: ENODEV");
+}

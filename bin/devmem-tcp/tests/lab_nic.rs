@@ -1,0 +1,375 @@
+//! The tool against a NIC that can do it, as the kernel selftests' devmem.py goes about it, and further. For the lab:
+//! `DEVMEM_TEST_NIC` names the NIC, which must be up, with four RX queues or more, and nothing else may use it; it has
+//! the addresses 10.77.0.2 and fd77::2, and 10.77.0.1 and fd77::1 are in the network namespace `peer`. Its settings are
+//! compared before and after each test.
+
+mod common;
+
+use std::env;
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use common::{Finished, LIMIT, Running, repeating, run, start, start_command, start_with, tool};
+use devmem_linux::ethtool::{Ethtool, Feature, InstalledRule, NTUPLE, Rings, RssContext};
+use devmem_linux::netns::NetNs;
+use devmem_linux::test_util::skip;
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
+use rustix::process::{Signal, kill_process};
+
+const OURS: [&str; 2] = ["10.77.0.2", "fd77::2"];
+const PEERS: [&str; 2] = ["10.77.0.1", "fd77::1"];
+const PEER_NETNS: &str = "peer";
+/// The sizes of the selftests' header-split sweep.
+const SIZES: [usize; 12] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
+
+/// The NIC, for one test at a time.
+struct Nic {
+    name: String,
+    before: Settings,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Everything that set-up touches, as it can be read.
+type Settings = (
+    Rings,
+    Vec<u32>,
+    Vec<InstalledRule>,
+    Vec<RssContext>,
+    Option<Feature>,
+);
+
+fn settings(name: &str) -> Settings {
+    let mut ethtool = Ethtool::by_name(name).expect("the NIC is there");
+    (
+        ethtool.rings().expect("it has rings"),
+        ethtool.rss().expect("it has RSS").table,
+        ethtool.rules().expect("it has flow rules"),
+        ethtool.rss_contexts().unwrap_or_default(),
+        ethtool.feature(NTUPLE).expect("it has features"),
+    )
+}
+
+impl Nic {
+    /// Takes the NIC, or says why the test is skipped.
+    fn take(test: &str) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
+            skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
+            return None;
+        };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Self {
+            before: settings(&name),
+            name,
+            _alone: alone,
+        })
+    }
+
+    /// How many RX queues it has.
+    fn queues(&self) -> u32 {
+        let channels = Ethtool::by_name(&self.name).and_then(|mut e| e.channels());
+        channels.expect("it has channels").rx_queues()
+    }
+
+    /// Starts `ncdevmem` as a server and waits until it listens.
+    fn server(&self, address: &str, port: u16, options: &str) -> Running {
+        let name = &self.name;
+        let mut server = start(&format!(
+            "ncdevmem -l -f {name} -s {address} -p {port} {options}"
+        ));
+        server.until("Waiting or connection");
+        server
+    }
+
+    /// Asserts that everything is as it was.
+    #[track_caller]
+    fn assert_restored(&self) {
+        assert_eq!(settings(&self.name), self.before);
+    }
+}
+
+fn peer() -> NetNs {
+    NetNs::open(PEER_NETNS).expect("the lab has a namespace for the peer")
+}
+
+/// Connects from the peer, from the port that it connects to, as devmem.py's socat does.
+fn connect(ours: &str, peers: &str, port: u16) -> TcpStream {
+    let address = |ip: &str| SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), port);
+    let (from, to) = (address(peers), address(ours));
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let connected = peer().run(|| -> rustix::io::Result<TcpStream> {
+        let socket = net::socket(family, SocketType::STREAM, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &from)?;
+        net::connect(&socket, &to)?;
+        Ok(TcpStream::from(socket))
+    });
+    connected
+        .expect("the namespace can be joined")
+        .expect("it listens")
+}
+
+/// Sends everything from the peer, one write per piece.
+fn send(ours: &str, peers: &str, port: u16, pieces: &[&[u8]]) {
+    let mut stream = connect(ours, peers, port);
+    stream.set_nodelay(true).expect("it is TCP");
+    for piece in pieces {
+        stream.write_all(piece).expect("it receives");
+    }
+}
+
+/// A file that is read once.
+fn input(bytes: &[u8]) -> Stdio {
+    let path = env::temp_dir().join(format!("devmem-lab-{:?}", thread::current().id()));
+    fs::write(&path, bytes).expect("there is room");
+    let file = File::open(&path).expect("it was made");
+    let _ = fs::remove_file(&path);
+    file.into()
+}
+
+#[track_caller]
+fn assert_done(finished: &Finished) {
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+}
+
+/// Receives what a client sends from the NIC, and returns it with what the client said.
+fn sent_by_client(nic: &Nic, port: u16, options: &str, bytes: &[u8]) -> (Vec<u8>, Finished) {
+    let at = SocketAddr::new(PEERS[0].parse().expect("an address"), port);
+    let listener = peer()
+        .run(|| TcpListener::bind(at))
+        .expect("it can be joined");
+    let listener = listener.expect("the peer can listen");
+    let receiver = thread::spawn(move || {
+        let mut received = Vec::new();
+        let (mut stream, _) = listener.accept().expect("a client connects");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
+        stream.read_to_end(&mut received).expect("it ends");
+        received
+    });
+    let (name, to) = (&nic.name, PEERS[0]);
+    let line = format!("ncdevmem -f {name} -s {to} -p {port} {options}");
+    let finished = start_with(&line, input(bytes)).finish();
+    assert_done(&finished);
+    (receiver.join().expect("it received"), finished)
+}
+
+#[test]
+fn the_probe_finds_refused_what_must_be_refused() {
+    let Some(nic) = Nic::take("the_probe_finds_refused_what_must_be_refused") else {
+        return;
+    };
+    let finished = run(&format!("ncdevmem -f {}", nic.name));
+    assert_done(&finished);
+    for said in ["got dmabuf id=", "setting channel count", "as it must be"] {
+        assert!(
+            finished.stderr.contains(said),
+            "no {said:?}: {}",
+            finished.stderr
+        );
+    }
+    nic.assert_restored();
+}
+
+#[test]
+fn rx_is_validated_over_both_ip_versions() {
+    let Some(nic) = Nic::take("rx_is_validated_over_both_ip_versions") else {
+        return;
+    };
+    let bytes = repeating(7, b'\n', 1 << 20);
+    for (port, (ours, peers)) in (5201..).zip(OURS.into_iter().zip(PEERS)) {
+        let server = nic.server(ours, port, &format!("-c {peers} -v 7"));
+        send(ours, peers, port, &[&bytes]);
+        let finished = server.finish();
+        assert_done(&finished);
+        let text = String::from_utf8(finished.stdout).expect("it is text");
+        assert!(
+            text.lines().all(|line| line == "Validated buffer"),
+            "{text}"
+        );
+        let total = format!("total_received={}\n", bytes.len());
+        assert!(finished.stderr.contains(&total), "{}", finished.stderr);
+        assert!(finished.stderr.contains("ncdevmem: client exited"));
+        nic.assert_restored();
+    }
+}
+
+#[test]
+fn a_wrong_byte_fails_the_run() {
+    let Some(nic) = Nic::take("a_wrong_byte_fails_the_run") else {
+        return;
+    };
+    let mut bytes = repeating(7, b'\n', 7000);
+    bytes[4000] ^= 1;
+    let server = nic.server(OURS[0], 5203, "-v 7");
+    send(OURS[0], PEERS[0], 5203, &[&bytes]);
+    server
+        .finish()
+        .failed_with(1, "validation failed: 1 bytes are wrong");
+    nic.assert_restored();
+}
+
+#[test]
+fn payload_goes_to_stdout_byte_for_byte() {
+    let Some(nic) = Nic::take("payload_goes_to_stdout_byte_for_byte") else {
+        return;
+    };
+    let bytes: Vec<u8> = (0..200_000u32).flat_map(u32::to_le_bytes).collect();
+    let server = nic.server(OURS[0], 5204, "");
+    send(OURS[0], PEERS[0], 5204, &[&bytes]);
+    let finished = server.finish();
+    assert_done(&finished);
+    assert!(finished.stdout == bytes, "{} bytes", finished.stdout.len());
+}
+
+#[test]
+fn every_payload_size_lands_in_device_memory() {
+    let Some(nic) = Nic::take("every_payload_size_lands_in_device_memory") else {
+        return;
+    };
+    for (port, size) in (5300..).zip(SIZES) {
+        let server = nic.server(OURS[0], port, "-L");
+        send(OURS[0], PEERS[0], port, &[&vec![0; size]]);
+        let finished = server.finish();
+        assert_done(&finished);
+        assert_eq!(finished.stdout, vec![0; size], "{}", finished.stderr);
+    }
+    nic.assert_restored();
+}
+
+#[test]
+fn two_queues_share_a_binding() {
+    let Some(nic) = Nic::take("two_queues_share_a_binding") else {
+        return;
+    };
+    let first = nic.queues().saturating_sub(2);
+    let bytes = repeating(7, b'\n', 1 << 20);
+    let server = nic.server(OURS[0], 5205, &format!("-v 7 -t {first} -q 2"));
+    send(OURS[0], PEERS[0], 5205, &[&bytes]);
+    assert_done(&server.finish());
+    nic.assert_restored();
+}
+
+#[test]
+fn larger_net_iovs_are_bound_or_refused_by_name() {
+    let Some(nic) = Nic::take("larger_net_iovs_are_bound_or_refused_by_name") else {
+        return;
+    };
+    let finished = run(&format!("ncdevmem -f {} -b 16384", nic.name));
+    if finished.code != Some(0) {
+        // No huge pages, an older kernel, or a driver without such buffers.
+        assert_eq!(finished.code, Some(1), "{}", finished.stderr);
+        let said = &finished.stderr;
+        let known = ["Failed to allocate memory buffer", "Failed to bind"];
+        assert!(known.iter().any(|words| said.contains(words)), "{said}");
+    }
+    nic.assert_restored();
+}
+
+#[test]
+fn tx_sends_lines_whole_and_in_chunks() {
+    let Some(nic) = Nic::take("tx_sends_lines_whole_and_in_chunks") else {
+        return;
+    };
+    for (port, options) in (5210..).zip(["", "-z 3", "-z 4095"]) {
+        let (received, finished) = sent_by_client(&nic, port, options, b"hello\nworld\n");
+        assert_eq!(received, b"hello\nworld\n", "{options}");
+        assert_eq!(finished.stderr.matches("tx complete [").count(), 2);
+        assert!(
+            finished.stderr.ends_with("ncdevmem: tx ok\n"),
+            "{}",
+            finished.stderr
+        );
+    }
+    let line: Vec<u8> = (0..60_000u32)
+        .map(|i| b'a' + (i % 26) as u8)
+        .chain(*b"\n")
+        .collect();
+    let lines = line.repeat(20);
+    let (received, _) = sent_by_client(&nic, 5219, "-z 1000", &lines);
+    assert!(received == lines, "{} bytes", received.len());
+    nic.assert_restored();
+}
+
+#[test]
+fn a_signal_restores_everything() {
+    let Some(nic) = Nic::take("a_signal_restores_everything") else {
+        return;
+    };
+    for (port, signal) in (5220..).zip([Signal::INT, Signal::TERM]) {
+        let server = nic.server(OURS[0], port, "");
+        assert_ne!(settings(&nic.name), nic.before, "it was set up");
+        kill_process(server.pid(), signal).expect("it runs");
+        server.finish().failed_with(1, "interrupted");
+        nic.assert_restored();
+    }
+}
+
+#[test]
+fn after_kill_9_restore_puts_everything_back_and_the_queue_can_be_bound_again() {
+    const TEST: &str = "after_kill_9_restore_puts_everything_back_and_the_queue_can_be_bound_again";
+    let Some(nic) = Nic::take(TEST) else { return };
+    let name = &nic.name;
+    let server = nic.server(OURS[0], 5222, "");
+    let stream = connect(OURS[0], PEERS[0], 5222);
+    run(&format!("restore {name}")).failed_with(1, "is in use by process");
+    kill_process(server.pid(), Signal::KILL).expect("it runs");
+    assert_eq!(server.finish().code, None);
+    drop(stream);
+
+    assert_ne!(settings(name), nic.before, "nobody has restored it");
+    let refused = run(&format!("ncdevmem -l -f {name} -s {} -p 5223", OURS[0]));
+    refused.failed_with(1, "as a crashed process left it");
+    let json = run(&format!("restore {name} --json")).json();
+    assert_eq!(json[0]["failed"], serde_json::json!([]), "{json}");
+    assert_eq!(json[0]["left"], serde_json::json!([]), "{json}");
+    nic.assert_restored();
+
+    let server = nic.server(OURS[0], 5224, "-v 7");
+    send(OURS[0], PEERS[0], 5224, &[&repeating(7, b'\n', 70_000)]);
+    assert_done(&server.finish());
+    nic.assert_restored();
+}
+
+#[test]
+fn an_unprivileged_bind_is_refused_with_the_capability_it_needs() {
+    let Some(nic) = Nic::take("an_unprivileged_bind_is_refused_with_the_capability_it_needs")
+    else {
+        return;
+    };
+    const UDMABUF: &str = "/dev/udmabuf";
+    let mode = fs::metadata(UDMABUF)
+        .expect("the lab has udmabuf")
+        .permissions();
+    fs::set_permissions(UDMABUF, Permissions::from_mode(0o666)).expect("we are root");
+    let mut command = tool();
+    command.args(["ncdevmem", "-n", "-l", "-t", "1", "-q", "1", "-p", "5225"]);
+    command.args(["-f", &nic.name, "-s", OURS[0]]);
+    command.uid(65534).gid(65534).stdin(Stdio::null());
+    let finished = start_command(command).finish();
+    fs::set_permissions(UDMABUF, mode).expect("we are root");
+    finished.failed_with(1, "Failed to bind: bind-rx on ");
+    finished.failed_with(1, "EPERM");
+    finished.failed_with(1, "CAP_NET_ADMIN");
+    nic.assert_restored();
+}
+
+#[test]
+fn the_doctor_knows_the_nic_to_be_able() {
+    let Some(nic) = Nic::take("the_doctor_knows_the_nic_to_be_able") else {
+        return;
+    };
+    let json = run(&format!("doctor --json {}", nic.name)).json();
+    assert_eq!(json["ready"], true, "{json}");
+    let verdict = json["nics"][0]["verdict"].as_str().unwrap_or_default();
+    assert!(["ready", "needs_setup"].contains(&verdict), "{json}");
+    nic.assert_restored();
+}

@@ -1,0 +1,176 @@
+//! `devmem-tcp restore`: what a run left that was killed. The settings are a veth's, which has features to switch; what
+//! only a NIC for device memory has is in the lab's tests.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use common::run;
+use devmem_linux::ethtool::Ethtool;
+use devmem_linux::netif::Interface;
+use devmem_linux::test_util::{in_netns, skip};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+
+/// A feature that a veth has and that can be switched.
+const FEATURE: &str = "tx-nocache-copy";
+
+/// A state file as a run leaves it. It goes with the test.
+struct StateFile {
+    path: PathBuf,
+    /// Held by the run that wrote it, for as long as that lives.
+    lock: Option<File>,
+}
+
+impl StateFile {
+    /// Writes what a run of this process would: that it has switched [`FEATURE`] on. `None` where state files cannot
+    /// be had.
+    fn write(test: &str, interface: &str, alive: bool) -> Option<Self> {
+        let folder = PathBuf::from("/run/devmem-tcp");
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                skip(
+                    test,
+                    "tun",
+                    &format!("no folder {}: {error}", folder.display()),
+                );
+                return None;
+            }
+            _ => {}
+        }
+        let netns = fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let record = json!({
+            "version": 1,
+            "boot_id": boot_id.trim(),
+            "netns": netns,
+            "pid": std::process::id(),
+            "interface": interface,
+            "ifindex": Interface::by_name(interface).unwrap().index(),
+            "undo": [{ "feature": { "name": FEATURE, "before": false } }],
+        });
+        let path = folder.join(format!("{interface}-{netns}.json"));
+        let private = |path: &PathBuf| {
+            let mut options = File::options();
+            options.write(true).create(true).mode(0o600).open(path)
+        };
+        let made = private(&path).and_then(|file| Ok(serde_json::to_writer(file, &record)?));
+        if let Err(error) = made {
+            skip(test, "tun", &format!("{}: {error}", path.display()));
+            return None;
+        }
+        let lock = private(&path.with_extension("lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        Some(Self {
+            path,
+            lock: alive.then_some(lock),
+        })
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(self.path.with_extension("lock"));
+    }
+}
+
+/// Makes a veth pair whose first end is called `name`, with [`FEATURE`] on as a run would have left it.
+fn left_changed(name: &str) -> Ethtool {
+    Interface::create_veth_pair(name, "peer0").unwrap();
+    let mut ethtool = Ethtool::by_name(name).unwrap();
+    assert!(!is_on(&mut ethtool), "it is off in a fresh veth");
+    ethtool.set_feature(FEATURE, true).unwrap();
+    ethtool
+}
+
+fn is_on(ethtool: &mut Ethtool) -> bool {
+    ethtool
+        .feature(FEATURE)
+        .unwrap()
+        .expect("a veth has it")
+        .active
+}
+
+#[test]
+fn what_a_killed_run_left_is_listed_and_put_back() {
+    const TEST: &str = "what_a_killed_run_left_is_listed_and_put_back";
+    in_netns(TEST, || {
+        let mut veth = left_changed("left0");
+        let Some(file) = StateFile::write(TEST, "left0", false) else {
+            return;
+        };
+        let listed = run("restore --list left0");
+        assert_eq!(listed.code, Some(0), "{}", listed.stderr);
+        let text = String::from_utf8(listed.stdout).unwrap();
+        assert!(
+            text.starts_with("left0: left changed by process "),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("\n  ethtool -K left0 {FEATURE} on")),
+            "{text}"
+        );
+        assert!(is_on(&mut veth), "listing changes nothing");
+
+        let json = run("restore left0 --json").json();
+        assert_eq!(json[0]["interface"], "left0");
+        assert_eq!(
+            json[0]["restored"],
+            json!([format!("feature {FEATURE} off on left0")])
+        );
+        assert!(!is_on(&mut veth));
+        assert!(!file.path.exists(), "the state file goes with what it says");
+        let again = run("restore left0");
+        assert_eq!(again.code, Some(0));
+        assert!(
+            again.stderr.contains("nothing is left to restore"),
+            "{}",
+            again.stderr
+        );
+    });
+}
+
+#[test]
+fn what_a_living_run_has_changed_is_left_to_it() {
+    const TEST: &str = "what_a_living_run_has_changed_is_left_to_it";
+    in_netns(TEST, || {
+        let mut veth = left_changed("busy0");
+        let Some(mut file) = StateFile::write(TEST, "busy0", true) else {
+            return;
+        };
+        let refused = run("restore busy0");
+        refused.failed_with(
+            1,
+            &format!("busy0 is in use by process {}", std::process::id()),
+        );
+        // Without a name it is somebody else's business.
+        let passed_over = run("restore");
+        assert_eq!(passed_over.code, Some(0), "{}", passed_over.stderr);
+        assert!(is_on(&mut veth));
+        let listed: Value = run("restore --list --json busy0").json();
+        assert_eq!(listed[0]["standing"], "in_use", "{listed}");
+
+        file.lock = None;
+        assert_eq!(run("restore busy0").code, Some(0));
+        assert!(!is_on(&mut veth));
+    });
+}
+
+#[test]
+fn a_file_that_somebody_else_may_have_written_is_not_obeyed() {
+    const TEST: &str = "a_file_that_somebody_else_may_have_written_is_not_obeyed";
+    in_netns(TEST, || {
+        use std::os::unix::fs::PermissionsExt;
+        let mut veth = left_changed("bad0");
+        let Some(file) = StateFile::write(TEST, "bad0", false) else {
+            return;
+        };
+        fs::set_permissions(&file.path, PermissionsExt::from_mode(0o622)).unwrap();
+        run("restore bad0").failed_with(1, "somebody else may have written it");
+        assert!(is_on(&mut veth));
+    });
+}

@@ -1,0 +1,80 @@
+//! Why memory could not be had, or not be bound.
+
+use std::io;
+
+use devmem_linux::dmabuf::ExportError;
+use netmem::DmabufError;
+
+use super::kernel::{Hinted, KernelError};
+
+/// Why device memory could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceMemoryError {
+    /// The exporter refuses.
+    #[error("{}", Hinted(.0, &.0.cause))]
+    Export(Box<ExportError>),
+    /// The descriptor is not a dma-buf.
+    #[error("the descriptor is not an open dma-buf: {0}")]
+    NotADmabuf(io::Error),
+    /// The CPU cannot map it.
+    #[error(transparent)]
+    Map(#[from] DmabufError),
+}
+
+impl From<ExportError> for DeviceMemoryError {
+    fn from(error: ExportError) -> Self {
+        Self::Export(Box::new(error))
+    }
+}
+
+/// Why memory is not a dma-buf that the kernel could bind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoDmabuf {
+    /// Anonymous memory has no file descriptor.
+    #[error(
+        "anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel\n  make it with `devmem_tcp::udmabuf`, \
+         `devmem_tcp::dma_heap` or `Dmabuf::memfd`"
+    )]
+    Anonymous,
+    /// The memory's file cannot be made a dma-buf.
+    #[error("{}", Hinted(.0, &.0.cause))]
+    Export(Box<ExportError>),
+}
+
+/// Why memory could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::BindRxError),
+    /// The kernel refuses.
+    #[error("{}", Hinted(.0, &.0.cause))]
+    Kernel(Box<devmem_linux::netdev::BindError>),
+    /// The memory is none that the kernel could bind.
+    #[error(transparent)]
+    Memory(NoDmabuf),
+    /// The kernel has no call for it.
+    #[error(transparent)]
+    NoFamily(Box<KernelError>),
+}
+
+/// Why memory could not be bound for sending.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindTxError {
+    /// The stack refuses.
+    #[error(transparent)]
+    Refused(#[from] stack::BindTxError),
+    /// The kernel refuses.
+    #[error("{}", Hinted(.0, &.0.cause))]
+    Kernel(Box<devmem_linux::netdev::BindError>),
+    /// The memory is none that the kernel could bind.
+    #[error(transparent)]
+    Memory(NoDmabuf),
+    /// The kernel has no call for it.
+    #[error(transparent)]
+    NoFamily(Box<KernelError>),
+}

@@ -1,0 +1,200 @@
+//! Memory bound to an interface of the kernel.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use devmem_linux::netdev::{self as linux, RxQueueId};
+use devmem_linux::socket::TxSource;
+use devmem_uapi::DmabufId;
+use netmem::{Dmabuf, Exporter, NiovSize};
+
+use super::exporters::dmabuf_of;
+use super::nic::Nic;
+use super::setup::Prepared;
+use crate::bound::NetIovCount;
+use crate::error::{BindError, BindTxError, KernelError, NoDmabuf};
+
+/// Memory bound to RX queues. The fields are dropped in this order: first the queues are let go, then what was set up
+/// for them is put back, in whatever order the program drops its values.
+#[derive(Debug)]
+pub(crate) struct Rx {
+    binding: linux::BoundRx,
+    nic: Arc<Nic>,
+    _prepared: Vec<Arc<Prepared>>,
+}
+
+impl Rx {
+    /// Binds; without a size in net_iovs of one page. Returns the size, too.
+    pub(crate) fn bind(
+        nic: &Arc<Nic>,
+        memory: &Dmabuf,
+        queues: &[steer::RxQueueId],
+        size: Option<NiovSize>,
+    ) -> Result<(Self, NiovSize), BindError> {
+        let dmabuf = exported(memory).map_err(BindError::Memory)?;
+        let fd = dmabuf.as_fd().ok_or(NoDmabuf::Anonymous);
+        let fd = fd.map_err(BindError::Memory)?;
+        let queues: Vec<_> = queues.iter().map(|id| RxQueueId(id.0.into())).collect();
+        let page = rustix::param::page_size();
+        // The default needs no word, and kernels before 7.3 know none.
+        let wanted = size.map(NiovSize::bytes).filter(|bytes| *bytes != page);
+        let wanted = wanted.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        let mut netdev = nic
+            .netdev()
+            .map_err(|error| BindError::no_family(nic, &error))?;
+        let binding = netdev
+            .bind_rx_sized(fd, &queues, wanted)
+            .map_err(|error| BindError::Kernel(Box::new(error)))?;
+        let size = match size {
+            Some(size) => size,
+            None => NiovSize::new(page).unwrap_or_default(),
+        };
+        let mut known = nic.known();
+        known.memories.retain(|_, memory| !memory.is_freed());
+        known.memories.insert(binding.id(), memory.observer());
+        let concerned = known.prepared.iter().filter_map(std::sync::Weak::upgrade);
+        let prepared: Vec<_> = concerned
+            .filter(|setup| setup.queues().iter().any(|queue| queues.contains(queue)))
+            .collect();
+        known.bound.push((binding.id(), queues));
+        drop(known);
+        let rx = Self {
+            binding,
+            nic: Arc::clone(nic),
+            _prepared: prepared,
+        };
+        Ok((rx, size))
+    }
+
+    pub(crate) fn id(&self) -> DmabufId {
+        self.binding.id()
+    }
+
+    /// What tells where the net_iovs are, now and after unbinding.
+    pub(crate) fn net_iovs(&self, memory: &Dmabuf, size: NiovSize) -> NetIovs {
+        NetIovs {
+            nic: Arc::clone(&self.nic),
+            id: self.id(),
+            total: memory.size() / size.bytes(),
+        }
+    }
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        let id = self.id();
+        self.nic.known().bound.retain(|(bound, _)| *bound != id);
+    }
+}
+
+/// The net_iovs of a binding, as the page pools of the kernel count them.
+#[derive(Clone, Debug)]
+pub(crate) struct NetIovs {
+    nic: Arc<Nic>,
+    id: DmabufId,
+    total: usize,
+}
+
+impl NetIovs {
+    /// Counts them; a kernel that does not say has none at home.
+    pub(crate) fn count(&self) -> NetIovCount {
+        let pools = self.nic.netdev().and_then(|mut netdev| netdev.page_pools());
+        let home = pools.map_or(0, |pools| {
+            let ours = pools.iter().filter(|pool| pool.dmabuf == Some(self.id.0));
+            let out = ours.fold(0, |sum: u64, pool| {
+                sum.saturating_add(pool.inflight.unwrap_or(0))
+            });
+            let out = usize::try_from(out).unwrap_or(usize::MAX);
+            self.total.saturating_sub(out)
+        });
+        NetIovCount {
+            total: self.total,
+            home,
+        }
+    }
+}
+
+/// Memory bound for sending.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    binding: linux::BoundTx,
+    nic: Arc<Nic>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+impl Tx {
+    pub(crate) fn bind(nic: &Arc<Nic>, memory: &Dmabuf) -> Result<Self, BindTxError> {
+        let dmabuf = exported(memory).map_err(BindTxError::Memory)?;
+        let fd = dmabuf.as_fd().ok_or(NoDmabuf::Anonymous);
+        let fd = fd.map_err(BindTxError::Memory)?;
+        let mut netdev = nic
+            .netdev()
+            .map_err(|error| BindTxError::no_family(nic, &error))?;
+        let binding = netdev
+            .bind_tx(fd)
+            .map_err(|error| BindTxError::Kernel(Box::new(error)))?;
+        Ok(Self {
+            binding,
+            nic: Arc::clone(nic),
+            in_flight: Arc::default(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> DmabufId {
+        self.binding.id()
+    }
+
+    pub(crate) fn nic(&self) -> &Arc<Nic> {
+        &self.nic
+    }
+
+    pub(super) fn source(&self) -> TxSource<'_> {
+        self.binding.source()
+    }
+
+    pub(super) fn in_flight_count(&self) -> &Arc<AtomicUsize> {
+        &self.in_flight
+    }
+
+    /// Sends from this memory that are not complete, as the error queues say now.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.nic.collect_all();
+        self.in_flight.load(Ordering::Relaxed)
+    }
+}
+
+/// The dma-buf that the kernel is to bind.
+fn exported(memory: &Dmabuf) -> Result<Arc<dyn Exporter>, NoDmabuf> {
+    let exported = dmabuf_of(memory).map_err(|error| NoDmabuf::Export(Box::new(error)))?;
+    exported.ok_or(NoDmabuf::Anonymous)
+}
+
+impl BindError {
+    fn no_family(nic: &Nic, error: &devmem_linux::netlink::NetlinkError) -> Self {
+        Self::NoFamily(Box::new(KernelError::netlink("bind-rx", nic, error)))
+    }
+}
+
+impl BindTxError {
+    fn no_family(nic: &Nic, error: &devmem_linux::netlink::NetlinkError) -> Self {
+        Self::NoFamily(Box::new(KernelError::netlink("bind-tx", nic, error)))
+    }
+}
+
+impl KernelError {
+    /// A netlink call before the one that binds was refused: there is no netdev family.
+    fn netlink(what: &str, nic: &Nic, error: &devmem_linux::netlink::NetlinkError) -> Self {
+        use devmem_linux::errors::{Facts, Operation, cause};
+        let errno = devmem_uapi::Errno(error.errno.raw_os_error());
+        let facts = Facts {
+            kernel: error.text.clone(),
+            interface: Some(nic.name().to_owned()),
+            ..Facts::default()
+        };
+        Self {
+            operation: format!("{what} on {}", nic.name()),
+            errno,
+            cause: Box::new(cause(Operation::BindRx, errno, &facts)),
+        }
+    }
+}

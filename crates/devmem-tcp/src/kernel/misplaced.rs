@@ -1,0 +1,72 @@
+//! Why bytes arrived in host memory although device memory is bound.
+
+use std::os::fd::AsFd;
+
+use devmem_linux::netdev::QueueKind;
+use devmem_linux::socket::incoming_napi;
+
+use super::socket::Socket;
+use crate::error::Misplacement;
+
+impl Socket {
+    /// Finds the reason, with what can be read now. `split`: they came through a bound queue, with the headers.
+    pub(super) fn misplacement(&self, split: bool) -> Misplacement {
+        let interface = self.nic.name().to_owned();
+        let (dmabuf, queues) = match self.nic.known().bound.last() {
+            Some((dmabuf, queues)) => (Some(*dmabuf), queues.clone()),
+            None => (None, Vec::new()),
+        };
+        let mixed = "`set_placement(Placement::Mixed)` delivers them";
+        let (reason, hint) = if split {
+            (
+                "the NIC left them with the headers".to_owned(),
+                format!("some headers are longer than it splits; {mixed}"),
+            )
+        } else if dmabuf.is_none() {
+            (
+                format!("this program has bound no device memory to {interface}"),
+                "`Netdev::bind_rx` before the first byte arrives".to_owned(),
+            )
+        } else if let Some(drift) = self.nic.drift() {
+            let hint = drift.command.map_or_else(String::new, |command| {
+                format!(
+                    "it was set up, and changed since; set up again (its undoing is `{command}`)"
+                )
+            });
+            (drift.what, hint)
+        } else if let Some(queue) = self
+            .queue()
+            .filter(|queue| !queues.iter().any(|q| q.0 == *queue))
+        {
+            let bound: Vec<_> = queues.iter().map(ToString::to_string).collect();
+            (
+                format!(
+                    "the flow came by queue {queue} and is not steered to queue {}",
+                    bound.join(", ")
+                ),
+                format!("`plan_receive` steers it; `ethtool -n {interface}` lists the rules"),
+            )
+        } else {
+            (
+                "the flow was not steered to a bound queue when they came".to_owned(),
+                format!("bind and steer before the peer connects; {mixed}"),
+            )
+        };
+        Misplacement {
+            interface,
+            dmabuf,
+            reason,
+            hint,
+        }
+    }
+
+    /// The RX queue by which the connection's packets come, if the driver tells.
+    fn queue(&self) -> Option<u32> {
+        let napi = incoming_napi(self.fd.as_fd())?;
+        let queues = self.nic.netdev().ok()?.queues().ok()?;
+        let ours = queues
+            .iter()
+            .find(|queue| queue.kind == QueueKind::Rx && queue.napi == Some(napi));
+        ours.map(|queue| queue.id)
+    }
+}

@@ -1,0 +1,155 @@
+//! Listening and connecting.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use devmem_linux::errors::Operation;
+use devmem_linux::socket::bind_to_device;
+use devmem_uapi::Errno;
+use rustix::event::PollFlags;
+use rustix::io::Errno as RawErrno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, connect, getsockname, listen,
+    socket_with, sockopt,
+};
+
+use super::nic::Nic;
+use super::socket::{Socket, refused};
+use super::wait::Deadline;
+use crate::driver::WaitLimit;
+use crate::error::{AcceptError, ConnectError, ListenError, connection_error};
+
+/// Descriptors never block: the calls wait as their stream is set.
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A listening socket of the kernel.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    fd: OwnedFd,
+    nic: Arc<Nic>,
+}
+
+impl Listening {
+    /// Listens on `address`. Not restricted to the interface: its addresses may belong to a bond or a VLAN above it.
+    pub(crate) fn new(
+        nic: &Arc<Nic>,
+        address: SocketAddr,
+        backlog: usize,
+    ) -> Result<Self, ListenError> {
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        let open = || {
+            let fd = tcp_socket(address.ip())?;
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+            bind(&fd, &address)?;
+            listen(&fd, backlog)?;
+            Ok(fd)
+        };
+        let opened: Result<OwnedFd, RawErrno> = open();
+        let fd = opened.map_err(|errno| match Errno(errno.raw_os_error()) {
+            Errno::EADDRINUSE => stack::ListenError::AddrInUse(address).into(),
+            Errno::EADDRNOTAVAIL => stack::ListenError::AddrNotAvailable(address.ip()).into(),
+            errno => ListenError::Kernel(refused(nic, "listen", Operation::Socket, errno)),
+        })?;
+        Ok(Self {
+            fd,
+            nic: Arc::clone(nic),
+        })
+    }
+
+    pub(crate) fn accept(
+        &self,
+        limit: WaitLimit,
+    ) -> Result<(Arc<Socket>, SocketAddr), AcceptError> {
+        let deadline = Deadline::of(limit);
+        loop {
+            match acceptfrom_with(&self.fd, FLAGS) {
+                Ok((fd, peer)) => {
+                    let socket = Socket::new(fd, &self.nic);
+                    // A connection that came has a peer with an address of the listener's family.
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    if let Some(peer) = peer.or_else(|| socket.peer_addr()) {
+                        return Ok((socket, peer));
+                    }
+                }
+                Err(RawErrno::AGAIN) => {
+                    deadline.wait(self.fd.as_fd(), PollFlags::IN)?;
+                }
+                Err(errno) if concerns_one_connection(errno) => {}
+                Err(errno) => {
+                    let errno = Errno(errno.raw_os_error());
+                    let refused = refused(&self.nic, "accept", Operation::Socket, errno);
+                    return Err(AcceptError::Kernel(refused));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        let address = getsockname(&self.fd).ok()?;
+        SocketAddr::try_from(address).ok()
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Errors of a connection that was over before it was accepted; the next one may be well (accept(2)).
+fn concerns_one_connection(errno: RawErrno) -> bool {
+    matches!(
+        errno,
+        RawErrno::INTR
+            | RawErrno::CONNABORTED
+            | RawErrno::NETDOWN
+            | RawErrno::PROTO
+            | RawErrno::NOPROTOOPT
+            | RawErrno::HOSTDOWN
+            | RawErrno::NONET
+            | RawErrno::HOSTUNREACH
+            | RawErrno::OPNOTSUPP
+            | RawErrno::NETUNREACH
+    )
+}
+
+impl Socket {
+    /// Connects by the interface, and waits until the connection stands or TCP gives up.
+    pub(crate) fn connect(nic: &Arc<Nic>, address: SocketAddr) -> Result<Arc<Self>, ConnectError> {
+        let ended = |errno: RawErrno| {
+            let errno = Errno(errno.raw_os_error());
+            match connection_error(errno) {
+                Some(error) => ConnectError::Ended(stack::RecvError::Connection(error)),
+                None => ConnectError::Kernel(refused(nic, "connect", Operation::Socket, errno)),
+            }
+        };
+        let fd = tcp_socket(address.ip()).map_err(ended)?;
+        // Device memory leaves by the interface that it is bound to, or not at all.
+        match bind_to_device(fd.as_fd(), nic.name()) {
+            // Before Linux 5.7 that took CAP_NET_RAW; the route may be right all the same.
+            Ok(()) | Err(Errno::EPERM) => {}
+            Err(errno) => {
+                let refused = refused(nic, "connect", Operation::Socket, errno);
+                return Err(ConnectError::Kernel(refused));
+            }
+        }
+        match connect(&fd, &address) {
+            // Interrupted, it goes on by itself as well (connect(2)).
+            Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => {}
+            Err(errno) => return Err(ended(errno)),
+        }
+        // Without a limit, the wait ends with an event.
+        let _ = Deadline::Forever.wait(fd.as_fd(), PollFlags::OUT);
+        match sockopt::socket_error(&fd) {
+            Ok(Ok(())) => Ok(Self::new(fd, nic)),
+            Ok(Err(errno)) | Err(errno) => Err(ended(errno)),
+        }
+    }
+}
+
+fn tcp_socket(ip: IpAddr) -> Result<OwnedFd, RawErrno> {
+    let family = match ip {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    socket_with(family, SocketType::STREAM, FLAGS, None)
+}

@@ -1,0 +1,337 @@
+//! Zero-copy sends of a socket of the kernel, and what has to stay until they are complete.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use devmem_linux::errors::Operation;
+use devmem_linux::socket::{self as linux, ErrorQueue, enable_zerocopy, send_dmabuf};
+use devmem_uapi::{Errno, MsgFlags};
+use rustix::event::PollFlags;
+use rustix::net::{SendFlags, send};
+
+use super::bind::Tx;
+use super::completions::CompletionSet;
+use super::nic::Nic;
+use super::socket::Socket;
+use super::wait::Deadline;
+use crate::driver::WaitLimit;
+use crate::error::{CompletionError, KernelError, SendError, connection_error};
+use crate::send::SendCounts;
+
+/// The zero-copy sends of one socket.
+#[derive(Debug, Default)]
+pub(crate) struct Sends {
+    /// SO_ZEROCOPY is set.
+    enabled: bool,
+    set: CompletionSet,
+    /// Complete, and told by `Completions::try_next`.
+    told: u64,
+    /// Complete, and copied on the way.
+    copied: u64,
+    /// What the sends that are not complete keep, by their numbers.
+    kept: VecDeque<(u64, Kept)>,
+}
+
+/// What stays until a send is complete.
+#[derive(Debug)]
+enum Kept {
+    /// The count of sends under way from a binding's memory.
+    Counted { _in_flight: InFlight },
+    /// The bytes themselves.
+    Bytes { _bytes: Arc<[u8]> },
+}
+
+/// One send under way, counted; dropping it ends it.
+#[derive(Debug)]
+struct InFlight(Arc<AtomicUsize>);
+
+impl InFlight {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Sends {
+    /// Takes what an error queue says.
+    fn note(&mut self, queue: &ErrorQueue) {
+        for range in &queue.completions {
+            let complete = self.set.note(*range);
+            self.copied += if range.copied { complete } else { 0 };
+        }
+        let set = &self.set;
+        while let Some((number, _)) = self.kept.front()
+            && set.contains(*number)
+        {
+            self.kept.pop_front();
+        }
+        // Out of order, which is rare.
+        if set.complete() != set.through() {
+            self.kept.retain(|(number, _)| !set.contains(*number));
+        }
+    }
+
+    fn collect(&mut self, fd: &OwnedFd) -> Result<(), linux::CompletionError> {
+        let mut queue = ErrorQueue::default();
+        let drained = queue.drain(fd.as_fd());
+        self.note(&queue);
+        drained.map(drop)
+    }
+}
+
+/// A socket that nobody holds any more, open until its sends are complete: its memory is told free by that alone.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    fd: Arc<OwnedFd>,
+    sends: Sends,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        // Nobody learns any more when the kernel has sent these bytes, so they stay for ever.
+        for (_, kept) in self.sends.kept.drain(..) {
+            if let Kept::Bytes { .. } = kept {
+                mem::forget(kept);
+            }
+        }
+    }
+}
+
+impl Nic {
+    /// Closes the leaving sockets whose sends are complete.
+    fn reap(&self) {
+        self.known().leaving.retain_mut(|leaving| {
+            // A queue that cannot be read will never tell; the connection is dead then.
+            leaving.sends.collect(&leaving.fd).is_ok() && !leaving.sends.kept.is_empty()
+        });
+    }
+
+    /// Reads the error queues of all sockets that have sends under way.
+    pub(super) fn collect_all(&self) {
+        let senders: Vec<_> = {
+            let senders = &mut self.known().senders;
+            senders.retain(|sender| sender.strong_count() > 0);
+            senders
+                .iter()
+                .filter_map(std::sync::Weak::upgrade)
+                .collect()
+        };
+        for sender in senders {
+            // What is wrong with a connection is its own user's business.
+            let _ = sender.collect();
+        }
+        self.reap();
+    }
+}
+
+/// Why a send did not take anything, and what has to change first.
+enum NotYet {
+    /// Room in the send buffer.
+    Room,
+    /// Completions: too many sends are unreported.
+    Reports,
+    Never(SendError),
+}
+
+impl Socket {
+    fn sends(&self) -> MutexGuard<'_, Sends> {
+        // Whole between any two of its operations, so a panic elsewhere has not harmed it.
+        self.sends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many zero-copy sends there were.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sends().set.sent()
+    }
+
+    /// Sets SO_ZEROCOPY, once.
+    pub(crate) fn enable_zerocopy(self: &Arc<Self>) -> Result<(), SendError> {
+        let mut sends = self.sends();
+        if sends.enabled {
+            return Ok(());
+        }
+        enable_zerocopy(self.fd.as_fd()).map_err(|errno| self.send_error(errno))?;
+        sends.enabled = true;
+        drop(sends);
+        self.nic.reap();
+        self.nic.known().senders.push(Arc::downgrade(self));
+        Ok(())
+    }
+
+    /// Queues what there is room for of `ranges`, at least a byte. At most 1,024 ranges are looked at.
+    pub(crate) fn send_device(
+        &self,
+        tx: &Tx,
+        ranges: &[Range<usize>],
+        limit: WaitLimit,
+    ) -> Result<usize, SendError> {
+        let ranges: Vec<Range<u64>> = ranges
+            .iter()
+            .map(|range| range.start as u64..range.end as u64)
+            .collect();
+        self.send_counted(limit, |socket| {
+            let sent = send_dmabuf(socket.fd.as_fd(), tx.source(), &ranges, MsgFlags::DONTWAIT);
+            let taken = sent.map_err(|error| socket.device_error(error))?;
+            let _in_flight = InFlight::new(tx.in_flight_count());
+            Ok((taken, Kept::Counted { _in_flight }))
+        })
+    }
+
+    /// Queues what there is room for of `bytes` from `from` on, without a copy; they are kept until the kernel has
+    /// let go of them.
+    pub(crate) fn send_host(
+        &self,
+        bytes: &Arc<[u8]>,
+        from: usize,
+        limit: WaitLimit,
+    ) -> Result<usize, SendError> {
+        let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
+        let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        self.send_counted(limit, |socket| {
+            let taken = send(&*socket.fd, &bytes[from..], flags)
+                .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
+            let _bytes = Arc::clone(bytes);
+            Ok((taken, Kept::Bytes { _bytes }))
+        })
+    }
+
+    /// Makes `attempt` until it takes something, and counts that. The kernel numbers sends in the order of the calls,
+    /// so none may come between one call and its number.
+    fn send_counted(
+        &self,
+        limit: WaitLimit,
+        attempt: impl Fn(&Self) -> Result<(usize, Kept), NotYet>,
+    ) -> Result<usize, SendError> {
+        let deadline = Deadline::of(limit);
+        loop {
+            let mut sends = self.sends();
+            let unread = sends.set.complete();
+            let not_yet = match attempt(self) {
+                Ok((taken, kept)) => {
+                    if taken > 0 {
+                        let number = sends.set.count();
+                        sends.kept.push_back((number, kept));
+                    }
+                    return Ok(taken);
+                }
+                Err(not_yet) => not_yet,
+            };
+            drop(sends);
+            match not_yet {
+                NotYet::Never(error) => return Err(error),
+                NotYet::Room => self.wait(deadline, PollFlags::OUT)?,
+                NotYet::Reports => {
+                    // Those reported make room at once; otherwise those under way will.
+                    let _ = self.collect();
+                    if self.sends().set.complete() == unread {
+                        self.wait_for_completions(deadline, unread)?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn not_yet(&self, errno: Errno) -> NotYet {
+        match errno {
+            Errno::EAGAIN => NotYet::Room,
+            Errno::ENOBUFS => NotYet::Reports,
+            // No call of ours waits inside the kernel; try again all the same.
+            Errno::EINTR => NotYet::Room,
+            errno => NotYet::Never(self.send_error(errno)),
+        }
+    }
+
+    fn device_error(&self, error: linux::SendError) -> NotYet {
+        match error {
+            linux::SendError::Refused { errno, cause }
+                if errno != Errno::ENOBUFS && connection_error(errno).is_none() =>
+            {
+                NotYet::Never(SendError::Kernel(Box::new(KernelError {
+                    operation: format!("send on {}", self.nic.name()),
+                    errno,
+                    cause,
+                })))
+            }
+            other => self.not_yet(other.errno()),
+        }
+    }
+
+    /// Waits until more than `known` sends are complete.
+    fn wait_for_completions(
+        &self,
+        deadline: Deadline,
+        known: u64,
+    ) -> Result<(), crate::driver::NotReady> {
+        let got = deadline.wait(self.fd.as_fd(), PollFlags::empty())?;
+        if got.contains(PollFlags::ERR) {
+            let _ = self.collect();
+            return Ok(());
+        }
+        // Hung up, and no completion there yet.
+        deadline.wait_for_news(self.fd.as_fd(), || {
+            let _ = self.collect();
+            self.sends().set.complete() != known
+        })
+    }
+
+    /// Reads the error queue until it is empty. Returns how many sends are complete without a gap.
+    pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
+        let mut sends = self.sends();
+        sends.collect(&self.fd).map_err(|error| {
+            let refused = self.refused("read completions", Operation::Socket, error.errno);
+            CompletionError::Kernel(refused)
+        })?;
+        Ok(sends.set.through())
+    }
+
+    /// How the sends fared, after a look at the error queue.
+    pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
+        self.collect()?;
+        let sends = self.sends();
+        Ok(SendCounts {
+            sent: sends.set.sent(),
+            complete: sends.set.complete(),
+            copied: sends.copied,
+        })
+    }
+
+    /// What became complete since the last call: first and end.
+    pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
+        let end = self.collect()?;
+        let mut sends = self.sends();
+        let first = sends.told;
+        sends.told = first.max(end);
+        Ok((first, end))
+    }
+
+    /// Waits until all sends before `end` are complete.
+    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), CompletionError> {
+        let deadline = Deadline::of(limit);
+        while self.collect()? < end {
+            let known = self.sends().set.complete();
+            self.wait_for_completions(deadline, known)?;
+        }
+        Ok(())
+    }
+
+    /// Hands the socket to the NIC if sends are under way.
+    pub(super) fn leave(&mut self) {
+        let _ = self.collect();
+        let sends = mem::take(&mut *self.sends());
+        if sends.kept.is_empty() {
+            return;
+        }
+        let fd = Arc::clone(&self.fd);
+        self.nic.known().leaving.push(Leaving { fd, sends });
+    }
+}

@@ -1,0 +1,112 @@
+//! Settings of an interface that a receiver needs, made and put back.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use devmem_linux::netdev::RxQueueId;
+use devmem_linux::nic_setup::{
+    Drift, Flow, NicSetup, QueueChoice, RestoreReport, SetupPlan, SetupRequest,
+};
+
+use super::nic::Nic;
+use crate::error::SetupError;
+
+/// Settings that were made. They are put back when the set-up and every binding of its queues are gone.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    queues: Vec<RxQueueId>,
+    /// `None` once they were put back.
+    setup: Mutex<Option<NicSetup>>,
+}
+
+impl Prepared {
+    pub(super) fn queues(&self) -> &[RxQueueId] {
+        &self.queues
+    }
+
+    /// Puts the settings back now and says how that went.
+    pub(crate) fn restore(&self) -> RestoreReport {
+        let setup = self
+            .setup
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        setup.map(NicSetup::restore).unwrap_or_default()
+    }
+
+    /// What is no longer as it was set up. A NIC that cannot be asked says nothing.
+    pub(crate) fn drifts(&self) -> Vec<Drift> {
+        let mut setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
+        let drifts = setup
+            .as_mut()
+            .map(|setup| setup.verify().unwrap_or_default());
+        drifts.unwrap_or_default()
+    }
+
+    /// What was changed, as commands.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
+        setup.as_ref().map(NicSetup::changes).unwrap_or_default()
+    }
+}
+
+impl Nic {
+    /// Something that a set-up of ours made, and that is not so any more.
+    pub(super) fn drift(&self) -> Option<Drift> {
+        let prepared: Vec<_> = {
+            let known = self.known();
+            let alive = known.prepared.iter().filter_map(std::sync::Weak::upgrade);
+            alive.collect()
+        };
+        prepared
+            .iter()
+            .find_map(|setup| setup.drifts().into_iter().next())
+    }
+}
+
+fn plan(nic: &Nic, local: SocketAddr, queues: u16) -> Result<SetupPlan, SetupError> {
+    let request = SetupRequest {
+        interface: nic.name().to_owned(),
+        queues: QueueChoice::Count(queues.into()),
+        flows: vec![Flow::to(local)],
+        state_folder: None,
+    };
+    NicSetup::plan(&request).map_err(|error| SetupError::Plan(Box::new(error)))
+}
+
+/// The commands that a person would type. Changes nothing.
+pub(crate) fn commands(
+    nic: &Nic,
+    local: SocketAddr,
+    queues: u16,
+) -> Result<Vec<String>, SetupError> {
+    Ok(plan(nic, local, queues)?.commands())
+}
+
+/// Makes the settings. Returns the queues that were chosen, too.
+pub(crate) fn prepare(
+    nic: &Arc<Nic>,
+    local: SocketAddr,
+    queues: u16,
+) -> Result<(Arc<Prepared>, Vec<steer::RxQueueId>), SetupError> {
+    let applied = plan(nic, local, queues)?.apply();
+    let setup = applied.map_err(|error| SetupError::Apply(Box::new(error)))?;
+    let ids = setup.queues().iter().map(|queue| {
+        // Far more than any NIC has.
+        u16::try_from(queue.0).map(steer::RxQueueId)
+    });
+    let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
+        return Err(SetupError::Queues {
+            wanted: queues,
+            channels: u16::MAX,
+        });
+    };
+    let prepared = Arc::new(Prepared {
+        queues: setup.queues().to_vec(),
+        setup: Mutex::new(Some(setup)),
+    });
+    let known = &mut nic.known().prepared;
+    known.retain(|other| other.strong_count() > 0);
+    known.push(Arc::downgrade(&prepared));
+    Ok((prepared, ids))
+}

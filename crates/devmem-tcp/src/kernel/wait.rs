@@ -1,0 +1,97 @@
+//! Waiting for a socket of the kernel: its descriptors never block, so that each call waits as its stream is set.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+
+use crate::driver::{NotReady, WaitLimit};
+
+/// Until when a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deadline {
+    Never,
+    Forever,
+    At(Instant),
+}
+
+impl Deadline {
+    pub(super) fn of(limit: WaitLimit) -> Self {
+        match limit {
+            WaitLimit::Never => Self::Never,
+            WaitLimit::Forever => Self::Forever,
+            // A time too far to be represented never comes.
+            WaitLimit::For(time) => Instant::now()
+                .checked_add(time)
+                .map_or(Self::Forever, Self::At),
+        }
+    }
+
+    /// Waits until `fd` has one of `events`, an error or a hang-up.
+    pub(super) fn wait(self, fd: BorrowedFd<'_>, events: PollFlags) -> Result<PollFlags, NotReady> {
+        loop {
+            let timeout = self.left()?;
+            let mut fds = [PollFd::new(&fd, events)];
+            match poll(&mut fds, timeout.as_ref()) {
+                // Time is up, or nearly: `left` knows.
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(fds[0].revents()),
+                // Out of kernel memory: the call that comes next says so.
+                Err(_) => return Ok(PollFlags::empty()),
+            }
+        }
+    }
+
+    /// Waits until something new is in the error queue of `fd`: by edges, because a connection that has hung up is
+    /// always ready for [`wait`](Self::wait). `unless` is asked once nothing can be missed any more.
+    pub(super) fn wait_for_news(
+        self,
+        fd: BorrowedFd<'_>,
+        unless: impl FnOnce() -> bool,
+    ) -> Result<(), NotReady> {
+        let Ok(edges) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
+            // Out of descriptors: look again, without a rest.
+            return self.left().map(drop);
+        };
+        let data = epoll::EventData::new_u64(0);
+        if epoll::add(&edges, fd, data, epoll::EventFlags::ET).is_err() || unless() {
+            return self.left().map(drop);
+        }
+        let mut first = true;
+        loop {
+            let timeout = self.left()?;
+            let mut events = [epoll::Event {
+                flags: epoll::EventFlags::empty(),
+                data,
+            }];
+            match epoll::wait(&edges, &mut events, timeout.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => {}
+                // How it was when we began to look: `unless` has judged that.
+                Ok(_) if first && !{ events[0].flags }.contains(epoll::EventFlags::ERR) => {
+                    first = false;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The time left, for poll; `None`: for ever.
+    fn left(self) -> Result<Option<Timespec>, NotReady> {
+        match self {
+            Self::Never => Err(NotReady::WouldBlock),
+            Self::Forever => Ok(None),
+            Self::At(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                if left == Duration::ZERO {
+                    return Err(NotReady::TimedOut);
+                }
+                // Cut where it does not fit: poll comes back and asks again.
+                Ok(Some(Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: left.subsec_nanos().into(),
+                }))
+            }
+        }
+    }
+}

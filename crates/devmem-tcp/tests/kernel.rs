@@ -1,0 +1,309 @@
+//! The kernel backend on this machine's kernel, without a NIC that could do it: every refusal names its cause and what
+//! mends it, and memory of the kernel's exporters serves.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use devmem_linux::netif::Interface;
+use devmem_linux::test_util::{in_netns, skip};
+use devmem_tcp::{
+    BindError, BindTxError, CauseKind, CpuAccess, DeviceMemoryError, Dmabuf, Errno, Exporter, Frag,
+    Netdev, NoDmabuf, OpenError, Placement, RecvError, RxBatch, RxQueueId, SetupError,
+};
+
+const SIZE: usize = 1 << 20;
+
+/// Says that it is a dma-buf, and is a memory file: enough for what is refused before the kernel looks.
+struct Pretended(OwnedFd);
+
+impl Exporter for Pretended {
+    fn size(&self) -> usize {
+        SIZE
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn begin_cpu_access(&self, _: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end_cpu_access(&self, _: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn pretended() -> Dmabuf {
+    let file = Dmabuf::memfd(SIZE).unwrap();
+    let fd = file.as_fd().unwrap().try_clone_to_owned().unwrap();
+    Dmabuf::exported(Arc::new(Pretended(fd))).unwrap()
+}
+
+/// Whether this process may bind, and whether its kernel knows what that is; says so where not.
+fn can_try_to_bind(test: &str) -> bool {
+    let uid_map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !initial || !rustix::process::geteuid().is_root() {
+        skip(test, "kernel", "needs root of the initial user namespace");
+        return false;
+    }
+    let family = devmem_linux::netlink::GenericSocket::open(devmem_uapi::netdev::FAMILY_NAME);
+    let knows = family.is_ok_and(|socket| socket.family().has(devmem_uapi::netdev::CMD_BIND_TX));
+    if !knows {
+        skip(test, "kernel", "this kernel has no bind-rx or no bind-tx");
+    }
+    knows
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let error = Netdev::kernel("nosuch0").unwrap_err();
+    assert!(matches!(error, OpenError::NoInterface { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("there is no interface nosuch0: "),
+        "{text}"
+    );
+    assert!(text.contains("ip link"), "{text}");
+}
+
+#[test]
+fn an_interface_has_its_name_and_its_addresses() {
+    let lo = Netdev::kernel("lo").unwrap();
+    assert_eq!(lo.interface(), Some("lo"));
+    assert!(lo.addresses().iter().all(|address| address.is_loopback()));
+    assert_eq!(lo.drops(), [], "a loopback drops nothing");
+}
+
+#[test]
+fn bind_rx_on_the_loopback_is_refused_with_the_drivers_that_can() {
+    const TEST: &str = "bind_rx_on_the_loopback_is_refused_with_the_drivers_that_can";
+    if !can_try_to_bind(TEST) {
+        return;
+    }
+    let lo = Netdev::kernel("lo").unwrap();
+    let error = lo.bind_rx(&pretended(), &[RxQueueId(0)]).unwrap_err();
+    assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
+    let BindError::Kernel(facts) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(facts.interface, "lo");
+    assert_eq!(facts.cause.kind, CauseKind::DriverCannot);
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let first = lines.next().unwrap();
+    assert!(
+        first.starts_with("bind-rx on lo queue 0 refused: EOPNOTSUPP: "),
+        "{text}"
+    );
+    assert!(lines.all(|hint| hint.starts_with("  ")), "{text}");
+    assert!(text.contains("gve"), "{text}");
+}
+
+#[test]
+fn bind_without_queues_is_einval_on_both_backends() {
+    const TEST: &str = "bind_without_queues_is_einval_on_both_backends";
+    let user = Netdev::user("mem:no-queues", "10.77.0.2/24").unwrap();
+    let memory = pretended();
+    let refused = user.bind_rx(&memory, &[]).unwrap_err();
+    assert_eq!(refused.errno(), Errno::EINVAL, "{refused}");
+    if !can_try_to_bind(TEST) {
+        return;
+    }
+    let lo = Netdev::kernel("lo").unwrap();
+    let refused = lo.bind_rx(&memory, &[]).unwrap_err();
+    assert_eq!(refused.errno(), Errno::EINVAL, "{refused}");
+}
+
+#[test]
+fn bind_on_an_interface_that_went_away_is_enodev() {
+    const TEST: &str = "bind_on_an_interface_that_went_away_is_enodev";
+    if !can_try_to_bind(TEST) {
+        return;
+    }
+    in_netns(TEST, || {
+        let (veth, _peer) = Interface::create_veth_pair("v0", "v1").unwrap();
+        let nic = Netdev::kernel("v0").unwrap();
+        let memory = pretended();
+        let refused = nic.bind_rx(&memory, &[RxQueueId(0)]).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
+        let refused = nic.bind_tx(&memory).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
+        assert!(refused.to_string().contains("(veth)"), "{refused}");
+        veth.delete().unwrap();
+        let refused = nic.bind_rx(&memory, &[RxQueueId(0)]).unwrap_err();
+        assert_eq!(refused.errno(), Errno::ENODEV, "{refused}");
+        let refused = nic.bind_tx(&memory).unwrap_err();
+        assert_eq!(refused.errno(), Errno::ENODEV, "{refused}");
+        assert!(refused.to_string().contains("there is no v0"), "{refused}");
+    });
+}
+
+#[test]
+fn bind_rx_without_privilege_says_which() {
+    const TEST: &str = "bind_rx_without_privilege_says_which";
+    if !can_try_to_bind(TEST) {
+        return;
+    }
+    // Another user: the capabilities go with the identity. Of this thread only, which ends with it.
+    let refused = std::thread::spawn(|| {
+        let lo = Netdev::kernel("lo").unwrap();
+        let memory = pretended();
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        lo.bind_rx(&memory, &[RxQueueId(0)]).unwrap_err()
+    });
+    let refused = refused.join().unwrap();
+    assert_eq!(refused.errno(), Errno::EPERM, "{refused}");
+    assert!(refused.to_string().contains("CAP_NET_ADMIN"), "{refused}");
+}
+
+#[test]
+fn anonymous_memory_is_no_dma_buf_and_the_error_says_what_is() {
+    let lo = Netdev::kernel("lo").unwrap();
+    let memory = Dmabuf::anonymous(SIZE).unwrap();
+    let error = lo.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
+    assert!(
+        matches!(error, BindError::Memory(NoDmabuf::Anonymous)),
+        "{error:?}"
+    );
+    assert_eq!(error.errno(), Errno::EINVAL);
+    assert!(error.to_string().contains("devmem_tcp::udmabuf"), "{error}");
+    let error = lo.bind_tx(&memory).unwrap_err();
+    assert!(
+        matches!(error, BindTxError::Memory(NoDmabuf::Anonymous)),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_memory_file_becomes_a_udmabuf_or_the_error_says_how_it_could() {
+    const TEST: &str = "a_memory_file_becomes_a_udmabuf_or_the_error_says_how_it_could";
+    let lo = Netdev::kernel("lo").unwrap();
+    let memory = Dmabuf::memfd(SIZE).unwrap();
+    let error = lo.bind_tx(&memory).unwrap_err();
+    match &error {
+        BindTxError::Memory(NoDmabuf::Export(_)) => {
+            assert!(memory.exporter().is_none());
+            assert!(error.to_string().contains("/dev/udmabuf"), "{error}");
+            skip(TEST, "udmabuf", &error.to_string());
+        }
+        _ => {
+            assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
+            // One memory still, and its owner's copies are announced from now on.
+            assert!(memory.exporter().is_some());
+            memory.copy_in(SIZE - 4, b"last").unwrap();
+            assert_eq!(memory.slice(SIZE - 4..SIZE).to_vec(), b"last");
+        }
+    }
+}
+
+/// Memory of an exporter, if the machine has it.
+fn made(test: &str, memory: Result<Dmabuf, DeviceMemoryError>) -> Option<Dmabuf> {
+    match memory {
+        Ok(memory) => Some(memory),
+        Err(error) => {
+            assert!(
+                error.to_string().contains("\n  "),
+                "without remedy: {error}"
+            );
+            skip(test, "udmabuf", &error.to_string());
+            None
+        }
+    }
+}
+
+#[test]
+fn memory_of_the_kernels_exporters_serves_the_user_space_stack() {
+    const TEST: &str = "memory_of_the_kernels_exporters_serves_the_user_space_stack";
+    for (number, memory) in [
+        devmem_tcp::udmabuf(4 << 20),
+        devmem_tcp::dma_heap("system", 4 << 20),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let Some(memory) = made(TEST, memory) else {
+            continue;
+        };
+        let wire = format!("mem:exported-{number}");
+        let a = Netdev::user(&wire, "10.77.0.1/24").unwrap();
+        let b = Netdev::user(&wire, "10.77.0.2/24").unwrap();
+        let setup = b.plan_receive("10.77.0.2:5201".parse().unwrap());
+        let setup = setup.apply().unwrap();
+        let bound = b.bind_rx(&memory, setup.queues()).unwrap();
+        let listener = b.listen("10.77.0.2:5201").unwrap();
+        let mut sender = a.connect("10.77.0.2:5201").unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        sender.write_all(b"into a dma-buf").unwrap();
+        let mut batch = RxBatch::with_capacity(4);
+        assert_eq!(receiver.recv(&mut batch).unwrap(), 14);
+        let Some(Frag::Device { range, .. }) = batch.iter().next() else {
+            panic!("{batch:?}");
+        };
+        assert_eq!(memory.slice(range).to_vec(), b"into a dma-buf");
+        let imported = memory.as_fd().unwrap().try_clone_to_owned().unwrap();
+        assert_eq!(devmem_tcp::import(imported).unwrap().size(), memory.size());
+        drop((batch, receiver, sender, listener));
+        let count = bound.unbind().net_iovs();
+        assert_eq!(count.home, count.total);
+    }
+}
+
+#[test]
+fn what_is_no_dma_buf_is_not_imported() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let error = devmem_tcp::import(file.into()).unwrap_err();
+    assert!(matches!(error, DeviceMemoryError::NotADmabuf(_)), "{error}");
+}
+
+#[test]
+fn a_nic_that_cannot_be_prepared_says_what_it_lacks() {
+    const TEST: &str = "a_nic_that_cannot_be_prepared_says_what_it_lacks";
+    in_netns(TEST, || {
+        let _pair = Interface::create_veth_pair("v0", "v1").unwrap();
+        let nic = Netdev::kernel("v0").unwrap();
+        let plan = nic.plan_receive("192.0.2.2:5201".parse().unwrap());
+        let error = plan.commands().unwrap_err();
+        assert!(matches!(error, SetupError::Plan(_)), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("v0 (veth) cannot be prepared: "), "{text}");
+        assert!(text.contains("devmem-tcp doctor"), "{text}");
+        let error = plan.apply().unwrap_err();
+        assert!(matches!(error, SetupError::Plan(_)), "{error:?}");
+    });
+}
+
+#[test]
+fn strict_placement_without_a_binding_says_that_there_is_none() {
+    let lo = Netdev::kernel("lo").unwrap();
+    let listener = lo.listen("127.0.0.1:0").unwrap();
+    let mut sender = lo.connect(listener.local_addr().unwrap()).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    sender.write_all(b"astray").unwrap();
+    receiver.set_placement(Placement::Strict);
+    let error = receiver.recv(&mut RxBatch::with_capacity(4)).unwrap_err();
+    let RecvError::Misplaced {
+        bytes: 6,
+        cause: Some(cause),
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    assert_eq!((cause.interface.as_str(), cause.dmabuf), ("lo", None));
+    let text = error.to_string();
+    assert!(
+        text.starts_with("recv on lo: 6 bytes arrived in host memory, not in device memory\n  "),
+        "{text}"
+    );
+    assert!(text.contains("bound no device memory to lo"), "{text}");
+}
+
+#[test]
+fn the_software_nic_of_a_kernel_interface_is_asked_for_in_vain() {
+    let lo = Netdev::kernel("lo").unwrap();
+    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lo.with_nic(|_| ())));
+    assert!(asked.is_err());
+}

@@ -1,0 +1,10 @@
+//! The kernel backend with device memory, on a NIC that can: `DEVMEM_TEST_NIC` names it (the lab does). It is in this
+//! network namespace, with an address; the other end of its cable is an interface in the namespace `peer` (or the one
+//! that `DEVMEM_TEST_PEER` names). Nothing else may use the NIC meanwhile.
+
+#[path = "kernel_nic/bench.rs"]
+mod bench;
+#[path = "kernel_nic/receiving.rs"]
+mod receiving;
+#[path = "kernel_nic/sending.rs"]
+mod sending;

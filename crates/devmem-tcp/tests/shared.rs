@@ -1,0 +1,14 @@
+//! One suite for both backends: the same scenarios, run on the user-space stack and on this machine's kernel, and what
+//! an application observes compared line by line.
+//!
+//! The kernel's side is its loopback, so that any machine can run it: bytes in host memory, sends from host memory. The
+//! same with device memory is in `kernel_nic.rs`, for a NIC that can.
+
+#[path = "shared/receiving.rs"]
+mod receiving;
+#[path = "shared/sending.rs"]
+mod sending;
+#[path = "shared/waiting.rs"]
+mod waiting;
+#[path = "shared/world.rs"]
+mod world;

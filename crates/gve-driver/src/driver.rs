@@ -1,0 +1,618 @@
+//! What Linux's `gve` does with the device, in its order.
+
+use std::rc::Rc;
+
+use gve_defs::adminq::{
+    ADMINQ_BYTES, BODY_BYTES, CAPABILITY_DQO_RDA, ConfigureDeviceResources, ConfigureFlowRule,
+    ConfigureRss, CreateRxQueue, CreateTxQueue, DescribeDevice, DestroyQueue, DriverInfo,
+    ENTRY_BYTES, Entry, ExtendedCommand, GetPtypeMap, QUEUE_FORMAT_DQO_RDA, QueueResources,
+    RAW_ADDRESSING_QPL_ID, RSS_TOEPLITZ, ReportStats, Stat, StatsReport, Status,
+    VerifyDriverCompatibility, opcode, stat_name,
+};
+use gve_defs::desc_dqo::PTYPES;
+use gve_defs::device_option::{DEVICE_DESCRIPTOR_VERSION, DeviceDescriptor};
+use gve_defs::doorbell::{
+    DOORBELL_BYTES, IRQ_ENABLE, IRQ_INTERVAL_MASK, IRQ_INTERVAL_SHIFT, IRQ_KEEP_INTERVAL,
+};
+use gve_defs::pci::{DOORBELL_BAR, REGISTER_BAR};
+use gve_defs::registers::{
+    ADMINQ_BASE_ADDRESS_HI, ADMINQ_BASE_ADDRESS_LO, ADMINQ_DOORBELL, ADMINQ_EVENT_COUNTER,
+    ADMINQ_LENGTH, DEVICE_STATUS, DRIVER_RESET, DRIVER_RUN, DRIVER_STATUS, DRIVER_VERSION,
+    MAX_RX_QUEUES, STATUS_DEVICE_IS_RESET,
+};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+use crate::rx_ring::RxRing;
+use crate::tx_ring::TxRing;
+use crate::{GuestRam, RxPacket, TxDone, TxRequest, Violation};
+
+/// The device as a driver reaches it.
+pub trait Bus {
+    /// Reads a BAR.
+    fn read(&mut self, bar: u8, offset: u64, out: &mut [u8]);
+    /// Writes a BAR.
+    fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]);
+}
+
+/// Why the driver gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// A command was not passed.
+    #[error("admin command {opcode:#x} has status {status:#x}", status = status.0)]
+    Refused {
+        /// Which.
+        opcode: u32,
+        /// How.
+        status: Status,
+    },
+    /// The event counter does not show the command done.
+    #[error("admin command {opcode:#x} is never done")]
+    Silent {
+        /// Which.
+        opcode: u32,
+    },
+    /// The device does not say that it is reset.
+    #[error("the device does not say that it is reset")]
+    NotReset,
+    /// What the device is makes no sense.
+    #[error("the device describes itself in no way a driver understands")]
+    Description,
+}
+
+/// How queues are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// Queue pairs.
+    pub pairs: u16,
+    /// Entries of TX rings.
+    pub tx_entries: u16,
+    /// Entries of RX rings.
+    pub rx_entries: u16,
+    /// Bytes of an RX buffer.
+    pub buffer_bytes: u16,
+    /// Bytes of a header buffer, 0 for no split.
+    pub header_bytes: u16,
+    /// Coalesce.
+    pub rsc: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self {
+            pairs: 4,
+            tx_entries: 256,
+            rx_entries: 256,
+            buffer_bytes: 4096,
+            header_bytes: 256,
+            rsc: false,
+        }
+    }
+}
+
+/// Places in guest memory that the driver gives the device.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    adminq: u64,
+    /// For what a command points at.
+    argument: u64,
+    irq_doorbells: u64,
+    queue_resources: u64,
+    stats: u64,
+}
+
+/// Bytes for what a command points at.
+const ARGUMENT_BYTES: usize = 16 * 1024;
+/// Bytes from one interrupt doorbell index to the next.
+const IRQ_STRIDE: u32 = 64;
+/// Bytes of the statistics area.
+const STATS_BYTES: usize = 8 + 16 * 256;
+
+/// A driver and its rings.
+#[derive(Debug)]
+pub struct Driver {
+    ram: Rc<GuestRam>,
+    places: Places,
+    produced: u32,
+    max_pairs: u16,
+    descriptor: Vec<u8>,
+    options: QueueOptions,
+    tx: Vec<TxRing>,
+    rx: Vec<RxRing>,
+}
+
+impl Driver {
+    /// Finds the device, as Linux does when its module is loaded.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn probe(ram: Rc<GuestRam>, bus: &mut impl Bus) -> Result<Self, DriverError> {
+        let places = Places {
+            adminq: ram.alloc(ADMINQ_BYTES.into()),
+            argument: ram.alloc(ARGUMENT_BYTES),
+            irq_doorbells: ram.alloc(4096),
+            queue_resources: ram.alloc(64 * 64),
+            stats: ram.alloc(STATS_BYTES),
+        };
+        for byte in b"GVE-1.0.0\n" {
+            bus.write(REGISTER_BAR, DRIVER_VERSION, &[*byte]);
+        }
+        let max_pairs = read_register(bus, MAX_RX_QUEUES);
+        let mut driver = Self {
+            ram,
+            places,
+            produced: 0,
+            max_pairs: u16::try_from(max_pairs).map_err(|_| DriverError::Description)?,
+            descriptor: Vec::new(),
+            options: QueueOptions::default(),
+            tx: Vec::new(),
+            rx: Vec::new(),
+        };
+        driver.start_adminq(bus);
+        driver.verify(bus)?;
+        driver.describe(bus)?;
+        driver.set_up(bus)?;
+        Ok(driver)
+    }
+
+    /// Returns the answer to DESCRIBE_DEVICE: descriptor and options.
+    pub fn description(&self) -> &[u8] {
+        &self.descriptor
+    }
+
+    /// Returns the queue pairs the device has.
+    pub const fn max_pairs(&self) -> u16 {
+        self.max_pairs
+    }
+
+    /// Returns the queue pairs that are made.
+    pub fn pairs(&self) -> u16 {
+        // As many as were asked for with 16 bits.
+        self.rx.len() as u16
+    }
+
+    /// Makes queues and posts buffers, as Linux does when the link is set up.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn up(&mut self, bus: &mut impl Bus, options: QueueOptions) -> Result<(), DriverError> {
+        self.options = options;
+        let ram = Rc::clone(&self.ram);
+        let ids = 0..options.pairs;
+        let tx = |id| TxRing::new(&ram, id, options.tx_entries);
+        let rx = |_| {
+            let QueueOptions {
+                rx_entries,
+                buffer_bytes,
+                header_bytes,
+                ..
+            } = options;
+            RxRing::new(&ram, rx_entries, buffer_bytes, header_bytes)
+        };
+        self.tx = ids.clone().map(tx).collect();
+        self.rx = ids.map(rx).collect();
+        self.create_queues(bus)
+    }
+
+    /// Ends all queues, as Linux does when the link is set down.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn down(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        for id in 0..self.tx.len() as u32 {
+            self.destroy(bus, opcode::DESTROY_TX_QUEUE, id)?;
+        }
+        for id in 0..self.rx.len() as u32 {
+            self.destroy(bus, opcode::DESTROY_RX_QUEUE, id)?;
+        }
+        self.tx.clear();
+        self.rx.clear();
+        Ok(())
+    }
+
+    /// Resets the device and makes everything again with the same rings, as Linux recovers.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn reset(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        write_register(bus, DRIVER_STATUS, DRIVER_RESET);
+        if read_register(bus, DEVICE_STATUS) & STATUS_DEVICE_IS_RESET == 0 {
+            return Err(DriverError::NotReset);
+        }
+        self.start_adminq(bus);
+        self.verify(bus)?;
+        self.set_up(bus)?;
+        self.create_queues(bus)
+    }
+
+    /// Ends one RX queue and makes it again, as bind-rx and its end do.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn restart_rx(&mut self, bus: &mut impl Bus, queue: u16) -> Result<(), DriverError> {
+        self.destroy(bus, opcode::DESTROY_RX_QUEUE, queue.into())?;
+        self.rx[usize::from(queue)].restart(&self.ram);
+        self.create_rx(bus, queue)?;
+        self.refill(bus, queue, usize::MAX);
+        Ok(())
+    }
+
+    /// Ends one RX queue.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn stop_rx(&mut self, bus: &mut impl Bus, queue: u16) -> Result<(), DriverError> {
+        self.destroy(bus, opcode::DESTROY_RX_QUEUE, queue.into())
+    }
+
+    /// Leaves the device, as Linux does when its module is unloaded.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn remove(mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        self.down(bus)?;
+        let mut clear = ConfigureFlowRule::new_zeroed();
+        clear.opcode = gve_defs::adminq::FLOW_RULE_RESET.into();
+        self.flow_rule(bus, &clear)?;
+        let detach = ReportStats::new_zeroed();
+        self.must(bus, opcode::REPORT_STATS, &detach)?;
+        self.must(bus, opcode::DECONFIGURE_DEVICE_RESOURCES, &[0u8; 0])?;
+        write_register(bus, DRIVER_STATUS, DRIVER_RESET);
+        Ok(())
+    }
+
+    /// Writes a packet into a TX ring without ringing; returns its tag, `None` if there is no room.
+    pub fn push(&mut self, queue: u16, request: &TxRequest<'_>) -> Option<u16> {
+        self.tx[usize::from(queue)].push(&self.ram, request)
+    }
+
+    /// Rings a TX doorbell for everything up to `less` descriptors before the tail.
+    pub fn ring_tx(&mut self, bus: &mut impl Bus, queue: u16, less: u16) {
+        let ring = &self.tx[usize::from(queue)];
+        let tail = ring.tail.wrapping_sub(less) & (ring.entries - 1);
+        let doorbell = ring.doorbell;
+        ring_doorbell(bus, doorbell, tail.into());
+    }
+
+    /// Sends a packet; returns its tag, `None` if there is no room.
+    pub fn send(&mut self, bus: &mut impl Bus, queue: u16, request: &TxRequest<'_>) -> Option<u16> {
+        let tag = self.push(queue, request)?;
+        self.ring_tx(bus, queue, 0);
+        Some(tag)
+    }
+
+    /// Looks at TX completions.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn poll_tx(&mut self, queue: u16) -> Result<TxDone, Violation> {
+        self.tx[usize::from(queue)].poll(&self.ram)
+    }
+
+    /// Looks at RX completions. Buffers stay with the driver until [`refill`](Self::refill).
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn poll_rx(&mut self, queue: u16) -> Result<Vec<RxPacket>, Violation> {
+        self.rx[usize::from(queue)].poll(&self.ram)
+    }
+
+    /// Posts up to `limit` free buffers; the doorbell rings at every 32nd, as Linux rings it.
+    pub fn refill(&mut self, bus: &mut impl Bus, queue: u16, limit: usize) {
+        let ring = &mut self.rx[usize::from(queue)];
+        if let Some(tail) = ring.post(&self.ram, limit) {
+            ring_doorbell(bus, ring.doorbell, tail.into());
+        }
+    }
+
+    /// Returns the buffers that are posted, those whose doorbell has not rung among them.
+    pub fn posted(&self, queue: u16) -> usize {
+        self.rx[usize::from(queue)].posted()
+    }
+
+    /// Enables the interrupt of a notification block; `interval_us` is the least time between two, `None` leaves it.
+    pub fn enable_irq(&mut self, bus: &mut impl Bus, block: u16, interval_us: Option<u32>) {
+        let value = match interval_us {
+            None => IRQ_ENABLE | IRQ_KEEP_INTERVAL,
+            Some(us) => IRQ_ENABLE | ((us / 2) & IRQ_INTERVAL_MASK) << IRQ_INTERVAL_SHIFT,
+        };
+        let at = u64::from(block) * u64::from(IRQ_STRIDE);
+        let index = self.ram.get(self.places.irq_doorbells + at, 4);
+        let index = u32::read_from_bytes(&index).map_or(0, u32::from_be);
+        ring_doorbell(bus, index, value);
+    }
+
+    /// Does an admin command; returns its status.
+    ///
+    /// # Errors
+    /// [`DriverError::Silent`].
+    pub fn command(
+        &mut self,
+        bus: &mut impl Bus,
+        opcode: u32,
+        body: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> Result<Status, DriverError> {
+        let place = self.push_command(&adminq_entry(opcode, body.as_bytes()));
+        self.ring_adminq(bus);
+        if read_register(bus, ADMINQ_EVENT_COUNTER) != self.produced {
+            return Err(DriverError::Silent { opcode });
+        }
+        Ok(self.status_at(place))
+    }
+
+    /// Does a flow rule command.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn flow_rule(
+        &mut self,
+        bus: &mut impl Bus,
+        rule: &ConfigureFlowRule,
+    ) -> Result<(), DriverError> {
+        self.ram.put(self.places.argument, rule.as_bytes());
+        let command = ExtendedCommand {
+            inner_opcode: opcode::CONFIGURE_FLOW_RULE.into(),
+            inner_length: (size_of::<ConfigureFlowRule>() as u32).into(),
+            inner_command_addr: self.places.argument.into(),
+        };
+        self.must(bus, opcode::EXTENDED_COMMAND, &command)
+    }
+
+    /// Sets RSS: what is `None` stays.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn configure_rss(
+        &mut self,
+        bus: &mut impl Bus,
+        key: Option<&[u8]>,
+        lut: Option<&[u32]>,
+    ) -> Result<(), DriverError> {
+        let (key, lut) = (key.unwrap_or_default(), lut.unwrap_or_default());
+        let lut_bytes: Vec<u8> = lut.iter().flat_map(|queue| queue.to_be_bytes()).collect();
+        let lut_addr = self.places.argument + 1024;
+        self.ram.put(self.places.argument, key);
+        self.ram.put(lut_addr, &lut_bytes);
+        let command = ConfigureRss {
+            // TCP and UDP over both, as Linux asks.
+            hash_types: 0xd2.into(),
+            hash_alg: RSS_TOEPLITZ,
+            reserved: 0,
+            hash_key_size: (key.len() as u16).into(),
+            hash_lut_size: (lut.len() as u16).into(),
+            hash_key_addr: self.places.argument.into(),
+            hash_lut_addr: lut_addr.into(),
+        };
+        self.must(bus, opcode::CONFIGURE_RSS, &command)
+    }
+
+    /// Returns where commands may point at, and how much is there.
+    pub const fn argument(&self) -> (u64, usize) {
+        (self.places.argument, ARGUMENT_BYTES)
+    }
+
+    /// Returns the device's statistics for `queues` live queues, as `ethtool -S` looks for them.
+    pub fn device_stats(&self, queues: usize) -> Vec<Stat> {
+        let bytes = self.ram.get(self.places.stats, STATS_BYTES);
+        let len = queues * stat_name::PER_RX_QUEUE * size_of::<Stat>();
+        let stats = bytes[STATS_BYTES - len..].chunks(size_of::<Stat>());
+        stats.flat_map(Stat::read_from_bytes).collect()
+    }
+
+    /// Returns where the rings of an RX queue are: buffers, completions.
+    pub fn rx_rings(&self, queue: u16) -> (u64, u64) {
+        let ring = &self.rx[usize::from(queue)];
+        (ring.buffers, ring.completions)
+    }
+
+    /// Returns where the descriptors of a TX queue are.
+    pub fn tx_ring(&self, queue: u16) -> u64 {
+        self.tx[usize::from(queue)].ring
+    }
+
+    fn must(
+        &mut self,
+        bus: &mut impl Bus,
+        opcode: u32,
+        body: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> Result<(), DriverError> {
+        match self.command(bus, opcode, body)? {
+            Status::PASSED => Ok(()),
+            status => Err(DriverError::Refused { opcode, status }),
+        }
+    }
+
+    /// Writes a command into the queue; returns where it stands.
+    fn push_command(&mut self, entry: &[u8; ENTRY_BYTES]) -> u64 {
+        let entries = u32::from(ADMINQ_BYTES) / ENTRY_BYTES as u32;
+        let at = u64::from(self.produced % entries) * ENTRY_BYTES as u64;
+        let place = self.places.adminq + at;
+        self.ram.put(place, entry);
+        self.produced = self.produced.wrapping_add(1);
+        place
+    }
+
+    fn ring_adminq(&self, bus: &mut impl Bus) {
+        write_register(bus, ADMINQ_DOORBELL, self.produced);
+    }
+
+    fn status_at(&self, place: u64) -> Status {
+        let bytes = self.ram.get(place, ENTRY_BYTES);
+        Entry::read_from_bytes(&bytes).map_or(Status::UNSET, |entry| Status(entry.status.get()))
+    }
+
+    fn start_adminq(&mut self, bus: &mut impl Bus) {
+        self.produced = 0;
+        let base = self.places.adminq;
+        bus.write(REGISTER_BAR, ADMINQ_LENGTH, &ADMINQ_BYTES.to_be_bytes());
+        write_register(bus, ADMINQ_BASE_ADDRESS_HI, (base >> 32) as u32);
+        write_register(bus, ADMINQ_BASE_ADDRESS_LO, base as u32);
+        write_register(bus, DRIVER_STATUS, DRIVER_RUN);
+    }
+
+    fn verify(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        let mut info = DriverInfo::new_zeroed();
+        info.os_type = 1;
+        info.driver_capability_flags[0] = CAPABILITY_DQO_RDA.into();
+        self.ram.put(self.places.argument, info.as_bytes());
+        let command = VerifyDriverCompatibility {
+            driver_info_len: (size_of::<DriverInfo>() as u64).into(),
+            driver_info_addr: self.places.argument.into(),
+        };
+        self.must(bus, opcode::VERIFY_DRIVER_COMPATIBILITY, &command)
+    }
+
+    fn describe(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        let command = DescribeDevice {
+            device_descriptor_addr: self.places.argument.into(),
+            device_descriptor_version: DEVICE_DESCRIPTOR_VERSION.into(),
+            available_length: 4096.into(),
+        };
+        self.must(bus, opcode::DESCRIBE_DEVICE, &command)?;
+        let bytes = self.ram.get(self.places.argument, 4096);
+        let (descriptor, _) =
+            DeviceDescriptor::read_from_prefix(&bytes).map_err(|_| DriverError::Description)?;
+        let total = usize::from(descriptor.total_length.get());
+        self.descriptor = bytes.get(..total).ok_or(DriverError::Description)?.to_vec();
+        Ok(())
+    }
+
+    /// Configures interrupts, asks for packet types and gives the statistics area.
+    fn set_up(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        let resources = ConfigureDeviceResources {
+            counter_array: self.places.stats.into(),
+            irq_db_addr: self.places.irq_doorbells.into(),
+            num_counters: 1.into(),
+            num_irq_dbs: (2 * u32::from(self.max_pairs)).into(),
+            irq_db_stride: IRQ_STRIDE.into(),
+            ntfy_blk_msix_base_idx: 0.into(),
+            queue_format: QUEUE_FORMAT_DQO_RDA,
+            padding: [0; 7],
+        };
+        self.must(bus, opcode::CONFIGURE_DEVICE_RESOURCES, &resources)?;
+        let ptypes = GetPtypeMap {
+            ptype_map_len: (2 * PTYPES as u64).into(),
+            ptype_map_addr: self.places.argument.into(),
+        };
+        self.must(bus, opcode::GET_PTYPE_MAP, &ptypes)?;
+        let report = ReportStats {
+            stats_report_len: (STATS_BYTES as u64).into(),
+            stats_report_addr: self.places.stats.into(),
+            interval: 20_000.into(),
+        };
+        const _: () = assert!(STATS_BYTES > size_of::<StatsReport>());
+        self.must(bus, opcode::REPORT_STATS, &report)
+    }
+
+    /// Makes all queues, TX in one batch as Linux does, then enables interrupts and posts buffers.
+    fn create_queues(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+        let mut places = Vec::new();
+        for id in 0..self.tx.len() as u16 {
+            self.tx[usize::from(id)].restart(&self.ram);
+            let command = self.create_tx_command(id);
+            places.push(
+                self.push_command(&adminq_entry(opcode::CREATE_TX_QUEUE, command.as_bytes())),
+            );
+        }
+        self.ring_adminq(bus);
+        for place in places {
+            let (opcode, status) = (opcode::CREATE_TX_QUEUE, self.status_at(place));
+            if status != Status::PASSED {
+                return Err(DriverError::Refused { opcode, status });
+            }
+        }
+        for id in 0..self.tx.len() as u16 {
+            self.tx[usize::from(id)].doorbell = self.doorbell_at(self.resources_of(id));
+        }
+        for id in 0..self.rx.len() as u16 {
+            self.rx[usize::from(id)].restart(&self.ram);
+            self.create_rx(bus, id)?;
+        }
+        for id in 0..self.tx.len() as u16 {
+            self.enable_irq(bus, id, Some(0));
+            self.enable_irq(bus, self.max_pairs + id, Some(0));
+            self.refill(bus, id, usize::MAX);
+        }
+        Ok(())
+    }
+
+    fn create_tx_command(&self, id: u16) -> CreateTxQueue {
+        let ring = &self.tx[usize::from(id)];
+        CreateTxQueue {
+            queue_id: u32::from(id).into(),
+            reserved: 0.into(),
+            queue_resources_addr: self.resources_of(id).into(),
+            tx_ring_addr: ring.ring.into(),
+            queue_page_list_id: RAW_ADDRESSING_QPL_ID.into(),
+            ntfy_id: u32::from(id).into(),
+            tx_comp_ring_addr: ring.completions.into(),
+            tx_ring_size: ring.entries.into(),
+            tx_comp_ring_size: ring.entries.into(),
+            padding: [0; 4],
+        }
+    }
+
+    fn create_rx(&mut self, bus: &mut impl Bus, id: u16) -> Result<(), DriverError> {
+        let ring = &self.rx[usize::from(id)];
+        let resources = self.resources_of(self.max_pairs + id);
+        let command = CreateRxQueue {
+            queue_id: u32::from(id).into(),
+            index: u32::from(id).into(),
+            reserved: 0.into(),
+            ntfy_id: u32::from(self.max_pairs + id).into(),
+            queue_resources_addr: resources.into(),
+            rx_desc_ring_addr: ring.completions.into(),
+            rx_data_ring_addr: ring.buffers.into(),
+            queue_page_list_id: RAW_ADDRESSING_QPL_ID.into(),
+            rx_ring_size: ring.entries.into(),
+            packet_buffer_size: self.options.buffer_bytes.into(),
+            rx_buff_ring_size: ring.entries.into(),
+            enable_rsc: self.options.rsc.into(),
+            padding1: 0,
+            header_buffer_size: self.options.header_bytes.into(),
+            padding2: [0; 2],
+        };
+        self.must(bus, opcode::CREATE_RX_QUEUE, &command)?;
+        self.rx[usize::from(id)].doorbell = self.doorbell_at(resources);
+        Ok(())
+    }
+
+    fn destroy(&mut self, bus: &mut impl Bus, opcode: u32, id: u32) -> Result<(), DriverError> {
+        let command = DestroyQueue {
+            queue_id: id.into(),
+        };
+        self.must(bus, opcode, &command)
+    }
+
+    fn resources_of(&self, index: u16) -> u64 {
+        self.places.queue_resources + 64 * u64::from(index)
+    }
+
+    fn doorbell_at(&self, resources: u64) -> u32 {
+        let bytes = self.ram.get(resources, size_of::<QueueResources>());
+        QueueResources::read_from_bytes(&bytes).map_or(0, |resources| resources.db_index.get())
+    }
+}
+
+/// Returns an entry of the admin queue; a body longer than its room is cut.
+pub fn adminq_entry(opcode: u32, body: &[u8]) -> [u8; ENTRY_BYTES] {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[..4].copy_from_slice(&opcode.to_be_bytes());
+    let len = body.len().min(BODY_BYTES);
+    entry[8..8 + len].copy_from_slice(&body[..len]);
+    entry
+}
+
+fn read_register(bus: &mut impl Bus, offset: u64) -> u32 {
+    let mut bytes = [0; 4];
+    bus.read(REGISTER_BAR, offset, &mut bytes);
+    u32::from_be_bytes(bytes)
+}
+
+fn write_register(bus: &mut impl Bus, offset: u64, value: u32) {
+    bus.write(REGISTER_BAR, offset, &value.to_be_bytes());
+}
+
+fn ring_doorbell(bus: &mut impl Bus, index: u32, value: u32) {
+    let offset = u64::from(index) * DOORBELL_BYTES;
+    bus.write(DOORBELL_BAR, offset, &value.to_le_bytes());
+}

@@ -1,0 +1,247 @@
+//! An RX queue from the driver's side.
+
+use gve_defs::desc_dqo::{
+    RX_BUFFER_DESC_BYTES, RX_COMPLETION_BYTES, RX_DONE, RX_END_OF_PACKET, RX_ERROR, RX_GENERATION,
+    RX_HEADER_LEN_MASK, RX_PACKET_LEN_MASK, RX_PACKET_TYPE_MASK, RX_RSC, RX_RXDID, RX_SPLIT_HEADER,
+    RxBufferDesc, RxCompletion,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::GuestRam;
+
+/// Buffers from one doorbell to the next (gve_desc_dqo.h `GVE_RX_BUF_THRESH_DQO`).
+const DOORBELL_INTERVAL: u16 = 32;
+
+/// Something that no gVNIC may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A completion that cannot be.
+    #[error("a completion of no kind, queue or ring position")]
+    Completion,
+    /// A TX packet is done that is not under way.
+    #[error("completion of TX tag {0}, which is not under way")]
+    Tag(u16),
+    /// An RX buffer is filled that is not posted.
+    #[error("completion of RX buffer {0}, which is not posted")]
+    Buffer(u16),
+    /// More bytes than the buffer has.
+    #[error("{0} bytes in a buffer that has fewer")]
+    Length(usize),
+    /// The parts of one packet contradict each other.
+    #[error("buffers of one packet contradict each other")]
+    Parts,
+}
+
+/// A received packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RxPacket {
+    /// What the header buffer holds; empty unless `split`.
+    pub header: Vec<u8>,
+    /// What the packet buffers hold.
+    pub data: Vec<u8>,
+    /// Bytes in each packet buffer.
+    pub frags: Vec<usize>,
+    /// Headers were parted.
+    pub split: bool,
+    /// Payload bytes of a segment of a coalesced packet.
+    pub rsc: Option<u16>,
+    /// Packet type.
+    pub packet_type: u16,
+    /// `RX_` status bits of the last completion.
+    pub status: u8,
+    /// `RX_` flag bits of the last completion.
+    pub flags: u8,
+    /// Hash.
+    pub hash: u32,
+}
+
+impl RxPacket {
+    /// Returns the packet in one piece.
+    pub fn frame(&self) -> Vec<u8> {
+        [&self.header[..], &self.data].concat()
+    }
+
+    /// True if the device says that the packet is damaged.
+    pub const fn is_damaged(&self) -> bool {
+        self.flags & RX_ERROR != 0
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RxRing {
+    pub(crate) buffers: u64,
+    pub(crate) completions: u64,
+    pub(crate) entries: u16,
+    pub(crate) doorbell: u32,
+    buffer_bytes: usize,
+    header_bytes: usize,
+    memory: u64,
+    headers: u64,
+    tail: u16,
+    /// Buffers by number: posted or not.
+    posted: Vec<bool>,
+    /// Numbers of buffers that are neither posted nor held back.
+    free: Vec<u16>,
+    next_completion: u16,
+    generation: bool,
+    partial: Option<RxPacket>,
+}
+
+impl RxRing {
+    pub(crate) fn new(ram: &GuestRam, entries: u16, buffer_bytes: u16, header_bytes: u16) -> Self {
+        let count = usize::from(entries);
+        let (buffer_bytes, header_bytes) = (usize::from(buffer_bytes), usize::from(header_bytes));
+        let mut ring = Self {
+            buffers: ram.alloc(count * RX_BUFFER_DESC_BYTES),
+            completions: ram.alloc(count * RX_COMPLETION_BYTES),
+            entries,
+            doorbell: 0,
+            buffer_bytes,
+            header_bytes,
+            memory: ram.alloc(count * buffer_bytes),
+            headers: ram.alloc(count * header_bytes),
+            tail: 0,
+            posted: Vec::new(),
+            free: Vec::new(),
+            next_completion: 0,
+            generation: true,
+            partial: None,
+        };
+        ring.restart(ram);
+        ring
+    }
+
+    /// Makes the ring as new, for a queue that is made again.
+    pub(crate) fn restart(&mut self, ram: &GuestRam) {
+        self.tail = 0;
+        self.next_completion = 0;
+        self.generation = true;
+        self.partial = None;
+        self.posted = vec![false; self.entries.into()];
+        // A ring of n entries holds n - 1 buffers.
+        self.free = (0..self.entries - 1).rev().collect();
+        let bytes = usize::from(self.entries) * RX_COMPLETION_BYTES;
+        ram.put(self.completions, &vec![0; bytes]);
+    }
+
+    /// Posts up to `limit` free buffers; returns the tail if the doorbell is to be rung: as Linux, at every 32nd.
+    pub(crate) fn post(&mut self, ram: &GuestRam, limit: usize) -> Option<u16> {
+        let mut ring_at = None;
+        for _ in 0..limit {
+            let Some(id) = self.free.pop() else { break };
+            let at = u64::from(id);
+            let desc = RxBufferDesc {
+                buf_id: id.into(),
+                reserved0: 0.into(),
+                reserved1: 0.into(),
+                buf_addr: (self.memory + at * self.buffer_bytes as u64).into(),
+                header_buf_addr: (self.headers + at * self.header_bytes as u64).into(),
+                reserved2: 0.into(),
+            };
+            let place = u64::from(self.tail) * RX_BUFFER_DESC_BYTES as u64;
+            ram.put(self.buffers + place, desc.as_bytes());
+            self.posted[usize::from(id)] = true;
+            self.tail = (self.tail + 1) & (self.entries - 1);
+            if self.tail.is_multiple_of(DOORBELL_INTERVAL) {
+                ring_at = Some(self.tail);
+            }
+        }
+        ring_at
+    }
+
+    /// Returns the buffers that are posted.
+    pub(crate) fn posted(&self) -> usize {
+        self.posted.iter().filter(|posted| **posted).count()
+    }
+
+    /// Reads completions until one is of the generation before; returns whole packets and frees their buffers.
+    pub(crate) fn poll(&mut self, ram: &GuestRam) -> Result<Vec<RxPacket>, Violation> {
+        let mut packets = Vec::new();
+        loop {
+            let at = u64::from(self.next_completion) * RX_COMPLETION_BYTES as u64;
+            let bytes = ram.get(self.completions + at, RX_COMPLETION_BYTES);
+            let completion =
+                RxCompletion::read_from_bytes(&bytes).map_err(|_| Violation::Completion)?;
+            if (completion.packet_len.get() & RX_GENERATION != 0) != self.generation {
+                return Ok(packets);
+            }
+            self.next_completion = (self.next_completion + 1) & (self.entries - 1);
+            if self.next_completion == 0 {
+                self.generation = !self.generation;
+            }
+            packets.extend(self.take(ram, &completion)?);
+        }
+    }
+
+    fn take(
+        &mut self,
+        ram: &GuestRam,
+        completion: &RxCompletion,
+    ) -> Result<Option<RxPacket>, Violation> {
+        let RxCompletion {
+            rxdid,
+            flags,
+            packet_type,
+            packet_len,
+            header_len,
+            status,
+            buf_id,
+            rsc_seg_len,
+            hash,
+            ..
+        } = *completion;
+        let bits = header_len.get();
+        // The highest bit names the buffer queue, of which there is one.
+        let (len, queue) = (
+            packet_len.get() & RX_PACKET_LEN_MASK,
+            packet_len.get() >> 15,
+        );
+        if rxdid != RX_RXDID || status & RX_DONE == 0 || queue != 0 {
+            return Err(Violation::Completion);
+        }
+        let id = usize::from(buf_id.get());
+        let posted = self.posted.get_mut(id).filter(|posted| **posted);
+        *posted.ok_or(Violation::Buffer(buf_id.get()))? = false;
+        self.free.push(buf_id.get());
+        let (first, mut packet) = match self.partial.take() {
+            Some(packet) => (false, packet),
+            None => (true, RxPacket::default()),
+        };
+        let len = usize::from(len);
+        if len > self.buffer_bytes {
+            return Err(Violation::Length(len));
+        }
+        if bits & RX_SPLIT_HEADER != 0 {
+            let header = usize::from(bits & RX_HEADER_LEN_MASK);
+            if header > self.header_bytes {
+                return Err(Violation::Length(header));
+            }
+            if !first {
+                return Err(Violation::Parts);
+            }
+            packet.split = true;
+            let at = self.headers + (id * self.header_bytes) as u64;
+            packet.header = ram.get(at, header);
+        }
+        let at = self.memory + (id * self.buffer_bytes) as u64;
+        packet.data.extend(ram.get(at, len));
+        packet.frags.push(len);
+        let rsc = (bits & RX_RSC != 0).then(|| rsc_seg_len.get());
+        let packet_type = packet_type.get() & RX_PACKET_TYPE_MASK;
+        let same = (rsc, packet_type, hash.get());
+        if !first && same != (packet.rsc, packet.packet_type, packet.hash) {
+            return Err(Violation::Parts);
+        }
+        (packet.rsc, packet.packet_type, packet.hash) = same;
+        (packet.status, packet.flags) = (status, flags);
+        if status & RX_END_OF_PACKET == 0 {
+            // Only the last buffer of a packet may be filled in part.
+            if len != self.buffer_bytes {
+                return Err(Violation::Parts);
+            }
+            self.partial = Some(packet);
+            return Ok(None);
+        }
+        Ok(Some(packet))
+    }
+}

@@ -24,16 +24,17 @@ mod tests {
 
     #[test]
     fn a_child_ends_with_the_thread_that_started_it() {
-        let mut pipe = std::thread::spawn(|| {
+        let mut child = std::thread::spawn(|| {
             let mut command = Command::new("sleep");
             command.arg("600").stdout(Stdio::piped());
             end_with_parent(&mut command);
-            let mut child = command.spawn().expect("sleep is there");
-            child.stdout.take().expect("it was piped")
+            command.spawn().expect("sleep is there")
         })
         .join()
         .expect("the thread does not panic");
         // Held open by the child alone.
+        let mut pipe = child.stdout.take().expect("it was piped");
         assert_eq!(pipe.read(&mut [0]).expect("a pipe can be read"), 0);
+        assert!(!child.wait().expect("it is ours").success());
     }
 }

@@ -12,7 +12,6 @@ use super::elf;
 
 const MODE_DIR: u32 = 0o040_755;
 const MODE_FILE: u32 = 0o100_000;
-const MODE_LINK: u32 = 0o120_777;
 const MODE_CONSOLE: u32 = 0o020_600;
 /// Major and minor number of /dev/console, which the kernel opens for process 1.
 const CONSOLE: (u32, u32) = (5, 1);
@@ -47,14 +46,6 @@ impl Initramfs {
         let name = self.with_parents(path);
         if !self.names.contains(&name) {
             self.entry(&name, MODE_FILE | (mode & 0o777), bytes, (0, 0));
-        }
-    }
-
-    /// Adds a symbolic link with its folders.
-    pub fn link(&mut self, path: &str, target: &str) {
-        let name = self.with_parents(path);
-        if !self.names.contains(&name) {
-            self.entry(&name, MODE_LINK, target.as_bytes(), (0, 0));
         }
     }
 
@@ -211,13 +202,11 @@ mod tests {
         let mut archive = Initramfs::new();
         archive.file("/a/b/c", 0o755, b"hello");
         archive.file("/a/b/c", 0o644, b"not this");
-        archive.link("/a/d", "b/c");
         let entries = list(&archive.finish());
         let place = |name: &str| entries.iter().position(|(n, ..)| n == name).unwrap();
         assert!(place("a") < place("a/b") && place("a/b") < place("a/b/c"));
         let (_, mode, data) = &entries[place("a/b/c")];
         assert_eq!((*mode, data.as_slice()), (0o100_755, &b"hello"[..]));
-        assert_eq!(entries[place("a/d")].2, b"b/c");
         assert_eq!(entries.iter().filter(|(n, ..)| n == "a/b/c").count(), 1);
     }
 

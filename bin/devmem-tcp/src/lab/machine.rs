@@ -20,6 +20,7 @@ use super::job::{CONTROL_PORT, JOB_PATH, Job, TOOL_PATH};
 use super::kit::Kit;
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
+use super::scratch::Scratch;
 use crate::output::{Failure, note};
 
 /// A guest that says nothing for so long while it boots is not coming up.
@@ -236,52 +237,6 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
     archive.file(JOB_PATH, 0o644, &serde_json::to_vec(&job)?);
     Ok(archive.finish())
-}
-
-/// A private folder that goes away.
-#[derive(Debug)]
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self, Failure> {
-        // Short: the address of a unix socket has at most 107 bytes.
-        let base = std::env::var_os("XDG_RUNTIME_DIR")
-            .map(PathBuf::from)
-            .filter(|path| path.is_dir());
-        let base = base.unwrap_or_else(std::env::temp_dir);
-        for attempt in 0..1000u32 {
-            let folder = base.join(format!("devmem-lab-{}-{attempt}", std::process::id()));
-            let mut builder = fs::DirBuilder::new();
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            match builder.create(&folder) {
-                Ok(()) => return Ok(Self(folder)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    return Err(anyhow::Error::from(error)
-                        .context(format!("make {}", folder.display()))
-                        .into());
-                }
-            }
-        }
-        Err(Failure::failed(format!(
-            "no name is free below {}",
-            base.display()
-        )))
-    }
-
-    fn folder(&self) -> &Path {
-        &self.0
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// QEMU, running.

@@ -22,4 +22,5 @@ pub mod klog;
 pub mod machine;
 pub mod nics;
 pub mod progress;
+pub mod scratch;
 pub mod suite;

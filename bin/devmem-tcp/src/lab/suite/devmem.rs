@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,9 @@ use devmem_uapi::MsgFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::traffic::{self, Family, Network, Rate, STUCK, Way};
-use crate::pattern::PositionPattern;
+use crate::pattern::{PositionPattern, Verifier};
 
-/// Our NIC in the guest.
+/// Our NIC in a guest with two.
 pub const NIC: &str = "eth1";
 /// Bytes bound: more than the buffers of a ring (1,024 of 4 KiB), within udmabuf's default limit of 64 MiB.
 pub const MEMORY_BYTES: usize = 32 << 20;
@@ -35,6 +36,12 @@ const SEND_SLOTS: usize = 64;
 const STARVED: Duration = Duration::from_millis(1500);
 /// The largest frame the copy out of device memory is checked by.
 const CHECK_BYTES: usize = 64 << 10;
+
+/// Our NIC: the only one, or that which is not the peer's.
+pub fn nic() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| std::env::var("DEVMEM_TEST_NIC").unwrap_or_else(|_| NIC.to_owned()))
+}
 
 /// Where the bound memory is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +78,7 @@ impl Steering {
     ///
     /// The driver refused.
     pub fn new(first: u32) -> anyhow::Result<Self> {
-        let mut ethtool = Ethtool::by_name(NIC)?;
+        let mut ethtool = Ethtool::by_name(nic())?;
         let split = RingsChange {
             data_split: Some(DataSplit::Enabled),
             ..RingsChange::default()
@@ -117,6 +124,55 @@ impl Drop for Steering {
     }
 }
 
+/// Memory, and its binding to queues of our NIC.
+#[derive(Debug)]
+pub struct Bound {
+    /// The binding.
+    pub rx: BoundRx,
+    /// The memory.
+    pub memory: DmabufFd,
+}
+
+impl Bound {
+    /// Allocates memory and binds it.
+    ///
+    /// # Errors
+    ///
+    /// The exporter or the kernel refused.
+    pub fn new(kind: Memory, queues: &[u32]) -> anyhow::Result<Self> {
+        let memory = memory(kind)?;
+        Ok(Self {
+            rx: bind(&memory, queues)?,
+            memory,
+        })
+    }
+}
+
+/// A stream that is to be received.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    /// Its bytes.
+    pub bytes: u64,
+    /// What the receiver is like.
+    pub habit: Habit,
+    /// The seed of its pattern; `None` counts bytes and looks at none, as a program does that leaves them to a device.
+    pub seed: Option<u64>,
+    /// Most bytes of one receive that may come as ordinary data, which says that the packet was not of the bound queue.
+    pub ordinary_max: usize,
+}
+
+impl Stream {
+    /// A stream from a sender of ours, every byte of which is looked at.
+    pub fn checked(bytes: u64, habit: Habit) -> Self {
+        Self {
+            bytes,
+            habit,
+            seed: Some(0),
+            ordinary_max: 0,
+        }
+    }
+}
+
 /// Binds memory to queues of our NIC.
 ///
 /// # Errors
@@ -124,7 +180,7 @@ impl Drop for Steering {
 /// The kernel refused.
 pub fn bind(memory: &DmabufFd, queues: &[u32]) -> anyhow::Result<BoundRx> {
     let queues: Vec<RxQueueId> = queues.iter().copied().map(RxQueueId).collect();
-    Ok(Netdev::by_name(NIC)?.bind_rx(memory.as_fd(), &queues)?)
+    Ok(Netdev::by_name(nic())?.bind_rx(memory.as_fd(), &queues)?)
 }
 
 /// How a receiver behaves.
@@ -170,16 +226,11 @@ impl RxReport {
 /// # Errors
 ///
 /// A wrong byte; ordinary data where device memory should be; a frag that does not come home; a stream that is stuck.
-pub fn receive(
-    stream: &TcpStream,
-    memory: &DmabufFd,
-    bound: &BoundRx,
-    bytes: u64,
-    habit: Habit,
-) -> anyhow::Result<RxReport> {
+pub fn receive(stream: &TcpStream, bound: &Bound, wanted: Stream) -> anyhow::Result<RxReport> {
+    let Stream { bytes, habit, .. } = wanted;
     let starving = habit == Habit::StarvesOnce;
     stream.set_read_timeout(Some(if starving { STARVED } else { STUCK }))?;
-    let mut receiver = Receiver::new(stream, memory, bound);
+    let mut receiver = Receiver::new(stream, bound, wanted);
     let mut keeping = starving;
     loop {
         match receiver.step() {
@@ -187,27 +238,29 @@ pub fn receive(
             Ok(_) if !keeping => receiver.give_back()?,
             Ok(_) => {}
             Err(StepError::Nothing) if keeping => {
-                receiver.report.starved_at = Some(receiver.verifier.good_bytes());
+                receiver.report.starved_at = Some(receiver.received);
                 keeping = false;
                 receiver.give_back()?;
                 stream.set_read_timeout(Some(STUCK))?;
             }
             Err(StepError::Nothing) => {
-                bail!("stuck after {} bytes", receiver.verifier.good_bytes())
+                bail!("stuck after {} bytes", receiver.received)
             }
             Err(StepError::Failed(error)) => return Err(error),
         }
-        if matches!(habit, Habit::Leaves(after) if receiver.verifier.good_bytes() >= after) {
-            ensure!(
-                receiver.verifier.bad_bytes() == 0,
-                "wrong bytes before it left"
-            );
+        if matches!(habit, Habit::Leaves(after) if receiver.received >= after) {
+            receiver.check_verdict()?;
             return Ok(receiver.report);
         }
     }
     receiver.report.elapsed = receiver.start.elapsed();
     receiver.give_back()?;
-    traffic::complete(&receiver.verifier, bytes)?;
+    ensure!(
+        receiver.received == bytes,
+        "{} of {bytes} bytes arrived",
+        receiver.received
+    );
+    receiver.check_verdict()?;
     receiver.report.bytes = bytes;
     Ok(receiver.report)
 }
@@ -219,25 +272,27 @@ enum StepError {
 
 struct Receiver<'a> {
     stream: &'a TcpStream,
-    memory: &'a DmabufFd,
-    bound: &'a BoundRx,
+    bound: &'a Bound,
     buffer: RecvBuffer,
     returns: FragReturns,
-    verifier: crate::pattern::Verifier,
+    verifier: Option<Verifier>,
+    received: u64,
+    ordinary_max: usize,
     scratch: Vec<u8>,
     report: RxReport,
     start: Instant,
 }
 
 impl<'a> Receiver<'a> {
-    fn new(stream: &'a TcpStream, memory: &'a DmabufFd, bound: &'a BoundRx) -> Self {
+    fn new(stream: &'a TcpStream, bound: &'a Bound, wanted: Stream) -> Self {
         Self {
             stream,
-            memory,
             bound,
             buffer: RecvBuffer::new(RECV_BYTES, RECV_FRAGS),
             returns: FragReturns::new(),
-            verifier: traffic::verifier(),
+            verifier: wanted.seed.map(traffic::verifier_of),
+            ordinary_max: wanted.ordinary_max,
+            received: 0,
             scratch: vec![0; CHECK_BYTES],
             report: RxReport::default(),
             start: Instant::now(),
@@ -258,8 +313,16 @@ impl<'a> Receiver<'a> {
         let bytes = received.bytes;
         let frags = match received.content {
             Content::End => return Ok(0),
+            Content::Readable(ordinary) if ordinary.len() <= self.ordinary_max => {
+                if let Some(verifier) = &mut self.verifier {
+                    verifier.check(ordinary);
+                }
+                self.report.linear_bytes += bytes as u64;
+                self.received += bytes as u64;
+                return Ok(bytes);
+            }
             Content::Readable(bytes) => {
-                let at = self.verifier.good_bytes();
+                let at = self.received;
                 return Err(StepError::Failed(anyhow::anyhow!(
                     "{} ordinary bytes after {at}: not through the bound queue",
                     bytes.len()
@@ -268,21 +331,26 @@ impl<'a> Receiver<'a> {
             Content::Devmem(frags) => frags,
         };
         let access = self
+            .bound
             .memory
             .cpu_access(Access::Read)
             .map_err(|error| StepError::Failed(error.into()))?;
         for frag in frags {
             match frag {
                 RxFrag::Linear(bytes) => {
-                    self.verifier.check(bytes);
+                    if let Some(verifier) = &mut self.verifier {
+                        verifier.check(bytes);
+                    }
                     self.report.linear_bytes += bytes.len() as u64;
                 }
                 RxFrag::Device(cmsg) => {
                     self.returns.push(cmsg.frag_token);
                     self.report.frags += 1;
-                    let check = check_frag(&access, &mut self.verifier, &mut self.scratch, &cmsg);
-                    check.map_err(StepError::Failed)?;
-                    if cmsg.dmabuf_id != self.bound.id() {
+                    if let Some(verifier) = &mut self.verifier {
+                        check_frag(&access, verifier, &mut self.scratch, &cmsg)
+                            .map_err(StepError::Failed)?;
+                    }
+                    if cmsg.dmabuf_id != self.bound.rx.id() {
                         return Err(StepError::Failed(anyhow::anyhow!(
                             "a frag of dma-buf {:?}",
                             cmsg.dmabuf_id
@@ -291,7 +359,15 @@ impl<'a> Receiver<'a> {
                 }
             }
         }
+        self.received += bytes as u64;
         Ok(bytes)
+    }
+
+    fn check_verdict(&self) -> anyhow::Result<()> {
+        match &self.verifier {
+            Some(verifier) => traffic::complete(verifier, self.received),
+            None => Ok(()),
+        }
     }
 
     fn give_back(&mut self) -> anyhow::Result<()> {
@@ -310,7 +386,7 @@ impl<'a> Receiver<'a> {
 
 fn check_frag(
     access: &devmem_linux::dmabuf::CpuAccess<'_>,
-    verifier: &mut crate::pattern::Verifier,
+    verifier: &mut Verifier,
     scratch: &mut [u8],
     cmsg: &devmem_uapi::DmabufCmsg,
 ) -> anyhow::Result<()> {
@@ -326,7 +402,7 @@ fn check_frag(
     Ok(())
 }
 
-/// One stream from the peer into device memory, with a binding of its own to `queues`; connections go to the first.
+/// One stream from the peer into device memory, with a binding of its own.
 ///
 /// # Errors
 ///
@@ -335,54 +411,22 @@ pub fn rx(
     network: &Network,
     family: Family,
     kind: Memory,
-    queues: &[u32],
-    bytes: u64,
-    habit: Habit,
+    queue: u32,
+    wanted: Stream,
 ) -> anyhow::Result<RxReport> {
     let mut steering = Steering::new(1)?;
-    let memory = memory(kind)?;
-    let bound = bind(&memory, queues)?;
-    let queue = *queues.first().context("no queue")?;
-    rx_bound(
-        network,
-        &mut steering,
-        family,
-        &memory,
-        &bound,
-        queue,
-        bytes,
-        habit,
-    )
-}
-
-/// The same, with what is bound already.
-///
-/// # Errors
-///
-/// As [`receive`].
-#[allow(clippy::too_many_arguments, reason = "a test's whole situation")]
-pub fn rx_bound(
-    network: &Network,
-    steering: &mut Steering,
-    family: Family,
-    memory: &DmabufFd,
-    bound: &BoundRx,
-    queue: u32,
-    bytes: u64,
-    habit: Habit,
-) -> anyhow::Result<RxReport> {
+    let bound = Bound::new(kind, &[queue])?;
     let listener = network.listen(Way::In, family)?;
     steering.lead(listener.local_addr()?, queue)?;
     let (sender, receiver) = pair(network, Way::In, &listener)?;
     thread::scope(|scope| {
-        let sending = scope.spawn(move || traffic::send(sender, bytes));
-        let report = receive(&receiver, memory, bound, bytes, habit);
+        let sending = scope.spawn(move || traffic::send(sender, wanted.bytes));
+        let report = receive(&receiver, &bound, wanted);
+        // The sender waits for it.
         drop(receiver);
         let sent = traffic::join(sending);
         let report = report?;
-        if !matches!(habit, Habit::Leaves(_)) {
-            sent?;
-        }
+        sent?;
         Ok(report)
     })
 }
@@ -411,7 +455,7 @@ pub fn pair(
 /// A wrong byte; a send that is not completed; a stream that is stuck.
 pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate, u64)> {
     let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
-    let bound = Netdev::by_name(NIC)?.bind_tx(memory.as_fd())?;
+    let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd())?;
     let listener = network.listen(Way::Out, family)?;
     let (sender, mut receiver) = pair(network, Way::Out, &listener)?;
     enable_zerocopy(sender.as_fd())?;
@@ -429,7 +473,9 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
                 verifier.check(&buffer[..count]);
             }
         });
-        let sent = Sender::new(&sender, &memory, bound.source()).send(bytes);
+        let pattern = PositionPattern::new(0);
+        let sent = Sender::new(&sender, &memory, bound.source())
+            .send(bytes, &|position, out| pattern.fill(position, out));
         if sent.is_err() {
             let _ = sender.shutdown(std::net::Shutdown::Both);
         }
@@ -443,6 +489,22 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
             copied,
         ))
     })
+}
+
+/// Sends `bytes` of device memory on a connection to anybody. Returns how many sends the kernel copied.
+///
+/// # Errors
+///
+/// A send that is refused or not completed.
+pub fn send_to(
+    stream: &TcpStream,
+    bytes: u64,
+    fill: &dyn Fn(u64, &mut [u8]),
+) -> anyhow::Result<u64> {
+    let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
+    let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd())?;
+    enable_zerocopy(stream.as_fd())?;
+    Sender::new(stream, &memory, bound.source()).send(bytes, fill)
 }
 
 struct Sender<'a> {
@@ -475,8 +537,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    fn send(mut self, bytes: u64) -> anyhow::Result<u64> {
-        let pattern = PositionPattern::new(0);
+    fn send(mut self, bytes: u64, fill: &dyn Fn(u64, &mut [u8])) -> anyhow::Result<u64> {
         let mut chunk = vec![0; SEND_BYTES];
         let mut position = 0;
         let mut round = 0usize;
@@ -489,7 +550,7 @@ impl<'a> Sender<'a> {
                 self.wait_for_all()?;
             }
             let offset = (round % SEND_SLOTS) * SEND_BYTES;
-            pattern.fill(position, &mut chunk[..count]);
+            fill(position, &mut chunk[..count]);
             let access = self.memory.cpu_access(Access::Write)?;
             access.copy_in(offset, &chunk[..count])?;
             access.end()?;

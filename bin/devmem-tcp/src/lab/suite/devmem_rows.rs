@@ -5,12 +5,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context as _, ensure};
-use devmem_linux::dmabuf::DmabufFd;
 use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
-    self, Habit, MEMORY_BYTES, Memory, NIC, RxReport, Steering, bind, memory, pair, receive, rx,
-    rx_bound, tx,
+    Bound, Habit, MEMORY_BYTES, Memory, NIC, RxReport, Steering, Stream, bind, memory, pair,
+    receive, rx, tx,
 };
 use super::rows::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way};
@@ -18,6 +17,8 @@ use super::traffic::{self, Family, STUCK, Way};
 /// The queues that get bound: never 0, which the driver keeps.
 const QUEUE: u32 = 2;
 const OTHER_QUEUE: u32 = 3;
+/// Payload bytes of each packet that the device leaves in host memory for [`KNOB_ROWS`].
+pub const LINEAR_BYTES: usize = 64;
 
 pub const ROWS: &[Row] = &[
     ("devmem rx, udmabuf, IPv4", |context| {
@@ -66,72 +67,50 @@ fn seen(report: &RxReport) -> Seen {
 }
 
 fn receive_all(context: &Context, family: Family, kind: Memory) -> anyhow::Result<Seen> {
-    let report = rx(
-        &context.network,
-        family,
-        kind,
-        &[QUEUE],
-        context.bytes,
-        Habit::Good,
-    )?;
+    let wanted = Stream::checked(context.bytes, Habit::Good);
+    let report = rx(context.network()?, family, kind, QUEUE, wanted)?;
     ensure!(report.frags > 0, "nothing came to device memory");
     Ok(seen(&report))
 }
 
 fn send_all(context: &Context, family: Family) -> anyhow::Result<Seen> {
-    let (rate, copied) = tx(&context.network, family, context.bytes)?;
+    let (rate, copied) = tx(context.network()?, family, context.bytes)?;
     ensure!(copied == 0, "the kernel copied {copied} sends");
     Ok(rate.into())
 }
 
 /// Several streams at once, over both queues of one binding.
 fn two_queues(context: &Context) -> anyhow::Result<Seen> {
-    let memory = memory(Memory::Udmabuf)?;
-    let bound = bind(&memory, &[QUEUE, OTHER_QUEUE])?;
-    at_once(
-        context,
-        &[(&memory, &bound, QUEUE), (&memory, &bound, OTHER_QUEUE)],
-    )
+    let bound = Bound::new(Memory::Udmabuf, &[QUEUE, OTHER_QUEUE])?;
+    at_once(context, &[(&bound, QUEUE), (&bound, OTHER_QUEUE)])
 }
 
 fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
-    let memories = [memory(Memory::Udmabuf)?, memory(Memory::Heap)?];
-    let bounds = [
-        bind(&memories[0], &[QUEUE])?,
-        bind(&memories[1], &[OTHER_QUEUE])?,
-    ];
+    let first = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let second = Bound::new(Memory::Heap, &[OTHER_QUEUE])?;
     ensure!(
-        bounds[0].id() != bounds[1].id(),
+        first.rx.id() != second.rx.id(),
         "two bindings with one name"
     );
-    at_once(
-        context,
-        &[
-            (&memories[0], &bounds[0], QUEUE),
-            (&memories[1], &bounds[1], OTHER_QUEUE),
-        ],
-    )
+    at_once(context, &[(&first, QUEUE), (&second, OTHER_QUEUE)])
 }
 
 /// One stream for each of `ends`, all at the same time.
-fn at_once(
-    context: &Context,
-    ends: &[(&DmabufFd, &devmem_linux::netdev::BoundRx, u32)],
-) -> anyhow::Result<Seen> {
+fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
-    let bytes = context.bytes / 2;
+    let wanted = Stream::checked(context.bytes / 2, Habit::Good);
     let mut streams = Vec::new();
-    for (memory, bound, queue) in ends {
-        let listener = context.network.listen(Way::In, Family::V4)?;
+    for (bound, queue) in ends {
+        let listener = context.network()?.listen(Way::In, Family::V4)?;
         steering.lead(listener.local_addr()?, *queue)?;
-        streams.push((pair(&context.network, Way::In, &listener)?, *memory, *bound));
+        streams.push((pair(context.network()?, Way::In, &listener)?, *bound));
     }
     let frags = thread::scope(|scope| {
         let running: Vec<_> = streams
             .into_iter()
-            .map(|((sender, receiver), memory, bound)| {
-                scope.spawn(move || traffic::send(sender, bytes));
-                scope.spawn(move || receive(&receiver, memory, bound, bytes, Habit::Good))
+            .map(|((sender, receiver), bound)| {
+                scope.spawn(move || traffic::send(sender, wanted.bytes));
+                scope.spawn(move || receive(&receiver, bound, wanted))
             })
             .collect();
         let reports = running
@@ -145,7 +124,8 @@ fn at_once(
                 .collect::<Vec<_>>(),
         )
     })?;
-    Ok(format!("{} MB right each, in {frags:?} frags", bytes / 1_000_000).into())
+    let each = wanted.bytes / 1_000_000;
+    Ok(format!("{each} MB right each, in {frags:?} frags").into())
 }
 
 fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
@@ -158,13 +138,13 @@ fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
 fn starvation(context: &Context) -> anyhow::Result<Seen> {
     // More than the memory holds, whatever the size of the run.
     let bytes = context.bytes.max(3 * MEMORY_BYTES as u64);
+    let wanted = Stream::checked(bytes, Habit::StarvesOnce);
     let report = rx(
-        &context.network,
+        context.network()?,
         Family::V4,
         Memory::Udmabuf,
-        &[QUEUE],
-        bytes,
-        Habit::StarvesOnce,
+        QUEUE,
+        wanted,
     )?;
     let at = report.starved_at.context("it was never starved")?;
     ensure!(at < bytes, "everything fitted in");
@@ -179,17 +159,16 @@ fn starvation(context: &Context) -> anyhow::Result<Seen> {
 /// A stream that nobody takes out of device memory does not hold up those of other queues.
 fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
-    let memory = memory(Memory::Udmabuf)?;
-    let _bound = bind(&memory, &[QUEUE])?;
-    let listener = context.network.listen(Way::In, Family::V4)?;
+    let _bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let listener = context.network()?.listen(Way::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let (sender, starved) = pair(&context.network, Way::In, &listener)?;
+    let (sender, starved) = pair(context.network()?, Way::In, &listener)?;
     let bytes = 4 * MEMORY_BYTES as u64;
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, bytes));
         let stream =
             context
-                .network
+                .network()?
                 .stream(Way::In, Family::V4, context.few(), &Default::default());
         // Both ends see a reset, and the sender's error is what is expected.
         drop(starved);
@@ -201,14 +180,17 @@ fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
 fn unbind(context: &Context) -> anyhow::Result<Seen> {
     let part = context.few() / 2;
     let mut steering = Steering::new(1)?;
-    let memory = memory(Memory::Udmabuf)?;
-    let bound = bind(&memory, &[QUEUE])?;
-    let listener = context.network.listen(Way::In, Family::V4)?;
+    let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let listener = context.network()?.listen(Way::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let (sender, receiver) = pair(&context.network, Way::In, &listener)?;
+    let (sender, receiver) = pair(context.network()?, Way::In, &listener)?;
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, 64 * part));
-        let report = receive(&receiver, &memory, &bound, 64 * part, Habit::Leaves(part));
+        let report = receive(
+            &receiver,
+            &bound,
+            Stream::checked(64 * part, Habit::Leaves(part)),
+        );
         drop(bound);
         drop(receiver);
         // Its receiver has gone.
@@ -239,7 +221,7 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
     let mut line = String::new();
     said.read_line(&mut line)?;
     let to: std::net::SocketAddr = line.trim().parse().context("the victim's address")?;
-    let sender = context.network.connect(Way::In, to)?;
+    let sender = context.network()?.connect(Way::In, to)?;
     let killed = thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, 64 * part));
         line.clear();
@@ -272,8 +254,7 @@ fn clear_rules() -> anyhow::Result<()> {
 /// It could not even begin.
 pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
     let mut steering = Steering::new(1)?;
-    let memory = memory(Memory::Udmabuf)?;
-    let bound = bind(&memory, &[QUEUE])?;
+    let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
     let address = traffic::address(1, Family::V4);
     let listener = std::net::TcpListener::bind((address, 0))?;
     let to = listener.local_addr()?;
@@ -281,7 +262,11 @@ pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{to}")?;
     let (stream, _) = listener.accept()?;
-    receive(&stream, &memory, &bound, u64::MAX, Habit::Leaves(bytes))?;
+    receive(
+        &stream,
+        &bound,
+        Stream::checked(u64::MAX, Habit::Leaves(bytes)),
+    )?;
     writeln!(stdout, "half")?;
     // Until the end comes; it is bounded all the same.
     thread::sleep(STUCK);
@@ -316,27 +301,22 @@ fn refusals(_: &Context) -> anyhow::Result<Seen> {
 }
 
 fn netem(context: &Context) -> anyhow::Result<Seen> {
-    let tc = |what: &[&str]| {
-        let words: Vec<&str> = ["ip", "netns", "exec", "peer", "tc", "qdisc"]
-            .iter()
-            .chain(what)
-            .copied()
-            .collect();
-        program(&words)
+    let tc = |words: &[&str]| {
+        let inside = ["ip", "netns", "exec", "peer", "tc"];
+        program(&[&inside, words].concat())
     };
-    tc(&[
-        "add", "dev", "eth0", "root", "netem", "loss", "1%", "limit", "10000",
-    ])?;
+    let loss = ["netem", "loss", "1%", "limit", "10000"];
+    tc(&[&["qdisc", "add", "dev", "eth0", "root"][..], &loss].concat())?;
+    let wanted = Stream::checked(context.few(), Habit::Good);
     let report = rx(
-        &context.network,
+        context.network()?,
         Family::V4,
         Memory::Udmabuf,
-        &[QUEUE],
-        context.few(),
-        Habit::Good,
+        QUEUE,
+        wanted,
     );
-    let statistics = tc(&["-s", "show", "dev", "eth0"]);
-    tc(&["del", "dev", "eth0", "root"])?;
+    let statistics = tc(&["-s", "qdisc", "show", "dev", "eth0"]);
+    tc(&["qdisc", "del", "dev", "eth0", "root"])?;
     let report = report?;
     let statistics = statistics?;
     let dropped = statistics
@@ -351,19 +331,18 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
     })
 }
 
+/// The device leaves the first bytes of each packet in host memory, and now and then a whole packet, which a bound queue
+/// drops and TCP sends again.
 fn linear(context: &Context) -> anyhow::Result<Seen> {
-    let mut steering = Steering::new(1)?;
-    let memory = devmem::memory(Memory::Udmabuf)?;
-    let bound = bind(&memory, &[QUEUE])?;
-    let report = rx_bound(
-        &context.network,
-        &mut steering,
+    let mut wanted = Stream::checked(context.bytes, Habit::Good);
+    // A packet with no more than that has nothing in device memory: the kernel takes it for an ordinary one.
+    wanted.ordinary_max = LINEAR_BYTES;
+    let report = rx(
+        context.network()?,
         Family::V4,
-        &memory,
-        &bound,
+        Memory::Udmabuf,
         QUEUE,
-        context.bytes,
-        Habit::Good,
+        wanted,
     )?;
     ensure!(report.linear_bytes > 0, "no linear bytes");
     Ok(seen(&report))

@@ -1,15 +1,18 @@
 //! `devmem-tcp lab test`: a guest for each group, a table of what its rows did.
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Group, RowReport, rows};
+use super::far_end::FarEnd;
+use super::{Group, RowReport, devmem_rows, rows};
 use crate::lab::accel::Accel;
 use crate::lab::job::{Job, TOOL_PATH};
 use crate::lab::kit::Kit;
 use crate::lab::machine::{self, MachinePlan, Output};
+use crate::lab::scratch::Scratch;
 use crate::output::{Failure, note, print_json};
 
 /// What to test.
@@ -116,7 +119,10 @@ fn run_group(
             rows: Vec::new(),
         });
     }
-    let machine = machine_for(&plan.machine, group);
+    let folder = Scratch::new()?;
+    let wire = folder.path("wire");
+    collected.far_end = has_far_end(group).then(|| FarEnd::new(&wire));
+    let machine = machine_for(&plan.machine, group, &wire);
     let mut words = vec![
         TOOL_PATH.to_owned(),
         "__guest-test".to_owned(),
@@ -141,6 +147,7 @@ fn run_group(
         Err(failure) if rows.is_empty() => return Err(failure),
         Err(failure) => (0.0, 0.0, Vec::new(), failure.to_string()),
     };
+    rows.extend(far_rows(group, collected.far_end));
     for name in names {
         if !rows.iter().any(|row| row.row == name) {
             rows.push(shown(failed_row(name, &trouble)));
@@ -186,22 +193,45 @@ fn group_name(group: Group) -> String {
         .unwrap_or_default()
 }
 
-/// What is particular about the guest of a group.
-fn machine_for(machine: &MachinePlan, group: Group) -> MachinePlan {
+/// What is particular about the guest of a group. `wire` is where our stack connects, if it is the other end.
+fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
     /// Longer than any group at the default size takes on a busy machine; a row has limits of its own.
     const LIMIT: Duration = Duration::from_secs(1800);
+    const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
     let mut machine = machine.clone();
     machine.limit = machine.limit.or(Some(LIMIT));
-    match group {
-        Group::Nic | Group::Devmem => {}
-        Group::Loss => machine.nics.impair = Some("loss=1%,reorder=1%,dup=1%,seed=7".to_owned()),
-        Group::Knobs => {
-            machine.nics.options = ["--linear", "64", "--unsplit-every", "500"]
-                .map(str::to_owned)
-                .to_vec()
-        }
+    if matches!(group, Group::Loss | Group::StackLoss) {
+        machine.nics.impair = Some(BAD_WIRE.to_owned());
+    }
+    if group == Group::Knobs {
+        let linear = devmem_rows::LINEAR_BYTES.to_string();
+        let options = ["--linear", &linear, "--unsplit-every", "500"];
+        machine.nics.options = options.map(str::to_owned).to_vec();
+    }
+    if has_far_end(group) {
+        machine.nics.count = 1;
+        machine.nics.wire = Some(format!("unix-listen:{}", wire.display()));
     }
     machine
+}
+
+fn has_far_end(group: Group) -> bool {
+    matches!(group, Group::Stack | Group::StackLoss)
+}
+
+/// Waits for our stack's ends, and says how they went.
+fn far_rows(group: Group, far_end: Option<FarEnd>) -> Vec<RowReport> {
+    let ended = far_end.map(FarEnd::finish).unwrap_or_default();
+    let rows = ended
+        .into_iter()
+        .enumerate()
+        .map(|(at, (what, ok, said))| RowReport {
+            ok,
+            row: format!("{}: our end {}", group_name(group), at + 1),
+            detail: if ok { what } else { format!("{what}: {said}") },
+            ..failed_row("", "")
+        });
+    rows.map(shown).collect()
 }
 
 /// Takes the rows as they come.
@@ -209,6 +239,30 @@ fn machine_for(machine: &MachinePlan, group: Group) -> MachinePlan {
 struct Collector {
     line: Vec<u8>,
     rows: Vec<RowReport>,
+    far_end: Option<FarEnd>,
+}
+
+/// What the guest prints: a report, or a wish.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Wish { far_end: Vec<String> },
+    Row(RowReport),
+}
+
+impl Collector {
+    fn take(&mut self, line: Line) -> io::Result<()> {
+        match (line, &mut self.far_end) {
+            (Line::Row(row), _) => self.rows.push(shown(row)),
+            (Line::Wish { far_end }, Some(process)) => {
+                process
+                    .start(&far_end)
+                    .map_err(|failure| io::Error::other(failure.to_string()))?;
+            }
+            (Line::Wish { .. }, None) => return Err(io::Error::other("this guest has a peer")),
+        }
+        Ok(())
+    }
 }
 
 impl Output for Collector {
@@ -219,7 +273,7 @@ impl Output for Collector {
             match byte {
                 b'\n' => {
                     let line = std::mem::take(&mut self.line);
-                    self.rows.push(shown(serde_json::from_slice(&line)?));
+                    self.take(serde_json::from_slice(&line)?)?;
                 }
                 _ if self.line.len() < MAX_LINE_BYTES => self.line.push(*byte),
                 _ => return Err(io::Error::other("a row's report has no end")),

@@ -5,16 +5,18 @@
 
 mod devmem;
 mod devmem_rows;
+mod far_end;
 pub mod host;
 mod nic_rows;
 pub mod rows;
+mod stack_rows;
 mod traffic;
 
 use serde::{Deserialize, Serialize};
 
 /// Rows that share a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Group {
     /// The NIC as any other: driver, ping, TCP, ethtool, resets
     Nic,
@@ -24,11 +26,22 @@ pub enum Group {
     Loss,
     /// Device memory from a device that misbehaves within its rights: linear bytes, unsplit packets
     Knobs,
+    /// Our user-space stack at the other end
+    Stack,
+    /// Our user-space stack at the other end of a bad wire
+    StackLoss,
 }
 
 impl Group {
     /// All of them, in the order they run.
-    pub const ALL: [Self; 4] = [Self::Nic, Self::Devmem, Self::Loss, Self::Knobs];
+    pub const ALL: [Self; 6] = [
+        Self::Nic,
+        Self::Devmem,
+        Self::Loss,
+        Self::Knobs,
+        Self::Stack,
+        Self::StackLoss,
+    ];
 }
 
 /// What a row did.

@@ -88,7 +88,7 @@ fn large_ping(_: &Context) -> anyhow::Result<Seen> {
 
 fn tcp(context: &Context, way: Way, family: Family) -> anyhow::Result<Seen> {
     Ok(context
-        .network
+        .network()?
         .stream(way, family, context.bytes, &AtomicU64::new(0))?
         .into())
 }
@@ -97,7 +97,7 @@ fn tcp(context: &Context, way: Way, family: Family) -> anyhow::Result<Seen> {
 fn both_ways(context: &Context) -> anyhow::Result<()> {
     for way in [Way::In, Way::Out] {
         let stream = context
-            .network
+            .network()?
             .stream(way, Family::V4, context.few(), &AtomicU64::new(0));
         stream.with_context(|| format!("{way:?}"))?;
     }
@@ -107,7 +107,7 @@ fn both_ways(context: &Context) -> anyhow::Result<()> {
 fn mtu(context: &Context, mtu: u32) -> anyhow::Result<Seen> {
     Interface::by_name(NIC)?.set_mtu(mtu)?;
     context
-        .network
+        .network()?
         .peer
         .run(|| Interface::by_name(PEER_NIC)?.set_mtu(mtu))??;
     carrier()?;
@@ -208,36 +208,29 @@ fn channels(context: &Context) -> anyhow::Result<Seen> {
     Ok(format!("1, 2 and {count} queues").into())
 }
 
-/// Returns the packets that each RX queue has counted.
-fn rx_packets() -> anyhow::Result<Vec<u64>> {
+/// Returns the bytes that each RX queue has counted.
+fn rx_bytes() -> anyhow::Result<Vec<u64>> {
     let text = program(&["ethtool", "-S", NIC])?;
     let counts = text.lines().filter_map(|line| {
         let (name, value) = line.trim().split_once(':')?;
-        let queue = name
-            .strip_prefix("rx_packets[")
-            .or(name.strip_prefix("rx_posted_desc["))?;
-        name.starts_with("rx_packets[").then_some(())?;
-        let _number = queue.strip_suffix(']')?;
+        name.strip_prefix("rx_bytes[")?;
         value.trim().parse().ok()
     });
     let counts: Vec<u64> = counts.collect();
-    ensure!(
-        !counts.is_empty(),
-        "ethtool -S has no rx_packets[N]: {text}"
-    );
+    ensure!(!counts.is_empty(), "ethtool -S has no rx_bytes[N]");
     Ok(counts)
 }
 
 /// Sends a stream and returns the queue that most of it arrived on.
 fn queue_of_stream(context: &Context) -> anyhow::Result<usize> {
-    let before = rx_packets()?;
+    let before = rx_bytes()?;
     tcp(context, Way::In, Family::V4)?;
-    let after = rx_packets()?;
+    let after = rx_bytes()?;
     let grown = before
         .iter()
         .zip(&after)
         .map(|(before, after)| after.saturating_sub(*before));
-    let most = grown.enumerate().max_by_key(|(_, packets)| *packets);
+    let most = grown.enumerate().max_by_key(|(_, bytes)| *bytes);
     most.map(|(queue, _)| queue).context("no queues")
 }
 
@@ -297,11 +290,11 @@ fn rule(context: &Context) -> anyhow::Result<Seen> {
 }
 
 fn statistics(context: &Context) -> anyhow::Result<Seen> {
-    let before: u64 = rx_packets()?.iter().sum();
+    let before: u64 = rx_bytes()?.iter().sum();
     both_ways(context)?;
-    let after: u64 = rx_packets()?.iter().sum();
-    ensure!(after > before, "{before} packets before, {after} after");
-    Ok(format!("{} packets counted", after - before).into())
+    let after: u64 = rx_bytes()?.iter().sum();
+    ensure!(after > before, "{before} bytes before, {after} after");
+    Ok(format!("{} bytes counted", after - before).into())
 }
 
 fn flap(context: &Context) -> anyhow::Result<Seen> {
@@ -351,7 +344,7 @@ fn resets(context: &Context) -> anyhow::Result<Seen> {
             Ok(())
         });
         let rate = context
-            .network
+            .network()?
             .stream(Way::In, Family::V4, context.bytes, &arrived);
         super::traffic::join(resetting)?;
         let rate = rate?;

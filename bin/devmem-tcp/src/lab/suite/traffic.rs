@@ -198,7 +198,12 @@ pub fn send(mut stream: TcpStream, bytes: u64) -> anyhow::Result<()> {
 
 /// Checks what [`send`] sends.
 pub fn verifier() -> Verifier {
-    Verifier::new(Expected::Position(PositionPattern::new(0)))
+    verifier_of(0)
+}
+
+/// Checks a stream of another seed.
+pub fn verifier_of(seed: u64) -> Verifier {
+    Verifier::new(Expected::Position(PositionPattern::new(seed)))
 }
 
 /// Asserts that a whole stream arrived as it was sent.

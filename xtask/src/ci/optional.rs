@@ -9,6 +9,9 @@ use super::report::{self, Verdict};
 use super::runner::{self, Ended, Invocation};
 use super::steps::Cmd;
 
+/// Bytes of a large stream in the lab: all of it in under three minutes of a machine with two processors.
+const LAB_BYTES: &str = "4M";
+
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 15;
 
@@ -60,6 +63,23 @@ const MIRI_ENV: &[(&str, &str)] = &[
     ("RUST_BACKTRACE", "0"),
     ("CARGO_TARGET_DIR", "target/miri"),
 ];
+
+/// Boots a stock Linux guest on our NICs and runs the acceptance tests in it. QEMU and the kernel are fetched once, into the
+/// user's cache.
+pub fn lab(deadline: Instant) -> Result<String, Verdict> {
+    const TOOL: &str = "cargo run --release --quiet --bin devmem-tcp -- lab";
+    let invocation = |line: &str| Invocation::new("lab", &format!("{TOOL} {line}"), deadline);
+    let built = Invocation::new("lab", "cargo build --release --bin devmem-tcp", deadline);
+    done(built.run())?;
+    if let Ended::Failed(how) | Ended::TimedOut(how) = invocation("fetch").run() {
+        return Err(Verdict::Skipped(format!("no QEMU and kernel: {how}")));
+    }
+    let output = done(invocation(&format!("test --bytes {LAB_BYTES} --json")).run())?;
+    let counts = |line: &&str| line.contains(" passed, ") && line.contains(" failed, in ");
+    let none_ran = || Verdict::Failed("the lab says nothing of its rows".to_owned());
+    let line = output.lines().find(counts).ok_or_else(none_ran)?;
+    Ok(line.trim_start_matches("devmem-tcp: ").to_owned())
+}
 
 /// Judges the dependencies with cargo-deny; installs it if it is not here and the registry can be reached. Without
 /// optimisation it is built in half the time, and has little to do.

@@ -26,6 +26,15 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
             "--link \"eth0\" is not a link",
         ),
         ("wire --a tap:x --b tap:x", "the same interface"),
+        ("lab run --nics 9 -- true", "--nics 9: 0 to 8"),
+        (
+            "lab run --memory 1M -- true",
+            "--memory 1 MiB: 256M or more",
+        ),
+        ("lab run --wire tap:x -- true", "--wire is for --nics 1"),
+        ("lab run --env A -- true", "is not NAME=VALUE"),
+        ("lab run --get tmp -- true", "must be an absolute path"),
+        ("lab run --put /nonexistent -- true", "is not a file"),
         ("recv --backend kernel", "--backend kernel needs --if NAME"),
         (
             "recv --backend kernel --if lo --mtu 9000",

@@ -24,7 +24,9 @@ use super::job::{CONTROL_PORT, GuestNic, JOB_PATH, Job, PEER_NETNS};
 const COMPRESSED: i32 = 4;
 /// Where programs are.
 const PATH: &str = "/usr/local/bin:/bin:/sbin:/usr/bin:/usr/sbin:/lab/busybox";
-/// Time for a NIC to appear or to get its carrier.
+/// Time for a NIC to get its carrier.
+const CARRIER_LIMIT: Duration = Duration::from_secs(5);
+/// Time for a NIC or a port to appear.
 const NIC_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 /// Exit code of a command that could not be started, as a shell has it.
@@ -117,7 +119,20 @@ pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
     for nic in &job.nics {
         set_up(nic, peer.as_ref()).with_context(|| format!("set up {}", nic.name))?;
     }
+    for nic in job.nics.iter().filter(|nic| !nic.peer) {
+        wait_for_carrier(&nic.name);
+    }
     Ok(())
+}
+
+/// Waits until the driver has told the kernel that the link is up; not for ever, because a wire may lead nowhere.
+fn wait_for_carrier(name: &str) {
+    let path = format!("/sys/class/net/{name}/carrier");
+    let start = Instant::now();
+    let up = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1");
+    while !up() && start.elapsed() < CARRIER_LIMIT {
+        thread::sleep(LOOK);
+    }
 }
 
 fn work(control: &Mutex<File>) -> anyhow::Result<()> {

@@ -24,7 +24,7 @@ use super::scratch::Scratch;
 use crate::output::{Failure, note};
 
 /// A guest that says nothing for so long while it boots is not coming up.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// A guest that has said good-bye powers off in this time, or is switched off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
 /// Between two looks at processes.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::far_end::FarEnd;
-use super::{Group, RowReport, devmem_rows, rows};
+use super::{Group, RowReport, devmem_rows, rows, stack_rows};
 use crate::lab::accel::Accel;
 use crate::lab::job::{Job, TOOL_PATH};
 use crate::lab::kit::Kit;
@@ -50,6 +50,9 @@ struct TestReport {
     qemu: String,
     kernel: String,
     seconds: f64,
+    /// Rate of device memory by that of an ordinary socket, of streams that nobody looks at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devmem_rx_to_plain: Option<f64>,
     groups: Vec<GroupReport>,
 }
 
@@ -69,7 +72,16 @@ pub fn run(
         groups.push(run_group(kit, plan, *group, &job)?);
     }
     let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
+    let rate = |name: &str| all().find(|row| row.row == name)?.mb_per_s;
+    let (plain, devmem) = (
+        rate(stack_rows::SPEED_PLAIN),
+        rate(stack_rows::SPEED_DEVMEM),
+    );
+    let devmem_rx_to_plain = plain
+        .zip(devmem)
+        .map(|(plain, devmem)| devmem / plain.max(1e-9));
     let report = TestReport {
+        devmem_rx_to_plain,
         passed: all().filter(|row| row.ok).count(),
         failed: all().filter(|row| !row.ok).count(),
         accel: plan.machine.accel,
@@ -83,6 +95,11 @@ pub fn run(
         "{} passed, {} failed, in {:.0} s",
         report.passed, report.failed, report.seconds
     ));
+    if let Some(ratio) = report.devmem_rx_to_plain {
+        note(format_args!(
+            "devmem rx is {ratio:.1} times an ordinary socket"
+        ));
+    }
     if plan.json {
         print_json(&report)?;
     }

@@ -74,14 +74,25 @@ fn carrier() -> anyhow::Result<()> {
 
 fn ping(_: &Context) -> anyhow::Result<Seen> {
     for address in ["10.77.0.1", "fd77::1"] {
-        program(&["ping", "-c", "3", "-W", "10", address])?;
+        program(&["ping", "-c", "3", "-i", "0.1", "-W", "10", address])?;
     }
     Ok("3 of 3 each".to_owned().into())
 }
 
 fn large_ping(_: &Context) -> anyhow::Result<Seen> {
     for size in ["1472", "1473", "8000", "20000"] {
-        program(&["ping", "-c", "2", "-W", "10", "-s", size, "10.77.0.1"])?;
+        program(&[
+            "ping",
+            "-c",
+            "2",
+            "-i",
+            "0.1",
+            "-W",
+            "10",
+            "-s",
+            size,
+            "10.77.0.1",
+        ])?;
     }
     Ok("1472 to 20000 bytes".to_owned().into())
 }

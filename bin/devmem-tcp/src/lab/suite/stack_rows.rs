@@ -27,14 +27,16 @@ const READ_BYTES: usize = 1 << 20;
 /// One try to connect; the other end may still be starting.
 const CONNECT_TRY: Duration = Duration::from_secs(1);
 
+/// The rows whose rates are compared.
+pub const SPEED_PLAIN: &str = "speed: our stack to a kernel socket";
+pub const SPEED_DEVMEM: &str = "speed: our stack to kernel devmem rx";
+
 pub const ROWS: &[Row] = &[
     ("our stack to kernel devmem rx", |context| {
         devmem_rx(context, true)
     }),
-    ("speed: our stack to a kernel socket", plain_rx),
-    ("speed: our stack to kernel devmem rx", |context| {
-        devmem_rx(context, false)
-    }),
+    (SPEED_PLAIN, plain_rx),
+    (SPEED_DEVMEM, |context| devmem_rx(context, false)),
     ("kernel devmem tx to our stack", devmem_tx),
 ];
 

@@ -282,7 +282,7 @@ pub struct Wire {
 
 const WIRE_EXAMPLES: &str = "\
 Impairments, separated by commas; every one may be left out:
-  loss=1%  reorder=1%  gap=4  dup=1%  corrupt=1%  delay=20ms  jitter=2ms  ordered
+  loss=1%  reorder=1%  gap=4  dup=1%  corrupt=1%  delay=20ms  jitter=2ms  ordered  mtu=1200
   rate=1gbit  limit=1000 (frames)  seed=7
 
 Examples:

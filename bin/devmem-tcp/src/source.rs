@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -93,7 +94,7 @@ impl Source {
 }
 
 /// Whether a read will not wait. A pipe whose writer is gone counts, too: a read says the end.
-fn is_readable(file: &File, limit: Duration) -> io::Result<bool> {
+pub fn is_readable(file: &impl AsFd, limit: Duration) -> io::Result<bool> {
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     let mut fds = [PollFd::new(file, PollFlags::IN)];
     match poll(&mut fds, Some(&limit)) {

@@ -1,131 +1,24 @@
-//! The tool against a NIC that can do it, as the kernel selftests' devmem.py goes about it, and further. For the lab:
-//! `DEVMEM_TEST_NIC` names the NIC, which must be up, with four RX queues or more, and nothing else may use it; it has
-//! the addresses 10.77.0.2 and fd77::2, and 10.77.0.1 and fd77::1 are in the network namespace `peer`. Its settings are
-//! compared before and after each test.
+//! `ncdevmem`, `doctor` and `restore` against a NIC that can do it, as the kernel selftests' devmem.py goes about it, and
+//! further. For the lab: see `common/lab.rs`. The NIC's settings are compared before and after each test.
 
 mod common;
 
 use std::env;
 use std::fs::{self, File, Permissions};
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use common::{Finished, LIMIT, Running, repeating, run, start, start_command, start_with, tool};
-use devmem_linux::ethtool::{Ethtool, Feature, InstalledRule, NTUPLE, Rings, RssContext};
-use devmem_linux::netns::NetNs;
+use common::lab::{Nic, OURS, PEERS, connect, peer, send, settings};
+use common::{Finished, LIMIT, repeating, run, start_command, start_with, tool};
 use devmem_linux::test_util::skip;
-use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use rustix::process::{Signal, kill_process};
 
-const OURS: [&str; 2] = ["10.77.0.2", "fd77::2"];
-const PEERS: [&str; 2] = ["10.77.0.1", "fd77::1"];
-const PEER_NETNS: &str = "peer";
 /// The sizes of the selftests' header-split sweep.
 const SIZES: [usize; 12] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-
-/// The NIC, for one test at a time.
-struct Nic {
-    name: String,
-    before: Settings,
-    _alone: MutexGuard<'static, ()>,
-}
-
-/// Everything that set-up touches, as it can be read.
-type Settings = (
-    Rings,
-    Vec<u32>,
-    Vec<InstalledRule>,
-    Vec<RssContext>,
-    Option<Feature>,
-);
-
-fn settings(name: &str) -> Settings {
-    let mut ethtool = Ethtool::by_name(name).expect("the NIC is there");
-    (
-        ethtool.rings().expect("it has rings"),
-        ethtool.rss().expect("it has RSS").table,
-        ethtool.rules().expect("it has flow rules"),
-        ethtool.rss_contexts().unwrap_or_default(),
-        ethtool.feature(NTUPLE).expect("it has features"),
-    )
-}
-
-impl Nic {
-    /// Takes the NIC, or says why the test is skipped.
-    fn take(test: &str) -> Option<Self> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
-            skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
-            return None;
-        };
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Self {
-            before: settings(&name),
-            name,
-            _alone: alone,
-        })
-    }
-
-    /// How many RX queues it has.
-    fn queues(&self) -> u32 {
-        let channels = Ethtool::by_name(&self.name).and_then(|mut e| e.channels());
-        channels.expect("it has channels").rx_queues()
-    }
-
-    /// Starts `ncdevmem` as a server and waits until it listens.
-    fn server(&self, address: &str, port: u16, options: &str) -> Running {
-        let name = &self.name;
-        let mut server = start(&format!(
-            "ncdevmem -l -f {name} -s {address} -p {port} {options}"
-        ));
-        server.until("Waiting or connection");
-        server
-    }
-
-    /// Asserts that everything is as it was.
-    #[track_caller]
-    fn assert_restored(&self) {
-        assert_eq!(settings(&self.name), self.before);
-    }
-}
-
-fn peer() -> NetNs {
-    NetNs::open(PEER_NETNS).expect("the lab has a namespace for the peer")
-}
-
-/// Connects from the peer, from the port that it connects to, as devmem.py's socat does.
-fn connect(ours: &str, peers: &str, port: u16) -> TcpStream {
-    let address = |ip: &str| SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), port);
-    let (from, to) = (address(peers), address(ours));
-    let family = match to {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let connected = peer().run(|| -> rustix::io::Result<TcpStream> {
-        let socket = net::socket(family, SocketType::STREAM, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        net::bind(&socket, &from)?;
-        net::connect(&socket, &to)?;
-        Ok(TcpStream::from(socket))
-    });
-    connected
-        .expect("the namespace can be joined")
-        .expect("it listens")
-}
-
-/// Sends everything from the peer, one write per piece.
-fn send(ours: &str, peers: &str, port: u16, pieces: &[&[u8]]) {
-    let mut stream = connect(ours, peers, port);
-    stream.set_nodelay(true).expect("it is TCP");
-    for piece in pieces {
-        stream.write_all(piece).expect("it receives");
-    }
-}
 
 /// A file that is read once.
 fn input(bytes: &[u8]) -> Stdio {
@@ -296,6 +189,42 @@ fn tx_sends_lines_whole_and_in_chunks() {
     let lines = line.repeat(20);
     let (received, _) = sent_by_client(&nic, 5219, "-z 1000", &lines);
     assert!(received == lines, "{} bytes", received.len());
+    nic.assert_restored();
+}
+
+/// The lab's NIC leaves the first bytes of every payload in its header buffers where it was started so
+/// (`devmem-tcp nic --linear N`).
+#[test]
+fn linear_bytes_are_printed_in_their_place_or_refused() {
+    const TEST: &str = "linear_bytes_are_printed_in_their_place_or_refused";
+    let Some(nic) = Nic::take(TEST) else { return };
+    if env::var_os("DEVMEM_TEST_LINEAR").is_none() {
+        return skip(
+            TEST,
+            "linear",
+            "DEVMEM_TEST_LINEAR does not say that the NIC leaves some",
+        );
+    }
+    let bytes = repeating(7, b'\n', 700_000);
+    let server = nic.server(OURS[0], 5230, "-v 7");
+    send(OURS[0], PEERS[0], 5230, &[&bytes]);
+    let finished = server.finish();
+    assert_done(&finished);
+    assert!(
+        finished
+            .stderr
+            .contains("SCM_DEVMEM_LINEAR. dmabuf_cmsg->frag_size=")
+    );
+    let total = format!("total_received={}\n", bytes.len());
+    assert!(finished.stderr.contains(&total), "{}", finished.stderr);
+
+    let server = nic.server(OURS[0], 5231, "-L");
+    let mut stream = connect(OURS[0], PEERS[0], 5231);
+    // It may be gone before everything is sent.
+    let _ = std::io::Write::write_all(&mut stream, &bytes);
+    server
+        .finish()
+        .failed_with(1, "bytes of payload landed in host memory");
     nic.assert_restored();
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::{Finished, LIMIT, repeating, run, start, start_with};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 const V4: (&str, &str, u8) = ("10.77.0.1", "10.77.0.2", 24);
@@ -150,32 +151,118 @@ fn stdin_and_files_arrive_as_they_are() {
     });
 }
 
+/// Bytes of a file for a stock receiver.
+fn file_bytes() -> usize {
+    match std::env::var_os("DEVMEM_SLOW") {
+        Some(_) => 5 << 28,
+        None => 24 << 20,
+    }
+}
+
+/// Waits until a kernel socket of this namespace listens on the port.
+#[track_caller]
+fn until_listening(port: u16) {
+    let port_column = format!(":{port:04X}");
+    // The second column of /proc/net/tcp is the local address, the fourth the state; 0A is TCP_LISTEN.
+    let listens = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        matches!(columns[..], [_, local, _, "0A", ..] if local.ends_with(&port_column))
+    };
+    let start = std::time::Instant::now();
+    loop {
+        for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+            let table = std::fs::read_to_string(table).unwrap_or_default();
+            if table.lines().any(listens) {
+                return;
+            }
+        }
+        assert!(start.elapsed() < LIMIT, "nobody listens on {port}");
+        thread::yield_now();
+    }
+}
+
+/// Sends a file whose every byte depends on its position to a stock receiver that writes it to another.
+fn stock_receiver(test: &str, program: &str, arguments: &[&str], options: &str) {
+    let folder = std::env::temp_dir();
+    let [sent, received] = ["sent", "received"]
+        .map(|name| folder.join(format!("devmem-tcp-{test}-{}-{name}", std::process::id())));
+    let mut word = 0_u64;
+    let bytes: Vec<u8> = std::iter::repeat_with(|| {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        word.to_be_bytes()
+    })
+    .flatten()
+    .take(file_bytes())
+    .collect();
+    std::fs::write(&sent, &bytes).unwrap();
+    let receiver = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(File::create(&received).unwrap())
+        .spawn();
+    let Ok(mut receiver) = receiver else {
+        return skip(test, program, &format!("there is no {program} here"));
+    };
+    until_listening(5201);
+    let json = run(&format!("send --json -i {} {options}", sent.display())).json();
+    assert!(
+        wait_or_kill(&mut receiver, LIMIT).is_some(),
+        "{program} did not end"
+    );
+    let got = std::fs::read(&received).unwrap();
+    for path in [&sent, &received] {
+        std::fs::remove_file(path).unwrap();
+    }
+    assert!(got == bytes, "{} of {} bytes", got.len(), bytes.len());
+    assert_all_sent(&json, bytes.len());
+}
+
+const TO_V4: &str = "--peer-addr 10.77.0.1/24 10.77.0.1 5201";
+const TO_V6: &str = "--peer-addr fd77::1/64 --addr fd77::2/64 --mtu 9000 fd77::1 5201";
+
 #[test]
 fn netcat_gets_the_file() {
     const TEST: &str = "netcat_gets_the_file";
     in_netns(TEST, || {
-        let path = std::env::temp_dir().join(format!("devmem-tcp-nc-{}", std::process::id()));
-        let nc = Command::new("nc")
-            .args(["-l", "-p", "5201"])
-            .stdin(Stdio::null())
-            .stdout(File::create(&path).unwrap())
-            .spawn();
-        let Ok(mut nc) = nc else {
-            return skip(TEST, "nc", "there is no nc here");
-        };
-        thread::sleep(Duration::from_millis(300));
-        let json =
-            run("send --peer-addr 10.77.0.1/24 10.77.0.1 5201 --json --bytes 3M -v 7").json();
-        assert!(wait_or_kill(&mut nc, LIMIT).is_some(), "nc did not end");
-        let received = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert!(
-            received == repeating(7, 0, 3 << 20),
-            "{} bytes",
-            received.len()
-        );
-        assert_all_sent(&json, 3 << 20);
+        stock_receiver(TEST, "nc", &["-l", "-p", "5201"], TO_V4);
+        stock_receiver(TEST, "nc", &["-6", "-l", "-p", "5201"], TO_V6);
     });
+}
+
+#[test]
+fn socat_gets_the_file() {
+    const TEST: &str = "socat_gets_the_file";
+    in_netns(TEST, || {
+        stock_receiver(TEST, "socat", &["-u", "TCP4-LISTEN:5201", "STDOUT"], TO_V4);
+        stock_receiver(TEST, "socat", &["-u", "TCP6-LISTEN:5201", "STDOUT"], TO_V6);
+    });
+}
+
+#[test]
+fn sigint_ends_a_send_with_what_was_queued_and_says_so() {
+    in_netns(
+        "sigint_ends_a_send_with_what_was_queued_and_says_so",
+        || {
+            for signal in [Signal::INT, Signal::TERM] {
+                let host = Host::new(V4);
+                let mut running = start(&host.line("--bytes 100G -v 7"));
+                running.until("sending to");
+                let (mut stream, _) = host.listener.accept().unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                let mut bytes = vec![0; 1_000_000];
+                stream.read_exact(&mut bytes).unwrap();
+                kill_process(running.pid(), signal).unwrap();
+                stream.read_to_end(&mut bytes).unwrap();
+                drop(stream);
+                let finished = running.finish();
+                finished.failed_with(1, "interrupted");
+                // What left is a whole, right part of the stream, and the report counts it.
+                assert!(bytes == repeating(7, 0, bytes.len()));
+                let json: Value = serde_json::from_slice(&finished.stdout).unwrap();
+                assert_all_sent(&json, bytes.len());
+            }
+        },
+    );
 }
 
 #[test]

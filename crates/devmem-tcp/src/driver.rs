@@ -24,6 +24,7 @@ use wire::Instant;
 use devmem_uapi::DmabufId;
 
 use crate::clock::Clock;
+use crate::send_signal::SendSignals;
 use crate::spin::Spin;
 
 /// Longest single sleep: bounds what a missed wake-up could cost.
@@ -98,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
     /// Eventfds of sockets whose user asked for one.
     readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
+    /// Sockets whose user waits for room without a thread.
+    pub(crate) senders: SendSignals,
     waiters: Vec<Waiter>,
     /// Events being told; kept for its allocation.
     events: Vec<SocketId>,
@@ -193,6 +196,7 @@ impl Core {
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
         self.readiness.remove(&(at, socket));
+        self.senders.forget((at, socket));
     }
 }
 
@@ -241,6 +245,7 @@ impl Driver {
                 clock,
                 memories: HashMap::new(),
                 readiness: HashMap::new(),
+                senders: SendSignals::default(),
                 waiters: Vec::new(),
                 events: Vec::new(),
                 leader: Leader::Nobody,
@@ -311,6 +316,7 @@ impl Driver {
                 stack.flush(now);
             }
         }
+        core.senders.tell(&core.stacks);
         if core.tell_events() || core.sleeper_is_late() {
             core.sleeps_until = None;
             match core.leader {
@@ -381,6 +387,7 @@ impl Driver {
         let mut core = self.lock();
         let started = core.clock.now();
         let mut idle_since = None;
+        let mut polled = false;
         loop {
             let now = core.clock.now();
             core.last_foreground = Some(now);
@@ -389,7 +396,10 @@ impl Driver {
                 self.leave(&core);
                 return Ok(result);
             }
-            if self.poll(&mut core) {
+            // A call that must not wait looks once what has come: others may receive without end.
+            let looks = wait.limit != WaitLimit::Never || !polled || core.clock.is_virtual();
+            polled = true;
+            if looks && self.poll(&mut core) {
                 if idle_since.take().is_some() {
                     core.spin.on_work();
                 }
@@ -586,7 +596,7 @@ impl WaitLimit {
 }
 
 /// Makes an eventfd readable. It can only fail by being full, and then it is readable.
-fn set(fd: BorrowedFd<'_>) {
+pub(crate) fn set(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 

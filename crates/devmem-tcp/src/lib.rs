@@ -163,8 +163,11 @@ mod netdev;
 mod open;
 mod plan;
 mod send;
+mod send_signal;
 mod spin;
 mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};

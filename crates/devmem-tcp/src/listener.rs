@@ -33,6 +33,15 @@ impl Listener {
         }
     }
 
+    /// Fails in virtual time.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
+        match &self.socket {
+            ListenSocket::User(inner) => inner.assert_real_time(),
+            ListenSocket::Kernel(_) => Ok(()),
+        }
+    }
+
     /// Waits for the next connection. Returns it and its peer's address.
     ///
     /// # Errors

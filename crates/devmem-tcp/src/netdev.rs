@@ -8,7 +8,7 @@ use std::time::Duration;
 use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
 use nic::{Impairment, Nic};
-use stack::{Readiness, SocketId, Stack};
+use stack::Stack;
 use steer::RxQueueId;
 
 use crate::background::Background;
@@ -84,15 +84,20 @@ pub(crate) struct UserNic {
 }
 
 impl UserNic {
-    /// Connects and waits until the connection stands, or TCP gives up.
-    fn connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
+    /// Sends the SYN.
+    fn begin_connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
         let Self { shared, at } = self;
         let connect = |stack: &mut Stack, now| stack.connect(address, now);
         let socket = shared.driver.with(*at, connect)?;
-        let inner = Inner::new(Arc::clone(shared), *at, socket);
-        let connected = inner.wait(WaitLimit::Forever, |stack, _| connect_result(stack, socket));
+        Ok(Inner::new(Arc::clone(shared), *at, socket))
+    }
+
+    /// Connects and waits until the connection stands, or TCP gives up.
+    fn connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
+        let inner = self.begin_connect(address)?;
         // Without a limit, the wait ends with a result.
-        connected.map_err(|_| ConnectError::TimedOut)??;
+        let connected = inner.connected(WaitLimit::Forever);
+        connected.ok_or(ConnectError::TimedOut)??;
         Ok(inner)
     }
 
@@ -237,6 +242,16 @@ impl Netdev {
         Ok(Stream::new(socket))
     }
 
+    /// Begins to connect; [`Socket::connected`] tells what becomes of it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
+        let socket = match &self.backend {
+            Backend::User(nic) => Socket::User(nic.begin_connect(address)?),
+            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::begin_connect(nic, address)?),
+        };
+        Ok(Stream::new(socket))
+    }
+
     /// Looks at or changes the NIC of the user-space stack: rings, channels, RSS, rules, counters.
     ///
     /// # Panics
@@ -283,19 +298,4 @@ fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
     let no_address =
         || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
     address.to_socket_addrs()?.next().ok_or_else(no_address)
-}
-
-/// The outcome of a connect, once there is one.
-fn connect_result(stack: &mut Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
-    let ready = match stack.readiness(socket) {
-        Ok(ready) => ready,
-        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
-    };
-    if ready.contains(Readiness::ERROR) {
-        let error = stack.take_error(socket).ok().flatten();
-        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
-            ConnectError::Ended(stack::RecvError::Connection(error))
-        })));
-    }
-    ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

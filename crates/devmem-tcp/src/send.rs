@@ -33,6 +33,16 @@ impl SendId {
     pub fn bytes(self) -> usize {
         self.bytes
     }
+
+    /// This send and all up to `last` as one.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn through(self, last: Self) -> Self {
+        Self {
+            first: self.first,
+            end: last.end,
+            bytes: self.bytes + last.bytes,
+        }
+    }
 }
 
 /// Sends that completed: their bytes may be changed.
@@ -85,6 +95,8 @@ impl Inner {
     /// Reads the error queue until it is empty; returns how many sends are complete.
     fn collect(&self, stack: &mut Stack) -> Result<u64, stack::RecvError> {
         let mut sends = self.sends();
+        #[cfg(feature = "tokio")]
+        let before = sends.complete;
         loop {
             match stack.completion(self.socket) {
                 Ok(range) => {
@@ -93,7 +105,13 @@ impl Inner {
                     sends.complete += range.count();
                     sends.copied += if range.copied { range.count() } else { 0 };
                 }
-                Err(stack::RecvError::ErrorQueueEmpty) => return Ok(sends.complete),
+                Err(stack::RecvError::ErrorQueueEmpty) => {
+                    #[cfg(feature = "tokio")]
+                    if sends.complete > before {
+                        self.collected.notify_waiters();
+                    }
+                    return Ok(sends.complete);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -101,7 +119,7 @@ impl Inner {
 }
 
 /// Takes the first `taken` bytes off the ranges.
-fn advance(ranges: &mut Vec<Range<usize>>, mut taken: usize) {
+pub(crate) fn advance(ranges: &mut Vec<Range<usize>>, mut taken: usize) {
     let whole = ranges
         .iter()
         .take_while(|range| {
@@ -116,7 +134,7 @@ fn advance(ranges: &mut Vec<Range<usize>>, mut taken: usize) {
     }
 }
 
-fn length(ranges: &[Range<usize>]) -> usize {
+pub(crate) fn length(ranges: &[Range<usize>]) -> usize {
     ranges
         .iter()
         .fold(0, |sum: usize, range| sum.saturating_add(range.len()))
@@ -387,6 +405,11 @@ impl Completions {
     /// The process is out of file descriptors.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.socket.readiness_fd()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     fn wait_until(&self, end: u64) -> Result<(), CompletionError> {

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, MsgFlags};
 use netmem::{Dmabuf, MemoryObserver};
-use stack::{SendMsg, SocketId};
+#[cfg(feature = "tokio")]
+use rustix::event::epoll::EventFlags;
+use stack::{Readiness, SendMsg, SocketId};
 
 use crate::batch::{BatchSink, Item, RxBatch};
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
-use crate::error::{RecvError, ReleaseError, SendError, ShutdownError};
+use crate::error::{ConnectError, RecvError, ReleaseError, SendError, ShutdownError};
 use crate::kernel;
 use crate::netdev::Shared;
 use crate::send::Sends;
@@ -52,6 +54,62 @@ impl Socket {
     }
 }
 
+/// What tasks wait by.
+#[cfg(feature = "tokio")]
+impl Socket {
+    /// Fails in virtual time.
+    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
+        match self {
+            Self::User(inner) => inner.assert_real_time(),
+            Self::Kernel(_) => Ok(()),
+        }
+    }
+
+    /// An fd that becomes readable when a send that would have blocked may be tried again, if it was asked by
+    /// [`arm_send_signal`](Self::arm_send_signal).
+    pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
+        match self {
+            Self::User(inner) => {
+                let mut core = inner.shared.driver.lock();
+                Ok(core.senders.fd((inner.at, inner.socket))?)
+            }
+            Self::Kernel(socket) => Ok(Arc::new(socket.edges(EventFlags::OUT)?)),
+        }
+    }
+
+    /// Asks for one word of the signal, before the attempt that must not be missed.
+    pub(crate) fn arm_send_signal(&self) {
+        if let Self::User(inner) = self {
+            let mut core = inner.shared.driver.lock();
+            core.senders.arm((inner.at, inner.socket));
+        }
+    }
+
+    /// An fd that becomes readable when sends became complete.
+    pub(crate) fn completion_signal(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::User(inner) => inner.readiness_fd()?.try_clone_to_owned(),
+            Self::Kernel(socket) => Ok(socket.edges(EventFlags::ERR)?),
+        }
+    }
+
+    /// Told whenever somebody has taken completions off the error queue.
+    pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
+        match self {
+            Self::User(inner) => &inner.collected,
+            Self::Kernel(socket) => socket.collected(),
+        }
+    }
+
+    /// The outcome of a connect, once there is one. Never waits.
+    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
+        match self {
+            Self::User(inner) => inner.connected(WaitLimit::Never),
+            Self::Kernel(socket) => socket.connected_now(),
+        }
+    }
+}
+
 /// The socket of a stream in user space. Lives until the stream and everything received from it are gone, because closing a
 /// socket sends all its device memory home.
 #[derive(Debug)]
@@ -63,6 +121,9 @@ pub(crate) struct Inner {
     pub(crate) sends: Mutex<Sends>,
     /// Made when first asked for.
     readiness: OnceLock<Arc<OwnedFd>>,
+    /// Tells tasks that somebody has read the error queue.
+    #[cfg(feature = "tokio")]
+    pub(crate) collected: ::tokio::sync::Notify,
 }
 
 impl Inner {
@@ -74,6 +135,8 @@ impl Inner {
             returned: AtomicU64::new(0),
             sends: Mutex::default(),
             readiness: OnceLock::new(),
+            #[cfg(feature = "tokio")]
+            collected: ::tokio::sync::Notify::new(),
         })
     }
 
@@ -100,6 +163,19 @@ impl Inner {
         self.returned.fetch_add(frags as u64, Ordering::Relaxed);
     }
 
+    /// Fails in virtual time, where nothing happens while nobody calls.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
+        if self.shared.driver.lock().clock.is_virtual() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \
+                 as `Netdev::user(\"mem:NAME\", ...)`",
+            ));
+        }
+        Ok(())
+    }
+
     fn shutdown(&self, how: Shutdown) -> Result<(), stack::ShutdownError> {
         let shutdown = |stack: &mut stack::Stack, _| stack.shutdown(self.socket, how);
         self.shared.driver.with(self.at, shutdown)
@@ -117,6 +193,12 @@ impl Inner {
             limit,
         };
         self.shared.driver.wait_for(wait, attempt)
+    }
+
+    /// The outcome of a connect, once there is one within the limit.
+    pub(crate) fn connected(&self, limit: WaitLimit) -> Option<Result<(), ConnectError>> {
+        let connected = |stack: &mut stack::Stack, _| connect_result(stack, self.socket);
+        self.wait(limit, connected).ok()
     }
 
     /// Receives what is there into `batch`, which is empty; waits for something if nothing is.
@@ -388,4 +470,19 @@ impl Drop for Stream {
         // ended already.
         let _ = self.shutdown_write();
     }
+}
+
+/// The outcome of a connect, once there is one.
+fn connect_result(stack: &mut stack::Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
+    let ready = match stack.readiness(socket) {
+        Ok(ready) => ready,
+        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
+    };
+    if ready.contains(Readiness::ERROR) {
+        let error = stack.take_error(socket).ok().flatten();
+        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
+            ConnectError::Ended(stack::RecvError::Connection(error))
+        })));
+    }
+    ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

@@ -437,3 +437,19 @@ fn a_virtual_pair_gets_every_byte_through_a_bad_wire() {
         bench.finish();
     }
 }
+
+#[test]
+fn handles_move_between_threads() {
+    fn moves<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Netdev>();
+    is_shared::<Listener>();
+    is_shared::<Dmabuf>();
+    is_shared::<devmem_tcp::Completions>();
+    is_shared::<devmem_tcp::BoundTx>();
+    moves::<BoundRx>();
+    moves::<Setup>();
+    moves::<Stream>();
+    moves::<RxBatch>();
+    moves::<devmem_tcp::RxFrag>();
+}

@@ -1,9 +1,11 @@
 //! One suite for both backends: the same scenarios, run on the user-space stack and on this machine's kernel, and what
 //! an application observes compared line by line.
 //!
-//! The kernel's side is its loopback, so that any machine can run it: bytes in host memory, sends from host memory. The
-//! same with device memory is in `kernel_nic.rs`, for a NIC that can.
+//! The kernel's side is its loopback, so that any machine can run it: bytes in host memory, sends from host memory. With
+//! device memory it takes a NIC that can (`device.rs`); what only such a NIC shows is in `kernel_nic.rs`.
 
+#[path = "shared/device.rs"]
+mod device;
 #[path = "shared/receiving.rs"]
 mod receiving;
 #[path = "shared/sending.rs"]

@@ -19,3 +19,9 @@ compile_error!(
     "this architecture numbers socket options and errnos differently \
      (linux arch/*/include/uapi/asm/socket.h); devmem-uapi only knows the generic numbers"
 );
+
+#[cfg(any(target_arch = "powerpc", target_arch = "powerpc64"))]
+compile_error!(
+    "this architecture numbers ioctls differently (linux arch/powerpc/include/uapi/asm/ioctl.h); devmem-uapi only \
+     knows the generic numbers"
+);

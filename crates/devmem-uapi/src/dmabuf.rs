@@ -21,6 +21,10 @@ pub struct DmabufCmsg {
     pub flags: u32,
 }
 const _: () = assert!(size_of::<DmabufCmsg>() == 24 && align_of::<DmabufCmsg>() <= 8);
+const _: () = assert!(std::mem::offset_of!(DmabufCmsg, frag_size) == 8);
+const _: () = assert!(std::mem::offset_of!(DmabufCmsg, frag_token) == 12);
+const _: () = assert!(std::mem::offset_of!(DmabufCmsg, dmabuf_id) == 16);
+const _: () = assert!(std::mem::offset_of!(DmabufCmsg, flags) == 20);
 
 /// A range of frags to give back with `SO_DEVMEM_DONTNEED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -33,6 +37,7 @@ pub struct DmabufToken {
     pub token_count: u32,
 }
 const _: () = assert!(size_of::<DmabufToken>() == 8);
+const _: () = assert!(std::mem::offset_of!(DmabufToken, token_count) == 4);
 
 impl DmabufToken {
     /// Returns the range that holds `token` alone.

@@ -31,6 +31,10 @@ pub struct SockExtendedErr {
     pub data: u32,
 }
 const _: () = assert!(size_of::<SockExtendedErr>() == 16);
+const _: () = assert!(std::mem::offset_of!(SockExtendedErr, origin) == 4);
+const _: () = assert!(std::mem::offset_of!(SockExtendedErr, code) == 6);
+const _: () = assert!(std::mem::offset_of!(SockExtendedErr, info) == 8);
+const _: () = assert!(std::mem::offset_of!(SockExtendedErr, data) == 12);
 
 /// Whose error queue: it decides level and type of the message and the size of the address (all
 /// zero for a completion) that follows the entry.

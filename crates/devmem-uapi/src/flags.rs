@@ -16,6 +16,9 @@ bitflags::bitflags! {
         /// Do not wait.
         #[doc(alias = "MSG_DONTWAIT")]
         const DONTWAIT = 0x40;
+        /// End a record: nothing that is sent later joins the packet of the last byte.
+        #[doc(alias = "MSG_EOR")]
+        const EOR = 0x80;
         /// Wait until the iovec is full.
         #[doc(alias = "MSG_WAITALL")]
         const WAITALL = 0x100;

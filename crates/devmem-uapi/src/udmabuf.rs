@@ -17,6 +17,9 @@ pub struct UdmabufCreate {
     pub size: u64,
 }
 const _: () = assert!(size_of::<UdmabufCreate>() == 24);
+const _: () = assert!(std::mem::offset_of!(UdmabufCreate, flags) == 4);
+const _: () = assert!(std::mem::offset_of!(UdmabufCreate, offset) == 8);
+const _: () = assert!(std::mem::offset_of!(UdmabufCreate, size) == 16);
 
 /// The new fd closes on exec.
 pub const UDMABUF_FLAGS_CLOEXEC: u32 = 1;

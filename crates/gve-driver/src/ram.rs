@@ -1,13 +1,24 @@
 //! A guest's memory.
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// Memory from a base address on; what is below or above is not there.
 #[derive(Debug)]
 pub struct GuestRam {
     base: u64,
-    bytes: RefCell<Vec<u8>>,
+    len: usize,
+    bytes: Bytes,
     used: Cell<usize>,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    /// For a device in the same thread.
+    Own(RefCell<Vec<u8>>),
+    /// For a device that maps the file.
+    Shared(File),
 }
 
 impl GuestRam {
@@ -15,7 +26,18 @@ impl GuestRam {
     pub fn new(base: u64, len: usize) -> Self {
         Self {
             base,
-            bytes: RefCell::new(vec![0; len]),
+            len,
+            bytes: Bytes::Own(RefCell::new(vec![0; len])),
+            used: Cell::new(0),
+        }
+    }
+
+    /// Takes the first `len` bytes of `file`, which is at least as long, for memory at `base`.
+    pub const fn shared(base: u64, len: usize, file: File) -> Self {
+        Self {
+            base,
+            len,
+            bytes: Bytes::Shared(file),
             used: Cell::new(0),
         }
     }
@@ -26,8 +48,8 @@ impl GuestRam {
     }
 
     /// Returns the address after the last.
-    pub fn end(&self) -> u64 {
-        self.base + self.bytes.borrow().len() as u64
+    pub const fn end(&self) -> u64 {
+        self.base + self.len as u64
     }
 
     /// Takes `len` bytes that nobody else has, aligned to a page.
@@ -37,10 +59,7 @@ impl GuestRam {
     pub fn alloc(&self, len: usize) -> u64 {
         let at = self.used.get().next_multiple_of(4096);
         let end = at + len;
-        assert!(
-            end <= self.bytes.borrow().len(),
-            "the guest has no {len} bytes more"
-        );
+        assert!(end <= self.len, "the guest has no {len} bytes more");
         self.used.set(end);
         self.base + at as u64
     }
@@ -48,29 +67,30 @@ impl GuestRam {
     /// Copies memory to `out`; false, and nothing copied, if not all of it is there.
     #[must_use]
     pub fn read(&self, addr: u64, out: &mut [u8]) -> bool {
-        let bytes = self.bytes.borrow();
-        let from = self
-            .range(addr, out.len())
-            .and_then(|range| bytes.get(range));
-        if let Some(from) = from {
-            out.copy_from_slice(from);
+        let Some(at) = self.offset(addr, out.len()) else {
+            return false;
+        };
+        match &self.bytes {
+            Bytes::Own(bytes) => {
+                out.copy_from_slice(&bytes.borrow()[at..at + out.len()]);
+                true
+            }
+            Bytes::Shared(file) => file.read_exact_at(out, at as u64).is_ok(),
         }
-        from.is_some()
     }
 
     /// Copies `from` to memory; false, and nothing copied, if not all of it is there.
     #[must_use]
     pub fn write(&self, addr: u64, from: &[u8]) -> bool {
-        let mut bytes = self.bytes.borrow_mut();
-        let to = self
-            .range(addr, from.len())
-            .and_then(|range| bytes.get_mut(range));
-        match to {
-            Some(to) => {
-                to.copy_from_slice(from);
+        let Some(at) = self.offset(addr, from.len()) else {
+            return false;
+        };
+        match &self.bytes {
+            Bytes::Own(bytes) => {
+                bytes.borrow_mut()[at..at + from.len()].copy_from_slice(from);
                 true
             }
-            None => false,
+            Bytes::Shared(file) => file.write_all_at(from, at as u64).is_ok(),
         }
     }
 
@@ -92,8 +112,9 @@ impl GuestRam {
         assert!(self.write(addr, from), "{addr:#x} is the driver's own");
     }
 
-    fn range(&self, addr: u64, len: usize) -> Option<std::ops::Range<usize>> {
+    /// Returns where `len` bytes at `addr` begin, if they are all there.
+    fn offset(&self, addr: u64, len: usize) -> Option<usize> {
         let start = usize::try_from(addr.checked_sub(self.base)?).ok()?;
-        Some(start..start.checked_add(len)?)
+        (start.checked_add(len)? <= self.len).then_some(start)
     }
 }

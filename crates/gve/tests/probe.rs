@@ -127,7 +127,7 @@ fn a_reset_by_the_driver_says_so_until_it_runs_again() {
 fn twenty_resets_in_mid_transfer_lose_nothing_but_what_was_under_way() {
     let (mut bench, mut driver) = up_default();
     for round in 0..20u16 {
-        let frame = Frame::tcp4(100).from_port(1000 + round).bytes();
+        let frame = Frame::tcp4(100).with_port(1000 + round).bytes();
         bench.wire.room = 0;
         driver
             .send(&mut bench, 0, &TxRequest::plain(&frame))

@@ -463,7 +463,7 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
     // A flow each for two queues, by trial.
     let mut ports = [0; 4];
     for port in (1..200).rev() {
-        bench.receive_plain(&Frame::tcp4(1).from_port(port).bytes());
+        bench.receive_plain(&Frame::tcp4(1).with_port(port).bytes());
         for queue in 0..4 {
             if !take_rx(&mut bench, &mut driver, queue).is_empty() {
                 ports[usize::from(queue)] = port;
@@ -471,8 +471,8 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
         }
     }
     assert!(ports.iter().all(|port| *port != 0), "{ports:?}");
-    let starved = Frame::tcp4(4000).from_port(ports[3]).bytes();
-    let other = Frame::tcp4(100).from_port(ports[1]).bytes();
+    let starved = Frame::tcp4(4000).with_port(ports[3]).bytes();
+    let other = Frame::tcp4(100).with_port(ports[1]).bytes();
     let (mut delivered, mut held, mut dropped) = (0usize, 0usize, 0usize);
     for _ in 0..2000 {
         match bench.receive_plain(&starved) {

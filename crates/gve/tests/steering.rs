@@ -67,7 +67,7 @@ fn every_flow_goes_where_steer_says() {
             Frame::udp4(10),
             Frame::udp6(10).tagged(),
         ] {
-            let frame = frame.from_port(port);
+            let frame = frame.with_port(port);
             let queue = queue_of(&mut bench, &mut driver, &frame);
             assert_eq!(queue, steer_says(&bench, &frame), "{frame:?}");
             seen[usize::from(queue)] += 1;
@@ -75,11 +75,11 @@ fn every_flow_goes_where_steer_says() {
     }
     assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
     assert_eq!(
-        queue_of(&mut bench, &mut driver, &Frame::tcp4(1).from_port(1003)),
+        queue_of(&mut bench, &mut driver, &Frame::tcp4(1).with_port(1003)),
         2
     );
     assert_eq!(
-        queue_of(&mut bench, &mut driver, &Frame::tcp4(1).from_port(1005)),
+        queue_of(&mut bench, &mut driver, &Frame::tcp4(1).with_port(1005)),
         1
     );
 }
@@ -158,7 +158,7 @@ fn a_table_that_names_a_dead_queue_falls_back_to_a_live_one() {
     });
     let mut delivered = 0;
     for port in 0..100 {
-        let frame = Frame::tcp4(1).from_port(port).bytes();
+        let frame = Frame::tcp4(1).with_port(port).bytes();
         assert_eq!(bench.receive_plain(&frame), Received::Delivered);
         delivered += take_rx(&mut bench, &mut driver, 0).len();
         delivered += take_rx(&mut bench, &mut driver, 1).len();
@@ -171,7 +171,7 @@ fn a_rule_that_names_a_dead_queue_gives_its_packets_to_nobody_else() {
     let (mut bench, mut driver) = up_default();
     driver.flow_rule(&mut bench, &rule(0, 3, 1003)).unwrap();
     driver.stop_rx(&mut bench, 3).unwrap();
-    let frame = Frame::tcp4(1).from_port(1003);
+    let frame = Frame::tcp4(1).with_port(1003);
     let dropped = Received::Dropped(DropReason::RuleNamesDeadQueue);
     assert_eq!(bench.receive_plain(&frame.bytes()), dropped);
     assert_eq!(bench.stats().rx[3].drops, 1);
@@ -186,7 +186,7 @@ fn rules_and_rss_outlive_a_reset_and_the_restart_of_a_queue() {
         .unwrap();
     for _ in 0..3 {
         driver.reset(&mut bench).unwrap();
-        let by_rule = Frame::tcp4(1).from_port(1003);
+        let by_rule = Frame::tcp4(1).with_port(1003);
         assert_eq!(queue_of(&mut bench, &mut driver, &by_rule), 3);
         assert_eq!(queue_of(&mut bench, &mut driver, &Frame::tcp4(1)), 1);
         driver.restart_rx(&mut bench, 3).unwrap();
@@ -205,7 +205,7 @@ fn a_driver_that_leaves_takes_its_rules_along() {
 #[test]
 fn rules_are_added_replaced_and_taken_out() {
     let (mut bench, mut driver) = up_default();
-    let frame = Frame::tcp4(1).from_port(1003);
+    let frame = Frame::tcp4(1).with_port(1003);
     driver.flow_rule(&mut bench, &rule(63, 3, 1003)).unwrap();
     assert_eq!(queue_of(&mut bench, &mut driver, &frame), 3);
     driver.flow_rule(&mut bench, &rule(63, 2, 1003)).unwrap();
@@ -232,7 +232,8 @@ fn rules_are_added_replaced_and_taken_out() {
 #[test]
 fn rules_that_cannot_be_are_refused() {
     let (mut bench, mut driver) = up_default();
-    let cases: [(&dyn Fn(&mut ConfigureFlowRule), Status); 6] = [
+    type Spoil<'a> = &'a dyn Fn(&mut ConfigureFlowRule);
+    let cases: [(Spoil<'_>, Status); 6] = [
         (&|rule| rule.location = 64.into(), Status::INVALID_ARGUMENT),
         (
             &|rule| rule.location = u32::MAX.into(),

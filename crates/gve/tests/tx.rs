@@ -198,7 +198,7 @@ fn a_busy_wire_keeps_packets_in_the_ring_in_order() {
     let (mut bench, mut driver) = up_default();
     bench.wire.room = 0;
     let frames: Vec<_> = (0..5)
-        .map(|port| Frame::tcp4(50).from_port(port).bytes())
+        .map(|port| Frame::tcp4(50).with_port(port).bytes())
         .collect();
     for frame in &frames {
         driver

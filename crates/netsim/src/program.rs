@@ -14,7 +14,6 @@ use crate::pair::Progress;
 use crate::pattern::Pattern;
 
 /// Sends `total` bytes of a pattern, then says that no more follow.
-#[derive(Debug)]
 pub struct Source {
     id: SocketId,
     pattern: Pattern,
@@ -24,6 +23,15 @@ pub struct Source {
     /// Bytes of `chunk` that are still to be taken.
     left: usize,
     finished: bool,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id, sent, total, ..
+        } = self;
+        write!(f, "Source({id}: {sent} sent of {total})")
+    }
 }
 
 impl Source {

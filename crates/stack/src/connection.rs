@@ -48,7 +48,7 @@ impl ConnectionSocket {
         if len > 0 {
             self.received += len as u64;
             self.promise.note_packet(len);
-        } else if self.is_receiving() && self.conn.rcv_outstanding() == 0 && self.is_old {
+        } else if self.is_receiving() && self.conn.is_rcv_window_shut() && self.is_old {
             self.promise.note_probe();
         }
         self.is_old = true;

@@ -19,6 +19,17 @@ fn assert_promises_kept(pair: &mut Pair) {
     assert!(promised <= space, "{promised} bytes promised, {space} free");
 }
 
+/// As [`assert_promises_kept`], where a connection that probed twice in vain may have got a part of the NIC's own reserve,
+/// an eighth of all memory.
+fn assert_promises_fit(pair: &mut Pair, memory: u64) {
+    let space = pair.b.nic_mut().rx_space(QUEUE).bytes as u64 + memory / 8;
+    let promised = pair.b.promised(QUEUE);
+    assert!(
+        promised <= space,
+        "{promised} bytes promised, {space} there"
+    );
+}
+
 #[test]
 fn a_receiver_that_keeps_its_tokens_stalls_the_sender_and_it_resumes() {
     for (memory, niov, chunk) in [
@@ -229,7 +240,7 @@ fn connections_that_all_keep_their_tokens_stall_and_all_resume() {
     while ends.iter().any(|(_, _, sink)| !sink.at_end()) {
         let mut quiet_since = pair.now();
         pair.run(|pair| {
-            assert_promises_kept(pair);
+            assert_promises_fit(pair, 1 << 20);
             let turns = ends
                 .iter_mut()
                 .map(|(_, source, sink)| source.run(&mut pair.a).and(sink.run(&mut pair.b)));

@@ -125,7 +125,8 @@ pub struct Config {
     /// Most payload that the connection may ever be allowed to hold for its reader; chooses the
     /// window scale.
     pub rcv_buf_max: u32,
-    /// Receive space of a new connection, before the first `Connection::set_rcv_space`.
+    /// Receive space of a new connection, before the first `Connection::set_rcv_space`; never more than
+    /// [`Config::rcv_buf_max`].
     pub rcv_space_initial: u32,
     /// Most payload that waits in the send queue, acknowledged bytes not counted.
     pub snd_buf_max: usize,
@@ -165,6 +166,9 @@ pub struct Config {
     pub syn_ack_retries: u8,
     /// How often data is repeated before the connection is given up.
     pub data_retries: u8,
+    /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
+    /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
+    pub mtu_probing: bool,
     /// How long TIME-WAIT lasts.
     pub time_wait: Duration,
     /// How long a closed connection stays in FIN-WAIT-2.
@@ -174,6 +178,16 @@ pub struct Config {
     /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our
     /// uptime.
     pub timestamp_offset: u32,
+}
+
+impl Config {
+    /// Returns what a new connection may promise of `space`.
+    ///
+    /// A first promise larger than any later one would teach the window that gains of less than a segment are not
+    /// worth telling, and with a buffer of less than a segment it would never open again (RFC 9293 3.8.6.2.2).
+    pub(crate) fn first_space(&self, space: u32) -> u32 {
+        space.min(self.rcv_buf_max)
+    }
 }
 
 impl Default for Config {
@@ -200,6 +214,7 @@ impl Default for Config {
             syn_retries: SYN_RETRIES,
             syn_ack_retries: SYN_ACK_RETRIES,
             data_retries: DATA_RETRIES,
+            mtu_probing: true,
             time_wait: TIME_WAIT,
             fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,
             max_gso_payload: MAX_GSO_PAYLOAD,

@@ -79,6 +79,8 @@ pub struct Info {
     pub dsack_dups: u64,
     /// D-SACKs sent: what the peer sent twice in vain.
     pub dsacks_out: u64,
+    /// Times that packets were made smaller because larger ones vanished.
+    pub mtu_black_holes: u64,
     /// Times reordering was seen by the sender.
     pub reord_seen: u64,
     /// Out-of-order segments received.

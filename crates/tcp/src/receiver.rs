@@ -178,6 +178,11 @@ impl<P: Payload> Receiver<P> {
         promised.saturating_sub(u32::try_from(self.reassembly.len()).unwrap_or(u32::MAX))
     }
 
+    /// Returns whether the peer sees no window, or has used all of it out of order.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.window.field(self.rcv_nxt) == 0 || self.outstanding() == 0
+    }
+
     /// Sets how many bytes may lie beyond RCV.NXT and wants an ACK if the peer should hear of it.
     pub(crate) fn set_space(&mut self, bytes: u32, queue: &RecvQueue<P>) {
         self.window.set_space(self.rcv_nxt, bytes);

@@ -7,10 +7,12 @@
 //! - `ack.rs`: an acknowledgement comes in,
 //! - `recovery.rs`: what it means for the losses and the window,
 //! - `output.rs`: the next segment,
-//! - `timers.rs`: the one timer that is armed at a time.
+//! - `timers.rs`: the one timer that is armed at a time,
+//! - `path.rs`: packets that are too large for the path and vanish without a word.
 
 mod ack;
 mod output;
+mod path;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -33,6 +35,7 @@ use crate::rtt::RttEstimator;
 use crate::scoreboard::Scoreboard;
 use crate::send_queue::SendQueue;
 use crate::seqnum::SeqNum;
+use path::PathMss;
 use recovery::Recovery;
 use timers::Timers;
 
@@ -161,6 +164,7 @@ pub struct Sender<P> {
     pacer: Pacer,
     recovery: Recovery,
     timers: Timers,
+    path: PathMss,
     limits: Limits,
     counters: Counters,
     /// Number of stream offset 0: ISS + 1.
@@ -196,6 +200,7 @@ impl<P: Payload> Sender<P> {
             pacer: Pacer::new(config.pacing),
             recovery: Recovery::default(),
             timers: Timers::default(),
+            path: PathMss::new(config.mtu_probing),
             limits: Limits {
                 snd_buf_max: config.snd_buf_max,
                 max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
@@ -224,6 +229,7 @@ impl<P: Payload> Sender<P> {
     pub fn on_established(&mut self, established: &Established, now: Instant) {
         let negotiated = &established.negotiated;
         self.mss = negotiated.snd_mss.max(MIN_MSS);
+        self.path.set_ceiling(self.mss);
         self.sack = negotiated.sack;
         self.clock = established.clock;
         self.snd_wnd = established.window;
@@ -362,12 +368,22 @@ impl<P: Payload> Sender<P> {
     /// network does not grow (linux `tcp_simple_retransmit`).
     pub fn on_mtu(&mut self, mss: u16, now: Instant) {
         let mss = mss.max(MIN_MSS);
+        self.path.set_ceiling(mss);
+        if self.path.is_reduced() && mss >= self.mss {
+            // A smaller size was found without being told.
+            return;
+        }
         let shrinks = mss < self.mss;
         self.mss = mss;
         if shrinks {
             self.retransmit_larger_than(mss);
             self.schedule(now);
         }
+    }
+
+    /// Returns the largest payload of a packet that the peer and the network allow, as far as they said.
+    pub(crate) fn allowed_mss(&self) -> u16 {
+        self.path.ceiling()
     }
 
     /// Drops everything queued, for a connection that is aborted.
@@ -405,6 +421,7 @@ impl<P: Payload> Sender<P> {
         info.bytes_retrans = self.counters.bytes_retrans;
         info.notsent_bytes = self.unsent();
         info.dsack_dups = u64::from(self.counters.dsack_dups);
+        info.mtu_black_holes = u64::from(self.path.black_holes());
         info.reord_seen = u64::from(self.counters.reord_seen);
     }
 

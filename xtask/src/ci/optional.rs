@@ -13,7 +13,12 @@ use super::steps::Cmd;
 const LAB_BYTES: &str = "4M";
 
 /// Tests that need a NIC, which the guest has: package and test.
-const LAB_TESTS: &[(&str, &str)] = &[("devmem-linux", "nic"), ("devmem-tcp", "kernel_nic")];
+const LAB_TESTS: &[(&str, &str)] = &[
+    ("devmem-linux", "nic"),
+    ("devmem-tcp", "kernel_nic"),
+    ("devmem-tcp-cli", "lab_nic"),
+    ("devmem-tcp-cli", "lab_backend"),
+];
 
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 15;
@@ -84,7 +89,10 @@ pub fn lab(deadline: Instant) -> Result<String, Verdict> {
     let mut notes = vec![line.trim_start_matches("devmem-tcp: ").to_owned()];
     for (package, test) in LAB_TESTS {
         let program = test_program(package, test, deadline)?;
-        let run = format!("run --put {program}:/{test} -- /{test} --nocapture --test-threads=1");
+        // The tool in the guest is the one that runs it.
+        let run = format!(
+            "run --put {program}:/{test} --env DEVMEM_TEST_TOOL=/bin/devmem-tcp -- /{test} --test-threads=1"
+        );
         let output = done(invocation(&run).run())?;
         let none_ran = || Verdict::Failed(format!("no test ran in {test}"));
         notes.push(report::test_note(&output).ok_or_else(none_ran)?);

@@ -120,6 +120,21 @@ pub const STEPS: &[Step] = &[
         action: Action::Tests(cmd(CI_TEST_COMMAND), Show::AsItComes),
     },
     Step {
+        name: "tokio",
+        why: "the tokio adapter, a feature that is off by default: its lints, tests and example",
+        required: true,
+        limit: minutes(6),
+        action: Action::Commands(&[
+            cmd("cargo clippy --package devmem-tcp --features tokio --all-targets -- -D warnings"),
+            Cmd {
+                line: "cargo doc --package devmem-tcp --features tokio --no-deps",
+                env: DENY_DOC_WARNINGS,
+            },
+            cmd("cargo test --package devmem-tcp --features tokio --test tokio"),
+            cmd("cargo run --package devmem-tcp --features tokio --example tokio_transfer 4 16"),
+        ]),
+    },
+    Step {
         name: "loom",
         why: "the return ring under every interleaving of its threads",
         required: true,
@@ -137,12 +152,16 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "demo",
-        why: "the README's main command, with less to transfer",
+        why: "the README's main command with less to transfer, and gigabytes from device memory to a kernel receiver",
         required: true,
         limit: minutes(5),
-        action: Action::Commands(&[cmd(
-            "cargo run --release --bin devmem-tcp -- demo --bytes 512M --json",
-        )]),
+        action: Action::Commands(&[
+            cmd("cargo run --release --bin devmem-tcp -- demo --bytes 512M --json"),
+            cmd("cargo run --release --bin devmem-tcp -- demo --direction tx --bytes 2G --json"),
+            cmd(
+                "cargo run --release --bin devmem-tcp -- demo --direction tx --bytes 1G --ipv6 --mtu 9000 --write-size 4097 --json",
+            ),
+        ]),
     },
     Step {
         name: "lab",

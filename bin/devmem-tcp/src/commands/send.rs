@@ -28,31 +28,15 @@ use crate::transmit::Transmit;
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
-    let backend = backend::choose(&plan.link, plan.users_alone, Purpose::Send)?;
-    let (backend, link, mtu, nic, memory) = match backend {
-        Backend::User => {
-            let tap = &plan.link.tap;
-            let nic = tap
-                .builder()?
-                .mtu(plan.mtu)
-                .impair(plan.impairment)
-                .open()?;
-            let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
-            ("user", tap.link.to_string(), plan.mtu, nic, memory)
-        }
-        Backend::Kernel(name) => {
-            let nic = Netdev::kernel(&name)?;
-            let memory = kernel::memory(plan.mem_bytes, None)?;
-            ("kernel", name.clone(), kernel::mtu(&name), nic, memory)
-        }
-    };
-    let tx = nic.bind_tx(&memory)?;
+    let end = End::open(plan)?;
+    let (nic, memory) = (&end.nic, &end.memory);
+    let tx = nic.bind_tx(memory)?;
     let to = plan.to;
     let stream = nic
         .connect(to)
         .with_context(|| format!("connect to {to}"))?;
     let (mut source, total) = source(&plan.input, file, &stream)?;
-    note(format_args!("sending to {to} over {link}"));
+    note(format_args!("sending to {to} over {}", end.link));
 
     let mut progress = Progress::new(total);
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
@@ -68,8 +52,8 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     sent.sending = used.saturating_sub(sent.filling);
 
     let mut report = SendReport {
-        backend,
-        link,
+        backend: end.backend,
+        link: end.link,
         to,
         bytes: 0,
         seconds: 0.0,
@@ -78,7 +62,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         chunk_bytes: plan.chunk as u64,
         mem_bytes: memory.size() as u64,
         page_kind: memory.page_kind().to_string(),
-        mtu,
+        mtu: end.mtu,
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
         drops: nic
@@ -96,6 +80,43 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         _ if stop.is_set() => Err(Failure::failed("interrupted")),
         Some(complaint) => Err(Failure::failed(complaint)),
         None => Ok(()),
+    }
+}
+
+/// A NIC, and memory that it can send from.
+struct End {
+    /// As the report says it.
+    backend: &'static str,
+    link: String,
+    /// Largest IP packet.
+    mtu: u16,
+    nic: Netdev,
+    memory: Dmabuf,
+}
+
+impl End {
+    fn open(plan: &SendPlan) -> Result<Self, Failure> {
+        Ok(
+            match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
+                Backend::User => {
+                    let builder = plan.link.tap.builder()?.mtu(plan.mtu);
+                    Self {
+                        backend: "user",
+                        link: plan.link.tap.link.to_string(),
+                        mtu: plan.mtu,
+                        nic: builder.impair(plan.impairment).open()?,
+                        memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
+                    }
+                }
+                Backend::Kernel(name) => Self {
+                    backend: "kernel",
+                    mtu: kernel::mtu(&name),
+                    nic: Netdev::kernel(&name)?,
+                    memory: kernel::memory(plan.mem_bytes, None)?,
+                    link: name,
+                },
+            },
+        )
     }
 }
 

@@ -92,7 +92,7 @@ impl Gvnic {
         self.gve.set_knobs(knobs);
     }
 
-    /// Puts the cable in or out, from the next [`settle`](Self::settle) on.
+    /// Puts the cable in or out, from the end of the round on.
     pub fn set_plugged(&mut self, plugged: bool) {
         self.plugged = plugged;
     }
@@ -102,12 +102,22 @@ impl Gvnic {
         self.with(bus, Gve::request_reset);
     }
 
-    /// Begins a round of the loop: tells everybody the time.
-    pub fn begin(&mut self) {
+    /// Begins a round of the loop: everybody learns the time, the guest about the cable. Who has just come to the other
+    /// end may have sent frames already.
+    pub fn begin(&mut self, bus: &Bus) {
         let nanos = self.start.elapsed().as_nanos();
         // 2^64 ns are 584 years.
         self.now = Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         self.wire.begin(self.now);
+        self.tell_link(bus);
+    }
+
+    fn tell_link(&mut self, bus: &Bus) {
+        let link = match self.plugged && self.wire.port().is_up() {
+            true => LinkState::Up,
+            false => LinkState::Down,
+        };
+        self.with(bus, |gve, env| gve.set_link(link, env));
     }
 
     /// Returns when the device's clock began.
@@ -148,11 +158,7 @@ impl Gvnic {
 
     /// Ends a round: the guest learns about the cable, timers that are due are served.
     pub fn settle(&mut self, bus: &Bus) {
-        let link = match self.plugged && self.wire.port().is_up() {
-            true => LinkState::Up,
-            false => LinkState::Down,
-        };
-        self.with(bus, |gve, env| gve.set_link(link, env));
+        self.tell_link(bus);
         // A wire that was full, and whose other end left, has room: for nothing.
         if self.gve.tx_blocked() && !self.wire.port().is_up() {
             self.wire_has_room(bus);

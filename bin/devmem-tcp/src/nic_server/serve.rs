@@ -119,7 +119,7 @@ impl Service<'_> {
     fn run(&mut self) -> Result<(), Failure> {
         while !self.over && !self.signals.stop().is_set() {
             let ready = self.sleep()?;
-            self.gvnic.begin();
+            self.gvnic.begin(self.server.bus());
             if ready.signal {
                 self.on_signal();
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gve::Offload;
 use nic::{WireHello, set_wire_buffers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags,
@@ -120,7 +121,7 @@ impl UnixPort {
             Way::Listen { listener, file } => {
                 // One more while one is there: closed at once.
                 while let Ok(socket) = accept_with(&*listener, FLAGS) {
-                    if self.peer.is_none() {
+                    if self.peer.as_ref().is_none_or(Peer::is_gone) {
                         self.peer = greet(socket, self.ours);
                     } else {
                         note(format_args!(
@@ -203,6 +204,15 @@ impl UnixPort {
             }
             Err(_) => Written::Lost,
         }
+    }
+}
+
+impl Peer {
+    /// Tells whether the other end has left, perhaps with frames still to be read.
+    fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().contains(PollFlags::HUP)
     }
 }
 

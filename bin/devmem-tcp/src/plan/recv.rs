@@ -94,20 +94,8 @@ impl RecvPlan {
         }
         let connections = check_connections(connections)?;
         check_period(validate)?;
-        let destination = output_file.map(|path| match path.to_str() {
-            Some("-") => Destination::Stdout,
-            _ => Destination::File(path),
-        });
-        if destination.is_some() && (connections > 1 || keep_listening) {
-            return Err(Failure::usage(
-                "--output-file takes one connection: several would mix",
-            ));
-        }
-        if destination == Some(Destination::Stdout) && output.json {
-            return Err(Failure::usage(
-                "--output-file - and --json both want stdout",
-            ));
-        }
+        let several = connections > 1 || keep_listening;
+        let destination = destination(output_file, several, output.json)?;
         let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
         let kernel = KernelPlan {
             queues: nic.queues,
@@ -132,6 +120,29 @@ impl RecvPlan {
             json: output.json,
         })
     }
+}
+
+/// Judges where payload goes.
+fn destination(
+    path: Option<PathBuf>,
+    several: bool,
+    json: bool,
+) -> Result<Option<Destination>, Failure> {
+    let destination = path.map(|path| match path.to_str() {
+        Some("-") => Destination::Stdout,
+        _ => Destination::File(path),
+    });
+    if destination.is_some() && several {
+        return Err(Failure::usage(
+            "--output-file takes one connection: several would mix",
+        ));
+    }
+    if destination == Some(Destination::Stdout) && json {
+        return Err(Failure::usage(
+            "--output-file - and --json both want stdout",
+        ));
+    }
+    Ok(destination)
 }
 
 /// Returns the first option that only our own NIC has, if one was given.

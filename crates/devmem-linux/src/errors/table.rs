@@ -45,6 +45,11 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
             format!("{} use different DMA devices", queues(facts)),
         )
         .hint("bind the queues of each physical function for themselves"),
+        Errno::EOPNOTSUPP if says(facts, "rx_page_size") => Cause::new(
+            CauseKind::DmabufGeometry,
+            format!("{interface} has no net_iovs of another size than a page"),
+        )
+        .hint("bind without a size: a page is what every driver has"),
         Errno::EOPNOTSUPP => driver_cannot(facts, "bind device memory to RX queues"),
         Errno::EEXIST | Errno::EBUSY => queue_taken(errno, facts),
         Errno::ERANGE => Cause::new(

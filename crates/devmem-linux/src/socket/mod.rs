@@ -9,6 +9,7 @@
 
 mod completions;
 mod dontneed;
+mod numbers;
 mod options;
 mod received;
 mod recv;

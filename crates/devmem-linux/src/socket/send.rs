@@ -11,7 +11,9 @@ use crate::errors::{Cause, Facts, Operation, cause};
 use crate::{netif, sys};
 
 /// Flags that a caller may give beside those that device memory needs.
-const CALLERS_FLAGS: MsgFlags = MsgFlags::DONTWAIT.union(MsgFlags::MORE);
+const CALLERS_FLAGS: MsgFlags = MsgFlags::DONTWAIT
+    .union(MsgFlags::MORE)
+    .union(MsgFlags::EOR);
 
 /// What to send from: a binding made by bind-tx.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +66,7 @@ impl SendError {
 /// Sends `ranges` of a bound dma-buf, without a copy, and returns how many bytes the kernel took: possibly fewer
 /// than all. No more than 1,024 ranges are looked at. The socket needs
 /// [`enable_zerocopy`](super::enable_zerocopy), and each call that returns bytes takes one
-/// [id](SendIds). `flags` may be `DONTWAIT` and `MORE`.
+/// [id](SendIds). `flags` may be `DONTWAIT`, `MORE` and `EOR`.
 ///
 /// # Errors
 ///

@@ -29,7 +29,7 @@ impl ConnectError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Address(error) => io_errno(error),
+            Self::Address(error) | Self::System(error) => io_errno(error),
             Self::Refused(refused) => refused.errno(),
             Self::Ended(ended) => ended.errno(),
             Self::TimedOut => Errno::ETIMEDOUT,
@@ -43,6 +43,7 @@ impl AcceptError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
+            Self::System(error) => io_errno(error),
             Self::Refused(refused) => refused.errno(),
             Self::Kernel(error) => error.errno,
         }

@@ -174,6 +174,9 @@ pub enum ConnectError {
     /// No answer.
     #[error("the peer did not answer")]
     TimedOut,
+    /// What a task waits by cannot be had.
+    #[error("cannot wait for the connection: {0}")]
+    System(io::Error),
     /// The kernel refuses.
     #[error(transparent)]
     Kernel(Box<KernelError>),
@@ -189,6 +192,9 @@ pub enum AcceptError {
     /// None came within the time given.
     #[error("no connection came within the time given")]
     TimedOut,
+    /// What a task waits by cannot be had: the connection is closed.
+    #[error("cannot wait for what the connection brings: {0}")]
+    System(io::Error),
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::AcceptError),

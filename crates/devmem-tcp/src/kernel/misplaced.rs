@@ -28,11 +28,10 @@ impl Socket {
                 "`Netdev::bind_rx` before the first byte arrives".to_owned(),
             )
         } else if let Some(drift) = self.nic.drift() {
-            let hint = drift.command.map_or_else(String::new, |command| {
-                format!(
-                    "it was set up, and changed since; set up again (its undoing is `{command}`)"
-                )
-            });
+            let again = "set up again".to_owned();
+            let hint = drift
+                .command
+                .map_or(again, |command| format!("put it back: {command}"));
             (drift.what, hint)
         } else if let Some(queue) = self
             .queue()

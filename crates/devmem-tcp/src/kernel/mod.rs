@@ -10,6 +10,7 @@ mod exporters;
 mod misplaced;
 mod nic;
 mod open;
+mod pieces;
 mod recv;
 mod send;
 mod setup;

@@ -115,13 +115,19 @@ fn concerns_one_connection(errno: RawErrno) -> bool {
 impl Socket {
     /// Connects by the interface, and waits until the connection stands or TCP gives up.
     pub(crate) fn connect(nic: &Arc<Nic>, address: SocketAddr) -> Result<Arc<Self>, ConnectError> {
-        let ended = |errno: RawErrno| {
-            let errno = Errno(errno.raw_os_error());
-            match connection_error(errno) {
-                Some(error) => ConnectError::Ended(stack::RecvError::Connection(error)),
-                None => ConnectError::Kernel(refused(nic, "connect", Operation::Socket, errno)),
-            }
-        };
+        let socket = Self::begin_connect(nic, address)?;
+        // Without a limit, the wait ends with an event.
+        let _ = Deadline::Forever.wait(socket.fd.as_fd(), PollFlags::OUT);
+        socket.connect_result()?;
+        Ok(socket)
+    }
+
+    /// Begins to connect.
+    pub(crate) fn begin_connect(
+        nic: &Arc<Nic>,
+        address: SocketAddr,
+    ) -> Result<Arc<Self>, ConnectError> {
+        let ended = |errno| connect_error(nic, errno);
         let fd = tcp_socket(address.ip()).map_err(ended)?;
         // Device memory leaves by the interface that it is bound to, or not at all.
         match bind_to_device(fd.as_fd(), nic.name()) {
@@ -134,15 +140,40 @@ impl Socket {
         }
         match connect(&fd, &address) {
             // Interrupted, it goes on by itself as well (connect(2)).
-            Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => {}
-            Err(errno) => return Err(ended(errno)),
+            Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => Ok(Self::new(fd, nic)),
+            Err(errno) => Err(ended(errno)),
         }
-        // Without a limit, the wait ends with an event.
-        let _ = Deadline::Forever.wait(fd.as_fd(), PollFlags::OUT);
-        match sockopt::socket_error(&fd) {
-            Ok(Ok(())) => Ok(Self::new(fd, nic)),
-            Ok(Err(errno)) | Err(errno) => Err(ended(errno)),
+    }
+
+    /// The outcome of a connect that is over.
+    fn connect_result(&self) -> Result<(), ConnectError> {
+        match sockopt::socket_error(&*self.fd) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(errno)) | Err(errno) => Err(connect_error(&self.nic, errno)),
         }
+    }
+
+    /// The outcome of a connect, if it is over.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
+        use rustix::event::{PollFd, Timespec, poll};
+        let mut fds = [PollFd::new(&*self.fd, PollFlags::OUT)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match poll(&mut fds, Some(&at_once)) {
+            Ok(ready) if ready > 0 => Some(self.connect_result()),
+            _ => None,
+        }
+    }
+}
+
+fn connect_error(nic: &Nic, errno: RawErrno) -> ConnectError {
+    let errno = Errno(errno.raw_os_error());
+    match connection_error(errno) {
+        Some(error) => ConnectError::Ended(stack::RecvError::Connection(error)),
+        None => ConnectError::Kernel(refused(nic, "connect", Operation::Socket, errno)),
     }
 }
 

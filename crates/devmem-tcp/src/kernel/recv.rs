@@ -79,7 +79,7 @@ impl Socket {
             },
             LinuxError::Control { problem, tokens } => {
                 // The bytes are lost to the application; their memory need not be.
-                let _ = self.release(tokens.into_iter());
+                let _ = self.give_back(tokens.into_iter());
                 RecvError::Control {
                     interface: self.nic.name().to_owned(),
                     problem,
@@ -110,7 +110,7 @@ impl Socket {
                         }
                     }
                     // A look lends the frags, too.
-                    let _ = self.release(lent.into_iter());
+                    let _ = self.give_back(lent.into_iter());
                     (linear, true)
                 }
                 Content::Readable(bytes) => (bytes.len(), false),

@@ -16,6 +16,7 @@ use rustix::net::{SendFlags, send};
 use super::bind::Tx;
 use super::completions::CompletionSet;
 use super::nic::Nic;
+use super::pieces::Pieces;
 use super::socket::Socket;
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
@@ -28,6 +29,8 @@ pub(crate) struct Sends {
     /// SO_ZEROCOPY is set.
     enabled: bool,
     set: CompletionSet,
+    /// What the packet that is being filled is made of.
+    pieces: Pieces,
     /// Complete, and told by `Completions::try_next`.
     told: u64,
     /// Complete, and copied on the way.
@@ -172,16 +175,27 @@ impl Socket {
     pub(crate) fn send_device(
         &self,
         tx: &Tx,
-        ranges: &[Range<usize>],
+        all: &[Range<usize>],
         limit: WaitLimit,
     ) -> Result<usize, SendError> {
-        let ranges: Vec<Range<u64>> = ranges
+        let ranges: Vec<Range<u64>> = all
             .iter()
             .map(|range| range.start as u64..range.end as u64)
             .collect();
-        self.send_counted(limit, |socket| {
-            let sent = send_dmabuf(socket.fd.as_fd(), tx.source(), &ranges, MsgFlags::DONTWAIT);
+        let page = rustix::param::page_size();
+        self.send_counted(limit, |socket, pieces| {
+            let share = pieces.share(all, page);
+            let now = &ranges[..share.ranges];
+            let record = if share.ends {
+                MsgFlags::EOR
+            } else {
+                MsgFlags::empty()
+            };
+            let flags = MsgFlags::DONTWAIT | record;
+            let sent = send_dmabuf(socket.fd.as_fd(), tx.source(), now, flags);
             let taken = sent.map_err(|error| socket.device_error(error))?;
+            let whole = now.iter().map(|range| range.end - range.start).sum::<u64>();
+            pieces.sent(share, taken as u64 == whole);
             let _in_flight = InFlight::new(tx.in_flight_count());
             Ok((taken, Kept::Counted { _in_flight }))
         })
@@ -197,7 +211,7 @@ impl Socket {
     ) -> Result<usize, SendError> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
         let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        self.send_counted(limit, |socket| {
+        self.send_counted(limit, |socket, _| {
             let taken = send(&*socket.fd, &bytes[from..], flags)
                 .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
             let _bytes = Arc::clone(bytes);
@@ -210,13 +224,13 @@ impl Socket {
     fn send_counted(
         &self,
         limit: WaitLimit,
-        attempt: impl Fn(&Self) -> Result<(usize, Kept), NotYet>,
+        attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Kept), NotYet>,
     ) -> Result<usize, SendError> {
         let deadline = Deadline::of(limit);
         loop {
             let mut sends = self.sends();
             let unread = sends.set.complete();
-            let not_yet = match attempt(self) {
+            let not_yet = match attempt(self, &mut sends.pieces) {
                 Ok((taken, kept)) => {
                     if taken > 0 {
                         let number = sends.set.count();
@@ -287,7 +301,14 @@ impl Socket {
     /// Reads the error queue until it is empty. Returns how many sends are complete without a gap.
     pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
         let mut sends = self.sends();
-        sends.collect(&self.fd).map_err(|error| {
+        #[cfg(feature = "tokio")]
+        let before = sends.set.complete();
+        let collected = sends.collect(&self.fd);
+        #[cfg(feature = "tokio")]
+        if sends.set.complete() > before {
+            self.collected.notify_waiters();
+        }
+        collected.map_err(|error| {
             let refused = self.refused("read completions", Operation::Socket, error.errno);
             CompletionError::Kernel(refused)
         })?;

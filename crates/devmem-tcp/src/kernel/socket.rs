@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_linux::errors::{Facts, Operation, cause};
-use devmem_linux::socket::FragReturns;
+use devmem_linux::socket::{DontneedError, FragReturns, Freed};
 use devmem_uapi::{Errno, FragToken};
 use rustix::event::PollFlags;
+#[cfg(feature = "tokio")]
+use rustix::event::epoll;
 use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown};
 
 use super::nic::Nic;
@@ -30,6 +32,9 @@ pub(crate) struct Socket {
     returns: Mutex<FragReturns>,
     /// Locked before [`Nic::known`], never the other way round.
     pub(super) sends: Mutex<Sends>,
+    /// Tells tasks that somebody has read the error queue.
+    #[cfg(feature = "tokio")]
+    pub(super) collected: ::tokio::sync::Notify,
 }
 
 impl Socket {
@@ -41,6 +46,8 @@ impl Socket {
             returned: AtomicU64::new(0),
             returns: Mutex::default(),
             sends: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            collected: ::tokio::sync::Notify::new(),
         })
     }
 
@@ -48,17 +55,13 @@ impl Socket {
         &self.nic
     }
 
-    /// Gives frags back, merged to ranges, in as few calls as the kernel's limits allow. Returns how many it freed.
+    /// Gives frags of a batch back, merged to ranges, in as few calls as the kernel's limits allow. Returns how many it
+    /// freed.
     pub(crate) fn release(
         &self,
         tokens: impl Iterator<Item = FragToken>,
     ) -> Result<usize, ReleaseError> {
-        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.for_each(|token| returns.push(token));
-        if returns.is_empty() {
-            return Ok(0);
-        }
-        let freed = returns.flush(self.fd.as_fd());
+        let freed = self.give_back(tokens);
         let count = match &freed {
             Ok(freed) => freed.freed,
             Err(error) => error.freed.freed,
@@ -73,6 +76,16 @@ impl Socket {
                 cause: error.cause,
             }))),
         }
+    }
+
+    /// Gives frags back that no batch ever held.
+    pub(super) fn give_back(
+        &self,
+        tokens: impl Iterator<Item = FragToken>,
+    ) -> Result<Freed, DontneedError> {
+        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.for_each(|token| returns.push(token));
+        returns.flush(self.fd.as_fd())
     }
 
     /// Frags given back so far.
@@ -141,6 +154,23 @@ impl Socket {
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let address = getsockname(&*self.fd).ok()?;
         SocketAddr::try_from(address).ok()
+    }
+
+    /// An epoll fd that becomes readable, again and again, at each of `events` and each entry of the error queue.
+    ///
+    /// tokio takes an entry of the error queue for the end of writing, which it never forgets; it does not look through
+    /// an epoll in between.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
+        let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&edges, &*self.fd, data, events | epoll::EventFlags::ET)?;
+        Ok(edges)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
+        &self.collected
     }
 
     /// The socket itself: the kernel makes it ready.

@@ -95,3 +95,41 @@ impl Deadline {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn soon() -> Deadline {
+        Deadline::of(WaitLimit::For(Duration::from_millis(1)))
+    }
+
+    #[test]
+    fn a_socket_that_has_hung_up_is_ready_and_has_no_news() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.shutdown(Shutdown::Both).unwrap();
+        let got = Deadline::Forever.wait(ours.as_fd(), PollFlags::empty());
+        assert!(got.unwrap().contains(PollFlags::HUP));
+        let news = soon().wait_for_news(ours.as_fd(), || false);
+        assert_eq!(news, Err(NotReady::TimedOut), "it would spin");
+        let news = soon().wait_for_news(ours.as_fd(), || true);
+        assert!(news.is_ok() || news == Err(NotReady::TimedOut));
+        drop(theirs);
+    }
+
+    #[test]
+    fn waiting_ends_when_it_is_ready_when_time_is_up_or_at_once() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let wait = |deadline: Deadline| deadline.wait(ours.as_fd(), PollFlags::IN);
+        assert_eq!(wait(Deadline::Never), Err(NotReady::WouldBlock));
+        assert_eq!(wait(soon()), Err(NotReady::TimedOut));
+        std::io::Write::write_all(&mut &theirs, b"x").unwrap();
+        assert_eq!(wait(Deadline::Forever), Ok(PollFlags::IN));
+        let far = Deadline::of(WaitLimit::For(Duration::MAX));
+        assert!(matches!(far, Deadline::Forever));
+    }
+}

@@ -33,13 +33,22 @@ pub struct Bench {
 impl Bench {
     /// The NIC, or a word about why `test` is skipped.
     pub fn new(test: &str) -> Option<Self> {
+        Self::with_ip(test, IpAddr::is_ipv4)
+    }
+
+    /// As `new`, at another of the NIC's addresses.
+    pub fn with_ip(test: &str, wanted: fn(&IpAddr) -> bool) -> Option<Self> {
         let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
             skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
             return None;
         };
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let nic = Netdev::kernel(&name).expect("DEVMEM_TEST_NIC names an interface");
-        let ip = *nic.addresses().iter().find(|ip| ip.is_ipv4()).unwrap();
+        let addresses = nic.addresses();
+        let Some(ip) = addresses.into_iter().find(wanted) else {
+            skip(test, "nic", "the NIC has no address of the kind");
+            return None;
+        };
         let peer = env::var("DEVMEM_TEST_PEER").unwrap_or("peer".to_owned());
         Some(Self {
             name,
@@ -67,7 +76,10 @@ impl Bench {
 
     /// An ordinary program's connection from the other end.
     pub fn connect_from_peer(&self) -> TcpStream {
-        let address = self.address();
+        self.connect_from_peer_to(self.address())
+    }
+
+    pub fn connect_from_peer_to(&self, address: SocketAddr) -> TcpStream {
         self.peer
             .run(move || TcpStream::connect(address).unwrap())
             .unwrap()

@@ -1,6 +1,10 @@
 //! Receiving into device memory, and everything that can go astray on the way.
 
-use devmem_tcp::{Dmabuf, Errno, Placement, RecvError, RxBatch, RxQueueId};
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+
+use devmem_tcp::{BindError, Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
 use crate::bench::{Bench, collect, pattern, receive_all, write};
 
@@ -30,6 +34,169 @@ fn bytes_land_in_device_memory_and_every_setting_comes_back() {
 }
 
 #[test]
+fn ipv6_lands_in_device_memory_too() {
+    const TEST: &str = "ipv6_lands_in_device_memory_too";
+    // A link-local address would need its scope.
+    let global = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+    let Some(bench) = Bench::with_ip(TEST, global) else {
+        return;
+    };
+    let receiver = bench.receiver(1);
+    let (peer, mut stream) = receiver.connection(&bench);
+    stream.set_placement(Placement::Strict);
+    let sent = pattern(500_000);
+    let writer = write(peer, sent.clone());
+    assert!(receive_all(&mut stream, &receiver.memory) == sent);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_memory_file_is_bound_and_its_mapping_sees_the_bytes() {
+    const TEST: &str = "a_memory_file_is_bound_and_its_mapping_sees_the_bytes";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let memory = Dmabuf::memfd(16 << 20).unwrap();
+    let setup = bench.nic.plan_receive(bench.address()).apply().unwrap();
+    let bound = match bench.nic.bind_rx(&memory, setup.queues()) {
+        Ok(bound) => bound,
+        Err(BindError::Memory(error)) => {
+            return devmem_linux::test_util::skip(TEST, "udmabuf", &error.to_string());
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let listener = bench.nic.listen(bench.address()).unwrap();
+    let peer = bench.connect_from_peer();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_placement(Placement::Strict);
+    let sent = pattern(100_000);
+    let writer = write(peer, sent.clone());
+    assert!(receive_all(&mut stream, &memory) == sent);
+    writer.join().unwrap();
+    drop(bound);
+}
+
+#[test]
+fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
+    const TEST: &str = "net_iovs_of_another_size_are_bound_or_refused_by_name";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let memory = crate::bench::memory();
+    let setup = bench.nic.plan_receive(bench.address()).apply().unwrap();
+    let size = NiovSize::new(16 << 10).unwrap();
+    match bench.nic.bind_rx_sized(&memory, setup.queues(), size) {
+        Ok(bound) => assert_eq!(bound.niov_size(), size),
+        Err(error) => {
+            let known = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ERANGE];
+            assert!(known.contains(&error.errno()), "{error}");
+            assert!(error.to_string().contains("net_iovs"), "{error}");
+            println!("{error}");
+        }
+    }
+    // A page is always there.
+    let bound = bench.nic.bind_rx(&memory, setup.queues()).unwrap();
+    assert_eq!(bound.niov_size().bytes(), 4096);
+    assert_eq!(bound.net_iovs().total, memory.size() / 4096);
+}
+
+#[test]
+fn bytes_left_with_the_headers_are_delivered_in_order_or_refused() {
+    const TEST: &str = "bytes_left_with_the_headers_are_delivered_in_order_or_refused";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let receiver = bench.receiver(1);
+    let (peer, mut stream) = receiver.connection(&bench);
+    let sent = pattern(1_000_000);
+    let writer = write(peer, sent.clone());
+    assert!(receive_all(&mut stream, &receiver.memory) == sent);
+    writer.join().unwrap();
+    let stats = stream.stats();
+    assert_eq!(stats.device_bytes + stats.linear_bytes, 1_000_000);
+    assert!(stats.device_bytes > 0, "{stats}");
+    if stats.linear_bytes == 0 {
+        let why = "this NIC leaves nothing with the headers (`devmem-tcp nic --linear N` does)";
+        return devmem_linux::test_util::skip(TEST, "linear", why);
+    }
+    println!("{stats}");
+    let (peer, mut stream) = receiver.connection(&bench);
+    let writer = write(peer, sent.clone());
+    stream.set_placement(Placement::Strict);
+    let mut batch = RxBatch::with_capacity(64);
+    let mut bytes = Vec::new();
+    loop {
+        match stream.recv(&mut batch) {
+            Ok(0) => break,
+            Ok(_) => collect(&batch, &receiver.memory, &mut bytes),
+            Err(RecvError::Misplaced {
+                cause: Some(cause), ..
+            }) => {
+                assert!(cause.reason.contains("headers"), "{cause:?}");
+                stream.set_placement(Placement::Mixed);
+                assert!(stream.recv(&mut batch).unwrap() > 0);
+                collect(&batch, &receiver.memory, &mut bytes);
+                stream.set_placement(Placement::Strict);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    writer.join().unwrap();
+    assert!(bytes == sent, "the bytes differ");
+    let stats = stream.stats();
+    assert_eq!(stats.device_frags, stats.tokens_returned);
+}
+
+/// Set for the inner run: the process that is to be killed.
+const VICTIM: &str = "DEVMEM_TEST_VICTIM";
+
+#[test]
+fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_back() {
+    const TEST: &str =
+        "receiving::a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_back";
+    if std::env::var_os(VICTIM).is_some() {
+        let bench = Bench::new(TEST).unwrap();
+        let _receiver = bench.receiver(1);
+        println!("bound");
+        // Until it is killed, or its parent has ended.
+        let _ = std::io::stdin().read(&mut [0]);
+        return;
+    }
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let before = bench.settings();
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args([TEST, "--exact", "--nocapture"])
+        .env(VICTIM, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let bound = lines
+        .map_while(Result::ok)
+        .any(|line| line.contains("bound"));
+    assert!(bound, "the victim did not bind");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert_ne!(bench.settings(), before, "killed, it restored nothing");
+    let refused = bench.nic.plan_receive(bench.address()).apply();
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("devmem-tcp restore"), "{refused}");
+    let files = devmem_linux::nic_setup::state_files();
+    let ours = files
+        .iter()
+        .find(|path| path.to_string_lossy().contains(&bench.name));
+    let report = devmem_linux::nic_setup::restore_from_state_file(ours.unwrap()).unwrap();
+    assert!(report.is_exact(), "{report}");
+    assert_eq!(bench.settings(), before);
+    // And the queue is free.
+    drop(bench.receiver(1));
+    assert_eq!(bench.settings(), before);
+}
+
+#[test]
 fn a_setup_dropped_first_is_restored_when_the_binding_is_gone() {
     const TEST: &str = "a_setup_dropped_first_is_restored_when_the_binding_is_gone";
     let Some(bench) = Bench::new(TEST) else {
@@ -54,7 +221,7 @@ fn payloads_of_every_size_are_whole_and_none_is_linear() {
     stream.set_placement(Placement::Strict);
     let mut batch = RxBatch::with_capacity(64);
     let mut bytes = Vec::new();
-    for size in (1..=8192).step_by(173).chain([8192]) {
+    for size in (1..=8192).step_by(7) {
         let sent = pattern(size);
         std::io::Write::write_all(&mut peer, &sent).unwrap();
         bytes.clear();
@@ -196,6 +363,36 @@ fn a_flow_that_is_not_steered_is_refused_with_the_reason() {
     println!("{error}");
     stream.set_placement(Placement::Mixed);
     assert_eq!(receive_all(&mut stream, &receiver.memory), b"astray");
+}
+
+#[test]
+fn a_flow_by_another_queue_is_refused_with_that_queue() {
+    const TEST: &str = "a_flow_by_another_queue_is_refused_with_that_queue";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let receiver = bench.receiver(1);
+    // Another port, which no rule steers.
+    let listener = bench.nic.listen((bench.ip, 0)).unwrap();
+    let peer = bench.connect_from_peer_to(listener.local_addr().unwrap());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_timeout(Some(crate::bench::PATIENCE));
+    stream.set_placement(Placement::Strict);
+    let writer = write(peer, b"elsewhere".to_vec());
+    let error = stream.recv(&mut RxBatch::with_capacity(4)).unwrap_err();
+    writer.join().unwrap();
+    let RecvError::Misplaced {
+        bytes: 9,
+        cause: Some(cause),
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    println!("{error}");
+    let bound = receiver.setup.queues()[0];
+    assert!(cause.reason.contains("the flow came by queue"), "{error}");
+    assert!(cause.reason.ends_with(&bound.0.to_string()), "{error}");
+    drop(receiver);
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Frame {
         }
     }
 
-    pub fn from_port(self, src_port: u16) -> Self {
+    pub fn with_port(self, src_port: u16) -> Self {
         Self { src_port, ..self }
     }
 

@@ -15,7 +15,7 @@ pub struct ConditionerStats {
     pub offered: u64,
     /// Frames that came out, duplicates included.
     pub delivered: u64,
-    /// Frames lost on purpose.
+    /// Frames lost on purpose, those too large for the path included.
     pub lost: u64,
     /// Frames delivered twice.
     pub duplicated: u64,
@@ -82,7 +82,8 @@ impl Conditioner {
     pub fn push(&mut self, frame: &[u8], now: Instant) {
         self.release_held(now);
         self.stats.offered += 1;
-        if self.roll(self.impairment.loss) {
+        let too_big = |mtu: u16| frame.len() > usize::from(mtu) + EthernetHeader::LEN;
+        if self.roll(self.impairment.loss) || self.impairment.mtu.is_some_and(too_big) {
             self.stats.lost += 1;
             return;
         }
@@ -345,6 +346,19 @@ mod tests {
         };
         assert_eq!(fate(7), fate(7));
         assert_ne!(fate(7), fate(8));
+    }
+
+    #[test]
+    fn packets_larger_than_the_path_vanish() {
+        let mut conditioner = impaired("mtu=100");
+        let mut out = Vec::new();
+        for len in [14 + 100, 14 + 101] {
+            conditioner.push(&vec![0; len], Instant::ZERO);
+        }
+        assert!(conditioner.pop(Instant::ZERO, &mut out));
+        assert_eq!(out.len(), 114);
+        assert!(!conditioner.pop(Instant::ZERO, &mut out));
+        assert_eq!((conditioner.stats().lost, conditioner.len()), (1, 0));
     }
 
     #[test]

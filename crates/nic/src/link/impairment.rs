@@ -55,7 +55,7 @@ impl fmt::Display for Probability {
 /// What a link does to the frames that cross it in one direction.
 ///
 /// The text form is a comma-separated list in which every part may be missing:
-/// `loss=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,seed=7`;
+/// `loss=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,mtu=1200,seed=7`;
 /// `none` is a perfect link. [`Display`](fmt::Display) writes what [`FromStr`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impairment {
@@ -79,6 +79,8 @@ pub struct Impairment {
     pub rate: Option<u64>,
     /// Frames under way or waiting for the rate; one more is dropped.
     pub limit: u32,
+    /// IP packets with more bytes vanish without a word, as behind a router whose ICMP is filtered; `None`: none do.
+    pub mtu: Option<u16>,
     /// Seed of all of the above: the same frames meet the same fate.
     pub seed: u64,
 }
@@ -106,6 +108,7 @@ impl Impairment {
         ordered: false,
         rate: None,
         limit: DEFAULT_LIMIT,
+        mtu: None,
         seed: 1,
     };
 
@@ -132,7 +135,7 @@ impl Default for Impairment {
 pub enum ImpairmentError {
     /// The key is none of ours.
     #[error(
-        "unknown impairment '{0}': expected loss, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit or seed"
+        "unknown impairment '{0}': expected loss, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit, mtu or seed"
     )]
     UnknownKey(String),
     /// The key needs a value.
@@ -212,6 +215,7 @@ impl Impairment {
             "ordered" if value.is_none() => self.ordered = true,
             "rate" => self.rate = Some(parse_rate(needed()?)?),
             "limit" => self.limit = parse_number(key, needed()?)?,
+            "mtu" => self.mtu = Some(parse_number(key, needed()?)?),
             "seed" => self.seed = parse_number(key, needed()?)?,
             _ => return Err(ImpairmentError::UnknownKey(key.to_owned())),
         }
@@ -232,6 +236,7 @@ impl fmt::Display for Impairment {
             ordered,
             rate,
             limit,
+            mtu,
             seed,
         } = *self;
         let mut separator = "";
@@ -274,6 +279,9 @@ impl fmt::Display for Impairment {
             part(f, true, format_args!("rate={}", Rate(rate)))?;
         }
         part(f, limit != DEFAULT_LIMIT, format_args!("limit={limit}"))?;
+        if let Some(mtu) = mtu {
+            part(f, true, format_args!("mtu={mtu}"))?;
+        }
         part(f, seed != Self::NONE.seed, format_args!("seed={seed}"))?;
         if separator.is_empty() {
             f.write_str("none")
@@ -412,7 +420,7 @@ mod tests {
     #[test]
     fn text_reads_back_as_what_was_written() {
         let all = "loss=1%,reorder=0.5%,dup=0.0001%,corrupt=100%,gap=2,delay=20ms,jitter=1500us,ordered,\
-                   rate=2500mbit,limit=7,seed=9";
+                   rate=2500mbit,limit=7,mtu=1200,seed=9";
         for text in [
             "none",
             all,

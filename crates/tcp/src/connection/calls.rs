@@ -50,6 +50,16 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Returns whether the peer cannot send anything new: nothing is promised, or less than one unit of the window
+    /// scale, which the window field cannot say (RFC 7323 2.4).
+    #[must_use]
+    pub fn is_rcv_window_shut(&self) -> bool {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.receiver.is_shut(),
+            _ => self.rcv_outstanding() == 0,
+        }
+    }
+
     /// Returns the number of bytes held out of order.
     #[must_use]
     pub fn out_of_order_len(&self) -> usize {

@@ -179,6 +179,7 @@ impl<P: Payload> Sender<P> {
         self.enter_loss(now);
         self.rtt.back_off();
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
+        self.suspect_black_hole(now);
         self.timers.rto_base = now;
         self.timers.reorder_at = NEVER;
         self.schedule(now);
@@ -227,6 +228,7 @@ impl<P: Payload> Sender<P> {
             if !self.recovery.is_impatient() {
                 self.timers.rto_base = now;
             }
+            self.try_larger_packets(now);
         }
         self.schedule(now);
     }

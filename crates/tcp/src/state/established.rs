@@ -336,8 +336,9 @@ impl<P: Payload> Synchronized<P> {
         } else {
             0
         };
-        // What the peer can take stays the upper bound, whatever the network says.
-        let mss = mss.saturating_sub(options).min(self.negotiated.snd_mss);
+        // What the peer can take stays the upper bound, whatever the network says, and it only ever says "smaller"
+        // (RFC 8201 4).
+        let mss = mss.saturating_sub(options).min(self.sender.allowed_mss());
         self.sender.on_mtu(mss, now);
     }
 

@@ -91,7 +91,7 @@ impl<P: Payload> SynBacklog<P> {
             last_cookie: None,
             half_open: BTreeMap::new(),
             timers: BTreeSet::new(),
-            rcv_space: config.rcv_space_initial,
+            rcv_space: config.first_space(config.rcv_space_initial),
             payload: PhantomData,
         }
     }
@@ -111,7 +111,7 @@ impl<P: Payload> SynBacklog<P> {
     /// Sets the receive space that new connections begin with. Up to 64 KiB of it are promised in
     /// each SYN-ACK.
     pub fn set_rcv_space(&mut self, bytes: u32) {
-        self.rcv_space = bytes;
+        self.rcv_space = self.config.first_space(bytes);
     }
 
     /// Judges a segment that belongs to no connection (RFC 9293 3.10.7.2).

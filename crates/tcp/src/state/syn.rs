@@ -101,7 +101,7 @@ impl SynSent {
             iss,
             timer: HandshakeTimer::new(now),
             clock: TimestampClock::new(config.timestamp_offset),
-            offer: SpaceOffer::new(config.rcv_space_initial),
+            offer: SpaceOffer::new(config.first_space(config.rcv_space_initial)),
         }
     }
 

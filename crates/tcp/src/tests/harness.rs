@@ -405,7 +405,8 @@ pub(super) fn syn_sent() -> Trace {
 
 pub(super) fn syn_sent_with(config: &Config) -> Trace {
     let mut t = Trace::new(config);
-    expect!(t, control: Control::Syn, seq: 0, window: config.rcv_space_initial.min(65_535) as u16);
+    let window = config.rcv_space_initial.min(config.rcv_buf_max).min(65_535);
+    expect!(t, control: Control::Syn, seq: 0, window: window as u16);
     t
 }
 

@@ -87,6 +87,27 @@ fn half_of_a_small_buffer_is_worth_an_update() {
 }
 
 #[test]
+fn a_buffer_smaller_than_a_segment_opens_its_window_again() {
+    // Found by a seed of crates/stack/tests/seeds: the first promise was larger than the buffer, and what the buffer
+    // could take was never worth telling after it.
+    let config = Config {
+        mss: 8960,
+        rcv_space_initial: 64 << 10,
+        rcv_buf_max: 8192,
+        ..plain()
+    };
+    let mut t = established_with(&config);
+    assert_eq!(t.conn.rcv_outstanding(), 8192, "never more than the buffer");
+    send!(t, len: 8192);
+    t.conn.set_rcv_space(0);
+    t.conn.on_drained();
+    expect!(t, ack: 8193, window: 0);
+    assert_eq!(t.read(), 8192);
+    t.conn.set_rcv_space(8192);
+    expect!(t, ack: 8193, window: 8192);
+}
+
+#[test]
 fn a_fast_reader_sends_no_update_per_read() {
     let mut t = established();
     send!(t, len: 1000);

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
@@ -21,11 +21,15 @@ use crate::progress::{Progress, gbit_per_s};
 use crate::report::{RunReport, Sending};
 use crate::sender::{Share, pattern_of, shares};
 use crate::signals::StopFlag;
-use crate::source::{Made, Source};
+use crate::source::{Made, Source, is_readable};
 use crate::transmit::{Sent, Transmit};
 
 /// Device memory for the rings of all connections, if their sends are not larger.
 const RING_BYTES: usize = 16 << 20;
+/// How long the receiver may take to start, and to say what it received once everything is acknowledged.
+const PEER_LIMIT: Duration = Duration::from_secs(30);
+/// How long a wait lasts before looking around for signals.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Device memory comes in pages of this size.
 const PAGE_BYTES: usize = 4096;
 
@@ -42,7 +46,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         .impair(plan.nic.impairment)
         .open()?;
     let to = SocketAddr::new(plan.peers.address, PORT);
-    let peer = Peer::start(plan, to, cpu)?;
+    let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
     let progress = Mutex::new(Progress::new(Some(plan.bytes)));
     let start = Instant::now();
@@ -67,7 +71,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     report.device_bytes = sent.bytes;
     report.sending = Some(Sending::of(&sent));
     if !stop.is_set() {
-        let received = peer.finish()?;
+        let received = peer.finish(stop)?;
         report.verified_bytes = Some(received.good);
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
@@ -145,7 +149,12 @@ struct Peer {
 
 impl Peer {
     /// Starts it and waits until it listens.
-    fn start(plan: &DemoPlan, listen: SocketAddr, cpu: Option<usize>) -> Result<Self, Failure> {
+    fn start(
+        plan: &DemoPlan,
+        listen: SocketAddr,
+        cpu: Option<usize>,
+        stop: &StopFlag,
+    ) -> Result<Self, Failure> {
         // Not current_exe(): the file may have been replaced by a newer build meanwhile.
         let mut command = Command::new("/proc/self/exe");
         command.args(["__receiver", "--listen", &listen.to_string()]);
@@ -163,12 +172,25 @@ impl Peer {
             child,
             says: BufReader::new(says),
         };
-        peer.hear()?;
+        peer.hear(stop)?;
         Ok(peer)
     }
 
-    /// Returns the next line it says.
-    fn hear(&mut self) -> Result<String, Failure> {
+    /// Returns the next line it says, which it writes in one piece.
+    fn hear(&mut self, stop: &StopFlag) -> Result<String, Failure> {
+        let start = Instant::now();
+        while self.says.buffer().is_empty()
+            && !is_readable(self.says.get_ref(), LOOK_AROUND).context("wait for the receiver")?
+        {
+            if stop.is_set() {
+                return Err(Failure::failed("interrupted"));
+            }
+            if start.elapsed() > PEER_LIMIT {
+                return Err(Failure::failed(format!(
+                    "the receiver said nothing for {PEER_LIMIT:?}"
+                )));
+            }
+        }
         let mut line = String::new();
         let read = self.says.read_line(&mut line);
         if read.context("listen to the receiver")? == 0 {
@@ -178,8 +200,8 @@ impl Peer {
     }
 
     /// Waits for its result.
-    fn finish(mut self) -> Result<Received, Failure> {
-        let said = self.hear()?;
+    fn finish(mut self, stop: &StopFlag) -> Result<Received, Failure> {
+        let said = self.hear(stop)?;
         Ok(serde_json::from_str(&said).with_context(|| format!("the receiver said {said:?}"))?)
     }
 }

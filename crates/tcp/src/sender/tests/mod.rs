@@ -3,6 +3,7 @@
 mod congestion;
 mod harness;
 mod loss;
+mod path;
 mod receiver;
 mod rto;
 mod simulation;

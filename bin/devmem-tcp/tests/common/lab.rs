@@ -1,0 +1,122 @@
+//! The lab's NIC, and the peer at the other end of its wire.
+//!
+//! `DEVMEM_TEST_NIC` names the NIC, which must be up, with four RX queues or more, and nothing else may use it; it has
+//! the addresses 10.77.0.2 and fd77::2, and 10.77.0.1 and fd77::1 are in the network namespace `peer`.
+
+use std::env;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use devmem_linux::ethtool::{Ethtool, Feature, InstalledRule, NTUPLE, Rings, RssContext};
+use devmem_linux::netns::NetNs;
+use devmem_linux::test_util::skip;
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
+
+use super::{Running, start};
+
+/// Addresses of the NIC and of the peer.
+pub const OURS: [&str; 2] = ["10.77.0.2", "fd77::2"];
+pub const PEERS: [&str; 2] = ["10.77.0.1", "fd77::1"];
+const PEER_NETNS: &str = "peer";
+
+/// The NIC, for one test at a time.
+pub struct Nic {
+    pub name: String,
+    pub before: Settings,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Everything that set-up touches, as it can be read.
+pub type Settings = (
+    Rings,
+    Vec<u32>,
+    Vec<InstalledRule>,
+    Vec<RssContext>,
+    Option<Feature>,
+);
+
+/// Reads them.
+pub fn settings(name: &str) -> Settings {
+    let mut ethtool = Ethtool::by_name(name).expect("the NIC is there");
+    (
+        ethtool.rings().expect("it has rings"),
+        ethtool.rss().expect("it has RSS").table,
+        ethtool.rules().expect("it has flow rules"),
+        ethtool.rss_contexts().unwrap_or_default(),
+        ethtool.feature(NTUPLE).expect("it has features"),
+    )
+}
+
+impl Nic {
+    /// Takes the NIC, or says why the test is skipped.
+    pub fn take(test: &str) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
+            skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
+            return None;
+        };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Self {
+            before: settings(&name),
+            name,
+            _alone: alone,
+        })
+    }
+
+    /// How many RX queues it has.
+    pub fn queues(&self) -> u32 {
+        let channels = Ethtool::by_name(&self.name).and_then(|mut e| e.channels());
+        channels.expect("it has channels").rx_queues()
+    }
+
+    /// Starts `ncdevmem` as a server and waits until it listens.
+    pub fn server(&self, address: &str, port: u16, options: &str) -> Running {
+        let name = &self.name;
+        let mut server = start(&format!(
+            "ncdevmem -l -f {name} -s {address} -p {port} {options}"
+        ));
+        server.until("Waiting or connection");
+        server
+    }
+
+    /// Asserts that everything is as it was.
+    #[track_caller]
+    pub fn assert_restored(&self) {
+        assert_eq!(settings(&self.name), self.before);
+    }
+}
+
+/// The peer's network namespace.
+pub fn peer() -> NetNs {
+    NetNs::open(PEER_NETNS).expect("the lab has a namespace for the peer")
+}
+
+/// Connects from the peer, from the port that it connects to, as devmem.py's socat does.
+pub fn connect(ours: &str, peers: &str, port: u16) -> TcpStream {
+    let address = |ip: &str| SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), port);
+    let (from, to) = (address(peers), address(ours));
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let connected = peer().run(|| -> rustix::io::Result<TcpStream> {
+        let socket = net::socket(family, SocketType::STREAM, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &from)?;
+        net::connect(&socket, &to)?;
+        Ok(TcpStream::from(socket))
+    });
+    connected
+        .expect("the namespace can be joined")
+        .expect("it listens")
+}
+
+/// Sends everything from the peer, one write per piece.
+pub fn send(ours: &str, peers: &str, port: u16, pieces: &[&[u8]]) {
+    let mut stream = connect(ours, peers, port);
+    stream.set_nodelay(true).expect("it is TCP");
+    for piece in pieces {
+        stream.write_all(piece).expect("it receives");
+    }
+}

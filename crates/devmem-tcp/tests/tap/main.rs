@@ -1,0 +1,242 @@
+//! From device memory over a TAP to kernel sockets, each test in a network namespace of its own.
+//!
+//! Every byte depends on its position, and every chunk of device memory is written over in the moment its send
+//! completes. `DEVMEM_SLOW=1` sends a gigabyte and more in each case that is about size.
+
+mod peer;
+mod sender;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use devmem_linux::netif::Interface;
+use devmem_linux::test_util::in_netns;
+use devmem_tcp::{CompletionError, Dmabuf, RecvError, RxBatch, SendError};
+
+use peer::{Host, PATIENCE, V4, V6, check_all};
+use sender::{TAP, byte_at, expected};
+
+/// Bytes of a case that is about size.
+fn many(chunk: usize) -> usize {
+    let scaled = |times: usize, most: usize| (chunk * times).min(most) + 1;
+    match std::env::var_os("DEVMEM_SLOW") {
+        Some(_) => scaled(1 << 20, 5 << 28),
+        None => scaled(3000, 12 << 20),
+    }
+}
+
+#[test]
+fn chunks_of_any_size_arrive_byte_for_byte() {
+    in_netns("chunks_of_any_size_arrive_byte_for_byte", || {
+        for addresses in [V4, V6] {
+            for mtu in [1500, 9000] {
+                let (host, nic) = Host::with_nic(addresses, |builder| builder.mtu(mtu));
+                for chunk in [1, 3, 4095, 4096, 4097, 65_536, 1 << 20] {
+                    let bytes = many(chunk);
+                    let receiving = host.receive();
+                    nic.send_all(host.connect(&nic), bytes, chunk);
+                    assert_eq!(receiving.join().expect("the receiver"), bytes);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_bad_link_changes_no_byte() {
+    in_netns("a_bad_link_changes_no_byte", || {
+        for (addresses, impairment, bytes) in [
+            (V4, "loss=1%,seed=1", 4_000_000),
+            (V6, "loss=5%,seed=2", 1_000_000),
+            (V4, "reorder=2%,seed=3", 4_000_000),
+            (V6, "dup=2%,seed=4", 4_000_000),
+            (V4, "delay=20ms", 4_000_000),
+            (V4, "corrupt=1%,seed=5", 2_000_000),
+            (
+                V6,
+                "loss=1%,reorder=1%,dup=1%,delay=2ms,jitter=1ms,seed=6",
+                1_000_000,
+            ),
+        ] {
+            let impairment = impairment.parse().expect("an impairment");
+            let (host, nic) = Host::with_nic(addresses, |builder| builder.impair(impairment));
+            let receiving = host.receive();
+            nic.send_all(host.connect(&nic), bytes, 30_000);
+            assert_eq!(
+                receiving.join().expect("the receiver"),
+                bytes,
+                "{impairment}"
+            );
+        }
+    });
+}
+
+#[test]
+fn sixty_four_connections_send_both_ways_at_once() {
+    const CONNECTIONS: usize = 64;
+    const BYTES: usize = 150_000;
+    in_netns("sixty_four_connections_send_both_ways_at_once", || {
+        let (host, nic) = Host::with_nic(V4, |builder| builder);
+        let memory = Dmabuf::anonymous(16 << 20).expect("memory");
+        let local = "10.77.0.2:0".parse().expect("an address");
+        let setup = nic.netdev.plan_receive(local).apply().expect("set up");
+        let rx = nic.netdev.bind_rx(&memory, setup.queues()).expect("bound");
+        std::thread::scope(|scope| {
+            for _ in 0..CONNECTIONS {
+                // One after another: who is accepted is who connected.
+                let mut ours = host.connect(&nic);
+                let theirs = host.accept();
+                let mut back = theirs.try_clone().expect("a second handle");
+                scope.spawn(move || {
+                    back.write_all(&expected(0, BYTES)).expect("all is read");
+                    back.shutdown(Shutdown::Write).expect("open");
+                });
+                scope.spawn(move || assert_eq!(check_all(theirs), BYTES));
+                let (nic, memory) = (&nic, &memory);
+                scope.spawn(move || {
+                    nic.send(&mut ours, BYTES, 7000);
+                    ours.shutdown_write().expect("open");
+                    assert_eq!(sender::receive_all(&mut ours, memory), BYTES);
+                });
+            }
+        });
+        let net_iovs = rx.unbind().net_iovs();
+        assert_eq!(net_iovs.home, net_iovs.total);
+    });
+}
+
+#[test]
+fn each_side_may_end_its_half_first() {
+    in_netns("each_side_may_end_its_half_first", || {
+        let (host, nic) = Host::with_nic(V4, |builder| builder);
+        let memory = Dmabuf::anonymous(4096).expect("memory");
+        // We end ours, and the peer answers afterwards.
+        let mut ours = host.connect(&nic);
+        let mut theirs = host.accept();
+        let answering = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            theirs.read_to_end(&mut got).expect("our end");
+            assert_eq!(got, expected(0, 100_000));
+            theirs.write_all(&expected(0, 50_000)).expect("half open");
+        });
+        nic.send(&mut ours, 100_000, 5000);
+        ours.shutdown_write().expect("open");
+        assert_eq!(sender::receive_all(&mut ours, &memory), 50_000);
+        answering.join().expect("the peer");
+
+        // The peer ends its, and we send afterwards.
+        let mut ours = host.connect(&nic);
+        let theirs = host.accept();
+        theirs.shutdown(Shutdown::Write).expect("open");
+        assert_eq!(sender::receive_all(&mut ours, &memory), 0);
+        let receiving = std::thread::spawn(move || check_all(theirs));
+        nic.send_all(ours, 100_000, 5000);
+        assert_eq!(receiving.join().expect("the receiver"), 100_000);
+    });
+}
+
+#[test]
+fn a_reset_in_mid_send_frees_the_memory() {
+    in_netns("a_reset_in_mid_send_frees_the_memory", || {
+        let (host, nic) = Host::with_nic(V4, |builder| builder);
+        let tx = nic.netdev.bind_tx(&nic.ring).expect("bound");
+        let mut ours = host.connect(&nic);
+        let mut theirs = host.accept();
+        let first = ours.send(&tx, &[0..nic.ring.size()]).expect("room");
+        theirs.read_exact(&mut [0; 1000]).expect("there is more");
+        // Closed with unread bytes: the kernel resets.
+        drop(theirs);
+        let error = loop {
+            match ours.send(&tx, std::slice::from_ref(&(0..nic.ring.size()))) {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, SendError::Refused(_)), "{error:?}");
+        let mut completions = ours.completions();
+        completions.set_timeout(Some(PATIENCE));
+        completions
+            .wait(first)
+            .expect("what will not be sent is free, too");
+        completions.wait_all().expect("all of it");
+        assert_eq!(tx.in_flight(), 0);
+    });
+}
+
+#[test]
+fn a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does() {
+    in_netns(
+        "a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does",
+        || {
+            let (host, nic) = Host::with_nic(V4, |builder| builder);
+            let tx = nic.netdev.bind_tx(&nic.ring).expect("bound");
+            nic.fill(0);
+            let mut ours = host.connect(&nic);
+            let theirs = host.accept();
+            // Until window and send buffer are full.
+            ours.set_timeout(Some(Duration::from_millis(300)));
+            let mut sent = 0;
+            let mut last = None;
+            let size = nic.ring.size();
+            loop {
+                let start = sent % size;
+                match ours.send(&tx, std::slice::from_ref(&(start..size))) {
+                    Ok(id) => {
+                        sent += id.bytes();
+                        last = Some(id);
+                    }
+                    Err(SendError::TimedOut) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let last = last.expect("some was sent");
+            let held = ours.completions().wait(last);
+            assert!(matches!(held, Err(CompletionError::TimedOut)), "{held:?}");
+            assert!(tx.in_flight() > 0);
+            ours.shutdown_write().expect("open");
+            let reading = std::thread::spawn(move || {
+                // The ring was sent over and over, as it is.
+                let (mut theirs, mut got) = (theirs, Vec::new());
+                theirs.read_to_end(&mut got).expect("our end");
+                got
+            });
+            let mut completions = ours.completions();
+            completions.set_timeout(Some(PATIENCE));
+            completions.wait(last).expect("it is read now");
+            let got = reading.join().expect("the reader");
+            assert_eq!(got.len(), sent);
+            let wrong = (0..sent).find(|&at| got[at] != byte_at(at % size));
+            assert_eq!(wrong, None, "the first wrong byte");
+            assert_eq!(tx.in_flight(), 0);
+        },
+    );
+}
+
+#[test]
+fn a_peer_that_vanishes_ends_by_the_user_timeout() {
+    in_netns("a_peer_that_vanishes_ends_by_the_user_timeout", || {
+        let (host, nic) = Host::with_nic(V4, |builder| {
+            builder.tcp(tcp::Config {
+                user_timeout: Some(Duration::from_millis(1500)),
+                ..tcp::Config::default()
+            })
+        });
+        let tx = nic.netdev.bind_tx(&nic.ring).expect("bound");
+        let mut ours = host.connect(&nic);
+        let mut theirs = host.accept();
+        let first = ours.send(&tx, &[0..nic.ring.size()]).expect("room");
+        theirs.read_exact(&mut [0; 1000]).expect("there is more");
+        let mut interface = Interface::by_name(TAP).expect("it is there");
+        interface.set_down().expect("this is our namespace");
+        ours.set_timeout(Some(PATIENCE));
+        let end = ours.recv(&mut RxBatch::with_capacity(4));
+        assert!(matches!(end, Err(RecvError::Refused(_))), "{end:?}");
+        let mut completions = ours.completions();
+        completions.set_timeout(Some(PATIENCE));
+        completions.wait(first).expect("nobody needs it any more");
+        assert_eq!(tx.in_flight(), 0);
+        // The kernel's end is told by nobody, and looks at its own memory.
+        let _: TcpStream = theirs;
+    });
+}

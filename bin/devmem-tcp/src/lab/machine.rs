@@ -22,6 +22,7 @@ use super::klog;
 use super::nics::{NicServers, NicsPlan};
 use super::scratch::Scratch;
 use crate::output::{Failure, note};
+use crate::signals::StopFlag;
 
 /// A guest that says nothing for so long while it boots is not coming up.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
@@ -57,6 +58,8 @@ pub struct MachinePlan {
     pub nics: NicsPlan,
     /// More words for the kernel's command line.
     pub append: String,
+    /// Somebody asked for the end.
+    pub stop: StopFlag,
 }
 
 /// How a run went.
@@ -152,7 +155,12 @@ fn run_by(
     let listener = UnixListener::bind(folder.path("control")).context("make the control socket")?;
     let log_path = folder.path("kernel.log");
     let qemu = Running::start(kit, plan, job, accel, &folder)?;
-    let mut guest = Guest { qemu, nics, start };
+    let mut guest = Guest {
+        qemu,
+        nics,
+        start,
+        stop: plan.stop.clone(),
+    };
     let ended = guest.converse(&listener, plan, job, output);
     let Guest {
         mut qemu, mut nics, ..
@@ -172,6 +180,9 @@ fn run_by(
         return Ok(None);
     }
     let said = ended.inspect_err(|_| {
+        if plan.stop.is_set() {
+            return;
+        }
         let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said());
         note(format_args!(
             "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
@@ -392,6 +403,7 @@ struct Guest {
     qemu: Running,
     nics: NicServers,
     start: Instant,
+    stop: StopFlag,
 }
 
 impl Guest {
@@ -461,7 +473,9 @@ impl Guest {
         let start = Instant::now();
         loop {
             let soon = Timespec::try_from(LOOK).context("a short time")?;
-            if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&soon))? > 0 {
+            let mut fds = [PollFd::new(listener, PollFlags::IN)];
+            // A signal interrupts it: that is looked at below.
+            if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
                 return Ok(listener.accept().context("accept QEMU")?.0);
             }
             self.check_alive()?;
@@ -509,6 +523,9 @@ impl Guest {
     }
 
     fn check_alive(&mut self) -> Result<(), Failure> {
+        if self.stop.is_set() {
+            return Err(Failure::failed("interrupted"));
+        }
         if let Some(said) = self.nics.ended() {
             return Err(Failure::failed(said));
         }

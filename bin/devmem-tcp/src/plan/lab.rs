@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Context;
+
 use crate::lab::args::{KitArgs, MachineArgs, Run, Shell};
 use crate::lab::initramfs::default_place;
 use crate::lab::job::{GuestNic, Job};
@@ -10,6 +12,7 @@ use crate::lab::kit::KitOptions;
 use crate::lab::machine::MachinePlan;
 use crate::lab::nics::NicsPlan;
 use crate::output::Failure;
+use crate::signals::StopFlag;
 
 /// Least memory a guest boots with.
 const MIN_MEMORY: u64 = 256 << 20;
@@ -180,6 +183,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
             program: nic_program,
         },
         append,
+        stop: StopFlag::install().context("install signal handlers")?,
     })
 }
 

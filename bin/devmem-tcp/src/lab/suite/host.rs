@@ -116,80 +116,92 @@ fn run_group(
     group: Group,
     job: &impl Fn(&MachinePlan, Vec<String>) -> Job,
 ) -> Result<GroupReport, Failure> {
-    let wanted = |name: &str| {
-        plan.only
-            .as_ref()
-            .is_none_or(|only| name.contains(only.as_str()))
+    let mut report = GroupReport {
+        group,
+        boot_s: 0.0,
+        total_s: 0.0,
+        kernel_complaints: Vec::new(),
+        rows: Vec::new(),
     };
-    let names: Vec<&str> = rows::rows(group)
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| wanted(name))
-        .collect();
-    let mut collected = Collector::default();
+    let names = wanted_rows(plan, group);
     if names.is_empty() {
-        return Ok(GroupReport {
-            group,
-            boot_s: 0.0,
-            total_s: 0.0,
-            kernel_complaints: Vec::new(),
-            rows: Vec::new(),
-        });
+        return Ok(report);
     }
     let folder = Scratch::new()?;
     let wire = folder.path("wire");
-    collected.far_end = has_far_end(group).then(|| FarEnd::new(&wire));
-    let machine = machine_for(&plan.machine, group, &wire);
-    let mut words = vec![
-        TOOL_PATH.to_owned(),
-        "__guest-test".to_owned(),
-        "--group".to_owned(),
-        group_name(group),
-    ];
-    words.extend(["--bytes".to_owned(), plan.bytes.to_string()]);
-    if let Some(only) = &plan.only {
-        words.extend(["--only".to_owned(), only.clone()]);
-    }
-    note(format_args!("{}: starting a guest", group_name(group)));
-    let job = job(&machine, words);
-    let outcome = machine::run(kit, &machine, &job, &mut collected);
-    let mut rows = collected.rows;
-    let (boot_s, total_s, complaints, trouble) = match outcome {
-        Ok(outcome) => (
-            outcome.boot_s,
-            outcome.total_s,
-            outcome.kernel_complaints,
-            "it did not run".to_owned(),
-        ),
-        Err(failure) if rows.is_empty() => return Err(failure),
-        Err(failure) => (0.0, 0.0, Vec::new(), failure.to_string()),
+    let mut collected = Collector {
+        far_end: has_far_end(group).then(|| FarEnd::new(&wire)),
+        ..Collector::default()
     };
-    rows.extend(far_rows(group, collected.far_end));
+    let machine = machine_for(&plan.machine, group, &wire);
+    note(format_args!("{}: starting a guest", group_name(group)));
+    let job = job(&machine, guest_command(plan, group));
+    let outcome = machine::run(kit, &machine, &job, &mut collected);
+    report.rows = collected.rows;
+    let trouble = match outcome {
+        Ok(outcome) => {
+            report.boot_s = outcome.boot_s;
+            report.total_s = outcome.total_s;
+            report.kernel_complaints = outcome.kernel_complaints;
+            "it did not run".to_owned()
+        }
+        Err(failure) if report.rows.is_empty() => return Err(failure),
+        Err(failure) => failure.to_string(),
+    };
+    report.rows.extend(far_rows(group, collected.far_end));
     for name in names {
-        if !rows.iter().any(|row| row.row == name) {
-            rows.push(shown(failed_row(name, &trouble)));
+        if !report.rows.iter().any(|row| row.row == name) {
+            report.rows.push(shown(failed_row(name, &trouble)));
         }
     }
-    let log = match complaints.first() {
+    let log = log_row(&report);
+    report.rows.push(shown(log));
+    Ok(report)
+}
+
+fn wanted_rows(plan: &TestPlan, group: Group) -> Vec<&'static str> {
+    let wanted = |name: &&str| plan.only.as_ref().is_none_or(|only| name.contains(only));
+    let names = rows::rows(group).iter().map(|(name, _)| *name);
+    names.filter(wanted).collect()
+}
+
+/// What the guest runs.
+fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
+    let bytes = plan.bytes.to_string();
+    let name = group_name(group);
+    let mut words = vec![
+        TOOL_PATH,
+        "__guest-test",
+        "--group",
+        &name,
+        "--bytes",
+        &bytes,
+    ];
+    if let Some(only) = &plan.only {
+        words.extend(["--only", only]);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// The row about the kernel's log.
+fn log_row(report: &GroupReport) -> RowReport {
+    let name = format!("{}: no kernel warning", group_name(report.group));
+    if report.total_s == 0.0 {
+        return failed_row(
+            &name,
+            "the guest did not end by itself: its log is not judged",
+        );
+    }
+    match report.kernel_complaints.first() {
         None => RowReport {
             ok: true,
-            detail: format!("boot {boot_s:.1} s"),
-            ..failed_row("", "")
+            ..failed_row(&name, &format!("boot {:.1} s", report.boot_s))
         },
-        Some(first) => failed_row(
-            "",
-            &format!("{} complaints, the first: {first}", complaints.len()),
-        ),
-    };
-    let name = format!("{}: no kernel warning", group_name(group));
-    rows.push(shown(RowReport { row: name, ..log }));
-    Ok(GroupReport {
-        group,
-        boot_s,
-        total_s,
-        kernel_complaints: complaints,
-        rows,
-    })
+        Some(first) => {
+            let count = report.kernel_complaints.len();
+            failed_row(&name, &format!("{count} complaints, the first: {first}"))
+        }
+    }
 }
 
 fn failed_row(name: &str, detail: &str) -> RowReport {

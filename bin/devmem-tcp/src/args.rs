@@ -37,6 +37,7 @@ pub enum Command {
     Nic(Nic),
     Bench(crate::commands::bench::BenchArgs),
     PacketdrillPath(PacketdrillPath),
+    Lab(Box<crate::lab::args::Lab>),
     Doctor(Doctor),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
@@ -44,6 +45,12 @@ pub enum Command {
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]
     Receiver(Receiver),
+    /// Process 1 of a guest of the lab.
+    #[command(name = "__guest-init", hide = true)]
+    GuestInit,
+    /// Acceptance tests, in a guest of the lab.
+    #[command(name = "__guest-test", hide = true)]
+    GuestTest(crate::lab::suite::rows::GuestTest),
 }
 
 /// Show device memory TCP at work: a kernel peer, our stack, every byte verified

@@ -11,6 +11,7 @@ mod backend;
 mod capture;
 mod commands;
 mod kernel;
+mod lab;
 mod ncdevmem;
 mod nic_server;
 mod output;
@@ -59,6 +60,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Nic(args) => commands::nic::run(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
         Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
+        Command::Lab(args) => commands::lab::run(*args),
+        Command::GuestInit => lab::guest::init(),
+        Command::GuestTest(args) => lab::suite::rows::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),

@@ -20,6 +20,8 @@ pub enum Exit {
     Usage,
     /// This machine, or this user on it, cannot.
     Unsupported,
+    /// As the command that was run for the user did.
+    Command(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -29,6 +31,7 @@ impl From<Exit> for ExitCode {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Unsupported => 3,
+            Exit::Command(code) => code,
         })
     }
 }
@@ -57,6 +60,19 @@ impl Failure {
             exit: Exit::Failed,
             error: anyhow::anyhow!("{text}"),
             remedy: None,
+        }
+    }
+
+    /// A command that was run for the user failed, and has said why itself.
+    pub fn of_command(code: i32) -> Self {
+        Self {
+            exit: Exit::Command(
+                u8::try_from(code)
+                    .ok()
+                    .filter(|&code| code != 0)
+                    .unwrap_or(1),
+            ),
+            ..Self::failed(format_args!("the command ended with {code}"))
         }
     }
 

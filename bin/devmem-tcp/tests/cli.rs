@@ -26,6 +26,15 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
             "--link \"eth0\" is not a link",
         ),
         ("wire --a tap:x --b tap:x", "the same interface"),
+        ("lab run --nics 9 -- true", "--nics 9: 0 to 8"),
+        (
+            "lab run --memory 1M -- true",
+            "--memory 1 MiB: 256M or more",
+        ),
+        ("lab run --wire tap:x -- true", "--wire is for --nics 1"),
+        ("lab run --env A -- true", "is not NAME=VALUE"),
+        ("lab run --get tmp -- true", "must be an absolute path"),
+        ("lab run --put /nonexistent -- true", "is not a file"),
         ("recv --backend kernel", "--backend kernel needs --if NAME"),
         (
             "recv --backend kernel --if lo --mtu 9000",
@@ -95,4 +104,14 @@ fn help_has_examples_and_says_what_the_exit_codes_mean() {
 fn a_missing_network_namespace_is_a_failure_that_says_where_it_looked() {
     let finished = run("wire --a tap:x --a-netns nosuch --b tap:y");
     finished.failed_with(1, "open network namespace /run/netns/nosuch: ");
+}
+
+#[test]
+fn an_empty_cache_without_a_network_is_not_supported_and_leaves_nothing() {
+    let cache = std::env::temp_dir().join(format!("devmem-tcp-no-lab-{}", std::process::id()));
+    let cache_text = cache.to_str().expect("the temporary folder is UTF-8");
+    let finished = run(&format!("lab status --packaged --cache {cache_text}"));
+    finished.failed_with(3, "; ");
+    assert!(finished.stdout.is_empty());
+    assert!(!cache.exists(), "asking makes no folder");
 }

@@ -37,6 +37,7 @@ pub mod netns;
 pub mod nic_setup;
 pub mod probe;
 pub mod socket;
+pub mod supervise;
 pub mod tap;
 #[cfg(feature = "test-util")]
 pub mod test_util;

@@ -1,0 +1,142 @@
+//! What guest and host say to each other over a virtio serial port: frames of a kind, a length and bytes.
+//!
+//! The guest may be anything, so the host bounds what it reads: a frame is at most [`MAX_FRAME_BYTES`] long, and a kind
+//! that it does not know ends the run.
+
+use std::io::{self, Read, Write};
+
+/// Largest payload of a frame, in bytes.
+pub const MAX_FRAME_BYTES: usize = 64 << 10;
+/// Kind (1 byte) and length (4 bytes, little-endian).
+const HEADER_BYTES: usize = 5;
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The guest is up and starts the command: milliseconds since its boot, as decimal text.
+    Ready = 1,
+    /// Bytes the command wrote to its standard output.
+    Stdout = 2,
+    /// Bytes the command wrote to its standard error.
+    Stderr = 3,
+    /// The command has ended: its exit code as decimal text.
+    Exit = 4,
+    /// A file of `--get` follows: its place in the list, as decimal text.
+    File = 5,
+    /// Bytes of that file.
+    FileBytes = 6,
+    /// The file could not be read: why.
+    FileError = 7,
+    /// The guest itself could not go on: why.
+    Trouble = 8,
+    /// Everything has been said.
+    Bye = 9,
+}
+
+impl Kind {
+    const ALL: [Self; 9] = [
+        Self::Ready,
+        Self::Stdout,
+        Self::Stderr,
+        Self::Exit,
+        Self::File,
+        Self::FileBytes,
+        Self::FileError,
+        Self::Trouble,
+        Self::Bye,
+    ];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.byte() == byte)
+    }
+
+    fn byte(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Writes one frame, or several where `payload` is longer than one may be.
+///
+/// # Errors
+///
+/// What write(2) said.
+pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+    let mut rest = payload;
+    loop {
+        let (now, later) = rest.split_at(rest.len().min(MAX_FRAME_BYTES));
+        let len = u32::try_from(now.len()).map_err(io::Error::other)?;
+        let mut frame = Vec::with_capacity(HEADER_BYTES + now.len());
+        frame.push(kind.byte());
+        frame.extend_from_slice(&len.to_le_bytes());
+        frame.extend_from_slice(now);
+        to.write_all(&frame)?;
+        rest = later;
+        if rest.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads one frame; `None` at the end of the stream.
+///
+/// # Errors
+///
+/// What read(2) said; `InvalidData` for a frame that no guest of ours sends.
+pub fn read(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
+    let mut header = [0; HEADER_BYTES];
+    if from.read(&mut header[..1])? == 0 {
+        return Ok(None);
+    }
+    from.read_exact(&mut header[1..])?;
+    let [kind, l0, l1, l2, l3] = header;
+    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let kind = Kind::from_byte(kind).ok_or_else(|| wrong(format!("a frame of kind {kind}")))?;
+    let len = u32::from_le_bytes([l0, l1, l2, l3]);
+    let len = usize::try_from(len)
+        .ok()
+        .filter(|&len| len <= MAX_FRAME_BYTES);
+    let len = len.ok_or_else(|| wrong("a frame that is too long".to_owned()))?;
+    let mut payload = vec![0; len];
+    from.read_exact(&mut payload)?;
+    Ok(Some((kind, payload)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_arrive_as_they_were_sent_and_long_ones_in_pieces() {
+        let long: Vec<u8> = (0..=255).cycle().take(MAX_FRAME_BYTES + 3).collect();
+        let mut stream = Vec::new();
+        write(&mut stream, Kind::Ready, b"12").unwrap();
+        write(&mut stream, Kind::Stdout, &long).unwrap();
+        write(&mut stream, Kind::Bye, b"").unwrap();
+        let mut from = stream.as_slice();
+        assert_eq!(
+            read(&mut from).unwrap(),
+            Some((Kind::Ready, b"12".to_vec()))
+        );
+        let (kind, first) = read(&mut from).unwrap().unwrap();
+        let (_, second) = read(&mut from).unwrap().unwrap();
+        assert_eq!((kind, first.len()), (Kind::Stdout, MAX_FRAME_BYTES));
+        assert_eq!([first, second].concat(), long);
+        assert_eq!(read(&mut from).unwrap(), Some((Kind::Bye, Vec::new())));
+        assert_eq!(read(&mut from).unwrap(), None);
+    }
+
+    #[test]
+    fn an_unknown_kind_a_long_frame_and_a_cut_one_are_errors() {
+        for bytes in [
+            &[0, 0, 0, 0, 0][..],
+            &[200, 0, 0, 0, 0],
+            &[2, 1, 0, 1, 0],
+            &[2, 255, 255, 255, 255],
+            &[2, 3, 0, 0, 0, 1],
+            &[2, 3],
+        ] {
+            assert!(read(&mut &bytes[..]).is_err(), "{bytes:?}");
+        }
+    }
+}

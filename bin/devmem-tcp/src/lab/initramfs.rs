@@ -1,0 +1,225 @@
+//! The guest's root file system: a cpio archive in the "newc" format (linux
+//! Documentation/driver-api/early-userspace/buffer-format.rst), not compressed: under software emulation unpacking costs
+//! more than reading.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::elf;
+
+const MODE_DIR: u32 = 0o040_755;
+const MODE_FILE: u32 = 0o100_000;
+const MODE_CONSOLE: u32 = 0o020_600;
+/// Major and minor number of /dev/console, which the kernel opens for process 1.
+const CONSOLE: (u32, u32) = (5, 1);
+/// Name that ends an archive.
+const TRAILER: &str = "TRAILER!!!";
+
+/// An archive being written.
+#[derive(Debug)]
+pub struct Initramfs {
+    bytes: Vec<u8>,
+    entries: u32,
+    names: BTreeSet<String>,
+}
+
+impl Initramfs {
+    /// An archive with the folders and the device that every guest needs.
+    pub fn new() -> Self {
+        let mut archive = Self {
+            bytes: Vec::new(),
+            entries: 0,
+            names: BTreeSet::new(),
+        };
+        for name in ["dev", "proc", "sys", "tmp", "run", "root", "etc", "bin"] {
+            archive.folder(name);
+        }
+        archive.entry("dev/console", MODE_CONSOLE, &[], CONSOLE);
+        archive
+    }
+
+    /// Adds a file with its folders. A name that is there already stays as it is.
+    pub fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) {
+        let name = self.with_parents(path);
+        if !self.names.contains(&name) {
+            self.entry(&name, MODE_FILE | (mode & 0o777), bytes, (0, 0));
+        }
+    }
+
+    /// Adds a file of this machine.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn copy(&mut self, from: &Path, path: &str) -> io::Result<()> {
+        let mode = fs::metadata(from)?.permissions().mode();
+        self.file(path, mode, &fs::read(from)?);
+        Ok(())
+    }
+
+    /// Adds a program of this machine with the loader and the libraries it needs, these at the places they have here.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot be found or read.
+    pub fn program(&mut self, from: &Path, path: &str) -> io::Result<()> {
+        self.copy(from, path)?;
+        for library in elf::needs(from)? {
+            let place = library.to_string_lossy().into_owned();
+            self.copy(&library, &place)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a program from an unpacked distribution in `root`, with its own loader and libraries: those of this
+    /// machine may be older.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot be found or read.
+    pub fn packaged_program(&mut self, root: &Path, from: &Path, path: &str) -> io::Result<()> {
+        let packaged = elf::Packaged::new(root)?;
+        let name = file_name(from)?;
+        self.copy(from, &format!("/lab/bin/{name}"))?;
+        self.copy(&packaged.loader, "/lab/lib/ld.so")?;
+        for library in packaged.needs(from)? {
+            let place = format!("/lab/lib/{}", file_name(&library)?);
+            self.copy(&library, &place)?;
+        }
+        let script = format!(
+            "#!/bin/sh\nexec /lab/lib/ld.so --library-path /lab/lib /lab/bin/{name} \"$@\"\n"
+        );
+        self.file(path, 0o755, script.as_bytes());
+        Ok(())
+    }
+
+    /// Ends the archive.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.entry(TRAILER, 0, &[], (0, 0));
+        self.bytes
+    }
+
+    fn folder(&mut self, name: &str) {
+        if !self.names.contains(name) {
+            self.entry(name, MODE_DIR, &[], (0, 0));
+        }
+    }
+
+    /// Adds the folders above a path, and returns it as the archive names it.
+    fn with_parents(&mut self, path: &str) -> String {
+        let name = path.trim_start_matches('/').to_owned();
+        for (at, _) in name.match_indices('/') {
+            self.folder(&name[..at]);
+        }
+        name
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, data: &[u8], device: (u32, u32)) {
+        self.names.insert(name.to_owned());
+        self.entries += 1;
+        let len = |bytes: usize| u32::try_from(bytes).expect("no file of the guest has 4 GiB");
+        let (major, minor) = device;
+        let fields = [
+            self.entries, // inode
+            mode,
+            0, // user
+            0, // group
+            1, // links
+            0, // time of change
+            len(data.len()),
+            0,
+            0,
+            major,
+            minor,
+            len(name.len() + 1),
+            0, // checksum, not of this format
+        ];
+        self.bytes.extend_from_slice(b"070701");
+        for field in fields {
+            self.bytes
+                .extend_from_slice(format!("{field:08X}").as_bytes());
+        }
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(data);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+fn file_name(path: &Path) -> io::Result<String> {
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    name.ok_or_else(|| io::Error::other(format!("{} has no name", path.display())))
+}
+
+/// Where a path of this machine is put when nobody says where: its own name in the guest's root folder.
+pub fn default_place(path: &Path) -> PathBuf {
+    Path::new("/").join(path.file_name().unwrap_or(path.as_os_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(archive: &[u8], at: usize, index: usize) -> usize {
+        let start = at + 6 + 8 * index;
+        usize::from_str_radix(std::str::from_utf8(&archive[start..start + 8]).unwrap(), 16).unwrap()
+    }
+
+    /// Names, modes and contents, read as the kernel reads them.
+    fn list(archive: &[u8]) -> Vec<(String, usize, Vec<u8>)> {
+        let mut entries = Vec::new();
+        let mut at = 0;
+        loop {
+            assert_eq!(&archive[at..at + 6], b"070701");
+            let (mode, size, name_len) = (
+                field(archive, at, 1),
+                field(archive, at, 6),
+                field(archive, at, 11),
+            );
+            let name = &archive[at + 110..at + 110 + name_len - 1];
+            let name = String::from_utf8(name.to_vec()).unwrap();
+            let data = (at + 110 + name_len).next_multiple_of(4);
+            if name == TRAILER {
+                return entries;
+            }
+            entries.push((name, mode, archive[data..data + size].to_vec()));
+            at = (data + size).next_multiple_of(4);
+        }
+    }
+
+    #[test]
+    fn an_archive_has_every_file_once_after_its_folders() {
+        let mut archive = Initramfs::new();
+        archive.file("/a/b/c", 0o755, b"hello");
+        archive.file("/a/b/c", 0o644, b"not this");
+        let entries = list(&archive.finish());
+        let place = |name: &str| entries.iter().position(|(n, ..)| n == name).unwrap();
+        assert!(place("a") < place("a/b") && place("a/b") < place("a/b/c"));
+        let (_, mode, data) = &entries[place("a/b/c")];
+        assert_eq!((*mode, data.as_slice()), (0o100_755, &b"hello"[..]));
+        assert_eq!(entries.iter().filter(|(n, ..)| n == "a/b/c").count(), 1);
+    }
+
+    #[test]
+    fn our_own_program_comes_with_what_it_needs() {
+        let mut archive = Initramfs::new();
+        let me = std::env::current_exe().unwrap();
+        archive.program(&me, "/bin/me").unwrap();
+        let entries = list(&archive.finish());
+        assert!(entries.iter().any(|(name, ..)| name == "bin/me"));
+        for library in elf::needs(&me).unwrap() {
+            let name = library.to_string_lossy();
+            assert!(entries.iter().any(|(n, ..)| *n == name[1..]), "{name}");
+        }
+    }
+}

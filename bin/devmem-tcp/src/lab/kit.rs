@@ -1,0 +1,485 @@
+//! What a guest is made of: QEMU, a kernel with its modules, a shell and a few tools. What is named on the command line,
+//! else what is installed here if it serves, else what the distribution's packages have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::apt::{self, Apt, Source};
+use super::cache::{Cache, Manifest};
+use super::elf::Packaged;
+use crate::output::{Failure, note};
+
+/// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
+const QEMU_DEVICE: &str = "vfio-user-pci";
+/// What a kernel must have built in.
+const KERNEL_OPTIONS: &[&str] = &[
+    "CONFIG_NET_DEVMEM=y",
+    "CONFIG_UDMABUF=y",
+    "CONFIG_VIRTIO_CONSOLE=y",
+    "CONFIG_VIRTIO_PCI=y",
+    "CONFIG_DEVTMPFS=y",
+    "CONFIG_SERIAL_8250_CONSOLE=y",
+];
+/// The gVNIC's driver, built in or as a module.
+const KERNEL_DRIVER: &str = "CONFIG_GVE=";
+/// Modules for the guest, where the kernel has them: the driver, and what tests build networks of.
+const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
+/// Guest programs besides the shell, with their places in the packages.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("ethtool", &["usr/sbin/ethtool", "sbin/ethtool"]),
+    ("ip", &["usr/bin/ip", "bin/ip", "usr/sbin/ip"]),
+    ("tc", &["usr/sbin/tc", "sbin/tc"]),
+    ("ss", &["usr/bin/ss", "bin/ss"]),
+];
+/// Documents and the like: of no use in the cache.
+const NOT_KEPT: &[&str] = &[
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/lintian",
+    "usr/share/bug",
+    "usr/share/alsa",
+];
+
+/// What the command line says about it.
+#[derive(Clone, Debug)]
+pub struct KitOptions {
+    /// Where fetched things stay.
+    pub cache: Option<PathBuf>,
+    /// Where packages come from; the release that is known to serve where nothing is said.
+    pub suites: Option<Vec<String>>,
+    /// Base address of the package archive.
+    pub mirror: Option<String>,
+    /// A QEMU to use.
+    pub qemu: Option<PathBuf>,
+    /// A kernel image to use.
+    pub kernel: Option<PathBuf>,
+    /// The folder with that kernel's modules.
+    pub modules: Option<PathBuf>,
+    /// A busybox that needs no libraries.
+    pub busybox: Option<PathBuf>,
+    /// Use what is there; ask no archive.
+    pub offline: bool,
+    /// Fetch anew even if it is there.
+    pub refresh: bool,
+    /// Use packages even where something that serves is installed.
+    pub packaged: bool,
+}
+
+/// A QEMU that can be started.
+#[derive(Clone, Debug, Serialize)]
+pub struct Qemu {
+    /// The program.
+    pub program: PathBuf,
+    /// The unpacked packages it is from; one that is installed needs nothing around it.
+    pub root: Option<PathBuf>,
+    /// What it says it is.
+    pub version: String,
+}
+
+/// A kernel with its modules.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kernel {
+    /// The image.
+    pub image: PathBuf,
+    /// The modules for the guest, in the order they are loaded.
+    pub modules: Vec<PathBuf>,
+    /// Its release, or the name of the file.
+    pub release: String,
+}
+
+/// Everything a guest is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kit {
+    /// The machine.
+    pub qemu: Qemu,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The shell and its commands.
+    pub busybox: PathBuf,
+    /// The unpacked packages that further programs come from.
+    pub tools: Option<PathBuf>,
+    /// Programs for the guest from there: name and place.
+    pub programs: Vec<(String, PathBuf)>,
+    /// The packages that were unpacked.
+    pub packages: Vec<String>,
+}
+
+impl Kit {
+    /// Finds or fetches all of it.
+    ///
+    /// # Errors
+    ///
+    /// A named thing that does not serve; packages that cannot be had.
+    pub fn provide(options: &KitOptions) -> Result<Self, Failure> {
+        let named_qemu = options.qemu.as_deref().map(named_qemu).transpose()?;
+        let named_kernel = options
+            .kernel
+            .as_deref()
+            .map(|image| named_kernel(image, options.modules.as_deref()))
+            .transpose()?;
+        let look_here = !options.packaged;
+        let qemu = named_qemu.or_else(|| installed_qemu().filter(|_| look_here));
+        let kernel = named_kernel.or_else(|| installed_kernel().filter(|_| look_here));
+
+        let mut wanted = Vec::new();
+        if qemu.is_none() {
+            wanted.push(("qemu", vec!["qemu-system-x86"]));
+        }
+        if kernel.is_none() {
+            wanted.push(("kernel", vec!["linux-image-cloud-amd64"]));
+        }
+        wanted.push(("tools", vec!["busybox-static", "ethtool", "iproute2"]));
+        if let (Some(qemu), Some(kernel), Some(busybox)) = (&qemu, &kernel, &options.busybox) {
+            return Ok(Self {
+                qemu: qemu.clone(),
+                kernel: kernel.clone(),
+                busybox: busybox.clone(),
+                tools: None,
+                programs: Vec::new(),
+                packages: Vec::new(),
+            });
+        }
+        let (root, packages) = packages(options, &wanted)?;
+        let busybox = ["usr/bin/busybox", "bin/busybox"].map(|place| root.join(place));
+        let busybox = options
+            .busybox
+            .clone()
+            .or_else(|| busybox.into_iter().find(|path| path.exists()));
+        Ok(Self {
+            qemu: match qemu {
+                Some(qemu) => qemu,
+                None => packaged_qemu(&root)?,
+            },
+            kernel: match kernel {
+                Some(kernel) => kernel,
+                None => packaged_kernel(&root)?,
+            },
+            busybox: busybox
+                .ok_or_else(|| Failure::failed("the package busybox-static has no busybox"))?,
+            programs: programs(&root),
+            tools: Some(root),
+            packages,
+        })
+    }
+}
+
+impl Qemu {
+    /// A command that starts it.
+    ///
+    /// # Errors
+    ///
+    /// Its libraries are gone.
+    pub fn command(&self) -> std::io::Result<Command> {
+        let Some(root) = &self.root else {
+            return Ok(Command::new(&self.program));
+        };
+        let packaged = Packaged::new(root)?;
+        let mut command = packaged.command(&self.program);
+        command.env("QEMU_MODULE_DIR", packaged.libraries.join("qemu"));
+        for folder in ["usr/share/qemu", "usr/share/seabios"] {
+            command.arg("-L").arg(root.join(folder));
+        }
+        Ok(command)
+    }
+
+    /// Asks it for its version and for the device; nothing if it cannot do it.
+    fn probe(mut self) -> Option<Self> {
+        let ask = |arguments: &[&str]| {
+            let mut command = self.command().ok()?;
+            let output = command.args(arguments).stdin(Stdio::null()).output().ok()?;
+            output
+                .status
+                .success()
+                .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let devices = ask(&["-device", "help"])?;
+        let version = ask(&["--version"])?;
+        self.version = version.lines().next().unwrap_or_default().to_owned();
+        devices
+            .contains(&format!("\"{QEMU_DEVICE}\""))
+            .then_some(self)
+    }
+}
+
+fn named_qemu(program: &Path) -> Result<Qemu, Failure> {
+    let qemu = Qemu {
+        program: program.to_owned(),
+        root: None,
+        version: String::new(),
+    };
+    qemu.probe().ok_or_else(|| {
+        Failure::unsupported(format!("{} has no device {QEMU_DEVICE}", program.display()))
+            .with_remedy("QEMU 10.1 or later has it")
+    })
+}
+
+fn installed_qemu() -> Option<Qemu> {
+    named_qemu(Path::new("qemu-system-x86_64")).ok()
+}
+
+fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
+    let qemu = Qemu {
+        program: root.join("usr/bin/qemu-system-x86_64"),
+        root: Some(root.to_owned()),
+        version: String::new(),
+    };
+    qemu.probe().ok_or_else(|| {
+        Failure::unsupported(format!(
+            "the QEMU of these packages has no device {QEMU_DEVICE}"
+        ))
+        .with_remedy("--suite names a release with QEMU 10.1 or later")
+    })
+}
+
+/// A kernel of the person's own: whether it has what it takes shows when it boots.
+fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure> {
+    fs::File::open(image).with_context(|| format!("open the kernel {}", image.display()))?;
+    Ok(Kernel {
+        image: image.to_owned(),
+        modules: modules.map(find_modules).unwrap_or_default(),
+        release: image
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    })
+}
+
+/// The newest kernel in /boot that serves and may be read.
+fn installed_kernel() -> Option<Kernel> {
+    let entries = fs::read_dir("/boot").ok()?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut releases: Vec<String> = names
+        .filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned))
+        .collect();
+    releases.sort_by_key(|release| numbers(release));
+    releases.iter().rev().find_map(|release| {
+        let config = fs::read_to_string(format!("/boot/config-{release}")).ok()?;
+        let modules = PathBuf::from(format!("/lib/modules/{release}"));
+        kernel_at(
+            PathBuf::from(format!("/boot/vmlinuz-{release}")),
+            &config,
+            &modules,
+            release,
+        )
+    })
+}
+
+/// The newest kernel of the unpacked packages. Debian moved image and configuration beside the modules; older packages
+/// have them in /boot.
+fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
+    let folder = root.join("usr/lib/modules");
+    let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+    let mut releases: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    releases.sort_by_key(|release| numbers(release));
+    let found = releases.iter().rev().find_map(|release| {
+        let modules = folder.join(release);
+        let places = [
+            (modules.join("vmlinuz"), modules.join("config")),
+            (
+                root.join(format!("boot/vmlinuz-{release}")),
+                root.join(format!("boot/config-{release}")),
+            ),
+        ];
+        let (image, config) = places
+            .into_iter()
+            .find(|(image, config)| image.exists() && config.exists())?;
+        kernel_at(image, &fs::read_to_string(config).ok()?, &modules, release)
+    });
+    found.ok_or_else(|| {
+        let needs = KERNEL_OPTIONS.join(", ");
+        Failure::unsupported(format!(
+            "the kernel of these packages ({}) does not have {needs} and the gve driver",
+            releases.join(", ")
+        ))
+        .with_remedy(
+            "--suite names a release with Linux 6.16 or later, --kernel a kernel of your own",
+        )
+    })
+}
+
+fn kernel_at(image: PathBuf, config: &str, modules: &Path, release: &str) -> Option<Kernel> {
+    fs::File::open(&image).ok()?;
+    let modules = find_modules(modules);
+    let has = |option: &str| config.lines().any(|line| line == option);
+    let driver = config
+        .lines()
+        .any(|line| line == format!("{KERNEL_DRIVER}y"));
+    let serves = KERNEL_OPTIONS.iter().all(|option| has(option)) && (driver || !modules.is_empty());
+    serves.then(|| Kernel {
+        image,
+        modules,
+        release: release.to_owned(),
+    })
+}
+
+/// Finds the guest's modules below a folder, however they are compressed.
+fn find_modules(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    collect(folder, &mut files, 0);
+    let find = |name: &&str| {
+        files
+            .iter()
+            .find(|(stem, _)| stem == *name)
+            .map(|(_, path)| path.clone())
+    };
+    MODULES.iter().filter_map(find).collect()
+}
+
+fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
+    /// Deeper than any driver is.
+    const DEEPEST: u32 = 12;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
+        if kind.is_dir() && depth < DEEPEST {
+            collect(&entry.path(), files, depth + 1);
+        } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
+            files.push((stem.replace('-', "_"), entry.path()));
+        }
+    }
+}
+
+/// The numbers in a release, to tell which is newer.
+fn numbers(release: &str) -> Vec<u64> {
+    release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+fn programs(root: &Path) -> Vec<(String, PathBuf)> {
+    let find = |(name, places): &(&str, &[&str])| {
+        let place = places
+            .iter()
+            .map(|place| root.join(place))
+            .find(|path| path.exists())?;
+        Some(((*name).to_owned(), place))
+    };
+    PROGRAMS.iter().filter_map(find).collect()
+}
+
+/// The suites to get packages from. QEMU with the device and a kernel with the drivers came to Debian after its
+/// release 13, which has them as backports.
+fn default_suites() -> Result<Vec<String>, Failure> {
+    const SERVES: &str = "trixie";
+    const OLDER: &[&str] = &["", "bullseye", "bookworm", SERVES];
+    let distribution = apt::os_release("ID").unwrap_or_default();
+    if distribution != "debian" {
+        return Err(Failure::unsupported(format!(
+            "it is not known which packages of {distribution:?} serve"
+        ))
+        .with_remedy("name them with --suite, or give --qemu, --kernel, --modules and --busybox"));
+    }
+    let release = apt::os_release("VERSION_CODENAME").unwrap_or_default();
+    Ok(match OLDER.contains(&release.as_str()) {
+        true => vec![SERVES.to_owned(), format!("{SERVES}-backports")],
+        false => vec![release],
+    })
+}
+
+/// Returns the folder with the wanted packages, fetched if they are not there, and their names.
+fn packages(
+    options: &KitOptions,
+    wanted: &[(&str, Vec<&str>)],
+) -> Result<(PathBuf, Vec<String>), Failure> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(
+            Failure::unsupported("packages for the lab are known for x86_64 only")
+                .with_remedy("give --qemu, --kernel, --modules and --busybox"),
+        );
+    }
+    let cache = Cache::new(options.cache.clone())?;
+    let suites = match &options.suites {
+        Some(suites) => suites.clone(),
+        None => default_suites()?,
+    };
+    let parts: Vec<&str> = wanted.iter().map(|(part, _)| *part).collect();
+    let key = format!("{}-{}", suites.join("+").replace('/', "_"), parts.join("+"));
+    if let Some((folder, manifest)) = cache.get(&key).filter(|_| !options.refresh) {
+        return Ok((folder.join("root"), manifest.packages));
+    }
+    if options.offline {
+        return Err(Failure::unsupported(format!(
+            "the lab is not in {}",
+            cache.folder().display()
+        ))
+        .with_remedy("run `devmem-tcp lab fetch` once with a network, without --offline"));
+    }
+    let locked = cache.lock()?;
+    // Another process may have fetched it meanwhile.
+    if cache.get(&key).is_none() || options.refresh {
+        note(format_args!(
+            "fetching {} from {}, about 100 MB, once",
+            parts.join(", "),
+            suites.join(" and ")
+        ));
+        let source = Source {
+            suites,
+            mirror: options.mirror.clone(),
+        };
+        let names: Vec<&str> = wanted
+            .iter()
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect();
+        locked.put(&key, |folder| fetch(folder, &source, &names))?;
+    }
+    let (folder, manifest) = cache
+        .get(&key)
+        .context("the cache lost what was put into it")?;
+    Ok((folder.join("root"), manifest.packages))
+}
+
+fn fetch(folder: &Path, source: &Source, names: &[&str]) -> Result<Manifest, Failure> {
+    let state = folder.join("apt");
+    let root = folder.join("root");
+    fs::create_dir_all(&state)?;
+    let packages = Apt::new(&state, source)?.unpack(names, &root)?;
+    fs::remove_dir_all(state)?;
+    for place in NOT_KEPT {
+        // Not every package has one.
+        let _ = fs::remove_dir_all(root.join(place));
+    }
+    Ok(Manifest { packages })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kernel_is_the_one_with_the_greater_numbers() {
+        assert!(numbers("7.3.4+deb13-cloud-amd64") > numbers("7.2.12+deb13-cloud-amd64"));
+        assert!(numbers("6.12.100") > numbers("6.12.99"));
+        assert!(numbers("") < numbers("1"));
+    }
+
+    #[test]
+    fn a_kernel_serves_with_every_option_and_the_driver_in_some_form() {
+        let image = std::env::current_exe().unwrap();
+        let options = KERNEL_OPTIONS.join("\n");
+        let nowhere = Path::new("/nonexistent");
+        let judge = |config: &str| kernel_at(image.clone(), config, nowhere, "r");
+        assert!(judge(&format!("{options}\nCONFIG_GVE=y")).is_some());
+        assert!(
+            judge(&format!("{options}\nCONFIG_GVE=m")).is_none(),
+            "and no module"
+        );
+        assert!(judge("CONFIG_GVE=y").is_none());
+        assert!(judge("").is_none());
+    }
+
+    #[test]
+    fn what_is_no_qemu_is_refused() {
+        let error = named_qemu(Path::new("true")).unwrap_err();
+        assert!(error.to_string().contains(QEMU_DEVICE), "{error}");
+    }
+}

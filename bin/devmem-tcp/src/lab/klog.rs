@@ -1,0 +1,77 @@
+//! The guest's kernel log, judged: a warning of the kernel fails the run, whatever the command said.
+
+/// What the kernel prints in front of what must never happen. `Call Trace:` comes with most of them, and alone too.
+const COMPLAINTS: &[&str] = &[
+    "WARNING:",
+    "BUG:",
+    "Oops",
+    "Kernel panic",
+    "general protection fault",
+    "Call Trace:",
+    "UBSAN:",
+    "KASAN:",
+    "refcount_t:",
+    "INFO: task ",
+    "detected stall",
+    "soft lockup",
+    "NETDEV WATCHDOG",
+    "page_pool_release_retry",
+    "Unable to handle kernel",
+];
+
+/// Most complaints that are kept: a guest may repeat itself for ever.
+const MAX_COMPLAINTS: usize = 64;
+
+/// Returns the lines in which the kernel complains, each once, in order.
+pub fn complaints(log: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in log.lines() {
+        let Some(text) = message(line) else { continue };
+        let complains = COMPLAINTS.iter().any(|mark| text.contains(mark));
+        if complains && !found.iter().any(|seen| seen == text) && found.len() < MAX_COMPLAINTS {
+            found.push(text.to_owned());
+        }
+    }
+    found
+}
+
+/// Returns the text of a kernel line after its time, `[    1.234567] text`; nothing for lines of anybody else.
+fn message(line: &str) -> Option<&str> {
+    let rest = line.trim_start_matches('\u{0}').trim().strip_prefix('[')?;
+    let (time, text) = rest.split_once(']')?;
+    let is_time = |c: char| c.is_ascii_digit() || c == '.' || c == ' ' || c == 'T' || c == 'C';
+    (!time.is_empty() && time.chars().all(is_time)).then(|| text.trim())
+}
+
+/// Returns the last `count` lines, for a run that went wrong.
+pub fn tail(log: &str, count: usize) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_found_once_and_harmless_lines_are_not() {
+        let log = "\
+[    0.000000] Linux version 7.3.4\r
+[    1.000000] clocksource: Watchdog remote CPU 1 read timed out\r
+[    2.500000] WARNING: CPU: 0 PID: 1 at net/core/page_pool.c:1 x+0x1/0x2\r
+[    2.500001] Call Trace:\r
+[    2.600000] WARNING: CPU: 0 PID: 1 at net/core/page_pool.c:1 x+0x1/0x2\r
+WARNING: this is what a program printed\r
+";
+        let found = complaints(log);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("WARNING: CPU: 0"));
+    }
+
+    #[test]
+    fn a_guest_that_repeats_itself_is_bounded() {
+        let log: String = (0..1000).map(|i| format!("[ {i}.0] BUG: {i}\n")).collect();
+        assert_eq!(complaints(&log).len(), MAX_COMPLAINTS);
+        assert_eq!(tail(&log, 2), "[ 998.0] BUG: 998\n[ 999.0] BUG: 999");
+    }
+}

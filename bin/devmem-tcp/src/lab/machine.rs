@@ -1,0 +1,550 @@
+//! One guest, from start to power-off: the NIC servers, QEMU, and what comes back over the control port.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::supervise::end_with_parent;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use super::accel::{self, Accel, KVM_GAVE_UP};
+use super::frame::{self, Kind};
+use super::initramfs::Initramfs;
+use super::job::{CONTROL_PORT, JOB_PATH, Job, TOOL_PATH};
+use super::kit::Kit;
+use super::klog;
+use super::nics::{NicServers, NicsPlan};
+use super::scratch::Scratch;
+use crate::output::{Failure, note};
+use crate::signals::StopFlag;
+
+/// A guest that says nothing for so long while it boots is not coming up.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// A guest that has said good-bye powers off in this time, or is switched off.
+const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
+/// Between two looks at processes.
+const LOOK: Duration = Duration::from_millis(5);
+/// For a person's shell, which is busybox's: it has line editing.
+const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
+PS1='\\w \\$ '
+";
+/// Lines of the kernel's log that a failure shows.
+const LOG_TAIL_LINES: usize = 25;
+
+/// The machine that a guest gets.
+#[derive(Clone, Debug)]
+pub struct MachinePlan {
+    /// How instructions are executed.
+    pub accel: Accel,
+    /// Virtual processors.
+    pub cpus: u16,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Ends a run that takes longer.
+    pub limit: Option<Duration>,
+    /// Files for the guest: where they are here and there.
+    pub put: Vec<(PathBuf, String)>,
+    /// Files from the guest: where they are there and go here.
+    pub get: Vec<(String, PathBuf)>,
+    /// Keep the kernel's log here.
+    pub log: Option<PathBuf>,
+    /// The NICs.
+    pub nics: NicsPlan,
+    /// More words for the kernel's command line.
+    pub append: String,
+    /// Somebody asked for the end.
+    pub stop: StopFlag,
+}
+
+/// How a run went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The command's exit code.
+    pub exit_code: i32,
+    /// From the start of QEMU until the command was started, in seconds.
+    pub boot_s: f64,
+    /// All of it, in seconds.
+    pub total_s: f64,
+    /// How instructions were executed.
+    pub accel: Accel,
+    /// What the kernel complained about.
+    pub kernel_complaints: Vec<String>,
+    /// Files that did not come back, and why.
+    pub missing_files: Vec<String>,
+}
+
+/// Where the command's output goes.
+pub trait Output: Send {
+    /// Takes bytes of standard output.
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Takes bytes of standard error.
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Passes the command's output on as ours.
+#[derive(Debug)]
+pub struct PassOn;
+
+impl Output for PassOn {
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes)?;
+        stdout.flush()
+    }
+
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        io::stderr().lock().write_all(bytes)
+    }
+}
+
+/// Runs `job` in a guest.
+///
+/// # Errors
+///
+/// QEMU or a NIC server that does not start, a guest that does not come up or ends without a word.
+pub fn run(
+    kit: &Kit,
+    plan: &MachinePlan,
+    job: &Job,
+    output: &mut dyn Output,
+) -> Result<Outcome, Failure> {
+    let forced = match plan.accel {
+        Accel::Kvm if !accel::kvm_usable() => {
+            return Err(Failure::unsupported("/dev/kvm cannot be opened")
+                .with_remedy("--accel tcg works everywhere"));
+        }
+        Accel::Kvm => true,
+        Accel::Auto if accel::kvm_usable() && !accel::kvm_found_broken(kit) => false,
+        Accel::Auto | Accel::Tcg => {
+            return run_by(Accel::Tcg, kit, plan, job, output)?
+                .context("KVM gave up")
+                .map_err(Into::into);
+        }
+    };
+    if let Some(outcome) = run_by(Accel::Kvm, kit, plan, job, output)? {
+        return Ok(outcome);
+    }
+    if forced {
+        return Err(Failure::unsupported("KVM cannot run this guest here")
+            .with_remedy("--accel tcg works everywhere"));
+    }
+    accel::remember_broken_kvm(kit);
+    note("KVM cannot run this guest here: software does");
+    let outcome = run_by(Accel::Tcg, kit, plan, job, output)?;
+    Ok(outcome.context("KVM gave up")?)
+}
+
+/// Runs `job` in one guest; `None` if KVM gave up.
+fn run_by(
+    accel: Accel,
+    kit: &Kit,
+    plan: &MachinePlan,
+    job: &Job,
+    output: &mut dyn Output,
+) -> Result<Option<Outcome>, Failure> {
+    let folder = Scratch::new()?;
+    let start = Instant::now();
+    fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
+    let nics = NicServers::start(&plan.nics, folder.folder())?;
+    let listener = UnixListener::bind(folder.path("control")).context("make the control socket")?;
+    let log_path = folder.path("kernel.log");
+    let qemu = Running::start(kit, plan, job, accel, &folder)?;
+    let mut guest = Guest {
+        qemu,
+        nics,
+        start,
+        stop: plan.stop.clone(),
+    };
+    let ended = guest.converse(&listener, plan, job, output);
+    let Guest {
+        mut qemu, mut nics, ..
+    } = guest;
+    // Without its good-bye there is nothing to wait for.
+    qemu.end(if ended.is_ok() {
+        POWER_OFF_LIMIT
+    } else {
+        Duration::ZERO
+    });
+    nics.stop();
+    let log = String::from_utf8_lossy(&fs::read(&log_path).unwrap_or_default()).into_owned();
+    if let Some(kept) = &plan.log {
+        fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
+    }
+    if ended.is_err() && accel == Accel::Kvm && qemu.stands_still() {
+        return Ok(None);
+    }
+    let said = ended.inspect_err(|_| {
+        if plan.stop.is_set() {
+            return;
+        }
+        let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said());
+        note(format_args!(
+            "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
+        ));
+    })?;
+    Ok(Some(Outcome {
+        exit_code: said.exit_code,
+        boot_s: said.boot.as_secs_f64(),
+        total_s: start.elapsed().as_secs_f64(),
+        accel,
+        kernel_complaints: klog::complaints(&log),
+        missing_files: said.missing_files,
+    }))
+}
+
+/// Packs the guest's root file system.
+fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, Failure> {
+    let mut archive = Initramfs::new();
+    archive
+        .copy(&kit.busybox, "/bin/busybox")
+        .context("pack busybox")?;
+    // This machine's shell: busybox's takes its own commands before those of the path.
+    archive
+        .program(Path::new("/bin/sh"), "/bin/sh")
+        .context("pack the shell")?;
+    archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
+    let me = std::env::current_exe().context("find our own program")?;
+    archive
+        .program(&me, TOOL_PATH)
+        .context("pack our own program")?;
+    if let Some(root) = &kit.tools {
+        for (name, from) in &kit.programs {
+            let place = format!("/usr/local/bin/{name}");
+            archive
+                .packaged_program(root, from, &place)
+                .with_context(|| format!("pack {name}"))?;
+        }
+    }
+    let mut job = job.clone();
+    for module in &kit.kernel.modules {
+        let name = module
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let place = format!("/lab/modules/{name}");
+        archive
+            .copy(module, &place)
+            .with_context(|| format!("pack {name}"))?;
+        job.modules.push(place);
+    }
+    for (from, to) in &plan.put {
+        archive
+            .program(from, to)
+            .with_context(|| format!("--put {}", from.display()))?;
+    }
+    archive.file(
+        "/etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n",
+    );
+    archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
+    archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
+    archive.file(JOB_PATH, 0o644, &serde_json::to_vec(&job)?);
+    Ok(archive.finish())
+}
+
+/// QEMU, running.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Running {
+    fn start(
+        kit: &Kit,
+        plan: &MachinePlan,
+        job: &Job,
+        accel: Accel,
+        folder: &Scratch,
+    ) -> Result<Self, Failure> {
+        let mut command = kit.qemu.command().context("find QEMU's libraries")?;
+        arguments(&mut command, kit, plan, accel, folder);
+        if job.interactive {
+            command.args([
+                "-chardev",
+                "stdio,id=term,signal=off",
+                "-device",
+                "virtconsole,chardev=term,name=terminal",
+            ]);
+        } else {
+            command.stdin(Stdio::null());
+        }
+        let said = File::create(folder.path("qemu.log"))?;
+        // Of a shell's terminal, QEMU writes on standard output.
+        command.stderr(said);
+        if !job.interactive {
+            command.stdout(Stdio::null());
+        }
+        end_with_parent(&mut command);
+        let child = command.spawn().context("start QEMU")?;
+        Ok(Self {
+            child,
+            said: folder.path("qemu.log"),
+        })
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Gives it some time to end by itself.
+    fn end(&mut self, limit: Duration) {
+        let start = Instant::now();
+        while self.ended().is_none() {
+            if start.elapsed() >= limit {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
+    }
+
+    fn said(&self) -> String {
+        let said = fs::read(&self.said).unwrap_or_default();
+        match said.is_empty() {
+            true => String::new(),
+            false => format!("QEMU said: {}", String::from_utf8_lossy(&said).trim()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// Writes QEMU's command line. Guest memory is a shared memfd, so that the NIC servers reach it.
+fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel, folder: &Scratch) {
+    let memory = plan.memory_mib;
+    let path = |name: &str| folder.path(name).to_string_lossy().into_owned();
+    let accel = match accel {
+        Accel::Kvm => "kvm",
+        Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
+    };
+    let append = format!(
+        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={TOOL_PATH} {} -- __guest-init",
+        plan.append
+    );
+    command.args([
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+    ]);
+    command.args([
+        "-accel",
+        accel,
+        "-cpu",
+        "max",
+        "-smp",
+        &plan.cpus.to_string(),
+    ]);
+    command.args([
+        "-m",
+        &format!("{memory}M"),
+        "-machine",
+        "q35,memory-backend=ram0,usb=off,vmport=off",
+    ]);
+    command.args([
+        "-object",
+        &format!("memory-backend-memfd,id=ram0,size={memory}M,share=on"),
+    ]);
+    command.args(["-serial", &format!("file:{}", path("kernel.log"))]);
+    command.arg("-kernel").arg(&kit.kernel.image).args([
+        "-initrd",
+        &path("initrd"),
+        "-append",
+        &append,
+    ]);
+    command.args([
+        "-chardev",
+        &format!("socket,id=control,path={}", path("control")),
+    ]);
+    command.args(["-device", "virtio-serial-pci,disable-legacy=on"]);
+    command.args([
+        "-device",
+        &format!("virtserialport,chardev=control,name={CONTROL_PORT}"),
+    ]);
+    for socket in plan.nics.sockets(folder.folder()) {
+        let device = serde_json::json!({
+            "driver": "vfio-user-pci",
+            "socket": {"type": "unix", "path": socket.to_string_lossy()},
+        });
+        command.args(["-device", &device.to_string()]);
+    }
+}
+
+/// What the guest said.
+#[derive(Debug, Default)]
+struct Said {
+    exit_code: i32,
+    boot: Duration,
+    missing_files: Vec<String>,
+}
+
+/// A guest that is running, with what it needs.
+#[derive(Debug)]
+struct Guest {
+    qemu: Running,
+    nics: NicServers,
+    start: Instant,
+    stop: StopFlag,
+}
+
+impl Guest {
+    /// Waits for the guest, and takes what it says until its good-bye.
+    fn converse(
+        &mut self,
+        listener: &UnixListener,
+        plan: &MachinePlan,
+        job: &Job,
+        output: &mut dyn Output,
+    ) -> Result<Said, Failure> {
+        let mut guest = self.accept(listener)?;
+        let mut said = Said::default();
+        let mut ready = false;
+        let mut exited = false;
+        let mut file: Option<(usize, File)> = None;
+        loop {
+            let limit = match ready {
+                false => Some(BOOT_LIMIT),
+                true => plan.limit,
+            };
+            self.wait(
+                &guest,
+                limit.map(|limit| limit.saturating_sub(self.start.elapsed())),
+                ready,
+            )?;
+            let frame = frame::read(&mut guest).context("listen to the guest")?;
+            let Some((kind, payload)) = frame else {
+                return Err(Failure::failed("the guest ended without a word"));
+            };
+            let text = || String::from_utf8_lossy(&payload).into_owned();
+            match kind {
+                Kind::Ready => {
+                    (ready, said.boot) = (true, self.start.elapsed());
+                }
+                Kind::Stdout => output
+                    .stdout(&payload)
+                    .context("pass on the command's output")?,
+                Kind::Stderr => output
+                    .stderr(&payload)
+                    .context("pass on the command's errors")?,
+                Kind::Exit => {
+                    said.exit_code = text().parse().context("the guest's exit code")?;
+                    exited = true;
+                }
+                Kind::File => file = Some(open_file(plan, job, &text())?),
+                Kind::FileBytes => {
+                    if let Some((_, file)) = &mut file {
+                        file.write_all(&payload).context("write a file of --get")?;
+                    }
+                }
+                Kind::FileError => said.missing_files.push(text()),
+                Kind::Trouble => {
+                    return Err(Failure::failed(format!(
+                        "the guest could not go on: {}",
+                        text()
+                    )));
+                }
+                Kind::Bye if exited => return Ok(said),
+                Kind::Bye => return Err(Failure::failed("the guest left without an exit code")),
+            }
+        }
+    }
+
+    /// Waits until QEMU has the control socket.
+    fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, Failure> {
+        let start = Instant::now();
+        loop {
+            let soon = Timespec::try_from(LOOK).context("a short time")?;
+            let mut fds = [PollFd::new(listener, PollFlags::IN)];
+            // A signal interrupts it: that is looked at below.
+            if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
+                return Ok(listener.accept().context("accept QEMU")?.0);
+            }
+            self.check_alive()?;
+            if start.elapsed() > BOOT_LIMIT {
+                return Err(Failure::failed("QEMU does not come up"));
+            }
+        }
+    }
+
+    /// Waits until the guest has something to say.
+    fn wait(
+        &mut self,
+        guest: &UnixStream,
+        left: Option<Duration>,
+        ready: bool,
+    ) -> Result<(), Failure> {
+        const SLICE: Duration = Duration::from_millis(200);
+        let start = Instant::now();
+        loop {
+            let slice = left.map_or(SLICE, |left| {
+                left.saturating_sub(start.elapsed()).min(SLICE)
+            });
+            let slice = Timespec::try_from(slice).context("a short time")?;
+            match poll(&mut [PollFd::new(guest, PollFlags::IN)], Some(&slice)) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => {
+                    return Err(anyhow::Error::from(errno)
+                        .context("listen to the guest")
+                        .into());
+                }
+            }
+            self.check_alive()?;
+            if left.is_some_and(|left| start.elapsed() >= left) {
+                return Err(match ready {
+                    false => Failure::failed(format!(
+                        "the guest did not come up within {} s",
+                        BOOT_LIMIT.as_secs()
+                    )),
+                    true => Failure::failed("the command took longer than --limit"),
+                });
+            }
+        }
+    }
+
+    fn check_alive(&mut self) -> Result<(), Failure> {
+        if self.stop.is_set() {
+            return Err(Failure::failed("interrupted"));
+        }
+        if let Some(said) = self.nics.ended() {
+            return Err(Failure::failed(said));
+        }
+        match self.qemu.ended() {
+            None if self.qemu.stands_still() => Err(Failure::failed("the guest stands still")),
+            None => Ok(()),
+            Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
+        }
+    }
+}
+
+/// Opens the place here for the file that the guest names by its number.
+fn open_file(plan: &MachinePlan, job: &Job, number: &str) -> Result<(usize, File), Failure> {
+    let index: usize = number.parse().context("the guest's number of a file")?;
+    let (_, place) = plan
+        .get
+        .get(index)
+        .filter(|_| index < job.get.len())
+        .context("the guest sends a file that nobody asked for")?;
+    let file = File::create(place).with_context(|| format!("--get: write {}", place.display()))?;
+    Ok((index, file))
+}

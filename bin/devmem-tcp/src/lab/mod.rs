@@ -1,0 +1,26 @@
+//! The lab: a stock Linux guest in QEMU, with our emulated gVNICs as its network cards, in which the real kernel runs
+//! device memory TCP. Without root, on any machine.
+//!
+//! A run goes `kit` (what a guest is made of: found or fetched) -> `initramfs` (its files) -> `nics` (device servers) ->
+//! `machine` (QEMU, and what comes back over the control port) -> `klog` (the kernel's log, judged). On the other side
+//! `guest` is process 1; `job` and `frame` are what the two say to each other. `suite` is what the lab is for: the
+//! acceptance tests.
+//!
+//! What it does not do: it changes nothing on this machine outside of its cache folder and a scratch folder.
+
+pub mod accel;
+pub mod apt;
+pub mod args;
+pub mod cache;
+pub mod elf;
+pub mod frame;
+pub mod guest;
+pub mod initramfs;
+pub mod job;
+pub mod kit;
+pub mod klog;
+pub mod machine;
+pub mod nics;
+pub mod progress;
+pub mod scratch;
+pub mod suite;

@@ -1,0 +1,61 @@
+//! The acceptance tests: what a stock guest kernel does with our gVNICs, row by row.
+//!
+//! `host` starts a guest for each [`Group`] and collects what its rows report; in the guest `rows` runs them one after
+//! another, over `traffic` (kernel sockets on both NICs) and `devmem` (our NIC's queues bound to device memory).
+
+mod devmem;
+mod devmem_rows;
+mod far_end;
+pub mod host;
+mod nic_rows;
+pub mod rows;
+mod stack_rows;
+mod traffic;
+
+use serde::{Deserialize, Serialize};
+
+/// Rows that share a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Group {
+    /// The NIC as any other: driver, ping, TCP, ethtool, resets
+    Nic,
+    /// Device memory: bind, receive, send, starvation, unbind, kill
+    Devmem,
+    /// Device memory over a bad wire
+    Loss,
+    /// Device memory from a device that misbehaves within its rights: linear bytes, unsplit packets
+    Knobs,
+    /// Our user-space stack at the other end
+    Stack,
+    /// Our user-space stack at the other end of a bad wire
+    StackLoss,
+}
+
+impl Group {
+    /// All of them, in the order they run.
+    pub const ALL: [Self; 6] = [
+        Self::Nic,
+        Self::Devmem,
+        Self::Loss,
+        Self::Knobs,
+        Self::Stack,
+        Self::StackLoss,
+    ];
+}
+
+/// What a row did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RowReport {
+    /// Its name.
+    pub row: String,
+    /// Whether it did what it should.
+    pub ok: bool,
+    /// What it saw; what went wrong.
+    pub detail: String,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// 10^6 bytes a second, where it measured that.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mb_per_s: Option<f64>,
+}

@@ -66,14 +66,14 @@ impl Mapping {
         len: usize,
         access: Access,
     ) -> Result<Self, Refusal> {
+        let kind = fstatfs(file).map_err(Refusal::System)?.f_type;
+        if u64::try_from(kind).is_ok_and(|kind| kind == HUGETLBFS_MAGIC) {
+            return Err(Refusal::HugePages);
+        }
         // Not every file can have seals; those that cannot may shrink.
         let seals = fcntl_get_seals(file).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Refusal::MayShrink);
-        }
-        let kind = fstatfs(file).map_err(Refusal::System)?.f_type;
-        if u64::try_from(kind).is_ok_and(|kind| kind == HUGETLBFS_MAGIC) {
-            return Err(Refusal::HugePages);
         }
         let end = offset.checked_add(len as u64);
         let size = fstat(file).map_err(Refusal::System)?.st_size;

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use common::*;
 use proptest::prelude::*;
-use rustix::fs::ftruncate;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vfio_user::{Breach, Command, DmaError, Event, Gone, Session};
 
 const MAP_RW: u32 = 3;
@@ -300,6 +300,31 @@ fn memory_that_its_owner_takes_away_is_an_error_and_no_signal() {
         0x1000,
         "a write does not make it longer"
     );
+}
+
+#[test]
+fn memory_of_huge_pages_is_refused_sealed_or_not() {
+    const TEST: &str = "memory_of_huge_pages_is_refused_sealed_or_not";
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    for seals in [SealFlags::empty(), SealFlags::SHRINK] {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let made = memfd_create("huge", flags).and_then(|fd| {
+            ftruncate(&fd, 2 << 20)?;
+            fcntl_add_seals(&fd, seals)?;
+            Ok(fd)
+        });
+        // No page of it is ever touched, so that none has to be set aside.
+        let Ok(memory) = made else {
+            // Not by println, which the test's harness keeps to itself.
+            let reason = "this kernel makes no memfd of huge pages";
+            writeln!(std::io::stderr(), "SKIP {TEST}: {reason}").unwrap();
+            return;
+        };
+        let map = dma_map(MAP_RW, 0, 0, 2 << 20);
+        let reply = bench.ask(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
+        assert_eq!(reply.errno, EOPNOTSUPP);
+    }
 }
 
 #[test]

@@ -316,6 +316,14 @@ impl fmt::Display for NicReport {
                 writeln!(f, "{name:>13}  {lane}")?;
             }
         }
+        self.queues(f)?;
+        self.complaints(f)
+    }
+}
+
+impl NicReport {
+    /// Writes a line for each queue that did something.
+    fn queues(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (queue, rx) in self
             .rx
             .iter()
@@ -340,11 +348,9 @@ impl fmt::Display for NicReport {
                 tx.malformed + tx.bad_offload + tx.bad_address
             )?;
         }
-        self.complaints(f)
+        Ok(())
     }
-}
 
-impl NicReport {
     /// Says what a person should look into.
     fn complaints(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [

@@ -2,14 +2,14 @@
 //! TCP: it knows one peer and one connection, has no congestion window, and never sends anything twice.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
-use netmem::{DmaPort, DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
+use netmem::{DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
 use wire::{
     ArpOperation, ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network,
     RxHeaders, TcpFlags, TcpHeader, TcpOptions, emit_arp_frame, emit_tcp_frame_headers,
@@ -44,7 +44,9 @@ pub fn send<C>(bench: &Bench<'_, C>, cpu: usize) -> Result<Sent> {
     // For the right to read the memory; nothing is allocated from the pool.
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
     let (_pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
-    let mut peer = Peer::new(open_tap(bench.plan.mtu)?, bench.plan.mtu, port);
+    let write =
+        |tap: BorrowedFd<'_>, head: &[u8], payload: &FragList| port.writev(tap, head, payload);
+    let mut peer = Peer::new(open_tap(bench.plan.mtu)?, bench.plan.mtu, write);
     let before = cpu::process_cpu_time();
     peer.connect()?;
     let end = Instant::now() + bench.plan.time;
@@ -76,9 +78,10 @@ fn any_port() -> u16 {
 }
 
 /// The kernel at the other end of the TAP, and how far its one stream is.
-struct Peer {
+struct Peer<W> {
     tap: OwnedFd,
-    port: DmaPort,
+    /// Writes a head and device memory behind it.
+    write: W,
     mss: u16,
     mac: Option<MacAddr>,
     our_port: u16,
@@ -92,11 +95,14 @@ struct Peer {
     has_ended: bool,
 }
 
-impl Peer {
-    fn new(tap: OwnedFd, mtu: u16, port: DmaPort) -> Self {
+impl<W> Peer<W>
+where
+    W: Fn(BorrowedFd<'_>, &[u8], &FragList) -> io::Result<usize>,
+{
+    fn new(tap: OwnedFd, mtu: u16, write: W) -> Self {
         Self {
             tap,
-            port,
+            write,
             mss: mtu.saturating_sub(40),
             mac: None,
             our_port: any_port(),
@@ -280,8 +286,7 @@ impl Peer {
     }
 
     fn write(&self, head: &[u8], payload: &FragList) -> Result<()> {
-        let written: io::Result<usize> = self.port.writev(self.tap.as_fd(), head, payload);
-        written.context("write to the TAP")?;
+        (self.write)(self.tap.as_fd(), head, payload).context("write to the TAP")?;
         Ok(())
     }
 }

@@ -330,6 +330,9 @@ pub struct Nic {
     /// For tests: deliver every Nth packet of a queue unsplit, which a devmem queue loses; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub unsplit_every: u32,
+    /// For tests: ask the driver for a reset after every N frames delivered; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub reset_every: u32,
     /// End when the first machine has left
     #[arg(long)]
     pub once: bool,

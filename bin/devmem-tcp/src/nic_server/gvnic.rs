@@ -1,5 +1,6 @@
 //! The gVNIC as the machine's PCI bus sees it: `gve` behind configuration space, guest memory and interrupts.
 
+use std::num::NonZeroU32;
 use std::time::Instant as Clock;
 
 use anyhow::Context;
@@ -36,6 +37,10 @@ pub struct Gvnic {
     plugged: bool,
     start: Clock,
     now: Instant,
+    /// Frames delivered after which the driver is asked for a reset, for tests.
+    reset_every: Option<NonZeroU32>,
+    /// Frames delivered since.
+    since_reset: u32,
 }
 
 impl Gvnic {
@@ -77,6 +82,8 @@ impl Gvnic {
             plugged: true,
             start: Clock::now(),
             now: Instant::ZERO,
+            reset_every: plan.reset_every,
+            since_reset: 0,
         })
     }
 
@@ -150,10 +157,24 @@ impl Gvnic {
                 now: self.now,
             };
             // Dropped frames are the device's to count.
-            let (Received::Delivered | Received::Held | Received::Dropped(_)) =
-                self.gve.receive(frame, &mut env);
+            match self.gve.receive(frame, &mut env) {
+                Received::Delivered => self.note_delivered(bus),
+                Received::Held | Received::Dropped(_) => {}
+            }
         }
         Ok(())
+    }
+
+    /// Counts towards the next reset that a test wants.
+    fn note_delivered(&mut self, bus: &Bus) {
+        let Some(every) = self.reset_every else {
+            return;
+        };
+        self.since_reset += 1;
+        if self.since_reset >= every.get() {
+            self.since_reset = 0;
+            self.request_reset(bus);
+        }
     }
 
     /// Ends a round: the guest learns about the cable, timers that are due are served.

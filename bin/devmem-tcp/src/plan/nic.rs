@@ -38,6 +38,8 @@ pub struct GvnicPlan {
     pub capture: Option<PathBuf>,
     /// What the device does that a good one would not.
     pub knobs: Knobs,
+    /// Frames after each of which the driver is asked for a reset, for tests.
+    pub reset_every: Option<NonZeroU32>,
     /// End when the first machine leaves.
     pub once: bool,
     /// Take commands on standard input.
@@ -93,6 +95,7 @@ impl GvnicPlan {
             capture,
             linear,
             unsplit_every,
+            reset_every,
             once,
             control,
             output,
@@ -122,6 +125,7 @@ impl GvnicPlan {
                 unsplit_every: NonZeroU32::new(unsplit_every),
                 ..Knobs::default()
             },
+            reset_every: NonZeroU32::new(reset_every),
             once,
             control,
             json: output.json,

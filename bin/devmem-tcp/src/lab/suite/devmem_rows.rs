@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
@@ -53,6 +53,18 @@ pub const LOSS_ROWS: &[Row] = &[
 ];
 
 pub const KNOB_ROWS: &[Row] = &[("linear bytes and unsplit packets: devmem rx", linear)];
+
+pub const RESET_ROWS: &[Row] = &[
+    ("20 resets asked by the device: devmem rx", |context| {
+        through_resets(|| receive_all(context, Family::V4, Memory::Udmabuf))
+    }),
+    ("20 resets asked by the device: devmem tx", |context| {
+        through_resets(|| send_all(context, Family::V4))
+    }),
+];
+
+/// Resets that a row of [`RESET_ROWS`] goes through at least.
+const RESETS: u64 = 20;
 
 fn seen(report: &RxReport) -> Seen {
     Seen {
@@ -348,4 +360,34 @@ fn linear(context: &Context) -> anyhow::Result<Seen> {
     )?;
     ensure!(report.linear_bytes > 0, "no linear bytes");
     Ok(seen(&report))
+}
+
+/// Moves streams until the device was reset often enough in the middle of them.
+fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<Seen> {
+    /// Each stream is long enough for several resets.
+    const MAX_STREAMS: u64 = 40;
+    let before = resets()?;
+    for streams in 1..=MAX_STREAMS {
+        stream().with_context(|| format!("stream {streams}"))?;
+        let seen = resets()?.saturating_sub(before);
+        if seen >= RESETS {
+            return Ok(format!("{seen} resets in {streams} streams, every byte right").into());
+        }
+    }
+    bail!(
+        "{} resets in {MAX_STREAMS} streams",
+        resets()?.saturating_sub(before)
+    )
+}
+
+/// Returns how often the driver has reset the device.
+fn resets() -> anyhow::Result<u64> {
+    let text = program(&["ethtool", "-S", NIC])?;
+    let count = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("reset_cnt:"));
+    Ok(count
+        .context("ethtool -S has no reset_cnt")?
+        .trim()
+        .parse()?)
 }

@@ -237,6 +237,9 @@ fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan 
         let options = ["--linear", &linear, "--unsplit-every", "500"];
         machine.nics.options = options.map(str::to_owned).to_vec();
     }
+    if group == Group::Resets {
+        machine.nics.options = ["--reset-every", "50"].map(str::to_owned).to_vec();
+    }
     if has_far_end(group) {
         machine.nics.count = 1;
         machine.nics.wire = Some(format!("unix-listen:{}", wire.display()));

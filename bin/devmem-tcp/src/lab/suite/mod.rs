@@ -26,6 +26,8 @@ pub enum Group {
     Loss,
     /// Device memory from a device that misbehaves within its rights: linear bytes, unsplit packets
     Knobs,
+    /// Device memory through a device that asks for resets in mid-transfer
+    Resets,
     /// Our user-space stack at the other end
     Stack,
     /// Our user-space stack at the other end of a bad wire
@@ -34,11 +36,12 @@ pub enum Group {
 
 impl Group {
     /// All of them, in the order they run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Nic,
         Self::Devmem,
         Self::Loss,
         Self::Knobs,
+        Self::Resets,
         Self::Stack,
         Self::StackLoss,
     ];

@@ -68,6 +68,7 @@ pub fn rows(group: Group) -> &'static [Row] {
         Group::Devmem => devmem_rows::ROWS,
         Group::Loss => devmem_rows::LOSS_ROWS,
         Group::Knobs => devmem_rows::KNOB_ROWS,
+        Group::Resets => devmem_rows::RESET_ROWS,
         Group::Stack => stack_rows::ROWS,
         Group::StackLoss => stack_rows::LOSS_ROWS,
     }

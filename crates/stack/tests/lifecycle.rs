@@ -360,7 +360,7 @@ fn data_for_a_closed_reader_resets_the_peer() {
     bound.pair.run_for(Duration::from_millis(10));
     assert_eq!(
         bound.pair.a.take_error(bound.sender),
-        Ok(Some(tcp::TcpError::Reset))
+        Ok(Some(tcp::TcpError::BrokenPipe))
     );
     assert_eq!(drops(&bound.pair.b)["tcp_reader_gone"], 1);
     bound.finish();

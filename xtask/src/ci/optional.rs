@@ -1,10 +1,8 @@
 //! The steps that need more than a stable toolchain, and say SKIP where they do not have it.
 
-use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Instant;
 
+use super::parallel::side_by_side;
 use super::report::{self, Verdict};
 use super::runner::{self, Ended, Invocation};
 use super::steps::Cmd;
@@ -21,7 +19,7 @@ const LAB_TESTS: &[(&str, &str)] = &[
 ];
 
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 15;
+const FUZZ_SECONDS: u32 = 8;
 
 /// Seconds for the targets whose input is what a guest does to the emulated NIC: they start from less, and a
 /// guest is the nearest that an attacker comes.
@@ -148,11 +146,11 @@ pub fn miri(deadline: Instant) -> Result<String, Verdict> {
             return Err(Verdict::Skipped(reason));
         }
     }
-    let notes = side_by_side(MIRI, |command| {
+    let notes = passed(side_by_side(MIRI, |command| {
         let output = done(command.at("miri", deadline).run())?;
         let none_ran = || Verdict::Failed(format!("no test ran in {}", command.line));
         report::test_note(&output).ok_or_else(none_ran)
-    })?;
+    }))?;
     Ok(notes.join(", "))
 }
 
@@ -181,7 +179,9 @@ pub fn fuzz(deadline: Instant) -> Result<String, Verdict> {
         return Err(Verdict::Failed("no fuzz target".to_owned()));
     }
     let programs = format!("target/fuzz/{host}/release");
-    side_by_side(&targets, |target| run_target(target, &programs, deadline))?;
+    passed(side_by_side(&targets, |target| {
+        run_target(target, &programs, deadline)
+    }))?;
     let long = targets.iter().filter(|target| is_guest(target)).count();
     Ok(format!(
         "{} targets {FUZZ_SECONDS} s each, {long} targets {FUZZ_GUEST_SECONDS} s each",
@@ -216,28 +216,10 @@ fn is_guest(target: &str) -> bool {
         .any(|beginning| target.starts_with(beginning))
 }
 
-/// Does the work on all items, as many at once as there are CPUs. Returns what came of each, or the first verdict
-/// that is not a pass; work that has begun is finished.
-fn side_by_side<I: Sync, T: Send>(
-    items: &[I],
-    work: impl Fn(&I) -> Result<T, Verdict> + Sync,
-) -> Result<Vec<T>, Verdict> {
-    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        let mine = || items.get(next.fetch_add(1, Ordering::Relaxed));
-        std::iter::from_fn(|| mine().map(&work)).collect::<Vec<_>>()
-    };
-    let done: Vec<_> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().map(|worker| worker.join()).collect()
-    });
+/// Returns what came of each, or the first verdict that is not a pass.
+fn passed<T>(results: Option<Vec<Result<T, Verdict>>>) -> Result<Vec<T>, Verdict> {
     let died = || Verdict::Failed("a thread of this step panicked".to_owned());
-    let mut all = Vec::new();
-    for results in done {
-        all.extend(results.map_err(|_| died())?);
-    }
-    all.into_iter().collect()
+    results.ok_or_else(died)?.into_iter().collect()
 }
 
 /// Makes a folder, and returns its path from the root.
@@ -275,15 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn work_side_by_side_is_done_on_every_item_and_a_failure_is_the_verdict() {
-        let mut done = side_by_side(&[1, 2, 3, 4, 5], |item| Ok(item * 10)).unwrap();
-        done.sort_unstable();
-        assert_eq!(done, [10, 20, 30, 40, 50]);
-        let failed = side_by_side(&[1, 2, 3], |item| match item {
-            2 => Err(Verdict::Failed("two".to_owned())),
-            _ => Ok(()),
-        });
-        assert_eq!(failed, Err(Verdict::Failed("two".to_owned())));
+    fn one_failure_is_the_verdict_of_all() {
+        let failed = || Err(Verdict::Failed("two".to_owned()));
+        assert_eq!(passed(Some(vec![Ok(1), Ok(3)])), Ok(vec![1, 3]));
+        assert_eq!(
+            passed(Some(vec![Ok(1), failed()])),
+            Err(Verdict::Failed("two".to_owned()))
+        );
+        assert!(matches!(passed::<u8>(None), Err(Verdict::Failed(_))));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Numbers of Linux's socket interface, for architectures with the generic ones.
 //!
 //! Sources: include/linux/socket.h, include/uapi/asm-generic/{socket,fcntl,ioctls}.h,
-//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h.
+//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h, include/linux/splice.h.
 
 /// Address families.
 pub const AF_UNSPEC: u16 = 0;
@@ -95,6 +95,8 @@ pub mod fcntl {
     pub const GETFL: i32 = 3;
     pub const SETFL: i32 = 4;
     pub const FD_CLOEXEC: i32 = 1;
+    pub const O_RDONLY: i32 = 0;
+    pub const O_WRONLY: i32 = 1;
     pub const O_RDWR: i32 = 2;
     pub const O_NONBLOCK: i32 = 0o4000;
 }
@@ -145,6 +147,19 @@ pub mod ctl {
 
 /// Longest accept queue that listen grants (linux `net.core.somaxconn`).
 pub const SOMAXCONN: usize = 4096;
+
+/// Flags of splice.
+pub mod splice {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in splice(2)"
+    )]
+    pub const MOVE: u32 = 1;
+    pub const NONBLOCK: u32 = 2;
+    pub const MORE: u32 = 4;
+    pub const GIFT: u32 = 8;
+    pub const ALL: u32 = MOVE | NONBLOCK | MORE | GIFT;
+}
 
 /// MSG_OOB.
 pub const MSG_OOB: u32 = 0x1;

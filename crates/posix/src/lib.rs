@@ -21,11 +21,12 @@
 //! | errors | the errno of each refusal, told once, SO_ERROR, ICMP errors | EPIPE comes without SIGPIPE; pointers that lead nowhere are not EFAULT but the program's end |
 //! | options | those of [`abi`](mod@abi); what was set before connect or listen holds, accepted sockets inherit | everything else is ENOPROTOOPT, SO_TIMESTAMPING and SO_RCVBUFFORCE among it; SO_RCVBUF is bounded by [`Settings::buffer_max`] |
 //! | poll, epoll | level, edge, one-shot, exclusive; hang-up and error bits | epolls do not nest (EINVAL); EPOLLOUT edges come with every gain of room, not only after EAGAIN |
+//! | pipe, splice | 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE, SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK | splice copies, and a pipe is full by bytes, not by pages; no tee, no vmsplice, no F_SETPIPE_SZ, no packet mode |
 //! | zero-copy | numbering, merging, control message bytes, SO_DEVMEM_DONTNEED's result | host bytes are copied and say so (code 1) at once; a range stays queued when the control buffer is too short; a blocking send from device memory may return short |
 //!
 //! # What it does not do
 //!
-//! - UDP, Unix sockets, pipes, splice, sendfile, dup, fork: its files are not the kernel's.
+//! - UDP, Unix sockets, sendfile, dup, fork: its files are not the kernel's.
 //! - Signals: no call returns EINTR.
 
 #![forbid(unsafe_code)]
@@ -40,7 +41,7 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{PollFd, Posix};
+pub use posix::{PollFd, Posix, SpliceArgs};
 pub use real_time::{Engine, RealTime};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,

@@ -45,6 +45,8 @@ pub struct Played {
     pub outcome: Outcome,
     /// The result is a new file.
     pub opened: bool,
+    /// A new pipe's ends: the script's number and the live one of each.
+    pub ends: Vec<(i64, i32)>,
     pub streams: Streams,
     /// What differs beside the result.
     pub complaint: Option<String>,
@@ -111,6 +113,9 @@ const NAMES: &[(&str, i64)] = &[
     ("MSG_NOSIGNAL", 0x4000),
     ("MSG_MORE", 0x8000),
     ("MSG_ZEROCOPY", 0x400_0000),
+    ("SPLICE_F_MOVE", 1),
+    ("SPLICE_F_NONBLOCK", 2),
+    ("SPLICE_F_MORE", 4),
     ("POLLIN", 1),
     ("POLLOUT", 4),
     ("POLLERR", 8),
@@ -161,6 +166,7 @@ pub fn play(env: &Env, call: &Call) -> Played {
     let mut played = Played {
         outcome: Ok(0),
         opened: matches!(call.name.as_str(), "socket" | "accept" | "epoll_create"),
+        ends: Vec::new(),
         streams: Streams::default(),
         complaint: None,
     };
@@ -189,18 +195,37 @@ pub fn play(env: &Env, call: &Call) -> Played {
                 u32::from_ne_bytes(cwnd.try_into().expect("four bytes")).into()
             })
         }
-        "read" | "recv" => receive(
+        "read" => receive(env, &mut played, fd(), (value(&args[2]), None)),
+        "recv" => receive(
             env,
             &mut played,
             fd(),
-            (value(&args[2]), args.get(3).map_or(0, int)),
+            (value(&args[2]), Some(int(&args[3]))),
         ),
-        "write" | "send" | "sendto" => send(
+        "write" => send(env, &mut played, fd(), (value(&args[2]), None)),
+        "send" | "sendto" => send(
             env,
             &mut played,
             fd(),
-            (value(&args[2]), args.get(3).map_or(0, int)),
+            (value(&args[2]), Some(int(&args[3]))),
         ),
+        "pipe" => so.pipe().map(|live| {
+            let Expr::List(list) = &args[0] else {
+                panic!("pipe wants a list")
+            };
+            played.ends = list.iter().map(value).zip(live).collect();
+            0
+        }),
+        "splice" => {
+            let target = env.fds[&value(&args[2])];
+            let given = |arg: &Expr| *arg != Expr::Name("NULL".to_owned());
+            so.splice(
+                (fd(), target),
+                (given(&args[1]), given(&args[3])),
+                value(&args[4]) as usize,
+                value(&args[5]) as u32,
+            )
+        }
         "sendmsg" => {
             let Expr::List(iov) = field(&args[1], "msg_iov") else {
                 panic!("msg_iov is a list")
@@ -209,7 +234,7 @@ pub fn play(env: &Env, call: &Call) -> Played {
                 env,
                 &mut played,
                 fd(),
-                (value(field(&iov[0], "iov_len")), int(&args[2])),
+                (value(field(&iov[0], "iov_len")), Some(int(&args[2]))),
             )
         }
         "recvmsg" => errqueue(env, &mut played, fd(), &args[1], int(&args[2])),
@@ -267,9 +292,14 @@ impl Played {
     }
 }
 
-fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) -> Outcome {
+/// recv with flags, or read.
+fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i32>)) -> Outcome {
     let mut bytes = vec![0; usize::try_from(len).expect("a length")];
-    let outcome = env.loaded.recv(fd, &mut bytes, flags);
+    let outcome = match flags {
+        Some(flags) => env.loaded.recv(fd, &mut bytes, flags),
+        None => env.loaded.read(fd, &mut bytes),
+    };
+    let flags = flags.unwrap_or(0);
     let at = env.streams.read.get(&fd).copied().unwrap_or(1);
     if let Ok(n) = outcome {
         let n = n as usize;
@@ -286,12 +316,14 @@ fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) ->
     outcome
 }
 
-fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) -> Outcome {
+/// send or sendmsg with flags, or write.
+fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i32>)) -> Outcome {
     let at = env.streams.written.get(&fd).copied().unwrap_or(0);
     let bytes: Vec<u8> = (at..at + len as u32).map(sent_byte).collect();
-    let outcome = match i64::from(flags) & 0x400_0000 != 0 {
-        true => env.loaded.sendmsg(fd, &bytes, flags),
-        false => env.loaded.send(fd, &bytes, flags),
+    let outcome = match flags {
+        None => env.loaded.write(fd, &bytes),
+        Some(flags) if i64::from(flags) & 0x400_0000 != 0 => env.loaded.sendmsg(fd, &bytes, flags),
+        Some(flags) => env.loaded.send(fd, &bytes, flags),
     };
     played
         .streams

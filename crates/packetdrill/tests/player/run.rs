@@ -356,9 +356,11 @@ impl Player {
         let Played {
             outcome,
             opened,
+            ends,
             streams,
             complaint,
         } = played;
+        self.fds.extend(ends);
         self.bytes.merge(streams);
         let expected_errno = expected.1.as_deref().map(calls::errno);
         match (&expected.0, outcome) {

@@ -6,7 +6,7 @@ use devmem_uapi::{
 };
 use stack::{RecvError, RecvMsg, RecvOutcome, SocketId, Stopped};
 
-use super::{SockState, Table};
+use super::{FileKind, SockState, Table};
 use crate::abi::{MSG_OOB, SOL_TCP, TCP_CM_INQ};
 use crate::sockaddr::Family;
 
@@ -105,11 +105,14 @@ impl Table {
         Ok(self.sock(fd)?.options.rcv_lowat)
     }
 
-    /// Returns how many bytes can be read at once; 0 of what is no connection.
+    /// Returns how many bytes can be read at once; 0 of a socket that is no connection.
     ///
     /// # Errors
     /// EBADF, ENOTSOCK.
     pub fn readable(&self, fd: i32) -> Result<usize, Errno> {
+        if let FileKind::Pipe(end) = self.file(fd)?.kind {
+            return Ok(self.pipe_len(end));
+        }
         Ok(self.readable_len(self.sock(fd)?.state))
     }
 

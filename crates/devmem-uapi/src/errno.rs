@@ -60,6 +60,7 @@ errnos! {
     EPIPE = 32, "the connection is shut down for sending";
     ERANGE = 34, "out of range";
     ENOSYS = 38, "system call not implemented";
+    ENOMSG = 42, "no message of this kind";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     ENOTSOCK = 88, "not a socket";
@@ -166,6 +167,7 @@ mod tests {
             (Errno::EPIPE, libc::EPIPE),
             (Errno::ERANGE, libc::ERANGE),
             (Errno::ENOSYS, libc::ENOSYS),
+            (Errno::ENOMSG, libc::ENOMSG),
             (Errno::EPROTO, libc::EPROTO),
             (Errno::EOVERFLOW, libc::EOVERFLOW),
             (Errno::ENOTSOCK, libc::ENOTSOCK),

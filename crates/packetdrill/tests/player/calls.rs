@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use devmem_posix::sockaddr::Family;
-use devmem_uapi::{CmsgIter, SockExtendedErr};
+use devmem_uapi::sockopt::SCM_TIMESTAMPING;
+use devmem_uapi::{Cmsg, CmsgIter, SockExtendedErr};
 
 use super::loaded::{Loaded, Outcome};
 use super::packet::payload;
@@ -38,6 +39,8 @@ pub struct Env {
     pub local: Vec<u8>,
     pub remote: Vec<u8>,
     pub streams: Streams,
+    /// When the script began, in microseconds.
+    pub started: i64,
 }
 
 /// What came of it.
@@ -131,6 +134,19 @@ const NAMES: &[(&str, i64)] = &[
     ("EPOLL_CTL_ADD", 1),
     ("EPOLL_CTL_DEL", 2),
     ("EPOLL_CTL_MOD", 3),
+    ("SOF_TIMESTAMPING_TX_SOFTWARE", 1 << 1),
+    ("SOF_TIMESTAMPING_RX_SOFTWARE", 1 << 3),
+    ("SOF_TIMESTAMPING_SOFTWARE", 1 << 4),
+    ("SOF_TIMESTAMPING_OPT_ID", 1 << 7),
+    ("SOF_TIMESTAMPING_TX_SCHED", 1 << 8),
+    ("SOF_TIMESTAMPING_TX_ACK", 1 << 9),
+    ("SOF_TIMESTAMPING_OPT_TSONLY", 1 << 11),
+    ("SOF_TIMESTAMPING_OPT_ID_TCP", 1 << 16),
+    ("SCM_TSTAMP_SND", 0),
+    ("SCM_TSTAMP_SCHED", 1),
+    ("SCM_TSTAMP_ACK", 2),
+    ("ENOMSG", 42),
+    ("SO_EE_ORIGIN_TIMESTAMPING", 4),
     ("SO_EE_ORIGIN_ZEROCOPY", 5),
     ("SO_EE_CODE_ZEROCOPY_COPIED", 1),
 ];
@@ -345,7 +361,18 @@ fn errqueue(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> 
         let Expr::List(list) = field(msg, "msg_control") else {
             panic!("msg_control is a list")
         };
-        let data = field(&list[0], "cmsg_data");
+        let (Some((entry_of, before)), true) = (list.split_last(), list.len() <= 2) else {
+            panic!("one message of the error queue, and a time before it")
+        };
+        let first = CmsgIter::new(&control).next().expect("found one above");
+        match before {
+            [time] => played.check_time(&first, field(time, "cmsg_data"), env.started),
+            _ if first.ty == SCM_TIMESTAMPING => {
+                played.complaint = Some("a time that nobody expects".to_owned());
+            }
+            _ => {}
+        }
+        let data = field(entry_of, "cmsg_data");
         for (name, seen) in [
             ("ee_errno", entry.errno),
             ("ee_origin", entry.origin.into()),
@@ -359,6 +386,26 @@ fn errqueue(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> 
         }
     }
     outcome
+}
+
+/// How far a time may be from the script's; packetdrill's own default.
+const TOLERANCE_NANOS: i64 = 4_000_000;
+
+impl Played {
+    /// Compares a message's time, less that of the script's begin in microseconds, with the script's.
+    fn check_time(&mut self, seen: &Cmsg<'_>, expected: &Expr, started: i64) {
+        let word = |at: usize| {
+            let bytes = seen.data.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            i64::from_ne_bytes(*bytes.expect("three times"))
+        };
+        let nanos = word(0) * 1_000_000_000 + word(8) - started * 1000;
+        let wanted =
+            value(field(expected, "scm_sec")) * 1_000_000_000 + value(field(expected, "scm_nsec"));
+        let is_it = seen.ty == SCM_TIMESTAMPING && seen.data.len() == 48 && word(16) == 0;
+        if !is_it || (nanos - wanted).abs() > TOLERANCE_NANOS {
+            self.complaint = Some(format!("the time is {nanos} ns instead of {wanted}"));
+        }
+    }
 }
 
 fn poll(env: &Env, played: &mut Played, list: &Expr, timeout: i32) -> Outcome {

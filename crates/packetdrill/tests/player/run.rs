@@ -313,6 +313,7 @@ impl Player {
             local: self.local_address(),
             remote: self.remote_address(),
             streams: self.bytes.clone(),
+            started: self.started,
         };
         let Some(ends_after) = ends_after else {
             let played = calls::play(&env, &call);

@@ -6,8 +6,8 @@ use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
 
 use super::{FileKind, SockState, Table};
-use crate::abi::{SOL_TCP, fcntl, ioctl, so, tcp_opt};
-use crate::options::Effect;
+use crate::abi::{SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
+use crate::options::{Effect, int};
 use crate::sockaddr::emit;
 use crate::tcp_info;
 
@@ -53,6 +53,13 @@ impl Table {
             return Err(Errno::EBUSY);
         }
         let (family, state) = (sock.family, sock.state);
+        if name == (sockopt::SOL_SOCKET, so::TIMESTAMPING)
+            && int(value)?.cast_unsigned() & !sock.options.timestamping & sof::OPT_ID != 0
+            && matches!(state, SockState::Fresh | SockState::Listening(_))
+        {
+            // There is no stream to number yet (linux `sock_set_timestamping`).
+            return Err(Errno::EINVAL);
+        }
         let effect = sock.options.set(family, name, value)?;
         let Some(id) = state.id() else {
             return Ok(0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use devmem_posix::abi::{SOCK_NONBLOCK, SOL_TCP, ev, so, tcp_opt};
 use devmem_posix::sockaddr::{Family, emit};
 use devmem_posix::{PollFd, Posix, RecvArgs, SendArgs, Settings, VirtualTime};
-use devmem_uapi::{Errno, MsgFlags, sockopt, space_for};
+use devmem_uapi::{CmsgIter, DevmemCmsg, Errno, MsgFlags, sockopt, space_for};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{Secret, Stack, StackConfig};
@@ -211,6 +211,51 @@ fn a_peer_that_says_nothing_ends_the_connection_after_tcp_user_timeout() {
     assert_eq!(it.ready(fd) & ev::ERR, 0);
     it.posix.sleep(Duration::from_secs(600));
     assert_eq!(it.recv(fd, 1), Err(Errno::ETIMEDOUT));
+}
+
+#[test]
+fn what_came_before_a_binding_is_read_as_ever_and_what_comes_after_is_in_device_memory() {
+    for v6 in [false, true] {
+        let it = world(v6);
+        it.send(it.client, &[1; 100]).unwrap();
+        let memory = Dmabuf::anonymous(1 << 20).unwrap();
+        it.posix
+            .call(|t| t.bind_rx(&memory, NiovSize::MIN))
+            .unwrap();
+        it.send(it.client, &[2; 200]).unwrap();
+        // Nagle: it waits for the acknowledgement of the first, which takes its time.
+        it.posix.sleep(Duration::from_secs(1));
+        let (mut plain, mut device) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
+        while plain.len() + device.len() < 300 {
+            let (mut host, mut room) = ([0; 300], vec![0; space_for(4)]);
+            let args = RecvArgs {
+                host: &mut host,
+                len: 300,
+                control: &mut room,
+            };
+            let flags = MsgFlags::SOCK_DEVMEM.bits();
+            let received = it.posix.recv(it.server, args, flags).unwrap();
+            // Packets that can be read are received without a message, by themselves.
+            plain.extend_from_slice(&host[..received.host_bytes]);
+            for cmsg in CmsgIter::new(&room[..received.control_bytes]) {
+                match DevmemCmsg::parse(&cmsg).unwrap() {
+                    DevmemCmsg::Linear(_) => panic!("no packet of both kinds was sent"),
+                    DevmemCmsg::Dmabuf(frag) => {
+                        assert_eq!((cmsg.level, cmsg.ty, cmsg.data.len()), (1, 79, 24));
+                        let mut bytes = vec![0; frag.frag_size as usize];
+                        let at = frag.frag_offset as usize;
+                        memory.copy_out(at, &mut bytes).unwrap();
+                        device.extend(bytes);
+                        tokens.extend([frag.frag_token.0, 1].map(u32::to_ne_bytes).concat());
+                    }
+                }
+            }
+        }
+        assert_eq!((plain, device), (vec![1; 100], vec![2; 200]));
+        let freed = i32::try_from(tokens.len() / 8).unwrap();
+        assert_eq!(it.set(it.server, DONTNEED, &tokens), Ok(freed));
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SOL_SOCKET};
-use crate::{DmabufCmsg, DmabufId, FragToken, OffenderFamily, SockExtendedErr};
+use crate::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SCM_TIMESTAMPING, SOL_SOCKET};
+use crate::{DmabufCmsg, DmabufId, FragToken, OffenderFamily, SockExtendedErr, TxStamp};
 
 const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;
@@ -208,6 +208,14 @@ pub trait CmsgSink {
         Err(NoSpace)
     }
 
+    /// Appends a time of a send, as an entry of the error queue has it: the time, then the entry.
+    ///
+    /// # Errors
+    /// [`NoSpace`]; nothing was appended.
+    fn push_stamp(&mut self, _stamp: TxStamp, _family: OffenderFamily) -> Result<(), NoSpace> {
+        Err(NoSpace)
+    }
+
     /// Returns how many more messages [`push`](Self::push) will take.
     fn room(&self) -> usize;
 }
@@ -239,6 +247,22 @@ impl CmsgSink for CmsgWriter<'_> {
         family: OffenderFamily,
     ) -> Result<(), NoSpace> {
         entry.push(family, self)
+    }
+
+    fn push_stamp(&mut self, stamp: TxStamp, family: OffenderFamily) -> Result<(), NoSpace> {
+        let before = self.written;
+        Self::push(
+            self,
+            SOL_SOCKET,
+            SCM_TIMESTAMPING,
+            &stamp.scm_timestamping(),
+        )?;
+        let pushed = SockExtendedErr::from(stamp).push(family, self);
+        if pushed.is_err() {
+            // Both or neither.
+            self.written = before;
+        }
+        pushed
     }
 
     fn room(&self) -> usize {

@@ -56,9 +56,11 @@ errnos! {
     EMFILE = 24, "too many open files in the process";
     ENOTTY = 25, "operation not known to the device";
     ENOSPC = 28, "no space left";
+    ESPIPE = 29, "there is no position to seek to";
     EPIPE = 32, "the connection is shut down for sending";
     ERANGE = 34, "out of range";
     ENOSYS = 38, "system call not implemented";
+    ENOMSG = 42, "no message of this kind";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     ENOTSOCK = 88, "not a socket";
@@ -161,9 +163,11 @@ mod tests {
             (Errno::EMFILE, libc::EMFILE),
             (Errno::ENOTTY, libc::ENOTTY),
             (Errno::ENOSPC, libc::ENOSPC),
+            (Errno::ESPIPE, libc::ESPIPE),
             (Errno::EPIPE, libc::EPIPE),
             (Errno::ERANGE, libc::ERANGE),
             (Errno::ENOSYS, libc::ENOSYS),
+            (Errno::ENOMSG, libc::ENOMSG),
             (Errno::EPROTO, libc::EPROTO),
             (Errno::EOVERFLOW, libc::EOVERFLOW),
             (Errno::ENOTSOCK, libc::ENOTSOCK),

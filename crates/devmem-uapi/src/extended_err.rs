@@ -3,12 +3,17 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::sockopt::{IP_RECVERR, IPV6_RECVERR, SOL_IP, SOL_IPV6};
-use crate::{Cmsg, CmsgWriter, NoSpace, ZerocopyId};
+use crate::{Cmsg, CmsgWriter, Errno, NoSpace, ZerocopyId};
 
 /// `SO_EE_ORIGIN_ZEROCOPY`.
 const ORIGIN_ZEROCOPY: u8 = 5;
+/// `SO_EE_ORIGIN_TIMESTAMPING`.
+const ORIGIN_TIMESTAMPING: u8 = 4;
 /// `SO_EE_CODE_ZEROCOPY_COPIED`.
 const CODE_COPIED: u8 = 1;
+
+/// Bytes of the body of [`SCM_TIMESTAMPING`](crate::sockopt::SCM_TIMESTAMPING): three times of 16 bytes.
+pub const SCM_TIMESTAMPING_LEN: usize = 48;
 
 /// One entry of the error queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -17,7 +22,7 @@ const CODE_COPIED: u8 = 1;
 pub struct SockExtendedErr {
     /// Error number; 0 for a completion.
     pub errno: u32,
-    /// Where it comes from: 5 zero-copy.
+    /// Where it comes from: 4 timestamping, 5 zero-copy.
     pub origin: u8,
     /// Type (of an ICMP message).
     pub kind: u8,
@@ -67,6 +72,54 @@ impl SockExtendedErr {
         match family {
             OffenderFamily::Ip => out.push(SOL_IP, IP_RECVERR, &body[..size_of::<Self>() + 16]),
             OffenderFamily::Ipv6 => out.push(SOL_IPV6, IPV6_RECVERR, &body),
+        }
+    }
+}
+
+/// What a time of a send is the time of (linux `SCM_TSTAMP_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum StampKind {
+    /// Its last byte was handed to the NIC.
+    Sent = 0,
+    /// Its last byte entered the packet scheduler.
+    Scheduled = 1,
+    /// The peer acknowledged its last byte.
+    Acked = 2,
+}
+
+/// A time of a send: which it is of, and when it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxStamp {
+    /// What it is the time of.
+    pub kind: StampKind,
+    /// Offset of the send's last byte, modulo 2^32; 0 where sends are not numbered.
+    pub id: u32,
+    /// Nanoseconds on the clock of whoever noted it.
+    pub nanos: u64,
+}
+
+impl TxStamp {
+    /// Returns the body of its control message: a `struct scm_timestamping` with the time of software.
+    pub fn scm_timestamping(&self) -> [u8; SCM_TIMESTAMPING_LEN] {
+        let mut body = [0; SCM_TIMESTAMPING_LEN];
+        let (secs, nanos) = (self.nanos / 1_000_000_000, self.nanos % 1_000_000_000);
+        body[..8].copy_from_slice(&secs.to_ne_bytes());
+        body[8..16].copy_from_slice(&nanos.to_ne_bytes());
+        body
+    }
+}
+
+impl From<TxStamp> for SockExtendedErr {
+    fn from(stamp: TxStamp) -> Self {
+        Self {
+            errno: Errno::ENOMSG.0.cast_unsigned(),
+            origin: ORIGIN_TIMESTAMPING,
+            kind: 0,
+            code: 0,
+            pad: 0,
+            info: stamp.kind as u32,
+            data: stamp.id,
         }
     }
 }

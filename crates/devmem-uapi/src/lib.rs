@@ -31,7 +31,9 @@ pub use cmsg::{
 };
 pub use dmabuf::{DmabufCmsg, DmabufToken};
 pub use errno::Errno;
-pub use extended_err::{OffenderFamily, SockExtendedErr, ZerocopyRange};
+pub use extended_err::{
+    OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, StampKind, TxStamp, ZerocopyRange,
+};
 pub use flags::MsgFlags;
 pub use ids::{DmabufId, FragToken, IfIndex, ZerocopyId};
 pub use limits::{MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS, UIO_MAXIOV};

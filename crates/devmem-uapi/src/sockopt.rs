@@ -12,6 +12,8 @@ pub const SOL_IPV6: i32 = 41;
 pub const SO_RCVLOWAT: i32 = 18;
 /// Restricts a socket to one netdev, by name.
 pub const SO_BINDTODEVICE: i32 = 25;
+/// Asks for times of packets and bytes.
+pub const SO_TIMESTAMPING: i32 = 37;
 /// The NAPI instance, and so the RX queue, that a connection's packets came by last.
 pub const SO_INCOMING_NAPI_ID: i32 = 56;
 /// Lets a socket use [`MsgFlags::ZEROCOPY`](crate::MsgFlags::ZEROCOPY).
@@ -28,6 +30,9 @@ pub const SCM_DEVMEM_LINEAR: i32 = SO_DEVMEM_LINEAR;
 /// Control message: on receive, where payload lies in device memory; on send, a plain u32
 /// [`DmabufId`](crate::DmabufId).
 pub const SCM_DEVMEM_DMABUF: i32 = SO_DEVMEM_DMABUF;
+
+/// Control message: three times of seconds and nanoseconds, of which the first is that of software.
+pub const SCM_TIMESTAMPING: i32 = SO_TIMESTAMPING;
 
 /// Control message of the error queue, at level [`SOL_IP`].
 pub const IP_RECVERR: i32 = 11;

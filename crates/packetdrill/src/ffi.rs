@@ -86,7 +86,7 @@ interface! {
         pass!(call::connect(i.posix(), fd, address, len));
     /// read(2).
     read: fn(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |i|
-        pass!(call::recv(i.posix(), fd, (buf, len), 0));
+        pass!(call::read_file(i.posix(), fd, (buf, len)));
     /// readv(2).
     readv: fn(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |i|
         pass!(call::readv(i.posix(), fd, iov, count));
@@ -104,7 +104,7 @@ interface! {
         pass!(call::recvmsg(i.posix(), fd, msg, flags));
     /// write(2).
     write: fn(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = |i|
-        pass!(call::send(i.posix(), fd, (buf, len), 0));
+        pass!(call::write_file(i.posix(), fd, (buf, len)));
     /// writev(2).
     writev: fn(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |i|
         pass!(call::writev(i.posix(), fd, iov, count));
@@ -178,17 +178,11 @@ interface! {
     /// epoll_wait(2).
     epoll_wait: fn(epfd: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int = |i|
         pass!(call::epoll_wait(i.posix(), epfd, (events, most), timeout_ms));
-    /// pipe(2): ENOSYS.
-    pipe: fn(fds: *mut c_int) -> c_int = |_i| {
-        let _ = fds;
-        Err::<(), _>(Errno::ENOSYS)
-    };
-    /// splice(2): ENOSYS.
+    /// pipe(2).
+    pipe: fn(fds: *mut c_int) -> c_int = |i| pass!(call::pipe(i.posix(), fds, 0));
+    /// splice(2); neither files nor pipes have offsets, so that none may be given.
     splice: fn(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint)
-        -> c_int = |_i| {
-            let _ = (from, from_at, to, to_at, len, flags);
-            Err::<(), _>(Errno::ENOSYS)
-        };
+        -> c_int = |i| call::splice(i.posix(), (from, from_at), (to, to_at), len, flags);
 }
 
 /// Returns the instance behind `userdata`; EINVAL where there is none because `--so_flags` were refused.

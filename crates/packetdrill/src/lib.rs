@@ -13,7 +13,7 @@
 //!
 //! # What it does not do
 //!
-//! - pipe and splice are ENOSYS; a script's sysctl lines act on the host, not here: see [`Flags`].
+//! - splice copies; a script's sysctl lines act on the host, not here: see [`Flags`].
 
 mod ffi;
 mod flags;

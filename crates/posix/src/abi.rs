@@ -1,7 +1,8 @@
 //! Numbers of Linux's socket interface, for architectures with the generic ones.
 //!
 //! Sources: include/linux/socket.h, include/uapi/asm-generic/{socket,fcntl,ioctls}.h,
-//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h.
+//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h, include/linux/splice.h,
+//! include/uapi/linux/net_tstamp.h.
 
 /// Address families.
 pub const AF_UNSPEC: u16 = 0;
@@ -45,6 +46,7 @@ pub mod so {
     pub const SNDTIMEO: i32 = 21;
     pub const BINDTODEVICE: i32 = 25;
     pub const ACCEPTCONN: i32 = 30;
+    pub const TIMESTAMPING: i32 = 37;
     pub const PROTOCOL: i32 = 38;
     pub const DOMAIN: i32 = 39;
     pub const INCOMING_NAPI_ID: i32 = 56;
@@ -95,6 +97,8 @@ pub mod fcntl {
     pub const GETFL: i32 = 3;
     pub const SETFL: i32 = 4;
     pub const FD_CLOEXEC: i32 = 1;
+    pub const O_RDONLY: i32 = 0;
+    pub const O_WRONLY: i32 = 1;
     pub const O_RDWR: i32 = 2;
     pub const O_NONBLOCK: i32 = 0o4000;
 }
@@ -145,6 +149,36 @@ pub mod ctl {
 
 /// Longest accept queue that listen grants (linux `net.core.somaxconn`).
 pub const SOMAXCONN: usize = 4096;
+
+/// Flags of SO_TIMESTAMPING that are done.
+pub mod sof {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in the kernel's documentation of timestamping"
+    )]
+    pub const TX_SOFTWARE: u32 = 1 << 1;
+    pub const SOFTWARE: u32 = 1 << 4;
+    pub const OPT_ID: u32 = 1 << 7;
+    pub const TX_SCHED: u32 = 1 << 8;
+    pub const TX_ACK: u32 = 1 << 9;
+    pub const OPT_TSONLY: u32 = 1 << 11;
+    pub const OPT_ID_TCP: u32 = 1 << 16;
+    pub const ALL: u32 =
+        TX_SOFTWARE | SOFTWARE | OPT_ID | TX_SCHED | TX_ACK | OPT_TSONLY | OPT_ID_TCP;
+}
+
+/// Flags of splice.
+pub mod splice {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of the header, explained in splice(2)"
+    )]
+    pub const MOVE: u32 = 1;
+    pub const NONBLOCK: u32 = 2;
+    pub const MORE: u32 = 4;
+    pub const GIFT: u32 = 8;
+    pub const ALL: u32 = MOVE | NONBLOCK | MORE | GIFT;
+}
 
 /// MSG_OOB.
 pub const MSG_OOB: u32 = 0x1;

@@ -19,13 +19,15 @@
 //! | recovery | RFC 6298 timers with 200 ms minimum, RACK-TLP, SACK and D-SACK, PRR, F-RTO, CUBIC and Reno | timers are exact, Linux rounds up to its ticks and adds two to the reordering timer; no BBR (ENOENT); TCP_CONGESTION is EBUSY once a connection is open |
 //! | close | FIN-WAIT-2 and TIME-WAIT of 60 s, RST when unread data is lost, SO_LINGER, TCP_LINGER2, half-close, every order | a thread blocked on a file that another closes gets EBADF |
 //! | errors | the errno of each refusal, told once, SO_ERROR, ICMP errors | EPIPE comes without SIGPIPE; pointers that lead nowhere are not EFAULT but the program's end |
-//! | options | those of [`abi`](mod@abi); what was set before connect or listen holds, accepted sockets inherit | everything else is ENOPROTOOPT, SO_TIMESTAMPING and SO_RCVBUFFORCE among it; SO_RCVBUF is bounded by [`Settings::buffer_max`] |
+//! | options | those of [`abi`](mod@abi); what was set before connect or listen holds, accepted sockets inherit | everything else is ENOPROTOOPT, SO_RCVBUFFORCE among it; SO_RCVBUF is bounded by [`Settings::buffer_max`] |
 //! | poll, epoll | level, edge, one-shot, exclusive; hang-up and error bits | epolls do not nest (EINVAL); EPOLLOUT edges come with every gain of room, not only after EAGAIN |
+//! | SO_TIMESTAMPING | software times of sends (TX_SCHED, TX_SOFTWARE, TX_ACK) with OPT_ID, OPT_ID_TCP, OPT_TSONLY: control message bytes, numbers, order | no times of receives and no hardware (EINVAL); without OPT_TSONLY the packet is not returned, only MSG_TRUNC; sends that share a packet each have their times; a byte sent again has its first time; a blocking send that waited has times for each part; no packet scheduler: TX_SCHED is TX_SOFTWARE |
+//! | pipe, splice | 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE, SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK | splice copies, and a pipe is full by bytes, not by pages; no tee, no vmsplice, no F_SETPIPE_SZ, no packet mode |
 //! | zero-copy | numbering, merging, control message bytes, SO_DEVMEM_DONTNEED's result | host bytes are copied and say so (code 1) at once; a range stays queued when the control buffer is too short; a blocking send from device memory may return short |
 //!
 //! # What it does not do
 //!
-//! - UDP, Unix sockets, pipes, splice, sendfile, dup, fork: its files are not the kernel's.
+//! - UDP, Unix sockets, sendfile, dup, fork: its files are not the kernel's.
 //! - Signals: no call returns EINTR.
 
 #![forbid(unsafe_code)]
@@ -40,7 +42,7 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{PollFd, Posix};
+pub use posix::{PollFd, Posix, SpliceArgs};
 pub use real_time::{Engine, RealTime};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,

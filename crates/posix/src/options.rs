@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use devmem_uapi::{Errno, sockopt};
-use stack::SocketOption;
+use stack::{SocketOption, StampIds, Timestamping};
 use tcp::{CongestionKind, Keepalive};
 
-use crate::abi::{IP_TOS, IPV6_TCLASS, IPV6_V6ONLY, SOL_TCP, so, tcp_opt};
+use crate::abi::{IP_TOS, IPV6_TCLASS, IPV6_V6ONLY, SOL_TCP, so, sof, tcp_opt};
 use crate::sockaddr::Family;
 
 /// Smallest receive buffer (linux `SOCK_MIN_RCVBUF`, twice 1152).
@@ -50,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) rcv_timeout: Option<Duration>,
     pub(crate) snd_timeout: Option<Duration>,
     pub(crate) inq: bool,
+    /// Flags of SO_TIMESTAMPING.
+    pub(crate) timestamping: u32,
     pub(crate) max_seg: Option<u16>,
     pub(crate) congestion: Option<CongestionKind>,
     keepalive: bool,
@@ -92,6 +94,7 @@ impl Options {
             rcv_timeout: None,
             snd_timeout: None,
             inq: false,
+            timestamping: 0,
             max_seg: base.user_mss,
             congestion: None,
             keepalive: base.keepalive.is_some(),
@@ -139,12 +142,13 @@ impl Options {
     }
 
     /// Returns what the stack is to be told beside the settings of TCP.
-    pub(crate) fn after_opening(&self) -> [SocketOption; 4] {
+    pub(crate) fn after_opening(&self) -> [SocketOption; 5] {
         [
             SocketOption::Zerocopy(self.zerocopy),
             SocketOption::Cork(self.cork),
             SocketOption::NotsentLowat(self.notsent_lowat),
             SocketOption::Tos(self.tos),
+            SocketOption::Timestamping(timestamping(self.timestamping)),
         ]
     }
 
@@ -213,6 +217,17 @@ impl Options {
                 let bytes = self.buffer(value)?.max(SNDBUF_MIN);
                 self.snd_buf = Some(bytes);
                 return Ok(Effect::Apply(SocketOption::SndBuf(bytes as usize)));
+            }
+            so::TIMESTAMPING => {
+                let flags = int(value)?.cast_unsigned();
+                let numbers = flags & (sof::OPT_ID | sof::OPT_ID_TCP);
+                if flags & !sof::ALL != 0 || numbers == sof::OPT_ID_TCP {
+                    return Err(Errno::EINVAL);
+                }
+                self.timestamping = flags;
+                return Ok(Effect::Apply(SocketOption::Timestamping(timestamping(
+                    flags,
+                ))));
             }
             so::ZEROCOPY => {
                 let on = int(value)?;
@@ -310,6 +325,10 @@ impl Options {
                 return Ok([i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat());
             }
             (sockopt::SOL_SOCKET, so::RCVTIMEO) => return Ok(timeval_bytes(self.rcv_timeout)),
+            (sockopt::SOL_SOCKET, so::TIMESTAMPING) => {
+                // The second word names a clock of hardware: none.
+                return Ok([self.timestamping.to_ne_bytes(), [0; 4]].concat());
+            }
             (sockopt::SOL_SOCKET, so::SNDTIMEO) => return Ok(timeval_bytes(self.snd_timeout)),
             (SOL_TCP, tcp_opt::CONGESTION) => {
                 let name = congestion_name(self.congestion.unwrap_or(base.congestion));
@@ -367,6 +386,21 @@ impl Options {
             tcp_opt::MAXSEG => self.max_seg.unwrap_or(tcp::config::DEFAULT_MSS).into(),
             _ => return Err(Errno::ENOPROTOOPT),
         })
+    }
+}
+
+/// Returns what flags of SO_TIMESTAMPING ask of the stack.
+fn timestamping(flags: u32) -> Timestamping {
+    let has = |flag| flags & flag != 0;
+    Timestamping {
+        scheduled: has(sof::TX_SCHED),
+        sent: has(sof::TX_SOFTWARE),
+        acked: has(sof::TX_ACK),
+        ids: match (has(sof::OPT_ID), has(sof::OPT_ID_TCP)) {
+            (false, _) => StampIds::None,
+            (true, false) => StampIds::FromAcked,
+            (true, true) => StampIds::FromQueued,
+        },
     }
 }
 

@@ -1,5 +1,7 @@
 //! The calls as a program makes them: with waiting.
 
+mod pipes;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use crate::table::{
     EpollEvent, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };
 use crate::waiter::Waiter;
+
+pub use pipes::SpliceArgs;
 
 /// One entry of poll(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::Stack;
@@ -105,6 +105,12 @@ impl Engine {
     /// # Errors
     /// The system has no eventfd or thread left to give.
     pub fn start(stack: Stack, settings: Settings, links: Vec<OwnedFd>) -> std::io::Result<Self> {
+        // A clock before 1970 is as good as none.
+        let clock_base = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let settings = Settings {
+            clock_base,
+            ..settings
+        };
         let posix = Arc::new(Posix::new(stack, settings, RealTime::new()?));
         let driven = Arc::clone(&posix);
         let thread = std::thread::Builder::new()

@@ -3,9 +3,11 @@
 mod epoll;
 mod names;
 mod open;
+mod pipe;
 mod receive;
 mod send;
 mod settings;
+mod splice;
 mod teardown;
 
 use std::collections::HashMap;
@@ -23,11 +25,13 @@ use crate::abi::ev;
 use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
+use pipe::{End, Pipe};
 
 pub use epoll::EpollEvent;
 pub use receive::{Received, RecvArgs};
 pub use send::{SendArgs, names_dmabuf};
 pub use settings::{FD_BASE, Settings};
+pub(crate) use splice::Way;
 
 /// Most files of a table (linux `RLIMIT_NOFILE`, a usual hard limit).
 const MAX_FILES: usize = 65_536;
@@ -40,6 +44,8 @@ pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 pub struct Table {
     pub(crate) stack: Stack,
     files: Slab<File>,
+    /// Pipes with an open end.
+    pipes: Slab<Pipe>,
     /// Which file a socket of the stack belongs to.
     by_socket: HashMap<SocketId, usize>,
     /// Memories bound for receiving.
@@ -68,6 +74,7 @@ pub(crate) struct File {
 enum FileKind {
     Socket(Box<Sock>),
     Epoll(Epoll),
+    Pipe(End),
 }
 
 /// A TCP socket.
@@ -117,6 +124,7 @@ impl Table {
         Self {
             stack,
             files: Slab::new(),
+            pipes: Slab::new(),
             by_socket: HashMap::new(),
             memories: HashMap::new(),
             settings,
@@ -274,14 +282,14 @@ impl Table {
     fn sock(&self, fd: i32) -> Result<&Sock, Errno> {
         match &self.file(fd)?.kind {
             FileKind::Socket(sock) => Ok(sock),
-            FileKind::Epoll(_) => Err(Errno::ENOTSOCK),
+            FileKind::Epoll(_) | FileKind::Pipe(_) => Err(Errno::ENOTSOCK),
         }
     }
 
     fn sock_mut(&mut self, fd: i32) -> Result<&mut Sock, Errno> {
         match &mut self.file_mut(fd)?.kind {
             FileKind::Socket(sock) => Ok(sock),
-            FileKind::Epoll(_) => Err(Errno::ENOTSOCK),
+            FileKind::Epoll(_) | FileKind::Pipe(_) => Err(Errno::ENOTSOCK),
         }
     }
 
@@ -326,7 +334,7 @@ impl Table {
         let file = self.file(fd)?;
         let (receive, send) = match &file.kind {
             FileKind::Socket(sock) => (sock.options.rcv_timeout, sock.options.snd_timeout),
-            FileKind::Epoll(_) => (None, None),
+            FileKind::Epoll(_) | FileKind::Pipe(_) => (None, None),
         };
         Ok(Patience {
             serial: file.serial,
@@ -344,6 +352,7 @@ impl Table {
         Ok(match &self.file(fd)?.kind {
             FileKind::Epoll(_) => ev::IN.when(self.epoll_has_events(fd)),
             FileKind::Socket(sock) => self.sock_events(sock),
+            FileKind::Pipe(end) => self.pipe_events(*end),
         })
     }
 

@@ -218,6 +218,7 @@ impl Stack {
                 });
                 self.timers.arm(slot, next);
                 connection.errors.collect();
+                connection.note_times(now);
                 if connection.is_draining()
                     && !std::mem::replace(&mut connection.errors.is_draining, true)
                 {

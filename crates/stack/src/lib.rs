@@ -66,6 +66,7 @@ pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sendmsg::SendMsg;
 pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::table::SocketId;
+pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
 pub use stack::{PollOutcome, Stack, StackError, StackStats};
 pub use window::INITIAL_PROMISE;

@@ -14,11 +14,12 @@ use std::ffi::{c_int, c_void};
 
 use devmem_posix::abi::ioctl as requests;
 use devmem_posix::{Posix, Waiter};
-use devmem_uapi::{Errno, UIO_MAXIOV};
+use devmem_uapi::Errno;
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
+pub use super::file::{pipe, read_file, readv, splice, write_file, writev};
 use super::memory::{read, slice, slice_mut, write};
-use super::message;
+use super::message::{self, By};
 pub use super::watch::{epoll_ctl, epoll_wait, poll};
 
 /// bind(2).
@@ -122,7 +123,7 @@ pub enum Whose {
     Peers,
 }
 
-/// read(2), recv(2).
+/// recv(2).
 pub unsafe fn recv<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
@@ -136,30 +137,10 @@ pub unsafe fn recv<W: Waiter>(
     if buf.is_null() && len > 0 {
         return Err(Errno::EFAULT);
     }
+    let by = By::Socket(flags.cast_unsigned());
     // SAFETY: the word at the top of the file.
-    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], flags.cast_unsigned()) };
+    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], by) };
     received.map(|received| received.bytes)
-}
-
-/// readv(2).
-pub unsafe fn readv<W: Waiter>(
-    posix: &Posix<W>,
-    fd: c_int,
-    iov: *const iovec,
-    count: c_int,
-) -> Result<usize, Errno> {
-    // SAFETY: the word at the top of the file.
-    let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
-    // SAFETY: as above.
-    let received = unsafe { message::recv(posix, fd, &entries, &mut [], 0) };
-    received.map(|received| received.bytes)
-}
-
-fn iov_count(count: c_int) -> Result<usize, Errno> {
-    match usize::try_from(count) {
-        Ok(count) if count <= UIO_MAXIOV => Ok(count),
-        _ => Err(Errno::EINVAL),
-    }
 }
 
 /// recvmsg(2).
@@ -175,8 +156,9 @@ pub unsafe fn recvmsg<W: Waiter>(
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // SAFETY: as above.
     let control = unsafe { message::control(&head) }?;
+    let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
-    let received = unsafe { message::recv(posix, fd, &entries, control, flags.cast_unsigned()) }?;
+    let received = unsafe { message::recv(posix, fd, &entries, control, by) }?;
     // A stream has no names (linux `tcp_recvmsg` leaves msg_namelen 0).
     head.msg_namelen = 0;
     head.msg_controllen = received.control_bytes;
@@ -186,7 +168,7 @@ pub unsafe fn recvmsg<W: Waiter>(
     Ok(received.bytes)
 }
 
-/// write(2), send(2), sendto(2): a stream has but one place to send to.
+/// send(2), sendto(2): a stream has but one place to send to.
 pub unsafe fn send<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
@@ -197,21 +179,9 @@ pub unsafe fn send<W: Waiter>(
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
+    let by = By::Socket(flags.cast_unsigned());
     // SAFETY: the word at the top of the file; the memory is only read.
-    unsafe { message::send(posix, fd, &[entry], &[], flags.cast_unsigned()) }
-}
-
-/// writev(2).
-pub unsafe fn writev<W: Waiter>(
-    posix: &Posix<W>,
-    fd: c_int,
-    iov: *const iovec,
-    count: c_int,
-) -> Result<usize, Errno> {
-    // SAFETY: the word at the top of the file.
-    let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
-    // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, &[], 0) }
+    unsafe { message::send(posix, fd, &[entry], &[], by) }
 }
 
 /// sendmsg(2).
@@ -227,8 +197,9 @@ pub unsafe fn sendmsg<W: Waiter>(
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // SAFETY: as above.
     let control = unsafe { message::control(&head) }?;
+    let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, control, flags.cast_unsigned()) }
+    unsafe { message::send(posix, fd, &entries, control, by) }
 }
 
 /// getsockopt(2).

@@ -12,7 +12,7 @@ use libc::{iovec, msghdr};
 use super::memory::{read, slice, slice_mut};
 
 /// Most bytes that one call moves (linux `MAX_RW_COUNT`).
-const MAX_RW_COUNT: usize = 0x7fff_f000;
+pub(super) const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 /// Returns the entries of a vector of buffers.
 ///
@@ -40,6 +40,15 @@ fn total(entries: &[iovec]) -> Result<usize, Errno> {
     Ok(sum.min(MAX_RW_COUNT))
 }
 
+/// By which call bytes are moved: sockets know both, pipes only the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// read, write.
+    File,
+    /// recv, send and their relatives, with these flags.
+    Socket(u32),
+}
+
 /// Receives into a vector of buffers.
 ///
 /// # Safety
@@ -50,14 +59,14 @@ pub(super) unsafe fn recv<W: Waiter>(
     fd: i32,
     entries: &[iovec],
     control: &mut [u8],
-    flags: u32,
+    by: By,
 ) -> Result<Received, Errno> {
     let len = total(entries)?;
     if let [entry] = entries {
         let has_memory = if entry.iov_base.is_null() { 0 } else { len };
         // SAFETY: the caller vouches for the entry; a null one is taken for no bytes.
         let host = unsafe { slice_mut(entry.iov_base, has_memory) }?;
-        return posix.recv(fd, RecvArgs { host, len, control }, flags);
+        return receive(posix, fd, RecvArgs { host, len, control }, by);
     }
     let waiting = posix.call(|table| table.readable(fd))?.max(1);
     let with_memory = entries.iter().filter(|entry| !entry.iov_base.is_null());
@@ -70,7 +79,7 @@ pub(super) unsafe fn recv<W: Waiter>(
         len: limit,
         control,
     };
-    let received = posix.recv(fd, args, flags)?;
+    let received = receive(posix, fd, args, by)?;
     let mut rest = scratch.get(..received.host_bytes).unwrap_or_default();
     for entry in entries.iter().filter(|entry| !entry.iov_base.is_null()) {
         let (piece, after) = rest.split_at(rest.len().min(entry.iov_len));
@@ -80,6 +89,18 @@ pub(super) unsafe fn recv<W: Waiter>(
         rest = after;
     }
     Ok(received)
+}
+
+fn receive<W: Waiter>(
+    posix: &Posix<W>,
+    fd: i32,
+    args: RecvArgs<'_>,
+    by: By,
+) -> Result<Received, Errno> {
+    match by {
+        By::File => posix.read(fd, args),
+        By::Socket(flags) => posix.recv(fd, args, flags),
+    }
 }
 
 /// Bytes that are gathered for several buffers when less is waiting.
@@ -94,10 +115,12 @@ pub(super) unsafe fn send<W: Waiter>(
     fd: i32,
     entries: &[iovec],
     control: &[u8],
-    flags: u32,
+    by: By,
 ) -> Result<usize, Errno> {
     total(entries)?;
-    if names_dmabuf(control) {
+    if let By::Socket(flags) = by
+        && names_dmabuf(control)
+    {
         let ranges: Vec<Range<usize>> = entries.iter().map(range).collect::<Result<_, _>>()?;
         let args = SendArgs {
             host: &[],
@@ -118,12 +141,17 @@ pub(super) unsafe fn send<W: Waiter>(
             &gathered
         }
     };
-    let args = SendArgs {
-        host,
-        ranges: &[],
-        control,
-    };
-    posix.send(fd, args, flags)
+    match by {
+        By::File => posix.write(fd, host),
+        By::Socket(flags) => {
+            let args = SendArgs {
+                host,
+                ranges: &[],
+                control,
+            };
+            posix.send(fd, args, flags)
+        }
+    }
 }
 
 /// Takes an entry for an offset and a length.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod call;
+mod file;
 pub(crate) mod memory;
 mod message;
 mod watch;

@@ -62,7 +62,7 @@ calls! {
         pass!(call::name(posix, fd, Whose::Peers, (address, len)));
     /// read(2).
     fn dmt_read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |posix|
-        pass!(call::recv(posix, fd, (buf, len), 0));
+        pass!(call::read_file(posix, fd, (buf, len)));
     /// readv(2).
     fn dmt_readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |posix|
         pass!(call::readv(posix, fd, iov, count));
@@ -80,7 +80,7 @@ calls! {
         pass!(call::recvmsg(posix, fd, msg, flags));
     /// write(2).
     fn dmt_write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = |posix|
-        pass!(call::send(posix, fd, (buf, len), 0));
+        pass!(call::write_file(posix, fd, (buf, len)));
     /// writev(2).
     fn dmt_writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |posix|
         pass!(call::writev(posix, fd, iov, count));

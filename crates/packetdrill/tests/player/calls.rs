@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use devmem_posix::sockaddr::Family;
-use devmem_uapi::{CmsgIter, SockExtendedErr};
+use devmem_uapi::sockopt::SCM_TIMESTAMPING;
+use devmem_uapi::{Cmsg, CmsgIter, SockExtendedErr};
 
 use super::loaded::{Loaded, Outcome};
 use super::packet::payload;
@@ -38,6 +39,8 @@ pub struct Env {
     pub local: Vec<u8>,
     pub remote: Vec<u8>,
     pub streams: Streams,
+    /// When the script began, in microseconds.
+    pub started: i64,
 }
 
 /// What came of it.
@@ -45,6 +48,8 @@ pub struct Played {
     pub outcome: Outcome,
     /// The result is a new file.
     pub opened: bool,
+    /// A new pipe's ends: the script's number and the live one of each.
+    pub ends: Vec<(i64, i32)>,
     pub streams: Streams,
     /// What differs beside the result.
     pub complaint: Option<String>,
@@ -111,6 +116,9 @@ const NAMES: &[(&str, i64)] = &[
     ("MSG_NOSIGNAL", 0x4000),
     ("MSG_MORE", 0x8000),
     ("MSG_ZEROCOPY", 0x400_0000),
+    ("SPLICE_F_MOVE", 1),
+    ("SPLICE_F_NONBLOCK", 2),
+    ("SPLICE_F_MORE", 4),
     ("POLLIN", 1),
     ("POLLOUT", 4),
     ("POLLERR", 8),
@@ -126,6 +134,19 @@ const NAMES: &[(&str, i64)] = &[
     ("EPOLL_CTL_ADD", 1),
     ("EPOLL_CTL_DEL", 2),
     ("EPOLL_CTL_MOD", 3),
+    ("SOF_TIMESTAMPING_TX_SOFTWARE", 1 << 1),
+    ("SOF_TIMESTAMPING_RX_SOFTWARE", 1 << 3),
+    ("SOF_TIMESTAMPING_SOFTWARE", 1 << 4),
+    ("SOF_TIMESTAMPING_OPT_ID", 1 << 7),
+    ("SOF_TIMESTAMPING_TX_SCHED", 1 << 8),
+    ("SOF_TIMESTAMPING_TX_ACK", 1 << 9),
+    ("SOF_TIMESTAMPING_OPT_TSONLY", 1 << 11),
+    ("SOF_TIMESTAMPING_OPT_ID_TCP", 1 << 16),
+    ("SCM_TSTAMP_SND", 0),
+    ("SCM_TSTAMP_SCHED", 1),
+    ("SCM_TSTAMP_ACK", 2),
+    ("ENOMSG", 42),
+    ("SO_EE_ORIGIN_TIMESTAMPING", 4),
     ("SO_EE_ORIGIN_ZEROCOPY", 5),
     ("SO_EE_CODE_ZEROCOPY_COPIED", 1),
 ];
@@ -161,6 +182,7 @@ pub fn play(env: &Env, call: &Call) -> Played {
     let mut played = Played {
         outcome: Ok(0),
         opened: matches!(call.name.as_str(), "socket" | "accept" | "epoll_create"),
+        ends: Vec::new(),
         streams: Streams::default(),
         complaint: None,
     };
@@ -189,18 +211,37 @@ pub fn play(env: &Env, call: &Call) -> Played {
                 u32::from_ne_bytes(cwnd.try_into().expect("four bytes")).into()
             })
         }
-        "read" | "recv" => receive(
+        "read" => receive(env, &mut played, fd(), (value(&args[2]), None)),
+        "recv" => receive(
             env,
             &mut played,
             fd(),
-            (value(&args[2]), args.get(3).map_or(0, int)),
+            (value(&args[2]), Some(int(&args[3]))),
         ),
-        "write" | "send" | "sendto" => send(
+        "write" => send(env, &mut played, fd(), (value(&args[2]), None)),
+        "send" | "sendto" => send(
             env,
             &mut played,
             fd(),
-            (value(&args[2]), args.get(3).map_or(0, int)),
+            (value(&args[2]), Some(int(&args[3]))),
         ),
+        "pipe" => so.pipe().map(|live| {
+            let Expr::List(list) = &args[0] else {
+                panic!("pipe wants a list")
+            };
+            played.ends = list.iter().map(value).zip(live).collect();
+            0
+        }),
+        "splice" => {
+            let target = env.fds[&value(&args[2])];
+            let given = |arg: &Expr| *arg != Expr::Name("NULL".to_owned());
+            so.splice(
+                (fd(), target),
+                (given(&args[1]), given(&args[3])),
+                value(&args[4]) as usize,
+                value(&args[5]) as u32,
+            )
+        }
         "sendmsg" => {
             let Expr::List(iov) = field(&args[1], "msg_iov") else {
                 panic!("msg_iov is a list")
@@ -209,7 +250,7 @@ pub fn play(env: &Env, call: &Call) -> Played {
                 env,
                 &mut played,
                 fd(),
-                (value(field(&iov[0], "iov_len")), int(&args[2])),
+                (value(field(&iov[0], "iov_len")), Some(int(&args[2]))),
             )
         }
         "recvmsg" => errqueue(env, &mut played, fd(), &args[1], int(&args[2])),
@@ -267,9 +308,14 @@ impl Played {
     }
 }
 
-fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) -> Outcome {
+/// recv with flags, or read.
+fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i32>)) -> Outcome {
     let mut bytes = vec![0; usize::try_from(len).expect("a length")];
-    let outcome = env.loaded.recv(fd, &mut bytes, flags);
+    let outcome = match flags {
+        Some(flags) => env.loaded.recv(fd, &mut bytes, flags),
+        None => env.loaded.read(fd, &mut bytes),
+    };
+    let flags = flags.unwrap_or(0);
     let at = env.streams.read.get(&fd).copied().unwrap_or(1);
     if let Ok(n) = outcome {
         let n = n as usize;
@@ -286,12 +332,14 @@ fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) ->
     outcome
 }
 
-fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, i32)) -> Outcome {
+/// send or sendmsg with flags, or write.
+fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i32>)) -> Outcome {
     let at = env.streams.written.get(&fd).copied().unwrap_or(0);
     let bytes: Vec<u8> = (at..at + len as u32).map(sent_byte).collect();
-    let outcome = match i64::from(flags) & 0x400_0000 != 0 {
-        true => env.loaded.sendmsg(fd, &bytes, flags),
-        false => env.loaded.send(fd, &bytes, flags),
+    let outcome = match flags {
+        None => env.loaded.write(fd, &bytes),
+        Some(flags) if i64::from(flags) & 0x400_0000 != 0 => env.loaded.sendmsg(fd, &bytes, flags),
+        Some(flags) => env.loaded.send(fd, &bytes, flags),
     };
     played
         .streams
@@ -313,7 +361,18 @@ fn errqueue(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> 
         let Expr::List(list) = field(msg, "msg_control") else {
             panic!("msg_control is a list")
         };
-        let data = field(&list[0], "cmsg_data");
+        let (Some((entry_of, before)), true) = (list.split_last(), list.len() <= 2) else {
+            panic!("one message of the error queue, and a time before it")
+        };
+        let first = CmsgIter::new(&control).next().expect("found one above");
+        match before {
+            [time] => played.check_time(&first, field(time, "cmsg_data"), env.started),
+            _ if first.ty == SCM_TIMESTAMPING => {
+                played.complaint = Some("a time that nobody expects".to_owned());
+            }
+            _ => {}
+        }
+        let data = field(entry_of, "cmsg_data");
         for (name, seen) in [
             ("ee_errno", entry.errno),
             ("ee_origin", entry.origin.into()),
@@ -327,6 +386,26 @@ fn errqueue(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> 
         }
     }
     outcome
+}
+
+/// How far a time may be from the script's; packetdrill's own default.
+const TOLERANCE_NANOS: i64 = 4_000_000;
+
+impl Played {
+    /// Compares a message's time, less that of the script's begin in microseconds, with the script's.
+    fn check_time(&mut self, seen: &Cmsg<'_>, expected: &Expr, started: i64) {
+        let word = |at: usize| {
+            let bytes = seen.data.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            i64::from_ne_bytes(*bytes.expect("three times"))
+        };
+        let nanos = word(0) * 1_000_000_000 + word(8) - started * 1000;
+        let wanted =
+            value(field(expected, "scm_sec")) * 1_000_000_000 + value(field(expected, "scm_nsec"));
+        let is_it = seen.ty == SCM_TIMESTAMPING && seen.data.len() == 48 && word(16) == 0;
+        if !is_it || (nanos - wanted).abs() > TOLERANCE_NANOS {
+            self.complaint = Some(format!("the time is {nanos} ns instead of {wanted}"));
+        }
+    }
 }
 
 fn poll(env: &Env, played: &mut Played, list: &Expr, timeout: i32) -> Outcome {

@@ -108,6 +108,36 @@ impl Loaded {
         outcome(call!(self.send(fd, bytes.as_ptr().cast(), bytes.len(), flags)) as i64)
     }
 
+    pub fn read(&self, fd: c_int, buf: &mut [u8]) -> Outcome {
+        outcome(call!(self.read(fd, buf.as_mut_ptr().cast(), buf.len())) as i64)
+    }
+
+    pub fn write(&self, fd: c_int, bytes: &[u8]) -> Outcome {
+        outcome(call!(self.write(fd, bytes.as_ptr().cast(), bytes.len())) as i64)
+    }
+
+    /// pipe: the end that is read and the end that is written.
+    pub fn pipe(&self) -> Result<[c_int; 2], i32> {
+        let mut fds = [-1; 2];
+        outcome(call!(self.pipe(fds.as_mut_ptr())).into())?;
+        Ok(fds)
+    }
+
+    /// splice; an offset that is given is 0.
+    pub fn splice(
+        &self,
+        (from, to): (c_int, c_int),
+        (from_at, to_at): (bool, bool),
+        len: usize,
+        flags: u32,
+    ) -> Outcome {
+        let mut at = [0i64; 2];
+        let [a, b] = at.each_mut().map(std::ptr::from_mut);
+        let given = |given: bool, at: *mut i64| if given { at } else { std::ptr::null_mut() };
+        let (a, b) = (given(from_at, a), given(to_at, b));
+        outcome(call!(self.splice(from, a, to, b, len, flags)).into())
+    }
+
     /// sendmsg of one piece.
     pub fn sendmsg(&self, fd: c_int, bytes: &[u8], flags: c_int) -> Outcome {
         let mut iov = libc::iovec {

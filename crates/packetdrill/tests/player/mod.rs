@@ -6,5 +6,6 @@ mod packet;
 mod run;
 mod script;
 
+#[allow(unused_imports, reason = "not every test program looks at it")]
 pub use loaded::Loaded;
 pub use run::{Ip, play};

@@ -313,6 +313,7 @@ impl Player {
             local: self.local_address(),
             remote: self.remote_address(),
             streams: self.bytes.clone(),
+            started: self.started,
         };
         let Some(ends_after) = ends_after else {
             let played = calls::play(&env, &call);
@@ -356,9 +357,11 @@ impl Player {
         let Played {
             outcome,
             opened,
+            ends,
             streams,
             complaint,
         } = played;
+        self.fds.extend(ends);
         self.bytes.merge(streams);
         let expected_errno = expected.1.as_deref().map(calls::errno);
         match (&expected.0, outcome) {

@@ -6,8 +6,8 @@ use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
 
 use super::{FileKind, SockState, Table};
-use crate::abi::{SOL_TCP, fcntl, ioctl, so, tcp_opt};
-use crate::options::Effect;
+use crate::abi::{SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
+use crate::options::{Effect, int};
 use crate::sockaddr::emit;
 use crate::tcp_info;
 
@@ -53,6 +53,13 @@ impl Table {
             return Err(Errno::EBUSY);
         }
         let (family, state) = (sock.family, sock.state);
+        if name == (sockopt::SOL_SOCKET, so::TIMESTAMPING)
+            && int(value)?.cast_unsigned() & !sock.options.timestamping & sof::OPT_ID != 0
+            && matches!(state, SockState::Fresh | SockState::Listening(_))
+        {
+            // There is no stream to number yet (linux `sock_set_timestamping`).
+            return Err(Errno::EINVAL);
+        }
         let effect = sock.options.set(family, name, value)?;
         let Some(id) = state.id() else {
             return Ok(0);
@@ -150,7 +157,13 @@ impl Table {
         let file = self.file_mut(fd)?;
         let bit = |set: bool, bit: i32| if set { bit } else { 0 };
         match command {
-            fcntl::GETFL => Ok(fcntl::O_RDWR | bit(file.nonblocking, fcntl::O_NONBLOCK)),
+            fcntl::GETFL => {
+                let access = match &file.kind {
+                    FileKind::Pipe(end) => end.access_mode(),
+                    FileKind::Socket(_) | FileKind::Epoll(_) => fcntl::O_RDWR,
+                };
+                Ok(access | bit(file.nonblocking, fcntl::O_NONBLOCK))
+            }
             fcntl::SETFL => {
                 file.nonblocking = argument & fcntl::O_NONBLOCK != 0;
                 Ok(0)
@@ -164,14 +177,19 @@ impl Table {
         }
     }
 
-    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD.
+    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD; of a pipe, FIONREAD.
     ///
     /// # Errors
     /// EBADF; EINVAL of a listener; ENOTTY for other requests.
     pub fn ioctl(&self, fd: i32, request: u64) -> Result<i32, Errno> {
         let file = self.file(fd)?;
-        let FileKind::Socket(sock) = &file.kind else {
-            return Err(Errno::ENOTTY);
+        let sock = match &file.kind {
+            FileKind::Socket(sock) => sock,
+            // FIONREAD and SIOCINQ are one number.
+            FileKind::Pipe(end) if request == ioctl::SIOCINQ => {
+                return Ok(i32::try_from(self.pipe_len(*end)).unwrap_or(i32::MAX));
+            }
+            FileKind::Pipe(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
         };
         if !matches!(
             request,

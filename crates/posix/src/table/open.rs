@@ -90,7 +90,7 @@ impl Table {
         };
         let by_file = others.into_iter().any(|(_, file)| match &file.kind {
             FileKind::Socket(other) => conflicts(other),
-            FileKind::Epoll(_) => false,
+            FileKind::Epoll(_) | FileKind::Pipe(_) => false,
         });
         by_file || !reuse && self.stack.is_port_in_use(address)
     }

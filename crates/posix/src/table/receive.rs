@@ -1,13 +1,15 @@
 //! recv and its relatives.
 
+use std::time::Duration;
+
 use devmem_uapi::{
     CmsgSink, CmsgWriter, DevmemCmsg, DmabufToken, Errno, MsgFlags, NoSpace, OffenderFamily,
-    SockExtendedErr,
+    SockExtendedErr, TxStamp,
 };
 use stack::{RecvError, RecvMsg, RecvOutcome, SocketId, Stopped};
 
-use super::{SockState, Table};
-use crate::abi::{MSG_OOB, SOL_TCP, TCP_CM_INQ};
+use super::{FileKind, SockState, Table};
+use crate::abi::{MSG_OOB, SOL_TCP, TCP_CM_INQ, sof};
 use crate::sockaddr::Family;
 
 /// Frags that are copied out at once.
@@ -65,6 +67,11 @@ impl Received {
 struct Control<'a> {
     writer: CmsgWriter<'a>,
     family: OffenderFamily,
+    /// What the stack's time 0 is on the program's clock; `None` if the program wants no times (it never said
+    /// SOF_TIMESTAMPING_SOFTWARE), only to hear that there were any.
+    clock_base: Option<Duration>,
+    /// A time of a send was reported.
+    has_stamp: bool,
 }
 
 impl CmsgSink for Control<'_> {
@@ -74,6 +81,20 @@ impl CmsgSink for Control<'_> {
 
     fn push_error(&mut self, entry: SockExtendedErr, _: OffenderFamily) -> Result<(), NoSpace> {
         entry.push(self.family, &mut self.writer)
+    }
+
+    fn push_stamp(&mut self, stamp: TxStamp, _: OffenderFamily) -> Result<(), NoSpace> {
+        match self.clock_base {
+            Some(base) => {
+                let base = u64::try_from(base.as_nanos()).unwrap_or(u64::MAX);
+                let nanos = stamp.nanos.saturating_add(base);
+                self.writer
+                    .push_stamp(TxStamp { nanos, ..stamp }, self.family)?;
+            }
+            None => SockExtendedErr::from(stamp).push(self.family, &mut self.writer)?,
+        }
+        self.has_stamp = true;
+        Ok(())
     }
 
     fn room(&self) -> usize {
@@ -105,11 +126,14 @@ impl Table {
         Ok(self.sock(fd)?.options.rcv_lowat)
     }
 
-    /// Returns how many bytes can be read at once; 0 of what is no connection.
+    /// Returns how many bytes can be read at once; 0 of a socket that is no connection.
     ///
     /// # Errors
     /// EBADF, ENOTSOCK.
     pub fn readable(&self, fd: i32) -> Result<usize, Errno> {
+        if let FileKind::Pipe(end) = self.file(fd)?.kind {
+            return Ok(self.pipe_len(end));
+        }
         Ok(self.readable_len(self.sock(fd)?.state))
     }
 
@@ -130,6 +154,7 @@ impl Table {
         }
         let flags = MsgFlags::from_bits_truncate(flags);
         let (family, inq, state) = (sock.family, sock.options.inq, sock.state);
+        let stamps = sock.options.timestamping;
         let id = match state {
             SockState::Connected(id) | SockState::Connecting(id) => id,
             _ if flags.contains(MsgFlags::ERRQUEUE) => return Err(Errno::EAGAIN),
@@ -143,11 +168,17 @@ impl Table {
                 Family::V4 => OffenderFamily::Ip,
                 Family::V6 => OffenderFamily::Ipv6,
             },
+            clock_base: (stamps & sof::SOFTWARE != 0).then_some(self.settings.clock_base),
+            has_stamp: false,
         };
         let outcome = self.recv_from_stack(id, (&mut *host, len), &mut control, flags)?;
         let mut returned = MsgFlags::empty();
         if flags.contains(MsgFlags::ERRQUEUE) {
             returned |= MsgFlags::ERRQUEUE;
+            if control.has_stamp && stamps & sof::OPT_TSONLY == 0 {
+                // The packet would come with the time; it is not kept.
+                returned |= MsgFlags::TRUNC;
+            }
         } else if inq && has_control {
             let left = i32::try_from(self.readable_len(state)).unwrap_or(i32::MAX);
             let pushed = control

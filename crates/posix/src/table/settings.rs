@@ -1,5 +1,7 @@
 //! What a table is told when it is made.
 
+use std::time::Duration;
+
 /// First number of a table's files: far above those of the process, which grow from 0.
 pub const FD_BASE: i32 = 1 << 24;
 
@@ -13,6 +15,8 @@ pub struct Settings {
     pub copy_out: bool,
     /// Largest value of SO_RCVBUF and SO_SNDBUF (linux `net.core.rmem_max`, `wmem_max`).
     pub buffer_max: u32,
+    /// What the stack's time 0 is on the clock that programs know: what SO_TIMESTAMPING tells is later by so much.
+    pub clock_base: Duration,
 }
 
 impl Default for Settings {
@@ -21,6 +25,7 @@ impl Default for Settings {
             fd_base: FD_BASE,
             copy_out: false,
             buffer_max: stack::RCV_BUF_MAX,
+            clock_base: Duration::ZERO,
         }
     }
 }

@@ -99,8 +99,13 @@ impl Table {
         self.forget_watches(index);
         let file = self.files.remove(index);
         self.touch();
-        let FileKind::Socket(sock) = file.kind else {
-            return Ok(());
+        let sock = match file.kind {
+            FileKind::Socket(sock) => sock,
+            FileKind::Pipe(end) => {
+                self.close_pipe_end(end);
+                return Ok(());
+            }
+            FileKind::Epoll(_) => return Ok(()),
         };
         let Some(id) = sock.state.id() else {
             return Ok(());

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Shutdown, SocketAddr};
 
 use devmem_uapi::{
-    CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SockExtendedErr, ZerocopyRange, cmsg_space,
+    CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
+    ZerocopyRange, cmsg_space,
 };
 use netmem::FragList;
 use tcp::{Connection, Push, StateKind, SynBacklog, TcpError};
@@ -19,6 +20,7 @@ use super::readiness::Readiness;
 use super::recvmsg::{Receive, RecvMsg, RecvOutcome, Stopped, recvmsg};
 use super::sendmsg::{SendContext, SendMsg, sendmsg};
 use super::sockopt::{OptionName, SocketOption};
+use super::timestamps::Timestamping;
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
 use crate::binding_tx::Egress;
@@ -373,6 +375,13 @@ impl Stack {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
                 connection.write_low = connection.options.write_low();
+                if let SocketOption::Timestamping(Timestamping { ids, .. }) = option {
+                    let (acked, queued) = (
+                        connection.conn.acked_offset(),
+                        connection.conn.pushed_offset(),
+                    );
+                    connection.errors.stamps.number(ids, acked, queued);
+                }
                 if option == SocketOption::Cork(false) {
                     // What was held back leaves; without a connection there is nothing to hold.
                     let _ = connection.conn.send(FragList::default(), Push::Now);
@@ -603,11 +612,15 @@ enum Ending {
 }
 
 impl ConnectionSocket {
-    /// Reports the oldest range of the error queue.
+    /// Reports the oldest entry of the error queue.
     fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
         let (family, address_len) = match self.tuple.dst_ip {
             IpAddr::V4(_) => (OffenderFamily::Ip, 16),
             IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
+        };
+        let time = match self.errors.is_time() {
+            true => cmsg_space(SCM_TIMESTAMPING_LEN),
+            false => 0,
         };
         match self.errors.report(family, sink) {
             None => Err(RecvError::ErrorQueueEmpty),
@@ -617,7 +630,7 @@ impl ConnectionSocket {
                 stopped: Stopped::ErrorQueue,
             }),
             Some(Err(_)) => Err(RecvError::NoControlSpace {
-                need: cmsg_space(size_of::<SockExtendedErr>() + address_len),
+                need: time + cmsg_space(size_of::<SockExtendedErr>() + address_len),
             }),
         }
     }

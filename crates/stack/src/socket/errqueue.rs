@@ -1,4 +1,4 @@
-//! The error queue: which zero-copy sends are over, in their order.
+//! The error queue: which zero-copy sends are over, in their order, and times of sends.
 //!
 //! A send is over when nobody can read its memory any more: the peer has acknowledged every byte of it, so that the
 //! send queue let go, and the NIC has let go of every packet that names it, repeated ones included. Both hold frags of
@@ -6,8 +6,13 @@
 
 use std::collections::VecDeque;
 
-use devmem_uapi::{CmsgSink, NoSpace, OffenderFamily, SockExtendedErr, ZerocopyId, ZerocopyRange};
+use devmem_uapi::{
+    CmsgSink, NoSpace, OffenderFamily, SockExtendedErr, TxStamp, ZerocopyId, ZerocopyRange,
+};
 use netmem::TxSend;
+use wire::Instant;
+
+use super::timestamps::Stamps;
 
 /// Most zero-copy sends of a socket that are not over or not reported (linux bounds them by `optmem_max`).
 pub const MAX_ZEROCOPY_SENDS: usize = 16_384;
@@ -19,10 +24,21 @@ pub(crate) struct ErrQueue {
     next: ZerocopyId,
     /// Sends that are not over, in the order of their ids.
     pending: VecDeque<Pending>,
-    /// Ranges to be reported.
-    done: VecDeque<ZerocopyRange>,
+    /// What is to be reported.
+    done: VecDeque<News>,
+    /// Sends whose times are waited for.
+    pub(crate) stamps: Stamps,
     /// Stands in the list of sockets whose acknowledged sends the NIC still holds.
     pub(crate) is_draining: bool,
+}
+
+/// One entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// Zero-copy sends are over.
+    Over(ZerocopyRange),
+    /// A time of a send.
+    Time(TxStamp),
 }
 
 /// A send that is not over, or follows one that is not.
@@ -49,6 +65,7 @@ impl Default for ErrQueue {
             next: ZerocopyId(0),
             pending: VecDeque::new(),
             done: VecDeque::new(),
+            stamps: Stamps::default(),
             is_draining: false,
         }
     }
@@ -83,12 +100,12 @@ impl ErrQueue {
                 ..ZerocopyRange::one(*id)
             };
             self.pending.pop_front();
-            if !self
-                .done
-                .back_mut()
-                .is_some_and(|last| last.try_merge(range))
-            {
-                self.done.push_back(range);
+            let merged = match self.done.back_mut() {
+                Some(News::Over(last)) => last.try_merge(range),
+                _ => false,
+            };
+            if !merged {
+                self.done.push_back(News::Over(range));
             }
             found = true;
         }
@@ -108,26 +125,59 @@ impl ErrQueue {
         !self.done.is_empty()
     }
 
-    /// Reports the oldest range to `sink`; `None` if there is none.
+    /// Returns whether the oldest entry is a time of a send.
+    pub(crate) fn is_time(&self) -> bool {
+        matches!(self.done.front(), Some(News::Time(_)))
+    }
+
+    /// Reports the oldest entry to `sink`; `None` if there is none.
     ///
     /// # Errors
-    /// [`NoSpace`], and the range stays.
+    /// [`NoSpace`], and the entry stays.
     pub(crate) fn report(
         &mut self,
         family: OffenderFamily,
         sink: &mut dyn CmsgSink,
     ) -> Option<Result<(), NoSpace>> {
-        let range = *self.done.front()?;
-        let pushed = sink.push_error(SockExtendedErr::from(range), family);
+        let pushed = match *self.done.front()? {
+            News::Over(range) => sink.push_error(SockExtendedErr::from(range), family),
+            News::Time(stamp) => sink.push_stamp(stamp, family),
+        };
         if pushed.is_ok() {
             self.done.pop_front();
         }
         Some(pushed)
     }
 
-    /// Takes the oldest range to be reported.
+    /// Takes the oldest range of zero-copy sends to be reported; times stay.
     pub(crate) fn pop(&mut self) -> Option<ZerocopyRange> {
-        self.done.pop_front()
+        let range = self
+            .done
+            .iter()
+            .enumerate()
+            .find_map(|(at, news)| match news {
+                News::Over(range) => Some((at, *range)),
+                News::Time(_) => None,
+            });
+        let (at, range) = range?;
+        self.done.remove(at);
+        Some(range)
+    }
+
+    /// Puts times of sends into the queue: the peer has all bytes before `acked`, and those before `sent` left. A time
+    /// that finds no room is not told.
+    pub(crate) fn note_times(&mut self, offsets: (u64, u64), now: Instant) {
+        let Self {
+            pending,
+            done,
+            stamps,
+            ..
+        } = self;
+        stamps.advance(offsets, now, |stamp| {
+            if pending.len() + done.len() < MAX_ZEROCOPY_SENDS {
+                done.push_back(News::Time(stamp));
+            }
+        });
     }
 }
 
@@ -190,6 +240,49 @@ mod tests {
         assert!(queue.collect());
         assert_eq!(queue.pop(), Some(range(2, 2, false)));
         assert_eq!(queue.pop(), Some(range(3, 3, true)));
+    }
+
+    #[test]
+    fn times_keep_their_place_among_completions_and_part_them() {
+        use super::super::timestamps::{StampIds, Timestamping};
+        let mut queue = ErrQueue::default();
+        let wanted = Timestamping {
+            sent: true,
+            ids: StampIds::FromAcked,
+            ..Timestamping::default()
+        };
+        queue.stamps.number(wanted.ids, 0, 0);
+        for end in [10, 20] {
+            queue.push(Memory::Copied, end);
+            queue.collect();
+            queue.stamps.push(end, wanted);
+            queue.note_times((end, 0), Instant::from_millis(1));
+        }
+        assert_eq!(queue.pop(), Some(range(0, 0, true)));
+        let mut room = [0; 128];
+        let mut writer = devmem_uapi::CmsgWriter::new(&mut room);
+        let told = queue.report(OffenderFamily::Ip, &mut writer);
+        assert!(matches!(told, Some(Ok(()))));
+        let written = writer.written();
+        let messages: Vec<_> = devmem_uapi::CmsgIter::new(&room[..written]).collect();
+        assert_eq!(
+            (messages[0].ty, messages[0].data[..16].to_vec()),
+            (37, {
+                let nanos: [u64; 2] = [0, 1_000_000];
+                nanos.map(u64::to_ne_bytes).concat()
+            })
+        );
+        let entry = SockExtendedErr::parse(&messages[1]).unwrap();
+        assert_eq!(
+            (entry.errno, entry.origin, entry.info, entry.data),
+            (42, 4, 0, 9)
+        );
+        assert_eq!(queue.pop(), Some(range(1, 1, true)));
+        let mut short = [0; 100];
+        let mut writer = devmem_uapi::CmsgWriter::new(&mut short);
+        let told = queue.report(OffenderFamily::Ip, &mut writer);
+        assert!(matches!(told, Some(Err(NoSpace))) && writer.written() == 0);
+        assert!(queue.has_news());
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(crate) mod recvmsg;
 pub(crate) mod sendmsg;
 pub(crate) mod sockopt;
 pub(crate) mod table;
+pub(crate) mod timestamps;
 pub(crate) mod token_table;
 
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use devmem_uapi::DmabufToken;
 use netmem::{Frag, FragList, Netmem};
 use smallvec::SmallVec;
 use tcp::{Connection, StateKind, TcpError, TimeWait};
-use wire::FourTuple;
+use wire::{FourTuple, Instant};
 
 use crate::window::Promise;
 use error::DontneedError;
@@ -290,6 +291,21 @@ impl ConnectionSocket {
             _ => self.conn.acked_offset(),
         };
         self.errors.is_held_below(acked)
+    }
+
+    /// Puts the times of sends into the error queue that are known now.
+    pub(crate) fn note_times(&mut self, now: Instant) {
+        if self.errors.stamps.is_empty() {
+            return;
+        }
+        let sent = self.conn.sent_offset();
+        let acked = match self.conn.state() {
+            // An end in order has everything acknowledged.
+            StateKind::TimeWait => u64::MAX,
+            StateKind::Closed if self.conn.error().is_none() => u64::MAX,
+            _ => self.conn.acked_offset(),
+        };
+        self.errors.note_times((sent, acked), now);
     }
 
     /// Returns bytes that wait unread, in order or not.

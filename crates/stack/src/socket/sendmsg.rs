@@ -134,6 +134,9 @@ fn send_host(
         socket.errors.push(Memory::Copied, end);
         socket.errors.collect();
     }
+    if sent > 0 {
+        socket.errors.stamps.push(end, socket.options.timestamping);
+    }
     outcome(sent, refused)
 }
 
@@ -203,6 +206,7 @@ fn send_device(
     }
     if sent > 0 {
         socket.errors.push(Memory::Device(send), end);
+        socket.errors.stamps.push(end, socket.options.timestamping);
     }
     outcome(sent, (sent < total).then_some(SendError::WouldBlock))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tcp::{Connection, Keepalive};
 
 use super::error::OptionError;
+use super::timestamps::Timestamping;
 
 /// One option with its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,9 @@ pub enum SocketOption {
     /// Differentiated services bits of outgoing packets; ECN bits are TCP's own.
     #[doc(alias = "IP_TOS")]
     Tos(u8),
+    /// Times of sends are reported in the error queue.
+    #[doc(alias = "SO_TIMESTAMPING")]
+    Timestamping(Timestamping),
 }
 
 /// Names an option.
@@ -66,6 +70,8 @@ pub enum OptionName {
     NotsentLowat,
     /// [`SocketOption::Tos`].
     Tos,
+    /// [`SocketOption::Timestamping`].
+    Timestamping,
 }
 
 /// The ECN bits of a type-of-service byte (RFC 3168 5).
@@ -84,6 +90,7 @@ pub(crate) struct Options {
     snd_buf: usize,
     pub(crate) notsent_lowat: Option<u32>,
     pub(crate) tos: u8,
+    pub(crate) timestamping: Timestamping,
 }
 
 impl Options {
@@ -100,6 +107,7 @@ impl Options {
             snd_buf: config.snd_buf_max,
             notsent_lowat: None,
             tos: 0,
+            timestamping: Timestamping::default(),
         }
     }
 
@@ -125,6 +133,7 @@ impl Options {
                 self.notsent_lowat = Some(bytes).filter(|&bytes| !matches!(bytes, 0 | u32::MAX));
             }
             SocketOption::Tos(tos) => self.tos = tos & !ECN_MASK,
+            SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
         }
         Ok(())
     }
@@ -142,6 +151,7 @@ impl Options {
             OptionName::SndBuf => SocketOption::SndBuf(self.snd_buf),
             OptionName::NotsentLowat => SocketOption::NotsentLowat(self.notsent_lowat.unwrap_or(0)),
             OptionName::Tos => SocketOption::Tos(self.tos),
+            OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
         }
     }
 
@@ -158,6 +168,7 @@ impl Options {
             rcv_buf: _,
             notsent_lowat: _,
             tos: _,
+            timestamping: _,
         } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
@@ -209,6 +220,13 @@ mod tests {
             (OptionName::SndBuf, SocketOption::SndBuf(4096)),
             (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
             (OptionName::Tos, SocketOption::Tos(0x10)),
+            (
+                OptionName::Timestamping,
+                SocketOption::Timestamping(Timestamping {
+                    acked: true,
+                    ..Timestamping::default()
+                }),
+            ),
         ] {
             assert_ne!(options.get(name), option);
             options.set(option).unwrap();

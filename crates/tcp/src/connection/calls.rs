@@ -133,6 +133,22 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Returns the stream offset behind the last byte that left at least once; 0 where there is no stream.
+    pub fn sent_offset(&self) -> u64 {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.sender.sent_offset(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the stream offset behind the last byte that was queued; 0 where there is no stream.
+    pub fn pushed_offset(&self) -> u64 {
+        match &self.state {
+            State::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
+            _ => 0,
+        }
+    }
+
     /// Ends this side's half of the stream behind what is queued; reading goes on.
     pub fn shutdown_write(&mut self) {
         match &mut self.state {

@@ -1,0 +1,168 @@
+//! Scripts of pipes and of the times of sends, played over the shared object as those of `scenarios`.
+
+mod player;
+
+use player::{Ip, play};
+
+/// A listener, and a connection accepted from it: files 3 and 4. The peer offers what follows its MSS.
+const ACCEPTED: &str = "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 setsockopt(3, SOL_SOCKET, SO_REUSEADDR, [1], 4) = 0
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < S 0:0(0) win 32792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
++0 > S. 0:0(0) ack 1 <mss 1460,nop,nop,sackOK,nop,wscale 7>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = 4
+";
+
+/// Plays a script in every way.
+fn everywhere(script: &str) {
+    for ip in [Ip::V4, Ip::V6, Ip::Mapped] {
+        for flags in ["", "devmem=1"] {
+            play(script, ip, flags);
+        }
+    }
+}
+
+fn accepted(rest: &str) {
+    everywhere(&format!("{ACCEPTED}{rest}"));
+}
+
+#[test]
+fn splice_moves_bytes_from_a_socket_through_a_pipe_to_another_reader() {
+    accepted(
+        "
++0 pipe([5, 6]) = 0
++0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 splice(4, NULL, 6, NULL, 1000, 0) = -1 EAGAIN (nothing received)
++0 < P. 1:1001(1000) ack 1 win 257
++0 > . 1:1(0) ack 1001
++0 splice(4, NULL, 6, NULL, 400, SPLICE_F_MOVE) = 400
++0 ioctl(5, SIOCINQ, [400]) = 0
++0 splice(4, NULL, 6, NULL, 5000, 0) = 600
++0 poll([{fd=5, events=POLLIN, revents=POLLIN}, {fd=6, events=POLLOUT, revents=POLLOUT}], 2, 0) = 2
++0 read(5, ..., 2000) = 1000
++0 < F. 1001:1001(0) ack 1 win 257
+* > . 1:1(0) ack 1002
++0 splice(4, NULL, 6, NULL, 1000, 0) = 0
+",
+    );
+}
+
+#[test]
+fn splice_sends_what_a_pipe_holds_and_more_holds_the_last_segment_back() {
+    accepted(
+        "
++0 pipe([5, 6]) = 0
++0 write(6, ..., 2500) = 2500
++0 splice(5, NULL, 4, NULL, 1500, SPLICE_F_MORE) = 1500
++0 > . 1:1001(1000) ack 1
++0 splice(5, NULL, 4, NULL, 9000, 0) = 1000
++0 > P. 1001:2501(1500) ack 1
++.1 < . 1:1(0) ack 2501 win 257
++0 close(6) = 0
++0 splice(5, NULL, 4, NULL, 9000, 0) = 0
++0 read(5, ..., 10) = 0
+",
+    );
+}
+
+#[test]
+fn a_splice_waits_for_the_socket_and_for_the_pipe() {
+    accepted(
+        "
++0 pipe([5, 6]) = 0
++0...0.200 splice(4, NULL, 6, NULL, 1000, 0) = 500
++.2 < P. 1:501(500) ack 1 win 257
++0 > . 1:1(0) ack 501
++0 read(5, ..., 500) = 500
++0 splice(5, NULL, 4, NULL, 500, SPLICE_F_NONBLOCK) = -1 EAGAIN (an empty pipe)
++0 write(6, ..., 500) = 500
++0 splice(5, NULL, 4, NULL, 500, SPLICE_F_NONBLOCK) = 500
++0 > P. 1:501(500) ack 501
+",
+    );
+}
+
+#[test]
+fn a_splice_that_cannot_be_is_refused_as_linux_does() {
+    accepted(
+        "
++0 pipe([5, 6]) = 0
++0 pipe([7, 8]) = 0
++0 splice(4, NULL, 4, NULL, 10, 0) = -1 EINVAL (no pipe)
++0 splice(5, NULL, 6, NULL, 10, 0) = -1 EINVAL (one pipe)
++0 splice(6, NULL, 4, NULL, 10, 0) = -1 EBADF (the other end)
++0 splice(4, NULL, 5, NULL, 10, 0) = -1 EBADF (the other end)
++0 splice(4, NULL, 6, 0, 10, 0) = -1 ESPIPE (an offset)
++0 splice(4, 0, 6, NULL, 10, 0) = -1 EINVAL (an offset)
++0 splice(4, NULL, 6, NULL, 10, 16) = -1 EINVAL (a flag)
++0 splice(4, NULL, 6, NULL, 0, 16) = 0
++0 close(5) = 0
++0 splice(4, NULL, 6, NULL, 10, 0) = -1 EPIPE (nobody reads)
++0 write(6, ..., 10) = -1 EPIPE (nobody reads)
++0 poll([{fd=6, events=POLLOUT, revents=POLLOUT|POLLERR}], 1, 0) = 1
++0 write(8, ..., 10) = 10
++0 recv(7, ..., 10, 0) = -1 ENOTSOCK (read is for pipes)
++0 close(8) = 0
++0 poll([{fd=7, events=POLLIN, revents=POLLIN|POLLHUP}], 1, 0) = 1
+",
+    );
+}
+
+/// A message of the error queue with a time of a send.
+fn stamp(flags: &str, nanos: u64, what: &str, id: u32) -> String {
+    format!(
+        "recvmsg(4, {{msg_name(...)=..., msg_iov(1)=[{{..., 0}}], msg_flags=MSG_ERRQUEUE{flags}, \
+         msg_control=[{{cmsg_level=SOL_SOCKET, cmsg_type=SCM_TIMESTAMPING, \
+         cmsg_data={{scm_sec=0, scm_nsec={nanos}}}}}, {{cmsg_level=CMSG_LEVEL_IP, cmsg_type=CMSG_TYPE_RECVERR, \
+         cmsg_data={{ee_errno=ENOMSG, ee_origin=SO_EE_ORIGIN_TIMESTAMPING, ee_type=0, ee_code=0, \
+         ee_info={what}, ee_data={id}}}}}]}}, MSG_ERRQUEUE) = 0"
+    )
+}
+
+#[test]
+fn sends_have_times_of_leaving_and_of_their_acknowledgement() {
+    let told = |nanos, what, id| stamp("|MSG_TRUNC", nanos, what, id);
+    accepted(&format!(
+        "
++0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_TX_SCHED|SOF_TIMESTAMPING_TX_SOFTWARE|SOF_TIMESTAMPING_TX_ACK|SOF_TIMESTAMPING_SOFTWARE|SOF_TIMESTAMPING_OPT_ID], 4) = 0
++0 write(4, ..., 11000) = 11000
++0 > P. 1:10001(10000) ack 1
++0 recv(4, ..., 10, MSG_ERRQUEUE) = -1 EAGAIN (the last byte waits)
++.02 < . 1:1(0) ack 10001 win 257
++0 > P. 10001:11001(1000) ack 1
++0 poll([{{fd=4, events=POLLIN, revents=POLLERR}}], 1, 0) = 1
++.01 < . 1:1(0) ack 11001 win 257
++0 {}
++0 {}
++0 {}
++0 recv(4, ..., 10, MSG_ERRQUEUE) = -1 EAGAIN (all told)
++0 poll([{{fd=4, events=POLLIN, revents=0}}], 1, 0) = 0
+",
+        told(120_000_000, "SCM_TSTAMP_SCHED", 10_999),
+        told(120_000_000, "SCM_TSTAMP_SND", 10_999),
+        told(130_000_000, "SCM_TSTAMP_ACK", 10_999),
+    ));
+}
+
+#[test]
+fn times_alone_are_not_cut_and_numbers_may_begin_with_what_is_queued() {
+    let told = |nanos, what, id| stamp("", nanos, what, id);
+    accepted(&format!(
+        "
++0 write(4, ..., 500) = 500
++0 > P. 1:501(500) ack 1
++0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_TX_ACK|SOF_TIMESTAMPING_SOFTWARE|SOF_TIMESTAMPING_OPT_ID|SOF_TIMESTAMPING_OPT_ID_TCP|SOF_TIMESTAMPING_OPT_TSONLY], 4) = 0
++0 write(4, ..., 1000) = 1000
++0 > P. 501:1501(1000) ack 1
++.1 < . 1:1(0) ack 501 win 257
++0 recv(4, ..., 10, MSG_ERRQUEUE) = -1 EAGAIN (nothing asked for)
++.1 < F. 1:1(0) ack 1501 win 257
+* > . 1501:1501(0) ack 2
++0 {}
+",
+        told(300_000_000, "SCM_TSTAMP_ACK", 999),
+    ));
+}

@@ -1,0 +1,199 @@
+//! Times of sends: when the last byte of each was handed to the NIC, and when the peer acknowledged it.
+
+use std::collections::VecDeque;
+
+use devmem_uapi::{StampKind, TxStamp};
+use wire::Instant;
+
+/// Most sends of a socket whose times are waited for; what is sent beyond has none.
+const MAX_AWAITED: usize = 4096;
+
+/// Which times of its sends a socket reports in its error queue; by default none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[doc(alias = "SO_TIMESTAMPING")]
+pub struct Timestamping {
+    /// When the last byte of a send was ready to leave. There is no packet scheduler: the time is that of `sent`.
+    pub scheduled: bool,
+    /// When the last byte of a send was handed to the NIC first, or queued for want of a neighbour's address.
+    pub sent: bool,
+    /// When the peer acknowledged the last byte of a send.
+    pub acked: bool,
+    /// What the numbers of sends count from.
+    pub ids: StampIds,
+}
+
+/// What the number of a send, the offset of its last byte, counts from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StampIds {
+    /// Sends are not numbered: all are 0.
+    #[default]
+    None,
+    /// From the first byte that was not acknowledged when numbers were asked for.
+    #[doc(alias = "SOF_TIMESTAMPING_OPT_ID")]
+    FromAcked,
+    /// From the first byte that was not queued when numbers were asked for.
+    #[doc(alias = "SOF_TIMESTAMPING_OPT_ID_TCP")]
+    FromQueued,
+}
+
+impl Timestamping {
+    /// Returns whether any time is to be reported.
+    pub(crate) fn is_on(self) -> bool {
+        self.scheduled || self.sent || self.acked
+    }
+}
+
+/// A send whose times are waited for.
+#[derive(Debug, Clone, Copy)]
+struct Awaited {
+    /// Stream offset behind its last byte.
+    end: u64,
+    id: u32,
+    wanted: Timestamping,
+}
+
+/// Sends whose times are waited for, each list in the order of the stream.
+#[derive(Debug, Default)]
+pub(crate) struct Stamps {
+    /// The stream offset that numbers count from.
+    base: Option<u64>,
+    unsent: VecDeque<Awaited>,
+    unacked: VecDeque<Awaited>,
+}
+
+impl Stamps {
+    /// Begins to number, or stops. What is numbered already goes on as it was.
+    pub(crate) fn number(&mut self, ids: StampIds, acked: u64, queued: u64) {
+        self.base = match (ids, self.base) {
+            (StampIds::None, _) => None,
+            (_, Some(base)) => Some(base),
+            (StampIds::FromAcked, None) => Some(acked),
+            (StampIds::FromQueued, None) => Some(queued),
+        };
+    }
+
+    /// Notes a send whose last byte stands before the stream offset `end`.
+    pub(crate) fn push(&mut self, end: u64, wanted: Timestamping) {
+        if !wanted.is_on() || self.unsent.len() + self.unacked.len() >= MAX_AWAITED {
+            return;
+        }
+        let last = end.saturating_sub(1);
+        let id = self.base.map_or(0, |base| last.wrapping_sub(base));
+        self.unsent.push_back(Awaited {
+            end,
+            // Modulo 2^32, as the kernel's.
+            id: u32::try_from(id & u64::from(u32::MAX)).unwrap_or(0),
+            wanted,
+        });
+    }
+
+    /// Returns whether no time is waited for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unsent.is_empty() && self.unacked.is_empty()
+    }
+
+    /// Tells `report` what is known `now` that the peer has all bytes before `acked`, and those before `sent` left.
+    pub(crate) fn advance(
+        &mut self,
+        (sent, acked): (u64, u64),
+        now: Instant,
+        mut report: impl FnMut(TxStamp),
+    ) {
+        let nanos = now.as_nanos();
+        let stamp = |kind, id| TxStamp { kind, id, nanos };
+        while let Some(send) = take_below(&mut self.unacked, acked) {
+            report(stamp(StampKind::Acked, send.id));
+        }
+        while let Some(send) = take_below(&mut self.unsent, sent) {
+            let Awaited { id, wanted, .. } = send;
+            if wanted.scheduled {
+                report(stamp(StampKind::Scheduled, id));
+            }
+            if wanted.sent {
+                report(stamp(StampKind::Sent, id));
+            }
+            if wanted.acked {
+                self.unacked.push_back(send);
+            }
+        }
+    }
+}
+
+/// Takes the first send if it ends at `offset` or before.
+fn take_below(sends: &mut VecDeque<Awaited>, offset: u64) -> Option<Awaited> {
+    sends.front().filter(|send| send.end <= offset)?;
+    sends.pop_front()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Timestamping = Timestamping {
+        scheduled: true,
+        sent: true,
+        acked: true,
+        ids: StampIds::FromAcked,
+    };
+
+    fn told(stamps: &mut Stamps, sent: u64, acked: u64) -> Vec<(StampKind, u32)> {
+        let mut told = Vec::new();
+        stamps.advance((sent, acked), Instant::from_millis(5), |stamp| {
+            assert_eq!(stamp.nanos, 5_000_000);
+            told.push((stamp.kind, stamp.id));
+        });
+        told
+    }
+
+    #[test]
+    fn a_send_is_told_when_its_last_byte_leaves_and_when_that_is_acknowledged() {
+        let mut stamps = Stamps::default();
+        stamps.number(StampIds::FromAcked, 100, 300);
+        stamps.push(1100, ALL);
+        stamps.push(1200, ALL);
+        assert_eq!(told(&mut stamps, 1099, 500), []);
+        let left = [(StampKind::Scheduled, 999), (StampKind::Sent, 999)];
+        assert_eq!(told(&mut stamps, 1100, 1099), left);
+        assert_eq!(
+            told(&mut stamps, 1200, 1100),
+            [
+                (StampKind::Acked, 999),
+                (StampKind::Scheduled, 1099),
+                (StampKind::Sent, 1099)
+            ]
+        );
+        assert!(!stamps.is_empty());
+        assert_eq!(told(&mut stamps, 1200, 1200), [(StampKind::Acked, 1099)]);
+        assert!(stamps.is_empty());
+    }
+
+    #[test]
+    fn numbers_go_on_from_where_they_began_until_they_are_taken_back() {
+        let mut stamps = Stamps::default();
+        let sent = Timestamping {
+            scheduled: false,
+            acked: false,
+            ..ALL
+        };
+        stamps.number(StampIds::FromQueued, 100, 300);
+        stamps.number(StampIds::FromAcked, 200, 400);
+        stamps.push(401, sent);
+        stamps.number(StampIds::None, 0, 0);
+        stamps.push(402, sent);
+        assert_eq!(
+            told(&mut stamps, 500, 0),
+            [(StampKind::Sent, 100), (StampKind::Sent, 0)]
+        );
+    }
+
+    #[test]
+    fn what_is_waited_for_is_bounded_and_nothing_is_noted_when_nothing_is_asked() {
+        let mut stamps = Stamps::default();
+        stamps.push(1, Timestamping::default());
+        assert!(stamps.is_empty());
+        for end in 0..2 * MAX_AWAITED as u64 {
+            stamps.push(end, ALL);
+        }
+        assert_eq!(stamps.unsent.len(), MAX_AWAITED);
+    }
+}

@@ -217,7 +217,7 @@ const fn check(check: Check, why: &'static str) -> Step {
         name,
         why,
         required: true,
-        beside: true,
+        beside: false,
         limit: minutes(1),
         action: Action::Check(check),
     }

@@ -663,17 +663,12 @@ fn a_feature_of_the_real_kernel_is_switched_and_restored() {
     });
 }
 
-const DOOMED: &str = "nic_setup::tests::doomed_process";
+/// Set in the process that the next test kills: where its state files go.
 const DOOMED_FOLDER: &str = "DEVMEM_TEST_DOOMED";
 
-/// The process that the next test kills.
-#[test]
-#[ignore = "started by settings_survive_kill_9_and_are_restored_from_the_state_file"]
-fn doomed_process() {
-    let Some(folder) = std::env::var_os(DOOMED_FOLDER) else {
-        return;
-    };
-    let folder = std::mem::ManuallyDrop::new(Folder(folder.into()));
+/// Sets the NIC up and waits to be killed.
+fn be_the_doomed_process(folder: std::path::PathBuf) {
+    let folder = std::mem::ManuallyDrop::new(Folder(folder));
     let _setup = plan_for_real(&folder).apply().unwrap();
     println!("applied");
     // Until it is killed: nobody writes to its standard input.
@@ -686,12 +681,15 @@ fn settings_survive_kill_9_and_are_restored_from_the_state_file() {
     use std::process::{Command, Stdio};
     const TEST: &str =
         "nic_setup::tests::settings_survive_kill_9_and_are_restored_from_the_state_file";
+    if let Some(folder) = std::env::var_os(DOOMED_FOLDER) {
+        return be_the_doomed_process(folder.into());
+    }
     crate::test_util::in_netns(TEST, || {
         let folder = Folder::new();
         let _tap = crate::tap::TapOptions::new("dm0").open().unwrap();
         let before = real_feature();
         let mut doomed = Command::new(std::env::current_exe().unwrap())
-            .args([DOOMED, "--exact", "--ignored", "--nocapture"])
+            .args([TEST, "--exact", "--nocapture"])
             .env(DOOMED_FOLDER, &folder.0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -249,8 +249,12 @@ impl<D: Door> Pair<D> {
     /// [`SimError`].
     pub fn run(&mut self, mut program: impl FnMut(&mut Self) -> Progress) -> Result<(), SimError> {
         for _ in 0..MAX_STEPS {
-            let worked = self.poll_both();
-            match program(self) {
+            let polled = self.poll_both();
+            let on_the_wire = self.sent();
+            let progress = program(self);
+            // A door may send in the call; what is on the wire must not wait for the next timer.
+            let worked = polled || self.sent() > on_the_wire;
+            match progress {
                 Progress::Done => {
                     self.poll_both();
                     return Ok(());
@@ -271,6 +275,11 @@ impl<D: Door> Pair<D> {
         let a = self.a.poll(self.now);
         let b = self.b.poll(self.now);
         a || b
+    }
+
+    /// Packets that left either end so far.
+    fn sent(&self) -> u64 {
+        self.a.stats().tx_packets + self.b.stats().tx_packets
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -2,10 +2,8 @@
 
 #[path = "scenarios/common.rs"]
 mod common;
-#[path = "stack/door.rs"]
-mod door;
 
-type Pair = netsim::Pair<door::Door>;
+type Pair = netsim::Pair<netsim::Direct>;
 type Socket = stack::SocketId;
 
 use std::net::SocketAddr;

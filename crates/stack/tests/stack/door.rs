@@ -2,3 +2,6 @@
 
 /// How scenarios reach a stack.
 pub type Door = netsim::Direct;
+
+/// Worlds of each test of seeds, unless the environment says otherwise.
+pub const SEEDS: u64 = 500;

@@ -206,3 +206,16 @@ fn bind_tx_of_another_interface_is_enodev() {
         (Errno::ENODEV, 0)
     );
 }
+
+#[test]
+fn offsets_without_a_name_of_their_memory_are_efault() {
+    let mut pair = Pair::new(&PairConfig::default());
+    let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
+    let ranges = [0..10, 20..30];
+    let msg = SendMsg::device(&ranges, &[]);
+    let sent = pair.a.sendmsg(sender, &msg, MsgFlags::ZEROCOPY);
+    assert_eq!(sent, Err(Errno::EFAULT));
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
+    pair.finish();
+}

@@ -9,3 +9,4 @@ mod fuzz_replay;
 mod pipes;
 mod shared;
 mod table;
+mod threads;

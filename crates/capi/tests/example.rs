@@ -76,7 +76,7 @@ fn bad_input_is_an_errno() {
         return;
     }
     let said = compile_and_run("tests/misuse.c", &installed("misuse"));
-    assert_eq!(said, "0 wrong\n");
+    assert!(said.ends_with(" calls of the table, 0 wrong\n"), "{said}");
 }
 
 #[test]

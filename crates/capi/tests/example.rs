@@ -160,7 +160,11 @@ fn the_header_alone_is_c99_and_cxx_without_a_warning() {
             let mut args: Vec<&OsStr> = STRICT[1..].iter().map(OsStr::new).collect();
             // A header that is compiled by itself is included by name.
             args.extend(["-fsyntax-only", "-x", language, "-include"].map(OsStr::new));
-            args.extend([header.as_ref(), standard.as_ref(), "/dev/null".as_ref()]);
+            args.extend([
+                header.as_os_str(),
+                OsStr::new(&standard),
+                OsStr::new("/dev/null"),
+            ]);
             run(compiler, &args, &[]);
         }
     }

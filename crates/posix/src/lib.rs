@@ -25,6 +25,9 @@
 //! | pipe, splice | 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE, SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK | splice copies, and a pipe is full by bytes, not by pages; no tee, no vmsplice, no F_SETPIPE_SZ, no packet mode |
 //! | zero-copy | numbering, merging, control message bytes, SO_DEVMEM_DONTNEED's result | host bytes are copied and say so (code 1) at once; a range stays queued when the control buffer is too short; a blocking send from device memory may return short |
 //!
+//! What programs may expect of sockets whatever way they call is tested through these files and through the stack's own
+//! interface by the same scenarios (`crates/stack/tests/scenarios`).
+//!
 //! # What it does not do
 //!
 //! - UDP, Unix sockets, sendfile, dup, fork: its files are not the kernel's.

@@ -80,7 +80,7 @@ typedef struct dmt_memory dmt_memory;
  * peer=10.0.0.1/24 (of a TAP's kernel end), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N.
  *
  * NULL: EFAULT (no link), EINVAL (what was said makes no sense; dmt_error has the reason), ENOMEM, or what the system
- * says of the TAP: EPERM without CAP_NET_ADMIN, EBUSY, ENOENT. */
+ * says of the TAP, such as EPERM without CAP_NET_ADMIN. */
 dmt_stack *dmt_open(const char *link, const char *settings);
 
 /* Closes every socket of a stack, lets connections say goodbye for two seconds at most, and ends it. Calls that wait in

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bind_addr;
 mod binding;
 mod binding_tx;
 mod config;
@@ -43,6 +44,7 @@ mod timers;
 mod tx;
 mod window;
 
+pub use bind_addr::BindAddr;
 pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{

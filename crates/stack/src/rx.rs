@@ -191,9 +191,7 @@ impl Stack {
             SocketKind::Listener(_) => return,
         };
         if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
-            && let Some(listener) = self
-                .demux
-                .listener(std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port))
+            && let Some(listener) = self.demux.listener(&tuple)
         {
             self.forget_name(slot);
             return self.listener_segment(

@@ -23,14 +23,15 @@ use super::sockopt::{OptionName, SocketOption};
 use super::timestamps::Timestamping;
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
+use crate::bind_addr::BindAddr;
 use crate::binding_tx::Egress;
 use crate::config::MAX_BACKLOG;
 use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
 
 impl Stack {
-    /// Listens on `local`: one of our addresses, or the unspecified one for all; port 0 takes a
-    /// free one. At most `backlog` connections wait to be accepted, and as many are half-open;
+    /// Listens on `local`: one of our addresses, or the unspecified one for all of its family, IPv6's for both; port
+    /// 0 takes a free one. At most `backlog` connections wait to be accepted, and as many are half-open;
     /// beyond that SYN cookies answer.
     ///
     /// # Errors
@@ -40,55 +41,63 @@ impl Stack {
         self.listen_with(local, backlog, &tcp)
     }
 
-    /// As [`Stack::listen`], with settings of TCP for this listener's connections.
+    /// As [`Stack::listen`], with settings of TCP for this listener's connections, and what else bind(2) may say of
+    /// an address.
     ///
     /// # Errors
     /// [`ListenError`].
     pub fn listen_with(
         &mut self,
-        local: SocketAddr,
+        local: impl Into<BindAddr>,
         backlog: usize,
         tcp: &tcp::Config,
     ) -> Result<SocketId, ListenError> {
-        let (ip, limit) = (local.ip(), self.sockets.limit());
+        let mut local: BindAddr = local.into();
+        let (ip, limit) = (local.address.ip(), self.sockets.limit());
         if !ip.is_unspecified() && !self.routes.may_bind(ip) {
             return Err(ListenError::AddrNotAvailable(ip));
         }
         if self.sockets.is_full() {
             return Err(ListenError::TooManySockets { limit });
         }
-        let local = match local.port() {
-            0 => SocketAddr::new(
-                ip,
-                self.free_listening_port(ip)
-                    .ok_or(ListenError::NoFreePort)?,
-            ),
-            _ => local,
-        };
+        if local.address.port() == 0 {
+            let is_free = |stack: &Self, address| stack.is_free_to_listen(address, &local);
+            let port = self.free_port(ip, is_free);
+            local.address.set_port(port.ok_or(ListenError::NoFreePort)?);
+        }
         let slot = self.sockets.next_slot();
         self.demux
             .listen(local, slot)
-            .map_err(|_| ListenError::AddrInUse(local))?;
+            .map_err(|_| ListenError::AddrInUse(local.address))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // A dual listener repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
-        let mss = if ip.is_unspecified() {
-            self.mss_for(std::net::Ipv6Addr::UNSPECIFIED.into())
-        } else {
-            self.mss_for(ip)
-        };
+        // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
+        let mss = self.mss_for(ip);
         let half_open = SynBacklog::new(
             tcp,
             backlog,
             self.isns.clone(),
             self.secret.key("syn cookies"),
         );
-        let listener = Listener::new(local, half_open, backlog, mss, tcp);
+        let listener = Listener::new(local.address, half_open, backlog, mss, tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
-    fn free_listening_port(&self, ip: std::net::IpAddr) -> Option<u16> {
-        (EPHEMERAL_FIRST..=u16::MAX)
-            .find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
+    /// Returns a port at `ip` that `is_free` agrees to: asked for each of the dynamic range, from anywhere on.
+    pub fn free_port(
+        &mut self,
+        ip: IpAddr,
+        is_free: impl Fn(&Self, SocketAddr) -> bool,
+    ) -> Option<u16> {
+        let begin = self.ports.begin(ip);
+        (begin..=u16::MAX)
+            .chain(EPHEMERAL_FIRST..begin)
+            .find(|port| is_free(self, SocketAddr::new(ip, *port)))
+    }
+
+    /// Returns whether nobody listens on an address that overlaps, and no connection has it.
+    fn is_free_to_listen(&self, address: SocketAddr, like: &BindAddr) -> bool {
+        let local = BindAddr { address, ..*like };
+        !self.demux.is_listened_on(&local) && !self.demux.is_port_in_use(&local)
     }
 
     /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing
@@ -166,7 +175,7 @@ impl Stack {
         }
         let is_free = |port| {
             demux.is_free(&tuple_for(port))
-                && demux.listener(SocketAddr::new(source, port)).is_none()
+                && !demux.is_listened_on(&SocketAddr::new(source, port).into())
         };
         ports
             .choose(source, remote, is_free)
@@ -438,9 +447,9 @@ impl Stack {
         Ok(self.sockets.get(id)?.arrivals())
     }
 
-    /// Returns whether a connection, TIME-WAIT included, has this port and an address that `ip` covers.
-    pub fn is_port_in_use(&self, local: SocketAddr) -> bool {
-        self.demux.is_port_in_use(local)
+    /// Returns whether a connection, TIME-WAIT included, has this port at an address that `local` takes.
+    pub fn is_port_in_use(&self, local: impl Into<BindAddr>) -> bool {
+        self.demux.is_port_in_use(&local.into())
     }
 
     /// Returns and clears the error of a dead connection (SO_ERROR).

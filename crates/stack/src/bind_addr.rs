@@ -111,7 +111,8 @@ mod tests {
         ];
         for a in all {
             for b in all {
-                let expected = a == b || in_the_way.contains(&(a, b)) || in_the_way.contains(&(b, a));
+                let expected =
+                    a == b || in_the_way.contains(&(a, b)) || in_the_way.contains(&(b, a));
                 assert_eq!(bound(a).overlaps(&bound(b)), expected, "{a} and {b}");
             }
         }

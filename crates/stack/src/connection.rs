@@ -111,6 +111,7 @@ impl Stack {
             promise: Promise::new(0),
             received: 0,
             read: 0,
+            arrival_times: Default::default(),
             is_old: false,
             tokens: Default::default(),
             options: Options::new(&self.tcp),
@@ -217,7 +218,7 @@ impl Stack {
                     _ => next.max(soon),
                 });
                 self.timers.arm(slot, next);
-                connection.errors.collect();
+                connection.errors.collect(connection.acked_offset());
                 connection.note_times(now);
                 if connection.is_draining()
                     && !std::mem::replace(&mut connection.errors.is_draining, true)
@@ -250,7 +251,7 @@ impl Stack {
             else {
                 return false;
             };
-            let found = connection.errors.collect();
+            let found = connection.errors.collect(connection.acked_offset());
             let is_draining = connection.is_draining();
             connection.errors.is_draining = is_draining;
             if found {

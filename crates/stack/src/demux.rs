@@ -204,7 +204,11 @@ mod tests {
     }
 
     fn listener(demux: &Demux, local: &str) -> Option<u32> {
-        let peer = if local.starts_with('[') { "[2001:db8::9]:9" } else { "10.0.0.9:9" };
+        let peer = if local.starts_with('[') {
+            "[2001:db8::9]:9"
+        } else {
+            "10.0.0.9:9"
+        };
         demux.listener(&tuple(peer, local))
     }
 

@@ -65,7 +65,7 @@ pub use socket::error::{
 pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
-pub use socket::sendmsg::SendMsg;
+pub use socket::sendmsg::{SendMsg, Sending};
 pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::table::SocketId;
 pub use socket::timestamps::{StampIds, Timestamping};

@@ -185,6 +185,7 @@ impl Stack {
                     segment.payload.len(),
                     &mut self.windows,
                 );
+                connection.note_time(segment.seq, segment.payload.len(), now);
                 connection.conn.on_segment(segment, now)
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
@@ -286,6 +287,7 @@ impl Stack {
                 };
                 if let Some(connection) = self.sockets.connection_at(accepted) {
                     connection.note_arrival(accepted, queue.index(), arrived, &mut self.windows);
+                    connection.note_first_time(now);
                 }
                 self.follow(accepted, disposition, now);
             }

@@ -13,18 +13,16 @@ use zerocopy::FromBytes;
 
 use super::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
-    SendError, ShutdownError,
+    ShutdownError,
 };
 use super::listener::Listener;
 use super::readiness::Readiness;
 use super::recvmsg::{Receive, RecvMsg, RecvOutcome, Stopped, recvmsg};
-use super::sendmsg::{SendContext, SendMsg, sendmsg};
 use super::sockopt::{OptionName, SocketOption};
-use super::timestamps::Timestamping;
+use super::timestamps::{ArrivalTimes, Timestamping};
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
 use crate::bind_addr::BindAddr;
-use crate::binding_tx::Egress;
 use crate::config::MAX_BACKLOG;
 use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
@@ -82,13 +80,18 @@ impl Stack {
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
-    /// Returns a port at `ip` that `is_free` agrees to: asked for each of the dynamic range, from anywhere on.
-    pub fn free_port(
+    /// Returns where in the dynamic range to begin a search for a port at `ip`: somewhere else each time.
+    pub fn first_port(&mut self, ip: IpAddr) -> u16 {
+        self.ports.begin(ip)
+    }
+
+    /// Returns a port at `ip` that `is_free` agrees to.
+    fn free_port(
         &mut self,
         ip: IpAddr,
         is_free: impl Fn(&Self, SocketAddr) -> bool,
     ) -> Option<u16> {
-        let begin = self.ports.begin(ip);
+        let begin = self.first_port(ip);
         (begin..=u16::MAX)
             .chain(EPHEMERAL_FIRST..begin)
             .find(|port| is_free(self, SocketAddr::new(ip, *port)))
@@ -259,14 +262,19 @@ impl Stack {
             merge: options.merge_frags,
             home: &mut home,
         };
-        let outcome = match recvmsg(conn.recv_queue(), receive) {
+        let mut outcome = match recvmsg(conn.recv_queue(), receive) {
             Err(RecvError::WouldBlock) => connection.end_of_queue(),
             other => other,
         };
+        if let Ok(outcome) = &mut outcome {
+            let behind = connection.read + outcome.bytes as u64;
+            outcome.arrived = connection.arrival_times.of(connection.read..behind);
+        }
         if let Ok(outcome) = &outcome
             && !flags.contains(MsgFlags::PEEK)
         {
             connection.read += outcome.bytes as u64;
+            connection.arrival_times.forget(connection.read);
             if connection.conn.readable_len() == 0 {
                 connection.conn.on_read();
             }
@@ -290,49 +298,6 @@ impl Stack {
         let range = connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty);
         self.refresh(id.slot());
         range
-    }
-
-    /// Queues bytes for sending, as many as there is room for; returns how many. From device memory that is a
-    /// promise to leave them alone until the error queue reports the send; zero-copy sends that queued anything are
-    /// numbered from 0.
-    ///
-    /// # Errors
-    /// [`SendError`] if none was queued.
-    pub fn sendmsg(
-        &mut self,
-        id: SocketId,
-        msg: &SendMsg<'_>,
-        flags: MsgFlags,
-    ) -> Result<usize, SendError> {
-        let Self {
-            sockets,
-            send_pool: pool,
-            bindings,
-            routes,
-            ifindex,
-            ..
-        } = self;
-        let connection = sockets
-            .get_mut(id)?
-            .connection_mut()
-            .ok_or(SendError::NotConnected { id })?;
-        let context = SendContext {
-            pool,
-            bindings,
-            egress: Egress {
-                routes,
-                ifindex: *ifindex,
-            },
-        };
-        let sent = sendmsg(id, connection, context, msg, flags);
-        if sent.is_ok() && flags.contains(MsgFlags::EOR) {
-            connection.conn.push_boundary();
-        }
-        if matches!(sent, Ok(1..)) {
-            self.touch(id.slot());
-        }
-        self.refresh(id.slot());
-        sent
     }
 
     /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer
@@ -384,7 +349,10 @@ impl Stack {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
                 connection.write_low = connection.options.write_low();
-                if let SocketOption::Timestamping(Timestamping { ids, .. }) = option {
+                if let SocketOption::Timestamping(Timestamping { ids, received, .. }) = option {
+                    if !received {
+                        connection.arrival_times = ArrivalTimes::default();
+                    }
                     let (acked, queued) = (
                         connection.conn.acked_offset(),
                         connection.conn.pushed_offset(),
@@ -445,6 +413,14 @@ impl Stack {
     /// [`BadSocket`].
     pub fn arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
         Ok(self.sockets.get(id)?.arrivals())
+    }
+
+    /// Counts what was ever put into the error queue: as [`Stack::arrivals`] for who waits for that.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn error_arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
+        Ok(self.sockets.get(id)?.error_arrivals())
     }
 
     /// Returns whether a connection, TIME-WAIT included, has this port at an address that `local` takes.
@@ -636,6 +612,7 @@ impl ConnectionSocket {
             Some(Ok(())) => Ok(RecvOutcome {
                 bytes: 0,
                 host_bytes: 0,
+                arrived: None,
                 stopped: Stopped::ErrorQueue,
             }),
             Some(Err(_)) => Err(RecvError::NoControlSpace {
@@ -660,6 +637,7 @@ impl ConnectionSocket {
             true => Ok(RecvOutcome {
                 bytes: 0,
                 host_bytes: 0,
+                arrived: None,
                 stopped: Stopped::Eof,
             }),
             false => Err(RecvError::WouldBlock),

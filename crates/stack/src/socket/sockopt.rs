@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tcp::{Connection, Keepalive};
+use tcp::{CongestionKind, Connection, Keepalive};
 
 use super::error::OptionError;
 use super::timestamps::Timestamping;
@@ -41,9 +41,12 @@ pub enum SocketOption {
     /// Differentiated services bits of outgoing packets; ECN bits are TCP's own.
     #[doc(alias = "IP_TOS")]
     Tos(u8),
-    /// Times of sends are reported in the error queue.
+    /// Times of sends are reported in the error queue, those of receives with what is received.
     #[doc(alias = "SO_TIMESTAMPING")]
     Timestamping(Timestamping),
+    /// How the congestion window grows from now on.
+    #[doc(alias = "TCP_CONGESTION")]
+    Congestion(CongestionKind),
 }
 
 /// Names an option.
@@ -72,6 +75,8 @@ pub enum OptionName {
     Tos,
     /// [`SocketOption::Timestamping`].
     Timestamping,
+    /// [`SocketOption::Congestion`].
+    Congestion,
 }
 
 /// The ECN bits of a type-of-service byte (RFC 3168 5).
@@ -91,6 +96,7 @@ pub(crate) struct Options {
     pub(crate) notsent_lowat: Option<u32>,
     pub(crate) tos: u8,
     pub(crate) timestamping: Timestamping,
+    congestion: CongestionKind,
 }
 
 impl Options {
@@ -108,6 +114,7 @@ impl Options {
             notsent_lowat: None,
             tos: 0,
             timestamping: Timestamping::default(),
+            congestion: config.congestion,
         }
     }
 
@@ -134,6 +141,7 @@ impl Options {
             }
             SocketOption::Tos(tos) => self.tos = tos & !ECN_MASK,
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
+            SocketOption::Congestion(kind) => self.congestion = kind,
         }
         Ok(())
     }
@@ -152,6 +160,7 @@ impl Options {
             OptionName::NotsentLowat => SocketOption::NotsentLowat(self.notsent_lowat.unwrap_or(0)),
             OptionName::Tos => SocketOption::Tos(self.tos),
             OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
+            OptionName::Congestion => SocketOption::Congestion(self.congestion),
         }
     }
 
@@ -162,6 +171,7 @@ impl Options {
             keepalive,
             user_timeout,
             snd_buf,
+            congestion,
             merge_frags: _,
             zerocopy: _,
             cork: _,
@@ -174,6 +184,7 @@ impl Options {
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);
         conn.set_snd_buf(snd_buf);
+        conn.set_congestion(congestion);
     }
 }
 
@@ -220,6 +231,10 @@ mod tests {
             (OptionName::SndBuf, SocketOption::SndBuf(4096)),
             (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
             (OptionName::Tos, SocketOption::Tos(0x10)),
+            (
+                OptionName::Congestion,
+                SocketOption::Congestion(CongestionKind::NewReno),
+            ),
             (
                 OptionName::Timestamping,
                 SocketOption::Timestamping(Timestamping {

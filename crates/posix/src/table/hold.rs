@@ -14,6 +14,11 @@ pub(crate) struct Hold {
 }
 
 impl Table {
+    /// Returns how many files are held by calls that wait, each counted once for each call.
+    pub fn held_files(&self) -> usize {
+        self.files.iter().map(|(_, file)| file.holders).sum()
+    }
+
     /// Holds what `fds` stand for; those that are not open are passed over.
     pub(crate) fn hold(&mut self, fds: &[i32]) -> Hold {
         let mut hold = Hold::default();

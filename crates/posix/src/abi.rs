@@ -106,6 +106,10 @@ pub const TCP_CM_INQ: i32 = tcp_opt::INQ;
 
 /// Option of level `SOL_IP`: differentiated services.
 pub const IP_TOS: i32 = 1;
+/// Option of level `SOL_IP`: how many routers may pass packets on.
+pub const IP_TTL: i32 = 2;
+/// Option of level `SOL_IPV6`: how many routers may pass packets on.
+pub const IPV6_UNICAST_HOPS: i32 = 16;
 /// Option of level `SOL_IP`: whether packets may be fragmented on their way.
 pub const IP_MTU_DISCOVER: i32 = 10;
 /// Option of level `SOL_IP`: bind takes an address and leaves the port to connect.

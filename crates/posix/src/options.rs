@@ -14,8 +14,8 @@ use stack::SocketOption;
 use tcp::{CongestionKind, Keepalive};
 
 use crate::abi::{
-    IP_BIND_ADDRESS_NO_PORT, IP_MTU_DISCOVER, IP_TOS, IPV6_MTU_DISCOVER, IPV6_TCLASS, IPV6_V6ONLY,
-    PMTUDISC, SOL_TCP, so, tcp_opt,
+    IP_BIND_ADDRESS_NO_PORT, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPV6_MTU_DISCOVER, IPV6_TCLASS,
+    IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC, SOL_TCP, so, tcp_opt,
 };
 use crate::sockaddr::Family;
 pub(crate) use times::Times;
@@ -33,6 +33,8 @@ const SNDBUF_MIN: u32 = 4608;
 const RCVBUF_DEFAULT: u32 = 131_072;
 /// What SO_SNDBUF says until it is set (linux `net.ipv4.tcp_wmem`, second number).
 const SNDBUF_DEFAULT: u32 = 16_384;
+/// Routers that may pass a packet on if nothing else is said (linux `IPDEFTTL`).
+const HOPS_DEFAULT: u8 = 64;
 /// Longest keepalive time in seconds (linux `MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`).
 const KEEPALIVE_MAX: i32 = 32_767;
 /// Longest TCP_LINGER2 in seconds (linux `TCP_FIN_TIMEOUT_MAX`).
@@ -92,6 +94,7 @@ pub(crate) struct Options {
     /// Values of [`REMEMBERED`].
     remembered: [i32; REMEMBERED.len()],
     mtu_discover: i32,
+    hop_limit: Option<u8>,
     nodelay: bool,
     cork: bool,
     zerocopy: bool,
@@ -141,6 +144,7 @@ impl Options {
             window_clamp: 0,
             remembered: [0; REMEMBERED.len()],
             mtu_discover: *PMTUDISC.start(),
+            hop_limit: None,
             nodelay: base.nodelay,
             cork: false,
             zerocopy: false,
@@ -177,12 +181,13 @@ impl Options {
     }
 
     /// Returns what the stack is to be told beside the settings of TCP.
-    pub(crate) fn after_opening(&self) -> [SocketOption; 5] {
+    pub(crate) fn after_opening(&self) -> [SocketOption; 6] {
         [
             SocketOption::Zerocopy(self.zerocopy),
             SocketOption::Cork(self.cork),
             SocketOption::NotsentLowat(self.notsent_lowat),
             SocketOption::Tos(self.tos),
+            SocketOption::HopLimit(self.hop_limit),
             SocketOption::Timestamping(self.times.asked()),
         ]
     }
@@ -224,6 +229,7 @@ impl Options {
     fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
         match name {
             IP_TOS => return self.set_tos(byte_or_int(value)?),
+            IP_TTL => return self.set_hop_limit(byte_or_int(value)?, 1),
             IP_BIND_ADDRESS_NO_PORT => match byte_or_int(value)? {
                 on @ 0..=1 => self.bind_without_port = on == 1,
                 _ => return Err(Errno::EINVAL),
@@ -237,6 +243,7 @@ impl Options {
     fn set_ipv6(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
         match name {
             IPV6_TCLASS => return self.set_tos(int(value)?.max(0)),
+            IPV6_UNICAST_HOPS => return self.set_hop_limit(int(value)?, 0),
             IPV6_V6ONLY => self.v6_only = int(value)? != 0,
             IPV6_MTU_DISCOVER => self.set_mtu_discover(int(value)?)?,
             _ => return Err(Errno::ENOPROTOOPT),
@@ -251,6 +258,16 @@ impl Options {
         }
         self.mtu_discover = how;
         Ok(())
+    }
+
+    /// -1 is as many as usual.
+    fn set_hop_limit(&mut self, hops: i32, least: u8) -> Result<Effect, Errno> {
+        self.hop_limit = match u8::try_from(hops) {
+            Ok(hops) if hops >= least => Some(hops),
+            _ if hops == -1 => None,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(Effect::Apply(SocketOption::HopLimit(self.hop_limit)))
     }
 
     fn set_tos(&mut self, tos: i32) -> Result<Effect, Errno> {
@@ -452,6 +469,10 @@ impl Options {
                 return Ok(bytes);
             }
             (sockopt::SOL_IP, IP_TOS) => return Ok(i32::from(self.tos).to_ne_bytes().to_vec()),
+            (sockopt::SOL_IP, IP_TTL) => self.hop_limit.unwrap_or(HOPS_DEFAULT).into(),
+            (sockopt::SOL_IPV6, IPV6_UNICAST_HOPS) if family == Family::V6 => {
+                self.hop_limit.unwrap_or(HOPS_DEFAULT).into()
+            }
             (sockopt::SOL_IP, IP_BIND_ADDRESS_NO_PORT) => self.bind_without_port.into(),
             (sockopt::SOL_IP, IP_MTU_DISCOVER) => self.mtu_discover,
             (sockopt::SOL_IPV6, IPV6_MTU_DISCOVER) if family == Family::V6 => self.mtu_discover,

@@ -241,10 +241,16 @@ impl<W: Waiter> Posix<W> {
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, patience.send, flags);
         let mut under_way = UnderWay::default();
+        let mut sent = 0;
         let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
-            table.send_on(fd, args, flags, &mut under_way)
+            let outcome = table.send_on(fd, args, flags, &mut under_way);
+            sent = under_way.sent;
+            if outcome != Err(Errno::EAGAIN) || limit == Limit::Never {
+                // Before the last bytes leave: their times are asked for here.
+                table.finish_send(std::mem::take(&mut under_way));
+            }
+            outcome
         });
-        let sent = under_way.sent;
         self.call(|table| table.finish_send(under_way));
         match outcome {
             Err(errno) if sent == 0 => Err(errno),

@@ -161,6 +161,7 @@ impl Stack {
             let egress = Egress {
                 next_hop: connection.next_hop,
                 tos: connection.options.tos,
+                hop_limit: connection.options.hop_limit,
             };
             self.send_segment(&tuple, egress, owner, segment, now);
         }
@@ -367,8 +368,11 @@ impl Stack {
             let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
                 return self.timers.arm(slot, listener.half_open.next_timer());
             };
-            let tuple = crate::stack::four_tuple(endpoints.local, endpoints.remote);
-            self.send_control(&tuple, segment, now);
+            let (options, tuple) = (
+                listener.options,
+                crate::stack::four_tuple(endpoints.local, endpoints.remote),
+            );
+            self.send_syn_ack(&tuple, &options, segment, now);
         }
     }
 

@@ -268,7 +268,7 @@ impl Stack {
             accept_queue,
             iss_floor,
         };
-        let arrived = segment.payload.len();
+        let (arrived, options) = (segment.payload.len(), listener.options);
         let outcome = listener
             .half_open
             .on_segment(&endpoints(&tuple), segment, facts, now);
@@ -279,7 +279,7 @@ impl Stack {
                 reason
                     .into_iter()
                     .for_each(|reason| self.drops.count_segment(reason));
-                self.send_control(&tuple, reply, now);
+                self.send_syn_ack(&tuple, &options, reply, now);
             }
             ListenOutcome::Accepted(conn, disposition) => {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {

@@ -44,6 +44,10 @@ pub enum SocketOption {
     /// Times of sends are reported in the error queue, those of receives with what is received.
     #[doc(alias = "SO_TIMESTAMPING")]
     Timestamping(Timestamping),
+    /// How many routers may pass outgoing packets on; `None`: 64.
+    #[doc(alias = "IP_TTL")]
+    #[doc(alias = "IPV6_UNICAST_HOPS")]
+    HopLimit(Option<u8>),
     /// How the congestion window grows from now on.
     #[doc(alias = "TCP_CONGESTION")]
     Congestion(CongestionKind),
@@ -77,6 +81,8 @@ pub enum OptionName {
     Timestamping,
     /// [`SocketOption::Congestion`].
     Congestion,
+    /// [`SocketOption::HopLimit`].
+    HopLimit,
 }
 
 /// The ECN bits of a type-of-service byte (RFC 3168 5).
@@ -96,6 +102,7 @@ pub(crate) struct Options {
     pub(crate) notsent_lowat: Option<u32>,
     pub(crate) tos: u8,
     pub(crate) timestamping: Timestamping,
+    pub(crate) hop_limit: Option<u8>,
     congestion: CongestionKind,
 }
 
@@ -114,6 +121,7 @@ impl Options {
             notsent_lowat: None,
             tos: 0,
             timestamping: Timestamping::default(),
+            hop_limit: None,
             congestion: config.congestion,
         }
     }
@@ -142,6 +150,7 @@ impl Options {
             SocketOption::Tos(tos) => self.tos = tos & !ECN_MASK,
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
             SocketOption::Congestion(kind) => self.congestion = kind,
+            SocketOption::HopLimit(hops) => self.hop_limit = hops,
         }
         Ok(())
     }
@@ -161,6 +170,7 @@ impl Options {
             OptionName::Tos => SocketOption::Tos(self.tos),
             OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
             OptionName::Congestion => SocketOption::Congestion(self.congestion),
+            OptionName::HopLimit => SocketOption::HopLimit(self.hop_limit),
         }
     }
 
@@ -179,6 +189,7 @@ impl Options {
             notsent_lowat: _,
             tos: _,
             timestamping: _,
+            hop_limit: _,
         } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
@@ -231,6 +242,7 @@ mod tests {
             (OptionName::SndBuf, SocketOption::SndBuf(4096)),
             (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
             (OptionName::Tos, SocketOption::Tos(0x10)),
+            (OptionName::HopLimit, SocketOption::HopLimit(Some(1))),
             (
                 OptionName::Congestion,
                 SocketOption::Congestion(CongestionKind::NewReno),

@@ -34,7 +34,10 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
         ("lab run --wire tap:x -- true", "--wire is for --nics 1"),
         ("lab run --env A -- true", "is not NAME=VALUE"),
         ("lab run --get tmp -- true", "must be an absolute path"),
-        ("lab run --put /nonexistent -- true", "is not a file"),
+        (
+            "lab run --put /nonexistent -- true",
+            "is neither a file nor a folder",
+        ),
         ("recv --backend kernel", "--backend kernel needs --if NAME"),
         (
             "recv --backend kernel --if lo --mtu 9000",

@@ -79,8 +79,8 @@ pub struct Run {
     pub kit: KitArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Take FILE into the guest, as PLACE or under its name in /; a program's libraries go with it
-    #[arg(long, value_name = "FILE[:PLACE]")]
+    /// Take a file or a folder into the guest, as PLACE or under its name in /; libraries that programs need go with them
+    #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
     /// Bring PLACE back from the guest, as FILE or under its name here
     #[arg(long, value_name = "PLACE[:FILE]")]
@@ -109,8 +109,8 @@ pub struct Shell {
     pub kit: KitArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Take FILE into the guest, as PLACE or under its name in /
-    #[arg(long, value_name = "FILE[:PLACE]")]
+    /// Take a file or a folder into the guest, as PLACE or under its name in /
+    #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
 }
 

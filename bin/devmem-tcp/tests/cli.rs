@@ -1,6 +1,8 @@
 //! The command line: what it refuses, how it says so, how a run ends.
 
 mod common;
+#[path = "cli/fetch.rs"]
+mod fetch;
 
 use common::run;
 

@@ -32,6 +32,8 @@ Examples:
       boot, run, print, exit as the command does
   devmem-tcp lab run --get /tmp/x.json:x.json -- sh -c 'ip -j addr > /tmp/x.json'
       a file back
+  tar -c . | devmem-tcp lab run -i -- sh -c 'tar -x; ls'
+      what is piped in is the command's standard input
   devmem-tcp lab run --put target/debug/deps/nic-0123 -- /nic-0123
       a test program of your own; the libraries it needs go with it
   devmem-tcp lab run --kernel arch/x86/boot/bzImage --modules . -- devmem-tcp lab --help
@@ -88,6 +90,9 @@ pub struct Run {
     /// Set a variable for the command
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
+    /// Pass standard input on to the command; without this it gets none
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
     /// End the run after this many seconds
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,

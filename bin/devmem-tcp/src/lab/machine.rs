@@ -442,6 +442,11 @@ impl Guest {
             match kind {
                 Kind::Ready => {
                     (ready, said.boot) = (true, self.start.elapsed());
+                    if job.stdin {
+                        let to = guest.try_clone().context("clone the control socket")?;
+                        // It may wait for input for ever; then it ends with the process.
+                        thread::spawn(move || frame::pass_in(io::stdin().lock(), to));
+                    }
                 }
                 Kind::Stdout => output
                     .stdout(&payload)
@@ -466,6 +471,7 @@ impl Guest {
                         text()
                     )));
                 }
+                Kind::Stdin => return Err(Failure::failed("the guest says what only a host does")),
                 Kind::Bye if exited => return Ok(said),
                 Kind::Bye => return Err(Failure::failed("the guest left without an exit code")),
             }

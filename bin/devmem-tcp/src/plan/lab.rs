@@ -58,6 +58,7 @@ impl LabRunPlan {
             .map(|text| parse_get(text))
             .collect::<Result<_, _>>()?;
         let mut job = job(&machine, args.command);
+        job.stdin = args.stdin;
         job.get = machine.get.iter().map(|(place, _)| place.clone()).collect();
         for text in &args.env {
             let (name, value) = text

@@ -310,7 +310,7 @@ impl Run<'_> {
         let names = [29, 35, 37, 63, 64, 65];
         let name = names[usize::from(a) % names.len()];
         // What chance finds in both bytes, and all there is of receives.
-        let flags = u32::from(b) << (a & 8) | u32::from(b & 1) * (1 << 3 | 1 << 4);
+        let flags = (u32::from(b) << (a & 8)) | (u32::from(b & 1) * ((1 << 3) | (1 << 4)));
         let value = flags.to_ne_bytes();
         let name = (sockopt::SOL_SOCKET, name);
         ignore(self.posix.call(|table| table.setsockopt(fd, name, &value)));

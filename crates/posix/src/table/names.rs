@@ -4,12 +4,36 @@ use std::net::SocketAddr;
 
 use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
+use tcp::StateKind;
 
-use super::{FileKind, SockState, Table};
-use crate::abi::{SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
+use super::{FileKind, Sock, SockState, Table};
+use crate::abi::{IPV6_V6ONLY, SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
 use crate::options::{Effect, int};
-use crate::sockaddr::emit;
+use crate::sockaddr::{Family, emit};
 use crate::tcp_info;
+
+impl Sock {
+    /// Returns EINVAL for an option that has come too late, or too early.
+    fn check_state(&self, name: (i32, i32), value: &[u8]) -> Result<(), Errno> {
+        let is_fine = match name {
+            // Linux `do_ipv6_setsockopt`: what was bound was bound with it or without.
+            (sockopt::SOL_IPV6, IPV6_V6ONLY) if self.family == Family::V6 => {
+                self.bound.is_none_or(|bound| bound.port() == 0) || value.len() < size_of::<i32>()
+            }
+            // Linux `sock_set_timestamping`: there is no stream to number yet.
+            (sockopt::SOL_SOCKET, so::TIMESTAMPING | so::TIMESTAMPING_NEW) => {
+                let asks = int(value)?.cast_unsigned() & sof::OPT_ID != 0;
+                let has_stream = !matches!(self.state, SockState::Fresh | SockState::Listening(_));
+                !asks || has_stream || self.options.times.has(sof::OPT_ID)
+            }
+            _ => true,
+        };
+        match is_fine {
+            true => Ok(()),
+            false => Err(Errno::EINVAL),
+        }
+    }
+}
 
 impl Table {
     /// getsockname(2), as the address' bytes.
@@ -46,18 +70,8 @@ impl Table {
             return self.dontneed(fd, value);
         }
         let sock = self.sock_mut(fd)?;
-        if name == (SOL_TCP, tcp_opt::CONGESTION) && sock.state != SockState::Fresh {
-            // A connection keeps the congestion control it began with.
-            return Err(Errno::EBUSY);
-        }
+        sock.check_state(name, value)?;
         let (family, state) = (sock.family, sock.state);
-        if name == (sockopt::SOL_SOCKET, so::TIMESTAMPING)
-            && int(value)?.cast_unsigned() & !sock.options.timestamping & sof::OPT_ID != 0
-            && matches!(state, SockState::Fresh | SockState::Listening(_))
-        {
-            // There is no stream to number yet (linux `sock_set_timestamping`).
-            return Err(Errno::EINVAL);
-        }
         let effect = sock.options.set(family, name, value)?;
         let Some(id) = state.id() else {
             return Ok(0);
@@ -102,6 +116,11 @@ impl Table {
             (sockopt::SOL_SOCKET, so::ERROR) => int(self.take_error(fd)?),
             (sockopt::SOL_SOCKET, so::ACCEPTCONN) => {
                 int(matches!(state, SockState::Listening(_)).into())
+            }
+            (sockopt::SOL_SOCKET, so::PEERNAME) => self.getpeername(fd),
+            // No other socket of this table ever has the same.
+            (sockopt::SOL_SOCKET, so::COOKIE) => {
+                Ok((self.file(fd)?.serial + 1).to_ne_bytes().to_vec())
             }
             (SOL_TCP, tcp_opt::INFO) => Ok(self.tcp_info(state)),
             (SOL_TCP, tcp_opt::MAXSEG) if self.snd_mss(state).is_some() => {
@@ -169,7 +188,7 @@ impl Table {
         }
     }
 
-    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD; of a pipe, FIONREAD.
+    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK; of a pipe, FIONREAD.
     ///
     /// # Errors
     /// EBADF; EINVAL of a listener; ENOTTY for other requests.
@@ -183,11 +202,11 @@ impl Table {
             }
             FileKind::Pipe(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
         };
-        if !matches!(
-            request,
-            ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD
-        ) {
-            return Err(Errno::ENOTTY);
+        match request {
+            ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD => {}
+            // There never is urgent data to stand at.
+            ioctl::SIOCATMARK => return Ok(0),
+            _ => return Err(Errno::ENOTTY),
         }
         if matches!(sock.state, SockState::Listening(_)) {
             return Err(Errno::EINVAL);
@@ -203,10 +222,19 @@ impl Table {
             .state
             .id()
             .and_then(|id| self.stack.unacked_len(id).ok());
+        // A FIN has a number, too, and Linux counts numbers.
+        let has_fin = matches!(
+            info.state,
+            StateKind::FinWait1 | StateKind::Closing | StateKind::LastAck
+        );
         let number = match request {
             ioctl::SIOCINQ => info.readable,
-            ioctl::SIOCOUTQ => unacked.unwrap_or(0),
-            _ => usize::try_from(info.notsent_bytes).unwrap_or(usize::MAX),
+            ioctl::SIOCOUTQ => unacked.unwrap_or(0) + usize::from(has_fin),
+            // It leaves with the last byte.
+            _ => {
+                let unsent = usize::try_from(info.notsent_bytes).unwrap_or(usize::MAX);
+                unsent.saturating_add(usize::from(has_fin && unsent > 0))
+            }
         };
         Ok(i32::try_from(number).unwrap_or(i32::MAX))
     }

@@ -15,7 +15,8 @@
  * taken at its word, as by libc. EIO is a mistake of this library, which has printed it.
  *
  * Threads: every function may be called from any thread, several at once on the same socket. A call that waits waits
- * alone: others go on, and closing its file ends it with EBADF. Each stack has one thread of its own.
+ * alone. dmt_close takes a file's number away at once, and the file when the last call that waits for it has returned,
+ * as Linux does; dmt_shutdown ends such calls, dmt_stack_close ends them with EBADF. Each stack has one thread of its own.
  *
  * Handles: stacks and memories are named by handles, which are never used twice. One that was closed, or never was, is
  * EBADF.

@@ -150,6 +150,12 @@ impl<P: Payload> Connection<P> {
                 }
                 Disposition::answered(reason)
             }
+            SynVerdict::Acknowledge(reason) => {
+                if let State::SynReceived(syn_received) = &mut self.state {
+                    syn_received.acknowledge();
+                }
+                Disposition::answered(reason)
+            }
             SynVerdict::Reset(reason) => {
                 let reset = Segment::reset_for(&segment, segment.payload.len());
                 self.reset = reset.map(|reset| Reset {

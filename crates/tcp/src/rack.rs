@@ -80,7 +80,7 @@ impl Rack {
                 self.delivered_at = now;
             }
         }
-        self.reordering_seen |= delivered.reordered;
+        self.reordering_seen |= delivered.reordered();
     }
 
     /// Widens the reordering window, once per round trip: a retransmission was in vain (RFC 8985 6.2 step 4).
@@ -200,7 +200,7 @@ mod tests {
     const MIN_RTT: Duration = Duration::from_millis(40);
 
     fn rtt() -> RttEstimator {
-        let mut rtt = RttEstimator::new(RTO_INITIAL, RTO_MIN);
+        let mut rtt = RttEstimator::new(&Config::default());
         rtt.on_sample(Duration::from_millis(100));
         rtt.note_min(MIN_RTT, Instant::ZERO);
         rtt

@@ -11,6 +11,7 @@
 //! - `path.rs`: packets that are too large for the path and vanish without a word.
 
 mod ack;
+mod chrono;
 mod output;
 mod path;
 mod recovery;
@@ -30,11 +31,12 @@ use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::pacing::{Gain, Pacer};
-use crate::rack::Rack;
+use crate::rack::{DUP_THRESHOLD, Rack};
 use crate::rtt::RttEstimator;
 use crate::scoreboard::Scoreboard;
 use crate::send_queue::SendQueue;
 use crate::seqnum::SeqNum;
+pub use chrono::{Busy, BusyTimes, Chrono};
 use path::PathMss;
 use recovery::Recovery;
 use timers::Timers;
@@ -140,7 +142,10 @@ struct Limits {
     user_timeout_ms: Option<NonZeroU32>,
     initial_cwnd: u16,
     data_retries: u8,
+    tso_win_divisor: u8,
     nodelay: bool,
+    slow_start_after_idle: bool,
+    half_window_segments: bool,
 }
 
 /// Sums for [`Info`].
@@ -151,6 +156,9 @@ struct Counters {
     total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
+    /// Packets; 0 stands for the default.
+    reordering: u32,
+    delivered: u32,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
@@ -167,6 +175,7 @@ pub struct Sender<P> {
     path: PathMss,
     limits: Limits,
     counters: Counters,
+    chrono: Chrono,
     /// Number of stream offset 0: ISS + 1.
     first: SeqNum,
     snd_una: u64,
@@ -178,8 +187,10 @@ pub struct Sender<P> {
     snd_wl1: SeqNum,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
-    /// When data left last.
+    /// When data left last, or a pause was noticed.
     last_sent: Instant,
+    /// When payload left last.
+    last_data_sent: Instant,
     clock: TimestampClock,
     /// Payload bytes of a packet; 0 before the handshake.
     mss: u16,
@@ -194,7 +205,7 @@ impl<P: Payload> Sender<P> {
         Sender {
             queue: SendQueue::new(),
             board: Scoreboard::default(),
-            rtt: RttEstimator::new(config.rto_initial, config.rto_min),
+            rtt: RttEstimator::new(config),
             rack: Rack::default(),
             congestion: Congestion::new(config.congestion),
             pacer: Pacer::new(config.pacing),
@@ -207,9 +218,13 @@ impl<P: Payload> Sender<P> {
                 user_timeout_ms: config.user_timeout.map(millis),
                 initial_cwnd: config.initial_cwnd,
                 data_retries: config.data_retries,
+                tso_win_divisor: config.tso_win_divisor,
                 nodelay: config.nodelay,
+                slow_start_after_idle: config.slow_start_after_idle,
+                half_window_segments: config.half_window_segments,
             },
             counters: Counters::default(),
+            chrono: Chrono::default(),
             first: iss + 1,
             snd_una: 0,
             snd_nxt: 0,
@@ -218,6 +233,7 @@ impl<P: Payload> Sender<P> {
             snd_wl1: SeqNum::default(),
             small_end: 0,
             last_sent: Instant::ZERO,
+            last_data_sent: Instant::ZERO,
             clock: TimestampClock::default(),
             mss: 0,
             sack: false,
@@ -236,6 +252,7 @@ impl<P: Payload> Sender<P> {
         self.max_snd_wnd = established.window;
         self.snd_wl1 = established.seq;
         self.last_sent = now;
+        self.last_data_sent = now;
         if let Some(rtt) = established.handshake_rtt {
             self.rtt.on_sample(rtt);
             self.rtt.note_min(rtt, now);
@@ -405,6 +422,12 @@ impl<P: Payload> Sender<P> {
     pub fn info(&self, info: &mut Info) {
         let mss = u64::from(self.mss().max(1));
         let packets = |bytes: u64| u32::try_from(bytes.div_ceil(mss)).unwrap_or(u32::MAX);
+        info.ca_state = self.recovery.ca_state();
+        info.backoff = self.timers.backoff();
+        info.last_data_sent = self.last_data_sent;
+        info.chrono = self.chrono.clone();
+        info.reordering = self.counters.reordering.max(DUP_THRESHOLD);
+        info.delivered = self.counters.delivered;
         info.rto = self.rtt.rto();
         info.snd_mss = self.mss();
         info.unacked = packets(self.board.outstanding());

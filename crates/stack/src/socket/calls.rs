@@ -179,6 +179,11 @@ impl Stack {
         &self.tcp
     }
 
+    /// Changes the settings of TCP that connections and listeners begin with from now on.
+    pub fn set_tcp_config(&mut self, config: tcp::Config) {
+        self.tcp = config;
+    }
+
     /// Returns whether a program may use `ip` as its own address.
     pub fn may_bind(&self, ip: IpAddr) -> bool {
         self.routes.may_bind(ip)

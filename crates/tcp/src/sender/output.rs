@@ -7,13 +7,9 @@ use wire::Instant;
 
 use super::recovery::Phase;
 use super::timers::Due;
-use super::{DataSegment, Sender};
+use super::{Busy, DataSegment, Sender};
 use crate::congestion::Limit;
 use crate::rack::TailProbe;
-
-/// The part of the window that must be free before a super-segment that is not full leaves while an ACK is about
-/// to come (linux `sysctl_tcp_tso_win_divisor`).
-const DEFER_PART: u64 = 3;
 
 /// Time since the last sending after which nothing is put off (linux `tcp_tso_should_defer`).
 const DEFER_WITHIN: Duration = Duration::from_millis(1);
@@ -72,8 +68,24 @@ impl<P: Payload> Sender<P> {
         self.timers.take_due();
         if segment.is_none() {
             self.note_held_back(now);
+            self.note_busy(now);
         }
         segment
+    }
+
+    /// Notes what the connection waits for, now that nothing more may leave.
+    fn note_busy(&mut self, now: Instant) {
+        let is_full = self.room() == 0;
+        let has_unsent = self.unsent() > 0;
+        let mss = u64::from(self.mss());
+        let by_window = self.window_end().saturating_sub(self.snd_nxt) < self.unsent().min(mss);
+        let busy = match () {
+            () if self.all_acked() => None,
+            () if has_unsent && by_window => Some(Busy::PeerWindow),
+            () if !has_unsent && is_full => Some(Busy::SendBuffer),
+            () => Some(Busy::Network),
+        };
+        self.chrono.switch(busy, now);
     }
 
     /// Makes sure that something wakes up what waits.
@@ -97,7 +109,10 @@ impl<P: Payload> Sender<P> {
         let mss = u64::from(self.mss());
         let pipe = self.pipe();
         let room = self.congestion.cwnd().saturating_sub(pipe);
-        let packets = (u64::from(self.limits.max_gso_payload) / mss).max(1);
+        let mut packets = (u64::from(self.limits.max_gso_payload) / mss).max(1);
+        if self.limits.half_window_segments {
+            packets = packets.min((self.congestion.cwnd() / mss / 2).max(1));
+        }
         Allowance {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.
@@ -255,7 +270,8 @@ impl<P: Payload> Sender<P> {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
-        if len >= window / DEFER_PART || now.saturating_since(self.last_sent) > DEFER_WITHIN {
+        let divisor = u64::from(self.limits.tso_win_divisor);
+        if divisor == 0 || len >= window / divisor || now.saturating_since(self.last_sent) > DEFER_WITHIN {
             return false;
         }
         let (Some(head), Some(srtt)) = (self.board.head_sent_at(), self.rtt.srtt()) else {
@@ -368,6 +384,7 @@ impl<P: Payload> Sender<P> {
 
     fn on_sent(&mut self, range: Range, now: Instant) {
         self.last_sent = now;
+        self.last_data_sent = now;
         self.counters.bytes_sent += u64::from(range.len);
         self.pacer.on_sent(u64::from(range.len), now);
     }
@@ -383,7 +400,7 @@ impl<P: Payload> Sender<P> {
 
     /// Forgets the window that a pause has made stale (RFC 5681 4.1).
     fn restart_after_idle(&mut self, now: Instant) {
-        if self.board.outstanding() > 0 {
+        if self.board.outstanding() > 0 || !self.limits.slow_start_after_idle {
             return;
         }
         let idle = now.saturating_since(self.last_sent);

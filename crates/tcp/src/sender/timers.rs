@@ -9,7 +9,6 @@ use super::recovery::Phase;
 use super::{Sender, TimerOutcome};
 use crate::error::TcpError;
 use crate::rack::probe_timeout;
-use crate::rtt::backed_off;
 
 /// After this time a small segment leaves although the window or the writer holds it back
 /// (RFC 9293 3.8.6.2.1 override timeout; linux flushes a corked socket after as long).
@@ -91,6 +90,14 @@ impl Timers {
 
     pub(super) fn probes(&self) -> u8 {
         self.probes
+    }
+
+    /// Returns how often the running timeout was doubled.
+    pub(super) fn backoff(&self) -> u8 {
+        match self.armed {
+            Some(Timer::Persist) => self.persist_backoff,
+            _ => self.retransmits,
+        }
     }
 
     /// Takes what a timer left to be sent.
@@ -278,7 +285,7 @@ impl<P: Payload> Sender<P> {
         }
         if self.window_end() <= self.snd_nxt {
             self.timers.stalled_since = self.timers.stalled_since.min(now);
-            let timeout = backed_off(self.rtt.base_rto(), self.timers.persist_backoff);
+            let timeout = self.rtt.backed_off(self.timers.persist_backoff);
             self.arm(Timer::Persist, now + timeout);
         } else {
             self.arm(Timer::Override, now + OVERRIDE);

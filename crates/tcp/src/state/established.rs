@@ -37,6 +37,8 @@ pub(crate) struct Synchronized<P> {
     /// When a closed connection stops waiting for the peer's FIN.
     linger: Option<Instant>,
     pub(crate) tally: Tally,
+    /// When payload came last.
+    last_data_recv: Instant,
 }
 
 /// What [`Info`] tells of incoming segments.
@@ -88,10 +90,11 @@ impl<P: Payload> Synchronized<P> {
             negotiated,
             clock,
             keepalive: KeepaliveTimer::new(config.keepalive, now),
-            replies: ReplyLimit::default(),
+            replies: ReplyLimit::new(config.invalid_ack_interval),
             reader_gone: false,
             linger: None,
             tally: Tally::default(),
+            last_data_recv: now,
         }
     }
 
@@ -254,6 +257,9 @@ impl<P: Payload> Synchronized<P> {
         let accepted = self.receiver.accept(segment, cx.queue, cx.now);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
+        if len > 0 {
+            self.last_data_recv = cx.now;
+        }
         self.tally.out_of_order_in += u64::from(self.receiver.out_of_order() > held);
         Ok(accepted)
     }
@@ -377,6 +383,7 @@ impl<P: Payload> Synchronized<P> {
         info.sack = self.negotiated.sack;
         info.snd_wscale = self.negotiated.snd_wscale;
         info.rcv_wscale = self.negotiated.rcv_wscale;
+        info.last_data_recv = self.last_data_recv;
         info.rcv_mss = self.receiver.rcv_mss();
         info.rcv_wnd = self.receiver.window().promised(self.receiver.rcv_nxt());
         info.rcv_space = self.receiver.window().space(self.receiver.rcv_nxt());

@@ -202,6 +202,8 @@ segment_drops! {
     Withdrawn => "tcp_withdrawn",
     /// The accept queue is full.
     AcceptQueueFull => "tcp_accept_queue_full",
+    /// As many handshakes are under way as the listener allows, and it gives no cookies.
+    SynBacklogFull => "tcp_syn_backlog_full",
     /// The listener waits for data, and the last ACK of the handshake brought none.
     AcceptDeferred => "tcp_accept_deferred",
     /// A SYN cookie came back wrong, or too late.

@@ -30,6 +30,7 @@ use crate::sysctls::Setting;
 /// | `tcp_invalid_ratelimit` | 500 | milliseconds between two answers to segments that carry nothing and are not acceptable |
 /// | `tcp_rto_max_ms` | 120000 | longest retransmission timeout |
 /// | `tcp_tso_win_divisor` | 3 | the part of the window that a super-segment waits for |
+/// | `tcp_min_tso_segs` | 2 | segments that a super-segment may have however slow the path |
 /// | `tcp_syncookies` | 1 | 0: never, 2: always |
 /// | `tcp_frto`, `tcp_dsack`, `tcp_fack`, `tcp_reordering`, `tcp_early_retrans`, `tcp_recovery`, `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio` | Linux's | one value only: what the stack does |
 ///
@@ -66,6 +67,9 @@ pub enum FlagsError {
     },
 }
 
+/// linux `tcp_min_tso_segs`.
+const MIN_TSO_SEGS: u8 = 2;
+
 const NAMES: &str = "mtu, devmem, tso, pacing, initial_cwnd, acks, rmem, wmem, seed, sysctls, and the kernel's names \
                      (tcp_sack=0)";
 
@@ -92,7 +96,7 @@ impl Default for Flags {
             tcp: tcp::Config {
                 ack_style: AckStyle::Linux,
                 push_super_segments: true,
-                half_window_segments: true,
+                min_tso_segs: Some(MIN_TSO_SEGS),
                 ..tcp::Config::default()
             },
         }

@@ -51,6 +51,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     "tcp_invalid_ratelimit", "milliseconds", |c, v| put(&mut c.invalid_ack_interval, millis(v));
     "tcp_rto_max_ms", "1000 to 120000", |c, v| put(&mut c.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
     "tcp_tso_win_divisor", "0 to 255", |c, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
+    "tcp_min_tso_segs", "1 to 255", |c, v| put(&mut c.min_tso_segs, number(v, 1, 255).map(Some));
     "tcp_pacing_ss_ratio", "200", |_, v| v == "200";
     "tcp_pacing_ca_ratio", "120", |_, v| v == "120";
     "tcp_syncookies", "0 to 2", |c, v| put(&mut c.syn_cookies, match v {

@@ -399,6 +399,13 @@ impl Table {
         sock.options.rcv_lowat <= 1 || self.readable_len(sock.state) >= sock.options.rcv_lowat
     }
 
+    /// Returns whether the peer has ended its half.
+    fn has_peer_closed(&self, state: SockState) -> bool {
+        use tcp::StateKind::{CloseWait, Closing, LastAck, TimeWait};
+        let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
+        info.is_some_and(|info| matches!(info.state, CloseWait | Closing | LastAck | TimeWait))
+    }
+
     fn readable_len(&self, state: SockState) -> usize {
         let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
         info.map_or(0, |info| info.readable)

@@ -170,9 +170,10 @@ pub struct Config {
     pub ack_style: AckStyle,
     /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
     pub push_super_segments: bool,
-    /// Lets no super-segment be longer than half of the congestion window, as Linux (`tcp_cwnd_test`), so that ACKs come
-    /// in at least two steps.
-    pub half_window_segments: bool,
+    /// Cuts super-segments as Linux does: to what leaves in a millisecond, but at least so many segments (linux
+    /// `tcp_tso_autosize`, `tcp_min_tso_segs`), and to half of the congestion window (`tcp_cwnd_test`). `None`: each is as
+    /// long as may be, which costs least.
+    pub min_tso_segs: Option<u8>,
     /// Longest time an ACK is put off.
     pub delayed_ack: Duration,
     /// Segments that are acknowledged one by one after the connection opens.
@@ -184,6 +185,8 @@ pub struct Config {
     /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4,
     /// Nagle).
     pub nodelay: bool,
+    /// Holds small segments back until they are full (TCP_CORK).
+    pub cork: bool,
     /// Longest time that sent data may stay unacknowledged; `None`: [`DATA_RETRIES`] decides (RFC
     /// 5482).
     pub user_timeout: Option<Duration>,
@@ -255,12 +258,13 @@ impl Default for Config {
             sack: true,
             ack_style: AckStyle::Drained,
             push_super_segments: false,
-            half_window_segments: false,
+            min_tso_segs: None,
             delayed_ack: DELAYED_ACK,
             quick_acks: QUICK_ACKS,
             ack_bytes: None,
             keepalive: None,
             nodelay: false,
+            cork: false,
             user_timeout: None,
             congestion: CongestionKind::Cubic,
             initial_cwnd: INITIAL_CWND,

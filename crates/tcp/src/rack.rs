@@ -47,8 +47,8 @@ pub(crate) enum Patience {
 pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq; the end is 0 before anything was delivered.
     latest: Sending,
-    /// When [`Rack::latest`] arrived, or rather its ACK.
-    delivered_at: Instant,
+    /// RACK.rtt: of the last packet that an ACK told of.
+    rtt: Duration,
     /// RACK.dsack_round: D-SACKs until this offset is acknowledged belong to one round trip.
     dsack_round: u64,
     /// How far the window is widened beyond min_rtt / 4: RACK.reo_wnd_mult - 1.
@@ -77,8 +77,14 @@ impl Rack {
         {
             if sending.is_after(self.latest) {
                 self.latest = sending;
-                self.delivered_at = now;
             }
+        }
+        let last = match delivered.last {
+            Some((sent_at, true)) if ambiguous(sent_at) => delivered.last_original,
+            last => last.map(|(sent_at, _)| sent_at),
+        };
+        if let Some(sent_at) = last {
+            self.rtt = now.saturating_since(sent_at);
         }
         self.reordering_seen |= delivered.reordered();
     }
@@ -125,9 +131,9 @@ impl Rack {
         (self.latest.end > 0).then_some(self.latest)
     }
 
-    /// Returns RACK.rtt, the round-trip time of [`Rack::latest`].
+    /// Returns RACK.rtt (RFC 8985 6.2 step 2: of the last packet that the last ACK told of, be it the latest sent or not).
     pub(crate) fn rtt(&self) -> Duration {
-        self.delivered_at.saturating_since(self.latest.sent_at)
+        self.rtt
     }
 
     /// Returns whether this path was ever seen to reorder.

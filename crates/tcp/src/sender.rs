@@ -144,8 +144,9 @@ struct Limits {
     data_retries: u8,
     tso_win_divisor: u8,
     nodelay: bool,
+    corked: bool,
     slow_start_after_idle: bool,
-    half_window_segments: bool,
+    min_tso_segs: Option<u8>,
 }
 
 /// Sums for [`Info`].
@@ -197,6 +198,9 @@ pub struct Sender<P> {
     sack: bool,
     /// The stream ends behind what is queued.
     fin: bool,
+    /// The writer announced more, and nothing came from the peer since: small segments wait. Linux forgets MSG_MORE with
+    /// the next ACK, too (`tcp_data_snd_check`).
+    expects_more: bool,
 }
 
 impl<P: Payload> Sender<P> {
@@ -220,8 +224,9 @@ impl<P: Payload> Sender<P> {
                 data_retries: config.data_retries,
                 tso_win_divisor: config.tso_win_divisor,
                 nodelay: config.nodelay,
+                corked: config.cork,
                 slow_start_after_idle: config.slow_start_after_idle,
-                half_window_segments: config.half_window_segments,
+                min_tso_segs: config.min_tso_segs,
             },
             counters: Counters::default(),
             chrono: Chrono::default(),
@@ -238,6 +243,7 @@ impl<P: Payload> Sender<P> {
             mss: 0,
             sack: false,
             fin: false,
+            expects_more: false,
         }
     }
 
@@ -281,6 +287,7 @@ impl<P: Payload> Sender<P> {
         if self.fin {
             return self.queue.end();
         }
+        self.expects_more = more;
         self.queue.push(payload, more)
     }
 
@@ -369,6 +376,19 @@ impl<P: Payload> Sender<P> {
     /// Sends small segments at once, or gathers them while one is unacknowledged (RFC 9293 3.7.4).
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.limits.nodelay = nodelay;
+    }
+
+    /// Lets what waits leave at once, corked or not.
+    pub fn flush(&mut self) {
+        if self.mss > 0 && self.unsent() > 0 {
+            self.timers.flush_small();
+        }
+    }
+
+    /// Holds small segments back, or lets them go (TCP_CORK).
+    pub fn set_cork(&mut self, corked: bool) {
+        self.limits.corked = corked;
+        self.expects_more &= corked;
     }
 
     /// Sets how many bytes may be queued; what is queued already stays (SO_SNDBUF).

@@ -16,6 +16,11 @@ pub(crate) struct Delivered {
     pub(crate) latest_original: Option<Sending>,
     /// The same of those sent again.
     pub(crate) latest_retransmission: Option<Sending>,
+    /// When the last packet of this ACK was sent, in the order in which the ACK tells of them, and whether that was not
+    /// the first time.
+    pub(crate) last: Option<(Instant, bool)>,
+    /// The same of those sent only once.
+    pub(crate) last_original: Option<Instant>,
     /// When the oldest and the newest of the cumulatively acknowledged packets were sent, of those sent only once.
     pub(crate) acked_sent: Option<(Instant, Instant)>,
     /// The same for the packets acknowledged selectively.
@@ -53,6 +58,10 @@ impl Delivered {
     fn note(&mut self, record: &TxRecord) {
         self.bytes += u64::from(record.len);
         let latest = record.sending();
+        self.last = Some((record.sent_at, !record.original()));
+        if record.original() {
+            self.last_original = Some(record.sent_at);
+        }
         let known = match record.original() {
             true => &mut self.latest_original,
             false => &mut self.latest_retransmission,

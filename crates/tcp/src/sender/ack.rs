@@ -50,6 +50,7 @@ impl<P: Payload> Sender<P> {
                 writable: false,
             };
         }
+        self.expects_more = false;
         let kind = self.classify(ack);
         let mut outcome = AckOutcome {
             kind,

@@ -39,8 +39,10 @@ pub(super) enum Due {
     TailProbe,
     /// A probe of a closed window.
     WindowProbe,
-    /// A small segment.
+    /// A small segment that waited long enough; Linux sends it as a probe, with PSH.
     Small,
+    /// A small segment that its writer does not want to wait any more.
+    Flush,
 }
 
 /// The armed timer and the facts its time follows from.
@@ -103,6 +105,11 @@ impl Timers {
     /// Takes what a timer left to be sent.
     pub(super) fn take_due(&mut self) -> Option<Due> {
         self.due.take()
+    }
+
+    /// Lets a small segment leave that waits.
+    pub(super) fn flush_small(&mut self) {
+        self.due.get_or_insert(Due::Flush);
     }
 
     pub(super) fn due(&self) -> Option<Due> {
@@ -288,7 +295,8 @@ impl<P: Payload> Sender<P> {
             let timeout = self.rtt.backed_off(self.timers.persist_backoff);
             self.arm(Timer::Persist, now + timeout);
         } else {
-            self.arm(Timer::Override, now + OVERRIDE);
+            // As long as a probe of a window would wait (linux `tcp_check_probe_timer`).
+            self.arm(Timer::Override, now + self.rtt.base_rto().max(OVERRIDE));
         }
     }
 

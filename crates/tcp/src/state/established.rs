@@ -148,7 +148,8 @@ impl<P: Payload> Synchronized<P> {
             return Ok(());
         };
         match segment.options.timestamps {
-            None => Err(drop_silently(SegmentDrop::NoTimestamp)),
+            // RFC 7323 3.2 would drop it; Linux takes it (`tcp_validate_incoming`), and so do we.
+            None => Ok(()),
             Some(ts) if recent.rejects(ts.value, now) => {
                 self.tally.paws_rejected += 1;
                 self.note_old(segment);
@@ -244,14 +245,16 @@ impl<P: Payload> Synchronized<P> {
         segment: Segment<P>,
         cx: &mut Context<'_, P>,
     ) -> Result<Accepted, Verdict> {
-        let (seq, len) = (segment.seq, segment.payload.len());
+        let (seq, len, ack) = (segment.seq, segment.payload.len(), segment.ack);
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
             // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
             let disposition = Disposition {
                 closed: true,
                 ..Disposition::answered(SegmentDrop::ReaderGone)
             };
-            return Err((disposition, Next::Abort(None)));
+            // Every segment here has an ACK, and the RST continues it (RFC 9293 3.10.7.1, linux `tcp_v4_send_reset`).
+            let seq = ack.unwrap_or(self.sender.snd_nxt());
+            return Err((disposition, Next::Refuse(seq)));
         }
         let held = self.receiver.out_of_order();
         let accepted = self.receiver.accept(segment, cx.queue, cx.now);
@@ -369,6 +372,12 @@ impl<P: Payload> Synchronized<P> {
             ts_recent: self.receiver.ts_recent(),
             clock: self.clock,
         }
+    }
+
+    /// Returns what our timestamps option is made of, where it was negotiated.
+    pub(crate) fn timestamps(&self) -> Option<(TimestampClock, u32)> {
+        let recent = self.receiver.ts_recent()?;
+        Some((self.clock, recent.value()))
     }
 
     pub(crate) fn info(&self, info: &mut Info) {

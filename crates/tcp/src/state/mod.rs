@@ -14,6 +14,7 @@ pub(crate) mod syn;
 use core::fmt;
 
 use crate::error::TcpError;
+use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::established::Synchronized;
 use crate::state::syn::{SynReceived, SynSent};
@@ -127,6 +128,8 @@ pub(crate) enum Next {
     Closed(Option<TcpError>),
     /// Over, and the peer is told by a RST.
     Abort(Option<TcpError>),
+    /// Over, and the segment that came is answered by a RST of this number without ACK.
+    Refuse(SeqNum),
 }
 
 /// Declares the reasons once: the enum, the list of all, and the names.

@@ -236,14 +236,11 @@ impl SynReceived {
                 (false, false) => SynVerdict::Drop(SegmentDrop::BlindRst),
             };
         }
-        if let Some(recent) = self.ts_recent {
-            match segment.options.timestamps {
-                None => return SynVerdict::Drop(SegmentDrop::NoTimestamp),
-                Some(ts) if recent.rejects(ts.value, now) => {
-                    return SynVerdict::Acknowledge(SegmentDrop::Paws);
-                }
-                Some(_) => {}
-            }
+        // A segment without a timestamp is taken, as later on.
+        if let (Some(recent), Some(ts)) = (self.ts_recent, segment.options.timestamps)
+            && recent.rejects(ts.value, now)
+        {
+            return SynVerdict::Acknowledge(SegmentDrop::Paws);
         }
         // The other SYN-ACK of a simultaneous open lies before RCV.NXT and yet is what we wait for
         // (RFC 9293 3.5).

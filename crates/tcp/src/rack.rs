@@ -201,7 +201,7 @@ pub(crate) fn probe_timeout(rtt: &RttEstimator, single: Option<Duration>) -> Dur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{RTO_INITIAL, RTO_MIN};
+    use crate::config::Config;
 
     const MIN_RTT: Duration = Duration::from_millis(40);
 
@@ -220,6 +220,10 @@ mod tests {
         Delivered {
             latest_original: original.map(sending),
             latest_retransmission: retransmission.map(sending),
+            last: retransmission
+                .map(|at| (sending(at).sent_at, true))
+                .or(original.map(|at| (sending(at).sent_at, false))),
+            last_original: original.map(|at| sending(at).sent_at),
             ..Delivered::default()
         }
     }
@@ -232,7 +236,7 @@ mod tests {
         rack.on_delivered(&delivered(Some((5, 300)), None), |_| false, at(25));
         rack.on_delivered(&delivered(Some((4, 200)), None), |_| false, at(30));
         assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
-        assert_eq!(rack.rtt(), Duration::from_millis(20));
+        assert_eq!(rack.rtt(), Duration::from_millis(26), "of the last one told");
         // Sent together: the higher one is the later one.
         rack.on_delivered(&delivered(Some((5, 400)), None), |_| false, at(31));
         assert_eq!(

@@ -150,7 +150,7 @@ fn micros(duration: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{RTO_INITIAL, RTO_MIN};
+    use crate::config::{Config, RTO_MAX};
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)

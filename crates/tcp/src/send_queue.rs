@@ -216,9 +216,9 @@ mod tests {
         assert!(!queue.share(0, 11).push);
         assert!(queue.share(0, 30).push);
         queue.push(Bytes::pattern(SeqNum(30), 5), true);
-        assert!(!queue.share(0, 35).push && queue.expects_more());
+        assert!(!queue.share(0, 35).push);
         queue.push(Bytes::default(), false);
-        assert!(queue.share(0, 35).push && !queue.expects_more());
+        assert!(queue.share(0, 35).push);
     }
 
     #[test]

@@ -29,25 +29,29 @@ pub struct BusyTimes {
 /// Sums of time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chrono {
-    running: Option<(Busy, Instant)>,
-    network: Duration,
-    send_buffer: Duration,
-    peer_window: Duration,
+    running: Option<Busy>,
+    since: Instant,
+    /// In microseconds.
+    network: u64,
+    send_buffer: u64,
+    peer_window: u64,
 }
 
 impl Chrono {
     /// Notes what the connection does from `now` on; `None`: nothing.
     pub(super) fn switch(&mut self, to: Option<Busy>, now: Instant) {
-        if self.running.map(|(busy, _)| busy) == to {
+        if self.running == to {
             return;
         }
-        if let Some((busy, since)) = self.running {
-            *self.sum(busy) += now.saturating_since(since);
+        if let Some(busy) = self.running {
+            let time = now.saturating_since(self.since).as_micros();
+            *self.sum(busy) += u64::try_from(time).unwrap_or(u64::MAX >> 2);
         }
-        self.running = to.map(|busy| (busy, now));
+        self.running = to;
+        self.since = now;
     }
 
-    fn sum(&mut self, busy: Busy) -> &mut Duration {
+    fn sum(&mut self, busy: Busy) -> &mut u64 {
         match busy {
             Busy::Network => &mut self.network,
             Busy::SendBuffer => &mut self.send_buffer,
@@ -61,9 +65,9 @@ impl Chrono {
         let mut all = self.clone();
         all.switch(None, now);
         BusyTimes {
-            busy: all.network + all.send_buffer + all.peer_window,
-            peer_window: all.peer_window,
-            send_buffer: all.send_buffer,
+            busy: Duration::from_micros(all.network + all.send_buffer + all.peer_window),
+            peer_window: Duration::from_micros(all.peer_window),
+            send_buffer: Duration::from_micros(all.send_buffer),
         }
     }
 }

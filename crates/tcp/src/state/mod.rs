@@ -174,8 +174,6 @@ segment_drops! {
     AfterFin => "tcp_after_fin",
     /// Its timestamp is older than one already seen (RFC 7323 5.3).
     Paws => "tcp_paws",
-    /// It has no timestamp though both sides agreed on them (RFC 7323 3.2).
-    NoTimestamp => "tcp_no_timestamp",
     /// It has no ACK flag in a state where all have.
     NoAck => "tcp_no_ack",
     /// It acknowledges what was never sent.

@@ -1,6 +1,8 @@
 //! Scripts in packetdrill's language, played over the shared object: IPv4, IPv6 and IPv4 on IPv6 sockets, payload in
 //! host memory and in device memory.
 
+#[path = "scenarios/linux.rs"]
+mod linux;
 mod player;
 
 use player::{Ip, play};

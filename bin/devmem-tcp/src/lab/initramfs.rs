@@ -316,7 +316,7 @@ mod tests {
 
         let mut archive = Initramfs::new(LIMIT);
         archive.put(&folder, "/opt/x/").unwrap();
-        let mut small = Initramfs::new(1 << 10);
+        let mut small = Initramfs::new(1 << 16);
         let refused = small.put(&folder, "/x").unwrap_err().to_string();
         let socket = std::os::unix::net::UnixListener::bind(folder.join("s")).unwrap();
         let strange = archive.put(&folder, "/y").unwrap_err().to_string();

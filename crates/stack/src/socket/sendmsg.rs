@@ -162,9 +162,13 @@ impl Stack {
             connection.errors.finish(number);
             connection.errors.collect(connection.acked_offset());
         }
-        // What left already has no packet to be stamped (linux `tcp_tx_timestamp`).
-        if let Some(end) = end.filter(|end| *end > connection.conn.sent_offset()) {
-            let wanted = connection.options.timestamping;
+        // The last packet is stamped, if it is still there (linux `tcp_tx_timestamp`): one that left already only
+        // when it is acknowledged.
+        if let Some(end) = end.filter(|end| *end > connection.acked_offset()) {
+            let is_unsent = end > connection.conn.sent_offset();
+            let mut wanted = connection.options.timestamping;
+            wanted.scheduled &= is_unsent;
+            wanted.sent &= is_unsent;
             connection.errors.stamps.push(end, wanted);
         }
         self.refresh(id.slot());

@@ -91,6 +91,11 @@ impl<W: Waiter> Posix<W> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the table of one who holds it alone.
+    pub fn table_mut(&mut self) -> &mut Table {
+        self.table.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes a call that does not wait.
     pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();

@@ -195,6 +195,19 @@ impl Table {
         &self.stack
     }
 
+    /// Returns the stack to its owner: settings of the NIC. Sockets are the table's.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+
+    /// Returns the stack's name of the socket behind a file.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK; ENOTCONN: it was neither connected nor made to listen.
+    pub fn socket_id(&self, fd: i32) -> Result<SocketId, Errno> {
+        self.sock(fd)?.state.id().ok_or(Errno::ENOTCONN)
+    }
+
     /// Returns how many files are open.
     pub fn open_files(&self) -> usize {
         self.files.len()
@@ -205,6 +218,21 @@ impl Table {
     /// # Errors
     /// As bind-rx of the kernel.
     pub fn bind_rx(&mut self, memory: &Dmabuf, niov_size: NiovSize) -> Result<DmabufId, Errno> {
+        let queues = 0..self.stack.nic().channels().rx;
+        let queues: Vec<RxQueueId> = queues.map(RxQueueId).collect();
+        self.bind_rx_queues(memory, niov_size, &queues)
+    }
+
+    /// As [`Table::bind_rx`], but to these receive queues only.
+    ///
+    /// # Errors
+    /// As bind-rx of the kernel.
+    pub fn bind_rx_queues(
+        &mut self,
+        memory: &Dmabuf,
+        niov_size: NiovSize,
+        queues: &[RxQueueId],
+    ) -> Result<DmabufId, Errno> {
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
             hds_thresh: 0,
@@ -212,12 +240,11 @@ impl Table {
         };
         let nic = self.stack.nic_mut();
         nic.set_rings(rings).map_err(|_| Errno::EINVAL)?;
-        let queues = (0..nic.channels().rx).map(RxQueueId).collect();
         let request = BindRx {
             ifindex: IFINDEX,
             dmabuf: memory.clone(),
             niov_size,
-            queues,
+            queues: queues.to_vec(),
         };
         let id = self.stack.bind_rx(request).map_err(|error| error.errno())?;
         self.memories.insert(id, memory.clone());

@@ -56,9 +56,7 @@ impl Table {
     /// EBADF, ENOTSOCK, ENOTCONN.
     pub fn getpeername(&self, fd: i32) -> Result<Vec<u8>, Errno> {
         let sock = self.sock(fd)?;
-        let SockState::Connected(id) = sock.state else {
-            return Err(Errno::ENOTCONN);
-        };
+        let id = self.opened(sock.state).ok_or(Errno::ENOTCONN)?;
         let peer = self.stack.peer_addr(id).map_err(|error| error.errno())?;
         Ok(emit(peer.ok_or(Errno::ENOTCONN)?, sock.family))
     }
@@ -137,14 +135,8 @@ impl Table {
     }
 
     fn take_error(&mut self, fd: i32) -> Result<i32, Errno> {
+        // Of a connect that failed, too; the next connect says ECONNABORTED then, as in Linux.
         let state = self.sock(fd)?.state;
-        if let SockState::Connecting(id) = state {
-            // The outcome of a connect is told here instead of by a second connect.
-            return Ok(match self.connect_outcome(fd, id) {
-                Ok(()) | Err(Errno::EALREADY) => 0,
-                Err(errno) => errno.0,
-            });
-        }
         let error = state.id().and_then(|id| self.stack.take_error(id).ok());
         Ok(error
             .flatten()

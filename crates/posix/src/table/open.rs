@@ -189,6 +189,23 @@ impl Table {
         }
     }
 
+    /// Returns the connection behind a socket once it is open, whether or not connect has told so: a program that polls
+    /// never calls it again.
+    pub(super) fn opened(&self, state: SockState) -> Option<SocketId> {
+        let SockState::Connecting(id) = state else {
+            return match state {
+                SockState::Connected(id) => Some(id),
+                _ => None,
+            };
+        };
+        let state = self.stack.info(id).ok().flatten().map(|info| info.state);
+        let is_opening = matches!(
+            state,
+            None | Some(StateKind::SynSent | StateKind::SynReceived | StateKind::Closed)
+        );
+        (!is_opening).then_some(id)
+    }
+
     fn disconnect(&mut self, fd: i32, state: SockState) -> Result<(), Errno> {
         if let Some(id) = state.id() {
             let _ = self.stack.abort(id);

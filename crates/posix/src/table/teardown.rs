@@ -51,7 +51,7 @@ impl Table {
         };
         let Linger { on, seconds } = sock.options.linger;
         let waits = on && seconds != 0 && !file.nonblocking;
-        let SockState::Connected(id) = sock.state else {
+        let Some(id) = self.opened(sock.state) else {
             return Ok(None);
         };
         if !waits || !self.has_to_say(id) {
@@ -69,8 +69,8 @@ impl Table {
     /// # Errors
     /// EAGAIN while waiting may help.
     pub(crate) fn lingered(&self, fd: i32) -> Result<(), Errno> {
-        match self.sock(fd)?.state {
-            SockState::Connected(id) if self.has_to_say(id) => Err(Errno::EAGAIN),
+        match self.opened(self.sock(fd)?.state) {
+            Some(id) if self.has_to_say(id) => Err(Errno::EAGAIN),
             _ => Ok(()),
         }
     }

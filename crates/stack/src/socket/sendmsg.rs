@@ -67,6 +67,27 @@ impl<'a> SendMsg<'a> {
     pub const fn in_pieces(self, pieces: &'a [Range<usize>]) -> Self {
         Self { pieces, ..self }
     }
+
+    /// Returns the bytes in host memory; none if it sends from a dma-buf.
+    pub const fn host(&self) -> &'a [u8] {
+        match self.iovec {
+            Iovec::Host(host) => host,
+            Iovec::Device(_) => &[],
+        }
+    }
+
+    /// Returns the ranges of a dma-buf; none if it sends host memory.
+    pub const fn ranges(&self) -> &'a [Range<usize>] {
+        match self.iovec {
+            Iovec::Host(_) => &[],
+            Iovec::Device(ranges) => ranges,
+        }
+    }
+
+    /// Returns the control messages.
+    pub const fn control(&self) -> &'a [u8] {
+        self.control
+    }
 }
 
 /// What kind of memory the last bytes of a stream were sent from.

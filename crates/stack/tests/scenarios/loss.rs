@@ -1,13 +1,12 @@
 //! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov
 //! home.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{PORT, drops};
+use super::common::{PORT, drops};
+use super::{Pair, Sink, Source};
 use netmem::NiovSize;
-use netsim::{Keep, Pair, PairConfig, Pattern, Side, Sink, Source};
+use netsim::{Door as _, Keep, PairConfig, Pattern, Side};
 use nic::Impairment;
 
 /// What one run is about.
@@ -91,14 +90,17 @@ impl Case {
         // What is under way arrives.
         pair.run_for(Duration::from_millis(100));
         let ends = [&pair.a, &pair.b];
-        let sent: u64 = ends.iter().map(|end| end.nic().tx_stats().frames).sum();
+        let sent: u64 = ends
+            .iter()
+            .map(|end| end.look(|stack| stack.nic().tx_stats().frames))
+            .sum();
         let arrived: u64 = ends
             .iter()
-            .map(|end| end.stats().rx_packets + end.nic().drops().total())
+            .map(|end| end.stats().rx_packets + end.look(|stack| stack.nic().drops().total()))
             .sum();
         let corrupt = ends
             .iter()
-            .map(|end| end.nic().drops().get(nic::DropReason::RxBadChecksum))
+            .map(|end| end.look(|stack| stack.nic().drops().get(nic::DropReason::RxBadChecksum)))
             .sum();
         sink.release(&mut pair.b, 0);
         drop((sink, answer));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use netsim::{DeviceSource, Keep, Pair, Pattern, Progress, Side, Sink, Source};
-use stack::SocketId;
+use super::super::{DeviceSource, Pair, Sink, Socket, Source};
+use netsim::{Door as _, Keep, Pattern, Progress, Side};
 use wire::Instant;
 
-use crate::scenario::{Dice, FlowPlan, Reader};
-use crate::world::Bindings;
+use super::scenario::{Dice, FlowPlan, Reader};
+use super::world::Bindings;
 
 /// Longest time between two turns in which a slow reader does something, in microseconds.
 const SLOWNESS_US: u64 = 30_000;
@@ -22,7 +22,7 @@ enum Sending {
 #[derive(Debug)]
 pub struct Flow {
     from: Side,
-    socket: SocketId,
+    socket: Socket,
     to: Side,
     plan: FlowPlan,
     sending: Sending,
@@ -38,8 +38,8 @@ impl Flow {
         pair: &mut Pair,
         bindings: &Bindings,
         plan: FlowPlan,
-        from: (Side, SocketId),
-        to: (Side, SocketId),
+        from: (Side, Socket),
+        to: (Side, Socket),
         seed: u64,
     ) -> Self {
         let pattern = Pattern::new(seed);
@@ -76,7 +76,7 @@ impl Flow {
     }
 
     /// The socket that sends, if it is at this side.
-    pub fn socket_at(&self, side: Side) -> Option<SocketId> {
+    pub fn socket_at(&self, side: Side) -> Option<Socket> {
         (self.from == side).then_some(self.socket)
     }
 

@@ -1,20 +1,26 @@
 //! ARP, neighbour discovery, ICMP, addresses: one stack against frames written by hand.
 
-mod common;
-
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use common::{PORT, drops};
 use devmem_uapi::MsgFlags;
-use netsim::{Pair, PairConfig, RawPeer, RawSegment, Side, ip_frame, tcp_frame};
-use stack::{SendMsg, SocketId};
+use netsim::{Door as _, PairConfig, RawPeer, RawSegment, Side, ip_frame, tcp_frame};
+use stack::{SendMsg, SocketId, Stack};
 use wire::{
     ArpOperation, ArpPacket, Checksum, Echo, EchoKind, EtherType, EthernetHeader, IpRepr, MacAddr,
     Network, RxHeaders, TcpFlags, Transport, checksum, emit_arp_frame, protocol,
 };
 
+use crate::scenarios::Pair;
+use crate::scenarios::common::PORT;
+
 const PEER_PORT: u16 = 4000;
+
+/// Returns the counters that moved.
+fn drops(stack: &Stack) -> BTreeMap<&'static str, u64> {
+    stack.drops().filter(|&(_, count)| count > 0).collect()
+}
 
 fn v4(side: Side) -> Ipv4Addr {
     match side.ipv4() {

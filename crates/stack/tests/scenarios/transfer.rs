@@ -1,14 +1,13 @@
 //! Whole transfers between two stacks: every byte verified where it lies, every net_iov home at the
 //! end.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::{PORT, assert_no_memory_drops, drops};
+use super::common::{PORT, assert_no_memory_drops, drops};
+use super::{Pair, Sink, Source};
 use devmem_uapi::DmabufId;
 use netmem::{NiovSize, OpaqueProvider};
-use netsim::{Pair, PairConfig, Pattern, Progress, Report, Side, Sink, Source};
+use netsim::{Door as _, PairConfig, Pattern, Progress, Report, Side};
 
 /// One transfer from A to memory bound at B.
 struct Transfer {
@@ -235,7 +234,7 @@ fn a_link_that_is_always_busy_loses_nothing() {
         ..PairConfig::default()
     });
     for side in [Side::A, Side::B] {
-        let nic = pair.side(side).nic_mut();
+        let nic = pair.side(side).stack_mut().nic_mut();
         let rings = nic::Rings {
             tx_packets: 1,
             ..nic.rings()

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use netsim::PairConfig;
 
-use crate::scenario::{Ending, FlowPlan, Memory, Reader, Scenario};
-use crate::world;
+use super::scenario::{Ending, FlowPlan, Memory, Reader, Scenario};
+use super::world;
 
 #[test]
 fn a_promise_too_small_for_the_window_field_counts_as_none() {

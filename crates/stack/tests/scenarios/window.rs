@@ -1,20 +1,19 @@
 //! Windows: what peers are promised of the memory, and what happens when tokens stay away.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Bound, PORT, assert_no_memory_drops, drops};
+use super::common::{Bound, PORT, assert_no_memory_drops, drops};
+use super::{Pair, Sink, Source};
 use devmem_uapi::MsgFlags;
 use netmem::NiovSize;
-use netsim::{Keep, Pair, PairConfig, Pattern, Progress, Side, Sink, Source};
+use netsim::{Door as _, Keep, PairConfig, Pattern, Progress, Side};
 use steer::RxQueueId;
 
 const QUEUE: RxQueueId = RxQueueId(0);
 
 /// Checks what must hold at any time: nothing is promised that the queue cannot take.
 fn assert_promises_kept(pair: &mut Pair) {
-    let space = pair.b.nic_mut().rx_space(QUEUE).bytes as u64;
+    let space = pair.b.rx_space(QUEUE).bytes as u64;
     let promised = pair.b.promised(QUEUE);
     assert!(promised <= space, "{promised} bytes promised, {space} free");
 }
@@ -22,7 +21,7 @@ fn assert_promises_kept(pair: &mut Pair) {
 /// As [`assert_promises_kept`], where a connection that probed twice in vain may have got a part of the NIC's own reserve,
 /// an eighth of all memory.
 fn assert_promises_fit(pair: &mut Pair, memory: u64) {
-    let space = pair.b.nic_mut().rx_space(QUEUE).bytes as u64 + memory / 8;
+    let space = pair.b.rx_space(QUEUE).bytes as u64 + memory / 8;
     let promised = pair.b.promised(QUEUE);
     assert!(
         promised <= space,

@@ -1,19 +1,14 @@
 //! Connections from SYN to the last ACK, and everything that can come between.
 
-mod common;
-
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use common::{Bound, PORT, drops};
+use super::common::{Bound, PORT, drops};
+use super::{Pair, Sink, Socket, Source};
 use devmem_uapi::{Errno, MsgFlags};
-use netsim::{Pair, PairConfig, Pattern, Progress, RawPeer, RawSegment, Side, Sink, Source};
-use stack::{
-    AcceptError, ConnectError, ListenError, OptionName, Readiness, RecvError, SendError, SendMsg,
-    SocketOption,
-};
+use netsim::{Door, PairConfig, Pattern, Progress, Side};
+use stack::{Readiness, SendMsg, SocketOption};
 use tcp::StateKind;
-use wire::TcpFlags;
 
 const DEVMEM: MsgFlags = MsgFlags::SOCK_DEVMEM;
 
@@ -21,8 +16,8 @@ fn local(side: Side) -> SocketAddr {
     SocketAddr::new(side.ipv4(), PORT)
 }
 
-fn state(stack: &stack::Stack, id: stack::SocketId) -> StateKind {
-    stack.info(id).unwrap().unwrap().state
+fn state(end: &impl Door<Socket = Socket>, socket: Socket) -> StateKind {
+    end.info(socket).unwrap().unwrap().state
 }
 
 #[test]
@@ -41,13 +36,12 @@ fn connecting_to_a_closed_port_is_refused_at_once() {
         .a
         .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
         .unwrap_err();
-    assert_eq!(refused.errno(), Errno::ECONNREFUSED);
+    assert_eq!(refused, Errno::ECONNREFUSED);
     // Told once; then the socket is merely over.
     assert_eq!(
         pair.a
             .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
-            .unwrap_err()
-            .errno(),
+            .unwrap_err(),
         Errno::EPIPE
     );
     assert_eq!(drops(&pair.b)["tcp_no_socket"], 1);
@@ -64,10 +58,7 @@ fn connecting_to_nobody_is_unreachable_when_no_neighbour_answers() {
         .connect("10.77.0.99:1".parse().unwrap(), now)
         .unwrap();
     pair.run_for(Duration::from_secs(5));
-    assert_eq!(
-        pair.a.take_error(id),
-        Ok(Some(tcp::TcpError::HostUnreachable))
-    );
+    assert_eq!(pair.a.take_error(id), Ok(Some(Errno::EHOSTUNREACH)));
     assert!(drops(&pair.a)["neighbor_failed"] > 0);
     pair.a.close(id).unwrap();
     pair.finish();
@@ -84,7 +75,7 @@ fn connecting_where_no_route_leads_is_refused_with_the_reason() {
         ("10.77.0.2:0", Errno::ECONNREFUSED),
     ] {
         let refused = pair.a.connect(to.parse().unwrap(), now).unwrap_err();
-        assert_eq!(refused.errno(), errno, "{to}: {refused}");
+        assert_eq!(refused, errno, "{to}");
     }
     pair.finish();
 }
@@ -106,33 +97,10 @@ fn a_peer_that_vanishes_is_given_up_after_the_user_timeout() {
     // What the neighbour cache found out says more than the silence does.
     assert_eq!(
         bound.pair.a.take_error(bound.sender),
-        Ok(Some(tcp::TcpError::HostUnreachable))
+        Ok(Some(Errno::EHOSTUNREACH))
     );
     bound.pair.cable().plug();
     bound.finish();
-}
-
-#[test]
-fn a_neighbour_that_does_not_speak_tcp_times_out() {
-    let mut peer = RawPeer::new();
-    let now = peer.now();
-    let id = peer
-        .stack
-        .connect(SocketAddr::new(Side::A.ipv4(), 1), now)
-        .unwrap();
-    let mut syns = 0;
-    for _ in 0..131 {
-        peer.run_for(Duration::from_secs(1));
-        syns += peer
-            .answer_arp()
-            .iter()
-            .filter(|frame| frame.tcp().is_some())
-            .count();
-    }
-    assert_eq!(
-        (syns, peer.stack.take_error(id)),
-        (7, Ok(Some(tcp::TcpError::TimedOut)))
-    );
 }
 
 #[test]
@@ -143,25 +111,19 @@ fn listening_is_refused_with_the_reason() {
     });
     let taken = local(Side::B);
     let listener = pair.b.listen(taken, 1).unwrap();
-    assert_eq!(pair.b.listen(taken, 1), Err(ListenError::AddrInUse(taken)));
+    assert_eq!(pair.b.listen(taken, 1), Err(Errno::EADDRINUSE));
     let any = "0.0.0.0:5201".parse().unwrap();
-    assert_eq!(pair.b.listen(any, 1), Err(ListenError::AddrInUse(any)));
+    assert_eq!(pair.b.listen(any, 1), Err(Errno::EADDRINUSE));
     let foreign: SocketAddr = "10.77.0.9:1".parse().unwrap();
-    assert_eq!(
-        pair.b.listen(foreign, 1),
-        Err(ListenError::AddrNotAvailable(foreign.ip()))
-    );
+    assert_eq!(pair.b.listen(foreign, 1), Err(Errno::EADDRNOTAVAIL));
     let free = pair.b.listen("0.0.0.0:0".parse().unwrap(), 1).unwrap();
     assert!(pair.b.local_addr(free).unwrap().port() >= stack::EPHEMERAL_FIRST);
     assert_eq!(
         pair.b.listen("0.0.0.0:1".parse().unwrap(), 1),
-        Err(ListenError::TooManySockets { limit: 2 })
+        Err(Errno::ENFILE)
     );
     let now = pair.now();
-    assert_eq!(
-        pair.b.connect(local(Side::A), now),
-        Err(ConnectError::TooManySockets { limit: 2 })
-    );
+    assert_eq!(pair.b.connect(local(Side::A), now), Err(Errno::ENFILE));
     for id in [listener, free] {
         pair.b.close(id).unwrap();
     }
@@ -199,7 +161,7 @@ fn the_accept_queue_is_bounded_and_syns_beyond_it_wait() {
         pair.b
             .readiness(listener)
             .unwrap()
-            .contains(Readiness::ACCEPTABLE)
+            .contains(Readiness::READABLE)
     );
     let mut accepted = Vec::new();
     let end = pair.now() + Duration::from_secs(60);
@@ -213,63 +175,12 @@ fn the_accept_queue_is_bounded_and_syns_beyond_it_wait() {
     })
     .unwrap();
     assert_eq!(accepted.len(), 8);
-    assert_eq!(pair.b.accept(listener), Err(AcceptError::WouldBlock));
-    assert_eq!(
-        pair.b.accept(accepted[0]),
-        Err(AcceptError::NotListening { id: accepted[0] })
-    );
+    assert_eq!(pair.b.accept(listener), Err(Errno::EAGAIN));
+    assert_eq!(pair.b.accept(accepted[0]), Err(Errno::EINVAL));
     openers.iter().for_each(|&id| pair.a.close(id).unwrap());
     accepted.iter().for_each(|&id| pair.b.close(id).unwrap());
     pair.b.close(listener).unwrap();
     pair.finish();
-}
-
-#[test]
-fn a_flood_of_syns_is_answered_by_cookies_and_a_real_peer_gets_through() {
-    let mut peer = RawPeer::new();
-    peer.introduce();
-    let theirs = local(Side::B);
-    let listener = peer.stack.listen(theirs, 4).unwrap();
-    let syn = |port: u16| RawSegment {
-        seq: u32::from(port),
-        flags: TcpFlags::SYN,
-        ..RawSegment::default()
-    };
-    let from = |port| SocketAddr::new(Side::A.ipv4(), port);
-    for port in 1000..3000 {
-        peer.send_tcp(from(port), theirs, &syn(port));
-    }
-    // Every one is answered, and only the first few are remembered.
-    let answers: Vec<_> = std::iter::from_fn(|| peer.receive_tcp()).collect();
-    assert_eq!(answers.len(), 2000);
-    assert_eq!(
-        (peer.stack.stats().sockets, peer.stack.stats().connections),
-        (1, 0)
-    );
-    // One of those not remembered proves that it is there.
-    let (headers, _) = &answers[1500];
-    let syn_ack = headers.tcp().unwrap();
-    let port = syn_ack.dst_port;
-    let seq = u32::from(port) + 1;
-    let ack = RawSegment {
-        seq,
-        ack: syn_ack.seq + 1,
-        ..RawSegment::default()
-    };
-    peer.send_tcp(from(port), theirs, &ack);
-    let (id, remote) = peer.stack.accept(listener).unwrap();
-    assert_eq!(remote, from(port));
-    // A guess does not.
-    let guess = RawSegment {
-        seq,
-        ack: syn_ack.seq + 2,
-        ..RawSegment::default()
-    };
-    peer.forget();
-    peer.send_tcp(from(port + 1), theirs, &guess);
-    let (headers, _) = peer.receive_tcp().unwrap();
-    assert!(headers.tcp().unwrap().flags.contains(TcpFlags::RST));
-    peer.stack.abort(id).unwrap();
 }
 
 #[test]
@@ -282,7 +193,7 @@ fn closing_a_listener_resets_what_waits_to_be_accepted() {
     assert_eq!(state(&pair.a, opener), StateKind::Established);
     pair.b.close(listener).unwrap();
     pair.run_for(Duration::from_millis(10));
-    assert_eq!(pair.a.take_error(opener), Ok(Some(tcp::TcpError::Reset)));
+    assert_eq!(pair.a.take_error(opener), Ok(Some(Errno::ECONNRESET)));
     pair.a.close(opener).unwrap();
     assert_eq!(pair.b.stats().sockets, 0);
     pair.finish();
@@ -314,10 +225,7 @@ fn half_close_lets_the_other_direction_go_on() {
         .b
         .sendmsg(bound.receiver, &SendMsg::new(b"x"), MsgFlags::empty())
         .unwrap_err();
-    assert_eq!(
-        (refused, refused.errno()),
-        (SendError::Shutdown { id: bound.receiver }, Errno::EPIPE)
-    );
+    assert_eq!(refused, Errno::EPIPE);
     bound.finish();
 }
 
@@ -341,7 +249,7 @@ fn closing_with_unread_data_resets_the_peer() {
     bound.pair.run_for(Duration::from_millis(10));
     assert_eq!(
         bound.pair.a.take_error(bound.sender),
-        Ok(Some(tcp::TcpError::Reset))
+        Ok(Some(Errno::ECONNRESET))
     );
     assert_eq!(bound.pair.b.stats().sockets, 0);
     bound.finish();
@@ -360,7 +268,7 @@ fn data_for_a_closed_reader_resets_the_peer() {
     bound.pair.run_for(Duration::from_millis(10));
     assert_eq!(
         bound.pair.a.take_error(bound.sender),
-        Ok(Some(tcp::TcpError::BrokenPipe))
+        Ok(Some(Errno::EPIPE))
     );
     assert_eq!(drops(&bound.pair.b)["tcp_reader_gone"], 1);
     bound.finish();
@@ -375,10 +283,7 @@ fn an_error_is_told_once_and_after_the_data_that_came_before() {
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
     assert_eq!(received.outcome.bytes, 1000);
     bound.give_back(&received);
-    assert_eq!(
-        bound.recv(4096, 8, DEVMEM),
-        Err(RecvError::Connection(tcp::TcpError::Reset))
-    );
+    assert_eq!(bound.recv(4096, 8, DEVMEM), Err(Errno::ECONNRESET));
     assert_eq!(bound.recv(4096, 8, DEVMEM).unwrap().outcome.bytes, 0);
     bound.finish();
 }
@@ -423,35 +328,29 @@ fn close_in_flight_comes_to_rest_with_all_memory_home() {
 }
 
 #[test]
-fn a_stale_id_is_ebadf_for_every_call() {
+fn a_closed_socket_is_ebadf_for_every_call() {
     let mut bound = Bound::new(&PairConfig::default());
     let id = bound.receiver;
-    let stack = &mut bound.pair.b;
-    stack.close(id).unwrap();
-    let errnos = [
-        stack.close(id).unwrap_err().errno(),
-        stack.abort(id).unwrap_err().errno(),
-        stack.shutdown(id, Shutdown::Both).unwrap_err().errno(),
-        stack.accept(id).unwrap_err().errno(),
-        stack
-            .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
-            .unwrap_err()
-            .errno(),
-        stack.dontneed(id, &[]).unwrap_err().errno(),
-        stack.dontneed_bytes(id, &[1]).unwrap_err().errno(),
-        stack
-            .set_option(id, SocketOption::NoDelay(true))
-            .unwrap_err()
-            .errno(),
-        stack.option(id, OptionName::NoDelay).unwrap_err().errno(),
-        stack.readiness(id).unwrap_err().errno(),
-        stack.info(id).unwrap_err().errno(),
-        stack.local_addr(id).unwrap_err().errno(),
-        stack.peer_addr(id).unwrap_err().errno(),
-        stack.take_error(id).unwrap_err().errno(),
+    let end = &mut bound.pair.b;
+    end.close(id).unwrap();
+    let no_delay = SocketOption::NoDelay(true);
+    let outcomes = [
+        end.close(id),
+        end.abort(id),
+        end.shutdown(id, Shutdown::Both),
+        end.accept(id).map(drop),
+        end.sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
+            .map(drop),
+        end.dontneed(id, &[]).map(drop),
+        end.dontneed_bytes(id, &[1]).map(drop),
+        end.set_option(id, no_delay),
+        end.readiness(id).map(drop),
+        end.info(id).map(drop),
+        end.local_addr(id).map(drop),
+        end.take_error(id).map(drop),
     ];
-    assert_eq!(errnos, [Errno::EBADF; 14]);
-    assert_eq!(bound.recv(1, 1, DEVMEM).unwrap_err().errno(), Errno::EBADF);
+    assert_eq!(outcomes, [Err(Errno::EBADF); 12]);
+    assert_eq!(bound.recv(1, 1, DEVMEM).unwrap_err(), Errno::EBADF);
     bound.finish();
 }
 
@@ -464,9 +363,16 @@ fn an_orphan_in_fin_wait_2_ends_after_a_minute_and_its_memory_is_home_before() {
     // With the token outstanding; the peer never closes its side.
     bound.pair.b.close(bound.receiver).unwrap();
     let queue = steer::RxQueueId(0);
-    let niovs = bound.pair.b.nic().queue_info(queue).unwrap().niovs;
+    let niovs = bound
+        .pair
+        .b
+        .stack_mut()
+        .nic()
+        .queue_info(queue)
+        .unwrap()
+        .niovs;
     // The net_iov that is being filled counts as used.
-    assert!(bound.pair.b.nic_mut().rx_space(queue).free_niovs + 1 >= niovs);
+    assert!(bound.pair.b.rx_space(queue).free_niovs + 1 >= niovs);
     bound.pair.run_for(Duration::from_secs(30));
     assert_eq!(bound.pair.b.stats().orphans, 1);
     bound.pair.run_for(Duration::from_secs(31));
@@ -505,14 +411,14 @@ fn an_orphan_whose_peer_keeps_the_window_shut_ends_too() {
     loop {
         match sink.receive_once(&mut pair.b) {
             Ok(bytes) => assert!(bytes > 0, "a reset is no orderly end"),
-            Err(error) => break assert_eq!(error, RecvError::WouldBlock),
+            Err(error) => break assert_eq!(error, Errno::EAGAIN),
         }
     }
     pair.b
         .sendmsg(receiver, &SendMsg::new(b"x"), MsgFlags::empty())
         .unwrap();
     pair.run_for(Duration::from_millis(10));
-    assert_eq!(pair.b.take_error(receiver), Ok(Some(tcp::TcpError::Reset)));
+    assert_eq!(pair.b.take_error(receiver), Ok(Some(Errno::ECONNRESET)));
     pair.b.close(receiver).unwrap();
     pair.finish();
 }
@@ -534,7 +440,7 @@ fn orphans_are_bounded_and_one_too_many_is_reset() {
     assert_eq!(pair.a.stats().orphans, 2);
     let reset = ends
         .iter()
-        .filter(|(id, _)| pair.b.take_error(*id) == Ok(Some(tcp::TcpError::Reset)))
+        .filter(|(id, _)| pair.b.take_error(*id) == Ok(Some(Errno::ECONNRESET)))
         .count();
     assert_eq!(reset, 3);
     ends.iter().for_each(|(id, _)| pair.b.close(*id).unwrap());
@@ -561,101 +467,6 @@ fn time_wait_keeps_the_name_for_a_minute_and_a_new_connection_may_have_it_earlie
 }
 
 #[test]
-fn a_syn_for_a_connection_in_time_wait_opens_a_new_one() {
-    let mut peer = RawPeer::new();
-    peer.introduce();
-    let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
-    let listener = peer.stack.listen(theirs, 4).unwrap();
-    let open = |peer: &mut RawPeer, iss: u32| {
-        let syn = RawSegment {
-            seq: iss,
-            flags: TcpFlags::SYN,
-            ..RawSegment::default()
-        };
-        peer.send_tcp(ours, theirs, &syn);
-        let (headers, _) = peer.receive_tcp().expect("a SYN-ACK");
-        let syn_ack = *headers.tcp().unwrap();
-        assert!(
-            syn_ack.flags.contains(TcpFlags::SYN | TcpFlags::ACK),
-            "{syn_ack:?}"
-        );
-        let ack = RawSegment {
-            seq: iss + 1,
-            ack: syn_ack.seq + 1,
-            ..RawSegment::default()
-        };
-        peer.send_tcp(ours, theirs, &ack);
-        let (id, remote) = peer.stack.accept(listener).unwrap();
-        assert_eq!(remote, ours);
-        (id, syn_ack.seq)
-    };
-    let (id, iss) = open(&mut peer, 1000);
-    // B closes first and ends in TIME-WAIT.
-    peer.stack.close(id).unwrap();
-    peer.poll();
-    let fin = RawSegment {
-        seq: 1001,
-        ack: iss + 2,
-        flags: TcpFlags::FIN | TcpFlags::ACK,
-        ..RawSegment::default()
-    };
-    peer.send_tcp(ours, theirs, &fin);
-    assert_eq!(
-        (peer.stack.stats().connections, peer.stack.stats().orphans),
-        (1, 0)
-    );
-    peer.forget();
-    let (again, new_iss) = open(&mut peer, 50_000);
-    assert!(
-        new_iss.wrapping_sub(iss) < 1 << 31,
-        "the ISN goes on from the old connection's"
-    );
-    assert_eq!(peer.stack.stats().connections, 1);
-    peer.stack.abort(again).unwrap();
-}
-
-#[test]
-fn events_name_each_changed_socket_once() {
-    let mut bound = Bound::new(&PairConfig::default());
-    bound.pair.b.take_events().for_each(drop);
-    bound.send(100);
-    bound.send(100);
-    let events: Vec<_> = bound.pair.b.take_events().collect();
-    assert_eq!(events, [bound.receiver]);
-    assert_eq!(bound.pair.b.take_events().count(), 0);
-    let received = bound.recv(4096, 8, DEVMEM).unwrap();
-    bound.give_back(&received);
-    let events: Vec<_> = bound.pair.b.take_events().collect();
-    assert_eq!(events, [bound.receiver], "it is not readable any more");
-    bound.finish();
-}
-
-#[test]
-fn events_of_a_connection_begin_when_a_program_accepts_it() {
-    let mut pair = Pair::new(&PairConfig::default());
-    let listener = pair.b.listen(local(Side::B), 3).unwrap();
-    let now = pair.now();
-    let opener = pair.a.connect(local(Side::B), now).unwrap();
-    pair.run_for(Duration::from_millis(10));
-    pair.a
-        .sendmsg(opener, &SendMsg::new(b"early"), MsgFlags::empty())
-        .unwrap();
-    pair.run_for(Duration::from_millis(10));
-    assert_eq!(pair.b.take_events().collect::<Vec<_>>(), [listener]);
-    let (id, _) = pair.b.accept(listener).unwrap();
-    let events: Vec<_> = pair.b.take_events().collect();
-    assert!(
-        events.contains(&id) && events.contains(&listener),
-        "{events:?}"
-    );
-    assert!(pair.b.readiness(id).unwrap().contains(Readiness::READABLE));
-    for (side, id) in [(Side::A, opener), (Side::B, id), (Side::B, listener)] {
-        pair.side(side).close(id).unwrap();
-    }
-    pair.finish();
-}
-
-#[test]
 fn keepalive_finds_a_dead_peer() {
     let mut pair = Pair::new(&PairConfig::default());
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
@@ -671,10 +482,7 @@ fn keepalive_finds_a_dead_peer() {
     assert_eq!(state(&pair.b, receiver), StateKind::Established);
     pair.cable().pull();
     pair.run_for(Duration::from_secs(20));
-    assert_eq!(
-        pair.b.take_error(receiver),
-        Ok(Some(tcp::TcpError::TimedOut))
-    );
+    assert_eq!(pair.b.take_error(receiver), Ok(Some(Errno::ETIMEDOUT)));
     pair.cable().plug();
     pair.a.abort(sender).unwrap();
     pair.b.close(receiver).unwrap();

@@ -1,14 +1,18 @@
 //! What the tests of whole stacks have in common.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    reason = "the memory test, a binary of its own, uses a part"
+)]
 
 use std::collections::BTreeMap;
 
+use super::{Pair, Socket};
 use devmem_uapi::{
-    CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for,
+    CmsgIter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, Errno, MsgFlags, space_for,
 };
 use netmem::NiovSize;
-use netsim::{Pair, PairConfig, Pattern, Progress, Side};
-use stack::{RecvError, RecvMsg, RecvOutcome, SendMsg, SocketId, Stack};
+use netsim::{Door, PairConfig, Pattern, Progress, RecvResult, RecvRoom, Side};
+use stack::SendMsg;
 
 /// The port everybody listens on.
 pub const PORT: u16 = 5201;
@@ -17,8 +21,8 @@ pub const PORT: u16 = 5201;
 pub struct Bound {
     pub pair: Pair,
     pub id: DmabufId,
-    pub receiver: SocketId,
-    pub sender: SocketId,
+    pub receiver: Socket,
+    pub sender: Socket,
     pub pattern: Pattern,
     /// Bytes sent so far.
     pub sent: u64,
@@ -74,7 +78,7 @@ impl Bound {
         host: usize,
         messages: usize,
         flags: MsgFlags,
-    ) -> Result<Received, RecvError> {
+    ) -> Result<Received, Errno> {
         recv(
             &mut self.pair.b,
             self.receiver,
@@ -114,8 +118,8 @@ impl Bound {
 }
 
 /// Returns how many bytes can be read.
-pub fn readable(stack: &Stack, id: SocketId) -> usize {
-    stack.info(id).unwrap().unwrap().readable
+pub fn readable<D: Door>(door: &D, socket: D::Socket) -> usize {
+    door.info(socket).unwrap().unwrap().readable
 }
 
 /// What one receive is called with.
@@ -140,7 +144,7 @@ impl RecvArgs {
 /// What one receive returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    pub outcome: RecvOutcome,
+    pub outcome: RecvResult,
     /// Bytes copied.
     pub host: Vec<u8>,
     pub messages: Vec<DevmemCmsg>,
@@ -163,16 +167,18 @@ impl Received {
 }
 
 /// Receives once.
-pub fn recv(stack: &mut Stack, id: SocketId, args: &mut RecvArgs) -> Result<Received, RecvError> {
-    let mut writer = CmsgWriter::new(&mut args.control);
-    let outcome = stack.recvmsg(
-        id,
-        &mut RecvMsg::with_len(&mut args.host, args.len),
-        &mut writer,
-        args.flags,
-    )?;
-    let written = writer.written();
-    let messages = CmsgIter::new(&args.control[..written])
+pub fn recv<D: Door>(
+    door: &mut D,
+    socket: D::Socket,
+    args: &mut RecvArgs,
+) -> Result<Received, Errno> {
+    let room = RecvRoom {
+        host: &mut args.host,
+        len: args.len,
+        control: &mut args.control,
+    };
+    let outcome = door.recvmsg(socket, room, args.flags)?;
+    let messages = CmsgIter::new(&args.control[..outcome.control_bytes])
         .map(|cmsg| DevmemCmsg::parse(&cmsg).unwrap())
         .collect();
     Ok(Received {
@@ -182,14 +188,21 @@ pub fn recv(stack: &mut Stack, id: SocketId, args: &mut RecvArgs) -> Result<Rece
     })
 }
 
+/// Checks that the last refusal names these, if the door has words.
+pub fn assert_says(door: &impl Door, named: &[&str]) {
+    if let Some(words) = door.words() {
+        assert!(named.iter().all(|name| words.contains(name)), "{words}");
+    }
+}
+
 /// Returns the counters that moved.
-pub fn drops(stack: &Stack) -> BTreeMap<&'static str, u64> {
-    stack.drops().filter(|&(_, count)| count > 0).collect()
+pub fn drops(door: &impl Door) -> BTreeMap<&'static str, u64> {
+    door.drops()
 }
 
 /// Checks that nothing was dropped for want of memory.
-pub fn assert_no_memory_drops(stack: &Stack) {
-    let drops = drops(stack);
+pub fn assert_no_memory_drops(door: &impl Door) {
+    let drops = door.drops();
     for name in [
         "rx_no_buffers",
         "rx_no_host_buffers",

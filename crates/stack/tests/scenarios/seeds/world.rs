@@ -3,13 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::super::{Pair, Socket};
 use devmem_uapi::DmabufId;
 use netmem::NiovSize;
-use netsim::{Pair, Progress, Side};
-use stack::{Readiness, SocketId, SocketOption};
+use netsim::{Door as _, Progress, Side};
+use stack::{Readiness, SocketOption};
 
-use crate::flow::Flow;
-use crate::scenario::{Dice, Ending, Scenario};
+use super::flow::Flow;
+use super::scenario::{Dice, Ending, Scenario};
 
 /// The port of the first connection.
 const PORT: u16 = 5201;
@@ -40,7 +41,7 @@ impl Bindings {
 }
 
 /// Both ends of a connection, with their sides.
-type Ends = [(Side, SocketId); 2];
+type Ends = [(Side, Socket); 2];
 
 /// A world that has been made.
 struct World<'a> {
@@ -201,8 +202,7 @@ impl<'a> World<'a> {
 fn state(pair: &Pair, flows: &[Flow]) -> String {
     let mut text = format!("at {:?}: {flows:#?}", pair.now());
     for (side, stack) in [(Side::A, &pair.a), (Side::B, &pair.b)] {
-        let drops: Vec<_> = stack.drops().filter(|&(_, count)| count > 0).collect();
-        text += &format!("\n{side:?} dropped {drops:?}");
+        text += &format!("\n{side:?} dropped {:?}", stack.drops());
         for flow in flows {
             if let Some(socket) = flow.socket_at(side) {
                 text += &format!("\n{side:?} {socket}: {:?}", stack.info(socket));

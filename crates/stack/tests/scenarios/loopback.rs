@@ -4,21 +4,19 @@
     reason = "a send takes a list of ranges"
 )]
 
-mod common;
-
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{PORT, assert_no_memory_drops, drops};
-use devmem_uapi::DmabufId;
+use super::common::{PORT, assert_no_memory_drops, drops};
+use super::{DeviceSource, Pair, Sink, Socket, Source};
+use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, NiovSize, OpaqueProvider};
-use netsim::{DeviceSource, Pair, PairConfig, Pattern, Progress, Side, Sink, Source};
-use stack::{Readiness, SocketId};
-use tcp::TcpError;
+use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
+use stack::Readiness;
 
 /// Connects side A to itself; returns (accepted, opener).
-fn connect(pair: &mut Pair, ip: IpAddr, port: u16) -> (SocketId, SocketId) {
+fn connect(pair: &mut Pair, ip: IpAddr, port: u16) -> (Socket, Socket) {
     let local = SocketAddr::new(ip, port);
     let listener = pair.a.listen(local, 4).unwrap();
     let now = pair.now();
@@ -48,7 +46,7 @@ fn link_local() -> IpAddr {
     "fe80::ff:fe00:a".parse().unwrap()
 }
 
-fn close(mut pair: Pair, sockets: [SocketId; 2]) {
+fn close(mut pair: Pair, sockets: [Socket; 2]) {
     for socket in sockets {
         pair.a.close(socket).unwrap();
     }
@@ -61,7 +59,7 @@ fn transfer(config: &PairConfig, ip: IpAddr, total: u64, chunk: usize) {
     let rx = pair.bind(Side::A, 4 << 20, NiovSize::DEFAULT, &[0]);
     let tx = pair.bind_tx(Side::A, 1 << 20);
     let (receiver, sender) = connect(&mut pair, ip, PORT);
-    let on_link = pair.a.nic().tx_stats().frames;
+    let on_link = pair.a.look(|stack| stack.nic().tx_stats()).frames;
     let pattern = Pattern::new(3);
     let memory = pair.dmabuf(Side::A, tx).clone();
     let mut source =
@@ -77,7 +75,7 @@ fn transfer(config: &PairConfig, ip: IpAddr, total: u64, chunk: usize) {
     );
     assert_eq!(sink.report().device_bytes, total);
     assert_no_memory_drops(&pair.a);
-    let stats = pair.a.nic().tx_stats();
+    let stats = pair.a.look(|stack| stack.nic().tx_stats());
     assert_eq!(stats.frames, on_link, "nothing on the link");
     assert!(
         stats.looped > 0 && stats.software_tso == 0 && stats.software_checksum == 0,
@@ -289,12 +287,12 @@ fn nobody_listening_and_a_reset_are_as_over_the_link() {
         .connect(SocketAddr::new(Side::A.ipv4(), 77), now)
         .unwrap();
     pair.run_for(Duration::from_millis(1));
-    assert_eq!(pair.a.take_error(refused), Ok(Some(TcpError::Refused)));
+    assert_eq!(pair.a.take_error(refused), Ok(Some(Errno::ECONNREFUSED)));
     pair.a.close(refused).unwrap();
     let (receiver, sender) = connect(&mut pair, Side::A.ipv4(), PORT);
     pair.a.abort(receiver).unwrap();
     pair.run_for(Duration::from_millis(1));
-    assert_eq!(pair.a.take_error(sender), Ok(Some(TcpError::Reset)));
+    assert_eq!(pair.a.take_error(sender), Ok(Some(Errno::ECONNRESET)));
     pair.a.close(sender).unwrap();
     pair.finish();
 }

@@ -1,11 +1,11 @@
 //! Replays kept inputs of the fuzz target over socket calls, and plays sequences by chance.
 
-#[path = "../../../fuzz/bodies/posix_calls.rs"]
+#[path = "../../../../fuzz/bodies/posix_calls.rs"]
 mod posix_calls;
-#[path = "../../../fuzz/replay.rs"]
+#[path = "../../../../fuzz/replay.rs"]
 mod replay;
 
-use replay::replay;
+use self::replay::replay;
 
 #[test]
 fn socket_calls() {

@@ -5,8 +5,8 @@
 //! Whatever the number, the world ends within a bounded number of steps with every byte right, every send complete and
 //! every net_iov home. A failure names its number and prints the world.
 //!
-//! - `DEVMEM_SEEDS=100000 cargo test -p devmem-stack --test seeds` tries more, a quarter in each test,
-//! - `DEVMEM_SEED=4711 cargo test -p devmem-stack --test seeds` tries one.
+//! - `DEVMEM_SEEDS=100000 cargo test -p devmem-stack --test stack seeds` tries more, a quarter in each test,
+//! - `DEVMEM_SEED=4711 cargo test -p devmem-stack --test stack seeds` tries one.
 
 mod flow;
 mod found;
@@ -18,8 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use scenario::Ending;
 
-/// Worlds of each test unless the environment says otherwise.
-const SEEDS: u64 = 500;
+use crate::door::SEEDS;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;

@@ -1,14 +1,14 @@
-//! Binding, refusal by refusal (ABI.md 2), and unbinding.
+//! Bindings and queues under live connections: binding, unbinding, steering.
 
-mod common;
-
-use common::{Bound, PORT, assert_no_memory_drops};
-use devmem_uapi::{DmabufId, Errno, IfIndex, MsgFlags};
+use devmem_uapi::{DmabufId, Errno, MsgFlags};
 use netmem::{Dmabuf, NiovSize};
-use netsim::{Pair, PairConfig, Pattern, Side, Sink, Source};
-use nic::{Rings, TcpDataSplit};
-use stack::{BindRx, BindRxError, Stack, UnbindRxError};
+use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
 use steer::{IndirectionTable, RxQueueId};
+
+use super::common::{Bound, PORT, assert_no_memory_drops};
+use super::{Pair, Sink, Source};
+
+const ALL: &[RxQueueId] = &[RxQueueId(0)];
 
 fn pair(rx_queues: u16) -> Pair {
     Pair::new(&PairConfig {
@@ -17,238 +17,26 @@ fn pair(rx_queues: u16) -> Pair {
     })
 }
 
-/// A request that passes once header split is on.
-fn request(queues: &[u16]) -> BindRx {
-    BindRx {
-        ifindex: IfIndex(1),
-        dmabuf: Dmabuf::anonymous(1 << 20).unwrap(),
-        niov_size: NiovSize::DEFAULT,
-        queues: queues.iter().copied().map(RxQueueId).collect(),
-    }
-}
-
-fn set_rings(stack: &mut Stack, tcp_data_split: TcpDataSplit, hds_thresh: u16) {
-    let rings = Rings {
-        tcp_data_split,
-        hds_thresh,
-        ..stack.nic().rings()
-    };
-    stack.nic_mut().set_rings(rings).unwrap();
-}
-
-fn bound_queues(stack: &Stack) -> Vec<Option<DmabufId>> {
-    let queues = 0..stack.nic().channels().rx;
-    queues
-        .map(|queue| stack.nic().queue_info(RxQueueId(queue)).unwrap().dmabuf)
-        .collect()
-}
-
-/// Checks that a request is refused with this errno, in words that name what to do, and changes
-/// nothing.
-fn refused(stack: &mut Stack, request: BindRx, errno: Errno, words: &[&str]) -> BindRxError {
-    let before = bound_queues(stack);
-    let observer = request.dmabuf.observer();
-    let error = stack.bind_rx(request).unwrap_err();
-    assert_eq!(error.errno(), errno, "{error}");
-    let text = error.to_string();
-    assert!(words.iter().all(|word| text.contains(word)), "{text}");
-    assert_eq!(bound_queues(stack), before);
-    assert!(observer.is_freed(), "a refused bind keeps no memory");
-    error
-}
-
 #[test]
-fn no_queue_at_all_is_einval_before_anything_else() {
+fn ids_of_bindings_count_from_one_and_a_refused_bind_uses_none_up() {
     let mut pair = pair(1);
-    let mut wrong = request(&[]);
-    wrong.ifindex = IfIndex(9);
-    refused(
-        &mut pair.b,
-        wrong,
-        Errno::EINVAL,
-        &["at least one rx queue"],
-    );
-}
-
-#[test]
-fn another_interface_is_enodev_before_its_queues_are_looked_at() {
-    let mut pair = pair(1);
-    let mut wrong = request(&[77]);
-    wrong.ifindex = IfIndex(9);
-    refused(
-        &mut pair.b,
-        wrong,
-        Errno::ENODEV,
-        &["no interface 9", "is 1"],
-    );
-}
-
-#[test]
-fn a_queue_past_the_last_is_einval_before_the_memory_is_looked_at() {
-    let mut pair = pair(2);
-    let mut wrong = request(&[0, 2]);
-    wrong.dmabuf = Dmabuf::anonymous(4096).unwrap();
-    refused(
-        &mut pair.b,
-        wrong,
-        Errno::EINVAL,
-        &["rx queue 2", "there are 2"],
-    );
-}
-
-#[test]
-fn memory_that_is_not_whole_net_iovs_is_einval_before_header_split_is_looked_at() {
-    let mut pair = pair(1);
-    for bytes in [4096, 65_536 + 4096, 3 * 65_536 - 4096] {
-        let mut wrong = request(&[0]);
-        wrong.dmabuf = Dmabuf::anonymous(bytes).unwrap();
-        let error = refused(
-            &mut pair.b,
-            wrong,
-            Errno::EINVAL,
-            &["net_iov", "multiple", "take"],
-        );
-        assert!(matches!(error, BindRxError::Geometry(_)));
-    }
-}
-
-#[test]
-fn header_split_off_or_never_set_is_einval_with_the_kernels_words() {
-    let mut pair = pair(1);
-    for setting in [TcpDataSplit::Auto, TcpDataSplit::Disabled] {
-        set_rings(&mut pair.b, setting, 0);
-        let words = [
-            "tcp-data-split is disabled",
-            "rx queue 0",
-            "set tcp-data-split on",
-        ];
-        refused(&mut pair.b, request(&[0]), Errno::EINVAL, &words);
-    }
-}
-
-#[test]
-fn a_threshold_is_einval() {
-    let mut pair = pair(1);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 256);
-    refused(
-        &mut pair.b,
-        request(&[0]),
-        Errno::EINVAL,
-        &["hds-thresh is 256", "set hds-thresh 0"],
-    );
-}
-
-#[test]
-fn a_bound_queue_is_eexist_and_the_holder_is_named() {
-    let mut pair = pair(2);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    let id = pair.b.bind_rx(request(&[1])).unwrap();
-    let error = refused(
-        &mut pair.b,
-        request(&[0, 1]),
-        Errno::EEXIST,
-        &["rx queue 1", "dma-buf 1", "unbind"],
-    );
-    assert!(
-        matches!(error, BindRxError::QueueTaken { queue: RxQueueId(1), by } if by.0 == Some(id))
-    );
-}
-
-#[test]
-fn a_queue_named_twice_is_eexist_and_the_first_restart_is_undone() {
-    let mut pair = pair(2);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    refused(
-        &mut pair.b,
-        request(&[0, 1, 0]),
-        Errno::EEXIST,
-        &["rx queue 0"],
-    );
-    assert_eq!(bound_queues(&pair.b), [None, None]);
-}
-
-#[test]
-fn a_queue_that_cannot_be_restarted_undoes_the_ones_before() {
-    let mut pair = pair(3);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    // Sixteen net_iovs: the first two queues post runs of them, nothing is left to post for the
-    // third.
-    let mut small = request(&[0, 1, 2]);
-    small.dmabuf = Dmabuf::anonymous(2 * 65_536).unwrap();
-    let error = refused(
-        &mut pair.b,
-        small,
-        Errno::ENOMEM,
-        &["could not be restarted"],
-    );
-    assert!(matches!(error, BindRxError::Restart { .. }), "{error}");
-    assert_eq!(bound_queues(&pair.b), [None, None, None]);
-}
-
-#[test]
-fn ids_are_cyclic_from_one_and_a_refused_bind_uses_none_up() {
-    let mut pair = pair(1);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
+    pair.split_on(Side::B);
+    let (memory, odd) = (Dmabuf::anonymous(1 << 20), Dmabuf::anonymous(4096));
+    let (memory, odd) = (memory.unwrap(), odd.unwrap());
     for expected in 1..4 {
-        assert!(pair.b.bind_rx(request(&[9])).is_err());
-        let id = pair.b.bind_rx(request(&[0])).unwrap();
-        assert_eq!(id, DmabufId(expected));
-        pair.b.unbind_rx(id).unwrap();
+        let refused = pair.b.bind_rx(&odd, NiovSize::DEFAULT, ALL);
+        assert_eq!(refused, Err(Errno::EINVAL), "no whole net_iov");
+        let id = pair.b.bind_rx(&memory, NiovSize::DEFAULT, ALL);
+        assert_eq!(id, Ok(DmabufId(expected)));
+        let again = pair.b.bind_rx(&memory, NiovSize::DEFAULT, ALL);
+        assert_eq!(again, Err(Errno::EEXIST));
+        assert_eq!(pair.b.unbind(DmabufId(expected)), Ok(()));
+        assert_eq!(pair.b.unbind(DmabufId(expected)), Err(Errno::EINVAL));
     }
-}
-
-#[test]
-fn unbinding_what_is_not_bound_is_einval() {
-    let mut pair = pair(1);
-    let error = pair.b.unbind_rx(DmabufId(1)).unwrap_err();
-    assert!(matches!(error, UnbindRxError::Unknown(_)));
-    assert_eq!(error.errno(), Errno::EINVAL);
-}
-
-#[test]
-fn what_a_binding_depends_on_cannot_be_changed_under_it() {
-    let mut pair = pair(2);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    let id = pair.b.bind_rx(request(&[1])).unwrap();
-    let nic = pair.b.nic_mut();
-    let rings = nic.rings();
-    assert!(nic.set_channels(1).is_err());
-    assert!(
-        nic.set_rings(Rings {
-            tcp_data_split: TcpDataSplit::Auto,
-            ..rings
-        })
-        .is_err()
-    );
-    assert!(
-        nic.set_rings(Rings {
-            hds_thresh: 1,
-            ..rings
-        })
-        .is_err()
-    );
-    pair.b.unbind_rx(id).unwrap();
-    assert!(pair.b.nic_mut().set_channels(1).is_ok());
-}
-
-#[test]
-fn unbinding_frees_the_memory_when_nothing_is_out() {
-    let mut pair = pair(1);
-    set_rings(&mut pair.b, TcpDataSplit::Enabled, 0);
-    let request = request(&[0]);
-    let observer = request.dmabuf.observer();
-    let id = pair.b.bind_rx(request).unwrap();
-    assert_eq!(
-        pair.b
-            .bindings()
-            .map(|info| (info.id, info.size))
-            .collect::<Vec<_>>(),
-        [(id, 1 << 20)]
-    );
-    assert!(!observer.is_freed());
-    pair.b.unbind_rx(id).unwrap();
-    assert!(observer.is_freed());
-    assert_eq!(pair.b.bindings().count(), 0);
+    let observers = [memory.observer(), odd.observer()];
+    drop((memory, odd));
+    assert!(observers.iter().all(|memory| memory.is_freed()));
+    pair.finish();
 }
 
 #[test]
@@ -264,7 +52,7 @@ fn unbinding_in_flight_loses_no_byte() {
         pair.run(|pair| {
             let sent = source.run(&mut pair.a);
             if is_bound && source.sent() > unbind_after {
-                pair.b.unbind_rx(id).unwrap();
+                pair.b.unbind(id).unwrap();
                 is_bound = false;
             }
             sent.and(sink.run(&mut pair.b))
@@ -293,7 +81,7 @@ fn rebinding_in_flight_moves_the_stream_to_the_new_memory() {
         let sent = source.run(&mut pair.a);
         let received = sink.run(&mut pair.b);
         if second.is_none() && source.sent() > 500_000 {
-            pair.b.unbind_rx(first).unwrap();
+            pair.b.unbind(first).unwrap();
             let id = pair.bind(Side::B, 2 << 20, NiovSize::MIN, &[0]);
             let fresh = Sink::new(receiver, pattern);
             let old = std::mem::replace(&mut sink, fresh);
@@ -315,12 +103,16 @@ fn steer(pair: &mut Pair, port: u16, queue: u16) {
     use steer::{FlowType, NtupleRule, RuleAction};
     let mut rule = NtupleRule::any(FlowType::Tcp4, RuleAction::Queue(RxQueueId(queue)));
     rule.dst_port = steer::PortMatch::exact(port);
-    pair.b.nic_mut().insert_rule(None, rule).unwrap();
+    pair.b
+        .stack_mut()
+        .nic_mut()
+        .insert_rule(None, rule)
+        .unwrap();
 }
 
 /// Makes RSS choose queue 0 for everything.
 fn rss_to_queue_0(pair: &mut Pair) {
-    let nic = pair.b.nic_mut();
+    let nic = pair.b.stack_mut().nic_mut();
     let mut rss = nic.rss().clone();
     rss.table = IndirectionTable::new(&[RxQueueId(0)], nic.channels().rx).unwrap();
     nic.set_rss(rss).unwrap();
@@ -417,7 +209,7 @@ fn one_binding_feeds_two_queues() {
         let turns = ends
             .iter_mut()
             .map(|(_, source, sink)| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
-        turns.fold(netsim::Progress::Done, netsim::Progress::and)
+        turns.fold(Progress::Done, Progress::and)
     })
     .unwrap();
     assert_no_memory_drops(&pair.b);

@@ -515,3 +515,55 @@ fn virtual_time_stands_still_until_it_is_moved() {
     it.posix.sleep(Duration::from_secs(5));
     assert_eq!(it.posix.waiter().now(), before + Duration::from_secs(5));
 }
+
+/// A program that polls never asks connect for its outcome.
+#[test]
+fn a_connection_whose_outcome_nobody_asked_for_is_one_all_the_same() {
+    let it = loopback();
+    let (posix, fd) = (&it.posix, posix_socket(&it.posix));
+    let to = at("10.77.0.1:80");
+    assert_eq!(posix.connect(fd, &to), Err(Errno::EINPROGRESS));
+    assert_eq!(
+        posix.call(|t| t.getpeername(fd)),
+        Err(Errno::ENOTCONN),
+        "not yet"
+    );
+    posix.run_now();
+    assert_eq!(posix.call(|t| t.getpeername(fd)), Ok(to.clone()));
+    let (server, _) = posix.accept(it.listener, 0).unwrap();
+    let linger = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
+    let set = posix.call(|t| t.setsockopt(server, (SOL_SOCKET, so::LINGER), &linger));
+    assert_eq!(set, Ok(0));
+    posix.close(server).unwrap();
+    posix.run_now();
+    // Told once; what was connected is over, and no second outcome of connect.
+    let error = |expected: Errno| {
+        let bytes = posix.call(|t| t.getsockopt(fd, (SOL_SOCKET, so::ERROR)));
+        assert_eq!(bytes.unwrap(), expected.0.to_ne_bytes());
+    };
+    error(Errno::ECONNRESET);
+    error(Errno(0));
+    assert_eq!(it.recv(fd, 1, MsgFlags::empty()), Ok(Vec::new()));
+}
+
+#[test]
+fn after_so_error_told_why_connect_failed_the_next_connect_is_aborted_and_the_one_after_it_begins()
+{
+    let (posix, _other) = table();
+    let fd = posix_socket(&posix);
+    let to = at("10.77.0.1:81");
+    assert_eq!(posix.connect(fd, &to), Err(Errno::EINPROGRESS));
+    posix.run_now();
+    let error = posix.call(|t| t.getsockopt(fd, (SOL_SOCKET, so::ERROR)));
+    assert_eq!(error.unwrap(), Errno::ECONNREFUSED.0.to_ne_bytes());
+    assert_eq!(posix.connect(fd, &to), Err(Errno::ECONNABORTED));
+    assert_eq!(posix.connect(fd, &to), Err(Errno::EINPROGRESS));
+    posix.run_now();
+    assert_eq!(posix.connect(fd, &to), Err(Errno::ECONNREFUSED));
+}
+
+/// A non-blocking socket.
+fn posix_socket(posix: &Posix<VirtualTime>) -> i32 {
+    let kind = 1 | devmem_posix::abi::SOCK_NONBLOCK;
+    posix.call(|t| t.socket(2, kind, 0)).unwrap()
+}

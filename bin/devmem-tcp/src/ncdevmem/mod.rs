@@ -27,7 +27,7 @@ use std::path::Path;
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netdev::{Netdev, RxQueueId};
 
-use crate::output::{Exit, Failure};
+use crate::output::{Exit, Failure, print_line, say};
 use flags::{Flags, HELP, Job};
 
 /// The name that makes this program it, and that its messages begin with.
@@ -53,12 +53,11 @@ pub fn run(flags: Vec<OsString>) -> Result<(), Failure> {
 fn start(flags: Vec<OsString>) -> Result<(), Failure> {
     let flags = Flags::parse(flags)?;
     if flags.help {
-        print!("{HELP}");
-        return Ok(());
+        return Ok(print_line(HELP.trim_end())?);
     }
     let name = flags.interface()?.to_owned();
     let netdev = Netdev::by_name(&name)?;
-    eprintln!("using ifindex={}", netdev.index().0);
+    say!("using ifindex={}", netdev.index().0);
     let job = flags.judge(netdev.index(), || rx_queue_count(&name))?;
     match job {
         Job::Probe(plan) => probe::run(netdev, &plan),

@@ -104,9 +104,9 @@ fn shell(args: Shell) -> Result<(), Failure> {
 }
 
 fn test(args: Test) -> Result<(), Failure> {
-    let kit = Kit::provide(&plan::kit(args.kit, false))?;
+    let kit = Kit::provide(&plan::kit(args.guest.kit, false))?;
     let plan = TestPlan {
-        machine: plan::machine(args.machine)?,
+        machine: plan::machine(args.guest.machine)?,
         groups: if args.group.is_empty() {
             Group::ALL.to_vec()
         } else {

@@ -76,9 +76,7 @@ pub struct Status {
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]
-    pub kit: KitArgs,
-    #[command(flatten)]
-    pub machine: MachineArgs,
+    pub guest: GuestArgs,
     /// Take FILE into the guest, as PLACE or under its name in /; a program's libraries go with it
     #[arg(long, value_name = "FILE[:PLACE]")]
     pub put: Vec<String>,
@@ -106,9 +104,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Shell {
     #[command(flatten)]
-    pub kit: KitArgs,
-    #[command(flatten)]
-    pub machine: MachineArgs,
+    pub guest: GuestArgs,
     /// Take FILE into the guest, as PLACE or under its name in /
     #[arg(long, value_name = "FILE[:PLACE]")]
     pub put: Vec<String>,
@@ -120,9 +116,7 @@ pub struct Shell {
 #[derive(Debug, Args)]
 pub struct Test {
     #[command(flatten)]
-    pub kit: KitArgs,
-    #[command(flatten)]
-    pub machine: MachineArgs,
+    pub guest: GuestArgs,
     /// Bytes of a large stream
     #[arg(long, value_name = "SIZE", default_value = "32M")]
     pub bytes: Size,
@@ -134,6 +128,15 @@ pub struct Test {
     pub only: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// A guest: its parts and its machine.
+#[derive(Debug, Args)]
+pub struct GuestArgs {
+    #[command(flatten)]
+    pub kit: KitArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
 }
 
 /// Where the guest's parts come from.

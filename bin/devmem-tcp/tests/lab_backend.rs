@@ -175,7 +175,7 @@ fn signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored() {
     let Some(nic) = Nic::take("signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored") else {
         return;
     };
-    for (port, signal) in (5420..).zip([Signal::INT, Signal::TERM]) {
+    for (port, signal) in (5420..).zip([Signal::INT, Signal::TERM, Signal::HUP]) {
         let recv = recv(&nic, port, "");
         let stream = connect(OURS[0], PEERS[0], port);
         assert_ne!(settings(&nic.name), nic.before, "it was set up");
@@ -184,7 +184,7 @@ fn signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored() {
         drop(stream);
         nic.assert_restored();
     }
-    let recv = recv(&nic, 5422, "");
+    let recv = recv(&nic, 5424, "");
     kill_process(recv.pid(), Signal::KILL).expect("it runs");
     assert_eq!(recv.finish().code, None);
     assert_ne!(settings(&nic.name), nic.before, "nobody has restored it");

@@ -5,7 +5,7 @@
 //! its standard input from there, and without an address a probe that tries what must be refused. Where it differs, it
 //! is on purpose:
 //!
-//! - settings are put back exactly as they were, after SIGINT and SIGTERM too, and `devmem-tcp restore` does it after
+//! - settings are put back exactly as they were, after SIGINT, SIGTERM and SIGHUP too, and `devmem-tcp restore` does it after
 //!   a crash; `ethtool` is not run,
 //! - bytes that landed in host memory (`SCM_DEVMEM_LINEAR`) are printed and checked in their place,
 //! - a single wrong byte fails the run, not only the twenty-first,

@@ -145,6 +145,9 @@ impl Session {
             return Err(Breach::Order { command });
         }
         self.scratch.clear();
+        if message.too_many_fds || command == Command::VERSION {
+            self.stats.fds_closed += message.fds.len() as u64;
+        }
         let answer = match message.too_many_fds {
             true => Err(Errno::MFILE),
             false if command == Command::VERSION => {

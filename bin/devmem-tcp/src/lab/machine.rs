@@ -26,6 +26,8 @@ use crate::signals::StopFlag;
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// A guest that has said good-bye powers off in this time, or is switched off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
+/// A guest that has begun to say something says the rest in this time: while that is read nobody looks for signals.
+const FRAME_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks at the control socket.
 const LOOK: Duration = Duration::from_millis(5);
 /// For a person's shell, which is busybox's: it has line editing.
@@ -335,7 +337,9 @@ impl Guest {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             // A signal interrupts it: that is looked at below.
             if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
-                return Ok(listener.accept().context("accept QEMU")?.0);
+                let guest = listener.accept().context("accept QEMU")?.0;
+                guest.set_read_timeout(Some(FRAME_LIMIT))?;
+                return Ok(guest);
             }
             self.check_alive()?;
             if start.elapsed() > BOOT_LIMIT {

@@ -33,6 +33,9 @@ pub fn apply(
     for command in setup.changes() {
         say!("Set up as by: {command}");
     }
+    for location in setup.rule_locations() {
+        say!("Added flow rule with ID {location}");
+    }
     say!("TCP header split: on");
     Ok(Some(setup))
 }

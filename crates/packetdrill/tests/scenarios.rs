@@ -1,6 +1,8 @@
 //! Scripts in packetdrill's language, played over the shared object: IPv4, IPv6 and IPv4 on IPv6 sockets, payload in
 //! host memory and in device memory.
 
+#[path = "scenarios/linux.rs"]
+mod linux;
 mod player;
 
 use player::{Ip, play};
@@ -519,7 +521,7 @@ fn nagle_holds_small_segments_back_and_cork_holds_all_of_them() {
 +0 > P. 801:1601(800) ack 1
 +.05 < . 1:1(0) ack 1601 win 257
 +0 send(4, ..., 400, MSG_MORE) = 400
-+.2 > . 1601:2001(400) ack 1
++.283 > P. 1601:2001(400) ack 1
 ",
     );
     accepted(
@@ -658,7 +660,7 @@ fn flags_change_the_stack_and_bad_ones_are_refused() {
 +0 accept(3, ..., ...) = 4
 +0 write(4, ..., 2500) = 2500
 +0 > . 1:1001(1000) ack 1
-+0 > . 1001:2001(1000) ack 1
++0 > P. 1001:2001(1000) ack 1
 +0 > P. 2001:2501(500) ack 1
 ";
     play(script, Ip::V4, "sack=0,tso=0,rmem=15728640");

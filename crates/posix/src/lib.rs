@@ -41,6 +41,9 @@
 //! SO_DEBUG, SO_BROADCAST, SO_OOBINLINE, SO_NO_CHECK, SO_PRIORITY, SO_MARK and SO_SELECT_ERR_QUEUE are remembered and
 //! change nothing: nobody here reads them.
 //!
+//! What programs may expect of sockets whatever way they call is tested through these files and through the stack's own
+//! interface by the same scenarios (`crates/stack/tests/scenarios`).
+//!
 //! # What it does not do
 //!
 //! - UDP, Unix sockets, sendfile, dup, fork: its files are not the kernel's.

@@ -85,6 +85,7 @@ const NAMES: &[(&str, i64)] = &[
     ("SO_RCVBUF", 8),
     ("SO_KEEPALIVE", 9),
     ("SO_LINGER", 13),
+    ("SO_MARK", 36),
     ("SO_ZEROCOPY", 60),
     ("SO_TIMESTAMP", 29),
     ("SO_TIMESTAMPNS", 35),

@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_left_out_range_by_range() {
-        let ranges = [10..20, 30..30, 40..45];
+        let ranges = [10..20, 30..30, 40..45, 50..51];
         assert_eq!(behind(&ranges, 0), ranges);
-        assert_eq!(behind(&ranges, 3), [13..20, 30..30, 40..45]);
-        assert_eq!(behind(&ranges, 10), [30..30, 40..45]);
-        assert_eq!(behind(&ranges, 12), [42..45]);
+        assert_eq!(behind(&ranges, 3), [13..20, 30..30, 40..45, 50..51]);
+        assert_eq!(behind(&ranges, 10), [30..30, 40..45, 50..51]);
+        assert_eq!(behind(&ranges, 12), [42..45, 50..51]);
         assert!(behind(&ranges, 99).is_empty());
     }
 }

@@ -1,14 +1,11 @@
 //! Threads that share sockets, in the machine's time: one reads while another writes, several read, several write, and
 //! somebody closes what others wait for. Bounded by counts; a call that is never woken ends by its socket's timeout.
 
-use std::sync::Barrier;
-use std::thread::{Scope, ScopedJoinHandle, scope};
+use std::thread::scope;
 
-use devmem_posix::abi::{SOCK_NONBLOCK, ctl, ev, so};
+use devmem_posix::abi::{ctl, ev, so};
 use devmem_posix::sockaddr::{Family, emit};
-use devmem_posix::{
-    Engine, EpollEvent, PollFd, Posix, RealTime, RecvArgs, SendArgs, Settings, Table,
-};
+use devmem_posix::{Engine, EpollEvent, Posix, RealTime, RecvArgs, SendArgs, Settings, Table};
 use devmem_uapi::{CmsgIter, DevmemCmsg, Errno, MsgFlags, sockopt, space_for};
 use netmem::{Dmabuf, NiovSize};
 use netsim::Pattern;
@@ -51,10 +48,9 @@ fn socket(sockets: &Sockets) -> i32 {
 
 fn listener(sockets: &Sockets) -> i32 {
     let fd = socket(sockets);
-    let on = 1i32.to_ne_bytes();
-    let reuse = sockets.call(|t| t.setsockopt(fd, (SOL_SOCKET, so::REUSEADDR), &on));
-    assert_eq!(reuse, Ok(0));
     let listens = sockets.call(|t| {
+        // The connections of the one before are in TIME-WAIT.
+        t.setsockopt(fd, (SOL_SOCKET, so::REUSEADDR), &1i32.to_ne_bytes())?;
         t.bind(fd, &address("10.77.0.1:80"))?;
         t.listen(fd, 64)
     });
@@ -236,73 +232,56 @@ fn three_readers_of_one_connection_share_its_device_memory_and_give_all_of_it_ba
     assert_eq!(sockets.call(|t| t.unbind(bound.unwrap())), Ok(()));
 }
 
-/// Starts a thread that makes a call, and comes back just before it makes it: the call may wait already or not yet.
-fn about_to<'s, T: Send + 's>(
-    scope: &'s Scope<'s, '_>,
-    start: &'s Barrier,
-    call: impl FnOnce() -> T + Send + 's,
-) -> ScopedJoinHandle<'s, T> {
-    scope.spawn(move || {
-        start.wait();
-        call()
-    })
-}
-
-/// Waits until calls of other threads hold so many files.
-fn await_holders(sockets: &Sockets, count: usize) {
-    while sockets.lock().held_files() != count {
+/// Comes back when calls of other threads wait, for so many files together.
+fn until_held(sockets: &Sockets, files: usize) {
+    while sockets.lock().held_files() != files {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_socket_that_is_closed_stays_for_those_who_wait_for_it_until_the_stream_ends() {
+fn those_who_wait_for_a_socket_that_is_closed_under_them_are_ended_by_its_peer() {
     let (engine, _other) = engine();
     let sockets = engine.posix();
     let listener = listener(sockets);
+    let big = vec![1; 16 << 20];
     for _ in 0..ROUNDS {
         let (client, server) = connected(sockets, listener);
         // Its queue is full, and nobody reads: whoever sends waits.
         let dont_wait = MsgFlags::DONTWAIT.bits();
+        let chunk = [1; 65_536];
         while sockets
-            .send(client, SendArgs::new(&[1; 65_536]), dont_wait)
+            .send(client, SendArgs::new(&chunk), dont_wait)
             .is_ok()
         {}
-        let start = Barrier::new(5);
         scope(|scope| {
-            let readers = [(); 2].map(|()| about_to(scope, &start, || recv(sockets, client, 1)));
-            let writers = [(); 2].map(|()| {
-                about_to(scope, &start, || {
-                    sockets.send(client, SendArgs::new(&[1; 300_000]), 0)
-                })
-            });
-            start.wait();
+            let readers = [(); 2].map(|()| scope.spawn(|| recv(sockets, client, 1)));
+            let writers =
+                [(); 2].map(|()| scope.spawn(|| sockets.send(client, SendArgs::new(&big), 0)));
+            until_held(sockets, 4);
             assert_eq!(sockets.close(client), Ok(()));
-            // With bytes unread: the stream ends by a RST.
+            assert_eq!(sockets.close(client), Err(Errno::EBADF));
+            assert_eq!(recv(sockets, client, 1), Err(Errno::EBADF));
+            // With bytes that nobody read: a reset.
             assert_eq!(sockets.close(server), Ok(()));
-            // Who came late finds no file; of the others, one is told why, as ever.
             for reader in readers {
-                let read = reader.join().unwrap();
-                let is_end = read.as_ref().is_ok_and(Vec::is_empty);
-                let is_told = matches!(read, Err(Errno::EBADF | Errno::ECONNRESET));
-                assert!(is_end || is_told, "{read:?}");
+                let got = reader.join().unwrap();
+                let is_over = got == Err(Errno::ECONNRESET) || got == Ok(Vec::new());
+                assert!(is_over, "{got:?}");
             }
             for writer in writers {
                 let sent = writer.join().unwrap();
-                let is_told = matches!(
-                    sent,
-                    Err(Errno::EBADF | Errno::ECONNRESET | Errno::EPIPE) | Ok(1..)
-                );
-                assert!(is_told, "{sent:?}");
+                // What it sent before it waited is not taken back.
+                let is_over = matches!(sent, Err(Errno::ECONNRESET | Errno::EPIPE) | Ok(1..));
+                assert!(is_over, "{sent:?}");
             }
         });
-        assert_eq!(sockets.lock().held_files(), 0);
+        assert_eq!(sockets.lock().open_files(), 1);
     }
-    assert_eq!(sockets.lock().open_files(), 1);
 }
 
 #[test]
-fn a_listener_that_is_closed_accepts_for_those_who_wait_and_goes_with_them() {
+fn a_listener_that_is_closed_listens_until_the_last_accept_has_returned() {
     let (engine, _other) = engine();
     let sockets = engine.posix();
     for _ in 0..ROUNDS {
@@ -314,74 +293,28 @@ fn a_listener_that_is_closed_accepts_for_those_who_wait_and_goes_with_them() {
         };
         let added = sockets.call(|t| t.epoll_ctl(epfd, ctl::ADD, listener, watch));
         assert_eq!(added, Ok(()));
-        let clients = scope(|scope| {
+        let accepted = scope(|scope| {
             let accepts = [(); 2].map(|()| scope.spawn(|| sockets.accept(listener, 0)));
-            let polls = scope.spawn(|| {
-                let mut fds = [PollFd {
-                    fd: listener,
-                    events: ev::IN as u16,
-                    revents: 0,
-                }];
-                let ready = sockets.poll(&mut fds, -1);
-                (ready, u32::from(fds[0].revents))
-            });
-            await_holders(sockets, 3);
+            until_held(sockets, 2);
             assert_eq!(sockets.close(listener), Ok(()));
             assert_eq!(sockets.accept(listener, 0), Err(Errno::EBADF));
-            // One for each that accepts, and one that stays for the poll to see.
-            let clients = [(); 3].map(|()| {
+            let clients = [(); 2].map(|()| {
                 let client = socket(sockets);
                 assert_eq!(sockets.connect(client, &address("10.77.0.1:80")), Ok(()));
                 client
             });
-            for accept in accepts {
-                let (server, _) = accept.join().unwrap().unwrap();
-                assert_eq!(sockets.close(server), Ok(()));
-            }
-            assert_eq!(polls.join().unwrap(), (Ok(1), ev::IN));
-            clients
+            let servers = accepts.map(|accept| accept.join().unwrap().unwrap().0);
+            [clients, servers].concat()
         });
+        let late = socket(sockets);
+        let refused = sockets.connect(late, &address("10.77.0.1:80"));
+        assert_eq!(refused, Err(Errno::ECONNREFUSED));
         assert_eq!(sockets.epoll_wait(epfd, 1, 0), Ok(Vec::new()));
-        for fd in clients.into_iter().chain([epfd]) {
+        for fd in [&accepted[..], &[epfd, late]].concat() {
             assert_eq!(sockets.close(fd), Ok(()));
         }
+        assert_eq!(sockets.lock().open_files(), 0);
     }
-    assert_eq!(sockets.lock().open_files(), 0);
-}
-
-#[test]
-fn a_number_that_is_another_file_by_now_is_not_the_file_that_was_waited_for() {
-    let (engine, _other) = engine();
-    let sockets = engine.posix();
-    let listener = listener(sockets);
-    for _ in 0..ROUNDS {
-        let (client, server) = connected(sockets, listener);
-        let start = Barrier::new(2);
-        let again = scope(|scope| {
-            let reader = about_to(scope, &start, || recv(sockets, client, 1));
-            start.wait();
-            // In one call, so that nobody looks in between.
-            let again = sockets.call(|t| {
-                t.close(client)?;
-                t.socket(2, 1 | SOCK_NONBLOCK, 0)
-            });
-            let again = again.unwrap();
-            assert_eq!(sockets.close(server), Ok(()));
-            let got = reader.join().unwrap();
-            match again == client {
-                // Who came late has a fresh socket before him.
-                true => {
-                    let is_other = matches!(got, Err(Errno::EBADF | Errno::ENOTCONN));
-                    assert!(is_other, "{got:?}");
-                }
-                // Who waited keeps the file, and its number stays his.
-                false => assert_eq!(got, Ok(Vec::new())),
-            }
-            again
-        });
-        assert_eq!(sockets.close(again), Ok(()));
-    }
-    assert_eq!(sockets.lock().open_files(), 1);
 }
 
 #[test]
@@ -391,11 +324,10 @@ fn shutting_a_socket_down_ends_the_stream_for_those_who_wait_in_it() {
     let listener = listener(sockets);
     for _ in 0..ROUNDS {
         let (client, server) = connected(sockets, listener);
-        let start = Barrier::new(4);
         scope(|scope| {
-            let ours = [(); 2].map(|()| about_to(scope, &start, || recv(sockets, client, 1)));
-            let theirs = about_to(scope, &start, || recv(sockets, server, 1));
-            start.wait();
+            let ours = [(); 2].map(|()| scope.spawn(|| recv(sockets, client, 1)));
+            let theirs = scope.spawn(|| recv(sockets, server, 1));
+            until_held(sockets, 3);
             assert_eq!(sockets.call(|t| t.shutdown(client, 2)), Ok(()));
             for reader in ours.into_iter().chain([theirs]) {
                 assert_eq!(reader.join().unwrap(), Ok(Vec::new()));

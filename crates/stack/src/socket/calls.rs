@@ -6,8 +6,7 @@ use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
     ZerocopyRange, cmsg_space,
 };
-use netmem::FragList;
-use tcp::{Connection, Push, StateKind, SynBacklog, TcpError};
+use tcp::{Connection, StateKind, SynBacklog, TcpError};
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
@@ -203,6 +202,11 @@ impl Stack {
         &self.tcp
     }
 
+    /// Changes the settings of TCP that connections and listeners begin with from now on.
+    pub fn set_tcp_config(&mut self, config: tcp::Config) {
+        self.tcp = config;
+    }
+
     /// Returns whether a program may use `ip` as its own address.
     pub fn may_bind(&self, ip: IpAddr) -> bool {
         self.routes.may_bind(ip)
@@ -360,6 +364,9 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
+                if option == SocketOption::NoDelay(true) {
+                    connection.conn.flush();
+                }
                 connection.write_low = connection.options.write_low();
                 if let SocketOption::Timestamping(Timestamping { ids, received, .. }) = option {
                     if !received {
@@ -370,10 +377,6 @@ impl Stack {
                         connection.conn.pushed_offset(),
                     );
                     connection.errors.stamps.number(ids, acked, queued);
-                }
-                if option == SocketOption::Cork(false) {
-                    // What was held back leaves; without a connection there is nothing to hold.
-                    let _ = connection.conn.send(FragList::default(), Push::Now);
                 }
             }
             SocketKind::Listener(listener) => listener.options.set(option)?,

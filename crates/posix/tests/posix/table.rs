@@ -436,6 +436,7 @@ fn a_peek_leaves_the_bytes_and_inq_says_how_many_are_left() {
     // The end counts as a byte that is left.
     it.send(it.client, b"bye");
     it.posix.call(|t| t.shutdown(it.client, 1)).unwrap();
+    it.posix.run_now();
     let (mut host, mut control) = ([0; 3], [0; 64]);
     let args = RecvArgs {
         host: &mut host,

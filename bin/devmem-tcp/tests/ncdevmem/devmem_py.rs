@@ -50,8 +50,8 @@ cd /linux/tools/testing/selftests/drivers/net/hw
 printf '#!/usr/local/bin/bash\nexec -a "$0" /bin/devmem-tcp "$@" 2>>/tmp/words\n' >ncdevmem
 chmod +x ncdevmem
 export NETIF="$DEVMEM_TEST_NIC" REMOTE_TYPE=netns REMOTE_ARGS=peer
-LOCAL_V6=fd77::2 REMOTE_V6=fd77::1 PYTHON devmem.py; six=$?
-LOCAL_V4=10.77.0.2 REMOTE_V4=10.77.0.1 PYTHON devmem.py; four=$?
+LOCAL_V6=fd77::2 REMOTE_V6=fd77::1 @python@ devmem.py; six=$?
+LOCAL_V4=10.77.0.2 REMOTE_V4=10.77.0.1 @python@ devmem.py; four=$?
 cat /tmp/words >&2
 [ $six -eq 0 ] && [ $four -eq 0 ]
 "#;
@@ -149,7 +149,7 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
         return skip(TEST, "lab", reason.lines().next().unwrap_or_default());
     }
     let script = env::temp_dir().join(format!("devmem-py-{}.sh", std::process::id()));
-    let text = SCRIPT.replace("PYTHON", &parts.python.to_string_lossy());
+    let text = SCRIPT.replace("@python@", &parts.python.to_string_lossy());
     fs::write(&script, text).expect("there is room");
     let mut run = lab("run");
     run.args(["--limit", &LIMIT_S.to_string()]);

@@ -36,25 +36,24 @@ const UNUSED: [&str; 9] = [
 const WHERE: &str = "import os, sys, sysconfig, yaml; \
     print(os.path.realpath(sys.executable), sysconfig.get_path('stdlib'), os.path.dirname(yaml.__file__), sep='\\n')";
 /// The script over each IP version with its environment for the lab's NIC and peer. What it calls `ncdevmem` is our tool by that
-/// name; what that says is kept, and comes last. The script gives a listener five seconds: on a busy machine that emulates
-/// the guest, a run that missed them, and nothing else, is made again.
+/// name; what that says is kept, and comes last. The script gives a listener five seconds, which an emulated guest on a
+/// busy machine does not keep: for Python, and Python alone, time passes ten times more slowly there.
 const SCRIPT: &str = r#"
+mkdir /tmp/slow
+cat >/tmp/slow/sitecustomize.py <<'END'
+import time
+clock, start = time.monotonic, time.monotonic()
+time.monotonic = lambda: start + (clock() - start) / 10
+END
+export PYTHONPATH=/tmp/slow
 cd /linux/tools/testing/selftests/drivers/net/hw
 printf '#!/usr/local/bin/bash\nexec -a "$0" /bin/devmem-tcp "$@" 2>>/tmp/words\n' >ncdevmem
 chmod +x ncdevmem
 export NETIF="$DEVMEM_TEST_NIC" REMOTE_TYPE=netns REMOTE_ARGS=peer
-run() {
-    for attempt in 1 2 3; do
-        : >/tmp/words
-        env "$@" PYTHON devmem.py >/tmp/said; code=$?
-        grep -q 'port listen timed out' /tmp/said || break
-        sed 's/^/# again: /' /tmp/said
-    done
-    cat /tmp/said
-    cat /tmp/words >&2
-    [ $code -eq 0 ]
-}
-run LOCAL_V6=fd77::2 REMOTE_V6=fd77::1 && run LOCAL_V4=10.77.0.2 REMOTE_V4=10.77.0.1
+LOCAL_V6=fd77::2 REMOTE_V6=fd77::1 @python@ devmem.py; six=$?
+LOCAL_V4=10.77.0.2 REMOTE_V4=10.77.0.1 @python@ devmem.py; four=$?
+cat /tmp/words >&2
+[ $six -eq 0 ] && [ $four -eq 0 ]
 "#;
 /// Most seconds in the guest.
 const LIMIT_S: u64 = 600;
@@ -150,7 +149,7 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
         return skip(TEST, "lab", reason.lines().next().unwrap_or_default());
     }
     let script = env::temp_dir().join(format!("devmem-py-{}.sh", std::process::id()));
-    let text = SCRIPT.replace("PYTHON", &parts.python.to_string_lossy());
+    let text = SCRIPT.replace("@python@", &parts.python.to_string_lossy());
     fs::write(&script, text).expect("there is room");
     let mut run = lab("run");
     run.args(["--limit", &LIMIT_S.to_string()]);

@@ -415,9 +415,13 @@ fn without_contexts_flows_take_turns_on_the_queues() {
     setup
         .steer(&Flow::to("10.0.0.2:5203".parse().unwrap()))
         .unwrap();
-    let actions: Vec<_> = model.settings().rules.iter().map(|r| r.action).collect();
+    let rules = model.settings().rules;
+    let actions: Vec<_> = rules.iter().map(|r| r.action).collect();
     let queue = |q| RuleAction::Queue(RxQueueId(q));
     assert_eq!(actions, [queue(14), queue(15), queue(14)]);
+    let locations = setup.rule_locations();
+    assert_eq!(locations.len(), 3);
+    assert!(rules.iter().all(|r| locations.contains(&r.location)));
 }
 
 #[test]

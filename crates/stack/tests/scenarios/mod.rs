@@ -11,7 +11,7 @@
 //! | Tests | Number | Where | Why |
 //! |---|---|---|---|
 //! | refusals of a bind | 19 | `stack/bind.rs` | interface, queues and rings are named by the machine's owner, and a file's program names none of them |
-//! | frames written by hand | 32 | `stack/network.rs`, `stack/frames.rs` | below sockets: ARP, ICMP, forged segments; packetdrill's scripts are the files' equal |
+//! | frames written by hand | 33 | `stack/network.rs`, `stack/frames.rs` | below sockets: ARP, ICMP, forged segments; packetdrill's scripts are the files' equal |
 //! | readiness events | 2 | `stack/own.rs` | a file's program polls; that its bits follow is asked in `posix/table.rs` |
 //! | frags that touch, merged | 2 | `stack/own.rs` | an option that Linux has not, and so no number |
 //! | a typed sink of messages | 1 | `stack/own.rs` | C's control buffer has bytes |

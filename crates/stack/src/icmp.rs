@@ -22,7 +22,10 @@ use crate::drops::DropReason;
 use crate::neighbor::Learnt;
 use crate::route::{Destination, is_unicast};
 
-/// ICMP messages answered, or passed on, in a second (linux `icmp_msgs_per_sec`).
+/// Echo requests answered in a second (linux `icmp_msgs_per_sec`), and as many errors passed on.
+///
+/// Each has a bucket of its own, so that a flood of pings silences no router. Neighbour discovery,
+/// which only the link's own hosts can send, has no limit, as ARP has none.
 const MESSAGES_PER_SECOND: u64 = 1000;
 
 /// Messages that may come at once (linux `icmp_msgs_burst`).
@@ -192,7 +195,7 @@ impl Stack {
             // Neighbour discovery alone may come from nobody (RFC 4443 2.2, RFC 4291 2.5.2).
             return self.drops.count(DropReason::IpMartianSource);
         }
-        if !self.icmp_limit.allow(now) {
+        if !self.echo_limit.allow(now) {
             return self.drops.count(DropReason::IcmpRateLimited);
         }
         let mut message = std::mem::take(&mut self.reply);
@@ -230,7 +233,7 @@ impl Stack {
 
     /// Passes an error on to the connection whose packet it quotes.
     fn on_complaint(&mut self, complaint: Complaint, now: Instant) {
-        if !self.icmp_limit.allow(now) {
+        if !self.complaints_limit.allow(now) {
             return self.drops.count(DropReason::IcmpRateLimited);
         }
         let Complaint { kind, quoted } = complaint;
@@ -260,9 +263,6 @@ impl Stack {
         let NeighborSolicitation { target, source_mac } = *asked;
         if !self.routes.is_ours(target.into()) {
             return self.drops.count(DropReason::IcmpIgnored);
-        }
-        if !self.icmp_limit.allow(now) {
-            return self.drops.count(DropReason::IcmpRateLimited);
         }
         let answer = |solicited| NeighborAdvertisement {
             target,

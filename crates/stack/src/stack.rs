@@ -122,7 +122,8 @@ pub struct Stack {
     pub(crate) timers: Timers,
     pub(crate) windows: Windows,
     pub(crate) bindings: Bindings,
-    pub(crate) icmp_limit: RateLimit,
+    pub(crate) echo_limit: RateLimit,
+    pub(crate) complaints_limit: RateLimit,
     /// Host memory for payload on its way out.
     pub(crate) send_pool: PagePool,
     /// Slots of sockets that may have something to send.
@@ -196,7 +197,8 @@ impl Stack {
             timers: Timers::default(),
             windows,
             bindings: Bindings::default(),
-            icmp_limit: RateLimit::new(),
+            echo_limit: RateLimit::new(),
+            complaints_limit: RateLimit::new(),
             send_pool: send_pool(send_memory_bytes)?,
             touched: Vec::new(),
             draining: Vec::new(),

@@ -333,6 +333,45 @@ fn pings_are_rate_limited_and_pings_to_everybody_ignored() {
     assert!(drops(&peer.stack)["icmp_rate_limited"] > 400);
 }
 
+/// Pings until no more are answered.
+fn flood(peer: &mut RawPeer) {
+    let echo = Echo {
+        ident: 7,
+        seq: 9,
+        data: b"x",
+    };
+    let mut message = vec![0; echo.message_len()];
+    echo.emit_v4(EchoKind::Request, &mut message);
+    for _ in 0..500 {
+        peer.send_ip(
+            &IpRepr::v4(v4(Side::A), v4(Side::B)),
+            protocol::ICMP,
+            &message,
+        );
+    }
+    assert!(drops(&peer.stack)["icmp_rate_limited"] > 0);
+    peer.forget();
+}
+
+#[test]
+fn a_flood_of_pings_keeps_nobody_from_finding_us_and_no_router_from_being_heard() {
+    let mut peer = peer();
+    flood(&mut peer);
+    let ip = IpRepr::v4(v4(Side::A), v4(Side::B));
+    let about_nobody = ip_frame(&ip, protocol::ICMP, &icmp_error(3, 1, 0, 1));
+    dropped(&mut peer, &about_nobody, "icmp_no_connection");
+    let asked = wire::NeighborSolicitation {
+        target: v6(Side::B),
+        source_mac: Some(Side::A.mac()),
+    };
+    let mut frame = vec![0; 128];
+    let macs = (Side::A.mac(), Side::B.mac());
+    let len = asked.emit_frame(macs, (v6(Side::A), v6(Side::B)), &mut frame);
+    peer.send(&frame[..len]);
+    let answer = parse(&peer.receive().expect("an advertisement"));
+    assert_eq!(answer.dst_ip(), Some(Side::A.ipv6()));
+}
+
 #[test]
 fn icmp_with_a_wrong_checksum_is_dropped() {
     let mut peer = peer();

@@ -66,10 +66,8 @@ fn one_interface_is_told_of_in_full_and_the_loopback_cannot() {
         "device memory cannot be received through the kernel here: ",
     );
     let table = String::from_utf8(finished.stdout).unwrap();
-    assert!(
-        table.contains("\nlo: no driver: cannot (bind_rx, "),
-        "{table}"
-    );
+    // What comes first depends on the user: without CAP_NET_ADMIN nobody can tell about bind_rx.
+    assert!(table.contains("\nlo: no driver: cannot ("), "{table}");
     assert!(
         table.contains("\n  missing  tcp_data_split    the driver does not know it\n"),
         "{table}"

@@ -302,6 +302,8 @@ impl Guest {
             };
             let text = || String::from_utf8_lossy(&payload).into_owned();
             match kind {
+                // Each would cost a thread.
+                Kind::Ready if ready => return Err(Failure::failed("the guest was ready twice")),
                 Kind::Ready => {
                     (ready, said.boot) = (true, self.start.elapsed());
                     if job.stdin {

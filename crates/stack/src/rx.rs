@@ -5,7 +5,7 @@ use nic::{Origin, RxPacket};
 use steer::RxQueueId;
 use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{
-    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, Network,
+    ARP_LEN, ArpOperation, ArpPacket, Ecn, EtherType, EthernetHeader, FourTuple, Instant, Network,
     RxHeaders, TcpFlags, TcpHeader, Transport, emit_arp_frame, protocol,
 };
 
@@ -110,7 +110,7 @@ impl Stack {
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
-                        let segment = into_segment(&tcp, payload);
+                        let segment = into_segment(&tcp, headers.ecn(), payload);
                         self.receive_tcp(
                             Incoming {
                                 tuple,
@@ -301,8 +301,8 @@ impl Stack {
     }
 }
 
-/// Returns the segment that a header and a payload make.
-fn into_segment(tcp: &TcpHeader, payload: FragList) -> Segment<FragList> {
+/// Returns the segment that headers and a payload make.
+fn into_segment(tcp: &TcpHeader, ecn: Ecn, payload: FragList) -> Segment<FragList> {
     let TcpHeader {
         seq,
         ack,
@@ -320,6 +320,9 @@ fn into_segment(tcp: &TcpHeader, payload: FragList) -> Segment<FragList> {
         ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
         control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
         push: has(TcpFlags::PSH),
+        ece: has(TcpFlags::ECE),
+        cwr: has(TcpFlags::CWR),
+        ecn,
         window,
         options,
         payload,
@@ -333,6 +336,9 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
         ack,
         control,
         push,
+        ece,
+        cwr,
+        ecn,
         window,
         options,
         payload: _,
@@ -343,6 +349,9 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
         ack,
         control,
         push,
+        ece,
+        cwr,
+        ecn,
         window,
         options,
         payload: FragList::default(),

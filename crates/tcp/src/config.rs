@@ -91,6 +91,32 @@ pub enum CongestionKind {
     Cubic,
 }
 
+/// Whether routers may mark packets of a connection instead of dropping them: explicit congestion notification
+/// (RFC 3168; linux sysctl `tcp_ecn`, whose numbers above 2 are AccECN's).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EcnPolicy {
+    /// Never (0).
+    Off,
+    /// Asks for it, and grants it to who asks (1).
+    Request,
+    /// Grants it to who asks (2), the default, as in Linux.
+    #[default]
+    Accept,
+}
+
+impl EcnPolicy {
+    /// Returns what a value of linux's sysctl `tcp_ecn` means; `None` for those that mean nothing here.
+    #[must_use]
+    pub const fn from_sysctl(value: u8) -> Option<EcnPolicy> {
+        match value {
+            0 => Some(EcnPolicy::Off),
+            1 => Some(EcnPolicy::Request),
+            2 => Some(EcnPolicy::Accept),
+            _ => None,
+        }
+    }
+}
+
 /// Who decides when received data is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AckStyle {
@@ -126,7 +152,7 @@ impl Default for Keepalive {
 
 /// How a connection behaves. The defaults are Linux's where Linux has one.
 ///
-/// Not supported, and therefore not here: ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, the
+/// Not supported, and therefore not here: AccECN (RFC 9768), TCP Fast Open (RFC 7413), MPTCP, the
 /// urgent pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -149,6 +175,11 @@ pub struct Config {
     pub timestamps: bool,
     /// Offers selective acknowledgement (RFC 2018).
     pub sack: bool,
+    /// Whether routers may mark packets instead of dropping them (RFC 3168).
+    pub ecn: EcnPolicy,
+    /// Repeats a SYN that asked for ECN and was not answered without asking: there are middleboxes that drop such
+    /// SYNs (RFC 3168 6.1.1.1; linux `tcp_ecn_fallback` = 1, Linux's default).
+    pub ecn_fallback: bool,
     /// Who decides when received data is acknowledged.
     pub ack_style: AckStyle,
     /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
@@ -221,6 +252,8 @@ impl Default for Config {
             window_scaling: true,
             timestamps: true,
             sack: true,
+            ecn: EcnPolicy::Accept,
+            ecn_fallback: true,
             ack_style: AckStyle::Drained,
             push_super_segments: false,
             delayed_ack: DELAYED_ACK,

@@ -15,6 +15,10 @@ pub struct Info {
     pub timestamps: bool,
     /// Both sides offered SACK.
     pub sack: bool,
+    /// Both sides agreed on ECN (RFC 3168).
+    pub ecn: bool,
+    /// A packet of the peer's data bore an ECN codepoint: the path lets them through.
+    pub ecn_seen: bool,
     /// Shift of the windows that the peer sends.
     pub snd_wscale: u8,
     /// Shift of the windows that we send.
@@ -59,6 +63,12 @@ pub struct Info {
     pub pacing_rate: u64,
     /// Bytes of payload acknowledged by the peer.
     pub bytes_acked: u64,
+    /// Packets delivered by ACKs that echo a mark.
+    pub delivered_ce: u32,
+    /// Packets of data received that routers had marked.
+    pub ce_received: u64,
+    /// Times the window was reduced because the peer echoed a mark.
+    pub ecn_reductions: u64,
     /// Bytes of payload received in order.
     pub bytes_received: u64,
     /// Bytes of payload sent, repetitions included.

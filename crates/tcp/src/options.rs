@@ -24,12 +24,14 @@ pub struct Negotiated {
     pub sack: bool,
     /// Both sides offered timestamps.
     pub timestamps: bool,
+    /// Both sides understand marks (RFC 3168). Flags of the SYNs tell, not options.
+    pub ecn: bool,
 }
 
 impl Negotiated {
     /// Returns what holds after a peer's SYN with options `theirs` met ours, sent under `config`.
     ///
-    /// Window scaling, SACK and timestamps hold only if both SYNs carry them. An absurd MSS is
+    /// Window scaling, SACK and timestamps hold only if both SYNs carry them; ECN is for [`crate::ecn`] to judge. An absurd MSS is
     /// lifted to [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
     #[must_use]
     pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {
@@ -51,6 +53,7 @@ impl Negotiated {
             rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.rcv_buf_max)),
             sack: config.sack && theirs.sack_permitted,
             timestamps,
+            ecn: false,
         }
     }
 }
@@ -187,6 +190,7 @@ mod tests {
             rcv_wscale: 7,
             sack: true,
             timestamps: true,
+            ecn: false,
         };
         assert_eq!(Negotiated::new(&config, &offer()), expected);
     }
@@ -200,6 +204,7 @@ mod tests {
             rcv_wscale: 0,
             sack: false,
             timestamps: false,
+            ecn: false,
         };
         assert_eq!(
             Negotiated::new(&Config::default(), &TcpOptions::default()),

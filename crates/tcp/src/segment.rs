@@ -1,7 +1,7 @@
 //! One TCP segment with payload that nobody here can read.
 
 use netmem::Payload;
-use wire::TcpOptions;
+use wire::{Ecn, TcpOptions};
 
 use crate::seqnum::SeqNum;
 
@@ -68,6 +68,12 @@ pub struct Segment<P> {
     pub control: Control,
     /// PSH: the writer waits for no more bytes.
     pub push: bool,
+    /// ECE: on a SYN the wish for ECN, else the echo of a mark (RFC 3168 6.1).
+    pub ece: bool,
+    /// CWR: on a SYN the wish for ECN, else the answer to ECE. Of a super-segment only the first packet carries it.
+    pub cwr: bool,
+    /// The ECN field of the IP header, of all packets of a super-segment.
+    pub ecn: Ecn,
     /// The window field as it stands on the wire, not scaled.
     pub window: u16,
     /// Options; what a connection did not negotiate it ignores.

@@ -22,10 +22,11 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, SackBlocks};
+use wire::{Ecn, Instant, SackBlocks};
 
 use crate::config::{Config, MIN_MSS};
 use crate::congestion::Congestion;
+use crate::ecn::CwrAnswer;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -61,6 +62,8 @@ pub struct IncomingAck<'a> {
     pub ts_echo: Option<u32>,
     /// The segment takes sequence space (payload, SYN or FIN): it is no duplicate ACK then.
     pub has_data: bool,
+    /// The ECE flag.
+    pub ece: bool,
 }
 
 /// How an acknowledgement number lies to what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
@@ -101,6 +104,11 @@ pub struct DataSegment<P> {
     pub push: bool,
     /// A window probe or tail loss probe.
     pub probe: bool,
+    /// The ECN field of its packets: what leaves again, and what carries no payload, is [`Ecn::NotEct`] (RFC 3168
+    /// 6.1.4, 6.1.5).
+    pub ecn: Ecn,
+    /// The window was reduced since the last new data (RFC 3168 6.1.2).
+    pub cwr: bool,
 }
 
 /// What a timer of the sender did.
@@ -151,6 +159,9 @@ struct Counters {
     total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
+    ecn_reductions: u32,
+    /// Bytes delivered by ACKs that echo a mark.
+    delivered_ce: u64,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
@@ -165,6 +176,7 @@ pub struct Sender<P> {
     recovery: Recovery,
     timers: Timers,
     path: PathMss,
+    cwr: CwrAnswer,
     limits: Limits,
     counters: Counters,
     /// Number of stream offset 0: ISS + 1.
@@ -201,6 +213,7 @@ impl<P: Payload> Sender<P> {
             recovery: Recovery::default(),
             timers: Timers::default(),
             path: PathMss::new(config.mtu_probing),
+            cwr: CwrAnswer::default(),
             limits: Limits {
                 snd_buf_max: config.snd_buf_max,
                 max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
@@ -231,6 +244,7 @@ impl<P: Payload> Sender<P> {
         self.mss = negotiated.snd_mss.max(MIN_MSS);
         self.path.set_ceiling(self.mss);
         self.sack = negotiated.sack;
+        self.cwr = CwrAnswer::new(negotiated.ecn);
         self.clock = established.clock;
         self.snd_wnd = established.window;
         self.max_snd_wnd = established.window;
@@ -428,6 +442,8 @@ impl<P: Payload> Sender<P> {
         info.dsack_dups = u64::from(self.counters.dsack_dups);
         info.mtu_black_holes = u64::from(self.path.black_holes());
         info.reord_seen = u64::from(self.counters.reord_seen);
+        info.delivered_ce = packets(self.counters.delivered_ce);
+        info.ecn_reductions = u64::from(self.counters.ecn_reductions);
     }
 
     /// Returns the number of the byte at `offset`.

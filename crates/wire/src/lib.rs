@@ -16,6 +16,7 @@
 
 mod arp;
 mod checksum;
+mod ecn;
 mod emit;
 mod ethernet;
 mod icmp;
@@ -30,6 +31,7 @@ mod udp;
 
 pub use arp::{ARP_LEN, ArpOperation, ArpPacket};
 pub use checksum::{Checksum, checksum};
+pub use ecn::{Ecn, Marking, has_cwr, mark_ce};
 pub use emit::{
     IpRepr, TxChecksum, emit_arp_frame, emit_frame_headers, emit_tcp_frame_headers, fill_checksum,
     tcp_tx_checksum,

@@ -205,6 +205,7 @@ impl Lane {
             offered,
             delivered,
             lost,
+            marked,
             duplicated,
             corrupted,
             reordered,
@@ -214,6 +215,7 @@ impl Lane {
             offered,
             delivered: delivered - self.refused,
             lost,
+            marked,
             duplicated,
             corrupted,
             reordered,
@@ -246,6 +248,7 @@ struct LaneReport {
     offered: u64,
     delivered: u64,
     lost: u64,
+    marked: u64,
     duplicated: u64,
     corrupted: u64,
     reordered: u64,
@@ -257,11 +260,12 @@ impl WireReport {
     fn show(&self) {
         for (name, lane) in [("a to b", self.a_to_b), ("b to a", self.b_to_a)] {
             eprintln!(
-                "{name:>13}  {} frames in, {} out: {} lost, {} doubled, {} damaged, {} overtaken, {} over \
+                "{name:>13}  {} frames in, {} out: {} lost, {} marked, {} doubled, {} damaged, {} overtaken, {} over \
                  the limit, {} refused",
                 lane.offered,
                 lane.delivered,
                 lane.lost,
+                lane.marked,
                 lane.duplicated,
                 lane.corrupted,
                 lane.reordered,

@@ -22,6 +22,8 @@ pub(super) struct AckEvent {
     pub(super) dsack: bool,
     /// A duplicate in the sense of RFC 5681 2.
     pub(super) duplicate: bool,
+    /// It echoes a mark of what was in flight.
+    pub(super) ece: bool,
     /// TSecr.
     pub(super) ts_echo: Option<u32>,
     pub(super) now: Instant,
@@ -100,6 +102,8 @@ impl<P: Payload> Sender<P> {
             delivered: self.board.begin_ack(),
             dsack: false,
             duplicate: false,
+            // Of an ACK that was overtaken, and without data in flight, it says nothing new (linux `tcp_ack`).
+            ece: ack.ece && self.cwr.is_enabled() && in_order && self.board.outstanding() > 0,
             ts_echo: ack.ts_echo,
             now,
         };
@@ -193,6 +197,9 @@ impl<P: Payload> Sender<P> {
             mss: self.mss(),
             now: event.now,
         };
+        if event.ece {
+            self.counters.delivered_ce += acked.bytes;
+        }
         self.recover(event, &acked);
         self.update_pacing();
         self.after_ack(event.advanced, event.now);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::Instant;
+use wire::{Ecn, Instant};
 
 use super::recovery::Phase;
 use super::timers::Due;
@@ -176,7 +176,7 @@ impl<P: Payload> Sender<P> {
             }
         }
         let range = range?;
-        let segment = self.emit(range);
+        let segment = self.emit_new(range);
         self.on_new_sent(range, now);
         Some(segment)
     }
@@ -251,7 +251,7 @@ impl<P: Payload> Sender<P> {
     /// Returns whether to wait for the next ACK, which lets out a longer super-segment
     /// (linux `tcp_tso_should_defer`).
     fn should_defer(&self, len: u64, allowance: &Allowance, now: Instant) -> bool {
-        if self.recovery.phase() != Phase::Open || len >= allowance.burst {
+        if !matches!(self.recovery.phase(), Phase::Open | Phase::Cwr) || len >= allowance.burst {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
@@ -279,7 +279,7 @@ impl<P: Payload> Sender<P> {
                 len: new,
                 fin: false,
             };
-            let segment = self.emit(range);
+            let segment = self.emit_new(range);
             self.on_new_sent(range, now);
             segment
         } else {
@@ -311,6 +311,8 @@ impl<P: Payload> Sender<P> {
             fin: false,
             push: false,
             probe: true,
+            ecn: Ecn::NotEct,
+            cwr: false,
         })
     }
 
@@ -325,7 +327,19 @@ impl<P: Payload> Sender<P> {
             fin: range.fin,
             push: shared.push,
             probe: false,
+            ecn: Ecn::NotEct,
+            cwr: false,
         }
+    }
+
+    /// Emits what leaves for the first time: with payload it may be marked, and says that the window was reduced
+    /// (linux `tcp_ecn_send`).
+    fn emit_new(&mut self, range: Range) -> DataSegment<P> {
+        let mut segment = self.emit(range);
+        if range.len > 0 {
+            (segment.ecn, segment.cwr) = self.cwr.on_new_data();
+        }
+        segment
     }
 
     fn on_new_sent(&mut self, range: Range, now: Instant) {

@@ -216,6 +216,7 @@ impl<P: Payload> Synchronized<P> {
                 .filter(|_| self.negotiated.timestamps)
                 .map(|ts| ts.echo),
             has_data: segment.seq_len() > 0,
+            ece: segment.ece,
         };
         let outcome = self.sender.on_ack(&incoming, now);
         match outcome.kind {
@@ -375,6 +376,9 @@ impl<P: Payload> Synchronized<P> {
         } = self.tally;
         info.timestamps = self.negotiated.timestamps;
         info.sack = self.negotiated.sack;
+        info.ecn = self.negotiated.ecn;
+        info.ecn_seen = self.receiver.echo().seen();
+        info.ce_received = self.receiver.echo().ce_received();
         info.snd_wscale = self.negotiated.snd_wscale;
         info.rcv_wscale = self.negotiated.rcv_wscale;
         info.rcv_mss = self.receiver.rcv_mss();

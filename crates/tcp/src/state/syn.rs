@@ -6,6 +6,7 @@ use netmem::Payload;
 use wire::Instant;
 
 use crate::config::{Config, MAX_UNSCALED_WINDOW};
+use crate::ecn;
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
 use crate::receiver::ReceiverStart;
@@ -126,8 +127,9 @@ impl SynSent {
             Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
             Control::None | Control::Fin => SynVerdict::Drop(SegmentDrop::NoSyn),
             Control::Syn => {
-                let both =
+                let mut both =
                     SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
+                both.negotiated.ecn = ecn::is_accepted(config, segment);
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
                         rtt: self.timer.rtt(now),
@@ -146,9 +148,12 @@ impl SynSent {
         config: &Config,
         now: Instant,
     ) -> Option<Segment<P>> {
+        let asks_ecn = ecn::asks(config, self.timer.retries());
         self.timer.poll_send(config, now).then(|| Segment {
             seq: self.iss,
             control: Control::Syn,
+            ece: asks_ecn,
+            cwr: asks_ecn,
             window: self.offer.syn_window,
             options: syn_options(config, self.clock.value(now)),
             ..Segment::default()
@@ -184,7 +189,7 @@ impl SynSent {
 }
 
 impl SynReceived {
-    /// Returns what the peer's SYN `syn` makes of us; `ours` are our ISS and timestamp clock.
+    /// Returns what the peer's SYN `syn` makes of us, who did not open; `ours` are our ISS and timestamp clock.
     pub(crate) fn new<P: Payload>(
         config: &Config,
         ours: (SeqNum, TimestampClock),
@@ -192,7 +197,10 @@ impl SynReceived {
         offer: SpaceOffer,
         now: Instant,
     ) -> SynReceived {
-        let negotiated = Negotiated::new(config, &syn.options);
+        let negotiated = Negotiated {
+            ecn: ecn::is_granted(config, syn),
+            ..Negotiated::new(config, &syn.options)
+        };
         let timestamps = syn.options.timestamps.filter(|_| negotiated.timestamps);
         SynReceived {
             iss: ours.0,
@@ -303,6 +311,7 @@ impl SynReceived {
             seq: self.iss,
             ack: Some(self.irs + 1),
             control: Control::Syn,
+            ece: self.negotiated.ecn,
             window: self.offer.syn_window,
             options: syn_ack_options(
                 config,

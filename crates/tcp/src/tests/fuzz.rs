@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use netmem::Payload;
-use wire::{TcpOptions, Timestamps};
+use wire::{Ecn, TcpOptions, Timestamps};
 
 use super::harness::*;
 use crate::reassembly::Reassembly;
@@ -35,6 +35,9 @@ struct Forged {
     ack: Option<i32>,
     control: Control,
     push: bool,
+    ece: bool,
+    cwr: bool,
+    ecn: Ecn,
     window: u16,
     len: usize,
     options: TcpOptions,
@@ -89,16 +92,20 @@ fn forged() -> impl Strategy<Value = Forged> {
         near(12_000),
         ack,
         control(),
-        any::<bool>(),
+        any::<[bool; 3]>(),
+        any::<u8>(),
         window,
         len,
         options(),
     )
-        .prop_map(|(seq, ack, control, push, window, len, options)| Forged {
+        .prop_map(|(seq, ack, control, [push, ece, cwr], tos, window, len, options)| Forged {
             seq,
             ack,
             control,
             push,
+            ece,
+            cwr,
+            ecn: Ecn::from_tos(tos),
             window,
             len,
             options,
@@ -137,11 +144,20 @@ fn start(which: usize) -> Trace {
         7 => time_wait(),
         8 => established_with(&timestamps),
         9 => syn_sent_with(&timestamps),
+        10 => syn_sent_with(&asking()),
+        11 => established_with(&asking()),
         _ => established_with(&Config {
             rcv_buf_max: 6 << 20,
             window_scaling: true,
             ..plain()
         }),
+    }
+}
+
+fn asking() -> Config {
+    Config {
+        ecn: EcnPolicy::Request,
+        ..plain()
     }
 }
 
@@ -200,6 +216,9 @@ impl Life {
             ack,
             control,
             push,
+            ece,
+            cwr,
+            ecn,
             window,
             len,
             options,
@@ -221,6 +240,9 @@ impl Life {
             ack: ack.map(|ack| SeqNum(snd_nxt.0.wrapping_add_signed(ack))),
             control,
             push,
+            ece,
+            cwr,
+            ecn,
             window,
             options,
             payload: Bytes::pattern(first, len),
@@ -280,7 +302,7 @@ proptest! {
 
     #[test]
     fn no_life_breaks_a_promise(
-        which in 0_usize..11,
+        which in 0_usize..13,
         events in prop::collection::vec(event(), 1..60),
     ) {
         let mut life = Life { t: start(which), rcv_nxt: THEIRS + 1 };
@@ -300,7 +322,8 @@ proptest! {
         let mut backlog = SynBacklog::<Bytes>::new(&config, 3, isns, [4; 16]);
         let mut now = wire::Instant::from_millis(10);
         let mut last_iss = OURS;
-        for (port, Forged { seq, ack, control, push, window, len, options }, millis) in segments {
+        for (port, forged, millis) in segments {
+            let Forged { seq, ack, control, push, ece, cwr, ecn, window, len, options } = forged;
             now = now + core::time::Duration::from_millis(millis);
             while let Some((_, again)) = backlog.poll_send(1000, now) {
                 prop_assert_eq!(again.control, Control::Syn);
@@ -315,6 +338,9 @@ proptest! {
                 ack: ack.map(|ack| SeqNum((last_iss + 1).0.wrapping_add_signed(ack))),
                 control,
                 push,
+                ece,
+                cwr,
+                ecn,
                 window,
                 options,
                 payload: Bytes::pattern(seq, len),

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
 use crate::test_payload::{Bytes, live_runs};
 use crate::*;
@@ -22,6 +22,9 @@ pub(super) struct FromPeer {
     pub ack: Option<u32>,
     pub control: Control,
     pub push: bool,
+    pub ece: bool,
+    pub cwr: bool,
+    pub ecn: Ecn,
     pub window: u16,
     pub len: usize,
     /// Which stream the bytes come from; 0 is the right one.
@@ -42,6 +45,9 @@ pub(super) struct Expected {
     pub ack: Option<u32>,
     pub control: Control,
     pub push: Option<bool>,
+    pub ece: bool,
+    pub cwr: bool,
+    pub ecn: Option<Ecn>,
     pub window: Option<u16>,
     pub len: usize,
     pub ts: Option<(u32, u32)>,
@@ -82,6 +88,9 @@ impl Trace {
                 ack: Some(1),
                 control: Control::None,
                 push: false,
+                ece: false,
+                cwr: false,
+                ecn: Ecn::NotEct,
                 window: 60_000,
                 len: 0,
                 stream: 0,
@@ -236,6 +245,9 @@ impl FromPeer {
             ack: self.ack.map(|ack| OURS + ack as usize),
             control: self.control,
             push: self.push,
+            ece: self.ece,
+            cwr: self.cwr,
+            ecn: self.ecn,
             window: self.window,
             options: TcpOptions {
                 mss: self.mss,
@@ -267,6 +279,9 @@ impl Expected {
             "push, {}",
             context()
         );
+        let flags = (got.ece, got.cwr);
+        assert_eq!(flags, (self.ece, self.cwr), "ECE and CWR, {}", context());
+        assert_eq!(self.ecn.unwrap_or(got.ecn), got.ecn, "ECN, {}", context());
         assert_eq!(
             self.window.unwrap_or(got.window),
             got.window,
@@ -382,7 +397,7 @@ macro_rules! into_some {
     )*};
 }
 
-into_some!(u16, u8, bool, (u32, u32), u32);
+into_some!(u16, u8, bool, (u32, u32), u32, Ecn);
 
 /// The configuration of traces: plain numbers, no options but SACK, no quick ACKs.
 pub(super) fn plain() -> Config {
@@ -406,7 +421,8 @@ pub(super) fn syn_sent() -> Trace {
 pub(super) fn syn_sent_with(config: &Config) -> Trace {
     let mut t = Trace::new(config);
     let window = config.rcv_space_initial.min(config.rcv_buf_max).min(65_535);
-    expect!(t, control: Control::Syn, seq: 0, window: window as u16);
+    let asks = config.ecn == EcnPolicy::Request;
+    expect!(t, control: Control::Syn, seq: 0, window: window as u16, ece: asks, cwr: asks);
     t
 }
 
@@ -423,7 +439,8 @@ pub(super) fn established_with(config: &Config) -> Trace {
     }
     let scale = config.window_scaling.then_some(0);
     let sack = config.sack;
-    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack);
+    let ece = config.ecn == EcnPolicy::Request;
+    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack, ece: ece);
     assert!(t.last.established && t.last.writable);
     expect!(t, seq: 1, ack: 1);
     expect_nothing!(t);

@@ -46,6 +46,14 @@ fn syn() -> Segment<Bytes> {
     }
 }
 
+fn syn_with_ecn() -> Segment<Bytes> {
+    Segment {
+        ece: true,
+        cwr: true,
+        ..syn()
+    }
+}
+
 /// The ACK that completes the handshake of `syn_ack`, with `len` bytes.
 fn ack_of(syn_ack: &Segment<Bytes>, len: usize) -> Segment<Bytes> {
     let echo = syn_ack.options.timestamps.map(|ts| ts.value);
@@ -487,4 +495,40 @@ fn a_fin_with_the_last_ack_is_taken() {
         (StateKind::CloseWait, 5)
     );
     connection.recv_queue().clear();
+}
+
+#[test]
+fn a_listener_grants_ecn_to_who_asks() {
+    let mut stage = listening(4, &options());
+    let syn_ack = stage.syn_ack(1, syn_with_ecn());
+    assert!(syn_ack.ece && !syn_ack.cwr && !syn_ack.ecn.is_ect());
+    // Who repeats its SYN without asking is told the same: its first SYN may have come late.
+    let (again, _) = stage.reply(1, syn());
+    assert!(again.ece);
+    assert!(stage.accepted(1, ack_of(&syn_ack, 0)).info().ecn);
+
+    let syn_ack = stage.syn_ack(2, syn());
+    assert!(!syn_ack.ece && !syn_ack.cwr);
+    assert!(!stage.accepted(2, ack_of(&syn_ack, 0)).info().ecn);
+
+    let off = Config {
+        ecn: EcnPolicy::Off,
+        ..options()
+    };
+    let mut stage = listening(4, &off);
+    assert!(!stage.syn_ack(1, syn_with_ecn()).ece);
+}
+
+#[test]
+fn a_cookie_remembers_that_ecn_was_granted_if_there_are_timestamps() {
+    let mut stage = listening(0, &options());
+    for (port, asked, ecn) in [(1, syn_with_ecn(), true), (2, syn(), false)] {
+        let syn_ack = stage.syn_ack(port, asked);
+        assert_eq!(syn_ack.ece, ecn);
+        let connection = stage.accepted(port, ack_of(&syn_ack, 0));
+        assert_eq!(connection.info().ecn, ecn);
+    }
+    let mut plain = syn_with_ecn();
+    plain.options.timestamps = None;
+    assert!(!stage.syn_ack(3, plain).ece);
 }

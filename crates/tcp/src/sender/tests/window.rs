@@ -76,6 +76,7 @@ fn an_older_segment_does_not_change_the_window() {
             sack: &sack,
             ts_echo: None,
             has_data: true,
+            ece: false,
         };
         let _ = bench.sender.on_ack(&ack, bench.now);
         bench.sender.snd_wnd()

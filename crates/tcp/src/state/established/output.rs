@@ -67,6 +67,7 @@ impl<P: Payload> Synchronized<P> {
         Segment {
             seq: self.sender.snd_nxt(),
             ack: Some(announcement.ack),
+            ece: announcement.ece,
             window: announcement.window,
             options: announcement.options,
             ..Segment::default()
@@ -85,6 +86,8 @@ impl<P: Payload> Synchronized<P> {
             fin,
             push,
             probe: _,
+            ecn,
+            cwr,
         } = data;
         let mss = self.sender.mss();
         if !payload.is_empty() {
@@ -96,6 +99,9 @@ impl<P: Payload> Synchronized<P> {
             ack: Some(announcement.ack),
             control: if fin { Control::Fin } else { Control::None },
             push,
+            ece: announcement.ece,
+            cwr,
+            ecn,
             window: announcement.window,
             options: announcement.options,
             gso_size: if payload.len() > usize::from(mss) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tcp::{AckStyle, CongestionKind};
+use tcp::{AckStyle, CongestionKind, EcnPolicy};
 use thiserror::Error;
 
 /// Settings of the stack, each with Linux's default; written `name=value`, joined by commas.
@@ -13,6 +13,8 @@ use thiserror::Error;
 /// | `devmem` | 0 | 1: payload is received into device memory |
 /// | `tso` | 1 | 0: no super-segments; each packet is one segment |
 /// | `sack`, `timestamps`, `window_scaling` | 1 | offered or not (linux `tcp_sack` and so on) |
+/// | `tcp_ecn` | 2 | 0: no ECN; 1: asked for; 2: granted to who asks (linux `tcp_ecn`) |
+/// | `tcp_ecn_fallback` | 1 | 0: a repeated SYN asks, too |
 /// | `initial_cwnd` | 10 | segments of the first flight |
 /// | `congestion` | cubic | or reno |
 /// | `acks` | linux | or drained: as the stack acknowledges outside of tests |
@@ -51,8 +53,8 @@ pub enum FlagsError {
     },
 }
 
-const NAMES: &str = "mtu, devmem, tso, sack, timestamps, window_scaling, initial_cwnd, congestion, acks, rmem, wmem, \
-                     syn_retries, synack_retries, retries2, fin_timeout and seed";
+const NAMES: &str = "mtu, devmem, tso, sack, timestamps, window_scaling, tcp_ecn, tcp_ecn_fallback, initial_cwnd, \
+                     congestion, acks, rmem, wmem, syn_retries, synack_retries, retries2, fin_timeout and seed";
 
 impl Default for Flags {
     fn default() -> Self {
@@ -99,6 +101,12 @@ impl Flags {
             "sack" => tcp.sack = switch("sack", value)?,
             "timestamps" => tcp.timestamps = switch("timestamps", value)?,
             "window_scaling" => tcp.window_scaling = switch("window_scaling", value)?,
+            "tcp_ecn" => {
+                tcp.ecn = choice("tcp_ecn", value, "0, 1 or 2", |value| {
+                    value.parse().ok().and_then(EcnPolicy::from_sysctl)
+                })?;
+            }
+            "tcp_ecn_fallback" => tcp.ecn_fallback = switch("tcp_ecn_fallback", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
             "rmem" => tcp.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?,
             "wmem" => {
@@ -181,6 +189,8 @@ mod tests {
         assert_eq!(flags.tcp.congestion, CongestionKind::NewReno);
         assert_eq!(flags.tcp.fin_wait_2_timeout, Duration::from_secs(5));
         assert_eq!(flags.tcp.initial_cwnd, 10);
+        let ecn = Flags::parse("tcp_ecn=1,tcp_ecn_fallback=0").unwrap().tcp;
+        assert_eq!((ecn.ecn, ecn.ecn_fallback), (EcnPolicy::Request, false));
         assert_eq!(Flags::parse(""), Ok(Flags::default()));
     }
 
@@ -188,6 +198,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_what_can() {
         for (text, says) in [
             ("mtu=500", "mtu cannot be \"500\"; give 576 to 65535"),
+            ("tcp_ecn=9", "tcp_ecn cannot be \"9\"; give 0, 1 or 2"),
             ("devmem", "\"devmem\" is not of the form name=value"),
             ("devmem=2", "devmem cannot be \"2\"; give 0 or 1"),
             ("acks=bsd", "acks cannot be \"bsd\"; give linux or drained"),

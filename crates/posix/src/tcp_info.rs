@@ -11,6 +11,10 @@ pub const TCP_INFO_LEN: usize = 240;
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
+/// ECN was agreed on.
+const OPT_ECN: u8 = 8;
+/// Data of the peer came with an ECN codepoint.
+const OPT_ECN_SEEN: u8 = 16;
 
 /// Returns the number of a state (linux include/net/tcp_states.h).
 pub const fn state_number(state: StateKind) -> u8 {
@@ -38,7 +42,9 @@ pub fn to_bytes(info: &Info) -> Vec<u8> {
     let scaling = info.snd_wscale > 0 || info.rcv_wscale > 0;
     let options = option(info.timestamps, OPT_TIMESTAMPS)
         | option(info.sack, OPT_SACK)
-        | option(scaling, OPT_WSCALE);
+        | option(scaling, OPT_WSCALE)
+        | option(info.ecn, OPT_ECN)
+        | option(info.ecn_seen, OPT_ECN_SEEN);
     // ca_state and backoff are not told by the stack.
     out.bytes(&[
         state_number(info.state),
@@ -79,8 +85,7 @@ pub fn to_bytes(info: &Info) -> Vec<u8> {
     out.u32s([capped(info.data_segs_in), capped(info.data_segs_out)]);
     // delivery_rate, busy_time, rwnd_limited, sndbuf_limited.
     out.u64s([0; 4]);
-    // delivered, delivered_ce.
-    out.u32s([0; 2]);
+    out.u32s([info.delivered, info.delivered_ce]);
     out.u64s([info.bytes_sent, info.bytes_retrans]);
     out.u32s([
         capped(info.dsack_dups),
@@ -138,6 +143,8 @@ mod tests {
         info.bytes_acked = 1000;
         info.segs_in = 3;
         info.rcv_wnd = 65_535;
+        (info.ecn, info.ecn_seen) = (true, true);
+        (info.delivered, info.delivered_ce) = (21, 20);
         let bytes = to_bytes(&info);
         assert_eq!(bytes.len(), TCP_INFO_LEN);
         assert_eq!((bytes[0], bytes[6]), (1, 0x78));

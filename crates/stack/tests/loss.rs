@@ -182,7 +182,10 @@ fn marks() {
 
 #[test]
 fn marks_and_losses() {
-    let _ = sweep("ce=10%,loss=2%,reorder=2%,dup=2%,corrupt=1%,delay=2ms,jitter=1ms", 920..940);
+    let _ = sweep(
+        "ce=10%,loss=2%,reorder=2%,dup=2%,corrupt=1%,delay=2ms,jitter=1ms",
+        920..940,
+    );
 }
 
 #[test]

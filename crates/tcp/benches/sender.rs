@@ -67,6 +67,7 @@ impl Flow {
                 snd_wscale: 10,
                 rcv_wscale: 10,
                 sack: true,
+                ecn: false,
                 timestamps: true,
             },
             window: 60 << 20,
@@ -105,6 +106,7 @@ impl Flow {
             sack: &self.sack,
             ts_echo: Some((self.now.as_nanos() / 1_000_000) as u32),
             has_data: false,
+            ece: false,
         };
         self.sender.on_ack(black_box(&ack), self.now).kind
     }

@@ -177,7 +177,11 @@ mod tests {
             (EcnPolicy::Accept, false, false, false),
         ] {
             let syn = syn(ece, cwr, None);
-            assert_eq!(is_granted(&config(policy), &syn), granted, "{policy:?} {syn:?}");
+            assert_eq!(
+                is_granted(&config(policy), &syn),
+                granted,
+                "{policy:?} {syn:?}"
+            );
         }
         let mangled = Segment {
             ecn: Ecn::Ect0,
@@ -199,7 +203,11 @@ mod tests {
             (EcnPolicy::Request, true, false, None, false),
         ] {
             let answer = syn(ece, cwr, ack);
-            assert_eq!(is_accepted(&config(policy), &answer), accepted, "{policy:?} {answer:?}");
+            assert_eq!(
+                is_accepted(&config(policy), &answer),
+                accepted,
+                "{policy:?} {answer:?}"
+            );
         }
     }
 

@@ -63,6 +63,8 @@ pub struct Info {
     pub pacing_rate: u64,
     /// Bytes of payload acknowledged by the peer.
     pub bytes_acked: u64,
+    /// Packets delivered, the SYN included.
+    pub delivered: u32,
     /// Packets delivered by ACKs that echo a mark.
     pub delivered_ce: u32,
     /// Packets of data received that routers had marked.

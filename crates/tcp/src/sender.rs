@@ -160,8 +160,9 @@ struct Counters {
     dsack_dups: u32,
     reord_seen: u32,
     ecn_reductions: u32,
-    /// Bytes delivered by ACKs that echo a mark.
-    delivered_ce: u64,
+    /// Packets delivered, and those of them by ACKs that echo a mark.
+    delivered: u32,
+    delivered_ce: u32,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
@@ -245,6 +246,8 @@ impl<P: Payload> Sender<P> {
         self.path.set_ceiling(self.mss);
         self.sack = negotiated.sack;
         self.cwr = CwrAnswer::new(negotiated.ecn);
+        // The SYN.
+        self.counters.delivered = 1;
         self.clock = established.clock;
         self.snd_wnd = established.window;
         self.max_snd_wnd = established.window;
@@ -442,7 +445,8 @@ impl<P: Payload> Sender<P> {
         info.dsack_dups = u64::from(self.counters.dsack_dups);
         info.mtu_black_holes = u64::from(self.path.black_holes());
         info.reord_seen = u64::from(self.counters.reord_seen);
-        info.delivered_ce = packets(self.counters.delivered_ce);
+        info.delivered = self.counters.delivered;
+        info.delivered_ce = self.counters.delivered_ce;
         info.ecn_reductions = u64::from(self.counters.ecn_reductions);
     }
 

@@ -177,7 +177,10 @@ mod tests {
 
     #[test]
     fn the_codepoints_are_those_of_rfc_3168() {
-        for (bits, ecn) in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce].into_iter().enumerate() {
+        for (bits, ecn) in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce]
+            .into_iter()
+            .enumerate()
+        {
             assert_eq!(usize::from(ecn.bits()), bits);
             assert_eq!(Ecn::from_tos(0xfc | ecn.bits()), ecn);
         }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{Checksum, IpRepr, RxHeaders, protocol};
+use wire::{Checksum, Ecn, IpRepr, RxHeaders, protocol};
 
 /// One TCP option of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Opt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     pub flags: String,
+    /// `None`: not compared, and not ECN-capable when it is sent.
+    pub ecn: Option<Ecn>,
     pub seq: u32,
     pub len: usize,
     pub ack: Option<u32>,
@@ -119,7 +121,9 @@ pub fn build(path: Path, segment: &Segment, payload_from: u32) -> Vec<u8> {
     tcp.extend([0; 4]);
     tcp.extend(options);
     tcp.extend(payload(payload_from, segment.len));
+    let ecn = segment.ecn.unwrap_or_default();
     let ip = IpRepr::new(path.src.0, path.dst.0).expect("one family");
+    let ip = ip.with_tos(ecn.bits());
     let mut sum: Checksum = ip.pseudo_header(protocol::TCP, tcp.len() as u32);
     sum.add_bytes(&tcp);
     let check = sum.finish().to_be_bytes();
@@ -151,6 +155,10 @@ pub fn read(packet: &[u8]) -> (Path, Segment, Vec<u8>) {
             (ip(8).into(), ip(24).into(), 40)
         }
     };
+    let tos = match v4 {
+        true => packet[1],
+        false => packet[1] >> 4,
+    };
     let tcp = &packet[at..];
     let mut sum = IpRepr::new(src, dst)
         .unwrap()
@@ -167,6 +175,7 @@ pub fn read(packet: &[u8]) -> (Path, Segment, Vec<u8>) {
     let flags = FLAGS.iter().filter(|(_, bit)| tcp[13] & bit != 0);
     let segment = Segment {
         flags: flags.map(|(name, _)| *name).collect(),
+        ecn: Some(Ecn::from_tos(tos)),
         seq: word(4),
         len: tcp.len() - head,
         ack: (tcp[13] & 16 != 0).then(|| word(8)),

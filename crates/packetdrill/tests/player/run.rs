@@ -281,6 +281,9 @@ impl Player {
         if expected.options.is_none() {
             seen.options = None;
         }
+        if expected.ecn.is_none() {
+            seen.ecn = None;
+        }
         assert_eq!(
             &seen,
             expected,

@@ -197,12 +197,24 @@ impl<P: Payload> Sender<P> {
             mss: self.mss(),
             now: event.now,
         };
-        if event.ece {
-            self.counters.delivered_ce += acked.bytes;
-        }
+        self.count_delivered(event, acked.bytes);
         self.recover(event, &acked);
         self.update_pacing();
         self.after_ack(event.advanced, event.now);
+    }
+
+    fn count_delivered(&mut self, event: &AckEvent, bytes: u64) {
+        let packets = match self.sack {
+            true => event.delivered.packets,
+            false => {
+                u32::try_from(bytes.div_ceil(u64::from(self.mss().max(1)))).unwrap_or(u32::MAX)
+            }
+        };
+        let counters = &mut self.counters;
+        counters.delivered = counters.delivered.wrapping_add(packets);
+        if event.ece {
+            counters.delivered_ce = counters.delivered_ce.wrapping_add(packets);
+        }
     }
 
     /// Measures the round trip (RFC 6298 3, RFC 7323 4); returns the time of the newest packet acknowledged.

@@ -633,7 +633,12 @@ impl<P: Payload> Sender<P> {
     /// Takes the reduction back.
     fn undo(&mut self) {
         self.board.unmark_lost();
-        let Some(undo) = self.recovery.episode.take().and_then(|episode| episode.undo) else {
+        let Some(undo) = self
+            .recovery
+            .episode
+            .take()
+            .and_then(|episode| episode.undo)
+        else {
             return;
         };
         if let Some(prior) = undo.prior {

@@ -98,18 +98,20 @@ fn forged() -> impl Strategy<Value = Forged> {
         len,
         options(),
     )
-        .prop_map(|(seq, ack, control, [push, ece, cwr], tos, window, len, options)| Forged {
-            seq,
-            ack,
-            control,
-            push,
-            ece,
-            cwr,
-            ecn: Ecn::from_tos(tos),
-            window,
-            len,
-            options,
-        })
+        .prop_map(
+            |(seq, ack, control, [push, ece, cwr], tos, window, len, options)| Forged {
+                seq,
+                ack,
+                control,
+                push,
+                ece,
+                cwr,
+                ecn: Ecn::from_tos(tos),
+                window,
+                len,
+                options,
+            },
+        )
 }
 
 fn event() -> impl Strategy<Value = Event> {

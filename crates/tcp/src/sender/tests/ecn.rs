@@ -38,7 +38,10 @@ fn an_echo_halves_the_window_once_and_proportionally() {
     assert_eq!(out[0], sent(10_000, 11_000, "ec"));
     assert!(out[1..].iter().all(|sent| sent.flags == "e"), "{out:?}");
     assert_eq!(out.last().map(|sent| sent.end), Some(15_000), "{out:?}");
-    assert_eq!((bench.info().ecn_reductions, bench.info().delivered_ce), (1, 10));
+    assert_eq!(
+        (bench.info().ecn_reductions, bench.info().delivered_ce),
+        (1, 10)
+    );
     // CWR has reached the peer.
     bench.ece = false;
     bench.pass(100);
@@ -85,7 +88,10 @@ fn a_loss_in_the_same_window_does_not_reduce_it_again() {
     assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
     assert_eq!(bench.cwnd().1, Some(5000));
     let repeated = ack_each_sacked(&mut bench);
-    assert!(repeated.contains(&sent(1000, 2000, "")), "not ECN-capable: {repeated:?}");
+    assert!(
+        repeated.contains(&sent(1000, 2000, "")),
+        "not ECN-capable: {repeated:?}"
+    );
     // A D-SACK that proves the retransmission needless does not take a mark back.
     bench.ece = false;
     let _ = bench.sacked(11_000, &[(1000, 2000)]);

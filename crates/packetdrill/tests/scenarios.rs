@@ -679,7 +679,6 @@ fn an_echo_reduces_the_window_once_and_is_answered_with_cwr() {
 +0 cwnd(4) = 7
 +.05 < . 1:1(0) ack 11001 win 257
 +0 > [ect0] . 17001:18001(1000) ack 1
-+0 cwnd(4) = 7
 "
     ));
 }

@@ -228,6 +228,9 @@ pub struct Send {
     /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
+    /// Ask the peer for ECN: routers mark packets instead of dropping them
+    #[arg(long)]
+    pub ecn: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -13,7 +13,7 @@
 //!
 //! | Area | The same | Not the same |
 //! |---|---|---|
-//! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN and SYN-ACK repeated 6 and 5 times from 1 s on, SYN cookies, simultaneous open | no Fast Open, no ECN (ENOPROTOOPT); a SYN that meets a full backlog is answered by a cookie, which TCP_DEFER_ACCEPT does not bind; a listener on the IPv4 wildcard answers IPv6, too |
+//! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN and SYN-ACK repeated 6 and 5 times from 1 s on, SYN cookies, simultaneous open, ECN granted to who asks (`tcp_ecn` = 2) | no Fast Open (ENOPROTOOPT), no AccECN; a SYN that meets a full backlog is answered by a cookie, which TCP_DEFER_ACCEPT does not bind; a listener on the IPv4 wildcard answers IPv6, too |
 //! | data | Nagle (Minshall's variant), TCP_CORK and MSG_MORE with the 200 ms flush, PSH, super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT | no urgent data (MSG_OOB is EINVAL or EOPNOTSUPP); windows follow the memory that is there, not SO_RCVBUF alone; a send buffer is charged for payload and little else, where Linux charges whole skbs |
 //! | ACK policy | with `AckStyle::Linux`: quick ACKs, 40 to 200 ms of delay, every second full segment, ACK of a FIN left to the answer, TCP_QUICKACK | ACKs of out-of-order data are never compressed; the stack's own style acknowledges when the link is empty |
 //! | recovery | RFC 6298 timers with 200 ms minimum, RACK-TLP, SACK and D-SACK, PRR, F-RTO, CUBIC and Reno | timers are exact, Linux rounds up to its ticks and adds two to the reordering timer; no BBR (ENOENT); TCP_CONGESTION is EBUSY once a connection is open |

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nic::Impairment;
+use tcp::EcnPolicy;
 
 use super::{LinkPlan, check_mtu, check_period, parse_impairment, to_usize};
 use crate::args::{self, BackendChoice};
@@ -32,6 +33,8 @@ pub struct SendPlan {
     pub mtu: u16,
     /// What is wrong with the link.
     pub impairment: Impairment,
+    /// Whether the peer is asked for ECN.
+    pub ecn: EcnPolicy,
     /// Print JSON.
     pub json: bool,
 }
@@ -68,6 +71,7 @@ impl SendPlan {
             mem_size,
             mtu,
             impair,
+            ecn,
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
@@ -99,6 +103,10 @@ impl SendPlan {
             mem_bytes,
             mtu,
             impairment: parse_impairment(&impair)?,
+            ecn: match ecn {
+                true => EcnPolicy::Request,
+                false => EcnPolicy::default(),
+            },
             json: output.json,
         })
     }
@@ -109,6 +117,7 @@ fn users_alone(args: &args::Send) -> Option<&'static str> {
     let given = [
         ("--mtu", args.mtu != super::MTU),
         ("--impair", args.impair != super::UNIMPAIRED),
+        ("--ecn", args.ecn),
     ];
     super::link::users_alone(&args.link).or_else(|| super::link::first_given(&given))
 }

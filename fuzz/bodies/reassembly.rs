@@ -232,7 +232,9 @@ impl<'a> Session<'a> {
                 ..TcpOptions::default()
             },
             payload,
+            ae: flags & 16 != 0,
             gso_size: 0,
+            packets: 1,
         };
         let disposition = self.connection.on_segment(segment, self.now);
         if disposition.closed {

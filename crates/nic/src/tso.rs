@@ -130,7 +130,7 @@ impl Segmenter {
             flags -= TcpFlags::CWR;
         }
         if let Some(field) = head.get_mut(l4 + TCP_FLAGS) {
-            *field = flags.bits();
+            *field = flags.low_byte();
         }
         if let Some(field) = head.get_mut(l4 + TCP_SEQ..l4 + TCP_SEQ + 4) {
             field.copy_from_slice(&seq.to_be_bytes());

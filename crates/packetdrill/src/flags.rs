@@ -13,7 +13,8 @@ use thiserror::Error;
 /// | `devmem` | 0 | 1: payload is received into device memory |
 /// | `tso` | 1 | 0: no super-segments; each packet is one segment |
 /// | `sack`, `timestamps`, `window_scaling` | 1 | offered or not (linux `tcp_sack` and so on) |
-/// | `tcp_ecn` | 2 | 0: no ECN; 1: asked for; 2: granted to who asks (linux `tcp_ecn`) |
+/// | `tcp_ecn` | 2 | 0: no ECN; 1: asked for; 2: granted to who asks; 3 to 5: AccECN (linux `tcp_ecn`) |
+/// | `tcp_ecn_option` | 2 | 0: AccECN without its option |
 /// | `tcp_ecn_fallback` | 1 | 0: a repeated SYN asks, too |
 /// | `initial_cwnd` | 10 | segments of the first flight |
 /// | `congestion` | cubic | or reno |
@@ -53,7 +54,7 @@ pub enum FlagsError {
     },
 }
 
-const NAMES: &str = "mtu, devmem, tso, sack, timestamps, window_scaling, tcp_ecn, tcp_ecn_fallback, initial_cwnd, \
+const NAMES: &str = "mtu, devmem, tso, sack, timestamps, window_scaling, tcp_ecn, tcp_ecn_option, tcp_ecn_fallback, initial_cwnd, \
                      congestion, acks, rmem, wmem, syn_retries, synack_retries, retries2, fin_timeout and seed";
 
 impl Default for Flags {
@@ -102,9 +103,17 @@ impl Flags {
             "timestamps" => tcp.timestamps = switch("timestamps", value)?,
             "window_scaling" => tcp.window_scaling = switch("window_scaling", value)?,
             "tcp_ecn" => {
-                tcp.ecn = choice("tcp_ecn", value, "0, 1 or 2", |value| {
+                tcp.ecn = choice("tcp_ecn", value, "0 to 5", |value| {
                     value.parse().ok().and_then(EcnPolicy::from_sysctl)
                 })?;
+            }
+            "tcp_ecn_option" => {
+                tcp.accecn_option =
+                    choice("tcp_ecn_option", value, "0 or 2", |value| match value {
+                        "0" => Some(false),
+                        "2" => Some(true),
+                        _ => None,
+                    })?;
             }
             "tcp_ecn_fallback" => tcp.ecn_fallback = switch("tcp_ecn_fallback", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
@@ -198,7 +207,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_what_can() {
         for (text, says) in [
             ("mtu=500", "mtu cannot be \"500\"; give 576 to 65535"),
-            ("tcp_ecn=9", "tcp_ecn cannot be \"9\"; give 0, 1 or 2"),
+            ("tcp_ecn=9", "tcp_ecn cannot be \"9\"; give 0 to 5"),
             ("devmem", "\"devmem\" is not of the form name=value"),
             ("devmem=2", "devmem cannot be \"2\"; give 0 or 1"),
             ("acks=bsd", "acks cannot be \"bsd\"; give linux or drained"),

@@ -86,7 +86,7 @@ impl Stack {
             queue,
             headers,
             payload,
-            segments: _,
+            segments,
             origin,
         } = packet;
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
@@ -110,7 +110,7 @@ impl Stack {
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
-                        let segment = into_segment(&tcp, headers.ecn(), payload);
+                        let segment = into_segment(&tcp, (headers.ecn(), segments), payload);
                         self.receive_tcp(
                             Incoming {
                                 tuple,
@@ -302,7 +302,11 @@ impl Stack {
 }
 
 /// Returns the segment that headers and a payload make.
-fn into_segment(tcp: &TcpHeader, ecn: Ecn, payload: FragList) -> Segment<FragList> {
+fn into_segment(
+    tcp: &TcpHeader,
+    (ecn, packets): (Ecn, u16),
+    payload: FragList,
+) -> Segment<FragList> {
     let TcpHeader {
         seq,
         ack,
@@ -322,11 +326,13 @@ fn into_segment(tcp: &TcpHeader, ecn: Ecn, payload: FragList) -> Segment<FragLis
         push: has(TcpFlags::PSH),
         ece: has(TcpFlags::ECE),
         cwr: has(TcpFlags::CWR),
+        ae: has(TcpFlags::AE),
         ecn,
         window,
         options,
         payload,
         gso_size: 0,
+        packets,
     }
 }
 
@@ -338,11 +344,13 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
         push,
         ece,
         cwr,
+        ae,
         ecn,
         window,
         options,
         payload: _,
         gso_size,
+        packets,
     } = *segment;
     Segment {
         seq,
@@ -351,11 +359,13 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
         push,
         ece,
         cwr,
+        ae,
         ecn,
         window,
         options,
         payload: FragList::default(),
         gso_size,
+        packets,
     }
 }
 

@@ -245,11 +245,13 @@ fn emit_headers(
         push: _,
         ece: _,
         cwr: _,
+        ae: _,
         ecn,
         window,
         options,
         payload,
         gso_size,
+        packets: _,
     } = segment;
     let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos & !Ecn::MASK | ecn.bits());
     let ethertype = if tuple.dst_ip.is_ipv4() {
@@ -305,6 +307,7 @@ fn flags(segment: &Segment<FragList>) -> TcpFlags {
         | when(TcpFlags::PSH, segment.push)
         | when(TcpFlags::ECE, segment.ece)
         | when(TcpFlags::CWR, segment.cwr)
+        | when(TcpFlags::AE, segment.ae)
 }
 
 /// Writes the destination into a frame that was made before it was known.

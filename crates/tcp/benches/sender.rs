@@ -67,7 +67,8 @@ impl Flow {
                 snd_wscale: 10,
                 rcv_wscale: 10,
                 sack: true,
-                ecn: false,
+                ecn: tcp::EcnMode::Off,
+                accecn_option: false,
                 timestamps: true,
             },
             window: 60 << 20,
@@ -107,6 +108,9 @@ impl Flow {
             ts_echo: Some((self.now.as_nanos() / 1_000_000) as u32),
             has_data: false,
             ece: false,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         self.sender.on_ack(black_box(&ack), self.now).kind
     }

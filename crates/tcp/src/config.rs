@@ -18,6 +18,9 @@ pub const MAX_UNSCALED_WINDOW: u32 = 65_535;
 /// Bytes that the timestamps option takes of each segment, padding included (RFC 7323 appendix A).
 pub const TIMESTAMPS_LEN: u16 = 12;
 
+/// Bytes that AccECN's option takes of each segment, padding included (RFC 9768 3.2.3).
+pub const ACCECN_LEN: u16 = wire::AccEcn::MAX_LEN as u16;
+
 /// First retransmission timeout, and that of a SYN (RFC 6298 2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
 
@@ -92,7 +95,8 @@ pub enum CongestionKind {
 }
 
 /// Whether routers may mark packets of a connection instead of dropping them: explicit congestion notification
-/// (RFC 3168; linux sysctl `tcp_ecn`, whose numbers above 2 are AccECN's).
+/// (RFC 3168), told back packet by packet where both sides can (AccECN, RFC 9768). The numbers are those of linux's sysctl
+/// `tcp_ecn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EcnPolicy {
     /// Never (0).
@@ -102,6 +106,24 @@ pub enum EcnPolicy {
     /// Grants it to who asks (2), the default, as in Linux.
     #[default]
     Accept,
+    /// Asks for AccECN, and grants either to who asks (3).
+    Accurate,
+    /// Asks for RFC 3168's, and grants either to who asks (4).
+    RequestAcceptAccurate,
+    /// Grants either to who asks (5).
+    AcceptAccurate,
+}
+
+/// What two sides agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EcnMode {
+    /// No packet may be marked.
+    #[default]
+    Off,
+    /// RFC 3168: one echo per window.
+    Classic,
+    /// AccECN, RFC 9768: every marked packet is told.
+    Accurate,
 }
 
 impl EcnPolicy {
@@ -112,7 +134,32 @@ impl EcnPolicy {
             0 => Some(EcnPolicy::Off),
             1 => Some(EcnPolicy::Request),
             2 => Some(EcnPolicy::Accept),
+            3 => Some(EcnPolicy::Accurate),
+            4 => Some(EcnPolicy::RequestAcceptAccurate),
+            5 => Some(EcnPolicy::AcceptAccurate),
             _ => None,
+        }
+    }
+
+    /// Returns what a SYN of ours asks for.
+    #[must_use]
+    pub const fn asks(self) -> EcnMode {
+        match self {
+            EcnPolicy::Off | EcnPolicy::Accept | EcnPolicy::AcceptAccurate => EcnMode::Off,
+            EcnPolicy::Request | EcnPolicy::RequestAcceptAccurate => EcnMode::Classic,
+            EcnPolicy::Accurate => EcnMode::Accurate,
+        }
+    }
+
+    /// Returns the most that a peer is granted.
+    #[must_use]
+    pub const fn grants(self) -> EcnMode {
+        match self {
+            EcnPolicy::Off => EcnMode::Off,
+            EcnPolicy::Request | EcnPolicy::Accept => EcnMode::Classic,
+            EcnPolicy::Accurate | EcnPolicy::RequestAcceptAccurate | EcnPolicy::AcceptAccurate => {
+                EcnMode::Accurate
+            }
         }
     }
 }
@@ -152,7 +199,7 @@ impl Default for Keepalive {
 
 /// How a connection behaves. The defaults are Linux's where Linux has one.
 ///
-/// Not supported, and therefore not here: AccECN (RFC 9768), TCP Fast Open (RFC 7413), MPTCP, the
+/// Not supported, and therefore not here: TCP Fast Open (RFC 7413), MPTCP, the
 /// urgent pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -179,7 +226,13 @@ pub struct Config {
     pub ecn: EcnPolicy,
     /// Repeats a SYN that asked for ECN and was not answered without asking: there are middleboxes that drop such
     /// SYNs (RFC 3168 6.1.1.1; linux `tcp_ecn_fallback` = 1, Linux's default).
+    ///
+    /// With AccECN also distrusts a path that changes codepoints of the handshake (RFC 9768 3.2.3.2), and the second
+    /// repetition is the first that does not ask.
     pub ecn_fallback: bool,
+    /// Sends AccECN's option, which counts bytes, beside its flags, which count packets (linux `tcp_ecn_option`: 0, or 2,
+    /// the default).
+    pub accecn_option: bool,
     /// Who decides when received data is acknowledged.
     pub ack_style: AckStyle,
     /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
@@ -254,6 +307,7 @@ impl Default for Config {
             sack: true,
             ecn: EcnPolicy::Accept,
             ecn_fallback: true,
+            accecn_option: true,
             ack_style: AckStyle::Drained,
             push_super_segments: false,
             delayed_ack: DELAYED_ACK,

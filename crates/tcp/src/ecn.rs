@@ -1,35 +1,171 @@
 //! Explicit congestion notification (RFC 3168): routers mark packets instead of dropping them.
 //!
-//! The two SYNs agree on it ([`asks`], [`is_granted`], [`is_accepted`]). From then on new data leaves as
-//! [`Ecn::Ect0`]; the receiver echoes a mark in each ACK until it hears that the window was reduced ([`Echo`]); the
-//! sender reduces it once per window and says so with the next new data ([`CwrAnswer`], and the phase CWR of
-//! `sender/recovery.rs`). Details are Linux's (include/net/tcp_ecn.h, net/ipv4/tcp_input.c, tcp_output.c).
+//! The two SYNs agree on it ([`asks`], [`granted`], [`answered`]). From then on new data leaves as [`Ecn::Ect0`]; the
+//! receiver echoes a mark in each ACK until it hears that the window was reduced ([`Echo`]); the sender reduces it once per
+//! window and says so with the next new data ([`CwrAnswer`], and the phase CWR of `sender/recovery.rs`).
+//!
+//! With AccECN (RFC 9768) all packets are ECN-capable, and each ACK counts the marked ones: [`feedback`] tells,
+//! [`delivered`] understands. Details are Linux's (include/net/tcp_ecn.h, net/ipv4/tcp_input.c, tcp_output.c).
 
-use wire::Ecn;
+pub(crate) mod delivered;
+pub(crate) mod feedback;
+#[cfg(test)]
+mod tests;
 
-use crate::config::{Config, EcnPolicy};
+use wire::{AccEcn, Ecn};
+
+use crate::config::{Config, EcnMode};
 use crate::segment::Segment;
+use feedback::reflected;
 
-/// Returns whether a SYN that was repeated `retries` times asks for ECN (RFC 3168 6.1.1, 6.1.1.1).
-pub(crate) fn asks(config: &Config, retries: u8) -> bool {
-    config.ecn == EcnPolicy::Request && (retries == 0 || !config.ecn_fallback)
+/// The ACE field before anything was marked (RFC 9768 3.2.1, linux `TCP_ACCECN_CEP_INIT_OFFSET`): a middlebox that clears
+/// it is found out.
+const ACE_START: u32 = 5;
+
+/// The counters of ECT(0) and ECT(1) before any byte, for the same reason (RFC 9768 3.2.1).
+const OPTION_START: u32 = 1;
+
+/// SYNs and SYN-ACKs of AccECN that may be lost before it is taken for their fault (RFC 9768 3.1.4.1: one repetition).
+const ACCURATE_RETRIES: u8 = 1;
+
+/// What the SYNs settled, and what they showed of the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Agreed {
+    pub(crate) mode: EcnMode,
+    /// With which codepoint the peer's SYN or SYN-ACK came.
+    pub(crate) peer_syn: Ecn,
+    /// Something on the way changes codepoints or flags: none of our packets may be marked.
+    pub(crate) distrusted: bool,
+    /// The SYN-ACK, whoever sent it, was marked on its way, and counts.
+    pub(crate) syn_ack_marked: bool,
+    /// The option that came with the handshake.
+    pub(crate) option: Option<AccEcn>,
 }
 
-/// Returns whether the SYN of a peer that opens actively asks for ECN, and is granted it.
-///
-/// A SYN that itself claims to be ECN-capable is none of RFC 3168's (6.1.1), and may be of a middlebox that mangles
-/// the field.
-pub(crate) fn is_granted<P>(config: &Config, syn: &Segment<P>) -> bool {
-    config.ecn != EcnPolicy::Off && syn.ece && syn.cwr && !syn.ecn.is_ect()
+/// Returns what a SYN that was repeated `retries` times asks for (RFC 3168 6.1.1, 6.1.1.1, RFC 9768 3.1.4.1).
+pub(crate) fn asks(config: &Config, retries: u8) -> EcnMode {
+    let asks = config.ecn.asks();
+    let most = match asks {
+        EcnMode::Accurate => ACCURATE_RETRIES,
+        EcnMode::Classic | EcnMode::Off => 0,
+    };
+    if retries > most && config.ecn_fallback {
+        return EcnMode::Off;
+    }
+    asks
 }
 
-/// Returns whether the peer's answer to our SYN agrees to ECN: a SYN-ACK with ECE alone, or, when both open at once,
-/// a SYN that asks as ours did.
+/// Writes what a SYN asks for into its flags.
+pub(crate) fn ask<P>(syn: &mut Segment<P>, mode: EcnMode) {
+    syn.set_ace(match mode {
+        EcnMode::Off => 0b000,
+        EcnMode::Classic => 0b011,
+        EcnMode::Accurate => 0b111,
+    });
+}
+
+/// Judges the SYN of a peer that opens actively.
 ///
-/// A SYN-ACK with both flags is of a host that reflects what it does not understand (RFC 3168 6.1.1).
-pub(crate) fn is_accepted<P>(config: &Config, answer: &Segment<P>) -> bool {
+/// A SYN that itself claims to be ECN-capable is none of RFC 3168's (6.1.1), and may be of a middlebox that mangles the
+/// field. Any flags but none and RFC 3168's ask for AccECN (RFC 9768 3.1.2).
+pub(crate) fn granted<P>(config: &Config, syn: &Segment<P>) -> Agreed {
+    let mode = match (config.ecn.grants(), syn.ace()) {
+        (EcnMode::Off, _) | (_, 0b000) => EcnMode::Off,
+        (EcnMode::Accurate, ace) if ace != 0b011 => EcnMode::Accurate,
+        _ if syn.ece && syn.cwr && (!syn.ecn.is_ect() || syn.ae) => EcnMode::Classic,
+        _ => EcnMode::Off,
+    };
+    Agreed {
+        mode,
+        peer_syn: syn.ecn,
+        ..Agreed::default()
+    }
+}
+
+/// Writes what is granted into a SYN-ACK that was repeated after `retries` timeouts.
+pub(crate) fn grant<P>(syn_ack: &mut Segment<P>, agreed: &Agreed, retries: u8) {
+    match agreed.mode {
+        EcnMode::Off => {}
+        EcnMode::Classic => syn_ack.ece = true,
+        EcnMode::Accurate if retries > ACCURATE_RETRIES => {}
+        EcnMode::Accurate => syn_ack.set_ace(reflected(agreed.peer_syn)),
+    }
+}
+
+/// Judges the peer's answer to our SYN: a SYN-ACK, or, when both open at once, a SYN (RFC 3168 6.1.1, RFC 9768 3.1.1
+/// table 2, 3.1.3).
+///
+/// A SYN-ACK with all flags is of a host that reflects what it does not understand.
+pub(crate) fn answered<P>(config: &Config, answer: &Segment<P>) -> Agreed {
+    let agreed = |mode| Agreed {
+        mode,
+        peer_syn: answer.ecn,
+        option: answer.options.accecn,
+        ..Agreed::default()
+    };
     let crossed = answer.ack.is_none();
-    config.ecn == EcnPolicy::Request && answer.ece && answer.cwr == crossed
+    match (config.ecn.asks(), answer.ace()) {
+        (EcnMode::Off, _) => Agreed::default(),
+        (EcnMode::Classic, _) if answer.ece && answer.cwr == crossed => agreed(EcnMode::Classic),
+        (EcnMode::Classic, _) => Agreed::default(),
+        (EcnMode::Accurate, 0b000) => Agreed::default(),
+        (EcnMode::Accurate, 0b011) if crossed => agreed(EcnMode::Classic),
+        (EcnMode::Accurate, _) if crossed => agreed(EcnMode::Accurate),
+        (EcnMode::Accurate, 0b111) => Agreed::default(),
+        (EcnMode::Accurate, 0b001) => agreed(EcnMode::Classic),
+        (EcnMode::Accurate, ace) => {
+            let distrusted = config.ecn_fallback && ace != 0b101 && came_with(ace) != Ecn::NotEct;
+            Agreed {
+                distrusted,
+                syn_ack_marked: answer.ecn == Ecn::Ce && !distrusted,
+                ..agreed(EcnMode::Accurate)
+            }
+        }
+    }
+}
+
+impl Agreed {
+    /// Notes that the peer repeated its SYN: who leaves the flags out has found that they do not get through.
+    pub(crate) fn on_repeated_syn<P>(&mut self, syn: &Segment<P>) {
+        if self.mode == EcnMode::Accurate {
+            self.peer_syn = syn.ecn;
+            self.distrusted |= syn.ace() == 0;
+        }
+    }
+
+    /// Judges the segment that ends a handshake which the peer began; it tells how our SYN-ACK came (RFC 9768 3.2.2.1
+    /// table 4). If it has payload, its predecessor was lost, and it counts already.
+    pub(crate) fn after_third_ack<P: netmem::Payload>(
+        mut self,
+        ack: &Segment<P>,
+        validates: bool,
+    ) -> Agreed {
+        if self.mode != EcnMode::Accurate {
+            return self;
+        }
+        self.option = ack.options.accecn;
+        match ack.ace() {
+            0b000 => self.distrusted = true,
+            0b001 | 0b101 | 0b111 => {}
+            ace if ack.seq_len() == 0 => {
+                let ours = came_with(ace);
+                self.distrusted |= validates && ours != Ecn::NotEct;
+                self.syn_ack_marked = ours == Ecn::Ce && !self.distrusted;
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+/// Returns the codepoint that an ACE field of the handshake reflects; flags that none is written in count as ECT.
+fn came_with(ace: u8) -> Ecn {
+    match ace {
+        0b010 => Ecn::NotEct,
+        0b110 => Ecn::Ce,
+        0b100 => Ecn::Ect0,
+        _ => Ecn::Ect1,
+    }
 }
 
 /// The receiver's part: what it saw, and whether it tells.
@@ -142,118 +278,5 @@ impl CwrAnswer {
             true => (Ecn::Ect0, core::mem::take(&mut self.due)),
             false => (Ecn::NotEct, false),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::seqnum::SeqNum;
-
-    fn config(ecn: EcnPolicy) -> Config {
-        Config {
-            ecn,
-            ..Config::default()
-        }
-    }
-
-    fn syn(ece: bool, cwr: bool, ack: Option<SeqNum>) -> Segment<()> {
-        Segment {
-            ece,
-            cwr,
-            ack,
-            ..Segment::default()
-        }
-    }
-
-    #[test]
-    fn ecn_is_granted_to_who_asks_with_both_flags_in_an_unmarked_syn() {
-        for (policy, ece, cwr, granted) in [
-            (EcnPolicy::Accept, true, true, true),
-            (EcnPolicy::Request, true, true, true),
-            (EcnPolicy::Off, true, true, false),
-            (EcnPolicy::Accept, true, false, false),
-            (EcnPolicy::Accept, false, true, false),
-            (EcnPolicy::Accept, false, false, false),
-        ] {
-            let syn = syn(ece, cwr, None);
-            assert_eq!(
-                is_granted(&config(policy), &syn),
-                granted,
-                "{policy:?} {syn:?}"
-            );
-        }
-        let mangled = Segment {
-            ecn: Ecn::Ect0,
-            ..syn(true, true, None)
-        };
-        assert!(!is_granted(&config(EcnPolicy::Request), &mangled));
-    }
-
-    #[test]
-    fn ecn_holds_if_we_asked_and_the_syn_ack_echoes() {
-        let ack = Some(SeqNum(1));
-        for (policy, ece, cwr, ack, accepted) in [
-            (EcnPolicy::Request, true, false, ack, true),
-            (EcnPolicy::Request, true, true, ack, false),
-            (EcnPolicy::Request, false, false, ack, false),
-            (EcnPolicy::Accept, true, false, ack, false),
-            // Crossed SYNs.
-            (EcnPolicy::Request, true, true, None, true),
-            (EcnPolicy::Request, true, false, None, false),
-        ] {
-            let answer = syn(ece, cwr, ack);
-            assert_eq!(
-                is_accepted(&config(policy), &answer),
-                accepted,
-                "{policy:?} {answer:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_repeated_syn_no_longer_asks_unless_told_to() {
-        let mut config = config(EcnPolicy::Request);
-        assert!(asks(&config, 0) && !asks(&config, 1));
-        config.ecn_fallback = false;
-        assert!(asks(&config, 6));
-        config.ecn = EcnPolicy::Accept;
-        assert!(!asks(&config, 0));
-    }
-
-    #[test]
-    fn a_mark_is_echoed_until_the_sender_has_heard() {
-        let mut echo = Echo::new(true);
-        assert_eq!(echo.on_data(Ecn::NotEct), Haste::No);
-        assert_eq!(echo.on_data(Ecn::Ect0), Haste::No);
-        assert!(!echo.is_due() && echo.seen());
-        assert_eq!(echo.on_data(Ecn::Ce), Haste::Marked);
-        assert_eq!(echo.on_data(Ecn::Ce), Haste::No);
-        assert!(echo.is_due());
-        assert_eq!(echo.on_data(Ecn::NotEct), Haste::Repeated);
-        echo.on_cwr();
-        assert!(!echo.is_due());
-        assert_eq!(echo.ce_received(), 2);
-    }
-
-    #[test]
-    fn nothing_is_echoed_or_answered_where_ecn_was_not_agreed_on() {
-        let mut echo = Echo::default();
-        assert_eq!(echo.on_data(Ecn::Ce), Haste::No);
-        assert!(!echo.is_due() && !echo.seen());
-        let mut answer = CwrAnswer::default();
-        answer.on_reduced();
-        assert_eq!(answer.on_new_data(), (Ecn::NotEct, false));
-    }
-
-    #[test]
-    fn a_reduction_is_said_once_and_not_at_all_if_it_was_taken_back() {
-        let mut answer = CwrAnswer::new(true);
-        answer.on_reduced();
-        assert_eq!(answer.on_new_data(), (Ecn::Ect0, true));
-        assert_eq!(answer.on_new_data(), (Ecn::Ect0, false));
-        answer.on_reduced();
-        answer.on_undone();
-        assert_eq!(answer.on_new_data(), (Ecn::Ect0, false));
     }
 }

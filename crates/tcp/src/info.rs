@@ -17,6 +17,8 @@ pub struct Info {
     pub sack: bool,
     /// Both sides agreed on ECN (RFC 3168).
     pub ecn: bool,
+    /// With AccECN (RFC 9768).
+    pub accecn: bool,
     /// A packet of the peer's data bore an ECN codepoint: the path lets them through.
     pub ecn_seen: bool,
     /// Shift of the windows that the peer sends.
@@ -67,8 +69,20 @@ pub struct Info {
     pub delivered: u32,
     /// Packets delivered by ACKs that echo a mark.
     pub delivered_ce: u32,
-    /// Packets of data received that routers had marked.
+    /// Packets of data received that routers had marked; with AccECN packets without data, too.
     pub ce_received: u64,
+    /// With AccECN, bytes of payload delivered with ECT(1), modulo 2^32, as far as the peer told.
+    pub delivered_e1_bytes: u32,
+    /// With ECT(0).
+    pub delivered_e0_bytes: u32,
+    /// Marked.
+    pub delivered_ce_bytes: u32,
+    /// With AccECN, bytes of payload received with ECT(1), modulo 2^32.
+    pub received_e1_bytes: u32,
+    /// With ECT(0).
+    pub received_e0_bytes: u32,
+    /// Marked.
+    pub received_ce_bytes: u32,
     /// Times the window was reduced because the peer echoed a mark.
     pub ecn_reductions: u64,
     /// Bytes of payload received in order.

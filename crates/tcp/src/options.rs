@@ -4,7 +4,8 @@
 use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::{
-    Config, DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
+    ACCECN_LEN, Config, DEFAULT_MSS, EcnMode, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN,
+    TS_RECENT_MAX_AGE,
 };
 use crate::window::window_scale_for;
 
@@ -24,8 +25,10 @@ pub struct Negotiated {
     pub sack: bool,
     /// Both sides offered timestamps.
     pub timestamps: bool,
-    /// Both sides understand marks (RFC 3168). Flags of the SYNs tell, not options.
-    pub ecn: bool,
+    /// Whether both sides understand marks, and how they are told. Flags of the SYNs tell, not options.
+    pub ecn: EcnMode,
+    /// Segments carry AccECN's option.
+    pub accecn_option: bool,
 }
 
 impl Negotiated {
@@ -53,8 +56,31 @@ impl Negotiated {
             rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.rcv_buf_max)),
             sack: config.sack && theirs.sack_permitted,
             timestamps,
-            ecn: false,
+            ecn: EcnMode::Off,
+            accecn_option: false,
         }
+    }
+
+    /// Returns what holds with ECN in `mode`: the option of AccECN takes its part of every packet.
+    pub(crate) fn with_ecn(self, mode: EcnMode, config: &Config) -> Negotiated {
+        let accecn_option = mode == EcnMode::Accurate && config.accecn_option;
+        let snd_mss = match accecn_option && !self.accecn_option {
+            true => self.snd_mss - ACCECN_LEN,
+            false => self.snd_mss,
+        };
+        Negotiated {
+            ecn: mode,
+            accecn_option,
+            snd_mss,
+            ..self
+        }
+    }
+
+    /// Returns the bytes of options in every segment.
+    pub(crate) fn options_len(&self) -> u16 {
+        let timestamps = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let accecn = if self.accecn_option { ACCECN_LEN } else { 0 };
+        timestamps + accecn
     }
 }
 
@@ -190,7 +216,8 @@ mod tests {
             rcv_wscale: 7,
             sack: true,
             timestamps: true,
-            ecn: false,
+            ecn: EcnMode::Off,
+            accecn_option: false,
         };
         assert_eq!(Negotiated::new(&config, &offer()), expected);
     }
@@ -204,7 +231,8 @@ mod tests {
             rcv_wscale: 0,
             sack: false,
             timestamps: false,
-            ecn: false,
+            ecn: EcnMode::Off,
+            accecn_option: false,
         };
         assert_eq!(
             Negotiated::new(&Config::default(), &TcpOptions::default()),

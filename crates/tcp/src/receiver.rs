@@ -5,7 +5,7 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 
 use crate::ack_policy::{AckPolicy, Arrival};
-use crate::config::Config;
+use crate::config::{Config, EcnMode};
 use crate::ecn::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
@@ -112,7 +112,7 @@ impl<P: Payload> Receiver<P> {
             sack: negotiated.sack,
             ts_recent,
             ack: AckPolicy::new(config),
-            echo: Echo::new(negotiated.ecn),
+            echo: Echo::new(negotiated.ecn == EcnMode::Classic),
         }
     }
 
@@ -192,6 +192,11 @@ impl<P: Payload> Receiver<P> {
     /// Returns whether there is something for a SACK option to say.
     pub(crate) fn has_sack(&self) -> bool {
         self.sack && (self.dsack.is_some() || !self.reassembly.is_empty())
+    }
+
+    /// Returns where the D-SACK begins that the next ACK tells.
+    pub(crate) fn pending_dsack(&self) -> Option<SeqNum> {
+        self.dsack.map(|(from, _)| from)
     }
 
     /// Returns what the peer may still send into memory: promised, and neither received in order

@@ -22,11 +22,12 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Ecn, Instant, SackBlocks};
+use wire::{AccEcn, Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, MIN_MSS};
+use crate::config::{Config, EcnMode, MIN_MSS};
 use crate::congestion::Congestion;
 use crate::ecn::CwrAnswer;
+use crate::ecn::delivered::Reports;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -64,6 +65,12 @@ pub struct IncomingAck<'a> {
     pub has_data: bool,
     /// The ECE flag.
     pub ece: bool,
+    /// The ACE field, where AccECN is used and it is a count.
+    pub ace: Option<u8>,
+    /// AccECN's option.
+    pub accecn: Option<&'a AccEcn>,
+    /// Its timestamp is newer than any before.
+    pub ts_progress: bool,
 }
 
 /// How an acknowledgement number lies to what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
@@ -149,6 +156,8 @@ struct Limits {
     initial_cwnd: u16,
     data_retries: u8,
     nodelay: bool,
+    /// No super-segments.
+    single_packets: bool,
 }
 
 /// Sums for [`Info`].
@@ -178,6 +187,8 @@ pub struct Sender<P> {
     timers: Timers,
     path: PathMss,
     cwr: CwrAnswer,
+    /// What AccECN tells of our packets.
+    reports: Option<Box<Reports>>,
     limits: Limits,
     counters: Counters,
     /// Number of stream offset 0: ISS + 1.
@@ -215,6 +226,7 @@ impl<P: Payload> Sender<P> {
             timers: Timers::default(),
             path: PathMss::new(config.mtu_probing),
             cwr: CwrAnswer::default(),
+            reports: None,
             limits: Limits {
                 snd_buf_max: config.snd_buf_max,
                 max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
@@ -222,6 +234,7 @@ impl<P: Payload> Sender<P> {
                 initial_cwnd: config.initial_cwnd,
                 data_retries: config.data_retries,
                 nodelay: config.nodelay,
+                single_packets: false,
             },
             counters: Counters::default(),
             first: iss + 1,
@@ -245,7 +258,7 @@ impl<P: Payload> Sender<P> {
         self.mss = negotiated.snd_mss.max(MIN_MSS);
         self.path.set_ceiling(self.mss);
         self.sack = negotiated.sack;
-        self.cwr = CwrAnswer::new(negotiated.ecn);
+        self.cwr = CwrAnswer::new(negotiated.ecn == EcnMode::Classic);
         // The SYN.
         self.counters.delivered = 1;
         self.clock = established.clock;
@@ -366,6 +379,24 @@ impl<P: Payload> Sender<P> {
         self.mss.min(bound.max(MIN_MSS))
     }
 
+    /// Lets AccECN's reports be understood from now on.
+    pub(crate) fn set_reports(&mut self, reports: Reports) {
+        self.counters.delivered_ce = reports.ce_packets();
+        self.reports = Some(Box::new(reports));
+    }
+
+    /// Returns whether AccECN's option came from the peer.
+    pub(crate) fn sees_accecn_option(&self) -> bool {
+        self.reports
+            .as_ref()
+            .is_some_and(|reports| reports.option_seen())
+    }
+
+    /// Lets only single packets leave, or super-segments.
+    pub(crate) fn set_single_packets(&mut self, single: bool) {
+        self.limits.single_packets = single;
+    }
+
     /// Sends small segments at once, or gathers them while one is unacknowledged (RFC 9293 3.7.4).
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.limits.nodelay = nodelay;
@@ -448,6 +479,11 @@ impl<P: Payload> Sender<P> {
         info.delivered = self.counters.delivered;
         info.delivered_ce = self.counters.delivered_ce;
         info.ecn_reductions = u64::from(self.counters.ecn_reductions);
+        if let Some(reports) = &self.reports {
+            let bytes = reports.bytes();
+            (info.delivered_e1_bytes, info.delivered_e0_bytes) = (bytes.ect1, bytes.ect0);
+            info.delivered_ce_bytes = bytes.ce;
+        }
     }
 
     /// Returns the number of the byte at `offset`.

@@ -102,7 +102,7 @@ fn mark_ipv4(packet: &mut [u8]) -> Marking {
 /// it leaves CWR to the first segment (RFC 3168 6.1.2; VIRTIO_NET_HDR_GSO_ECN, linux `SKB_GSO_TCP_ECN`).
 pub fn has_cwr(frame: &[u8], l4: usize) -> bool {
     let flags = l4.checked_add(TCP_FLAGS).and_then(|at| frame.get(at));
-    flags.is_some_and(|&flags| TcpFlags::from_bits_retain(flags).contains(TcpFlags::CWR))
+    flags.is_some_and(|&flags| TcpFlags::from_bits_retain(flags.into()).contains(TcpFlags::CWR))
 }
 
 #[cfg(test)]

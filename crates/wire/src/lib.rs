@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accecn;
 mod arp;
 mod checksum;
 mod ecn;
@@ -29,6 +30,7 @@ mod tcp_options;
 mod time;
 mod udp;
 
+pub use accecn::AccEcn;
 pub use arp::{ARP_LEN, ArpOperation, ArpPacket};
 pub use checksum::{Checksum, checksum};
 pub use ecn::{Ecn, Marking, has_cwr, mark_ce};

@@ -7,6 +7,7 @@ use wire::{Instant, SackBlocks};
 
 use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
 use crate::congestion::Acked;
+use crate::ecn::delivered::Progress;
 use crate::options::TimestampClock;
 use crate::rack::{ProbeSign, ProbeVerdict};
 use crate::scoreboard::Delivered;
@@ -24,6 +25,8 @@ pub(super) struct AckEvent {
     pub(super) duplicate: bool,
     /// It echoes a mark of what was in flight.
     pub(super) ece: bool,
+    /// It is not older than another one, and something was in flight.
+    in_time: bool,
     /// TSecr.
     pub(super) ts_echo: Option<u32>,
     pub(super) now: Instant,
@@ -59,7 +62,8 @@ impl<P: Payload> Sender<P> {
             return outcome;
         }
         let (acked_before, room_before) = (self.acked_offset(), self.room());
-        let event = self.take_in(ack, now);
+        let mut event = self.take_in(ack, now);
+        self.count_delivered(ack, &mut event);
         self.judge(&event);
 
         outcome.newly_acked = (self.acked_offset() - acked_before) as usize;
@@ -75,6 +79,8 @@ impl<P: Payload> Sender<P> {
             && ack.ack == self.snd_una()
             && ack.window == self.snd_wnd
             && ack.sack.is_empty()
+            // Pure ACKs may be marked, too.
+            && self.reports.is_none()
     }
 
     fn classify(&self, ack: &IncomingAck<'_>) -> AckKind {
@@ -103,6 +109,7 @@ impl<P: Payload> Sender<P> {
             dsack: false,
             duplicate: false,
             // Of an ACK that was overtaken, and without data in flight, it says nothing new (linux `tcp_ack`).
+            in_time: in_order && self.board.outstanding() > 0,
             ece: ack.ece && self.cwr.is_enabled() && in_order && self.board.outstanding() > 0,
             ts_echo: ack.ts_echo,
             now,
@@ -197,23 +204,35 @@ impl<P: Payload> Sender<P> {
             mss: self.mss(),
             now: event.now,
         };
-        self.count_delivered(event, acked.bytes);
         self.recover(event, &acked);
         self.update_pacing();
         self.after_ack(event.advanced, event.now);
     }
 
-    fn count_delivered(&mut self, event: &AckEvent, bytes: u64) {
+    /// Counts what arrived, and what of it was marked.
+    fn count_delivered(&mut self, ack: &IncomingAck<'_>, event: &mut AckEvent) {
+        let (bytes, mss) = (self.delivered_bytes(event), self.mss());
         let packets = match self.sack {
             true => event.delivered.packets,
-            false => {
-                u32::try_from(bytes.div_ceil(u64::from(self.mss().max(1)))).unwrap_or(u32::MAX)
-            }
+            false => u32::try_from(bytes.div_ceil(u64::from(mss.max(1)))).unwrap_or(u32::MAX),
         };
-        let counters = &mut self.counters;
-        counters.delivered = counters.delivered.wrapping_add(packets);
+        self.counters.delivered = self.counters.delivered.wrapping_add(packets);
         if event.ece {
-            counters.delivered_ce = counters.delivered_ce.wrapping_add(packets);
+            self.counters.delivered_ce = self.counters.delivered_ce.wrapping_add(packets);
+        }
+        let progress = Progress {
+            packets,
+            bytes,
+            mss,
+            sent: self.counters.bytes_sent,
+            exact: self.sack || !self.recovery.is_repairing(),
+        };
+        // An ACK without progress may be older than others, and its counts with it (RFC 9768 3.2.2.5.1).
+        let is_news = event.advanced > 0 || event.delivered.sacked > 0 || ack.ts_progress;
+        if let (Some(reports), Some(ace), true) = (&mut self.reports, ack.ace, is_news) {
+            let marked = reports.on_ack(ace, ack.accecn, &progress);
+            self.counters.delivered_ce = reports.ce_packets();
+            event.ece = marked > 0 && event.in_time;
         }
     }
 

@@ -97,7 +97,10 @@ impl<P: Payload> Sender<P> {
         let mss = u64::from(self.mss());
         let pipe = self.pipe();
         let room = self.congestion.cwnd().saturating_sub(pipe);
-        let packets = (u64::from(self.limits.max_gso_payload) / mss).max(1);
+        let packets = match self.limits.single_packets {
+            true => 1,
+            false => (u64::from(self.limits.max_gso_payload) / mss).max(1),
+        };
         Allowance {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.

@@ -177,7 +177,7 @@ impl<P: Payload> SynBacklog<P> {
         match half_open.on_segment(&segment, now) {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
             SynVerdict::Repeat(reason) => {
-                half_open.repeat();
+                half_open.repeat(&segment);
                 match half_open.poll_send(&config, now) {
                     Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
                     None => ListenOutcome::Dropped(reason),
@@ -290,8 +290,9 @@ impl<P: Payload> SynBacklog<P> {
         };
         let syn = Segment::<P> {
             seq: syn.seq,
-            ece: syn.ece && remembers,
-            cwr: syn.cwr,
+            // AccECN has no place in a cookie; who asks for it is granted nothing.
+            ece: syn.ece && remembers && !syn.ae,
+            cwr: syn.cwr && syn.ece && remembers && !syn.ae,
             ecn: syn.ecn,
             options: offered,
             ..Segment::default()

@@ -5,8 +5,9 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::{Config, MAX_UNSCALED_WINDOW};
-use crate::ecn;
+use crate::config::{Config, EcnMode, MAX_UNSCALED_WINDOW};
+use crate::ecn::feedback::Feedback;
+use crate::ecn::{self, Agreed};
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
 use crate::receiver::ReceiverStart;
@@ -51,6 +52,9 @@ pub(crate) struct SynReceived {
     clock: TimestampClock,
     offer: SpaceOffer,
     negotiated: Negotiated,
+    agreed: Agreed,
+    /// The last ACK shows whether the path leaves codepoints alone.
+    validates_ecn: bool,
     ts_recent: Option<TsRecent>,
     /// Which half of the connection was closed before it opened.
     pub(crate) closing: EarlyClose,
@@ -74,6 +78,9 @@ pub(crate) enum EarlyClose {
 pub(crate) struct Handshake {
     pub(crate) iss: SeqNum,
     pub(crate) negotiated: Negotiated,
+    pub(crate) agreed: Agreed,
+    /// The segment that ends it is an ACK of our SYN-ACK, whose flags are no count of marks.
+    pub(crate) opened_by_peer: bool,
     pub(crate) clock: TimestampClock,
     /// The peer's first window, scaled, and the segment that brought it.
     pub(crate) window: u32,
@@ -129,7 +136,7 @@ impl SynSent {
             Control::Syn => {
                 let mut both =
                     SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
-                both.negotiated.ecn = ecn::is_accepted(config, segment);
+                both.agreed = ecn::answered(config, segment);
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
                         rtt: self.timer.rtt(now),
@@ -148,15 +155,17 @@ impl SynSent {
         config: &Config,
         now: Instant,
     ) -> Option<Segment<P>> {
-        let asks_ecn = ecn::asks(config, self.timer.retries());
-        self.timer.poll_send(config, now).then(|| Segment {
-            seq: self.iss,
-            control: Control::Syn,
-            ece: asks_ecn,
-            cwr: asks_ecn,
-            window: self.offer.syn_window,
-            options: syn_options(config, self.clock.value(now)),
-            ..Segment::default()
+        let asks = ecn::asks(config, self.timer.retries());
+        self.timer.poll_send(config, now).then(|| {
+            let mut syn = Segment {
+                seq: self.iss,
+                control: Control::Syn,
+                window: self.offer.syn_window,
+                options: syn_options(config, self.clock.value(now)),
+                ..Segment::default()
+            };
+            ecn::ask(&mut syn, asks);
+            syn
         })
     }
 
@@ -197,10 +206,7 @@ impl SynReceived {
         offer: SpaceOffer,
         now: Instant,
     ) -> SynReceived {
-        let negotiated = Negotiated {
-            ecn: ecn::is_granted(config, syn),
-            ..Negotiated::new(config, &syn.options)
-        };
+        let negotiated = Negotiated::new(config, &syn.options);
         let timestamps = syn.options.timestamps.filter(|_| negotiated.timestamps);
         SynReceived {
             iss: ours.0,
@@ -209,6 +215,8 @@ impl SynReceived {
             clock: ours.1,
             offer,
             negotiated,
+            agreed: ecn::granted(config, syn),
+            validates_ecn: config.ecn_fallback,
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
             closing: EarlyClose::No,
             deferred: false,
@@ -266,7 +274,12 @@ impl SynReceived {
                     self.negotiated.snd_wscale
                 };
                 let window = u32::from(segment.window) << scale;
-                SynVerdict::Established(self.handshake(window, segment.seq, now))
+                let mut handshake = self.handshake(window, segment.seq, now);
+                if !is_their_syn {
+                    handshake.agreed = self.agreed.after_third_ack(segment, self.validates_ecn);
+                    handshake.opened_by_peer = true;
+                }
+                SynVerdict::Established(handshake)
             }
         }
     }
@@ -276,6 +289,8 @@ impl SynReceived {
         Handshake {
             iss: self.iss,
             negotiated: self.negotiated,
+            agreed: self.agreed,
+            opened_by_peer: false,
             clock: self.clock,
             window,
             window_seq,
@@ -307,24 +322,34 @@ impl SynReceived {
     }
 
     fn syn_ack<P: Payload>(&self, config: &Config, now: Instant) -> Segment<P> {
-        Segment {
+        let mut options = syn_ack_options(
+            config,
+            &self.negotiated,
+            self.ts_recent,
+            self.clock.value(now),
+        );
+        if self.agreed.mode == EcnMode::Accurate && config.accecn_option && !self.timer.is_repeat()
+        {
+            // It may be why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
+            options.accecn = Some(Feedback::new(self.agreed.peer_syn).first_option());
+        }
+        let mut syn_ack = Segment {
             seq: self.iss,
             ack: Some(self.irs + 1),
             control: Control::Syn,
-            ece: self.negotiated.ecn,
             window: self.offer.syn_window,
-            options: syn_ack_options(
-                config,
-                &self.negotiated,
-                self.ts_recent,
-                self.clock.value(now),
-            ),
+            options,
             ..Segment::default()
-        }
+        };
+        ecn::grant(&mut syn_ack, &self.agreed, self.timer.retries());
+        syn_ack
     }
 
-    /// Says our half again.
-    pub(crate) fn repeat(&mut self) {
+    /// Says our half again: the peer repeated its own, or sent what makes no sense yet.
+    pub(crate) fn repeat<P>(&mut self, segment: &Segment<P>) {
+        if segment.control == Control::Syn {
+            self.agreed.on_repeated_syn(segment);
+        }
         self.timer.request();
     }
 

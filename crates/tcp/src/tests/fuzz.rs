@@ -79,6 +79,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
                 sack_permitted,
                 timestamps,
                 sack: blocks,
+                accecn: None,
             }
         })
 }
@@ -249,6 +250,8 @@ impl Life {
             options,
             payload: Bytes::pattern(first, len),
             gso_size: 0,
+            ae: false,
+            packets: 0,
         };
         t.last = t.conn.on_segment(segment, t.now);
     }
@@ -347,6 +350,8 @@ proptest! {
                 options,
                 payload: Bytes::pattern(seq, len),
                 gso_size: 0,
+            ae: false,
+            packets: 0,
             };
             let is_rst = control == Control::Rst;
             let incoming = Incoming {

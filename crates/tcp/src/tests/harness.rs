@@ -255,9 +255,12 @@ impl FromPeer {
                 sack_permitted: self.sack_permitted,
                 timestamps: self.ts.map(|(value, echo)| Timestamps { value, echo }),
                 sack,
+                accecn: None,
             },
             payload: Bytes::stream(self.stream, first, self.len),
             gso_size: 0,
+            ae: false,
+            packets: 0,
         }
     }
 }

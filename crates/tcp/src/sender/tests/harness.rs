@@ -5,7 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, CongestionKind};
+use crate::config::{Config, CongestionKind, EcnMode};
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
@@ -93,7 +93,11 @@ impl Bench {
                 rcv_wscale: 0,
                 sack: setup.sack,
                 timestamps: setup.timestamps,
-                ecn: setup.ecn,
+                ecn: match setup.ecn {
+                    true => EcnMode::Classic,
+                    false => EcnMode::Off,
+                },
+                accecn_option: false,
             },
             window: setup.window,
             seq: PEER,
@@ -228,6 +232,9 @@ impl Bench {
             ts_echo: self.echo.filter(|_| self.timestamps),
             has_data: false,
             ece: self.ece,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         self.sender.on_ack(&ack, self.now)
     }

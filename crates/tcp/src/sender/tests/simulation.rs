@@ -9,7 +9,7 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
 use super::receiver::{Ack, Packet, Receiver};
-use crate::config::{Config, CongestionKind};
+use crate::config::{Config, CongestionKind, EcnMode};
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{Established, IncomingAck, Sender, TimerOutcome};
@@ -150,7 +150,11 @@ impl Simulation {
                 rcv_wscale: 0,
                 sack: transfer.sack,
                 timestamps: transfer.timestamps,
-                ecn: transfer.ecn,
+                ecn: match transfer.ecn {
+                    true => EcnMode::Classic,
+                    false => EcnMode::Off,
+                },
+                accecn_option: false,
             },
             window: transfer.buffer as u32,
             seq: PEER,
@@ -408,6 +412,9 @@ impl Simulation {
             ts_echo: self.transfer.timestamps.then_some(ack.ts_echo),
             has_data: false,
             ece: ack.ece,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         let before = self.sender.acked_offset();
         let outcome = self.sender.on_ack(&incoming, self.now);

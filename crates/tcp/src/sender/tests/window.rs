@@ -77,6 +77,9 @@ fn an_older_segment_does_not_change_the_window() {
             ts_echo: None,
             has_data: true,
             ece: false,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         let _ = bench.sender.on_ack(&ack, bench.now);
         bench.sender.snd_wnd()

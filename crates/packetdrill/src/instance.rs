@@ -12,6 +12,7 @@ use wire::Instant;
 
 use crate::flags::Flags;
 use crate::link::{SCRIPT_MAC, STACK_MAC, ScriptLink};
+use crate::sysctls::Sysctls;
 
 /// Where the stack connects from when the script binds nothing; packetdrill's own ranges.
 const OUR_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
@@ -31,6 +32,8 @@ const START: Instant = Instant::from_millis(1_700_000_000_000);
 pub struct Instance {
     posix: Posix<VirtualTime>,
     link: ScriptLink,
+    /// Where the kernel's settings are read, and what they change.
+    sysctls: Option<(Sysctls, tcp::Config)>,
 }
 
 impl Instance {
@@ -70,7 +73,20 @@ impl Instance {
                 .map_err(|errno| format!("binding device memory: {errno}"))?;
         }
         posix.run_now();
-        Ok(Self { posix, link })
+        let sysctls = flags.sysctls.as_deref();
+        Ok(Self {
+            posix,
+            link,
+            sysctls: sysctls.map(|place| (Sysctls::new(place), flags.tcp.clone())),
+        })
+    }
+
+    /// Takes over what the kernel's settings say now, for connections that begin from here on.
+    pub fn refresh_sysctls(&self) {
+        if let Some((sysctls, base)) = &self.sysctls {
+            let config = sysctls.over(base);
+            self.posix.call(|table| table.set_tcp_config(config));
+        }
     }
 
     /// Returns the sockets.

@@ -46,6 +46,7 @@ pub mod so {
     pub const SNDTIMEO: i32 = 21;
     pub const BINDTODEVICE: i32 = 25;
     pub const ACCEPTCONN: i32 = 30;
+    pub const MARK: i32 = 36;
     pub const TIMESTAMPING: i32 = 37;
     pub const PROTOCOL: i32 = 38;
     pub const DOMAIN: i32 = 39;

@@ -67,6 +67,7 @@ pub(crate) struct Options {
     zerocopy: bool,
     notsent_lowat: u32,
     tos: u8,
+    mark: i32,
     /// Largest buffer that may be asked for, before doubling.
     buffer_max: u32,
 }
@@ -110,6 +111,7 @@ impl Options {
             zerocopy: false,
             notsent_lowat: 0,
             tos: 0,
+            mark: 0,
             buffer_max,
         }
     }
@@ -230,6 +232,8 @@ impl Options {
                     flags,
                 ))));
             }
+            // Kept and told; there are no rules that it could match.
+            so::MARK => self.mark = int(value)?,
             so::ZEROCOPY => {
                 let on = int(value)?;
                 if !(0..=1).contains(&on) {
@@ -359,6 +363,7 @@ impl Options {
             so::SNDBUF => shown(self.snd_buf.unwrap_or(SNDBUF_DEFAULT)),
             so::RCVLOWAT => i32::try_from(self.rcv_lowat).unwrap_or(i32::MAX),
             so::ZEROCOPY => self.zerocopy.into(),
+            so::MARK => self.mark,
             _ => return Err(Errno::ENOPROTOOPT),
         })
     }

@@ -54,6 +54,8 @@ pub struct Table {
     next_serial: u64,
     /// Counts what may have made somebody's waiting end.
     changes: u64,
+    /// The time of the last call.
+    clock: Instant,
 }
 
 /// One file: what its number stands for, and who looks at it.
@@ -130,7 +132,13 @@ impl Table {
             settings,
             next_serial: 0,
             changes: 0,
+            clock: Instant::ZERO,
         }
+    }
+
+    /// Notes the time of the call that comes.
+    pub(crate) fn set_clock(&mut self, now: Instant) {
+        self.clock = now;
     }
 
     /// Polls the stack once and notes what became ready. Returns whether there was work.
@@ -142,6 +150,7 @@ impl Table {
 
     /// Sends what a call left to be sent, and notes what became ready.
     pub(crate) fn after_call(&mut self, now: Instant) {
+        self.clock = now;
         if self.stack.wants_flush() {
             self.stack.flush(now);
         }
@@ -199,6 +208,11 @@ impl Table {
     /// Returns the stack, for those who look deeper than sockets do.
     pub fn stack(&self) -> &Stack {
         &self.stack
+    }
+
+    /// Changes the settings of TCP that sockets begin with from now on.
+    pub fn set_tcp_config(&mut self, config: tcp::Config) {
+        self.stack.set_tcp_config(config);
     }
 
     /// Returns how many files are open.
@@ -383,6 +397,13 @@ impl Table {
     /// Returns whether as many bytes are there as SO_RCVLOWAT asks for.
     fn has_low_water(&self, sock: &Sock) -> bool {
         sock.options.rcv_lowat <= 1 || self.readable_len(sock.state) >= sock.options.rcv_lowat
+    }
+
+    /// Returns whether the peer has ended its half.
+    fn has_peer_closed(&self, state: SockState) -> bool {
+        use tcp::StateKind::{CloseWait, Closing, LastAck, TimeWait};
+        let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
+        info.is_some_and(|info| matches!(info.state, CloseWait | Closing | LastAck | TimeWait))
     }
 
     fn readable_len(&self, state: SockState) -> usize {

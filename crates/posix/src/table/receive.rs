@@ -181,6 +181,11 @@ impl Table {
             }
         } else if inq && has_control {
             let left = i32::try_from(self.readable_len(state)).unwrap_or(i32::MAX);
+            // The end counts as a byte that can be read (linux `tcp_inq_hint`).
+            let left = match left == 0 && self.has_peer_closed(state) {
+                true => 1,
+                false => left,
+            };
             let pushed = control
                 .writer
                 .push(SOL_TCP, TCP_CM_INQ, &left.to_ne_bytes());

@@ -6,8 +6,7 @@ use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
     ZerocopyRange, cmsg_space,
 };
-use netmem::FragList;
-use tcp::{Connection, Push, StateKind, SynBacklog, TcpError};
+use tcp::{Connection, StateKind, SynBacklog, TcpError};
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
@@ -177,6 +176,11 @@ impl Stack {
     /// Returns the settings of TCP that connections begin with.
     pub fn tcp_config(&self) -> &tcp::Config {
         &self.tcp
+    }
+
+    /// Changes the settings of TCP that connections and listeners begin with from now on.
+    pub fn set_tcp_config(&mut self, config: tcp::Config) {
+        self.tcp = config;
     }
 
     /// Returns whether a program may use `ip` as its own address.
@@ -374,6 +378,9 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
+                if option == SocketOption::NoDelay(true) {
+                    connection.conn.flush();
+                }
                 connection.write_low = connection.options.write_low();
                 if let SocketOption::Timestamping(Timestamping { ids, .. }) = option {
                     let (acked, queued) = (
@@ -381,10 +388,6 @@ impl Stack {
                         connection.conn.pushed_offset(),
                     );
                     connection.errors.stamps.number(ids, acked, queued);
-                }
-                if option == SocketOption::Cork(false) {
-                    // What was held back leaves; without a connection there is nothing to hold.
-                    let _ = connection.conn.send(FragList::default(), Push::Now);
                 }
             }
             SocketKind::Listener(listener) => listener.options.set(option)?,

@@ -26,6 +26,8 @@ pub(crate) struct ErrQueue {
     pending: VecDeque<Pending>,
     /// What is to be reported.
     done: VecDeque<News>,
+    /// Counts what ever became something to be reported.
+    told: u64,
     /// Sends whose times are waited for.
     pub(crate) stamps: Stamps,
     /// Stands in the list of sockets whose acknowledged sends the NIC still holds.
@@ -62,6 +64,7 @@ pub(crate) enum Memory {
 impl Default for ErrQueue {
     fn default() -> Self {
         Self {
+            told: 0,
             next: ZerocopyId(0),
             pending: VecDeque::new(),
             done: VecDeque::new(),
@@ -107,6 +110,7 @@ impl ErrQueue {
             if !merged {
                 self.done.push_back(News::Over(range));
             }
+            self.told += 1;
             found = true;
         }
         found
@@ -118,6 +122,11 @@ impl ErrQueue {
         self.pending
             .front()
             .is_some_and(|oldest| oldest.end <= acked)
+    }
+
+    /// Returns how often something became to be reported.
+    pub(crate) fn told(&self) -> u64 {
+        self.told
     }
 
     /// Returns whether there is anything to be reported.
@@ -171,11 +180,13 @@ impl ErrQueue {
             pending,
             done,
             stamps,
+            told,
             ..
         } = self;
         stamps.advance(offsets, now, |stamp| {
             if pending.len() + done.len() < MAX_ZEROCOPY_SENDS {
                 done.push_back(News::Time(stamp));
+                *told += 1;
             }
         });
     }

@@ -186,11 +186,12 @@ impl Socket {
         is_news
     }
 
-    /// Counts what ever came in for a reader: bytes in order, connections at a listener.
+    /// Counts what ever came in for a reader: bytes in order, entries of the error queue, connections at a listener.
     pub(crate) fn arrivals(&self) -> u64 {
         match &self.kind {
             SocketKind::Connection(connection) => {
-                connection.read + connection.conn.readable_len() as u64
+                let told = connection.errors.told();
+                connection.read + connection.conn.readable_len() as u64 + told
             }
             SocketKind::Listener(listener) => listener.accepted_ever(),
             SocketKind::TimeWait(_) => 0,

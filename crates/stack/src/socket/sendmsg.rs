@@ -261,7 +261,6 @@ impl ConnectionSocket {
         {
             self.conn.push_boundary();
         }
-        let more = more || self.options.cork;
         self.conn
             .send(piece, if more { Push::Later } else { Push::Now })
             .ok()

@@ -159,14 +159,15 @@ impl Options {
             keepalive,
             user_timeout,
             snd_buf,
+            cork,
             merge_frags: _,
             zerocopy: _,
-            cork: _,
             rcv_buf: _,
             notsent_lowat: _,
             tos: _,
             timestamping: _,
         } = *self;
+        conn.set_cork(cork);
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);

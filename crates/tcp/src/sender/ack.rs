@@ -13,6 +13,9 @@ use crate::rack::{ProbeSign, ProbeVerdict};
 use crate::scoreboard::Delivered;
 use crate::seqnum::SeqNum;
 
+/// Most packets that may overtake one (linux `tcp_max_reordering`).
+const REORDERING_MAX: u32 = 300;
+
 /// What one acknowledgement brought, for the parts that judge it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AckEvent {
@@ -52,6 +55,7 @@ impl<P: Payload> Sender<P> {
                 writable: false,
             };
         }
+        self.expects_more = false;
         let kind = self.classify(ack);
         let mut outcome = AckOutcome {
             kind,
@@ -269,7 +273,15 @@ impl<P: Payload> Sender<P> {
         };
         self.rack
             .on_delivered(&event.delivered, ambiguous, event.now);
-        if event.delivered.reordered {
+        if let Some(from) = event.delivered.reordered_from {
+            let packets = self.board.highest_sacked().saturating_sub(from);
+            let packets = packets.div_ceil(self.mss().max(1).into());
+            let packets = u32::try_from(packets)
+                .unwrap_or(REORDERING_MAX)
+                .min(REORDERING_MAX);
+            self.counters.reordering = self.counters.reordering.max(packets);
+        }
+        if event.delivered.reordered() {
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
         if event.dsack {

@@ -728,6 +728,21 @@ fn ecn_is_asked_for_where_it_is_switched_on() {
 "
         );
         play(&repeated, ip, "tcp_ecn=1");
+        let accurate = "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < SEWA 0:0(0) win 32792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
++0 > [noecn] S.W 0:0(0) ack 1 <mss 1460,ECN e1b 1 ceb 0 e0b 1,nop,nop,nop,sackOK,nop,wscale 7>
++.1 < [ect0] .W 1:1(0) ack 1 win 257 <ECN e1b 1 ceb 0 e0b 1,nop>
++0 accept(3, ..., ...) = 4
++0 < [ce] P.EA 1:1001(1000) ack 1 win 257 <ECN e1b 1 ceb 0 e0b 1,nop>
++0 > [ect0] .WA 1:1(0) ack 1001 <ECN e1b 1 ceb 1000 e0b 1,nop>
++0 read(4, ..., 1000) = 1000
++0 write(4, ..., 988) = 988
++0 > [ect0] P.WA 1:989(988) ack 1001 <ECN e1b 1 ceb 1000 e0b 1,nop>
+";
+        play(accurate, ip, "tcp_ecn=3");
         let refused = "
 0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
 +0 bind(3, ..., ...) = 0

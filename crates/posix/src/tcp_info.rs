@@ -5,8 +5,8 @@ use std::time::Duration;
 use tcp::{Info, StateKind};
 use wire::Instant;
 
-/// Bytes of the structure up to and including `tcpi_rehash`, a length Linux 5.19 returned too.
-pub const TCP_INFO_LEN: usize = 240;
+/// Bytes of the structure up to and including the fields of AccECN, as Linux 6.18 has it.
+pub const TCP_INFO_LEN: usize = 280;
 
 /// Bits of `tcpi_options`.
 const OPT_TIMESTAMPS: u8 = 1;
@@ -107,6 +107,24 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         capped(info.rcv_ooopack),
     ]);
     out.u32s([info.snd_wnd, info.rcv_wnd, 0]);
+    // Timeouts (two numbers of 16 bits), and the time they took, are not told.
+    out.u32s([0, 0, capped(info.ce_received)]);
+    out.u32s([
+        info.delivered_e1_bytes,
+        info.delivered_e0_bytes,
+        info.delivered_ce_bytes,
+    ]);
+    out.u32s([
+        info.received_e1_bytes,
+        info.received_e0_bytes,
+        info.received_ce_bytes,
+    ]);
+    // The mode in the low bits; what became of AccECN's option, and what failed, are not told.
+    out.u32s([match (info.ecn, info.accecn) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    }]);
     out.0
 }
 
@@ -159,6 +177,7 @@ mod tests {
         info.rcv_wnd = 65_535;
         (info.ecn, info.ecn_seen) = (true, true);
         (info.delivered, info.delivered_ce) = (21, 20);
+        (info.accecn, info.delivered_ce_bytes, info.received_ce_bytes) = (true, 4, 7);
         let bytes = to_bytes(&info, Instant::ZERO);
         assert_eq!(bytes.len(), TCP_INFO_LEN);
         assert_eq!((bytes[0], bytes[6]), (1, 0x78));
@@ -166,6 +185,15 @@ mod tests {
         assert_eq!(u32_at(&bytes, 80), 10, "tcpi_snd_cwnd");
         assert_eq!(u32_at(&bytes, 120), 1000, "tcpi_bytes_acked");
         assert_eq!(u32_at(&bytes, 140), 3, "tcpi_segs_in");
+        assert_eq!(u32_at(&bytes, 192), 21, "tcpi_delivered");
+        assert_eq!(u32_at(&bytes, 196), 20, "tcpi_delivered_ce");
         assert_eq!(u32_at(&bytes, 232), 65_535, "tcpi_rcv_wnd");
+        assert_eq!(u32_at(&bytes, 260), 4, "tcpi_delivered_ce_bytes");
+        assert_eq!(u32_at(&bytes, 272), 7, "tcpi_received_ce_bytes");
+        assert_eq!(
+            (bytes[5] & 24, u32_at(&bytes, 276)),
+            (24, 2),
+            "ECN, seen, AccECN"
+        );
     }
 }

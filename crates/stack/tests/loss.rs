@@ -39,7 +39,7 @@ impl Case {
             ipv6: seed.is_multiple_of(5),
             linear: pick(3, &[0, 0, 0, 64]),
             ecn: match impairment.contains("ce=") {
-                true => tcp::EcnPolicy::Request,
+                true => [tcp::EcnPolicy::Request, tcp::EcnPolicy::Accurate][seed as usize % 2],
                 false => tcp::EcnPolicy::Accept,
             },
         }

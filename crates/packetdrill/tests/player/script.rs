@@ -162,7 +162,7 @@ impl<'t> Reader<'t> {
 
     fn segment(&mut self) -> Segment {
         let ecn = self.take("[").then(|| self.ecn());
-        let flags = self.word(|c| "FSRP.UEW".contains(c)).to_owned();
+        let flags = self.word(|c| "FSRP.UEWA".contains(c)).to_owned();
         let seq: u32 = self.number();
         self.expect(":");
         let _end: u32 = self.number();
@@ -207,6 +207,13 @@ impl<'t> Reader<'t> {
                 "mss" => Opt::Mss(self.number()),
                 "wscale" => Opt::Wscale(self.number()),
                 "sackOK" => Opt::SackOk,
+                "ECN" => {
+                    let mut field = |name: &str| {
+                        self.expect(name);
+                        self.number()
+                    };
+                    Opt::AccEcn([field("e1b"), field("ceb"), field("e0b")])
+                }
                 "TS" => {
                     self.expect("val");
                     let val = self.number();

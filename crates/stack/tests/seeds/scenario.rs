@@ -137,7 +137,8 @@ fn mark(pair: &mut PairConfig, seed: u64) {
     if dice.once_in(2) {
         return;
     }
-    pair.tcp.ecn = EcnPolicy::Request;
+    pair.tcp.ecn = dice.pick(&[EcnPolicy::Request, EcnPolicy::Accurate]);
+    pair.tcp.accecn_option = !dice.once_in(4);
     if let Some(impairment) = &mut pair.impairment {
         // What is not ECN-capable is dropped as often: ACKs, and whatever leaves again.
         let ppm = dice.pick(&[0, 10, 30, 100]) * 1000;

@@ -10,8 +10,7 @@ use crate::seqnum::SeqNum;
 /// 3.2.2.5.1, linux `TCP_ACCECN_ACE_MAX_DELTA`).
 const MAX_UNTOLD: u8 = 6;
 
-/// ACKs that tell of a change of codepoints: only the second shows what the first began with (linux
-/// `accecn_opt_demand`).
+/// Counters of an option that tells them all.
 const ALL_FIELDS: u8 = 3;
 
 /// Bytes of options in a header.
@@ -146,6 +145,7 @@ impl Feedback {
             }
             if fields == required && required > 0 && blocks > 2 && blocks == options.sack.len() {
                 blocks -= 1;
+                fields = ALL_FIELDS.into();
             } else if fields > required {
                 fields -= 1;
             } else {

@@ -152,3 +152,95 @@ fn a_linux_receiver_hurries_for_a_mark_and_for_what_is_sent_again() {
     }
     t.read();
 }
+
+fn accurate() -> Config {
+    Config {
+        ecn: EcnPolicy::Accurate,
+        ..plain()
+    }
+}
+
+#[test]
+fn a_syn_asks_for_accecn_twice_and_then_not_at_all() {
+    let mut t = syn_sent_with(&accurate());
+    t.run_timer();
+    expect!(t, control: Control::Syn, ace: 0b111);
+    t.run_timer();
+    expect!(t, control: Control::Syn);
+}
+
+#[test]
+fn every_packet_is_ecn_capable_and_counts_the_marked_ones() {
+    let mut t = established_with(&accurate());
+    assert!(t.conn.info().accecn);
+    t.write(900);
+    expect!(t, seq: 1, len: 900, ace: 5, ecn: Ecn::Ect0);
+    // What is sent again, too.
+    t.run_timer();
+    expect!(t, seq: 1, len: 900, ace: 5, ecn: Ecn::Ect0);
+    t.peer.ack = Some(901);
+    // A change of codepoints is told at once, and so is the way back.
+    send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ce);
+    expect!(t, ack: 101, ace: 6, ecn: Ecn::Ect0);
+    send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ect0);
+    expect!(t, ack: 201, ace: 6);
+    send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ect0);
+    expect_nothing!(t);
+    // A pure ACK that was marked counts, and is not answered.
+    send!(t, ae: true, ece: true, ecn: Ecn::Ce);
+    expect_nothing!(t);
+    t.conn.on_drained();
+    expect!(t, ack: 301, ace: 7);
+    t.read();
+    let info = t.conn.info();
+    assert_eq!((info.ce_received, info.received_ce_bytes), (2, 100));
+    assert_eq!(info.received_e0_bytes, 200);
+}
+
+#[test]
+fn a_report_of_marks_reduces_the_window_once() {
+    let mut t = established_with(&Config {
+        snd_buf_max: 1 << 20,
+        accecn_option: false,
+        ..accurate()
+    });
+    t.write(40_000);
+    while t.poll().is_some() {}
+    let before = t.conn.info().snd_cwnd;
+    t.advance(50);
+    // Two of the first three packets were marked: 5 + 2.
+    send!(t, ack: Some(3001), ae: true, cwr: true, ece: true);
+    while let Some(segment) = t.poll() {
+        assert!(!segment.cwr || segment.gso_size == 0, "{segment:?}");
+    }
+    let info = t.conn.info();
+    assert_eq!((info.ecn_reductions, info.delivered_ce), (1, 2));
+    // A third of the same window.
+    send!(t, ack: Some(5001));
+    while t.poll().is_some() {}
+    let info = t.conn.info();
+    assert_eq!((info.ecn_reductions, info.delivered_ce), (1, 3), "{before}");
+}
+
+#[test]
+fn a_path_that_changes_the_codepoint_of_a_syn_is_not_trusted() {
+    let mut t = syn_sent_with(&accurate());
+    // Our SYN was not ECN-capable, and came as ECT(0).
+    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), sack_permitted: true, ae: true);
+    expect!(t, seq: 1, ack: 1, ace: 0b010, ecn: Ecn::NotEct);
+    t.write(100);
+    expect!(t, len: 100, ace: 5, ecn: Ecn::NotEct);
+}
+
+#[test]
+fn with_a_count_that_looks_like_cwr_packets_leave_one_by_one() {
+    let mut t = established_with(&accurate());
+    send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ce);
+    expect!(t, ack: 101, ace: 6);
+    t.write(4000);
+    for _ in 0..4 {
+        let segment = t.poll().expect("the window is open");
+        assert_eq!((segment.gso_size, segment.ace()), (0, 6), "{segment:?}");
+    }
+    t.read();
+}

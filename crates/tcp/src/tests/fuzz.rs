@@ -35,6 +35,7 @@ struct Forged {
     ack: Option<i32>,
     control: Control,
     push: bool,
+    ae: bool,
     ece: bool,
     cwr: bool,
     ecn: Ecn,
@@ -93,18 +94,19 @@ fn forged() -> impl Strategy<Value = Forged> {
         near(12_000),
         ack,
         control(),
-        any::<[bool; 3]>(),
+        any::<[bool; 4]>(),
         any::<u8>(),
         window,
         len,
         options(),
     )
         .prop_map(
-            |(seq, ack, control, [push, ece, cwr], tos, window, len, options)| Forged {
+            |(seq, ack, control, [push, ae, ece, cwr], tos, window, len, options)| Forged {
                 seq,
                 ack,
                 control,
                 push,
+                ae,
                 ece,
                 cwr,
                 ecn: Ecn::from_tos(tos),
@@ -149,6 +151,8 @@ fn start(which: usize) -> Trace {
         9 => syn_sent_with(&timestamps),
         10 => syn_sent_with(&asking()),
         11 => established_with(&asking()),
+        12 => syn_sent_with(&accurate()),
+        13 => established_with(&accurate()),
         _ => established_with(&Config {
             rcv_buf_max: 6 << 20,
             window_scaling: true,
@@ -160,6 +164,13 @@ fn start(which: usize) -> Trace {
 fn asking() -> Config {
     Config {
         ecn: EcnPolicy::Request,
+        ..plain()
+    }
+}
+
+fn accurate() -> Config {
+    Config {
+        ecn: EcnPolicy::Accurate,
         ..plain()
     }
 }
@@ -219,6 +230,7 @@ impl Life {
             ack,
             control,
             push,
+            ae,
             ece,
             cwr,
             ecn,
@@ -250,7 +262,7 @@ impl Life {
             options,
             payload: Bytes::pattern(first, len),
             gso_size: 0,
-            ae: false,
+            ae,
             packets: 0,
         };
         t.last = t.conn.on_segment(segment, t.now);
@@ -307,7 +319,7 @@ proptest! {
 
     #[test]
     fn no_life_breaks_a_promise(
-        which in 0_usize..13,
+        which in 0_usize..15,
         events in prop::collection::vec(event(), 1..60),
     ) {
         let mut life = Life { t: start(which), rcv_nxt: THEIRS + 1 };
@@ -328,7 +340,7 @@ proptest! {
         let mut now = wire::Instant::from_millis(10);
         let mut last_iss = OURS;
         for (port, forged, millis) in segments {
-            let Forged { seq, ack, control, push, ece, cwr, ecn, window, len, options } = forged;
+            let Forged { seq, ack, control, push, ae, ece, cwr, ecn, window, len, options } = forged;
             now = now + core::time::Duration::from_millis(millis);
             while let Some((_, again)) = backlog.poll_send(1000, now) {
                 prop_assert_eq!(again.control, Control::Syn);
@@ -350,7 +362,7 @@ proptest! {
                 options,
                 payload: Bytes::pattern(seq, len),
                 gso_size: 0,
-            ae: false,
+            ae,
             packets: 0,
             };
             let is_rst = control == Control::Rst;

@@ -22,6 +22,7 @@ pub(super) struct FromPeer {
     pub ack: Option<u32>,
     pub control: Control,
     pub push: bool,
+    pub ae: bool,
     pub ece: bool,
     pub cwr: bool,
     pub ecn: Ecn,
@@ -45,6 +46,8 @@ pub(super) struct Expected {
     pub ack: Option<u32>,
     pub control: Control,
     pub push: Option<bool>,
+    /// AE, CWR and ECE as a number; `ece` and `cwr` count where it is `None`.
+    pub ace: Option<u8>,
     pub ece: bool,
     pub cwr: bool,
     pub ecn: Option<Ecn>,
@@ -88,6 +91,7 @@ impl Trace {
                 ack: Some(1),
                 control: Control::None,
                 push: false,
+                ae: false,
                 ece: false,
                 cwr: false,
                 ecn: Ecn::NotEct,
@@ -259,7 +263,7 @@ impl FromPeer {
             },
             payload: Bytes::stream(self.stream, first, self.len),
             gso_size: 0,
-            ae: false,
+            ae: self.ae,
             packets: 0,
         }
     }
@@ -282,8 +286,9 @@ impl Expected {
             "push, {}",
             context()
         );
-        let flags = (got.ece, got.cwr);
-        assert_eq!(flags, (self.ece, self.cwr), "ECE and CWR, {}", context());
+        let flags = u8::from(self.cwr) << 1 | u8::from(self.ece);
+        let ace = self.ace.unwrap_or(flags);
+        assert_eq!(got.ace(), ace, "AE, CWR and ECE, {}", context());
         assert_eq!(self.ecn.unwrap_or(got.ecn), got.ecn, "ECN, {}", context());
         assert_eq!(
             self.window.unwrap_or(got.window),
@@ -424,8 +429,12 @@ pub(super) fn syn_sent() -> Trace {
 pub(super) fn syn_sent_with(config: &Config) -> Trace {
     let mut t = Trace::new(config);
     let window = config.rcv_space_initial.min(config.rcv_buf_max).min(65_535);
-    let asks = config.ecn == EcnPolicy::Request;
-    expect!(t, control: Control::Syn, seq: 0, window: window as u16, ece: asks, cwr: asks);
+    let ace = match config.ecn.asks() {
+        EcnMode::Off => 0b000,
+        EcnMode::Classic => 0b011,
+        EcnMode::Accurate => 0b111,
+    };
+    expect!(t, control: Control::Syn, seq: 0, window: window as u16, ace: ace);
     t
 }
 
@@ -442,10 +451,14 @@ pub(super) fn established_with(config: &Config) -> Trace {
     }
     let scale = config.window_scaling.then_some(0);
     let sack = config.sack;
-    let ece = config.ecn == EcnPolicy::Request;
-    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack, ece: ece);
+    let (ece, cwr) = match config.ecn.asks() {
+        EcnMode::Off => (false, false),
+        EcnMode::Classic => (true, false),
+        EcnMode::Accurate => (false, true),
+    };
+    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack, ece: ece, cwr: cwr);
     assert!(t.last.established && t.last.writable);
-    expect!(t, seq: 1, ack: 1);
+    expect!(t, seq: 1, ack: 1, cwr: cwr);
     expect_nothing!(t);
     assert_eq!(t.state(), StateKind::Established);
     t

@@ -539,3 +539,57 @@ fn a_cookie_remembers_that_ecn_was_granted_if_there_are_timestamps() {
     plain.options.timestamps = None;
     assert!(!stage.syn_ack(3, plain).ece);
 }
+
+#[test]
+fn a_listener_grants_accecn_and_learns_from_the_last_ack_how_its_syn_ack_came() {
+    let config = Config {
+        ecn: EcnPolicy::AcceptAccurate,
+        ..options()
+    };
+    for (ace, counts, distrusted) in [(0b010, 0, false), (0b110, 0, true), (0b000, 0, true)] {
+        let mut stage = listening(4, &config);
+        let mut asking = syn();
+        asking.set_ace(0b111);
+        let syn_ack = stage.syn_ack(1, asking);
+        assert_eq!(syn_ack.ace(), 0b010);
+        assert!(syn_ack.options.accecn.is_some());
+        let mut ack = ack_of(&syn_ack, 0);
+        ack.set_ace(ace);
+        let mut connection = stage.accepted(1, ack);
+        let info = connection.info();
+        assert!(info.accecn);
+        assert_eq!(info.delivered_ce, counts);
+        let payload = Bytes::pattern(syn_ack.seq + 1, 10);
+        connection.send(payload, Push::Now).expect("room");
+        let segment = connection.poll_send(stage.now).expect("the window is open");
+        assert_eq!(segment.ecn.is_ect(), !distrusted, "{ace:03b}");
+        connection.abort();
+    }
+}
+
+#[test]
+fn a_peer_that_no_longer_asks_for_accecn_is_told_and_not_trusted() {
+    let config = Config {
+        ecn: EcnPolicy::Accurate,
+        ..options()
+    };
+    let mut stage = listening(4, &config);
+    let mut asking = syn();
+    asking.set_ace(0b111);
+    asking.ecn = wire::Ecn::Ect0;
+    assert_eq!(stage.syn_ack(1, asking).ace(), 0b100);
+    let (again, _) = stage.reply(1, syn());
+    assert_eq!((again.ace(), again.options.accecn), (0b010, None));
+}
+
+#[test]
+fn a_cookie_has_no_room_for_accecn() {
+    let config = Config {
+        ecn: EcnPolicy::Accurate,
+        ..options()
+    };
+    let mut stage = listening(0, &config);
+    let mut asking = syn();
+    asking.set_ace(0b111);
+    assert_eq!(stage.syn_ack(1, asking).ace(), 0);
+}

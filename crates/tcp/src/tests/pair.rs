@@ -213,7 +213,7 @@ impl Network {
                     ..segment.clone()
                 };
                 segment.seq += size;
-                // Said once (RFC 3168 6.1.2).
+                // Said once (RFC 3168 6.1.2); with AccECN, super-segments have no CWR.
                 segment.cwr = false;
                 self.fly(1 - from, packet);
             }
@@ -400,7 +400,8 @@ fn many_seeds_with_marks_lose_nothing() {
             ce: rng.below(400),
         };
         let config = Config {
-            ecn: EcnPolicy::Request,
+            ecn: [EcnPolicy::Request, EcnPolicy::Accurate][(seed % 2) as usize],
+            accecn_option: rng.chance(700),
             sack: rng.chance(800),
             congestion: [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize],
             ack_style: [AckStyle::Drained, AckStyle::Linux][rng.below(2) as usize],
@@ -414,10 +415,13 @@ fn many_seeds_with_marks_lose_nothing() {
 
 #[test]
 fn a_link_that_marks_and_never_drops_has_nothing_repeated() {
-    let config = Config {
-        ecn: EcnPolicy::Request,
-        ..options()
-    };
+    for ecn in [EcnPolicy::Request, EcnPolicy::Accurate] {
+        marks_alone(ecn);
+    }
+}
+
+fn marks_alone(ecn: EcnPolicy) {
+    let config = Config { ecn, ..options() };
     let impair = Impair {
         ce: 50,
         ..Impair::default()
@@ -435,6 +439,14 @@ fn a_link_that_marks_and_never_drops_has_nothing_repeated() {
     }
     assert!(client.ecn && client.ecn_reductions > 3, "{client:#?}");
     assert!(server.ce_received >= client.ecn_reductions, "{server:#?}");
+    if ecn == EcnPolicy::Accurate {
+        // Every mark is told, and none twice: but for those under way.
+        let told = u64::from(client.delivered_ce);
+        assert!(
+            told <= server.ce_received && told + 20 >= server.ce_received,
+            "{client:#?} {server:#?}"
+        );
+    }
     // Tail loss probes of the first round trip, whose length nobody knows yet.
     assert!(client.total_retrans <= 2, "{client:#?}");
     network.run();

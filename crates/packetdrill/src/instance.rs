@@ -14,9 +14,10 @@ use crate::flags::Flags;
 use crate::link::{SCRIPT_MAC, STACK_MAC, ScriptLink};
 use crate::sysctls::Sysctls;
 
-/// Where the stack connects from when the script binds nothing; packetdrill's own ranges.
+/// Where the stack connects from when the script binds nothing: the local addresses of the kernel's scripts, which neither
+/// packetdrill nor those scripts use for the remote end (what comes from our own address is dropped).
 const OUR_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
-const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1));
+const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1));
 
 /// Smallest MTU with IPv6 (RFC 8200 5).
 const IPV6_MIN_MTU: u16 = 1280;

@@ -25,7 +25,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{AccEcn, Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, EcnMode, MIN_MSS};
+use crate::config::{Config, CongestionKind, EcnMode, MIN_MSS};
 use crate::congestion::Congestion;
 use crate::ecn::CwrAnswer;
 use crate::ecn::delivered::Reports;
@@ -418,6 +418,11 @@ impl<P: Payload> Sender<P> {
     /// Lets only single packets leave, or super-segments.
     pub(crate) fn set_single_packets(&mut self, single: bool) {
         self.limits.single_packets = single;
+    }
+
+    /// Changes the congestion control; what it works on stays.
+    pub fn set_congestion(&mut self, kind: CongestionKind) {
+        self.congestion.change(kind);
     }
 
     /// Sends small segments at once, or gathers them while one is unacknowledged (RFC 9293 3.7.4).

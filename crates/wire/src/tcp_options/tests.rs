@@ -210,14 +210,24 @@ fn arbitrary() -> impl Strategy<Value = TcpOptions> {
         proptest::option::of(0..=MAX_WINDOW_SCALE),
         any::<bool>(),
         any::<Option<(u32, u32)>>(),
+        any::<Option<([u32; 3], u8)>>(),
         proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
     )
         .prop_map(
-            |(mss, window_scale, sack_permitted, timestamps, pairs)| TcpOptions {
+            |(mss, window_scale, sack_permitted, timestamps, accecn, pairs)| TcpOptions {
                 mss,
                 window_scale,
                 sack_permitted,
                 timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
+                accecn: accecn.map(|([ect1, ce, ect0], fields)| {
+                    let told =
+                        |at: u8, field: u32| (fields % 4 > at).then_some(field & 0x00ff_ffff);
+                    AccEcn {
+                        ect1: told(0, ect1),
+                        ce: told(1, ce),
+                        ect0: told(2, ect0),
+                    }
+                }),
                 sack: blocks(&pairs),
             },
         )

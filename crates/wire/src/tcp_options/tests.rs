@@ -241,7 +241,9 @@ proptest! {
         let parsed = TcpOptions::parse(&bytes).unwrap();
         prop_assert!(options.sack.as_slice().starts_with(parsed.sack.as_slice()));
         if parsed.sack != options.sack {
-            prop_assert!(bytes.len() + 8 > 40, "a block was left out although there was room");
+            // The first block brings four bytes more.
+            let head = if parsed.sack.is_empty() { 4 } else { 0 };
+            prop_assert!(bytes.len() + head + 8 > 40, "a block was left out although there was room");
         }
         prop_assert_eq!(TcpOptions { sack: options.sack, ..parsed }, options);
     }

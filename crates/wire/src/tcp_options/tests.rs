@@ -269,7 +269,7 @@ proptest! {
 fn accecn_is_read_in_both_orders_and_written_in_the_one_of_linux() {
     let option = AccEcn {
         ect1: Some(1),
-        ce: Some(0x0203_04),
+        ce: Some(0x0002_0304),
         ect0: Some(0x00ff_ffff),
     };
     let all = TcpOptions {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use netmem::Payload;
 use tcp::{Config, Connection, Control, Segment, SeqNum, StateKind};
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
 /// Set-up: neither timestamps, nor SACK, nor window scaling.
 const NO_TIMESTAMPS: u8 = 1;
@@ -223,13 +223,18 @@ impl<'a> Session<'a> {
             ack: (flags & 128 == 0).then(|| self.snd_nxt + usize::from(ack % 4)),
             control,
             push: flags & 64 != 0,
+            ece: false,
+            cwr: flags & 32 != 0,
+            ecn: Ecn::from_tos(ack),
             window: u16::MAX,
             options: TcpOptions {
                 timestamps: self.timestamps.then_some(stamp),
                 ..TcpOptions::default()
             },
             payload,
+            ae: flags & 16 != 0,
             gso_size: 0,
+            packets: 1,
         };
         let disposition = self.connection.on_segment(segment, self.now);
         if disposition.closed {

@@ -26,12 +26,24 @@ pub fn run(data: &[u8]) {
         window_scale,
         sack_permitted,
         timestamps,
+        accecn,
         sack,
     } = again;
     assert_eq!(mss, options.mss);
     assert_eq!(window_scale, options.window_scale);
     assert_eq!(sack_permitted, options.sack_permitted);
     assert_eq!(timestamps, options.timestamps);
+    assert_eq!(accecn.is_some(), options.accecn.is_some());
+    if let (Some(written), Some(read)) = (accecn, options.accecn) {
+        // A counter that the other order tells first takes those before it along.
+        for (written, read) in [
+            (written.ect1, read.ect1),
+            (written.ce, read.ce),
+            (written.ect0, read.ect0),
+        ] {
+            assert!(written == read || read.is_none(), "{written:?} {read:?}");
+        }
+    }
     assert!(options.sack.as_slice().starts_with(sack.as_slice()));
     if sack != options.sack {
         let head = if sack.is_empty() { 4 } else { 0 };

@@ -232,6 +232,9 @@ pub struct Send {
     /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
+    /// Ask the peer for ECN: routers mark packets instead of dropping them
+    #[arg(long)]
+    pub ecn: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -287,8 +290,8 @@ pub struct Wire {
 
 const WIRE_EXAMPLES: &str = "\
 Impairments, separated by commas; every one may be left out:
-  loss=1%  reorder=1%  gap=4  dup=1%  corrupt=1%  delay=20ms  jitter=2ms  ordered  mtu=1200
-  rate=1gbit  limit=1000 (frames)  seed=7
+  loss=1%  ce=1% (marked as by a router, or lost if not ECN-capable)  reorder=1%  gap=4  dup=1%
+  corrupt=1%  delay=20ms  jitter=2ms  ordered  mtu=1200  rate=1gbit  limit=1000 (frames)  seed=7
 
 Examples:
   devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\

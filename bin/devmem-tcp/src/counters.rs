@@ -29,6 +29,7 @@ counters! {
         offered,
         delivered,
         lost,
+        marked,
         duplicated,
         corrupted,
         reordered,
@@ -42,6 +43,7 @@ impl fmt::Display for Lane {
             offered,
             delivered,
             lost,
+            marked,
             duplicated,
             corrupted,
             reordered,
@@ -49,8 +51,8 @@ impl fmt::Display for Lane {
         } = self;
         write!(
             f,
-            "{offered} frames in, {delivered} out: {lost} lost, {duplicated} doubled, {corrupted} damaged, {reordered} \
-             overtaken, {overflowed} over the limit"
+            "{offered} frames in, {delivered} out: {lost} lost, {marked} marked, {duplicated} doubled, {corrupted} \
+             damaged, {reordered} overtaken, {overflowed} over the limit"
         )
     }
 }

@@ -28,6 +28,9 @@ use crate::sysctls::Setting;
 /// | `tcp_fin_timeout` | 60 | seconds in FIN-WAIT-2 |
 /// | `tcp_slow_start_after_idle` | 1 | 0: a pause leaves the congestion window alone |
 /// | `tcp_invalid_ratelimit` | 500 | milliseconds between two answers to segments that carry nothing and are not acceptable |
+/// | `tcp_ecn` | 2 | 0: no ECN; 1: asked for; 2: granted to who asks; 3 to 5: AccECN |
+/// | `tcp_ecn_option` | 2 | 0: AccECN without its option |
+/// | `tcp_ecn_fallback` | 1 | 0: a repeated SYN asks, too, and no path is distrusted |
 /// | `tcp_rto_max_ms` | 120000 | longest retransmission timeout |
 /// | `tcp_tso_win_divisor` | 3 | the part of the window that a super-segment waits for |
 /// | `tcp_min_tso_segs` | 2 | segments that a super-segment may have however slow the path |
@@ -217,6 +220,11 @@ mod tests {
         assert_eq!(flags.tcp.congestion, tcp::CongestionKind::NewReno);
         assert_eq!(flags.tcp.fin_wait_2_timeout.as_secs(), 5);
         assert_eq!(flags.tcp.initial_cwnd, 10);
+        let ecn = Flags::parse("tcp_ecn=1,tcp_ecn_fallback=0").unwrap().tcp;
+        assert_eq!(
+            (ecn.ecn, ecn.ecn_fallback),
+            (tcp::EcnPolicy::Request, false)
+        );
         assert_eq!(Flags::parse(""), Ok(Flags::default()));
     }
 
@@ -224,6 +232,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_what_can() {
         for (text, says) in [
             ("mtu=500", "mtu cannot be \"500\"; give 576 to 65535"),
+            ("tcp_ecn=9", "tcp_ecn cannot be \"9\"; give 0 to 5"),
             ("devmem", "\"devmem\" is not of the form name=value"),
             ("devmem=2", "devmem cannot be \"2\"; give 0 or 1"),
             ("tcp_dsack=0", "tcp_dsack cannot be \"0\"; give 1"),

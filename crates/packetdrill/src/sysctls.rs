@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tcp::{CongestionKind, SynCookies};
+use tcp::{CongestionKind, EcnPolicy, SynCookies};
 
 /// Where Linux has them.
 const HOST: &str = "/proc/sys/net/ipv4";
@@ -58,6 +58,13 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "0" => Some(SynCookies::Never),
         "1" => Some(SynCookies::WhenFull),
         "2" => Some(SynCookies::Always),
+        _ => None,
+    });
+    "tcp_ecn", "0 to 5", |c, v| put(&mut c.ecn, v.parse().ok().and_then(EcnPolicy::from_sysctl));
+    "tcp_ecn_fallback", "0 or 1", |c, v| switch(&mut c.ecn_fallback, v);
+    "tcp_ecn_option", "0 or 2", |c, v| put(&mut c.accecn_option, match v {
+        "0" => Some(false),
+        "2" => Some(true),
         _ => None,
     });
     "tcp_frto", "1 or 2", |_, v| v == "1" || v == "2";
@@ -194,7 +201,11 @@ mod tests {
         for setting in SETTINGS {
             let mut config = tcp::Config::default();
             for value in ["", "x", "-1", "1 2 3 4", "99999999999"] {
-                assert!(!setting.apply(&mut config, value), "{} {value:?}", setting.name);
+                assert!(
+                    !setting.apply(&mut config, value),
+                    "{} {value:?}",
+                    setting.name
+                );
             }
             assert_eq!(config, tcp::Config::default());
         }
@@ -202,7 +213,10 @@ mod tests {
 
     #[test]
     fn names_may_be_written_as_sysctl_writes_them() {
-        assert_eq!(Setting::called("net.ipv4.tcp_sack").map(|s| s.name), Some("tcp_sack"));
+        assert_eq!(
+            Setting::called("net.ipv4.tcp_sack").map(|s| s.name),
+            Some("tcp_sack")
+        );
         assert!(Setting::called("sack").is_none());
     }
 }

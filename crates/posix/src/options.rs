@@ -271,7 +271,8 @@ impl Options {
     }
 
     fn set_tos(&mut self, tos: i32) -> Result<Effect, Errno> {
-        self.tos = u8::try_from(tos & 0xff).unwrap_or(0);
+        // The ECN field is TCP's own (linux `__ip_sock_set_tos`).
+        self.tos = u8::try_from(tos & 0xff).unwrap_or(0) & !wire::Ecn::MASK;
         Ok(Effect::Apply(SocketOption::Tos(self.tos)))
     }
 

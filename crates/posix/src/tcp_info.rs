@@ -5,13 +5,17 @@ use std::time::Duration;
 use tcp::{Info, StateKind};
 use wire::Instant;
 
-/// Bytes of the structure up to and including `tcpi_rehash`, a length Linux 5.19 returned too.
-pub const TCP_INFO_LEN: usize = 240;
+/// Bytes of the structure up to and including the fields of AccECN, as Linux 6.18 has it.
+pub const TCP_INFO_LEN: usize = 280;
 
 /// Bits of `tcpi_options`.
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
+/// ECN was agreed on.
+const OPT_ECN: u8 = 8;
+/// Data of the peer came with an ECN codepoint.
+const OPT_ECN_SEEN: u8 = 16;
 
 /// Returns the number of a state (linux include/net/tcp_states.h).
 pub const fn state_number(state: StateKind) -> u8 {
@@ -39,7 +43,9 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     let scaling = info.snd_wscale > 0 || info.rcv_wscale > 0;
     let options = option(info.timestamps, OPT_TIMESTAMPS)
         | option(info.sack, OPT_SACK)
-        | option(scaling, OPT_WSCALE);
+        | option(scaling, OPT_WSCALE)
+        | option(info.ecn, OPT_ECN)
+        | option(info.ecn_seen, OPT_ECN_SEEN);
     out.bytes(&[
         state_number(info.state),
         info.ca_state as u8,
@@ -68,7 +74,13 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         info.snd_cwnd,
     ]);
     // advmss and rcv_rtt are not told.
-    out.u32s([0, info.reordering, 0, info.rcv_space, capped(info.total_retrans)]);
+    out.u32s([
+        0,
+        info.reordering,
+        0,
+        info.rcv_space,
+        capped(info.total_retrans),
+    ]);
     out.u64s([
         info.pacing_rate,
         u64::MAX,
@@ -87,8 +99,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         wide(times.peer_window),
         wide(times.send_buffer),
     ]);
-    // delivered_ce is not told.
-    out.u32s([info.delivered, 0]);
+    out.u32s([info.delivered, info.delivered_ce]);
     out.u64s([info.bytes_sent, info.bytes_retrans]);
     out.u32s([
         capped(info.dsack_dups),
@@ -96,6 +107,24 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         capped(info.rcv_ooopack),
     ]);
     out.u32s([info.snd_wnd, info.rcv_wnd, 0]);
+    // Timeouts (two numbers of 16 bits), and the time they took, are not told.
+    out.u32s([0, 0, capped(info.ce_received)]);
+    out.u32s([
+        info.delivered_e1_bytes,
+        info.delivered_e0_bytes,
+        info.delivered_ce_bytes,
+    ]);
+    out.u32s([
+        info.received_e1_bytes,
+        info.received_e0_bytes,
+        info.received_ce_bytes,
+    ]);
+    // The mode in the low bits; what became of AccECN's option, and what failed, are not told.
+    out.u32s([match (info.ecn, info.accecn) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    }]);
     out.0
 }
 
@@ -146,6 +175,9 @@ mod tests {
         info.bytes_acked = 1000;
         info.segs_in = 3;
         info.rcv_wnd = 65_535;
+        (info.ecn, info.ecn_seen) = (true, true);
+        (info.delivered, info.delivered_ce) = (21, 20);
+        (info.accecn, info.delivered_ce_bytes, info.received_ce_bytes) = (true, 4, 7);
         let bytes = to_bytes(&info, Instant::ZERO);
         assert_eq!(bytes.len(), TCP_INFO_LEN);
         assert_eq!((bytes[0], bytes[6]), (1, 0x78));
@@ -153,6 +185,15 @@ mod tests {
         assert_eq!(u32_at(&bytes, 80), 10, "tcpi_snd_cwnd");
         assert_eq!(u32_at(&bytes, 120), 1000, "tcpi_bytes_acked");
         assert_eq!(u32_at(&bytes, 140), 3, "tcpi_segs_in");
+        assert_eq!(u32_at(&bytes, 192), 21, "tcpi_delivered");
+        assert_eq!(u32_at(&bytes, 196), 20, "tcpi_delivered_ce");
         assert_eq!(u32_at(&bytes, 232), 65_535, "tcpi_rcv_wnd");
+        assert_eq!(u32_at(&bytes, 260), 4, "tcpi_delivered_ce_bytes");
+        assert_eq!(u32_at(&bytes, 272), 7, "tcpi_received_ce_bytes");
+        assert_eq!(
+            (bytes[5] & 24, u32_at(&bytes, 276)),
+            (24, 2),
+            "ECN, seen, AccECN"
+        );
     }
 }

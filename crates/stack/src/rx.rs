@@ -5,7 +5,7 @@ use nic::{Origin, RxPacket};
 use steer::RxQueueId;
 use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{
-    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, Network,
+    ARP_LEN, ArpOperation, ArpPacket, Ecn, EtherType, EthernetHeader, FourTuple, Instant, Network,
     RxHeaders, TcpFlags, TcpHeader, Transport, emit_arp_frame, protocol,
 };
 
@@ -86,7 +86,7 @@ impl Stack {
             queue,
             headers,
             payload,
-            segments: _,
+            segments,
             origin,
         } = packet;
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
@@ -110,7 +110,7 @@ impl Stack {
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
-                        let segment = into_segment(&tcp, payload);
+                        let segment = into_segment(&tcp, (headers.ecn(), segments), payload);
                         self.receive_tcp(
                             Incoming {
                                 tuple,
@@ -301,8 +301,12 @@ impl Stack {
     }
 }
 
-/// Returns the segment that a header and a payload make.
-fn into_segment(tcp: &TcpHeader, payload: FragList) -> Segment<FragList> {
+/// Returns the segment that headers and a payload make.
+fn into_segment(
+    tcp: &TcpHeader,
+    (ecn, packets): (Ecn, u16),
+    payload: FragList,
+) -> Segment<FragList> {
     let TcpHeader {
         seq,
         ack,
@@ -320,10 +324,15 @@ fn into_segment(tcp: &TcpHeader, payload: FragList) -> Segment<FragList> {
         ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
         control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
         push: has(TcpFlags::PSH),
+        ece: has(TcpFlags::ECE),
+        cwr: has(TcpFlags::CWR),
+        ae: has(TcpFlags::AE),
+        ecn,
         window,
         options,
         payload,
         gso_size: 0,
+        packets,
     }
 }
 
@@ -333,20 +342,30 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
         ack,
         control,
         push,
+        ece,
+        cwr,
+        ae,
+        ecn,
         window,
         options,
         payload: _,
         gso_size,
+        packets,
     } = *segment;
     Segment {
         seq,
         ack,
         control,
         push,
+        ece,
+        cwr,
+        ae,
+        ecn,
         window,
         options,
         payload: FragList::default(),
         gso_size,
+        packets,
     }
 }
 

@@ -6,7 +6,7 @@ use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
 use tcp::{Control, Segment, SeqNum};
 use wire::{
-    ArpPacket, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr,
+    ArpPacket, Ecn, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr,
     NeighborSolicitation, TcpFlags, TcpHeader, emit_arp_frame, emit_tcp_frame_headers,
     solicited_node, tcp_tx_checksum,
 };
@@ -30,7 +30,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Egress {
     /// Whose MAC address the frame bears.
     pub(crate) next_hop: IpAddr,
-    /// Differentiated services and ECN of the IP header.
+    /// Differentiated services of the IP header; the ECN field is the segment's.
     pub(crate) tos: u8,
     /// Routers that may pass it on (IP_TTL); `None`: as many as usual.
     pub(crate) hop_limit: Option<u8>,
@@ -275,17 +275,22 @@ fn emit_headers(
         ack,
         control: _,
         push: _,
+        ece: _,
+        cwr: _,
+        ae: _,
+        ecn,
         window,
         options,
         payload,
         gso_size,
+        packets: _,
     } = segment;
     let Egress {
         next_hop: _,
         tos,
         hop_limit,
     } = egress;
-    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos);
+    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos & !Ecn::MASK | ecn.bits());
     let ip = hop_limit.map_or(ip, |hops| ip.with_hop_limit(hops));
     let ethertype = if tuple.dst_ip.is_ipv4() {
         EtherType::IPV4
@@ -335,7 +340,12 @@ fn flags(segment: &Segment<FragList>) -> TcpFlags {
         Control::Rst => TcpFlags::RST,
     };
     let when = |flag, is_set| if is_set { flag } else { TcpFlags::empty() };
-    control | when(TcpFlags::ACK, segment.ack.is_some()) | when(TcpFlags::PSH, segment.push)
+    control
+        | when(TcpFlags::ACK, segment.ack.is_some())
+        | when(TcpFlags::PSH, segment.push)
+        | when(TcpFlags::ECE, segment.ece)
+        | when(TcpFlags::CWR, segment.cwr)
+        | when(TcpFlags::AE, segment.ae)
 }
 
 /// Writes the destination into a frame that was made before it was known.

@@ -67,6 +67,8 @@ impl Flow {
                 snd_wscale: 10,
                 rcv_wscale: 10,
                 sack: true,
+                ecn: tcp::EcnMode::Off,
+                accecn_option: false,
                 timestamps: true,
             },
             window: 60 << 20,
@@ -105,6 +107,10 @@ impl Flow {
             sack: &self.sack,
             ts_echo: Some((self.now.as_nanos() / 1_000_000) as u32),
             has_data: false,
+            ece: false,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         self.sender.on_ack(black_box(&ack), self.now).kind
     }

@@ -13,6 +13,7 @@ use core::time::Duration;
 use wire::Instant;
 
 use crate::config::{ACK_BYTES_MAX, AckStyle, Config, DEFAULT_MSS, RTO_MIN};
+use crate::ecn::Haste;
 use linux::{Facts, LinuxAcks};
 
 /// Decides when the next ACK leaves.
@@ -108,6 +109,18 @@ impl AckPolicy {
             self.due = Due::Now;
         } else if self.due == Due::Never {
             self.due = Due::At(now + self.delay);
+        }
+    }
+
+    /// The arrival bore a mark, or lacked the codepoint that others had.
+    pub(crate) fn on_mark(&mut self, haste: Haste) {
+        match (haste, &mut self.linux) {
+            (Haste::No, _) | (Haste::Repeated, None) => {}
+            (Haste::Marked | Haste::Repeated, Some(linux)) => {
+                linux.on_mark();
+                self.request();
+            }
+            (Haste::Marked, None) => self.request(),
         }
     }
 

@@ -18,6 +18,9 @@ pub const MAX_UNSCALED_WINDOW: u32 = 65_535;
 /// Bytes that the timestamps option takes of each segment, padding included (RFC 7323 appendix A).
 pub const TIMESTAMPS_LEN: u16 = 12;
 
+/// Bytes that AccECN's option takes of each segment, padding included (RFC 9768 3.2.3).
+pub const ACCECN_LEN: u16 = wire::AccEcn::MAX_LEN as u16;
+
 /// First retransmission timeout, and that of a SYN (RFC 6298 2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
 
@@ -94,6 +97,76 @@ pub enum CongestionKind {
     Cubic,
 }
 
+/// Whether routers may mark packets of a connection instead of dropping them: explicit congestion notification
+/// (RFC 3168), told back packet by packet where both sides can (AccECN, RFC 9768). The numbers are those of linux's sysctl
+/// `tcp_ecn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EcnPolicy {
+    /// Never (0).
+    Off,
+    /// Asks for it, and grants it to who asks (1).
+    Request,
+    /// Grants it to who asks (2), the default, as in Linux.
+    #[default]
+    Accept,
+    /// Asks for AccECN, and grants either to who asks (3).
+    Accurate,
+    /// Asks for RFC 3168's, and grants either to who asks (4).
+    RequestAcceptAccurate,
+    /// Grants either to who asks (5).
+    AcceptAccurate,
+}
+
+/// What two sides agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EcnMode {
+    /// No packet may be marked.
+    #[default]
+    Off,
+    /// RFC 3168: one echo per window.
+    Classic,
+    /// AccECN, RFC 9768: every marked packet is told.
+    Accurate,
+}
+
+impl EcnPolicy {
+    /// Returns what a value of linux's sysctl `tcp_ecn` means; `None` for those that mean nothing here.
+    #[must_use]
+    pub const fn from_sysctl(value: u8) -> Option<EcnPolicy> {
+        match value {
+            0 => Some(EcnPolicy::Off),
+            1 => Some(EcnPolicy::Request),
+            2 => Some(EcnPolicy::Accept),
+            3 => Some(EcnPolicy::Accurate),
+            4 => Some(EcnPolicy::RequestAcceptAccurate),
+            5 => Some(EcnPolicy::AcceptAccurate),
+            _ => None,
+        }
+    }
+
+    /// Returns what a SYN of ours asks for.
+    #[must_use]
+    pub const fn asks(self) -> EcnMode {
+        match self {
+            EcnPolicy::Off | EcnPolicy::Accept | EcnPolicy::AcceptAccurate => EcnMode::Off,
+            EcnPolicy::Request | EcnPolicy::RequestAcceptAccurate => EcnMode::Classic,
+            EcnPolicy::Accurate => EcnMode::Accurate,
+        }
+    }
+
+    /// Returns the most that a peer is granted.
+    #[must_use]
+    pub const fn grants(self) -> EcnMode {
+        match self {
+            EcnPolicy::Off => EcnMode::Off,
+            EcnPolicy::Request | EcnPolicy::Accept => EcnMode::Classic,
+            EcnPolicy::Accurate | EcnPolicy::RequestAcceptAccurate | EcnPolicy::AcceptAccurate => {
+                EcnMode::Accurate
+            }
+        }
+    }
+}
+
 /// When a listener answers a SYN by a cookie and remembers nothing (linux `tcp_syncookies`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SynCookies {
@@ -141,7 +214,7 @@ impl Default for Keepalive {
 
 /// How a connection behaves. The defaults are Linux's where Linux has one.
 ///
-/// Not supported, and therefore not here: ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, the
+/// Not supported, and therefore not here: TCP Fast Open (RFC 7413), MPTCP, the
 /// urgent pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -166,6 +239,17 @@ pub struct Config {
     pub timestamps: bool,
     /// Offers selective acknowledgement (RFC 2018).
     pub sack: bool,
+    /// Whether routers may mark packets instead of dropping them (RFC 3168).
+    pub ecn: EcnPolicy,
+    /// Repeats a SYN that asked for ECN and was not answered without asking: there are middleboxes that drop such
+    /// SYNs (RFC 3168 6.1.1.1; linux `tcp_ecn_fallback` = 1, Linux's default).
+    ///
+    /// With AccECN also distrusts a path that changes codepoints of the handshake (RFC 9768 3.2.3.2), and the second
+    /// repetition is the first that does not ask.
+    pub ecn_fallback: bool,
+    /// Sends AccECN's option, which counts bytes, beside its flags, which count packets (linux `tcp_ecn_option`: 0, or 2,
+    /// the default).
+    pub accecn_option: bool,
     /// Who decides when received data is acknowledged.
     pub ack_style: AckStyle,
     /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
@@ -256,6 +340,9 @@ impl Default for Config {
             window_scaling: true,
             timestamps: true,
             sack: true,
+            ecn: EcnPolicy::Accept,
+            ecn_fallback: true,
+            accecn_option: true,
             ack_style: AckStyle::Drained,
             push_super_segments: false,
             min_tso_segs: None,

@@ -173,7 +173,7 @@ impl<P: Payload> Connection<P> {
             SynVerdict::Drop(reason) => Disposition::dropped(reason),
             SynVerdict::Repeat(reason) => {
                 if let State::SynReceived(syn_received) = &mut self.state {
-                    syn_received.repeat();
+                    syn_received.repeat(&segment);
                 }
                 Disposition::answered(reason)
             }

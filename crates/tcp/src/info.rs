@@ -15,6 +15,8 @@ pub enum CaState {
     Open = 0,
     /// Something arrived out of order.
     Disorder = 1,
+    /// The peer echoed a mark: the window shrinks.
+    Cwr = 2,
     /// Losses are repaired as ACKs come in.
     Recovery = 3,
     /// The retransmission timer ran out.
@@ -32,6 +34,12 @@ pub struct Info {
     pub timestamps: bool,
     /// Both sides offered SACK.
     pub sack: bool,
+    /// Both sides agreed on ECN (RFC 3168).
+    pub ecn: bool,
+    /// With AccECN (RFC 9768).
+    pub accecn: bool,
+    /// A packet of the peer's data bore an ECN codepoint: the path lets them through.
+    pub ecn_seen: bool,
     /// Shift of the windows that the peer sends.
     pub snd_wscale: u8,
     /// Shift of the windows that we send.
@@ -90,6 +98,24 @@ pub struct Info {
     pub pacing_rate: u64,
     /// Bytes of payload acknowledged by the peer.
     pub bytes_acked: u64,
+    /// Packets delivered by ACKs that echo a mark.
+    pub delivered_ce: u32,
+    /// Packets of data received that routers had marked; with AccECN packets without data, too.
+    pub ce_received: u64,
+    /// With AccECN, bytes of payload delivered with ECT(1), modulo 2^32, as far as the peer told.
+    pub delivered_e1_bytes: u32,
+    /// With ECT(0).
+    pub delivered_e0_bytes: u32,
+    /// Marked.
+    pub delivered_ce_bytes: u32,
+    /// With AccECN, bytes of payload received with ECT(1), modulo 2^32.
+    pub received_e1_bytes: u32,
+    /// With ECT(0).
+    pub received_e0_bytes: u32,
+    /// Marked.
+    pub received_ce_bytes: u32,
+    /// Times the window was reduced because the peer echoed a mark.
+    pub ecn_reductions: u64,
     /// Bytes of payload received in order.
     pub bytes_received: u64,
     /// Bytes of payload sent, repetitions included.

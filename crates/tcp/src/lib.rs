@@ -23,12 +23,12 @@
 //!
 //! RFC 9293 (states, windows, probes, keepalive), 7323 (window scale, timestamps, PAWS), 2018 and
 //! 2883 (SACK, D-SACK), 5961 (blind attacks), 6528 (ISNs), 4987 (SYN cookies), 1337 and 6191
-//! (TIME-WAIT), 5482 (user timeout), and in the sender 6298, 5681, 6582, 6675, 8985, 9438, 6928,
+//! (TIME-WAIT), 5482 (user timeout), 3168 (ECN), 9768 (AccECN), and in the sender 6298, 5681, 6582, 6675, 8985, 9438, 6928,
 //! 3042.
 //!
 //! # What it does not do
 //!
-//! - ECN (RFC 3168), TCP Fast Open (RFC 7413), MPTCP, AO and MD5: not negotiated.
+//! - TCP Fast Open (RFC 7413), MPTCP, AO and MD5: not negotiated.
 //! - The urgent pointer: urgent bytes are ordinary bytes (RFC 6093 says not to use it).
 //! - Addresses, ports, sockets, NICs, clocks, randomness and memory: all of them enter as
 //!   arguments.
@@ -39,6 +39,7 @@ mod ack_policy;
 pub mod config;
 mod congestion;
 mod connection;
+mod ecn;
 mod error;
 mod info;
 mod isn;
@@ -64,7 +65,7 @@ mod tests;
 mod timers;
 mod window;
 
-pub use config::{AckStyle, Config, CongestionKind, Keepalive, SynCookies};
+pub use config::{AckStyle, Config, CongestionKind, EcnMode, EcnPolicy, Keepalive, SynCookies};
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};
 pub use info::{Busy, BusyTimes, CaState, Chrono, Info};

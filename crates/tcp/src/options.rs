@@ -4,7 +4,8 @@
 use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::{
-    Config, DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
+    ACCECN_LEN, Config, DEFAULT_MSS, EcnMode, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN,
+    TS_RECENT_MAX_AGE,
 };
 use crate::window::window_scale_for;
 
@@ -24,12 +25,16 @@ pub struct Negotiated {
     pub sack: bool,
     /// Both sides offered timestamps.
     pub timestamps: bool,
+    /// Whether both sides understand marks, and how they are told. Flags of the SYNs tell, not options.
+    pub ecn: EcnMode,
+    /// Segments carry AccECN's option.
+    pub accecn_option: bool,
 }
 
 impl Negotiated {
     /// Returns what holds after a peer's SYN with options `theirs` met ours, sent under `config`.
     ///
-    /// Window scaling, SACK and timestamps hold only if both SYNs carry them. An absurd MSS is
+    /// Window scaling, SACK and timestamps hold only if both SYNs carry them; ECN is for [`crate::ecn`] to judge. An absurd MSS is
     /// lifted to [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
     #[must_use]
     pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {
@@ -51,7 +56,31 @@ impl Negotiated {
             rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.rcv_buf_max)),
             sack: config.sack && theirs.sack_permitted,
             timestamps,
+            ecn: EcnMode::Off,
+            accecn_option: false,
         }
+    }
+
+    /// Returns what holds with ECN in `mode`: the option of AccECN takes its part of every packet.
+    pub(crate) fn with_ecn(self, mode: EcnMode, config: &Config) -> Negotiated {
+        let accecn_option = mode == EcnMode::Accurate && config.accecn_option;
+        let snd_mss = match accecn_option && !self.accecn_option {
+            true => self.snd_mss - ACCECN_LEN,
+            false => self.snd_mss,
+        };
+        Negotiated {
+            ecn: mode,
+            accecn_option,
+            snd_mss,
+            ..self
+        }
+    }
+
+    /// Returns the bytes of options in every segment.
+    pub(crate) fn options_len(&self) -> u16 {
+        let timestamps = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let accecn = if self.accecn_option { ACCECN_LEN } else { 0 };
+        timestamps + accecn
     }
 }
 
@@ -187,6 +216,8 @@ mod tests {
             rcv_wscale: 7,
             sack: true,
             timestamps: true,
+            ecn: EcnMode::Off,
+            accecn_option: false,
         };
         assert_eq!(Negotiated::new(&config, &offer()), expected);
     }
@@ -200,6 +231,8 @@ mod tests {
             rcv_wscale: 0,
             sack: false,
             timestamps: false,
+            ecn: EcnMode::Off,
+            accecn_option: false,
         };
         assert_eq!(
             Negotiated::new(&Config::default(), &TcpOptions::default()),

@@ -2,10 +2,11 @@
 //! peer is told.
 
 use netmem::Payload;
-use wire::{Instant, SackBlocks, TcpOptions, Timestamps};
+use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 
 use crate::ack_policy::{AckPolicy, Arrival};
-use crate::config::Config;
+use crate::config::{Config, EcnMode};
+use crate::ecn::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
@@ -41,6 +42,7 @@ pub(crate) struct Receiver<P> {
     /// TS.Recent; `None` if timestamps were not negotiated.
     ts_recent: Option<TsRecent>,
     ack: AckPolicy,
+    echo: Echo,
 }
 
 /// How a segment lies to the receive window (RFC 9293 3.10.7.4, first check).
@@ -110,6 +112,7 @@ impl<P: Payload> Receiver<P> {
             sack: negotiated.sack,
             ts_recent,
             ack: AckPolicy::new(config),
+            echo: Echo::new(negotiated.ecn == EcnMode::Classic),
         }
     }
 
@@ -158,6 +161,11 @@ impl<P: Payload> Receiver<P> {
         self.ack.set_quick(quick);
     }
 
+    /// Returns what is known of marks.
+    pub(crate) fn echo(&self) -> Echo {
+        self.echo
+    }
+
     pub(crate) fn dsacks_out(&self) -> u64 {
         self.dsacks_out
     }
@@ -184,6 +192,11 @@ impl<P: Payload> Receiver<P> {
     /// Returns whether there is something for a SACK option to say.
     pub(crate) fn has_sack(&self) -> bool {
         self.sack && (self.dsack.is_some() || !self.reassembly.is_empty())
+    }
+
+    /// Returns where the D-SACK begins that the next ACK tells.
+    pub(crate) fn pending_dsack(&self) -> Option<SeqNum> {
+        self.dsack.map(|(from, _)| from)
     }
 
     /// Returns what the peer may still send into memory: promised, and neither received in order
@@ -266,6 +279,11 @@ impl<P: Payload> Receiver<P> {
             };
             return self.refuse(&segment, reason);
         }
+        if segment.cwr {
+            // The sender's window may be down to a packet: it waits for this ACK.
+            self.echo.on_cwr();
+            self.ack.request();
+        }
         self.take_fin(&mut segment);
         let mut accepted = Accepted::default();
         if !segment.payload.is_empty() {
@@ -338,6 +356,7 @@ impl<P: Payload> Receiver<P> {
         let delivered = self.deliver(segment.payload, queue);
         self.ack
             .on_arrival(arrival, self.window.promised(self.rcv_nxt), now);
+        self.note_mark(segment.ecn);
         Accepted {
             delivered,
             ..Accepted::default()
@@ -381,6 +400,7 @@ impl<P: Payload> Receiver<P> {
 
     fn accept_out_of_order(&mut self, segment: Segment<P>, now: Instant) -> Accepted {
         self.ack.on_arrival(Arrival::Notable, 0, now);
+        self.note_mark(segment.ecn);
         let drop = match self.reassembly.insert(segment.seq, segment.payload) {
             Ok(inserted) => {
                 if let Some((from, to)) = inserted.duplicate {
@@ -394,6 +414,11 @@ impl<P: Payload> Receiver<P> {
             drop,
             ..Accepted::default()
         }
+    }
+
+    fn note_mark(&mut self, ecn: Ecn) {
+        let haste = self.echo.on_data(ecn);
+        self.ack.on_mark(haste);
     }
 
     fn refuse(&mut self, segment: &Segment<P>, drop: SegmentDrop) -> Accepted {
@@ -444,6 +469,7 @@ impl<P: Payload> Receiver<P> {
         });
         Announcement {
             ack: self.rcv_nxt,
+            ece: self.echo.is_due(),
             window,
             options: TcpOptions {
                 timestamps,
@@ -452,6 +478,7 @@ impl<P: Payload> Receiver<P> {
             },
         }
     }
+
     /// Writes the D-SACK, once, and then the ranges held, the latest first (RFC 2018 4, RFC 2883
     /// 4).
     fn fill_sack(&mut self, sack: &mut SackBlocks, blocks: usize) {
@@ -480,6 +507,8 @@ pub(crate) struct AnnouncedAt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
     pub(crate) ack: SeqNum,
+    /// A mark is to be echoed.
+    pub(crate) ece: bool,
     /// The window field, scaled down.
     pub(crate) window: u16,
     pub(crate) options: TcpOptions,

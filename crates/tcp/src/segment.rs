@@ -1,7 +1,7 @@
 //! One TCP segment with payload that nobody here can read.
 
 use netmem::Payload;
-use wire::TcpOptions;
+use wire::{Ecn, TcpOptions};
 
 use crate::seqnum::SeqNum;
 
@@ -68,6 +68,14 @@ pub struct Segment<P> {
     pub control: Control,
     /// PSH: the writer waits for no more bytes.
     pub push: bool,
+    /// ECE: on a SYN the wish for ECN, else the echo of a mark (RFC 3168 6.1).
+    pub ece: bool,
+    /// CWR: on a SYN the wish for ECN, else the answer to ECE. Of a super-segment only the first packet carries it.
+    pub cwr: bool,
+    /// AE: with CWR and ECE AccECN's counter, of all packets of a super-segment (RFC 9768 3.1).
+    pub ae: bool,
+    /// The ECN field of the IP header, of all packets of a super-segment.
+    pub ecn: Ecn,
     /// The window field as it stands on the wire, not scaled.
     pub window: u16,
     /// Options; what a connection did not negotiate it ignores.
@@ -77,6 +85,23 @@ pub struct Segment<P> {
     /// Bytes of payload in each packet when `payload` is to be cut into several, else 0. Only set
     /// on the way out.
     pub gso_size: u16,
+    /// Packets that the segment came in; 0 counts as one. Only set on the way in.
+    pub packets: u16,
+}
+
+impl<P> Segment<P> {
+    /// Returns AE, CWR and ECE as a number: the ACE field (RFC 9768 3.1).
+    #[must_use]
+    pub fn ace(&self) -> u8 {
+        u8::from(self.ae) << 2 | u8::from(self.cwr) << 1 | u8::from(self.ece)
+    }
+
+    /// Sets AE, CWR and ECE to the low bits of a number.
+    pub fn set_ace(&mut self, ace: u8) {
+        self.ae = ace & 0b100 != 0;
+        self.cwr = ace & 0b010 != 0;
+        self.ece = ace & 0b001 != 0;
+    }
 }
 
 impl<P: Payload> Segment<P> {

@@ -23,10 +23,12 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, SackBlocks};
+use wire::{AccEcn, Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, CongestionKind, MIN_MSS};
+use crate::config::{Config, CongestionKind, EcnMode, MIN_MSS};
 use crate::congestion::Congestion;
+use crate::ecn::CwrAnswer;
+use crate::ecn::delivered::Reports;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -63,6 +65,14 @@ pub struct IncomingAck<'a> {
     pub ts_echo: Option<u32>,
     /// The segment takes sequence space (payload, SYN or FIN): it is no duplicate ACK then.
     pub has_data: bool,
+    /// The ECE flag.
+    pub ece: bool,
+    /// The ACE field, where AccECN is used and it is a count.
+    pub ace: Option<u8>,
+    /// AccECN's option.
+    pub accecn: Option<&'a AccEcn>,
+    /// Its timestamp is newer than any before.
+    pub ts_progress: bool,
 }
 
 /// How an acknowledgement number lies to what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
@@ -103,6 +113,11 @@ pub struct DataSegment<P> {
     pub push: bool,
     /// A window probe or tail loss probe.
     pub probe: bool,
+    /// The ECN field of its packets: what leaves again, and what carries no payload, is [`Ecn::NotEct`] (RFC 3168
+    /// 6.1.4, 6.1.5).
+    pub ecn: Ecn,
+    /// The window was reduced since the last new data (RFC 3168 6.1.2).
+    pub cwr: bool,
 }
 
 /// What a timer of the sender did.
@@ -144,6 +159,8 @@ struct Limits {
     data_retries: u8,
     tso_win_divisor: u8,
     nodelay: bool,
+    /// No super-segments.
+    single_packets: bool,
     corked: bool,
     slow_start_after_idle: bool,
     min_tso_segs: Option<u8>,
@@ -157,9 +174,12 @@ struct Counters {
     total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
+    ecn_reductions: u32,
+    /// Packets delivered, and those of them by ACKs that echo a mark.
+    delivered: u32,
+    delivered_ce: u32,
     /// Packets; 0 stands for the default.
     reordering: u32,
-    delivered: u32,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
@@ -174,6 +194,9 @@ pub struct Sender<P> {
     recovery: Recovery,
     timers: Timers,
     path: PathMss,
+    cwr: CwrAnswer,
+    /// What AccECN tells of our packets.
+    reports: Option<Box<Reports>>,
     limits: Limits,
     counters: Counters,
     chrono: Chrono,
@@ -216,6 +239,8 @@ impl<P: Payload> Sender<P> {
             recovery: Recovery::default(),
             timers: Timers::default(),
             path: PathMss::new(config.mtu_probing),
+            cwr: CwrAnswer::default(),
+            reports: None,
             limits: Limits {
                 snd_buf_max: config.snd_buf_max,
                 max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
@@ -224,6 +249,7 @@ impl<P: Payload> Sender<P> {
                 data_retries: config.data_retries,
                 tso_win_divisor: config.tso_win_divisor,
                 nodelay: config.nodelay,
+                single_packets: false,
                 corked: config.cork,
                 slow_start_after_idle: config.slow_start_after_idle,
                 min_tso_segs: config.min_tso_segs,
@@ -253,6 +279,9 @@ impl<P: Payload> Sender<P> {
         self.mss = negotiated.snd_mss.max(MIN_MSS);
         self.path.set_ceiling(self.mss);
         self.sack = negotiated.sack;
+        self.cwr = CwrAnswer::new(negotiated.ecn == EcnMode::Classic);
+        // The SYN.
+        self.counters.delivered = 1;
         self.clock = established.clock;
         self.snd_wnd = established.window;
         self.max_snd_wnd = established.window;
@@ -373,6 +402,24 @@ impl<P: Payload> Sender<P> {
         self.mss.min(bound.max(MIN_MSS))
     }
 
+    /// Lets AccECN's reports be understood from now on.
+    pub(crate) fn set_reports(&mut self, reports: Reports) {
+        self.counters.delivered_ce = reports.ce_packets();
+        self.reports = Some(Box::new(reports));
+    }
+
+    /// Returns whether AccECN's option came from the peer.
+    pub(crate) fn sees_accecn_option(&self) -> bool {
+        self.reports
+            .as_ref()
+            .is_some_and(|reports| reports.option_seen())
+    }
+
+    /// Lets only single packets leave, or super-segments.
+    pub(crate) fn set_single_packets(&mut self, single: bool) {
+        self.limits.single_packets = single;
+    }
+
     /// Changes the congestion control; what it works on stays.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.congestion.change(kind);
@@ -476,6 +523,13 @@ impl<P: Payload> Sender<P> {
         info.dsack_dups = u64::from(self.counters.dsack_dups);
         info.mtu_black_holes = u64::from(self.path.black_holes());
         info.reord_seen = u64::from(self.counters.reord_seen);
+        info.delivered_ce = self.counters.delivered_ce;
+        info.ecn_reductions = u64::from(self.counters.ecn_reductions);
+        if let Some(reports) = &self.reports {
+            let bytes = reports.bytes();
+            (info.delivered_e1_bytes, info.delivered_e0_bytes) = (bytes.ect1, bytes.ect0);
+            info.delivered_ce_bytes = bytes.ce;
+        }
     }
 
     /// Returns the number of the byte at `offset`.

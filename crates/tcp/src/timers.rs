@@ -85,6 +85,11 @@ impl HandshakeTimer {
         self.sent.is_some()
     }
 
+    /// Returns whether what was sent last had been sent before, for whatever reason.
+    pub(crate) fn is_repeat(&self) -> bool {
+        self.sent_again
+    }
+
     /// Returns how many timeouts there were.
     pub(crate) fn retries(&self) -> u8 {
         self.retries

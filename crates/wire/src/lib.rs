@@ -14,8 +14,10 @@
 
 #![forbid(unsafe_code)]
 
+mod accecn;
 mod arp;
 mod checksum;
+mod ecn;
 mod emit;
 mod ethernet;
 mod icmp;
@@ -29,8 +31,10 @@ mod tcp_options;
 mod time;
 mod udp;
 
+pub use accecn::AccEcn;
 pub use arp::{ARP_LEN, ArpOperation, ArpPacket};
 pub use checksum::{Checksum, checksum};
+pub use ecn::{Ecn, Marking, has_cwr, mark_ce};
 pub use emit::{
     IpRepr, TxChecksum, emit_arp_frame, emit_frame_headers, emit_tcp_frame_headers, fill_checksum,
     tcp_tx_checksum,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::ipv6::{ExtensionHeaders, MAX_EXTENSION_LEN};
 use crate::{
-    ARP_LEN, EtherType, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, TcpOptionsError,
+    ARP_LEN, Ecn, EtherType, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, TcpOptionsError,
     UdpHeader, protocol,
 };
 
@@ -178,6 +178,15 @@ impl RxHeaders {
             Network::Ipv4(ip) => Some(IpAddr::V4(ip.dst)),
             Network::Ipv6(ip) => Some(IpAddr::V6(ip.dst)),
             Network::Arp | Network::Other => None,
+        }
+    }
+
+    /// Returns the ECN field of the IP header; packets without one are [`Ecn::NotEct`].
+    pub const fn ecn(&self) -> Ecn {
+        match &self.network {
+            Network::Ipv4(ip) => Ecn::from_tos(ip.dscp_ecn),
+            Network::Ipv6(ip) => Ecn::from_tos(ip.traffic_class),
+            Network::Arp | Network::Other => Ecn::NotEct,
         }
     }
 

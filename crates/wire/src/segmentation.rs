@@ -124,11 +124,12 @@ impl SegmentHeaders {
             flags -= TcpFlags::PSH | TcpFlags::FIN;
         }
         if self.cut > 0 {
-            // Congestion window reduced is said once (RFC 3168 6.1.2).
+            // Congestion window reduced is said once (RFC 3168 6.1.2). Who means AccECN's counter by the flag sends no
+            // super-packets with it.
             flags -= TcpFlags::CWR;
         }
         if let Some(field) = head.get_mut(l4 + TCP_FLAGS) {
-            *field = flags.bits();
+            *field = flags.low_byte();
         }
         if let Some(field) = head.get_mut(l4 + TCP_SEQ..l4 + TCP_SEQ + 4) {
             field.copy_from_slice(&self.seq.to_be_bytes());

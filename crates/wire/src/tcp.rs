@@ -8,7 +8,7 @@ use crate::{ParseError, TcpOptions};
 bitflags::bitflags! {
     /// Control bits of a TCP header.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct TcpFlags: u8 {
+    pub struct TcpFlags: u16 {
         /// No more data from the sender.
         const FIN = 0x01;
         /// Synchronize sequence numbers.
@@ -25,6 +25,15 @@ bitflags::bitflags! {
         const ECE = 0x40;
         /// Congestion window reduced (RFC 3168).
         const CWR = 0x80;
+        /// Accurate ECN; with CWR and ECE the ACE field (RFC 9768). It stands beside the header length.
+        const AE = 0x100;
+    }
+}
+
+impl TcpFlags {
+    /// Returns the flags that stand in the byte of their own: all but AE.
+    pub const fn low_byte(self) -> u8 {
+        self.bits() as u8
     }
 }
 
@@ -104,7 +113,7 @@ impl TcpHeader {
             dst_port: raw.dst_port.get(),
             seq: raw.seq.get(),
             ack: raw.ack.get(),
-            flags: TcpFlags::from_bits_retain(raw.flags),
+            flags: TcpFlags::from_bits_retain(u16::from_be_bytes([raw.data_offset & 1, raw.flags])),
             window: raw.window.get(),
             urgent: raw.urgent.get(),
             options: TcpOptions::parse(options)?,
@@ -141,8 +150,8 @@ impl TcpHeader {
             seq: seq.into(),
             ack: ack.into(),
             // At most 60 / 4 = 15, which fits the four bits.
-            data_offset: (len as u8 / 4) << 4,
-            flags: flags.bits(),
+            data_offset: (len as u8 / 4) << 4 | u8::from(flags.contains(TcpFlags::AE)),
+            flags: flags.low_byte(),
             window: window.into(),
             checksum: 0.into(),
             urgent: urgent.into(),

@@ -1,4 +1,6 @@
-//! TCP options we speak: MSS, window scale, SACK, timestamps (RFC 9293 3.2, 7323, 2018).
+//! TCP options we speak: MSS, window scale, SACK, timestamps, AccECN (RFC 9293 3.2, 7323, 2018, 9768).
+
+use crate::accecn::{ACCECN0, ACCECN1, AccEcn};
 
 /// Largest window scale; a larger one received counts as this (RFC 7323 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
@@ -101,6 +103,8 @@ pub struct TcpOptions {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
+    /// Counters of ECN codepoints.
+    pub accecn: Option<AccEcn>,
     /// SACK blocks.
     pub sack: SackBlocks,
 }
@@ -192,6 +196,7 @@ impl TcpOptions {
                 let echo = u32::from_be_bytes([e, f, g, h]);
                 self.timestamps = Some(Timestamps { value, echo });
             }
+            (ACCECN0 | ACCECN1, body) => self.accecn = AccEcn::parse(kind, body).or(self.accecn),
             _ => {}
         }
     }
@@ -208,8 +213,10 @@ impl TcpOptions {
             window_scale,
             sack_permitted,
             timestamps,
+            accecn,
             sack: _,
         } = self;
+        let accecn_len = accecn.map_or(0, |option| option.emit_len());
         let timestamps_len = if timestamps.is_some() { 12 } else { 0 };
         let permitted_len = if *sack_permitted && timestamps.is_none() {
             4
@@ -218,7 +225,7 @@ impl TcpOptions {
         };
         let mss_len = if mss.is_some() { 4 } else { 0 };
         let scale_len = if window_scale.is_some() { 4 } else { 0 };
-        mss_len + scale_len + permitted_len + timestamps_len
+        mss_len + scale_len + permitted_len + timestamps_len + accecn_len
     }
 
     /// Returns the bytes that [`emit`](Self::emit) writes: a multiple of 4, at most 40.
@@ -251,7 +258,19 @@ impl TcpOptions {
             writer.put([lead[0], lead[1], TIMESTAMPS, 10]);
             writer.put(value.to_be_bytes());
             writer.put(echo.to_be_bytes());
-        } else if self.sack_permitted {
+        }
+        if let Some(option) = &self.accecn {
+            for word in option
+                .emit()
+                .as_chunks()
+                .0
+                .iter()
+                .take(option.emit_len() / 4)
+            {
+                writer.put(*word);
+            }
+        }
+        if self.sack_permitted && self.timestamps.is_none() {
             writer.put([NOP, NOP, SACK_PERMITTED, 2]);
         }
         if let Some(shift) = self.window_scale {

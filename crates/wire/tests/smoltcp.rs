@@ -51,6 +51,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
                 sack_permitted,
                 timestamps,
                 sack,
+                accecn: None,
             }
         })
 }

@@ -99,7 +99,11 @@ impl End {
         Ok(
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
-                    let builder = plan.link.tap.builder()?.mtu(plan.mtu);
+                    let config = tcp::Config {
+                        ecn: plan.ecn,
+                        ..tcp::Config::default()
+                    };
+                    let builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(config);
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),

@@ -122,7 +122,7 @@ impl Port {
 
     /// Writes one frame, whose headers are `head_len` bytes.
     pub fn write(&mut self, frame: &[u8], head_len: usize, offload: Offload) -> Written {
-        let header = vnet::emit(offload, head_len);
+        let header = vnet::emit(offload, frame, head_len);
         match self {
             Self::Tap(port) => {
                 let parts = [IoSlice::new(&header), IoSlice::new(frame)];

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use gve::{ChecksumState, Gso, GsoKind, Offload};
-use wire::TxChecksum;
+use wire::{TxChecksum, has_cwr};
 
 /// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
 pub const LEN: usize = 10;
@@ -18,22 +18,26 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 /// VIRTIO_NET_HDR_GSO_UDP_L4
 const GSO_UDP_L4: u8 = 5;
-/// VIRTIO_NET_HDR_GSO_ECN, a flag beside the type
+/// VIRTIO_NET_HDR_GSO_ECN, a flag beside the type: only the first segment gets CWR
 const GSO_ECN: u8 = 0x80;
 
-/// Returns the header of a frame whose headers have `head_len` bytes.
-pub fn emit(offload: Offload, head_len: usize) -> [u8; LEN] {
+/// Returns the header of a frame whose headers are the first `head_len` bytes of `frame`.
+pub fn emit(offload: Offload, frame: &[u8], head_len: usize) -> [u8; LEN] {
     let (flags, start, offset) = match offload.checksum {
         ChecksumState::Unknown => (0, 0, 0),
         ChecksumState::Verified => (DATA_VALID, 0, 0),
         ChecksumState::Partial(TxChecksum { start, offset }) => (NEEDS_CSUM, start, offset),
     };
+    let cwr = match has_cwr(frame, start.into()) {
+        true => GSO_ECN,
+        false => 0,
+    };
     let (kind, size) = match offload.gso {
         None => (0, 0),
         Some(Gso { kind, size }) => (
             match kind {
-                GsoKind::Tcp4 => GSO_TCPV4,
-                GsoKind::Tcp6 => GSO_TCPV6,
+                GsoKind::Tcp4 => GSO_TCPV4 | cwr,
+                GsoKind::Tcp6 => GSO_TCPV6 | cwr,
                 GsoKind::Udp => GSO_UDP_L4,
             },
             size.get(),
@@ -87,7 +91,7 @@ mod tests {
         let plain = [ChecksumState::Unknown, ChecksumState::Verified, partial];
         for (checksum, gso) in plain.map(|state| (state, None)).into_iter().chain(supers) {
             let offload = Offload { checksum, gso };
-            assert_eq!(parse(emit(offload, 66)), offload);
+            assert_eq!(parse(emit(offload, &[0; 66], 66)), offload);
         }
     }
 
@@ -104,8 +108,12 @@ mod tests {
             }),
         };
         let expected = [0x0042u16, 0x0102, 34, 16].map(u16::to_ne_bytes).concat();
-        assert_eq!(emit(offload, 0x42)[..2], [1, 4]);
-        assert_eq!(emit(offload, 0x42)[2..], expected);
+        let mut frame = [0; 0x42];
+        assert_eq!(emit(offload, &frame, 0x42)[..2], [1, 4]);
+        assert_eq!(emit(offload, &frame, 0x42)[2..], expected);
+        // With CWR, which only the first segment may have.
+        frame[34 + 13] = 0x90;
+        assert_eq!(emit(offload, &frame, 0x42)[..2], [1, 0x84]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nic::Impairment;
+use tcp::EcnPolicy;
 
 use super::link::users_alone;
 use super::{LinkPlan, check_mtu, check_period, parse_impairment, to_usize};
@@ -33,6 +34,8 @@ pub struct SendPlan {
     pub mtu: u16,
     /// What is wrong with the link.
     pub impairment: Impairment,
+    /// Whether the peer is asked for ECN.
+    pub ecn: EcnPolicy,
     /// Print JSON.
     pub json: bool,
 }
@@ -57,7 +60,7 @@ impl SendPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Send) -> Result<Self, Failure> {
-        let users_alone = users_alone(&args.link, (args.mtu, &args.impair), &[]);
+        let users_alone = users_alone(&args.link, (args.mtu, &args.impair), &[("--ecn", args.ecn)]);
         let args::Send {
             to,
             port,
@@ -69,6 +72,7 @@ impl SendPlan {
             mem_size,
             mtu,
             impair,
+            ecn,
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
@@ -100,6 +104,10 @@ impl SendPlan {
             mem_bytes,
             mtu,
             impairment: parse_impairment(&impair)?,
+            ecn: match ecn {
+                true => EcnPolicy::Request,
+                false => EcnPolicy::default(),
+            },
             json: output.json,
         })
     }

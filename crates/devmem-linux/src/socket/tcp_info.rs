@@ -42,7 +42,7 @@ fields! {
     state: u8 at 0, "State, as `TCP_ESTABLISHED` (1) and so on.";
     retransmits: u8 at 2, "Timeouts in a row without an answer.";
     probes: u8 at 3, "Probes without an answer.";
-    options: u8 at 5, "Options in use: 1 timestamps, 2 SACK, 4 window scaling.";
+    options: u8 at 5, "Options in use: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN, 16 data came ECN-capable.";
     window_scales: u8 at 6, "Two shifts of 4 bits; [`snd_wscale`](Self::snd_wscale) and [`rcv_wscale`](Self::rcv_wscale).";
     rto: u32 at 8, "Retransmission timeout, microseconds.";
     snd_mss: u32 at 16, "Payload bytes of a full outgoing packet.";
@@ -66,6 +66,8 @@ fields! {
     min_rtt: u32 at 148, "Smallest round-trip time seen, microseconds.";
     data_segs_in: u32 at 152, "Segments with payload received.";
     data_segs_out: u32 at 156, "Segments with payload sent.";
+    delivered: u32 at 192, "Packets delivered.";
+    delivered_ce: u32 at 196, "Packets delivered by ACKs that echo a mark.";
     bytes_sent: u64 at 200, "Payload bytes sent, repetitions included.";
     bytes_retrans: u64 at 208, "Payload bytes sent again.";
     dsack_dups: u32 at 216, "D-SACKs received.";

@@ -11,6 +11,8 @@ use super::socket::Socket;
 /// Bits of `tcpi_options` (linux include/uapi/linux/tcp.h `TCPI_OPT_*`).
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
+const OPT_ECN: u8 = 8;
+const OPT_ECN_SEEN: u8 = 16;
 
 impl Socket {
     /// The connection's state and measurements; what the kernel does not count is 0.
@@ -22,6 +24,8 @@ impl Socket {
         info.state = state(kernel.state());
         info.timestamps = kernel.options() & OPT_TIMESTAMPS != 0;
         info.sack = kernel.options() & OPT_SACK != 0;
+        info.ecn = kernel.options() & OPT_ECN != 0;
+        info.ecn_seen = kernel.options() & OPT_ECN_SEEN != 0;
         info.snd_wscale = kernel.snd_wscale();
         info.rcv_wscale = kernel.rcv_wscale();
         info.rto = micros(kernel.rto());
@@ -43,6 +47,8 @@ impl Socket {
         info.retransmits = kernel.retransmits();
         info.probes = kernel.probes();
         info.pacing_rate = kernel.pacing_rate();
+        info.delivered = kernel.delivered();
+        info.delivered_ce = kernel.delivered_ce();
         info.bytes_acked = kernel.bytes_acked();
         info.bytes_received = kernel.bytes_received();
         info.bytes_sent = kernel.bytes_sent();

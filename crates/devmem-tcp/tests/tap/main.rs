@@ -7,6 +7,7 @@
     reason = "a send takes a list of ranges"
 )]
 
+mod ecn;
 mod peer;
 mod sender;
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use wire::{EthernetHeader, Instant};
+use wire::{EthernetHeader, Instant, Marking, mark_ce};
 
 use super::impairment::{Impairment, Probability, REORDER_HOLD};
 
@@ -15,8 +15,11 @@ pub struct ConditionerStats {
     pub offered: u64,
     /// Frames that came out, duplicates included.
     pub delivered: u64,
-    /// Frames lost on purpose, those too large for the path included.
+    /// Frames lost on purpose, those included that are too large for the path, and those that would have been marked
+    /// were they ECN-capable.
     pub lost: u64,
+    /// Frames marked "congestion experienced".
+    pub marked: u64,
     /// Frames delivered twice.
     pub duplicated: u64,
     /// Frames with a flipped bit.
@@ -146,6 +149,10 @@ impl Conditioner {
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(frame);
+        if self.roll(self.impairment.ce) && !self.survives_congestion(&mut copy) {
+            self.spare.push(copy);
+            return;
+        }
         if self.roll(self.impairment.corrupt) && self.flip_a_bit(&mut copy) {
             self.stats.corrupted += 1;
         }
@@ -161,6 +168,17 @@ impl Conditioner {
             self.send(copy, now);
             self.overtake(now);
         }
+    }
+
+    /// Marks a frame, or finds that it must be dropped instead.
+    fn survives_congestion(&mut self, frame: &mut [u8]) -> bool {
+        let marking = mark_ce(frame);
+        match marking {
+            Marking::Marked => self.stats.marked += 1,
+            Marking::NotCapable => self.stats.lost += 1,
+            Marking::NotIp => {}
+        }
+        marking != Marking::NotCapable
     }
 
     /// Puts a frame on the line: waits for the line to be free, then for the delay.
@@ -369,6 +387,24 @@ mod tests {
         assert_eq!(out.len() as u64 + stats.lost, 10_000);
         assert!((800..1200).contains(&stats.lost), "{stats:?}");
         assert_eq!(run(&mut impaired("loss=100%"), 10, Duration::ZERO), []);
+    }
+
+    #[test]
+    fn congestion_marks_what_is_ecn_capable_and_drops_what_is_not() {
+        let mut conditioner = impaired("ce=100%");
+        let mut out = Vec::new();
+        for (tos, arrives) in [(0, None), (1, Some(3)), (2, Some(3)), (3, Some(3))] {
+            let mut ipv6 = frame(6 << 28 | tos << 20);
+            ipv6[12..14].copy_from_slice(&[0x86, 0xdd]);
+            conditioner.push(&ipv6, Instant::ZERO);
+            let arrived = conditioner.pop(Instant::ZERO, &mut out);
+            assert_eq!(arrived.then(|| number(&out) >> 20 & 3), arrives, "{tos}");
+        }
+        // What is not IP meets no router.
+        conditioner.push(&frame(1), Instant::ZERO);
+        assert!(conditioner.pop(Instant::ZERO, &mut out));
+        let stats = conditioner.stats();
+        assert_eq!((stats.marked, stats.lost, stats.delivered), (3, 1, 4));
     }
 
     #[test]

@@ -55,12 +55,15 @@ impl fmt::Display for Probability {
 /// What a link does to the frames that cross it in one direction.
 ///
 /// The text form is a comma-separated list in which every part may be missing:
-/// `loss=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,mtu=1200,seed=7`;
+/// `loss=1%,ce=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,mtu=1200,seed=7`;
 /// `none` is a perfect link. [`Display`](fmt::Display) writes what [`FromStr`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impairment {
     /// Frames that vanish.
     pub loss: Probability,
+    /// Frames that meet congestion: a router marks those that are ECN-capable, and drops the others (RFC 3168 5). What
+    /// is no IP packet passes.
+    pub ce: Probability,
     /// Frames that later ones overtake.
     pub reorder: Probability,
     /// How many later frames overtake such a frame (or [`REORDER_HOLD`] passes); `gap=` in text.
@@ -99,6 +102,7 @@ impl Impairment {
     /// A link with nothing wrong with it.
     pub const NONE: Self = Self {
         loss: Probability::NEVER,
+        ce: Probability::NEVER,
         reorder: Probability::NEVER,
         reorder_gap: DEFAULT_REORDER_GAP,
         duplicate: Probability::NEVER,
@@ -135,7 +139,7 @@ impl Default for Impairment {
 pub enum ImpairmentError {
     /// The key is none of ours.
     #[error(
-        "unknown impairment '{0}': expected loss, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit, mtu or seed"
+        "unknown impairment '{0}': expected loss, ce, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit, mtu or seed"
     )]
     UnknownKey(String),
     /// The key needs a value.
@@ -206,6 +210,7 @@ impl Impairment {
         let needed = || value.ok_or_else(|| ImpairmentError::MissingValue(key.to_owned()));
         match key {
             "loss" => self.loss = parse_probability(key, needed()?)?,
+            "ce" => self.ce = parse_probability(key, needed()?)?,
             "reorder" => self.reorder = parse_probability(key, needed()?)?,
             "gap" => self.reorder_gap = parse_number(key, needed()?)?,
             "dup" => self.duplicate = parse_probability(key, needed()?)?,
@@ -227,6 +232,7 @@ impl fmt::Display for Impairment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             loss,
+            ce,
             reorder,
             reorder_gap,
             duplicate,
@@ -249,6 +255,7 @@ impl fmt::Display for Impairment {
         };
         for (key, probability) in [
             ("loss", loss),
+            ("ce", ce),
             ("reorder", reorder),
             ("dup", duplicate),
             ("corrupt", corrupt),
@@ -419,7 +426,7 @@ mod tests {
 
     #[test]
     fn text_reads_back_as_what_was_written() {
-        let all = "loss=1%,reorder=0.5%,dup=0.0001%,corrupt=100%,gap=2,delay=20ms,jitter=1500us,ordered,\
+        let all = "loss=1%,ce=2%,reorder=0.5%,dup=0.0001%,corrupt=100%,gap=2,delay=20ms,jitter=1500us,ordered,\
                    rate=2500mbit,limit=7,mtu=1200,seed=9";
         for text in [
             "none",
@@ -451,7 +458,7 @@ mod tests {
         for (text, expected) in [
             (
                 "lost=1%",
-                "unknown impairment 'lost': expected loss, reorder",
+                "unknown impairment 'lost': expected loss, ce, reorder",
             ),
             ("ordered=1", "unknown impairment 'ordered'"),
             ("loss", "'loss' needs a value, as in 'loss=...'"),

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ::wire::Instant;
+use ::wire::{Instant, has_cwr};
 use netmem::FragList;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -244,7 +244,7 @@ const DATA_VALID: u8 = 2;
 const GSO_TCPV4: u8 = 1;
 /// VIRTIO_NET_HDR_GSO_TCPV6
 const GSO_TCPV6: u8 = 4;
-/// VIRTIO_NET_HDR_GSO_ECN, a flag beside the type
+/// VIRTIO_NET_HDR_GSO_ECN, a flag beside the type: only the first segment gets CWR
 const GSO_ECN: u8 = 0x80;
 
 impl VnetHeader {
@@ -261,8 +261,12 @@ impl VnetHeader {
             Gso::Tcp6 => GSO_TCPV6,
         };
         let hdr_len = u16::try_from(frame.head.len()).unwrap_or(0);
+        let ecn = match has_cwr(frame.head, header.csum_start.into()) {
+            true => GSO_ECN,
+            false => 0,
+        };
         Self {
-            gso_type,
+            gso_type: gso_type | ecn,
             gso_size: frame.gso_size,
             hdr_len,
             ..header

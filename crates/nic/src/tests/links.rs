@@ -530,6 +530,15 @@ fn a_tap_gets_virtio_net_headers_that_say_what_is_left_to_do() {
         .unwrap();
     assert_eq!(got[..10], NEEDS_CSUM_TCP4_1448);
     assert_eq!(got[10..n], [segment.head(), segment.payload].concat());
+    // With CWR, which only the first segment may have.
+    let segment = Tcp {
+        flags: wire::TcpFlags::ACK | wire::TcpFlags::CWR,
+        ..tcp(&pattern(1, 60_000))
+    };
+    let tx = packet(&mut nic, &segment, 1448);
+    nic.transmit(tx, NOW).unwrap();
+    rustix::io::read(&kernel[0], &mut got).unwrap();
+    assert_eq!(got[1], 1 | 0x80, "VIRTIO_NET_HDR_GSO_ECN");
     // An IPv6 packet without segmentation.
     let segment = Tcp {
         v6: true,

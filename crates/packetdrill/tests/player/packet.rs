@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{Checksum, IpRepr, RxHeaders, protocol};
+use wire::{Checksum, Ecn, IpRepr, RxHeaders, protocol};
 
 /// One TCP option of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,13 +12,20 @@ pub enum Opt {
     Wscale(u8),
     SackOk,
     Sack(Vec<(u32, u32)>),
-    Ts { val: u32, ecr: u32 },
+    Ts {
+        val: u32,
+        ecr: u32,
+    },
+    /// AccECN's counters in the order of Linux: ECT(1), CE, ECT(0).
+    AccEcn([u32; 3]),
 }
 
 /// A TCP segment with numbers relative to the ISNs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     pub flags: String,
+    /// `None`: not compared, and not ECN-capable when it is sent.
+    pub ecn: Option<Ecn>,
     pub seq: u32,
     pub len: usize,
     pub ack: Option<u32>,
@@ -28,7 +35,7 @@ pub struct Segment {
     pub options: Option<Vec<Opt>>,
 }
 
-const FLAGS: [(char, u8); 8] = [
+const FLAGS: [(char, u16); 9] = [
     ('F', 1),
     ('S', 2),
     ('R', 4),
@@ -37,6 +44,7 @@ const FLAGS: [(char, u8); 8] = [
     ('U', 32),
     ('E', 64),
     ('W', 128),
+    ('A', 256),
 ];
 
 /// The bytes of options; `ts` and `sack` numbers are written as they stand.
@@ -53,6 +61,12 @@ pub fn option_bytes(options: &[Opt]) -> Vec<u8> {
                 for (from, to) in blocks {
                     bytes.extend([from.to_be_bytes(), to.to_be_bytes()].concat());
                 }
+            }
+            Opt::AccEcn(fields) => {
+                bytes.extend([174, 11]);
+                fields
+                    .iter()
+                    .for_each(|field| bytes.extend(&field.to_be_bytes()[1..]));
             }
             Opt::Ts { val, ecr } => {
                 bytes.extend([8, 10]);
@@ -84,6 +98,11 @@ fn read_options(mut bytes: &[u8]) -> Vec<Opt> {
                 val: word(body),
                 ecr: word(&body[4..]),
             },
+            174 if body.len() == 9 => {
+                let field =
+                    |at: usize| u32::from_be_bytes([0, body[at], body[at + 1], body[at + 2]]);
+                Opt::AccEcn([field(0), field(3), field(6)])
+            }
             kind => panic!("option {kind}"),
         });
         bytes = rest;
@@ -110,16 +129,18 @@ pub fn build(path: Path, segment: &Segment, payload_from: u32) -> Vec<u8> {
         options.len().is_multiple_of(4),
         "options are padded by the script"
     );
-    tcp.push((5 + options.len() as u8 / 4) << 4);
     let bits = FLAGS
         .iter()
         .filter(|(name, _)| segment.flags.contains(*name));
-    tcp.push(bits.map(|(_, bit)| bit).sum());
+    let [high, low] = bits.map(|(_, bit)| bit).sum::<u16>().to_be_bytes();
+    tcp.extend([(5 + options.len() as u8 / 4) << 4 | high, low]);
     tcp.extend(segment.win.unwrap_or(0).to_be_bytes());
     tcp.extend([0; 4]);
     tcp.extend(options);
     tcp.extend(payload(payload_from, segment.len));
+    let ecn = segment.ecn.unwrap_or_default();
     let ip = IpRepr::new(path.src.0, path.dst.0).expect("one family");
+    let ip = ip.with_tos(ecn.bits());
     let mut sum: Checksum = ip.pseudo_header(protocol::TCP, tcp.len() as u32);
     sum.add_bytes(&tcp);
     let check = sum.finish().to_be_bytes();
@@ -151,6 +172,10 @@ pub fn read(packet: &[u8]) -> (Path, Segment, Vec<u8>) {
             (ip(8).into(), ip(24).into(), 40)
         }
     };
+    let tos = match v4 {
+        true => packet[1],
+        false => packet[1] >> 4,
+    };
     let tcp = &packet[at..];
     let mut sum = IpRepr::new(src, dst)
         .unwrap()
@@ -164,9 +189,11 @@ pub fn read(packet: &[u8]) -> (Path, Segment, Vec<u8>) {
     let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
     let word = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
     let head = usize::from(tcp[12] >> 4) * 4;
-    let flags = FLAGS.iter().filter(|(_, bit)| tcp[13] & bit != 0);
+    let bits = u16::from_be_bytes([tcp[12] & 1, tcp[13]]);
+    let flags = FLAGS.iter().filter(|(_, bit)| bits & bit != 0);
     let segment = Segment {
         flags: flags.map(|(name, _)| *name).collect(),
+        ecn: Some(Ecn::from_tos(tos)),
         seq: word(4),
         len: tcp.len() - head,
         ack: (tcp[13] & 16 != 0).then(|| word(8)),

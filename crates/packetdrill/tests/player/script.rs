@@ -1,5 +1,7 @@
 //! Reads the part of packetdrill's script language that the scenarios use.
 
+use wire::Ecn;
+
 use super::packet::{Opt, Segment};
 
 /// When an event is to happen, in microseconds.
@@ -159,7 +161,8 @@ impl<'t> Reader<'t> {
     }
 
     fn segment(&mut self) -> Segment {
-        let flags = self.word(|c| "FSRP.UEW".contains(c)).to_owned();
+        let ecn = self.take("[").then(|| self.ecn());
+        let flags = self.word(|c| "FSRP.UEWA".contains(c)).to_owned();
         let seq: u32 = self.number();
         self.expect(":");
         let _end: u32 = self.number();
@@ -174,12 +177,26 @@ impl<'t> Reader<'t> {
         }
         Segment {
             flags,
+            ecn,
             seq,
             len,
             ack,
             win,
             options,
         }
+    }
+
+    /// Reads the ECN field, as packetdrill writes it.
+    fn ecn(&mut self) -> Ecn {
+        let ecn = match self.name() {
+            "noecn" => Ecn::NotEct,
+            "ect0" => Ecn::Ect0,
+            "ect1" => Ecn::Ect1,
+            "ce" => Ecn::Ce,
+            _ => self.fail("an ECN codepoint"),
+        };
+        self.expect("]");
+        ecn
     }
 
     fn options(&mut self) -> Vec<Opt> {
@@ -190,6 +207,13 @@ impl<'t> Reader<'t> {
                 "mss" => Opt::Mss(self.number()),
                 "wscale" => Opt::Wscale(self.number()),
                 "sackOK" => Opt::SackOk,
+                "ECN" => {
+                    let mut field = |name: &str| {
+                        self.expect(name);
+                        self.number()
+                    };
+                    Opt::AccEcn([field("e1b"), field("ceb"), field("e0b")])
+                }
                 "TS" => {
                     self.expect("val");
                     let val = self.number();

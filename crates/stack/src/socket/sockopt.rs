@@ -85,9 +85,6 @@ pub enum OptionName {
     HopLimit,
 }
 
-/// The ECN bits of a type-of-service byte (RFC 3168 5).
-const ECN_MASK: u8 = 3;
-
 /// The options of one socket. A listener's are what its connections begin with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -147,7 +144,7 @@ impl Options {
                 // 0 and all ones are "none" (linux `tcp_notsent_lowat`).
                 self.notsent_lowat = Some(bytes).filter(|&bytes| !matches!(bytes, 0 | u32::MAX));
             }
-            SocketOption::Tos(tos) => self.tos = tos & !ECN_MASK,
+            SocketOption::Tos(tos) => self.tos = tos & !wire::Ecn::MASK,
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
             SocketOption::Congestion(kind) => self.congestion = kind,
             SocketOption::HopLimit(hops) => self.hop_limit = hops,

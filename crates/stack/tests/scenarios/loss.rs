@@ -20,6 +20,7 @@ struct Case {
     keep: Keep,
     ipv6: bool,
     linear: usize,
+    ecn: tcp::EcnPolicy,
 }
 
 impl Case {
@@ -36,6 +37,10 @@ impl Case {
             keep: [Keep::Nothing, Keep::Tokens(10), Keep::Nothing][seed as usize % 3],
             ipv6: seed.is_multiple_of(5),
             linear: pick(3, &[0, 0, 0, 64]),
+            ecn: match impairment.contains("ce=") {
+                true => [tcp::EcnPolicy::Request, tcp::EcnPolicy::Accurate][seed as usize % 2],
+                false => tcp::EcnPolicy::Accept,
+            },
         }
     }
 
@@ -46,6 +51,10 @@ impl Case {
             seed: self.seed,
             impairment: Some(self.impairment),
             linear_bytes: self.linear,
+            tcp: tcp::Config {
+                ecn: self.ecn,
+                ..tcp::Config::default()
+            },
             ..PairConfig::default()
         };
         let mut pair = Pair::new(&config);
@@ -166,6 +175,19 @@ fn all_together() {
         600..640,
     );
     assert!(corrupt > 100, "{corrupt} frames were corrupt");
+}
+
+#[test]
+fn marks() {
+    let _ = sweep("ce=5%,delay=1ms", 900..920);
+}
+
+#[test]
+fn marks_and_losses() {
+    let _ = sweep(
+        "ce=10%,loss=2%,reorder=2%,dup=2%,corrupt=1%,delay=2ms,jitter=1ms",
+        920..940,
+    );
 }
 
 #[test]

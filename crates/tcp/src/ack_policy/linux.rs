@@ -76,6 +76,14 @@ impl LinuxAcks {
         self.ato = Some(ATO_MIN);
     }
 
+    /// The ECN field of an arrival says that the sender's window is small, or soon will be (linux
+    /// `tcp_enter_quickack_mode` with two ACKs).
+    pub(super) fn on_mark(&mut self) {
+        self.quick = self.quick.max(QUICK_ACKS_MIN);
+        self.interactive = false;
+        self.ato = Some(ATO_MIN);
+    }
+
     /// An ACK left, alone or on data.
     pub(super) fn on_sent(&mut self) {
         self.quick = self.quick.saturating_sub(1);

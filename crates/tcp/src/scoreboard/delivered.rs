@@ -10,7 +10,9 @@ use crate::rack::Sending;
 pub(crate) struct Delivered {
     /// Bytes that the peer is now known to have and was not before (RFC 9937 DeliveredData).
     pub(crate) bytes: u64,
-    /// Those of them reported by SACK.
+    /// The packets that they were sent in last.
+    pub(crate) packets: u32,
+    /// Those of the bytes reported by SACK.
     pub(crate) sacked: u64,
     /// The delivered packet that was sent last, of those sent only once (RFC 8985 6.2 step 2).
     pub(crate) latest_original: Option<Sending>,
@@ -57,6 +59,7 @@ impl Delivered {
 
     fn note(&mut self, record: &TxRecord) {
         self.bytes += u64::from(record.len);
+        self.packets += record.packets();
         let latest = record.sending();
         self.last = Some((record.sent_at, !record.original()));
         if record.original() {

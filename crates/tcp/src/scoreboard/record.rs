@@ -50,6 +50,11 @@ impl TxRecord {
         self.start + u64::from(self.len)
     }
 
+    /// Returns in how many packets the range was sent.
+    pub(super) fn packets(&self) -> u32 {
+        self.len.div_ceil(u32::from(self.mss).max(1))
+    }
+
     pub(super) fn sending(&self) -> Sending {
         Sending {
             sent_at: self.sent_at,

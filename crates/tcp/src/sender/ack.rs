@@ -7,6 +7,7 @@ use wire::{Instant, SackBlocks};
 
 use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
 use crate::congestion::Acked;
+use crate::ecn::delivered::Progress;
 use crate::options::TimestampClock;
 use crate::rack::{ProbeSign, ProbeVerdict};
 use crate::scoreboard::Delivered;
@@ -25,6 +26,10 @@ pub(super) struct AckEvent {
     pub(super) dsack: bool,
     /// A duplicate in the sense of RFC 5681 2.
     pub(super) duplicate: bool,
+    /// It echoes a mark of what was in flight.
+    pub(super) ece: bool,
+    /// It is not older than another one, and something was in flight.
+    in_time: bool,
     /// TSecr.
     pub(super) ts_echo: Option<u32>,
     pub(super) now: Instant,
@@ -61,7 +66,8 @@ impl<P: Payload> Sender<P> {
             return outcome;
         }
         let (acked_before, room_before) = (self.acked_offset(), self.room());
-        let event = self.take_in(ack, now);
+        let mut event = self.take_in(ack, now);
+        self.count_delivered(ack, &mut event);
         self.judge(&event);
 
         outcome.newly_acked = (self.acked_offset() - acked_before) as usize;
@@ -77,6 +83,8 @@ impl<P: Payload> Sender<P> {
             && ack.ack == self.snd_una()
             && ack.window == self.snd_wnd
             && ack.sack.is_empty()
+            // Pure ACKs may be marked, too.
+            && self.reports.is_none()
     }
 
     fn classify(&self, ack: &IncomingAck<'_>) -> AckKind {
@@ -104,6 +112,9 @@ impl<P: Payload> Sender<P> {
             delivered: self.board.begin_ack(),
             dsack: false,
             duplicate: false,
+            // Of an ACK that was overtaken, and without data in flight, it says nothing new (linux `tcp_ack`).
+            in_time: in_order && self.board.outstanding() > 0,
+            ece: ack.ece && self.cwr.is_enabled() && in_order && self.board.outstanding() > 0,
             ts_echo: ack.ts_echo,
             now,
         };
@@ -184,9 +195,6 @@ impl<P: Payload> Sender<P> {
 
     /// Draws the conclusions: round-trip time, losses, windows, timers.
     fn judge(&mut self, event: &AckEvent) {
-        let packets = event.delivered.bytes.div_ceil(self.mss().max(1).into());
-        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
-        self.counters.delivered = self.counters.delivered.saturating_add(packets);
         let rtt = self.sample_rtt(event);
         if self.sack {
             self.judge_by_rack(event);
@@ -203,6 +211,33 @@ impl<P: Payload> Sender<P> {
         self.recover(event, &acked);
         self.update_pacing();
         self.after_ack(event.advanced, event.now);
+    }
+
+    /// Counts what arrived, and what of it was marked.
+    fn count_delivered(&mut self, ack: &IncomingAck<'_>, event: &mut AckEvent) {
+        let (bytes, mss) = (self.delivered_bytes(event), self.mss());
+        let packets = match self.sack {
+            true => event.delivered.packets,
+            false => u32::try_from(bytes.div_ceil(u64::from(mss.max(1)))).unwrap_or(u32::MAX),
+        };
+        self.counters.delivered = self.counters.delivered.wrapping_add(packets);
+        if event.ece {
+            self.counters.delivered_ce = self.counters.delivered_ce.wrapping_add(packets);
+        }
+        let progress = Progress {
+            packets,
+            bytes,
+            mss,
+            sent: self.counters.bytes_sent,
+            exact: self.sack || !self.recovery.is_repairing(),
+        };
+        // An ACK without progress may be older than others, and its counts with it (RFC 9768 3.2.2.5.1).
+        let is_news = event.advanced > 0 || event.delivered.sacked > 0 || ack.ts_progress;
+        if let (Some(reports), Some(ace), true) = (&mut self.reports, ack.ace, is_news) {
+            let marked = reports.on_ack(ace, ack.accecn, &progress);
+            self.counters.delivered_ce = reports.ce_packets();
+            event.ece = marked > 0 && event.in_time;
+        }
     }
 
     /// Measures the round trip (RFC 6298 3, RFC 7323 4); returns the time of the newest packet acknowledged.
@@ -241,7 +276,9 @@ impl<P: Payload> Sender<P> {
         if let Some(from) = event.delivered.reordered_from {
             let packets = self.board.highest_sacked().saturating_sub(from);
             let packets = packets.div_ceil(self.mss().max(1).into());
-            let packets = u32::try_from(packets).unwrap_or(REORDERING_MAX).min(REORDERING_MAX);
+            let packets = u32::try_from(packets)
+                .unwrap_or(REORDERING_MAX)
+                .min(REORDERING_MAX);
             self.counters.reordering = self.counters.reordering.max(packets);
         }
         if event.delivered.reordered() {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::Instant;
+use wire::{Ecn, Instant};
 
 use super::recovery::Phase;
 use super::timers::Due;
@@ -119,6 +119,9 @@ impl<P: Payload> Sender<P> {
         if let Some(least) = self.limits.min_tso_segs {
             packets = packets.min(self.usual_burst(least.into()));
         }
+        if self.limits.single_packets {
+            packets = 1;
+        }
         Allowance {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.
@@ -134,7 +137,9 @@ impl<P: Payload> Sender<P> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let near = self.rtt.min_rtt().map_or(0, micros) >> TSO_RTT_LOG;
         let most = u64::from(self.limits.max_gso_payload);
-        let by_distance = most.checked_shr(u32::try_from(near).unwrap_or(u32::MAX)).unwrap_or(0);
+        let by_distance = most
+            .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
+            .unwrap_or(0);
         let by_rate = self.pacing_rate().map_or(most, |rate| rate >> PACING_SHIFT);
         (by_rate.saturating_add(by_distance) / mss)
             .max(least)
@@ -144,7 +149,10 @@ impl<P: Payload> Sender<P> {
     /// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
     fn pacing_rate(&self) -> Option<u64> {
         let srtt = self.rtt.srtt()?.as_nanos().max(1);
-        let in_slow_start = self.congestion.ssthresh().is_none_or(|ssthresh| self.congestion.cwnd() < ssthresh / 2);
+        let in_slow_start = self
+            .congestion
+            .ssthresh()
+            .is_none_or(|ssthresh| self.congestion.cwnd() < ssthresh / 2);
         let gain = if in_slow_start { 200 } else { 120 };
         let rate = u128::from(self.congestion.cwnd()) * gain * 1_000_000_000 / 100 / srtt;
         Some(u64::try_from(rate).unwrap_or(u64::MAX))
@@ -220,7 +228,7 @@ impl<P: Payload> Sender<P> {
             }
         }
         let range = range?;
-        let mut segment = self.emit(range);
+        let mut segment = self.emit_new(range);
         segment.push |= self.timers.due() == Some(Due::Small);
         self.on_new_sent(range, now);
         Some(segment)
@@ -297,12 +305,15 @@ impl<P: Payload> Sender<P> {
     /// Returns whether to wait for the next ACK, which lets out a longer super-segment
     /// (linux `tcp_tso_should_defer`).
     fn should_defer(&self, len: u64, allowance: &Allowance, now: Instant) -> bool {
-        if self.recovery.phase() != Phase::Open || len >= allowance.burst {
+        if !matches!(self.recovery.phase(), Phase::Open | Phase::Cwr) || len >= allowance.burst {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
         let divisor = u64::from(self.limits.tso_win_divisor);
-        if divisor == 0 || len >= window / divisor || now.saturating_since(self.last_sent) > DEFER_WITHIN {
+        if divisor == 0
+            || len >= window / divisor
+            || now.saturating_since(self.last_sent) > DEFER_WITHIN
+        {
             return false;
         }
         let (Some(head), Some(srtt)) = (self.board.head_sent_at(), self.rtt.srtt()) else {
@@ -326,7 +337,7 @@ impl<P: Payload> Sender<P> {
                 len: new,
                 fin: false,
             };
-            let segment = self.emit(range);
+            let segment = self.emit_new(range);
             self.on_new_sent(range, now);
             segment
         } else {
@@ -358,6 +369,8 @@ impl<P: Payload> Sender<P> {
             fin: false,
             push: false,
             probe: true,
+            ecn: Ecn::NotEct,
+            cwr: false,
         })
     }
 
@@ -372,7 +385,19 @@ impl<P: Payload> Sender<P> {
             fin: range.fin,
             push: shared.push,
             probe: false,
+            ecn: Ecn::NotEct,
+            cwr: false,
         }
+    }
+
+    /// Emits what leaves for the first time: with payload it may be marked, and says that the window was reduced
+    /// (linux `tcp_ecn_send`).
+    fn emit_new(&mut self, range: Range) -> DataSegment<P> {
+        let mut segment = self.emit(range);
+        if range.len > 0 {
+            (segment.ecn, segment.cwr) = self.cwr.on_new_data();
+        }
+        segment
     }
 
     fn on_new_sent(&mut self, range: Range, now: Instant) {

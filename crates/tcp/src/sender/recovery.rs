@@ -2,7 +2,8 @@
 //! (linux `tcp_fastretrans_alert`).
 //!
 //! With SACK, losses are found by RACK; without, by duplicate ACKs (RFC 6582). Either way the window is reduced
-//! proportionally (RFC 9937) while ACKs come, and to one segment when they do not.
+//! proportionally (RFC 9937) while ACKs come, and to one segment when they do not. A mark that the peer echoes
+//! reduces it in the same way (RFC 3168 6.1.2), with nothing to repair.
 
 use netmem::Payload;
 use wire::Instant;
@@ -22,6 +23,9 @@ pub(super) enum Phase {
     Open,
     /// Something arrived out of order; limited transmit (RFC 3042) follows from the smaller pipe.
     Disorder,
+    /// The peer echoed a mark: the window shrinks, nothing is lost. Held until something sent after the reduction is
+    /// acknowledged, for CWR to reach the peer.
+    Cwr,
     /// Losses are being repaired as ACKs come in.
     Recovery,
     /// The retransmission timer ran out, or the path's MTU shrank.
@@ -43,8 +47,8 @@ pub(super) enum Frto {
 /// What must turn out needless for a reduction to be taken back (linux `undo_marker`, `undo_retrans`).
 #[derive(Debug)]
 struct Undo {
-    /// What to go back to.
-    prior: Prior,
+    /// What to go back to; `None` once the peer echoed a mark: there was congestion (linux `prior_ssthresh` = 0).
+    prior: Option<Prior>,
     /// The losses were inferred from what arrived, and not from a timeout.
     inferred: bool,
     /// D-SACKs of bytes below it do not count.
@@ -66,11 +70,12 @@ struct Prr {
     recover_flight: u64,
 }
 
-/// What is only needed while losses are repaired, and a round trip longer.
+/// What is only needed while the window shrinks or losses are repaired, and a round trip longer.
 #[derive(Debug)]
 struct Episode {
     prr: Prr,
-    undo: Undo,
+    /// `None`: a mark was the reason, and it is not taken back.
+    undo: Option<Undo>,
 }
 
 /// State of loss recovery.
@@ -97,6 +102,7 @@ impl Recovery {
         match self.phase {
             Phase::Open => CaState::Open,
             Phase::Disorder => CaState::Disorder,
+            Phase::Cwr => CaState::Cwr,
             Phase::Recovery => CaState::Recovery,
             Phase::Loss => CaState::Loss,
         }
@@ -153,8 +159,8 @@ impl Recovery {
 
     /// Charges what left again.
     pub(super) fn on_retransmitted(&mut self, bytes: u64, now: Instant) {
-        if let Some(Episode { prr, undo }) = self.episode.as_deref_mut() {
-            prr.out += bytes;
+        self.on_sent(bytes);
+        if let Some(undo) = self.undo_mut() {
             undo.unproven += bytes;
             undo.first_sent.get_or_insert(now);
         }
@@ -162,7 +168,7 @@ impl Recovery {
 
     /// Notes that the peer got `[start, end)` twice.
     pub(super) fn on_dsack(&mut self, start: u64, end: u64) {
-        if let Some(Episode { undo, .. }) = self.episode.as_deref_mut()
+        if let Some(undo) = self.undo_mut()
             && end > undo.marker
         {
             undo.unproven = undo.unproven.saturating_sub(end - start);
@@ -185,15 +191,26 @@ impl Recovery {
         };
         self.frto = Frto::Off;
         self.reno_sacked = 0;
-        if let Some(episode) = &mut self.episode {
-            episode.undo.expires = Some(snd_nxt);
+        if let Some(undo) = self.undo_mut() {
+            undo.expires = Some(snd_nxt);
+        }
+    }
+
+    fn undo_mut(&mut self) -> Option<&mut Undo> {
+        self.episode.as_deref_mut()?.undo.as_mut()
+    }
+
+    /// There is congestion: whatever turns out about losses, the window stays reduced.
+    fn forbid_undo(&mut self) {
+        if let Some(undo) = self.undo_mut() {
+            undo.prior = None;
         }
     }
 
     /// Returns whether duplicate ACKs may begin an episode: something was acknowledged that was sent after the last
-    /// one (RFC 6582 3.2 step 2).
+    /// one (RFC 6582 3.2 step 2), or that one was about a mark and had nothing to repair.
     fn may_count_duplicates(&self, snd_una: u64) -> bool {
-        self.point == 0 || snd_una > self.point
+        self.point == 0 || snd_una > self.point || self.phase == Phase::Cwr
     }
 }
 
@@ -224,8 +241,12 @@ impl<P: Payload> Sender<P> {
     /// Moves the state machine on.
     pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
         self.expire_undo();
+        if event.ece {
+            self.recovery.forbid_undo();
+        }
         match self.recovery.phase {
             Phase::Open | Phase::Disorder => self.on_ack_in_order(event, acked),
+            Phase::Cwr => self.on_ack_in_cwr(event, acked),
             Phase::Recovery => self.on_ack_in_recovery(event, acked),
             Phase::Loss => self.on_ack_in_loss(event, acked),
         }
@@ -236,16 +257,16 @@ impl<P: Payload> Sender<P> {
         if event.dsack && self.all_needless() {
             self.undo();
         }
-        let _ = self.detect_losses(event.now);
-        let duplicates = self.recovery.reno_sacked / u32::from(self.mss().max(1));
-        let counted =
-            duplicates >= DUP_THRESHOLD && self.recovery.may_count_duplicates(self.snd_una);
-        if counted {
-            self.board.mark_head_lost();
-        }
-        if self.board.lost() > 0 {
+        if self.finds_losses(event) {
             self.enter_recovery(acked.bytes);
+            if event.ece {
+                self.recovery.forbid_undo();
+            }
             self.reduce(acked.bytes, 0);
+            return;
+        }
+        if event.ece {
+            self.enter_cwr(event, acked);
             return;
         }
         let disorder = self.board.sacked() + self.recovery.reno_sacked() > 0;
@@ -259,9 +280,47 @@ impl<P: Payload> Sender<P> {
         }
     }
 
+    /// Returns whether something is lost, by RACK or by duplicate ACKs.
+    fn finds_losses(&mut self, event: &AckEvent) -> bool {
+        let _ = self.detect_losses(event.now);
+        let duplicates = self.recovery.reno_sacked / u32::from(self.mss().max(1));
+        let counted =
+            duplicates >= DUP_THRESHOLD && self.recovery.may_count_duplicates(self.snd_una);
+        if counted {
+            self.board.mark_head_lost();
+        }
+        self.board.lost() > 0
+    }
+
+    fn on_ack_in_cwr(&mut self, event: &AckEvent, acked: &Acked) {
+        if self.snd_una > self.recovery.point {
+            self.leave_reduced();
+            self.recovery.phase = Phase::Open;
+            self.recovery.episode = None;
+            self.on_ack_in_order(event, acked);
+            return;
+        }
+        self.count_duplicates(event);
+        if self.finds_losses(event) {
+            self.enter_recovery(acked.bytes);
+            self.reduce(acked.bytes, 0);
+        } else {
+            self.shrink(event, acked);
+        }
+    }
+
+    /// Sets cwnd for an ACK that reports no loss: one that makes progress lets the window catch up with ssthresh.
+    fn shrink(&mut self, event: &AckEvent, acked: &Acked) {
+        let safe = event.advanced > 0;
+        self.reduce(acked.bytes, if safe { self.mss().into() } else { 0 });
+    }
+
     fn on_ack_in_recovery(&mut self, event: &AckEvent, acked: &Acked) {
         if event.advanced > 0 && self.snd_una >= self.recovery.point {
             self.finish_recovery(event);
+            if event.ece && !self.recovery.is_repairing() {
+                self.enter_cwr(event, acked);
+            }
             return;
         }
         self.count_duplicates(event);
@@ -345,14 +404,40 @@ impl<P: Payload> Sender<P> {
 
     /// Begins the repair of losses (RFC 6675 5 step 4, RFC 9937 6.1).
     pub(super) fn enter_recovery(&mut self, newly_delivered: u64) {
+        if self.recovery.phase == Phase::Cwr {
+            // The window shrinks already, once per round trip is enough (linux `tcp_enter_recovery`).
+            self.recovery.phase = Phase::Recovery;
+            self.recovery.partial_acks = 0;
+            let undo = self.undo_to(None);
+            if let Some(episode) = &mut self.recovery.episode {
+                episode.undo = Some(undo);
+            }
+            return;
+        }
         self.recovery.begin(Phase::Recovery, self.snd_nxt);
+        self.begin_episode(self.prr(newly_delivered));
+    }
+
+    /// Answers an echoed mark as a loss, without anything to repair (RFC 3168 6.1.2, linux `tcp_enter_cwr`).
+    fn enter_cwr(&mut self, event: &AckEvent, acked: &Acked) {
+        self.recovery.begin(Phase::Cwr, self.snd_nxt);
+        self.begin_episode(self.prr(acked.bytes));
+        if let Some(episode) = &mut self.recovery.episode {
+            episode.undo = None;
+        }
+        self.counters.ecn_reductions = self.counters.ecn_reductions.saturating_add(1);
+        self.shrink(event, acked);
+    }
+
+    /// Returns a proportional reduction that has not begun; the ACK that causes it delivered `newly_delivered` bytes.
+    fn prr(&self, newly_delivered: u64) -> Prr {
         let known = self.board.sacked() + self.recovery.reno_sacked();
         let flight = (self.board.outstanding() + newly_delivered).saturating_sub(known);
-        self.begin_episode(Prr {
+        Prr {
             delivered: 0,
             out: 0,
             recover_flight: flight.max(u64::from(self.mss)),
-        });
+        }
     }
 
     fn finish_recovery(&mut self, event: &AckEvent) {
@@ -406,6 +491,7 @@ impl<P: Payload> Sender<P> {
     pub(super) fn enter_loss(&mut self, now: Instant) {
         let (phase, repeated) = (self.recovery.phase, self.timers.retransmits() > 0);
         let fresh = matches!(phase, Phase::Open | Phase::Disorder);
+        self.cwr.on_reduced();
         if fresh || self.snd_una >= self.recovery.point || (phase == Phase::Loss && !repeated) {
             self.begin_episode(Prr::default());
         }
@@ -415,7 +501,7 @@ impl<P: Payload> Sender<P> {
         self.mark_timed_out(now);
         self.recovery.reno_sacked = 0;
         self.recovery.begin(Phase::Loss, self.snd_nxt);
-        if fresh || repeated {
+        if fresh || phase == Phase::Cwr || repeated {
             self.recovery.frto = Frto::Asked;
         }
         self.congestion
@@ -493,15 +579,21 @@ impl<P: Payload> Sender<P> {
 
     /// Tells congestion control of the losses, and remembers how to take it back.
     fn begin_episode(&mut self, prr: Prr) {
-        let undo = Undo {
-            prior: self.congestion.on_loss(self.mss),
+        let prior = self.congestion.on_loss(self.mss);
+        self.cwr.on_reduced();
+        let undo = Some(self.undo_to(Some(prior)));
+        self.recovery.episode = Some(Box::new(Episode { prr, undo }));
+    }
+
+    fn undo_to(&self, prior: Option<Prior>) -> Undo {
+        Undo {
+            prior,
             inferred: self.recovery.phase == Phase::Recovery,
             marker: self.snd_una,
             unproven: self.board.retrans(),
             first_sent: None,
             expires: None,
-        };
-        self.recovery.episode = Some(Box::new(Episode { prr, undo }));
+        }
     }
 
     /// Answers a loss that is repaired already.
@@ -510,6 +602,9 @@ impl<P: Payload> Sender<P> {
             self.begin_episode(Prr::default());
             self.recovery.episode = None;
             self.leave_reduced();
+            if self.recovery.phase == Phase::Cwr {
+                self.recovery.phase = Phase::Open;
+            }
         }
     }
 
@@ -526,10 +621,7 @@ impl<P: Payload> Sender<P> {
     }
 
     fn undo_state(&self) -> Option<&Undo> {
-        self.recovery
-            .episode
-            .as_deref()
-            .map(|episode| &episode.undo)
+        self.recovery.episode.as_deref()?.undo.as_ref()
     }
 
     /// Returns whether all that was sent again was reported as a duplicate (RFC 3708).
@@ -552,11 +644,20 @@ impl<P: Payload> Sender<P> {
     /// Takes the reduction back.
     fn undo(&mut self) {
         self.board.unmark_lost();
-        if let Some(Episode { undo, .. }) = self.recovery.episode.take().map(|episode| *episode) {
-            self.congestion.undo(undo.prior);
-            if undo.inferred {
-                self.rack.on_needless_recovery();
-            }
+        let Some(undo) = self
+            .recovery
+            .episode
+            .take()
+            .and_then(|episode| episode.undo)
+        else {
+            return;
+        };
+        if let Some(prior) = undo.prior {
+            self.congestion.undo(prior);
+            self.cwr.on_undone();
+        }
+        if undo.inferred {
+            self.rack.on_needless_recovery();
         }
     }
 

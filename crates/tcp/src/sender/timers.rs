@@ -302,7 +302,7 @@ impl<P: Payload> Sender<P> {
 
     fn may_probe_tail(&self) -> bool {
         self.sack
-            && self.recovery.phase() == Phase::Open
+            && matches!(self.recovery.phase(), Phase::Open | Phase::Cwr)
             && self.recovery.tail_probe().is_none()
             && self.timers.due.is_none()
             && self.board.sacked() == 0

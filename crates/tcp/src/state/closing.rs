@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
 use crate::options::{TimestampClock, TsRecent};
 use crate::segment::{Control, Segment};
@@ -67,6 +67,7 @@ pub struct TimeWait {
     deadline: Instant,
     replies: ReplyLimit,
     ack_due: bool,
+    ecn: Ecn,
 }
 
 /// What TIME-WAIT keeps of a connection.
@@ -79,6 +80,8 @@ pub(crate) struct Remains {
     pub(crate) window: u16,
     pub(crate) ts_recent: Option<TsRecent>,
     pub(crate) clock: TimestampClock,
+    /// The ECN field of what TIME-WAIT says.
+    pub(crate) ecn: Ecn,
 }
 
 impl TimeWait {
@@ -90,6 +93,7 @@ impl TimeWait {
             window,
             ts_recent,
             clock,
+            ecn,
         } = remains;
         TimeWait {
             snd_nxt,
@@ -101,6 +105,7 @@ impl TimeWait {
             deadline: now + duration,
             replies: ReplyLimit::default(),
             ack_due,
+            ecn,
         }
     }
 
@@ -166,6 +171,7 @@ impl TimeWait {
         core::mem::take(&mut self.ack_due).then(|| Segment {
             seq: self.snd_nxt,
             ack: Some(self.rcv_nxt),
+            ecn: self.ecn,
             window: self.window,
             options: TcpOptions {
                 timestamps,

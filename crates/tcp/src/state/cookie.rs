@@ -31,11 +31,12 @@ fn mss_table(endpoints: &Endpoints) -> [u16; 4] {
     }
 }
 
-/// Bits of a timestamp that carry options: window scale, SACK, one spare (linux `TSBITS`).
+/// Bits of a timestamp that carry options: window scale, SACK, ECN (linux `TSBITS`).
 const TS_BITS: u32 = 0x3f;
 const TS_SCALE: u32 = 0x0f;
 const TS_NO_SCALE: u32 = 0x0f;
 const TS_SACK: u32 = 0x10;
+const TS_ECN: u32 = 0x20;
 
 /// Makes and judges cookies.
 #[derive(Debug)]
@@ -109,13 +110,14 @@ const fn low_mask() -> u32 {
 }
 
 /// Returns the TSval closest before `ts_value` whose low bits tell `offered`'s window scale and
-/// SACK.
-pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions) -> u32 {
+/// SACK, and whether ECN is granted.
+pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions, ecn: bool) -> u32 {
     let scale = offered.window_scale.map_or(TS_NO_SCALE, |shift| {
         u32::from(shift.min(wire::MAX_WINDOW_SCALE))
     });
     let sack = if offered.sack_permitted { TS_SACK } else { 0 };
-    let told = (ts_value & !TS_BITS) | scale | sack;
+    let ecn = if ecn { TS_ECN } else { 0 };
+    let told = (ts_value & !TS_BITS) | scale | sack | ecn;
     // Never a value from the future: the connection's own timestamps follow.
     if told & TS_BITS > ts_value & TS_BITS {
         told.wrapping_sub(TS_BITS + 1)
@@ -139,6 +141,12 @@ pub(crate) fn offered_options<P>(ack: &Segment<P>, mss: u16) -> TcpOptions {
         timestamps,
         ..TcpOptions::default()
     }
+}
+
+/// Returns whether the SYN-ACK that `ack` answers granted ECN: its timestamp tells.
+pub(crate) fn granted_ecn<P>(ack: &Segment<P>) -> bool {
+    let timestamps = ack.options.timestamps;
+    timestamps.is_some_and(|ts| ts.echo & TS_ECN != 0)
 }
 
 #[cfg(test)]
@@ -200,18 +208,18 @@ mod tests {
     #[test]
     fn options_travel_in_the_timestamp_and_never_into_the_future() {
         for now in [0_u32, 63, 64, 1000, u32::MAX] {
-            for (scale, sack) in [
-                (None, false),
-                (Some(0), true),
-                (Some(14), true),
-                (Some(7), false),
+            for (scale, sack, ecn) in [
+                (None, false, false),
+                (Some(0), true, true),
+                (Some(14), true, false),
+                (Some(7), false, true),
             ] {
                 let offered = TcpOptions {
                     window_scale: scale,
                     sack_permitted: sack,
                     ..TcpOptions::default()
                 };
-                let told = ts_with_options(now, &offered);
+                let told = ts_with_options(now, &offered, ecn);
                 assert!(now.wrapping_sub(told) <= 2 * TS_BITS);
                 let timestamps = Some(wire::Timestamps {
                     value: 9,
@@ -224,6 +232,7 @@ mod tests {
                     },
                     ..Segment::default()
                 };
+                assert_eq!(granted_ecn(&ack), ecn);
                 let read = offered_options(&ack, 1460);
                 assert_eq!(
                     (read.window_scale, read.sack_permitted, read.mss),

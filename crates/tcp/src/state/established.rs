@@ -1,6 +1,7 @@
 //! ESTABLISHED and its closing relatives: segments are judged in the order of RFC 9293 3.10.7.4.
 //! `output.rs` holds what such a connection says.
 
+mod accurate;
 mod output;
 
 use core::time::Duration;
@@ -8,7 +9,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::{Config, ORPHAN_TIMEOUT, TIMESTAMPS_LEN};
+use crate::config::{Config, EcnMode, ORPHAN_TIMEOUT};
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -21,6 +22,7 @@ use crate::state::closing::Remains;
 use crate::state::syn::Handshake;
 use crate::state::{Disposition, Next, SegmentDrop, StateKind};
 use crate::timers::{KeepaliveTimer, ReplyLimit};
+use accurate::Accurate;
 
 /// A connection whose two SYNs are acknowledged.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Synchronized<P> {
     clock: TimestampClock,
     pub(crate) keepalive: KeepaliveTimer,
     replies: ReplyLimit,
+    /// With AccECN only.
+    accurate: Option<Box<Accurate>>,
     /// Nobody will read what still comes: the user closed.
     reader_gone: bool,
     /// When a closed connection stops waiting for the peer's FIN.
@@ -66,6 +70,8 @@ impl<P: Payload> Synchronized<P> {
         let Handshake {
             iss,
             negotiated,
+            agreed,
+            opened_by_peer,
             clock,
             window,
             window_seq,
@@ -73,6 +79,7 @@ impl<P: Payload> Synchronized<P> {
             rtt,
             timed_out,
         } = *handshake;
+        let negotiated = negotiated.with_ecn(agreed.mode, config);
         let mut sender = Sender::new(config, iss);
         let established = Established {
             negotiated,
@@ -83,6 +90,7 @@ impl<P: Payload> Synchronized<P> {
             handshake_timed_out: timed_out,
         };
         sender.on_established(&established, now);
+        let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
         Synchronized {
             kind: StateKind::Established,
             sender,
@@ -91,6 +99,7 @@ impl<P: Payload> Synchronized<P> {
             clock,
             keepalive: KeepaliveTimer::new(config.keepalive, now),
             replies: ReplyLimit::new(config.invalid_ack_interval),
+            accurate,
             reader_gone: false,
             linger: None,
             tally: Tally::default(),
@@ -120,6 +129,7 @@ impl<P: Payload> Synchronized<P> {
         let Some(ack) = segment.ack else {
             return Err(drop_silently(SegmentDrop::NoAck));
         };
+        self.count_codepoint(&segment);
         let acked = self.take_ack(ack, &segment, cx.now)?;
         self.keepalive.on_heard(cx.now);
         self.receiver
@@ -177,7 +187,10 @@ impl<P: Payload> Synchronized<P> {
     fn check_control(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
         match segment.control {
             Control::None | Control::Fin => Ok(()),
-            Control::Syn => Err(self.challenge(SegmentDrop::UnexpectedSyn, now)),
+            Control::Syn => {
+                self.note_syn_ack(segment);
+                Err(self.challenge(SegmentDrop::UnexpectedSyn, now))
+            }
             Control::Rst if segment.seq == self.receiver.rcv_nxt() => Err(self.reset()),
             Control::Rst if segment.seq.before(self.receiver.rcv_nxt()) => {
                 Err(drop_silently(SegmentDrop::BlindRst))
@@ -220,6 +233,10 @@ impl<P: Payload> Synchronized<P> {
                 .filter(|_| self.negotiated.timestamps)
                 .map(|ts| ts.echo),
             has_data: segment.seq_len() > 0,
+            ece: segment.ece,
+            ace: self.trusted_ace(segment),
+            accecn: segment.options.accecn.as_ref(),
+            ts_progress: self.has_newer_timestamp(segment),
         };
         let outcome = self.sender.on_ack(&incoming, now);
         match outcome.kind {
@@ -260,6 +277,9 @@ impl<P: Payload> Synchronized<P> {
         let accepted = self.receiver.accept(segment, cx.queue, cx.now);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
+        if accepted.drop == Some(SegmentDrop::Duplicate) {
+            self.note_duplicate(seq);
+        }
         if len > 0 {
             self.last_data_recv = cx.now;
         }
@@ -303,6 +323,7 @@ impl<P: Payload> Synchronized<P> {
     fn note_old(&mut self, segment: &Segment<P>) {
         let end = segment.end().earliest(self.receiver.rcv_nxt());
         self.receiver.note_duplicate(segment.seq, end);
+        self.note_duplicate(segment.seq);
     }
 
     /// Drops a segment and says where we stand. A segment that carries nothing is answered only now
@@ -345,11 +366,7 @@ impl<P: Payload> Synchronized<P> {
     /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without
     /// options.
     pub(crate) fn on_mtu(&mut self, mss: u16, now: Instant) {
-        let options = if self.negotiated.timestamps {
-            TIMESTAMPS_LEN
-        } else {
-            0
-        };
+        let options = self.negotiated.options_len();
         // What the peer can take stays the upper bound, whatever the network says, and it only ever says "smaller"
         // (RFC 8201 4).
         let mss = mss.saturating_sub(options).min(self.sender.allowed_mss());
@@ -371,6 +388,7 @@ impl<P: Payload> Synchronized<P> {
             window: announcement.window,
             ts_recent: self.receiver.ts_recent(),
             clock: self.clock,
+            ecn: self.codepoint(),
         }
     }
 
@@ -390,6 +408,12 @@ impl<P: Payload> Synchronized<P> {
         } = self.tally;
         info.timestamps = self.negotiated.timestamps;
         info.sack = self.negotiated.sack;
+        info.ecn = self.negotiated.ecn != EcnMode::Off;
+        info.ecn_seen = self.receiver.echo().seen();
+        info.ce_received = self.receiver.echo().ce_received();
+        if let Some(accurate) = &self.accurate {
+            accurate.info(info);
+        }
         info.snd_wscale = self.negotiated.snd_wscale;
         info.rcv_wscale = self.negotiated.rcv_wscale;
         info.last_data_recv = self.last_data_recv;

@@ -14,7 +14,7 @@ use crate::isn::{Endpoints, IsnGenerator};
 use crate::options::TimestampClock;
 use crate::segment::{Control, Segment};
 use crate::seqnum::SeqNum;
-use crate::state::cookie::{CookieJar, offered_options, ts_with_options};
+use crate::state::cookie::{CookieJar, granted_ecn, offered_options, ts_with_options};
 use crate::state::syn::{Handshake, SpaceOffer, SynReceived, SynVerdict};
 use crate::state::{Disposition, SegmentDrop};
 
@@ -186,7 +186,7 @@ impl<P: Payload> SynBacklog<P> {
         match half_open.on_segment(&segment, now) {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
             SynVerdict::Repeat(reason) => {
-                half_open.repeat();
+                half_open.repeat(&segment);
                 match half_open.poll_send(&config, now) {
                     Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
                     None => ListenOutcome::Dropped(reason),
@@ -264,6 +264,8 @@ impl<P: Payload> SynBacklog<P> {
         let syn = Segment::<P> {
             seq: irs,
             control: Control::Syn,
+            ece: granted_ecn(&segment),
+            cwr: granted_ecn(&segment),
             options: offered_options(&segment, mss),
             ..Segment::default()
         };
@@ -293,16 +295,21 @@ impl<P: Payload> SynBacklog<P> {
         let mss = syn.options.mss.unwrap_or(crate::config::DEFAULT_MSS);
         let iss = self.cookies.bake(endpoints, syn.seq, mss, now);
         let clock = TimestampClock::new(config.timestamp_offset);
-        // Without timestamps there is no place to remember the other options in.
-        let offered = match syn.options.timestamps {
-            Some(_) if config.timestamps => syn.options,
-            _ => TcpOptions {
+        // Without timestamps there is no place to remember the other options in, nor that ECN was granted.
+        let remembers = config.timestamps && syn.options.timestamps.is_some();
+        let offered = match remembers {
+            true => syn.options,
+            false => TcpOptions {
                 mss: syn.options.mss,
                 ..TcpOptions::default()
             },
         };
         let syn = Segment::<P> {
             seq: syn.seq,
+            // AccECN has no place in a cookie; who asks for it is granted nothing.
+            ece: syn.ece && remembers && !syn.ae,
+            cwr: syn.cwr && syn.ece && remembers && !syn.ae,
+            ecn: syn.ecn,
             options: offered,
             ..Segment::default()
         };
@@ -315,7 +322,7 @@ impl<P: Payload> SynBacklog<P> {
         );
         let mut reply = half_open.poll_send(config, now).unwrap_or_default();
         if let Some(Timestamps { value, .. }) = &mut reply.options.timestamps {
-            *value = ts_with_options(*value, &offered);
+            *value = ts_with_options(*value, &offered, reply.ece);
         }
         reply
     }

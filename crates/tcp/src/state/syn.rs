@@ -5,7 +5,9 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, MAX_UNSCALED_WINDOW};
+use crate::config::{Config, EcnMode, MAX_UNSCALED_WINDOW};
+use crate::ecn::feedback::Feedback;
+use crate::ecn::{self, Agreed};
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
 use crate::receiver::ReceiverStart;
@@ -50,6 +52,9 @@ pub(crate) struct SynReceived {
     clock: TimestampClock,
     offer: SpaceOffer,
     negotiated: Negotiated,
+    agreed: Agreed,
+    /// The last ACK shows whether the path leaves codepoints alone.
+    validates_ecn: bool,
     ts_recent: Option<TsRecent>,
     /// Which half of the connection was closed before it opened.
     pub(crate) closing: EarlyClose,
@@ -75,6 +80,9 @@ pub(crate) enum EarlyClose {
 pub(crate) struct Handshake {
     pub(crate) iss: SeqNum,
     pub(crate) negotiated: Negotiated,
+    pub(crate) agreed: Agreed,
+    /// The segment that ends it is an ACK of our SYN-ACK, whose flags are no count of marks.
+    pub(crate) opened_by_peer: bool,
     pub(crate) clock: TimestampClock,
     /// The peer's first window, scaled, and the segment that brought it.
     pub(crate) window: u32,
@@ -130,8 +138,9 @@ impl SynSent {
             Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
             Control::None | Control::Fin => SynVerdict::Drop(SegmentDrop::NoSyn),
             Control::Syn => {
-                let both =
+                let mut both =
                     SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
+                both.agreed = ecn::answered(config, segment);
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
                         rtt: self.timer.rtt(now),
@@ -150,12 +159,17 @@ impl SynSent {
         config: &Config,
         now: Instant,
     ) -> Option<Segment<P>> {
-        self.timer.poll_send(config, now).then(|| Segment {
-            seq: self.iss,
-            control: Control::Syn,
-            window: self.offer.syn_window,
-            options: syn_options(config, self.clock.value(now)),
-            ..Segment::default()
+        let asks = ecn::asks(config, self.timer.retries());
+        self.timer.poll_send(config, now).then(|| {
+            let mut syn = Segment {
+                seq: self.iss,
+                control: Control::Syn,
+                window: self.offer.syn_window,
+                options: syn_options(config, self.clock.value(now)),
+                ..Segment::default()
+            };
+            ecn::ask(&mut syn, asks);
+            syn
         })
     }
 
@@ -188,7 +202,7 @@ impl SynSent {
 }
 
 impl SynReceived {
-    /// Returns what the peer's SYN `syn` makes of us; `ours` are our ISS and timestamp clock.
+    /// Returns what the peer's SYN `syn` makes of us, who did not open; `ours` are our ISS and timestamp clock.
     pub(crate) fn new<P: Payload>(
         config: &Config,
         ours: (SeqNum, TimestampClock),
@@ -205,6 +219,8 @@ impl SynReceived {
             clock: ours.1,
             offer,
             negotiated,
+            agreed: ecn::granted(config, syn),
+            validates_ecn: config.ecn_fallback,
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
             closing: EarlyClose::No,
             deferred: false,
@@ -260,7 +276,12 @@ impl SynReceived {
                     self.negotiated.snd_wscale
                 };
                 let window = u32::from(segment.window) << scale;
-                SynVerdict::Established(self.handshake(window, segment.seq, now))
+                let mut handshake = self.handshake(window, segment.seq, now);
+                if !is_their_syn {
+                    handshake.agreed = self.agreed.after_third_ack(segment, self.validates_ecn);
+                    handshake.opened_by_peer = true;
+                }
+                SynVerdict::Established(handshake)
             }
         }
     }
@@ -270,6 +291,8 @@ impl SynReceived {
         Handshake {
             iss: self.iss,
             negotiated: self.negotiated,
+            agreed: self.agreed,
+            opened_by_peer: false,
             clock: self.clock,
             window,
             window_seq,
@@ -322,19 +345,27 @@ impl SynReceived {
     }
 
     fn syn_ack<P: Payload>(&self, config: &Config, now: Instant) -> Segment<P> {
-        Segment {
+        let mut options = syn_ack_options(
+            config,
+            &self.negotiated,
+            self.ts_recent,
+            self.clock.value(now),
+        );
+        if self.agreed.mode == EcnMode::Accurate && config.accecn_option && !self.timer.is_repeat()
+        {
+            // It may be why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
+            options.accecn = Some(Feedback::new(self.agreed.peer_syn).first_option());
+        }
+        let mut syn_ack = Segment {
             seq: self.iss,
             ack: Some(self.irs + 1),
             control: Control::Syn,
             window: self.offer.syn_window,
-            options: syn_ack_options(
-                config,
-                &self.negotiated,
-                self.ts_recent,
-                self.clock.value(now),
-            ),
+            options,
             ..Segment::default()
-        }
+        };
+        ecn::grant(&mut syn_ack, &self.agreed, self.timer.retries());
+        syn_ack
     }
 
     /// Says where we stand.
@@ -342,8 +373,11 @@ impl SynReceived {
         self.ack_due = true;
     }
 
-    /// Says our half again.
-    pub(crate) fn repeat(&mut self) {
+    /// Says our half again: the peer repeated its own, or sent what makes no sense yet.
+    pub(crate) fn repeat<P>(&mut self, segment: &Segment<P>) {
+        if segment.control == Control::Syn {
+            self.agreed.on_repeated_syn(segment);
+        }
         self.timer.request();
     }
 

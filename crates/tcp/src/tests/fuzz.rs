@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use netmem::Payload;
-use wire::{TcpOptions, Timestamps};
+use wire::{Ecn, TcpOptions, Timestamps};
 
 use super::harness::*;
 use crate::reassembly::Reassembly;
@@ -35,6 +35,10 @@ struct Forged {
     ack: Option<i32>,
     control: Control,
     push: bool,
+    ae: bool,
+    ece: bool,
+    cwr: bool,
+    ecn: Ecn,
     window: u16,
     len: usize,
     options: TcpOptions,
@@ -76,6 +80,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
                 sack_permitted,
                 timestamps,
                 sack: blocks,
+                accecn: None,
             }
         })
 }
@@ -89,20 +94,27 @@ fn forged() -> impl Strategy<Value = Forged> {
         near(12_000),
         ack,
         control(),
-        any::<bool>(),
+        any::<[bool; 4]>(),
+        any::<u8>(),
         window,
         len,
         options(),
     )
-        .prop_map(|(seq, ack, control, push, window, len, options)| Forged {
-            seq,
-            ack,
-            control,
-            push,
-            window,
-            len,
-            options,
-        })
+        .prop_map(
+            |(seq, ack, control, [push, ae, ece, cwr], tos, window, len, options)| Forged {
+                seq,
+                ack,
+                control,
+                push,
+                ae,
+                ece,
+                cwr,
+                ecn: Ecn::from_tos(tos),
+                window,
+                len,
+                options,
+            },
+        )
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -137,11 +149,29 @@ fn start(which: usize) -> Trace {
         7 => time_wait(),
         8 => established_with(&timestamps),
         9 => syn_sent_with(&timestamps),
+        10 => syn_sent_with(&asking()),
+        11 => established_with(&asking()),
+        12 => syn_sent_with(&accurate()),
+        13 => established_with(&accurate()),
         _ => established_with(&Config {
             rcv_buf_max: 6 << 20,
             window_scaling: true,
             ..plain()
         }),
+    }
+}
+
+fn asking() -> Config {
+    Config {
+        ecn: EcnPolicy::Request,
+        ..plain()
+    }
+}
+
+fn accurate() -> Config {
+    Config {
+        ecn: EcnPolicy::Accurate,
+        ..plain()
     }
 }
 
@@ -200,6 +230,10 @@ impl Life {
             ack,
             control,
             push,
+            ae,
+            ece,
+            cwr,
+            ecn,
             window,
             len,
             options,
@@ -221,10 +255,15 @@ impl Life {
             ack: ack.map(|ack| SeqNum(snd_nxt.0.wrapping_add_signed(ack))),
             control,
             push,
+            ece,
+            cwr,
+            ecn,
             window,
             options,
             payload: Bytes::pattern(first, len),
             gso_size: 0,
+            ae,
+            packets: 0,
         };
         t.last = t.conn.on_segment(segment, t.now);
     }
@@ -280,7 +319,7 @@ proptest! {
 
     #[test]
     fn no_life_breaks_a_promise(
-        which in 0_usize..11,
+        which in 0_usize..15,
         events in prop::collection::vec(event(), 1..60),
     ) {
         let mut life = Life { t: start(which), rcv_nxt: THEIRS + 1 };
@@ -300,7 +339,8 @@ proptest! {
         let mut backlog = SynBacklog::<Bytes>::new(&config, 3, isns, [4; 16]);
         let mut now = wire::Instant::from_millis(10);
         let mut last_iss = OURS;
-        for (port, Forged { seq, ack, control, push, window, len, options }, millis) in segments {
+        for (port, forged, millis) in segments {
+            let Forged { seq, ack, control, push, ae, ece, cwr, ecn, window, len, options } = forged;
             now = now + core::time::Duration::from_millis(millis);
             while let Some((_, again)) = backlog.poll_send(1000, now) {
                 prop_assert_eq!(again.control, Control::Syn);
@@ -315,10 +355,15 @@ proptest! {
                 ack: ack.map(|ack| SeqNum((last_iss + 1).0.wrapping_add_signed(ack))),
                 control,
                 push,
+                ece,
+                cwr,
+                ecn,
                 window,
                 options,
                 payload: Bytes::pattern(seq, len),
                 gso_size: 0,
+            ae,
+            packets: 0,
             };
             let is_rst = control == Control::Rst;
             let incoming = Incoming {

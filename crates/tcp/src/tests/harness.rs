@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
 use crate::test_payload::{Bytes, live_runs};
 use crate::*;
@@ -22,6 +22,10 @@ pub(super) struct FromPeer {
     pub ack: Option<u32>,
     pub control: Control,
     pub push: bool,
+    pub ae: bool,
+    pub ece: bool,
+    pub cwr: bool,
+    pub ecn: Ecn,
     pub window: u16,
     pub len: usize,
     /// Which stream the bytes come from; 0 is the right one.
@@ -42,6 +46,11 @@ pub(super) struct Expected {
     pub ack: Option<u32>,
     pub control: Control,
     pub push: Option<bool>,
+    /// AE, CWR and ECE as a number; `ece` and `cwr` count where it is `None`.
+    pub ace: Option<u8>,
+    pub ece: bool,
+    pub cwr: bool,
+    pub ecn: Option<Ecn>,
     pub window: Option<u16>,
     pub len: usize,
     pub ts: Option<(u32, u32)>,
@@ -82,6 +91,10 @@ impl Trace {
                 ack: Some(1),
                 control: Control::None,
                 push: false,
+                ae: false,
+                ece: false,
+                cwr: false,
+                ecn: Ecn::NotEct,
                 window: 60_000,
                 len: 0,
                 stream: 0,
@@ -236,6 +249,9 @@ impl FromPeer {
             ack: self.ack.map(|ack| OURS + ack as usize),
             control: self.control,
             push: self.push,
+            ece: self.ece,
+            cwr: self.cwr,
+            ecn: self.ecn,
             window: self.window,
             options: TcpOptions {
                 mss: self.mss,
@@ -243,9 +259,12 @@ impl FromPeer {
                 sack_permitted: self.sack_permitted,
                 timestamps: self.ts.map(|(value, echo)| Timestamps { value, echo }),
                 sack,
+                accecn: None,
             },
             payload: Bytes::stream(self.stream, first, self.len),
             gso_size: 0,
+            ae: self.ae,
+            packets: 0,
         }
     }
 }
@@ -267,6 +286,10 @@ impl Expected {
             "push, {}",
             context()
         );
+        let flags = u8::from(self.cwr) << 1 | u8::from(self.ece);
+        let ace = self.ace.unwrap_or(flags);
+        assert_eq!(got.ace(), ace, "AE, CWR and ECE, {}", context());
+        assert_eq!(self.ecn.unwrap_or(got.ecn), got.ecn, "ECN, {}", context());
         assert_eq!(
             self.window.unwrap_or(got.window),
             got.window,
@@ -382,7 +405,7 @@ macro_rules! into_some {
     )*};
 }
 
-into_some!(u16, u8, bool, (u32, u32), u32);
+into_some!(u16, u8, bool, (u32, u32), u32, Ecn);
 
 /// The configuration of traces: plain numbers, no options but SACK, no quick ACKs.
 pub(super) fn plain() -> Config {
@@ -406,7 +429,12 @@ pub(super) fn syn_sent() -> Trace {
 pub(super) fn syn_sent_with(config: &Config) -> Trace {
     let mut t = Trace::new(config);
     let window = config.rcv_space_initial.min(config.rcv_buf_max).min(65_535);
-    expect!(t, control: Control::Syn, seq: 0, window: window as u16);
+    let ace = match config.ecn.asks() {
+        EcnMode::Off => 0b000,
+        EcnMode::Classic => 0b011,
+        EcnMode::Accurate => 0b111,
+    };
+    expect!(t, control: Control::Syn, seq: 0, window: window as u16, ace: ace);
     t
 }
 
@@ -423,9 +451,14 @@ pub(super) fn established_with(config: &Config) -> Trace {
     }
     let scale = config.window_scaling.then_some(0);
     let sack = config.sack;
-    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack);
+    let (ece, cwr) = match config.ecn.asks() {
+        EcnMode::Off => (false, false),
+        EcnMode::Classic => (true, false),
+        EcnMode::Accurate => (false, true),
+    };
+    send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack, ece: ece, cwr: cwr);
     assert!(t.last.established && t.last.writable);
-    expect!(t, seq: 1, ack: 1);
+    expect!(t, seq: 1, ack: 1, cwr: cwr);
     expect_nothing!(t);
     assert_eq!(t.state(), StateKind::Established);
     t

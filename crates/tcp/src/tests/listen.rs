@@ -46,6 +46,14 @@ fn syn() -> Segment<Bytes> {
     }
 }
 
+fn syn_with_ecn() -> Segment<Bytes> {
+    Segment {
+        ece: true,
+        cwr: true,
+        ..syn()
+    }
+}
+
 /// The ACK that completes the handshake of `syn_ack`, with `len` bytes.
 fn ack_of(syn_ack: &Segment<Bytes>, len: usize) -> Segment<Bytes> {
     let echo = syn_ack.options.timestamps.map(|ts| ts.value);
@@ -494,4 +502,94 @@ fn a_fin_with_the_last_ack_is_taken() {
         (StateKind::CloseWait, 5)
     );
     connection.recv_queue().clear();
+}
+
+#[test]
+fn a_listener_grants_ecn_to_who_asks() {
+    let mut stage = listening(4, &options());
+    let syn_ack = stage.syn_ack(1, syn_with_ecn());
+    assert!(syn_ack.ece && !syn_ack.cwr && !syn_ack.ecn.is_ect());
+    // Who repeats its SYN without asking is told the same: its first SYN may have come late.
+    let (again, _) = stage.reply(1, syn());
+    assert!(again.ece);
+    assert!(stage.accepted(1, ack_of(&syn_ack, 0)).info().ecn);
+
+    let syn_ack = stage.syn_ack(2, syn());
+    assert!(!syn_ack.ece && !syn_ack.cwr);
+    assert!(!stage.accepted(2, ack_of(&syn_ack, 0)).info().ecn);
+
+    let off = Config {
+        ecn: EcnPolicy::Off,
+        ..options()
+    };
+    let mut stage = listening(4, &off);
+    assert!(!stage.syn_ack(1, syn_with_ecn()).ece);
+}
+
+#[test]
+fn a_cookie_remembers_that_ecn_was_granted_if_there_are_timestamps() {
+    let mut stage = listening(0, &options());
+    for (port, asked, ecn) in [(1, syn_with_ecn(), true), (2, syn(), false)] {
+        let syn_ack = stage.syn_ack(port, asked);
+        assert_eq!(syn_ack.ece, ecn);
+        let connection = stage.accepted(port, ack_of(&syn_ack, 0));
+        assert_eq!(connection.info().ecn, ecn);
+    }
+    let mut plain = syn_with_ecn();
+    plain.options.timestamps = None;
+    assert!(!stage.syn_ack(3, plain).ece);
+}
+
+#[test]
+fn a_listener_grants_accecn_and_learns_from_the_last_ack_how_its_syn_ack_came() {
+    let config = Config {
+        ecn: EcnPolicy::AcceptAccurate,
+        ..options()
+    };
+    for (ace, counts, distrusted) in [(0b010, 0, false), (0b110, 0, true), (0b000, 0, true)] {
+        let mut stage = listening(4, &config);
+        let mut asking = syn();
+        asking.set_ace(0b111);
+        let syn_ack = stage.syn_ack(1, asking);
+        assert_eq!(syn_ack.ace(), 0b010);
+        assert!(syn_ack.options.accecn.is_some());
+        let mut ack = ack_of(&syn_ack, 0);
+        ack.set_ace(ace);
+        let mut connection = stage.accepted(1, ack);
+        let info = connection.info();
+        assert!(info.accecn);
+        assert_eq!(info.delivered_ce, counts);
+        let payload = Bytes::pattern(syn_ack.seq + 1, 10);
+        connection.send(payload, Push::Now).expect("room");
+        let segment = connection.poll_send(stage.now).expect("the window is open");
+        assert_eq!(segment.ecn.is_ect(), !distrusted, "{ace:03b}");
+        connection.abort();
+    }
+}
+
+#[test]
+fn a_peer_that_no_longer_asks_for_accecn_is_told_and_not_trusted() {
+    let config = Config {
+        ecn: EcnPolicy::Accurate,
+        ..options()
+    };
+    let mut stage = listening(4, &config);
+    let mut asking = syn();
+    asking.set_ace(0b111);
+    asking.ecn = wire::Ecn::Ect0;
+    assert_eq!(stage.syn_ack(1, asking).ace(), 0b100);
+    let (again, _) = stage.reply(1, syn());
+    assert_eq!((again.ace(), again.options.accecn), (0b010, None));
+}
+
+#[test]
+fn a_cookie_has_no_room_for_accecn() {
+    let config = Config {
+        ecn: EcnPolicy::Accurate,
+        ..options()
+    };
+    let mut stage = listening(0, &config);
+    let mut asking = syn();
+    asking.set_ace(0b111);
+    assert_eq!(stage.syn_ack(1, asking).ace(), 0);
 }

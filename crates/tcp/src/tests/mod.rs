@@ -12,6 +12,7 @@ mod harness;
 mod acks;
 mod blind;
 mod closing;
+mod ecn;
 mod fuzz;
 mod handshake;
 mod listen;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use netmem::Payload;
-use wire::Instant;
+use wire::{Ecn, Instant};
 
 use crate::test_payload::{Bytes, live_runs};
 use crate::test_random::Random;
@@ -21,6 +21,8 @@ struct Impair {
     duplicate: u64,
     reorder: u64,
     jitter: u64,
+    /// Packets that are marked if they may be.
+    ce: u64,
 }
 
 struct Host {
@@ -211,21 +213,27 @@ impl Network {
                     ..segment.clone()
                 };
                 segment.seq += size;
+                // Said once (RFC 3168 6.1.2); with AccECN, super-segments have no CWR.
+                segment.cwr = false;
                 self.fly(1 - from, packet);
             }
             self.fly(1 - from, segment);
         }
     }
 
-    fn fly(&mut self, to: usize, packet: Segment<Bytes>) {
+    fn fly(&mut self, to: usize, mut packet: Segment<Bytes>) {
         let Impair {
             loss,
             duplicate,
             reorder,
             jitter,
+            ce,
         } = self.impair;
         if self.rng.chance(loss) {
             return;
+        }
+        if packet.ecn.is_ect() && self.rng.chance(ce) {
+            packet.ecn = Ecn::Ce;
         }
         if self.rng.chance(duplicate) {
             self.launch(to, packet.clone(), jitter);
@@ -315,6 +323,7 @@ fn all_impairments_together_lose_nothing_whatever_is_negotiated() {
         duplicate: 20,
         reorder: 50,
         jitter: 2,
+        ..Impair::default()
     };
     let mut seed = 100;
     for timestamps in [false, true] {
@@ -343,6 +352,7 @@ fn tiny_windows_and_starved_readers_lose_nothing() {
         duplicate: 10,
         reorder: 30,
         jitter: 1,
+        ..Impair::default()
     };
     for seed in 200..212 {
         let config = Config {
@@ -362,6 +372,7 @@ fn many_seeds_lose_nothing() {
             duplicate: rng.below(50),
             reorder: rng.below(200),
             jitter: rng.below(10),
+            ..Impair::default()
         };
         let config = Config {
             nodelay: rng.chance(500),
@@ -375,4 +386,70 @@ fn many_seeds_lose_nothing() {
         let totals = [rng.below(60_000) as usize, rng.below(60_000) as usize];
         exchange(&config, totals, impair, seed);
     }
+}
+
+#[test]
+fn many_seeds_with_marks_lose_nothing() {
+    for seed in 3000..3060 {
+        let mut rng = Random::new(seed);
+        let impair = Impair {
+            loss: rng.below(40),
+            duplicate: rng.below(20),
+            reorder: rng.below(50),
+            jitter: rng.below(5),
+            ce: rng.below(400),
+        };
+        let config = Config {
+            ecn: [EcnPolicy::Request, EcnPolicy::Accurate][(seed % 2) as usize],
+            accecn_option: rng.chance(700),
+            sack: rng.chance(800),
+            congestion: [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize],
+            ack_style: [AckStyle::Drained, AckStyle::Linux][rng.below(2) as usize],
+            rcv_space_initial: 20_000 + rng.below(200_000) as u32,
+            ..options()
+        };
+        let totals = [rng.below(80_000) as usize, rng.below(80_000) as usize];
+        exchange(&config, totals, impair, seed);
+    }
+}
+
+#[test]
+fn a_link_that_marks_and_never_drops_has_nothing_repeated() {
+    for ecn in [EcnPolicy::Request, EcnPolicy::Accurate] {
+        marks_alone(ecn);
+    }
+}
+
+fn marks_alone(ecn: EcnPolicy) {
+    let config = Config { ecn, ..options() };
+    let impair = Impair {
+        ce: 50,
+        ..Impair::default()
+    };
+    let mut network = Network::new(&config, [2_000_000, 0], impair, 7);
+    let (mut client, mut server) = (Info::default(), Info::default());
+    for _ in 0..MAX_STEPS {
+        network.step();
+        // What is over tells nothing any more.
+        let infos = network.hosts.each_ref().map(|host| host.conn.info());
+        if !infos.iter().all(|info| info.ecn) {
+            break;
+        }
+        [client, server] = infos;
+    }
+    assert!(client.ecn && client.ecn_reductions > 3, "{client:#?}");
+    assert!(server.ce_received >= client.ecn_reductions, "{server:#?}");
+    if ecn == EcnPolicy::Accurate {
+        // Every mark is told, and none twice: but for those under way.
+        let told = u64::from(client.delivered_ce);
+        assert!(
+            told <= server.ce_received && told + 20 >= server.ce_received,
+            "{client:#?} {server:#?}"
+        );
+    }
+    // Tail loss probes of the first round trip, whose length nobody knows yet.
+    assert!(client.total_retrans <= 2, "{client:#?}");
+    network.run();
+    drop(network);
+    assert_eq!(live_runs(), 0, "payload left behind");
 }

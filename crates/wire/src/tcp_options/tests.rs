@@ -38,6 +38,7 @@ fn the_syn_of_a_linux_host_is_understood() {
         sack_permitted: true,
         timestamps: Some(Timestamps { value: 1, echo: 2 }),
         sack: SackBlocks::new(),
+        accecn: None,
     };
     assert_eq!(TcpOptions::parse(&bytes), Ok(options));
     assert_eq!(emitted(&options), bytes);
@@ -209,14 +210,24 @@ fn arbitrary() -> impl Strategy<Value = TcpOptions> {
         proptest::option::of(0..=MAX_WINDOW_SCALE),
         any::<bool>(),
         any::<Option<(u32, u32)>>(),
+        any::<Option<([u32; 3], u8)>>(),
         proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
     )
         .prop_map(
-            |(mss, window_scale, sack_permitted, timestamps, pairs)| TcpOptions {
+            |(mss, window_scale, sack_permitted, timestamps, accecn, pairs)| TcpOptions {
                 mss,
                 window_scale,
                 sack_permitted,
                 timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
+                accecn: accecn.map(|([ect1, ce, ect0], fields)| {
+                    let told =
+                        |at: u8, field: u32| (fields % 4 > at).then_some(field & 0x00ff_ffff);
+                    AccEcn {
+                        ect1: told(0, ect1),
+                        ce: told(1, ce),
+                        ect0: told(2, ect0),
+                    }
+                }),
                 sack: blocks(&pairs),
             },
         )
@@ -230,7 +241,9 @@ proptest! {
         let parsed = TcpOptions::parse(&bytes).unwrap();
         prop_assert!(options.sack.as_slice().starts_with(parsed.sack.as_slice()));
         if parsed.sack != options.sack {
-            prop_assert!(bytes.len() + 8 > 40, "a block was left out although there was room");
+            // The first block brings four bytes more.
+            let head = if parsed.sack.is_empty() { 4 } else { 0 };
+            prop_assert!(bytes.len() + head + 8 > 40, "a block was left out although there was room");
         }
         prop_assert_eq!(TcpOptions { sack: options.sack, ..parsed }, options);
     }
@@ -249,5 +262,52 @@ proptest! {
         bytes.extend(value.to_be_bytes());
         bytes.extend(echo.to_be_bytes());
         prop_assert_eq!(TcpOptions::parse(&bytes), TcpOptions::parse_slow(&bytes));
+    }
+}
+
+#[test]
+fn accecn_is_read_in_both_orders_and_written_in_the_one_of_linux() {
+    let option = AccEcn {
+        ect1: Some(1),
+        ce: Some(0x0002_0304),
+        ect0: Some(0x00ff_ffff),
+    };
+    let all = TcpOptions {
+        accecn: Some(option),
+        ..TcpOptions::default()
+    };
+    let bytes = [174, 11, 0, 0, 1, 2, 3, 4, 0xff, 0xff, 0xff, 1];
+    assert_eq!(emitted(&all), bytes);
+    assert_eq!(TcpOptions::parse(&bytes), Ok(all));
+    let other = [172, 11, 0xff, 0xff, 0xff, 2, 3, 4, 0, 0, 1, 1];
+    assert_eq!(TcpOptions::parse(&other), Ok(all));
+    let some = AccEcn {
+        ect0: None,
+        ..option
+    };
+    let options = TcpOptions {
+        timestamps: Some(Timestamps { value: 1, echo: 2 }),
+        accecn: Some(some),
+        sack: blocks(&[(1, 2), (3, 4)]),
+        ..TcpOptions::default()
+    };
+    let bytes = emitted(&options);
+    assert_eq!(bytes.len(), 40, "all room is used");
+    assert_eq!(TcpOptions::parse(&bytes), Ok(options));
+    // A third field takes the room of a SACK block.
+    let full = TcpOptions {
+        accecn: Some(option),
+        ..options
+    };
+    let read = TcpOptions::parse(&emitted(&full)).unwrap();
+    assert_eq!((read.accecn, read.sack), (Some(option), blocks(&[(1, 2)])));
+    // An option without fields is one, and a length that no field has is none.
+    let empty = TcpOptions::parse(&[172, 2, 0, 0]).unwrap();
+    assert_eq!(empty.accecn, Some(AccEcn::default()));
+    for bytes in [
+        &[172, 4, 1, 2][..],
+        &[174, 14, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0],
+    ] {
+        assert_eq!(TcpOptions::parse(bytes).unwrap().accecn, None);
     }
 }

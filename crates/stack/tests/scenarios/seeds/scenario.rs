@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netsim::PairConfig;
 use nic::{Impairment, Probability};
-use tcp::CongestionKind;
+use tcp::{CongestionKind, EcnPolicy};
 
 /// Deterministic dice: SplitMix64.
 #[derive(Debug, Clone)]
@@ -108,9 +108,11 @@ impl Scenario {
         let memories = [(); 2].map(|()| memory(&mut dice, niov, rx_queues));
         let connections = 1 + dice.below(3) as usize;
         let largest = 90_000 / connections as u64;
+        let mut pair = pair_config(&mut dice, seed, rx_queues);
+        mark(&mut pair, seed);
         Self {
             seed,
-            pair: pair_config(&mut dice, seed, rx_queues),
+            pair,
             ipv6: dice.once_in(2),
             connections: (0..connections)
                 .map(|_| [(); 2].map(|()| flow(&mut dice, largest)))
@@ -125,6 +127,22 @@ impl Scenario {
                 .then(|| Duration::from_millis(dice.pick(&[100, 900, 7000]))),
             ending: ending.unwrap_or(Ending::Whole),
         }
+    }
+}
+
+/// Half of all worlds use ECN, and in most of those routers mark. With dice of its own: the other half stays what it
+/// was.
+fn mark(pair: &mut PairConfig, seed: u64) {
+    let mut dice = Dice::new(!seed);
+    if dice.once_in(2) {
+        return;
+    }
+    pair.tcp.ecn = dice.pick(&[EcnPolicy::Request, EcnPolicy::Accurate]);
+    pair.tcp.accecn_option = !dice.once_in(4);
+    if let Some(impairment) = &mut pair.impairment {
+        // What is not ECN-capable is dropped as often: ACKs, and whatever leaves again.
+        let ppm = dice.pick(&[0, 10, 30, 100]) * 1000;
+        impairment.ce = Probability::from_ppm(ppm).expect("less than all");
     }
 }
 
@@ -179,6 +197,7 @@ fn impairment(dice: &mut Dice) -> Impairment {
     let delay = dice.pick(&[0, 0, 100, 2_000, 20_000, 150_000]);
     Impairment {
         loss,
+        ce: Probability::NEVER,
         reorder,
         reorder_gap: dice.pick(&[1, 4, 4, 20]),
         duplicate,

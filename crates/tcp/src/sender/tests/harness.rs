@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, SackBlocks};
+use wire::{Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, CongestionKind};
+use crate::config::{Config, CongestionKind, EcnMode};
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
@@ -21,7 +21,8 @@ pub const ISS: SeqNum = SeqNum(u32::MAX - 20_000);
 /// SEG.SEQ of the peer, which sends no data.
 pub const PEER: SeqNum = SeqNum(77);
 
-/// A segment as the tests write it: `[start, end)` by stream offset, `F` and `P` flags, `p` for a probe.
+/// A segment as the tests write it: `[start, end)` by stream offset, `F` and `P` flags, `p` for a probe, `e` for
+/// ECN-capable packets, `c` for CWR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
     pub start: i64,
@@ -44,6 +45,7 @@ pub struct Setup {
     pub config: Config,
     pub sack: bool,
     pub timestamps: bool,
+    pub ecn: bool,
     pub window: u32,
     pub handshake_rtt: Option<Duration>,
     pub handshake_timed_out: bool,
@@ -58,6 +60,7 @@ impl Default for Setup {
             },
             sack: true,
             timestamps: false,
+            ecn: false,
             window: 1 << 20,
             handshake_rtt: Some(Duration::from_millis(100)),
             handshake_timed_out: false,
@@ -70,6 +73,8 @@ pub struct Bench {
     pub sender: Sender<Bytes>,
     pub now: Instant,
     pub window: u32,
+    /// The next ACKs echo a mark.
+    pub ece: bool,
     timestamps: bool,
     clock: TimestampClock,
     echo: Option<u32>,
@@ -88,6 +93,11 @@ impl Bench {
                 rcv_wscale: 0,
                 sack: setup.sack,
                 timestamps: setup.timestamps,
+                ecn: match setup.ecn {
+                    true => EcnMode::Classic,
+                    false => EcnMode::Off,
+                },
+                accecn_option: false,
             },
             window: setup.window,
             seq: PEER,
@@ -100,6 +110,7 @@ impl Bench {
             sender,
             now,
             window: setup.window,
+            ece: false,
             timestamps: setup.timestamps,
             clock,
             echo: None,
@@ -184,6 +195,8 @@ impl Bench {
             (segment.fin, 'F'),
             (segment.push, 'P'),
             (segment.probe, 'p'),
+            (segment.ecn == Ecn::Ect0, 'e'),
+            (segment.cwr, 'c'),
         ];
         Sent {
             start,
@@ -218,6 +231,10 @@ impl Bench {
             sack: &sack,
             ts_echo: self.echo.filter(|_| self.timestamps),
             has_data: false,
+            ece: self.ece,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         self.sender.on_ack(&ack, self.now)
     }

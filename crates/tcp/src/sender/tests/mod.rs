@@ -1,6 +1,7 @@
 //! Traces of single rules, and a simulation of whole transfers.
 
 mod congestion;
+mod ecn;
 mod harness;
 mod loss;
 mod path;

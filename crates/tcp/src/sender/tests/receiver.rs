@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, SackBlocks};
+use wire::{Ecn, Instant, SackBlocks};
 
 use crate::seqnum::SeqNum;
 use crate::test_payload::Bytes;
@@ -16,6 +16,8 @@ pub struct Packet {
     pub fin: bool,
     /// TSval.
     pub ts: u32,
+    pub ecn: Ecn,
+    pub cwr: bool,
 }
 
 /// One ACK on the wire.
@@ -25,6 +27,7 @@ pub struct Ack {
     pub window: u32,
     pub sack: SackBlocks,
     pub ts_echo: u32,
+    pub ece: bool,
 }
 
 /// Knows which offsets have arrived.
@@ -45,6 +48,8 @@ pub struct Receiver {
     unacked_packets: u32,
     ts_recent: u32,
     last_advertised: u64,
+    /// A mark is echoed until CWR comes.
+    ece: bool,
 }
 
 impl Receiver {
@@ -63,6 +68,7 @@ impl Receiver {
             unacked_packets: 0,
             ts_recent: 0,
             last_advertised: buffer,
+            ece: false,
         }
     }
 
@@ -120,6 +126,7 @@ impl Receiver {
         if packet.ts.wrapping_sub(self.ts_recent).cast_signed() >= 0 && start <= self.next {
             self.ts_recent = packet.ts;
         }
+        self.ece = (self.ece && !packet.cwr) || packet.ecn == Ecn::Ce;
         let in_order = start == self.next && self.out_of_order.is_empty();
         self.insert(start, end);
         self.unacked_packets += 1;
@@ -186,6 +193,7 @@ impl Receiver {
             window: window as u32,
             sack,
             ts_echo: self.ts_recent,
+            ece: self.ece,
         }
     }
 }

@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, SackBlocks};
+use wire::{Ecn, Instant, SackBlocks};
 
 use super::receiver::{Ack, Packet, Receiver};
-use crate::config::{Config, CongestionKind};
+use crate::config::{Config, CongestionKind, EcnMode};
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{Established, IncomingAck, Sender, TimerOutcome};
@@ -24,6 +24,8 @@ pub struct Path {
     /// Up to this much more, without reordering.
     pub jitter: Duration,
     pub loss: u64,
+    /// Packets that are marked if they may be.
+    pub ce: u64,
     pub ack_loss: u64,
     pub duplicate: u64,
     pub reorder: u64,
@@ -42,6 +44,7 @@ impl Path {
             delay,
             jitter: Duration::ZERO,
             loss: 0,
+            ce: 0,
             ack_loss: 0,
             duplicate: 0,
             reorder: 0,
@@ -60,6 +63,7 @@ pub struct Transfer {
     pub mss: u16,
     pub sack: bool,
     pub timestamps: bool,
+    pub ecn: bool,
     pub bytes: u64,
     /// Largest single write.
     pub write: u64,
@@ -123,6 +127,8 @@ pub struct Simulation {
     /// When the link is free again, and when the last packet of each direction arrives.
     link_free: Instant,
     last_arrival: [Instant; 2],
+    /// Behind the last byte that left.
+    highest: SeqNum,
     most_records: usize,
 }
 
@@ -144,6 +150,11 @@ impl Simulation {
                 rcv_wscale: 0,
                 sack: transfer.sack,
                 timestamps: transfer.timestamps,
+                ecn: match transfer.ecn {
+                    true => EcnMode::Classic,
+                    false => EcnMode::Off,
+                },
+                accecn_option: false,
             },
             window: transfer.buffer as u32,
             seq: PEER,
@@ -170,6 +181,7 @@ impl Simulation {
             first: iss + 1,
             link_free: now,
             last_arrival: [now; 2],
+            highest: iss + 1,
             most_records: 0,
         }
     }
@@ -253,6 +265,15 @@ impl Simulation {
         while let Some(segment) = self.sender.poll_data(self.now) {
             segments += 1;
             assert!(segments < 10_000, "seed {}: sends for ever", self.seed);
+            let is_new = segment.seq.after_eq(self.highest) && !segment.payload.is_empty();
+            assert_eq!(
+                segment.ecn.is_ect(),
+                self.transfer.ecn && is_new,
+                "seed {}: {segment:?}",
+                self.seed
+            );
+            assert!(is_new || !segment.cwr, "seed {}: {segment:?}", self.seed);
+            self.highest = self.highest.latest(segment.seq + segment.payload.len());
             let mss = usize::from(self.sender.mss());
             let packets = segment.payload.len().div_ceil(mss).max(1);
             for index in 0..packets {
@@ -261,6 +282,8 @@ impl Simulation {
                     payload: segment.payload.share(index * mss, mss),
                     fin: segment.fin && index + 1 == packets,
                     ts: self.clock.value(self.now),
+                    ecn: segment.ecn,
+                    cwr: segment.cwr && index == 0,
                 };
                 self.send(packet);
             }
@@ -268,7 +291,7 @@ impl Simulation {
     }
 
     /// Puts a packet on the link towards the receiver.
-    fn send(&mut self, packet: Packet) {
+    fn send(&mut self, mut packet: Packet) {
         let path = &self.transfer.path;
         let mut leaves = self.now;
         if path.rate > 0 {
@@ -285,6 +308,9 @@ impl Simulation {
         }
         if self.random.chance(path.loss) {
             return;
+        }
+        if packet.ecn.is_ect() && self.random.chance(path.ce) {
+            packet.ecn = Ecn::Ce;
         }
         let copies = 1 + u64::from(self.random.chance(self.transfer.path.duplicate));
         for _ in 0..copies {
@@ -385,6 +411,10 @@ impl Simulation {
             sack: if self.transfer.sack { &ack.sack } else { &none },
             ts_echo: self.transfer.timestamps.then_some(ack.ts_echo),
             has_data: false,
+            ece: ack.ece,
+            ace: None,
+            accecn: None,
+            ts_progress: false,
         };
         let before = self.sender.acked_offset();
         let outcome = self.sender.on_ack(&incoming, self.now);
@@ -409,10 +439,11 @@ fn random_transfer(seed: u64) -> Transfer {
         }
     };
     let mss = 100 + random.below(1400) as u16;
-    let path = Path {
+    let mut path = Path {
         delay: millis(&mut random, 60) + Duration::from_micros(20),
         jitter: millis(&mut random, 5),
         loss: some(&mut random, 150),
+        ce: 0,
         ack_loss: some(&mut random, 150),
         duplicate: some(&mut random, 100),
         reorder: some(&mut random, 150),
@@ -429,12 +460,16 @@ fn random_transfer(seed: u64) -> Transfer {
         data_retries: 200,
         ..Config::default()
     };
+    let (sack, timestamps) = (random.chance(700), random.chance(500));
+    let mut marking = Random::new(seed ^ 0xECEC_ECEC);
+    path.ce = some(&mut marking, 300);
     Transfer {
         path,
         config,
         mss,
-        sack: random.chance(700),
-        timestamps: random.chance(500),
+        sack,
+        timestamps,
+        ecn: marking.chance(500),
         bytes: random.below(150_000),
         write: 1 + random.below(20_000),
         buffer: u64::from(mss) * 2 + random.below(200_000),

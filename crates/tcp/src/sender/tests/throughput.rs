@@ -24,6 +24,7 @@ fn transfer(path: Path, congestion: CongestionKind, bytes: u64) -> Transfer {
         mss: 1448,
         sack: true,
         timestamps: true,
+        ecn: false,
         bytes,
         write: 1 << 20,
         buffer: 8 << 20,

@@ -32,6 +32,7 @@ impl<P: Payload> Synchronized<P> {
         if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
             return Some(self.bare_ack(queue, now));
         }
+        self.choose_bundling();
         if let Some(data) = self.sender.poll_data(now) {
             let mut segment = self.data_segment(data, queue, now);
             // linux `__tcp_transmit_skb`: with more than one packet in it.
@@ -61,16 +62,20 @@ impl<P: Payload> Synchronized<P> {
 
     fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
         let blocks = self.receiver.max_sack_blocks();
+        let dsack = self.receiver.pending_dsack();
         let announcement = self
             .receiver
             .announce(queue, self.announced_at(now), blocks);
-        Segment {
+        let mut ack = Segment {
             seq: self.sender.snd_nxt(),
             ack: Some(announcement.ack),
+            ece: announcement.ece,
             window: announcement.window,
             options: announcement.options,
             ..Segment::default()
-        }
+        };
+        self.tell_marks(&mut ack, dsack);
+        ack
     }
 
     fn data_segment(
@@ -85,17 +90,22 @@ impl<P: Payload> Synchronized<P> {
             fin,
             push,
             probe: _,
+            ecn,
+            cwr,
         } = data;
         let mss = self.sender.mss();
         if !payload.is_empty() {
             self.receiver.on_data_sent(now);
         }
         let announcement = self.receiver.announce(queue, self.announced_at(now), 0);
-        Segment {
+        let mut segment = Segment {
             seq,
             ack: Some(announcement.ack),
             control: if fin { Control::Fin } else { Control::None },
             push,
+            ece: announcement.ece,
+            cwr,
+            ecn,
             window: announcement.window,
             options: announcement.options,
             gso_size: if payload.len() > usize::from(mss) {
@@ -104,7 +114,10 @@ impl<P: Payload> Synchronized<P> {
                 0
             },
             payload,
-        }
+            ..Segment::default()
+        };
+        self.tell_marks(&mut segment, None);
+        segment
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {

@@ -1,0 +1,116 @@
+//! ECN with the kernel at the other end: who asks, who grants, and what marks do to either's window.
+
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+
+use devmem_linux::socket::TcpInfo;
+use devmem_linux::test_util::in_netns;
+use devmem_tcp::{Dmabuf, Netdev, RxBatch};
+
+use crate::peer::{Host, PATIENCE, V4, V6, check_all};
+use crate::sender::{expected, receive_all};
+
+/// Bits of `tcpi_options`: ECN was agreed on, and data came with an ECN codepoint.
+const ECN_AND_SEEN: u8 = 8 | 16;
+
+fn config(ecn: tcp::EcnPolicy) -> tcp::Config {
+    tcp::Config {
+        ecn,
+        ..tcp::Config::default()
+    }
+}
+
+/// Sets this namespace's `net.ipv4.tcp_ecn`, which counts for IPv6, too.
+fn set_kernel(tcp_ecn: &str) {
+    std::fs::write("/proc/sys/net/ipv4/tcp_ecn", tcp_ecn).expect("a network of our own");
+}
+
+#[test]
+fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
+    const BYTES: usize = 3_000_000;
+    in_netns(
+        "ecn::marks_reduce_the_window_of_either_side_and_change_no_byte",
+        || {
+            let impairment = "ce=2%,delay=1ms,seed=3".parse().expect("an impairment");
+            for addresses in [V4, V6] {
+                let (host, nic) = Host::with_nic(addresses, |builder| {
+                    builder
+                        .impair(impairment)
+                        .tcp(config(tcp::EcnPolicy::Request))
+                });
+                let mut ours = host.connect(&nic);
+                let theirs = host.accept();
+                let mut back = theirs.try_clone().expect("a second handle");
+                let kernel = std::thread::spawn(move || {
+                    back.write_all(&expected(0, BYTES)).expect("all is read");
+                    back.shutdown(Shutdown::Write).expect("open");
+                    back
+                });
+                let memory = Dmabuf::anonymous(4096).expect("memory");
+                assert_eq!(receive_all(&mut ours, &memory), BYTES);
+                let back = kernel.join().expect("the peer");
+                let kernels = TcpInfo::of(back.as_fd()).expect("a TCP socket");
+                assert!(kernels.delivered_ce() > 0, "{kernels:?}");
+
+                let receiving = std::thread::spawn(move || check_all(theirs));
+                nic.send(&mut ours, BYTES, 30_000);
+                let info = ours.tcp_info().expect("open");
+                assert!(info.ecn && info.ecn_seen, "{info:?}");
+                assert!(info.ecn_reductions > 0 && info.delivered_ce > 0, "{info:?}");
+                assert!(info.ce_received > 0, "{info:?}");
+                let kernels = TcpInfo::of(back.as_fd()).expect("a TCP socket");
+                assert_eq!(kernels.options() & ECN_AND_SEEN, ECN_AND_SEEN);
+                ours.shutdown_write().expect("open");
+                assert_eq!(receiving.join().expect("the receiver"), BYTES);
+            }
+        },
+    );
+}
+
+#[test]
+fn ecn_is_used_if_one_asks_and_the_other_grants() {
+    use tcp::EcnPolicy::{Accept, Off, Request};
+    in_netns("ecn::ecn_is_used_if_one_asks_and_the_other_grants", || {
+        // The kernel's numbers: 0 never, 1 asks and grants, 2 grants.
+        for (policy, kernel, we_ask, it_asks) in [
+            (Request, "0", false, false),
+            (Request, "1", true, true),
+            (Request, "2", true, false),
+            (Accept, "1", false, true),
+            (Accept, "2", false, false),
+            (Off, "1", false, false),
+        ] {
+            set_kernel(kernel);
+            let (host, nic) = Host::with_nic(V4, |builder| builder.tcp(config(policy)));
+            let ours = host.connect(&nic);
+            let info = ours.tcp_info().expect("open");
+            assert_eq!(info.ecn, we_ask, "{policy:?} to {kernel}");
+            assert_eq!(
+                asked_by_kernel(&nic.netdev),
+                it_asks,
+                "{kernel} to {policy:?}"
+            );
+        }
+    });
+}
+
+/// Lets the kernel connect to us and send; returns whether ECN is used.
+fn asked_by_kernel(netdev: &Netdev) -> bool {
+    let listener = netdev.listen("10.77.0.2:7000").expect("a free port");
+    let address: SocketAddr = "10.77.0.2:7000".parse().expect("an address");
+    let kernel = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(&expected(0, 1000)).expect("open");
+        let info = TcpInfo::of(stream.as_fd()).expect("a TCP socket");
+        (stream, info.options() & 8 != 0)
+    });
+    let (mut ours, _) = listener.accept().expect("a connection");
+    ours.set_timeout(Some(PATIENCE));
+    let mut batch = RxBatch::with_capacity(4);
+    assert!(ours.recv(&mut batch).expect("alive") > 0);
+    let (_stream, theirs) = kernel.join().expect("the peer");
+    let info = ours.tcp_info().expect("open");
+    assert_eq!((info.ecn, info.ecn_seen), (theirs, theirs));
+    theirs
+}

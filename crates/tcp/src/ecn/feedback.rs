@@ -1,0 +1,189 @@
+//! The receiver's part of AccECN: counts what arrives with which codepoint, and tells (RFC 9768 3.2).
+
+use wire::{AccEcn, Ecn};
+
+use super::{ACE_START, OPTION_START};
+use crate::segment::Segment;
+use crate::seqnum::SeqNum;
+
+/// Marked packets that may arrive before the peer must hear of them: of seven it would see only some (RFC 9768
+/// 3.2.2.5.1, linux `TCP_ACCECN_ACE_MAX_DELTA`).
+const MAX_UNTOLD: u8 = 6;
+
+/// Counters of an option that tells them all.
+const ALL_FIELDS: u8 = 3;
+
+/// Bytes of options in a header.
+const OPTIONS_LEN: usize = 40;
+
+/// What arrived, and what of it the peer knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Feedback {
+    /// Packets that came marked.
+    ce_packets: u32,
+    /// Those of them that no ACE field has told yet.
+    untold: u8,
+    /// Bytes of payload that came with ECT(1), ECT(0) and CE.
+    bytes: Bytes,
+    /// Codepoint of the last packet.
+    last: Ecn,
+    /// What the next ACK tells of the peer's SYN-ACK, instead of a count.
+    reflects: Option<Ecn>,
+    /// Fields that the next option must have, for a counter of theirs has moved.
+    fields_due: u8,
+    seen: bool,
+    /// Where the D-SACK began that left beside the last option.
+    dsack_beside: Option<SeqNum>,
+    /// ACKs with the option do not get through.
+    option_fails: bool,
+}
+
+/// Bytes of payload by codepoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) ect1: u32,
+    pub(crate) ect0: u32,
+    pub(crate) ce: u32,
+}
+
+/// Returns the ACE field that tells with which codepoint a SYN or SYN-ACK came (RFC 9768 3.1.1 table 2).
+pub(crate) fn reflected(syn: Ecn) -> u8 {
+    match syn {
+        Ecn::NotEct => 0b010,
+        Ecn::Ect1 => 0b011,
+        Ecn::Ect0 => 0b100,
+        Ecn::Ce => 0b110,
+    }
+}
+
+impl Feedback {
+    /// Returns the counters of a connection whose peer's SYN or SYN-ACK came with `syn`.
+    pub(crate) fn new(syn: Ecn) -> Feedback {
+        Feedback {
+            ce_packets: 0,
+            untold: 0,
+            bytes: Bytes::default(),
+            last: syn,
+            reflects: None,
+            fields_due: 0,
+            seen: false,
+            dsack_beside: None,
+            option_fails: false,
+        }
+    }
+
+    /// The SYN-ACK counts, and our ACK of it reflects its codepoint; also when the peer repeats it.
+    pub(crate) fn on_syn_ack(&mut self, ecn: Ecn) {
+        self.reflects = Some(ecn);
+    }
+
+    /// A SYN-ACK that came marked is a marked packet like any other.
+    pub(crate) fn count_syn_ack(&mut self) {
+        self.ce_packets += 1;
+        self.untold += 1;
+    }
+
+    /// Counts a segment; returns whether its ACK must not wait.
+    pub(crate) fn on_segment(&mut self, ecn: Ecn, packets: u16, payload: usize) -> bool {
+        // No segment is longer than 2^32.
+        let bytes = payload as u32;
+        self.seen |= ecn.is_ect();
+        let (counter, field) = match ecn {
+            Ecn::NotEct => (None, 0),
+            Ecn::Ect1 => (Some(&mut self.bytes.ect1), 1),
+            Ecn::Ce => (Some(&mut self.bytes.ce), 2),
+            Ecn::Ect0 => (Some(&mut self.bytes.ect0), ALL_FIELDS),
+        };
+        if let Some(counter) = counter.filter(|_| bytes > 0) {
+            *counter = counter.wrapping_add(bytes);
+            self.fields_due = self.fields_due.max(field);
+        }
+        if ecn == Ecn::Ce {
+            self.ce_packets = self.ce_packets.wrapping_add(packets.into());
+            let untold = packets.min(u8::MAX.into()) as u8;
+            self.untold = self.untold.saturating_add(untold);
+        }
+        let changed = self.last != ecn;
+        self.last = ecn;
+        bytes > 0 && (changed || self.untold >= MAX_UNTOLD)
+    }
+
+    /// Data came again that we had. Once more after a D-SACK with an option: the option does not get through.
+    pub(crate) fn on_duplicate(&mut self, seq: SeqNum) {
+        self.option_fails |= self.dsack_beside == Some(seq);
+    }
+
+    /// Returns the ACE field of a segment with payload or without; it counts as told.
+    pub(crate) fn ace(&mut self, bare: bool) -> u8 {
+        if let (true, Some(syn_ack)) = (bare, self.reflects.take()) {
+            return reflected(syn_ack);
+        }
+        self.untold = 0;
+        (self.ce_packets.wrapping_add(ACE_START) & 7) as u8
+    }
+
+    /// Returns the ACE field without telling anything.
+    pub(crate) fn peek_ace(&self) -> u8 {
+        (self.ce_packets.wrapping_add(ACE_START) & 7) as u8
+    }
+
+    /// Adds the option to a segment that leaves, with as many fields as there is room for beside timestamps and SACK
+    /// blocks: a third block or later gives way to a counter that has moved (linux `tcp_options_fit_accecn`).
+    pub(crate) fn add_option<P>(&mut self, segment: &mut Segment<P>, dsack: Option<SeqNum>) {
+        if self.option_fails {
+            return;
+        }
+        let options = &mut segment.options;
+        let timestamps = if options.timestamps.is_some() { 12 } else { 0 };
+        let mut blocks = options.sack.len();
+        let required = usize::from(self.fields_due);
+        let mut fields = usize::from(ALL_FIELDS);
+        loop {
+            let sack = if blocks > 0 { 4 + 8 * blocks } else { 0 };
+            if timestamps + sack + AccEcn::padded_len(fields) <= OPTIONS_LEN {
+                break;
+            }
+            if fields == required && required > 0 && blocks > 2 && blocks == options.sack.len() {
+                blocks -= 1;
+                fields = ALL_FIELDS.into();
+            } else if fields > required {
+                fields -= 1;
+            } else {
+                return;
+            }
+        }
+        if fields == 0 {
+            return;
+        }
+        options.accecn = Some(self.option(fields));
+        self.fields_due = 0;
+        self.dsack_beside = dsack;
+    }
+
+    /// Returns the option of a SYN-ACK: nothing is counted yet.
+    pub(crate) fn first_option(&self) -> AccEcn {
+        self.option(ALL_FIELDS.into())
+    }
+
+    /// Returns the option with the first so many fields in our order.
+    fn option(&self, fields: usize) -> AccEcn {
+        let told = |bytes: u32| Some(bytes.wrapping_add(OPTION_START) & 0x00ff_ffff);
+        AccEcn {
+            ect1: told(self.bytes.ect1),
+            ce: Some(self.bytes.ce & 0x00ff_ffff).filter(|_| fields > 1),
+            ect0: told(self.bytes.ect0).filter(|_| fields > 2),
+        }
+    }
+
+    pub(crate) fn seen(&self) -> bool {
+        self.seen
+    }
+
+    pub(crate) fn ce_packets(&self) -> u32 {
+        self.ce_packets
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}

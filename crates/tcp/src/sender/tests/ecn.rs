@@ -1,0 +1,204 @@
+//! What an echoed mark does to the window (RFC 3168 6.1.2), and what the sender says of it.
+
+use core::time::Duration;
+
+use super::harness::{Bench, sent};
+use super::simulation::{Path, Simulation, Transfer};
+use crate::config::Config;
+use crate::sender::TimerOutcome;
+use crate::sender::recovery::Phase;
+
+/// Ten ECN-capable segments in flight at cwnd 10, many more waiting, 100 ms later.
+fn ten_in_flight() -> Bench {
+    let mut bench = Bench::with(|setup| setup.ecn = true);
+    bench.write(100_000);
+    assert_eq!(bench.drain(), [sent(0, 10_000, "e")]);
+    bench.pass(100);
+    bench
+}
+
+/// Takes ACKs for one segment each up to `end`; returns what they let out.
+fn ack_each(bench: &mut Bench, end: u64) -> Vec<super::harness::Sent> {
+    let mut out = Vec::new();
+    while bench.sender.acked_offset() < end {
+        let _ = bench.ack(bench.sender.acked_offset() + 1000);
+        out.extend(bench.drain());
+    }
+    out
+}
+
+#[test]
+fn an_echo_halves_the_window_once_and_proportionally() {
+    let mut bench = ten_in_flight();
+    bench.ece = true;
+    let out = ack_each(&mut bench, 10_000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Cwr);
+    assert_eq!(bench.cwnd().1, Some(5000));
+    // Half of what was delivered leaves, and its first packet says that the window was reduced.
+    assert_eq!(out[0], sent(10_000, 11_000, "ec"));
+    assert!(out[1..].iter().all(|sent| sent.flags == "e"), "{out:?}");
+    assert_eq!(out.last().map(|sent| sent.end), Some(15_000), "{out:?}");
+    assert_eq!(
+        (bench.info().ecn_reductions, bench.info().delivered_ce),
+        (1, 10)
+    );
+    // CWR has reached the peer.
+    bench.ece = false;
+    bench.pass(100);
+    let _ = bench.ack(11_000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Open);
+    assert_eq!(bench.cwnd(), (5000, Some(5000)));
+}
+
+#[test]
+fn an_echo_after_cwr_was_acknowledged_is_of_another_mark() {
+    let mut bench = ten_in_flight();
+    bench.ece = true;
+    ack_each(&mut bench, 10_000);
+    bench.pass(100);
+    let _ = bench.ack(11_000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Cwr);
+    assert_eq!(bench.cwnd().1, Some(2500));
+    assert_eq!(bench.info().ecn_reductions, 2);
+}
+
+#[test]
+fn an_echo_means_nothing_where_ecn_was_not_agreed_on_or_nothing_is_in_flight() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(100_000);
+    assert_eq!(bench.drain(), [sent(0, 10_000, "")]);
+    bench.ece = true;
+    ack_each(&mut bench, 10_000);
+    assert_eq!((bench.cwnd().1, bench.info().delivered_ce), (None, 0));
+
+    let mut bench = Bench::with(|setup| setup.ecn = true);
+    bench.ece = true;
+    bench.window = 5000;
+    let _ = bench.ack(0);
+    assert_eq!((bench.cwnd().1, bench.info().ecn_reductions), (None, 0));
+}
+
+#[test]
+fn a_loss_in_the_same_window_does_not_reduce_it_again() {
+    let mut bench = ten_in_flight();
+    bench.ece = true;
+    let _ = bench.ack(1000);
+    bench.drain();
+    let _ = bench.sacked(1000, &[(2000, 6000)]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+    assert_eq!(bench.cwnd().1, Some(5000));
+    let repeated = ack_each_sacked(&mut bench);
+    assert!(
+        repeated.contains(&sent(1000, 2000, "")),
+        "not ECN-capable: {repeated:?}"
+    );
+    // A D-SACK that proves the retransmission needless does not take a mark back.
+    bench.ece = false;
+    let _ = bench.sacked(11_000, &[(1000, 2000)]);
+    assert_eq!(bench.cwnd().1, Some(5000));
+    assert_eq!(bench.info().ecn_reductions, 1);
+}
+
+fn ack_each_sacked(bench: &mut Bench) -> Vec<super::harness::Sent> {
+    let mut out = bench.drain();
+    for right in [7000, 8000, 9000, 10_000] {
+        let _ = bench.sacked(1000, &[(2000, right)]);
+        out.extend(bench.drain());
+    }
+    out
+}
+
+#[test]
+fn a_loss_is_answered_with_cwr_too_unless_it_is_taken_back() {
+    let repaired = || {
+        let mut bench = ten_in_flight();
+        bench.window = 10_000;
+        let _ = bench.sacked(0, &[(1000, 10_000)]);
+        assert_eq!(bench.drain(), [sent(0, 1000, "")]);
+        bench.window = 1 << 20;
+        bench
+    };
+    let mut bench = repaired();
+    let _ = bench.ack(10_000);
+    let out = bench.drain();
+    assert_eq!(bench.cwnd().1, Some(5000));
+    assert_eq!(out[0].flags, "ec", "{out:?}");
+
+    let mut bench = repaired();
+    let _ = bench.sacked(10_000, &[(0, 1000)]);
+    let out = bench.drain();
+    assert_eq!(bench.cwnd().1, None);
+    assert!(out.iter().all(|sent| sent.flags == "e"), "{out:?}");
+}
+
+#[test]
+fn an_echo_forbids_taking_back_a_reduction() {
+    let mut bench = ten_in_flight();
+    let _ = bench.sacked(0, &[(1000, 10_000)]);
+    bench.drain();
+    bench.ece = true;
+    let _ = bench.sacked(10_000, &[(0, 1000)]);
+    assert_eq!(bench.cwnd().1.map(|ssthresh| ssthresh <= 5000), Some(true));
+}
+
+#[test]
+fn a_timeout_in_the_same_window_keeps_the_threshold() {
+    let mut bench = ten_in_flight();
+    bench.ece = true;
+    let _ = bench.ack(1000);
+    bench.drain();
+    // A tail loss probe, and then the timeout.
+    while bench.sender.recovery.phase() == Phase::Cwr {
+        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        bench.drain();
+    }
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+    assert_eq!(bench.cwnd().1, Some(5000));
+}
+
+#[test]
+fn without_sack_duplicates_of_a_marked_window_find_the_loss() {
+    let mut bench = Bench::with(|setup| {
+        setup.ecn = true;
+        setup.sack = false;
+    });
+    bench.write(100_000);
+    bench.drain();
+    bench.pass(100);
+    bench.ece = true;
+    let _ = bench.ack(1000);
+    bench.drain();
+    for _ in 0..3 {
+        let _ = bench.ack(1000);
+    }
+    assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+    assert_eq!(bench.cwnd().1, Some(5000));
+    assert_eq!(bench.drain()[0], sent(1000, 2000, ""));
+}
+
+/// Marks cost a transfer window and nothing else: nothing is sent twice.
+#[test]
+fn a_marked_transfer_repeats_nothing() {
+    for seed in 0..20 {
+        let transfer = Transfer {
+            path: Path {
+                ce: 20,
+                ..Path::clean(Duration::from_millis(10))
+            },
+            config: Config::default(),
+            mss: 1448,
+            sack: true,
+            timestamps: true,
+            ecn: true,
+            bytes: 500_000,
+            write: 1 << 20,
+            buffer: 8 << 20,
+            read_every: Duration::ZERO,
+            delayed_ack: Duration::from_millis(40),
+            shrink_mss: None,
+        };
+        let info = Simulation::new(seed, transfer).run().info;
+        assert_eq!(info.total_retrans, 0, "seed {seed}: {info:?}");
+        assert!(info.ecn_reductions > 0, "seed {seed}: {info:?}");
+    }
+}

@@ -10,6 +10,7 @@ use wire::Instant;
 use super::Sender;
 use super::ack::AckEvent;
 use crate::congestion::{Acked, Prior};
+use crate::info::CaState;
 use crate::rack::{DUP_THRESHOLD, Patience, TailProbe};
 use crate::scoreboard::{Judge, Losses};
 
@@ -90,6 +91,15 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) fn phase(&self) -> Phase {
         self.phase
+    }
+
+    pub(super) fn ca_state(&self) -> CaState {
+        match self.phase {
+            Phase::Open => CaState::Open,
+            Phase::Disorder => CaState::Disorder,
+            Phase::Recovery => CaState::Recovery,
+            Phase::Loss => CaState::Loss,
+        }
     }
 
     /// Returns where the running or the last episode ends.

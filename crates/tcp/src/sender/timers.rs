@@ -9,7 +9,6 @@ use super::recovery::Phase;
 use super::{Sender, TimerOutcome};
 use crate::error::TcpError;
 use crate::rack::probe_timeout;
-use crate::rtt::backed_off;
 
 /// After this time a small segment leaves although the window or the writer holds it back
 /// (RFC 9293 3.8.6.2.1 override timeout; linux flushes a corked socket after as long).
@@ -40,8 +39,10 @@ pub(super) enum Due {
     TailProbe,
     /// A probe of a closed window.
     WindowProbe,
-    /// A small segment.
+    /// A small segment that waited long enough; Linux sends it as a probe, with PSH.
     Small,
+    /// A small segment that its writer does not want to wait any more.
+    Flush,
 }
 
 /// The armed timer and the facts its time follows from.
@@ -93,9 +94,22 @@ impl Timers {
         self.probes
     }
 
+    /// Returns how often the running timeout was doubled.
+    pub(super) fn backoff(&self) -> u8 {
+        match self.armed {
+            Some(Timer::Persist) => self.persist_backoff,
+            _ => self.retransmits,
+        }
+    }
+
     /// Takes what a timer left to be sent.
     pub(super) fn take_due(&mut self) -> Option<Due> {
         self.due.take()
+    }
+
+    /// Lets a small segment leave that waits.
+    pub(super) fn flush_small(&mut self) {
+        self.due.get_or_insert(Due::Flush);
     }
 
     pub(super) fn due(&self) -> Option<Due> {
@@ -278,10 +292,11 @@ impl<P: Payload> Sender<P> {
         }
         if self.window_end() <= self.snd_nxt {
             self.timers.stalled_since = self.timers.stalled_since.min(now);
-            let timeout = backed_off(self.rtt.base_rto(), self.timers.persist_backoff);
+            let timeout = self.rtt.backed_off(self.timers.persist_backoff);
             self.arm(Timer::Persist, now + timeout);
         } else {
-            self.arm(Timer::Override, now + OVERRIDE);
+            // As long as a probe of a window would wait (linux `tcp_check_probe_timer`).
+            self.arm(Timer::Override, now + self.rtt.base_rto().max(OVERRIDE));
         }
     }
 

@@ -55,7 +55,8 @@ async fn receive(mut stream: Stream, memory: Dmabuf) -> Outcome<usize> {
     Ok(device_bytes)
 }
 
-async fn transfer(connections: usize, bytes: usize) -> Outcome<usize> {
+/// Returns the bytes that landed in device memory.
+pub async fn transfer(connections: usize, bytes: usize) -> Outcome<usize> {
     let to: SocketAddr = "10.77.0.2:5201".parse()?;
     let sender = Netdev::user("mem:example", "10.77.0.1/24")?;
     let receiver = Netdev::user("mem:example", "10.77.0.2/24")?;

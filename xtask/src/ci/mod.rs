@@ -4,6 +4,7 @@
 //! makes it a failure. The whole run keeps inside [`BUDGET`]: a step that is not required is skipped when too
 //! little time is left for it.
 
+mod lab;
 mod optional;
 mod parallel;
 mod report;

@@ -55,7 +55,7 @@ pub enum Ended {
 }
 
 impl Invocation {
-    /// Prepares a command line for a step; no word of it has a space.
+    /// Prepares a command line for a step; no word of it has a space (see [`Invocation::arg`]).
     pub fn new(step: &str, line: &str, deadline: Instant) -> Self {
         let line = words(line);
         Self {
@@ -65,6 +65,11 @@ impl Invocation {
             env: &[],
             show: Show::Failure,
         }
+    }
+
+    /// Appends an argument, which may have spaces.
+    pub fn arg(&mut self, argument: impl Into<String>) {
+        self.line.push(argument.into());
     }
 
     /// Runs it and shows nothing of it.
@@ -227,7 +232,7 @@ mod tests {
 
     fn shell(script: &str) -> Invocation {
         let mut invocation = Invocation::new("selftest", "sh -c", soon());
-        invocation.line.push(script.to_owned());
+        invocation.arg(script);
         invocation
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::optional;
 use super::report::{self, Verdict};
 use super::runner::{Ended, Invocation, Show};
+use super::{lab, optional};
 use crate::Check;
 use crate::workspace::Workspace;
 
@@ -126,18 +126,6 @@ pub const STEPS: &[Step] = &[
         action: Action::Tests(cmd(CI_TEST_COMMAND), Show::AsItComes),
     },
     Step {
-        name: "tokio",
-        why: "the tokio adapter, a feature that is off by default: its lints, tests and example",
-        required: true,
-        beside: true,
-        limit: minutes(6),
-        action: Action::Commands(&[
-            cmd("cargo clippy --package devmem-tcp --features tokio --all-targets -- -D warnings"),
-            cmd("cargo test --package devmem-tcp --features tokio --test tokio"),
-            cmd("cargo run --package devmem-tcp --features tokio --example tokio_transfer 4 16"),
-        ]),
-    },
-    Step {
         name: "demo",
         why: "the README's main command with less to transfer, and gigabytes from device memory to a kernel receiver",
         required: true,
@@ -159,9 +147,12 @@ pub const STEPS: &[Step] = &[
         limit: minutes(7),
         action: Action::Tests(
             Cmd {
-                line: "cargo test --release --package devmem-netmem --lib loom",
+                line: "cargo test --package devmem-netmem --lib loom",
                 env: &[
                     ("RUSTFLAGS", "--cfg loom"),
+                    // The interleavings take seconds even so; an optimised build of what loom needs takes a minute.
+                    ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
+                    ("CARGO_PROFILE_TEST_OPT_LEVEL", "0"),
                     ("CARGO_TARGET_DIR", "target/loom"),
                 ],
             },
@@ -242,7 +233,7 @@ pub fn run(step: &Step, left: Duration) -> Verdict {
             invocation.show = *show;
             tests(invocation)
         }
-        Action::Lab => optional::lab(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
+        Action::Lab => lab::lab(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
         Action::Deny => optional::deny(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
         Action::Miri => optional::miri(deadline).map_or_else(|verdict| verdict, Verdict::Passed),
         Action::Fuzz => optional::fuzz(deadline).map_or_else(|verdict| verdict, Verdict::Passed),

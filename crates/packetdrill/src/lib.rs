@@ -11,9 +11,21 @@
 //! The stack's address is whatever the script uses; there is no neighbour discovery. With `devmem=1` payload is
 //! received into bound device memory that the CPU must not read, and copied out when the script reads.
 //!
+//! # Scripts that set sysctls
+//!
+//! A script's shell commands act on the host. With `sysctls=host` the stack reads the kernel's settings from
+//! `/proc/sys/net/ipv4` before each call that may begin a connection, after the script's first command has run; in a
+//! network namespace of its own (`unshare -n`), with a device `tun0` for the commands that want one, Linux's own scripts
+//! (tools/testing/selftests/net/packetdrill) run as they are.
+//!
+//! # What Linux's scripts say
+//!
+//! @TABLE@
+//!
 //! # What it does not do
 //!
-//! - splice copies; a script's sysctl lines act on the host, not here: see [`Flags`].
+//! - splice copies; `open` and `sendfile` are not in packetdrill's interface; what a script asks of the host's kernel
+//!   (`nstat`, `/proc/net/tcp`, queueing disciplines) says nothing of this stack.
 
 mod ffi;
 mod flags;

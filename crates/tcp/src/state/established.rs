@@ -83,7 +83,7 @@ impl<P: Payload> Synchronized<P> {
             handshake_timed_out: timed_out,
         };
         sender.on_established(&established, now);
-        Synchronized {
+        let mut opened = Synchronized {
             kind: StateKind::Established,
             sender,
             receiver: Receiver::new(config, &negotiated, receiver),
@@ -95,7 +95,11 @@ impl<P: Payload> Synchronized<P> {
             linger: None,
             tally: Tally::default(),
             last_data_recv: now,
+        };
+        if let Some(mss) = config.path_mss {
+            opened.on_mtu(mss, now);
         }
+        opened
     }
 
     pub(crate) fn kind(&self) -> StateKind {

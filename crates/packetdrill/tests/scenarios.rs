@@ -50,7 +50,12 @@ fn connected(rest: &str) {
 #[test]
 fn a_handshake_opens_either_way() {
     accepted("");
-    connected("+0 connect(3, ..., ...) = -1 EISCONN (connected)");
+    connected(
+        "
++0 connect(3, ..., ...) = 0
++0 connect(3, ..., ...) = -1 EISCONN (connected)
+",
+    );
 }
 
 #[test]

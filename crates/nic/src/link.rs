@@ -67,6 +67,12 @@ pub trait Link: Send {
     /// Returns an fd that polls readable when a frame may be there, if there is such an fd.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// True if the link was [`Sent::Busy`] last and [`poll_fd`](Self::poll_fd) polls readable also when it takes
+    /// frames again. Who has frames for any other busy link tries again and again.
+    fn tells_of_room(&self) -> bool {
+        false
+    }
+
     /// Returns when this link has something to do by itself: a delayed frame is due.
     fn next_due(&self) -> Option<Instant>;
 
@@ -94,6 +100,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).poll_fd()
+    }
+
+    fn tells_of_room(&self) -> bool {
+        (**self).tells_of_room()
     }
 
     fn next_due(&self) -> Option<Instant> {

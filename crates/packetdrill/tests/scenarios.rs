@@ -480,6 +480,31 @@ fn each_completion_is_an_edge_and_room_is_one_only_after_there_was_none() {
 }
 
 #[test]
+fn a_zero_copy_packet_has_17_pieces_at_most() {
+    let sendmsg = |flags: &str| {
+        let pieces = ["{..., 1}"; 18].join(", ");
+        format!(
+            "sendmsg(4, {{msg_name(...)=..., msg_iov(18)=[{pieces}], msg_flags=0}}, {flags}) = 18"
+        )
+    };
+    accepted(&format!(
+        "
++0 setsockopt(4, SOL_SOCKET, SO_ZEROCOPY, [1], 4) = 0
++0 {}
++0 > P. 1:19(18) ack 1
++0 < . 1:1(0) ack 19 win 257
++0 {}
++0 > P. 19:36(17) ack 1
++0 < . 1:1(0) ack 36 win 257
++0 > P. 36:37(1) ack 1
++0 < . 1:1(0) ack 37 win 257
+",
+        sendmsg("0"),
+        sendmsg("MSG_ZEROCOPY")
+    ));
+}
+
+#[test]
 fn nagle_holds_small_segments_back_and_cork_holds_all_of_them() {
     accepted(
         "

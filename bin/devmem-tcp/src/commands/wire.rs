@@ -14,7 +14,8 @@ use rustix::io::{Errno, readv, writev};
 use serde::Serialize;
 use wire::Instant;
 
-use crate::output::{Failure, note, print_json};
+use crate::counters::Lane;
+use crate::output::{Failure, note, print_json, say};
 use crate::plan::{WireEnd, WirePlan};
 use crate::signals::StopFlag;
 
@@ -91,7 +92,7 @@ fn open(end: &WireEnd, mtu: u16) -> Result<OwnedFd, Failure> {
 #[derive(Debug)]
 struct Cable {
     /// From the first end to the second, and back.
-    lanes: [Lane; 2],
+    lanes: [Direction; 2],
     start: Clock,
     incoming: Box<[u8]>,
     outgoing: Vec<u8>,
@@ -99,7 +100,7 @@ struct Cable {
 
 /// One direction.
 #[derive(Debug)]
-struct Lane {
+struct Direction {
     from: OwnedFd,
     to: OwnedFd,
     conditioner: Conditioner,
@@ -115,8 +116,8 @@ impl Cable {
             ..impairment
         };
         let copy = |fd: &OwnedFd| fd.try_clone().context("duplicate a descriptor");
-        let there = Lane::new(copy(&a)?, copy(&b)?, impairment);
-        let back = Lane::new(b, a, other);
+        let there = Direction::new(copy(&a)?, copy(&b)?, impairment);
+        let back = Direction::new(b, a, other);
         Ok(Self {
             lanes: [there, back],
             start: Clock::now(),
@@ -158,7 +159,7 @@ impl Cable {
     }
 }
 
-impl Lane {
+impl Direction {
     fn new(from: OwnedFd, to: OwnedFd, impairment: Impairment) -> Self {
         Self {
             from,
@@ -201,23 +202,12 @@ impl Lane {
     }
 
     fn report(&self) -> LaneReport {
-        let nic::ConditionerStats {
-            offered,
-            delivered,
-            lost,
-            duplicated,
-            corrupted,
-            reordered,
-            overflowed,
-        } = self.conditioner.stats();
+        let lane = Lane::from(self.conditioner.stats());
         LaneReport {
-            offered,
-            delivered: delivered - self.refused,
-            lost,
-            duplicated,
-            corrupted,
-            reordered,
-            overflowed,
+            lane: Lane {
+                delivered: lane.delivered - self.refused,
+                ..lane
+            },
             refused: self.refused,
         }
     }
@@ -243,31 +233,17 @@ struct WireReport {
 /// Frames of one direction.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct LaneReport {
-    offered: u64,
-    delivered: u64,
-    lost: u64,
-    duplicated: u64,
-    corrupted: u64,
-    reordered: u64,
-    overflowed: u64,
+    #[serde(flatten)]
+    lane: Lane,
     refused: u64,
 }
 
 impl WireReport {
     fn show(&self) {
-        for (name, lane) in [("a to b", self.a_to_b), ("b to a", self.b_to_a)] {
-            eprintln!(
-                "{name:>13}  {} frames in, {} out: {} lost, {} doubled, {} damaged, {} overtaken, {} over \
-                 the limit, {} refused",
-                lane.offered,
-                lane.delivered,
-                lane.lost,
-                lane.duplicated,
-                lane.corrupted,
-                lane.reordered,
-                lane.overflowed,
-                lane.refused
-            );
+        for (name, LaneReport { lane, refused }) in
+            [("a to b", self.a_to_b), ("b to a", self.b_to_a)]
+        {
+            say!("{name:>13}  {lane}, {refused} refused");
         }
     }
 }

@@ -86,6 +86,10 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.poll_fd()
     }
 
+    fn tells_of_room(&self) -> bool {
+        self.inner.tells_of_room()
+    }
+
     fn next_due(&self) -> Option<Instant> {
         self.inner.next_due()
     }

@@ -79,6 +79,18 @@ impl Stack {
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
+    /// Changes how many connections may wait at a listener, as [`Stack::listen`] sets it.
+    ///
+    /// # Errors
+    /// [`BadSocket`], also of a connection.
+    pub fn set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), BadSocket> {
+        match &mut self.sockets.get_mut(id)?.kind {
+            SocketKind::Listener(listener) => listener.set_backlog(backlog.clamp(1, MAX_BACKLOG)),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => return Err(BadSocket(id)),
+        }
+        Ok(())
+    }
+
     /// Returns where in the dynamic range to begin a search for a port at `ip`: somewhere else each time.
     pub fn first_port(&mut self, ip: IpAddr) -> u16 {
         self.ports.begin(ip)

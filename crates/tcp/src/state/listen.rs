@@ -98,6 +98,11 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
+    /// Sets how many may be half-open; those that are beyond it stay.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
     /// Returns the number of half-open connections.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -20,7 +20,23 @@
 //!
 //! # What Linux's scripts say
 //!
-//! @TABLE@
+//! The 165 scripts of Linux 7.3, each over IPv4, IPv6 and IPv4 on IPv6 sockets unless it says otherwise, with
+//! `sysctls=host`; `mtu=1520` for IPv6, `tso=0` and `pacing=1` where a script sets the device so. Played by an interpreter
+//! of packetdrill's language that checks what packetdrill checks; packetdrill itself was not at hand.
+//!
+//! | Scripts | Runs that pass | Those that do not |
+//! |---|---|---|
+//! | advmss, basic, close, disorder, dsack, eor, limited transmit | 44 of 44 | |
+//! | fast recovery, slow start, rfc5961, old ACK | 54 of 54 | |
+//! | inq, nagle, syncookies, timestamps, validate | 29 of 29 | |
+//! | zerocopy | 24 of 33 | Fast Open (6); a packet takes more than 17 pieces of an iovec (3) |
+//! | blocking, tcp_info, timestamping | 21 of 33 | four scripts that count how many skbs a send buffer of Linux holds (`truesize`) |
+//! | sack, syscall, user timeout | 18 of 27 | IP_MTU_DISCOVER with DONT, Fast Open, a queueing discipline that drops (3 each) |
+//! | rcv, ooo | 0 of 21 | windows that follow `truesize`, `tcp_shrink_window`, SO_MEMINFO, `nstat` of the host |
+//! | md5, sendfile, splice, urgent pointer | 0 of 10 | the host's `/proc/net/tcp`; calls that are not in the interface; urgent data |
+//! | Fast Open, SYN-ACK timeouts with it | 3 of 55 | no Fast Open |
+//!
+//! ECN and AccECN have 59 scripts of their own.
 //!
 //! # What it does not do
 //!

@@ -194,7 +194,11 @@ mod tests {
         for setting in SETTINGS {
             let mut config = tcp::Config::default();
             for value in ["", "x", "-1", "1 2 3 4", "99999999999"] {
-                assert!(!setting.apply(&mut config, value), "{} {value:?}", setting.name);
+                assert!(
+                    !setting.apply(&mut config, value),
+                    "{} {value:?}",
+                    setting.name
+                );
             }
             assert_eq!(config, tcp::Config::default());
         }
@@ -202,7 +206,10 @@ mod tests {
 
     #[test]
     fn names_may_be_written_as_sysctl_writes_them() {
-        assert_eq!(Setting::called("net.ipv4.tcp_sack").map(|s| s.name), Some("tcp_sack"));
+        assert_eq!(
+            Setting::called("net.ipv4.tcp_sack").map(|s| s.name),
+            Some("tcp_sack")
+        );
         assert!(Setting::called("sack").is_none());
     }
 }

@@ -68,7 +68,13 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         info.snd_cwnd,
     ]);
     // advmss and rcv_rtt are not told.
-    out.u32s([0, info.reordering, 0, info.rcv_space, capped(info.total_retrans)]);
+    out.u32s([
+        0,
+        info.reordering,
+        0,
+        info.rcv_space,
+        capped(info.total_retrans),
+    ]);
     out.u64s([
         info.pacing_rate,
         u64::MAX,

@@ -24,7 +24,8 @@ impl PathMtus {
     /// Notes that packets to `peer` carry segments of `mss` bytes at most.
     pub(crate) fn note(&mut self, peer: IpAddr, mss: u16, now: Instant) {
         if self.known.len() >= MAX_PATHS && !self.known.contains_key(&peer) {
-            self.known.retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
+            self.known
+                .retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
             if self.known.len() >= MAX_PATHS {
                 return;
             }

@@ -236,7 +236,11 @@ mod tests {
         rack.on_delivered(&delivered(Some((5, 300)), None), |_| false, at(25));
         rack.on_delivered(&delivered(Some((4, 200)), None), |_| false, at(30));
         assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
-        assert_eq!(rack.rtt(), Duration::from_millis(26), "of the last one told");
+        assert_eq!(
+            rack.rtt(),
+            Duration::from_millis(26),
+            "of the last one told"
+        );
         // Sent together: the higher one is the later one.
         rack.on_delivered(&delivered(Some((5, 400)), None), |_| false, at(31));
         assert_eq!(

@@ -236,7 +236,11 @@ impl Player {
             assert!(!bytes.is_empty(), "line {line}: the rest does not come");
             let (_, next, more) = packet::read(&bytes);
             let end = live.seq.wrapping_add(u32::try_from(live.len).unwrap());
-            assert_eq!((next.seq, &next.ack), (end, &live.ack), "line {line}: the rest");
+            assert_eq!(
+                (next.seq, &next.ack),
+                (end, &live.ack),
+                "line {line}: the rest"
+            );
             assert!(next.len == piece || live.len + next.len >= expected.len);
             live = Segment {
                 seq: live.seq,

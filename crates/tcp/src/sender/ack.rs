@@ -241,7 +241,9 @@ impl<P: Payload> Sender<P> {
         if let Some(from) = event.delivered.reordered_from {
             let packets = self.board.highest_sacked().saturating_sub(from);
             let packets = packets.div_ceil(self.mss().max(1).into());
-            let packets = u32::try_from(packets).unwrap_or(REORDERING_MAX).min(REORDERING_MAX);
+            let packets = u32::try_from(packets)
+                .unwrap_or(REORDERING_MAX)
+                .min(REORDERING_MAX);
             self.counters.reordering = self.counters.reordering.max(packets);
         }
         if event.delivered.reordered() {

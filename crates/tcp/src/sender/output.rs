@@ -134,7 +134,9 @@ impl<P: Payload> Sender<P> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let near = self.rtt.min_rtt().map_or(0, micros) >> TSO_RTT_LOG;
         let most = u64::from(self.limits.max_gso_payload);
-        let by_distance = most.checked_shr(u32::try_from(near).unwrap_or(u32::MAX)).unwrap_or(0);
+        let by_distance = most
+            .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
+            .unwrap_or(0);
         let by_rate = self.pacing_rate().map_or(most, |rate| rate >> PACING_SHIFT);
         (by_rate.saturating_add(by_distance) / mss)
             .max(least)
@@ -144,7 +146,10 @@ impl<P: Payload> Sender<P> {
     /// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
     fn pacing_rate(&self) -> Option<u64> {
         let srtt = self.rtt.srtt()?.as_nanos().max(1);
-        let in_slow_start = self.congestion.ssthresh().is_none_or(|ssthresh| self.congestion.cwnd() < ssthresh / 2);
+        let in_slow_start = self
+            .congestion
+            .ssthresh()
+            .is_none_or(|ssthresh| self.congestion.cwnd() < ssthresh / 2);
         let gain = if in_slow_start { 200 } else { 120 };
         let rate = u128::from(self.congestion.cwnd()) * gain * 1_000_000_000 / 100 / srtt;
         Some(u64::try_from(rate).unwrap_or(u64::MAX))
@@ -302,7 +307,10 @@ impl<P: Payload> Sender<P> {
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
         let divisor = u64::from(self.limits.tso_win_divisor);
-        if divisor == 0 || len >= window / divisor || now.saturating_since(self.last_sent) > DEFER_WITHIN {
+        if divisor == 0
+            || len >= window / divisor
+            || now.saturating_since(self.last_sent) > DEFER_WITHIN
+        {
             return false;
         }
         let (Some(head), Some(srtt)) = (self.board.head_sent_at(), self.rtt.srtt()) else {

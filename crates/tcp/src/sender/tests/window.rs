@@ -360,7 +360,9 @@ fn pacing_spaces_bursts_by_the_rate() {
     // 100 segments in 100 ms, doubled in slow start: two segments a millisecond.
     assert_eq!(bench.info().pacing_rate, 2_000_000);
     // The first ten segments are not held back.
-    let first: Vec<_> = (0..5).map(|n| sent(n * 2000, n * 2000 + 2000, "")).collect();
+    let first: Vec<_> = (0..5)
+        .map(|n| sent(n * 2000, n * 2000 + 2000, ""))
+        .collect();
     assert_eq!(bench.drain(), first);
     for step in 5..10 {
         assert_eq!(bench.fire(), TimerOutcome::Retransmit);

@@ -48,7 +48,7 @@ mod tests {
     fn a_path_is_remembered_for_ten_minutes_and_memory_is_bounded() {
         let mut paths = PathMtus::default();
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
-        let at = |secs| Instant::from_millis(secs * 1000);
+        let at = |secs: u64| Instant::from_millis(secs * 1000);
         paths.note(peer(1), 1160, at(5));
         assert_eq!(paths.get(peer(1), at(604)), Some(1160));
         assert_eq!(paths.get(peer(1), at(605)), None);

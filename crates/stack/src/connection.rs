@@ -401,6 +401,9 @@ impl Stack {
                 };
                 let mss = mtu - headers_for(tuple.src_ip);
                 let is_believed = connection.conn.on_mtu(mss, quoted, now);
+                if is_believed {
+                    self.path_mtus.note(tuple.src_ip, mss, now);
+                }
                 self.speak(slot, Burst::GoesOn, now);
                 is_believed
             }

@@ -34,6 +34,7 @@ mod demux;
 mod drops;
 mod icmp;
 mod neighbor;
+mod path_mtu;
 mod ports;
 mod random;
 mod route;

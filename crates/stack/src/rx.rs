@@ -265,6 +265,7 @@ impl Stack {
         };
         let facts = tcp::Incoming {
             mss,
+            path_mss: self.path_mtus.get(tuple.src_ip, now),
             accept_queue,
             iss_floor,
         };

@@ -117,6 +117,8 @@ pub struct Stack {
     pub(crate) sockets: SocketTable<Socket>,
     pub(crate) demux: Demux,
     pub(crate) ports: EphemeralPorts,
+    /// What paths carry, as connections found out.
+    pub(crate) path_mtus: crate::path_mtu::PathMtus,
     pub(crate) isns: tcp::IsnGenerator,
     pub(crate) secret: Secret,
     pub(crate) timers: Timers,
@@ -192,6 +194,7 @@ impl Stack {
             sockets: SocketTable::new(max_sockets),
             demux: Demux::new(secret.key("demux")),
             ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
+            path_mtus: crate::path_mtu::PathMtus::default(),
             isns: tcp::IsnGenerator::new(secret.key("initial sequence numbers")),
             secret,
             timers: Timers::default(),

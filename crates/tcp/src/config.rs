@@ -221,6 +221,8 @@ pub struct Config {
     /// Largest segment that the link to the peer can carry: its MTU less IP and TCP headers without
     /// options.
     pub mss: u16,
+    /// A smaller one that the path is known to carry: segments obey it, what we announce does not.
+    pub path_mss: Option<u16>,
     /// A smaller one that the user wants, for what is announced and for what is sent (TCP_MAXSEG).
     pub user_mss: Option<u16>,
     /// Most payload that the connection may ever be allowed to hold for its reader; chooses the
@@ -332,6 +334,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             mss: 1460,
+            path_mss: None,
             user_mss: None,
             rcv_buf_max: 6 << 20,
             rcv_buf_start: 128 << 10,

@@ -149,6 +149,7 @@ impl Stack {
         let endpoints = crate::rx::endpoints(&tuple);
         let config = tcp::Config {
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
+            path_mss: self.path_mtus.get(remote.ip(), now),
             ..tcp.for_link(self.mss_for(remote.ip()))
         };
         let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);

@@ -90,8 +90,12 @@ impl<P: Payload> Synchronized<P> {
             handshake_timed_out: timed_out,
         };
         sender.on_established(&established, now);
+<<<<<<< HEAD
         let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
         Synchronized {
+=======
+        let mut opened = Synchronized {
+>>>>>>> x3-pd
             kind: StateKind::Established,
             sender,
             receiver: Receiver::new(config, &negotiated, receiver),
@@ -104,7 +108,11 @@ impl<P: Payload> Synchronized<P> {
             linger: None,
             tally: Tally::default(),
             last_data_recv: now,
+        };
+        if let Some(mss) = config.path_mss {
+            opened.on_mtu(mss, now);
         }
+        opened
     }
 
     pub(crate) fn kind(&self) -> StateKind {

@@ -45,6 +45,8 @@ pub struct SynBacklog<P> {
 pub struct Incoming {
     /// The MSS that we can take from this peer: its link's MTU less IP and TCP headers.
     pub mss: u16,
+    /// What the path to this peer is known to carry, if that is less.
+    pub path_mss: Option<u16>,
     /// Whether `accept` has room for another connection.
     pub accept_queue: AcceptQueue,
     /// The smallest ISN allowed: what [`Disposition::reopen`] said when the endpoints come from
@@ -332,6 +334,7 @@ impl<P: Payload> SynBacklog<P> {
         let timestamp_offset = self.isns.timestamp_offset(endpoints);
         Config {
             timestamp_offset,
+            path_mss: incoming.path_mss,
             ..self.config.for_link(incoming.mss)
         }
     }
@@ -342,6 +345,7 @@ impl<P: Payload> SynBacklog<P> {
             self.timers.remove(&(due, endpoints));
             let incoming = Incoming {
                 mss,
+                path_mss: None,
                 accept_queue: AcceptQueue::HasRoom,
                 iss_floor: None,
             };

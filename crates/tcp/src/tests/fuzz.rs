@@ -368,6 +368,7 @@ proptest! {
             let is_rst = control == Control::Rst;
             let incoming = Incoming {
                 mss: 1000,
+                path_mss: None,
                 accept_queue: AcceptQueue::HasRoom,
                 iss_floor: None,
             };

@@ -74,6 +74,7 @@ impl Stage {
     fn send(&mut self, port: u16, segment: Segment<Bytes>) -> ListenOutcome<Bytes> {
         let incoming = Incoming {
             mss: MSS,
+            path_mss: None,
             accept_queue: self.accept_queue,
             iss_floor: None,
         };
@@ -183,6 +184,7 @@ fn an_isn_starts_above_the_floor_of_time_wait() {
         let mut t = listening(10, &plain());
         let incoming = Incoming {
             mss: MSS,
+            path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
             iss_floor: Some(floor),
         };

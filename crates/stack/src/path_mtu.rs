@@ -1,0 +1,61 @@
+//! What paths are known to carry, less than the link does (RFC 1191 6.2, RFC 8201 5.2).
+//!
+//! A connection learns its path's MTU by itself; the next one to the same peer should not have to.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use wire::Instant;
+
+/// How long a path's MTU is believed (linux `ip_rt_mtu_expires`).
+const BELIEVED: Duration = Duration::from_secs(600);
+
+/// Most paths that are remembered: peers, and whoever can forge ICMP for a connection that is there, make them.
+const MAX_PATHS: usize = 1024;
+
+/// The segment sizes of paths by peer, each with the time it was told.
+#[derive(Debug, Default)]
+pub(crate) struct PathMtus {
+    known: HashMap<IpAddr, (u16, Instant)>,
+}
+
+impl PathMtus {
+    /// Notes that packets to `peer` carry segments of `mss` bytes at most.
+    pub(crate) fn note(&mut self, peer: IpAddr, mss: u16, now: Instant) {
+        if self.known.len() >= MAX_PATHS && !self.known.contains_key(&peer) {
+            self.known
+                .retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
+            if self.known.len() >= MAX_PATHS {
+                return;
+            }
+        }
+        self.known.insert(peer, (mss, now));
+    }
+
+    /// Returns the size of segments that the path to `peer` is known to carry.
+    pub(crate) fn get(&self, peer: IpAddr, now: Instant) -> Option<u16> {
+        let (mss, told) = *self.known.get(&peer)?;
+        (now.saturating_since(told) < BELIEVED).then_some(mss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_remembered_for_ten_minutes_and_memory_is_bounded() {
+        let mut paths = PathMtus::default();
+        let peer = |n: u32| IpAddr::from(n.to_be_bytes());
+        let at = |secs: u64| Instant::from_millis(secs * 1000);
+        paths.note(peer(1), 1160, at(5));
+        assert_eq!(paths.get(peer(1), at(604)), Some(1160));
+        assert_eq!(paths.get(peer(1), at(605)), None);
+        assert_eq!(paths.get(peer(2), at(6)), None);
+        (0..5000).for_each(|n| paths.note(peer(n), 500, at(600)));
+        assert_eq!(paths.known.len(), MAX_PATHS);
+        paths.note(peer(9000), 600, at(1300));
+        assert_eq!(paths.known.len(), 1, "the old ones made room");
+    }
+}

@@ -57,7 +57,7 @@ impl UnixPort {
             Ok(socket)
         });
         let (listener, file) = made.map_err(|error| {
-            let failure = Failure::failed(format!("--wire unix-listen: {error}"));
+            let failure = Failure::failed(format!("unix-listen: {error}"));
             match error {
                 ListenError::InUse { .. } => {
                     failure.with_remedy("choose another path, or use unix:PATH to join it")

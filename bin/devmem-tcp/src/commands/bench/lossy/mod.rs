@@ -23,7 +23,7 @@ use crate::output::{Failure, note, print_json};
 use crate::sender::pattern_of;
 use crate::source::{Made, Source};
 use crate::transmit::Transmit;
-use cable::{Cable, allow_routing, our_nic};
+use cable::{Cable, Sender};
 use report::{Report, Sample};
 
 /// What the cable is like, unless --impair says it.
@@ -78,13 +78,6 @@ enum Congestion {
     Reno,
 }
 
-/// Who sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arm {
-    Kernel,
-    Ours,
-}
-
 /// Runs the benchmark and prints its report.
 ///
 /// # Errors
@@ -101,7 +94,6 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     }
     // Before any thread: an unprivileged caller gets a user namespace with it.
     netns::enter_new()?;
-    allow_routing().map_err(|error| Failure::unsupported(format!("{error:#}")))?;
     let bench = Bench {
         time,
         mtu: args.mtu,
@@ -115,8 +107,8 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
             let impairment = format!("{cable},seed={seed}");
             let sample = Sample {
                 seed,
-                kernel_bytes: bench.run_once(Arm::Kernel, &impairment)?,
-                our_bytes: bench.run_once(Arm::Ours, &impairment)?,
+                kernel_bytes: bench.run_once(Sender::Kernel, &impairment)?,
+                our_bytes: bench.run_once(Sender::Ours, &impairment)?,
             };
             report.add(row, sample);
         }
@@ -156,15 +148,15 @@ struct Bench {
 
 impl Bench {
     /// Returns how many bytes arrived.
-    fn run_once(&self, arm: Arm, impairment: &str) -> Result<u64> {
+    fn run_once(&self, sender: Sender, impairment: &str) -> Result<u64> {
         let receiving = Receiving::Verified(self.time);
         let receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
-        let _cable = Cable::new(&receiver, impairment, self.mtu)?;
-        let bytes = match arm {
-            Arm::Kernel => self.send_by_kernel(receiver),
-            Arm::Ours => self.send_by_us(receiver),
+        let cable = Cable::new(sender, &receiver, impairment, self.mtu)?;
+        let bytes = match sender {
+            Sender::Kernel => self.send_by_kernel(receiver),
+            Sender::Ours => self.send_by_us(&cable, receiver),
         };
-        bytes.with_context(|| format!("{arm:?} through {impairment}"))
+        bytes.with_context(|| format!("{sender:?} through {impairment}"))
     }
 
     fn send_by_kernel(&self, receiver: ReceiverProcess) -> Result<u64> {
@@ -183,10 +175,10 @@ impl Bench {
         Ok(receiver.finish()?.bytes)
     }
 
-    fn send_by_us(&self, receiver: ReceiverProcess) -> Result<u64> {
+    fn send_by_us(&self, cable: &Cable, receiver: ReceiverProcess) -> Result<u64> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let sender = scope.spawn(|| self.send_until(&is_over));
+            let sender = scope.spawn(|| self.send_until(cable, &is_over));
             let received = receiver.finish();
             is_over.store(true, Ordering::Relaxed);
             let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
@@ -199,7 +191,7 @@ impl Bench {
     }
 
     /// Sends the pattern until it is over; that the receiver leaves then is no error.
-    fn send_until(&self, is_over: &AtomicBool) -> Result<()> {
+    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<()> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let config = tcp::Config {
             congestion: match self.congestion {
@@ -208,7 +200,7 @@ impl Bench {
             },
             ..tcp::Config::default()
         };
-        let nic = our_nic(self.mtu)?.tcp(config).open()?;
+        let nic = cable.our_nic(self.mtu)?.tcp(config).open()?;
         let tx = nic.bind_tx(&self.memory)?;
         let stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
         let port = stream

@@ -151,6 +151,10 @@ struct Counters {
     total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
+    total_rto: u32,
+    tail_probes: u32,
+    recoveries: u32,
+    undone: u32,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
@@ -418,6 +422,10 @@ impl<P: Payload> Sender<P> {
         info.snd_cwnd = packets(self.congestion.cwnd());
         info.snd_wnd = self.snd_wnd;
         info.total_retrans = u64::from(self.counters.total_retrans);
+        info.total_rto = u64::from(self.counters.total_rto);
+        info.tail_probes = u64::from(self.counters.tail_probes);
+        info.recoveries = u64::from(self.counters.recoveries);
+        info.undone = u64::from(self.counters.undone);
         info.retransmits = self.timers.retransmits();
         info.probes = self.timers.probes();
         info.pacing_rate = self.pacer.rate();

@@ -289,6 +289,7 @@ impl<P: Payload> Sender<P> {
             self.on_retransmitted(range, now);
             segment
         };
+        self.counters.tail_probes = self.counters.tail_probes.saturating_add(1);
         self.recovery.begin_tail_probe(TailProbe {
             end: self.snd_nxt,
             retransmission: new == 0,

@@ -335,6 +335,7 @@ impl<P: Payload> Sender<P> {
 
     /// Begins the repair of losses (RFC 6675 5 step 4, RFC 9937 6.1).
     pub(super) fn enter_recovery(&mut self, newly_delivered: u64) {
+        self.counters.recoveries = self.counters.recoveries.saturating_add(1);
         self.recovery.begin(Phase::Recovery, self.snd_nxt);
         let known = self.board.sacked() + self.recovery.reno_sacked();
         let flight = (self.board.outstanding() + newly_delivered).saturating_sub(known);
@@ -542,6 +543,7 @@ impl<P: Payload> Sender<P> {
     /// Takes the reduction back.
     fn undo(&mut self) {
         self.board.unmark_lost();
+        self.counters.undone = self.counters.undone.saturating_add(1);
         if let Some(Episode { undo, .. }) = self.recovery.episode.take().map(|episode| *episode) {
             self.congestion.undo(undo.prior);
             if undo.inferred {

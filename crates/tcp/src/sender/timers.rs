@@ -145,6 +145,7 @@ impl<P: Payload> Sender<P> {
             return self.on_release(now);
         };
         self.disarm();
+        crate::dbg::note(timer as usize, now.saturating_since(self.last_sent.max(self.last_ack)));
         let waits = matches!(timer, Timer::Retransmit | Timer::Persist);
         if self.is_timed_out(now) || (waits && self.is_given_up(timer)) {
             return TimerOutcome::Abort(TcpError::TimedOut);
@@ -177,6 +178,7 @@ impl<P: Payload> Sender<P> {
 
     fn on_retransmission_timeout(&mut self, now: Instant) {
         self.enter_loss(now);
+        self.counters.total_rto = self.counters.total_rto.saturating_add(1);
         self.rtt.back_off();
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         self.suspect_black_hole(now);

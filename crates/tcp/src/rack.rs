@@ -125,6 +125,11 @@ impl Rack {
         (self.latest.end > 0).then_some(self.latest)
     }
 
+    /// Returns when [`Rack::latest`] arrived, or rather its ACK.
+    pub(crate) fn delivered_at(&self) -> Instant {
+        self.delivered_at
+    }
+
     /// Returns RACK.rtt, the round-trip time of [`Rack::latest`].
     pub(crate) fn rtt(&self) -> Duration {
         self.delivered_at.saturating_since(self.latest.sent_at)

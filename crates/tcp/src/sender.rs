@@ -151,10 +151,10 @@ struct Counters {
     total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
-    total_rto: u32,
-    tail_probes: u32,
     recoveries: u32,
-    undone: u32,
+    tail_probes: u16,
+    total_rto: u16,
+    undone: u16,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.

@@ -85,6 +85,8 @@ pub(super) struct Recovery {
     /// Partial ACKs of this recovery, without SACK.
     partial_acks: u8,
     tail_probe: Option<TailProbe>,
+    /// A probe left in this recovery, and nothing arrived since.
+    probed: bool,
 }
 
 impl Recovery {
@@ -111,6 +113,16 @@ impl Recovery {
 
     pub(super) fn end_tail_probe(&mut self) {
         self.tail_probe = None;
+    }
+
+    /// Returns whether this recovery's silence was answered with a probe already.
+    pub(super) fn is_probed(&self) -> bool {
+        self.probed
+    }
+
+    /// Notes a probe in recovery.
+    pub(super) fn note_probe(&mut self) {
+        self.probed = true;
     }
 
     /// Returns whether new data goes before retransmissions (RFC 5682 step 2b).
@@ -164,6 +176,7 @@ impl Recovery {
         self.point = point;
         self.partial_acks = 0;
         self.tail_probe = None;
+        self.probed = false;
         self.frto = Frto::Off;
     }
 
@@ -214,6 +227,7 @@ impl<P: Payload> Sender<P> {
     /// Moves the state machine on.
     pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
         self.expire_undo();
+        self.recovery.probed &= event.delivered.bytes == 0;
         match self.recovery.phase {
             Phase::Open | Phase::Disorder => self.on_ack_in_order(event, acked),
             Phase::Recovery => self.on_ack_in_recovery(event, acked),

@@ -23,7 +23,7 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 enum Timer {
     /// RFC 6298.
     Retransmit,
-    /// RFC 8985 7.
+    /// RFC 8985 7, and the same in a recovery ([`Sender::may_probe`]).
     TailProbe,
     /// RFC 8985 6.2 step 5: packets that are not old enough to be lost.
     Reorder,
@@ -145,7 +145,6 @@ impl<P: Payload> Sender<P> {
             return self.on_release(now);
         };
         self.disarm();
-        crate::dbg::note(timer as usize, now.saturating_since(self.last_sent.max(self.last_ack)));
         let waits = matches!(timer, Timer::Retransmit | Timer::Persist);
         if self.is_timed_out(now) || (waits && self.is_given_up(timer)) {
             return TimerOutcome::Abort(TcpError::TimedOut);
@@ -244,11 +243,12 @@ impl<P: Payload> Sender<P> {
         let rto_at = self.rto_at(now);
         if self.timers.reorder_at < rto_at {
             self.arm(Timer::Reorder, self.timers.reorder_at);
-        } else if self.may_probe_tail() {
+        } else if self.may_probe() {
             let mss = u64::from(self.mss());
             let single = self.board.outstanding() <= mss;
             let timeout = probe_timeout(&self.rtt, single.then_some(self.rtt.rto_min()));
-            let at = self.last_sent.max(self.timers.rto_base) + timeout;
+            let heard_at = self.rack.delivered_at();
+            let at = self.last_sent.max(self.timers.rto_base).max(heard_at) + timeout;
             self.arm(Timer::TailProbe, at.min(rto_at));
         } else {
             self.arm(Timer::Retransmit, rto_at);
@@ -287,13 +287,19 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    fn may_probe_tail(&self) -> bool {
-        self.sack
-            && self.recovery.phase() == Phase::Open
-            && self.recovery.tail_probe().is_none()
-            && self.timers.due.is_none()
-            && self.board.sacked() == 0
-            && self.timers.retransmits == 0
+    /// Returns whether a probe shall ask for an ACK that is overdue, before the retransmission timer does.
+    ///
+    /// RFC 8985 7.2 (and linux) probes only while nothing is known to be missing, and leaves recovery to RACK. But a
+    /// receiver that got the one packet that was missing says so in a single ACK for all there is, and RACK hears nothing
+    /// more if that ACK is lost: the connection would stand still for 200 ms or longer. One probe for each silence asks
+    /// again, as QUIC does in every state (RFC 9002 6.2).
+    fn may_probe(&self) -> bool {
+        let silence = match self.recovery.phase() {
+            Phase::Open => self.board.sacked() == 0 && self.recovery.tail_probe().is_none(),
+            Phase::Recovery => !self.recovery.is_probed(),
+            Phase::Disorder | Phase::Loss => false,
+        };
+        silence && self.sack && self.timers.due.is_none() && self.timers.retransmits == 0
     }
 
     fn rto_at(&self, now: Instant) -> Instant {

@@ -1,6 +1,7 @@
 //! `bench lossy`: this sender and the kernel's, with the same congestion control, through the same bad cable.
 
 mod cable;
+mod conduct;
 mod report;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ use crate::sender::pattern_of;
 use crate::source::{Made, Source};
 use crate::transmit::Transmit;
 use cable::{Cable, Sender};
+use conduct::Conduct;
 use report::{Report, Sample};
 
 /// What the cable is like, unless --impair says it.
@@ -105,10 +107,14 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     for seed in 1..=args.seeds {
         for (row, cable) in cables.iter().enumerate() {
             let impairment = format!("{cable},seed={seed}");
+            let (kernel_bytes, kernel) = bench.run_once(Sender::Kernel, &impairment)?;
+            let (our_bytes, ours) = bench.run_once(Sender::Ours, &impairment)?;
             let sample = Sample {
                 seed,
-                kernel_bytes: bench.run_once(Sender::Kernel, &impairment)?,
-                our_bytes: bench.run_once(Sender::Ours, &impairment)?,
+                kernel_bytes,
+                our_bytes,
+                kernel,
+                ours,
             };
             report.add(row, sample);
         }
@@ -147,19 +153,20 @@ struct Bench {
 }
 
 impl Bench {
-    /// Returns how many bytes arrived.
-    fn run_once(&self, sender: Sender, impairment: &str) -> Result<u64> {
+    /// Returns how many bytes arrived, and what the sender did for that.
+    fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
         let receiving = Receiving::Verified(self.time);
         let receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
         let cable = Cable::new(sender, &receiver, impairment, self.mtu)?;
-        let bytes = match sender {
+        let sent = match sender {
             Sender::Kernel => self.send_by_kernel(receiver),
             Sender::Ours => self.send_by_us(&cable, receiver),
         };
-        bytes.with_context(|| format!("{sender:?} through {impairment}"))
+        sent.with_context(|| format!("{sender:?} through {impairment}"))
     }
 
-    fn send_by_kernel(&self, receiver: ReceiverProcess) -> Result<u64> {
+    fn send_by_kernel(&self, receiver: ReceiverProcess) -> Result<(u64, Conduct)> {
+        let before = Conduct::of_the_kernel()?;
         let sending = Sending {
             congestion: match self.congestion {
                 Congestion::Cubic => "cubic",
@@ -171,11 +178,12 @@ impl Bench {
         };
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;
+        let bytes = receiver.finish()?.bytes;
         // The sender ends with its handle.
-        Ok(receiver.finish()?.bytes)
+        Ok((bytes, Conduct::of_the_kernel()?.since(before)))
     }
 
-    fn send_by_us(&self, cable: &Cable, receiver: ReceiverProcess) -> Result<u64> {
+    fn send_by_us(&self, cable: &Cable, receiver: ReceiverProcess) -> Result<(u64, Conduct)> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let sender = scope.spawn(|| self.send_until(cable, &is_over));
@@ -184,14 +192,14 @@ impl Bench {
             let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
             // A sender that failed is why nothing was received.
             match received {
-                Ok(received) => Ok(received.bytes),
+                Ok(received) => Ok((received.bytes, sent?)),
                 Err(error) => Err(sent.err().unwrap_or(error)),
             }
         })
     }
 
     /// Sends the pattern until it is over; that the receiver leaves then is no error.
-    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<()> {
+    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let config = tcp::Config {
             congestion: match self.congestion {
@@ -208,10 +216,13 @@ impl Bench {
             .context("the connection has ended")?
             .port();
         let mut source = Source::made(Made::Position(pattern_of(port)), u64::MAX);
-        let transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
-        match transmit.run(&mut source, &mut |_| !is_over.load(Ordering::Relaxed)) {
+        let mut transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
+        match transmit.feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed)) {
             Err(failure) if !is_over.load(Ordering::Relaxed) => Err(anyhow!("{failure}")),
-            _ => Ok(()),
+            _ => {
+                let info = transmit.tcp_info();
+                Ok(info.as_ref().map(Conduct::of_ours).unwrap_or_default())
+            }
         }
     }
 }

@@ -156,16 +156,16 @@ impl Bench {
     /// Returns how many bytes arrived, and what the sender did for that.
     fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
         let receiving = Receiving::Verified(self.time);
-        let receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
+        let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
         let cable = Cable::new(sender, &receiver, impairment, self.mtu)?;
         let sent = match sender {
-            Sender::Kernel => self.send_by_kernel(receiver),
-            Sender::Ours => self.send_by_us(&cable, receiver),
+            Sender::Kernel => self.send_by_kernel(&mut receiver),
+            Sender::Ours => self.send_by_us(&cable, &mut receiver),
         };
         sent.with_context(|| format!("{sender:?} through {impairment}"))
     }
 
-    fn send_by_kernel(&self, receiver: ReceiverProcess) -> Result<(u64, Conduct)> {
+    fn send_by_kernel(&self, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
         let before = Conduct::of_the_kernel()?;
         let sending = Sending {
             congestion: match self.congestion {
@@ -178,16 +178,16 @@ impl Bench {
         };
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;
-        let bytes = receiver.finish()?.bytes;
+        let bytes = receiver.received()?.bytes;
         // The sender ends with its handle.
         Ok((bytes, Conduct::of_the_kernel()?.since(before)))
     }
 
-    fn send_by_us(&self, cable: &Cable, receiver: ReceiverProcess) -> Result<(u64, Conduct)> {
+    fn send_by_us(&self, cable: &Cable, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let sender = scope.spawn(|| self.send_until(cable, &is_over));
-            let received = receiver.finish();
+            let received = receiver.received();
             is_over.store(true, Ordering::Relaxed);
             let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
             // A sender that failed is why nothing was received.
@@ -198,7 +198,7 @@ impl Bench {
         })
     }
 
-    /// Sends the pattern until it is over; that the receiver leaves then is no error.
+    /// Sends the pattern until it is over; returns what that took.
     fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let config = tcp::Config {
@@ -217,13 +217,11 @@ impl Bench {
             .port();
         let mut source = Source::made(Made::Position(pattern_of(port)), u64::MAX);
         let mut transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
-        match transmit.feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed)) {
-            Err(failure) if !is_over.load(Ordering::Relaxed) => Err(anyhow!("{failure}")),
-            _ => {
-                let info = transmit.tcp_info();
-                Ok(info.as_ref().map(Conduct::of_ours).unwrap_or_default())
-            }
-        }
+        transmit
+            .feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed))
+            .map_err(|failure| anyhow!("{failure}"))?;
+        let info = transmit.tcp_info();
+        Ok(info.as_ref().map(Conduct::of_ours).unwrap_or_default())
     }
 }
 

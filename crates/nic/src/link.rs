@@ -73,6 +73,12 @@ pub trait Link: Send {
     /// False if the cable is out. The link may come back, and may find out only when it is used again.
     fn is_up(&self) -> bool;
 
+    /// Returns whether, after [`Sent::Busy`], [`Link::poll_fd`] polls readable once there is room again. Without that,
+    /// whoever has something to send has to try again and again.
+    fn wakes_for_room(&self) -> bool {
+        false
+    }
+
     /// Returns the counters of the impairment of this link, if it is impaired.
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         None
@@ -102,6 +108,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn is_up(&self) -> bool {
         (**self).is_up()
+    }
+
+    fn wakes_for_room(&self) -> bool {
+        (**self).wakes_for_room()
     }
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {

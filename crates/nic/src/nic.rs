@@ -319,6 +319,11 @@ impl Nic {
         Ok(())
     }
 
+    /// Returns whether the link's fd tells when packets that wait for it may be sent ([`Nic::flush_tx`]).
+    pub fn wakes_for_room(&self) -> bool {
+        self.link.wakes_for_room()
+    }
+
     /// Sends packets that wait for the link; returns how many still wait.
     pub fn flush_tx(&mut self, now: Instant) -> usize {
         if self.tx.len() > 0 {

@@ -267,7 +267,7 @@ impl Stack {
     /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past
     /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.wants_flush() {
+        if self.has_work_now() {
             return Some(self.last_poll);
         }
         [
@@ -287,6 +287,17 @@ impl Stack {
             || !self.arrivals.is_empty()
             || self.windows.any_to_visit()
             || self.tx_waiting > 0
+    }
+
+    /// Returns whether a poll would find something to do before the link tells of anything.
+    fn has_work_now(&self) -> bool {
+        // A link that says when it has room again is not asked before, or the processor would do nothing else.
+        let link_tells = self.tx_waiting > 0 && self.nic.wakes_for_room();
+        let may_send = !link_tells || self.nic.tx_room() > 0;
+        (may_send && !self.touched.is_empty())
+            || (!link_tells && self.tx_waiting > 0)
+            || !self.arrivals.is_empty()
+            || self.windows.any_to_visit()
     }
 
     /// Takes the sockets whose readiness changed since they were last taken.

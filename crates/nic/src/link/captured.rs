@@ -94,6 +94,10 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.is_up()
     }
 
+    fn wakes_for_room(&self) -> bool {
+        self.inner.wakes_for_room()
+    }
+
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         self.inner.impairment_stats()
     }

@@ -83,11 +83,14 @@ pub fn set_wire_buffers(socket: BorrowedFd<'_>) {
 #[derive(Debug)]
 pub struct UnixLink {
     inner: TapLink,
-    /// Readable when a frame may be there, and silent once the other end is gone: the socket itself would not be.
+    /// Readable when a frame may be there or there is room again, and silent once the other end is gone: the socket
+    /// itself would not be.
     ready: OwnedFd,
-    /// The socket again, to take it out of `ready`.
+    /// The socket again, to say what `ready` is to tell of it.
     socket: OwnedFd,
     up: bool,
+    /// `ready` tells of room, too: the socket was full.
+    wants_room: bool,
 }
 
 impl UnixLink {
@@ -112,7 +115,23 @@ impl UnixLink {
             ready,
             socket,
             up: true,
+            wants_room: false,
         })
+    }
+
+    /// Has `ready` tell of room, or no longer.
+    fn ask_for_room(&mut self, wanted: bool) {
+        if wanted == self.wants_room {
+            return;
+        }
+        let events = match wanted {
+            true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            false => epoll::EventFlags::IN,
+        };
+        let data = epoll::EventData::new_u64(0);
+        // Should it fail, the stack tries again by itself, or is woken once too often.
+        let done = epoll::modify(&self.ready, &self.socket, data, events).is_ok();
+        self.wants_room = wanted && done;
     }
 
     fn go_down(&mut self) {
@@ -157,6 +176,7 @@ impl Link for UnixLink {
         {
             self.go_down();
         }
+        self.ask_for_room(matches!(sent, Ok(Sent::Busy)));
         sent
     }
 
@@ -170,6 +190,10 @@ impl Link for UnixLink {
 
     fn is_up(&self) -> bool {
         self.up
+    }
+
+    fn wakes_for_room(&self) -> bool {
+        self.wants_room
     }
 }
 

@@ -737,17 +737,34 @@ fn a_unix_wire_carries_super_packets_only_if_both_ends_take_them() {
     }
 }
 
+/// Tells whether an fd polls readable now.
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
+}
+
+#[test]
+fn a_full_unix_wire_wakes_its_sender_when_there_is_room_and_not_before() {
+    let (a, b) = unix_wire(true, true);
+    let fd = b.poll_fd().unwrap().try_clone_to_owned().unwrap();
+    let (mut ours, mut peer) = nics(a, b);
+    let segment = tcp(&pattern(1, 60_000));
+    while peer.flush_tx(NOW) == 0 {
+        let tx = packet(&mut peer, &segment, 1448);
+        peer.transmit(tx, NOW).unwrap();
+    }
+    assert!(peer.wakes_for_room() && !is_readable(&fd));
+    while ours.poll_rx(NOW).is_some() {}
+    assert!(is_readable(&fd));
+    assert_eq!(peer.flush_tx(NOW), 0);
+    assert!(!peer.wakes_for_room() && !is_readable(&fd));
+}
+
 #[test]
 fn a_unix_wire_whose_other_end_is_gone_is_down_and_silent() {
     let (a, b) = unix_wire(true, true);
     let fd = a.poll_fd().unwrap().try_clone_to_owned().unwrap();
-    let readable = || {
-        let mut fds = [rustix::event::PollFd::new(
-            &fd,
-            rustix::event::PollFlags::IN,
-        )];
-        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
-    };
+    let readable = || is_readable(&fd);
     let (mut ours, mut peer) = nics(a, b);
     let segment = tcp(b"the last words");
     let tx = packet(&mut peer, &segment, 0);

@@ -4,8 +4,11 @@
 #   cargo build --release -p devmem-tcp-c
 #   crates/capi/install.sh PREFIX [FOLDER of libdevmemtcp.a, target/release by default]
 #
-# The shared object is linked here and not by cargo: rustc hands the linker a version script of its own for every
-# cdylib, and a linker takes an anonymous one or named ones, not both.
+# The shared object is linked here and not by cargo: rustc (1.95) hands the linker an anonymous version script of its own
+# for every cdylib, before any argument of ours. GNU ld refuses a second one with names ("anonymous version tag cannot
+# be combined with other version tags"); lld takes both, and gives every symbol the first that names it, which is
+# rustc's: the library that cargo links has no versions either way. A version in a symbol's own name (.symver, name@@node)
+# has to stand in the object file that defines it, and rustc chooses which that is.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -6,9 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_posix::abi::{ctl, ev};
+use devmem_posix::abi::{ctl, ev, splice};
 use devmem_posix::sockaddr::{Family, emit};
-use devmem_posix::{EpollEvent, Posix, RecvArgs, SendArgs, Settings, Table, VirtualTime, Waiter};
+use devmem_posix::{
+    EpollEvent, Posix, RecvArgs, SendArgs, Settings, SpliceArgs, Table, VirtualTime, Waiter,
+};
 use devmem_uapi::{
     CmsgIter, CmsgWriter, DevmemCmsg, DmabufId, DmabufToken, MsgFlags, cmsg_space, sockopt,
 };
@@ -89,7 +91,7 @@ fn finish(posix: &Posix<VirtualTime>, bound: Option<(DmabufId, Arc<dyn MemoryPro
     posix.call(Table::close_all);
     posix.sleep(LONG);
     let table = posix.lock();
-    assert_eq!(table.open_files(), 0);
+    assert_eq!((table.open_files(), table.held_files()), (0, 0));
     let stats = table.stats();
     assert_eq!((stats.sockets, stats.orphans, stats.connections), (0, 0, 0));
     drop(table);
@@ -124,7 +126,7 @@ impl Run<'_> {
                 family,
             )
         };
-        match which % 20 {
+        match which % 25 {
             0 => ignore(posix.call(|table| table.socket(family.domain().into(), 1, 0))),
             1 => ignore(posix.call(|table| table.bind(fd, &at(a)))),
             2 => ignore(posix.call(|table| table.listen(fd, number - 1))),
@@ -168,6 +170,11 @@ impl Run<'_> {
             16 => ignore(posix.call(|table| table.epoll_take(fd, number))),
             17 => self.dontneed(fd, a),
             18 => posix.run_now(),
+            20 => ignore(posix.call(|table| table.pipe(number << 4))),
+            21 => self.splice(fd, a, b),
+            22 => self.write(fd, a, b),
+            23 => self.read(fd, a, b),
+            24 => self.set_times(fd, a, b),
             _ => posix.sleep(Duration::from_millis(u64::from(a) * u64::from(b))),
         }
     }
@@ -255,6 +262,59 @@ impl Run<'_> {
             self.posix
                 .call(|table| table.setsockopt(fd, (level, name), &value)),
         );
+    }
+
+    /// Nothing here may wait: nobody else would end it.
+    fn without_waiting(&self, files: &[i32]) {
+        for fd in files {
+            ignore(self.posix.call(|table| table.set_nonblocking(*fd, true)));
+        }
+    }
+
+    fn splice(&mut self, fd: i32, a: u8, b: u8) {
+        let to = devmem_posix::FD_BASE + i32::from(a % FILES);
+        self.without_waiting(&[fd, to]);
+        let args = SpliceArgs {
+            from: fd,
+            to,
+            has_offset: (b & 0x80 != 0, b & 0x40 != 0),
+            len: usize::from(b) * 700,
+            flags: u32::from(a) >> 4 | splice::NONBLOCK,
+        };
+        let moved = self.posix.splice(args);
+        assert!(moved.unwrap_or(0) <= args.len);
+    }
+
+    fn write(&mut self, fd: i32, a: u8, b: u8) {
+        self.without_waiting(&[fd]);
+        let bytes = vec![a; usize::from(b) * 300];
+        assert!(self.posix.write(fd, &bytes).unwrap_or(0) <= bytes.len());
+    }
+
+    fn read(&mut self, fd: i32, a: u8, b: u8) {
+        self.without_waiting(&[fd]);
+        let mut host = vec![0; usize::from(a) * 300];
+        let len = host.len();
+        let mut control = vec![0; usize::from(b)];
+        let args = RecvArgs {
+            host: &mut host,
+            len,
+            control: &mut control,
+        };
+        if let Ok(received) = self.posix.read(fd, args) {
+            assert!(received.bytes <= len && received.control_bytes <= usize::from(b));
+        }
+    }
+
+    fn set_times(&mut self, fd: i32, a: u8, b: u8) {
+        let names = [29, 35, 37, 63, 64, 65];
+        let name = names[usize::from(a) % names.len()];
+        // What chance finds in both bytes, and all there is of receives.
+        let flags = (u32::from(b) << (a & 8)) | (u32::from(b & 1) * ((1 << 3) | (1 << 4)));
+        let value = flags.to_ne_bytes();
+        let name = (sockopt::SOL_SOCKET, name);
+        ignore(self.posix.call(|table| table.setsockopt(fd, name, &value)));
+        ignore(self.posix.call(|table| table.getsockopt(fd, name)));
     }
 
     fn dontneed(&mut self, fd: i32, a: u8) {

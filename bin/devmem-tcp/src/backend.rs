@@ -1,6 +1,6 @@
 //! Whose stack a run uses: as it was told, or by what the machine can.
 
-use devmem_linux::doctor::Doctor;
+use devmem_tcp::{BackendKind, Choice, Purpose};
 
 use crate::args::BackendChoice;
 use crate::output::{Failure, note};
@@ -13,15 +13,6 @@ pub enum Backend {
     User,
     /// The kernel's, on this interface.
     Kernel(String),
-}
-
-/// What a NIC of the kernel is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Receiving into device memory.
-    Receive,
-    /// Sending from it.
-    Send,
 }
 
 /// Decides. `users_alone` is an option that was given and that only our own NIC has. Where there was a choice, says
@@ -53,26 +44,12 @@ pub fn choose(
             Ok(Backend::User)
         }
         (BackendChoice::Auto, Some(name), None) => {
-            let doctor = Doctor::examine(Some(name))?;
-            Ok(by_ability(name, &doctor, purpose))
+            let choice = Choice::examine(name, purpose)?;
+            note(&choice);
+            Ok(match choice.backend() {
+                BackendKind::User => Backend::User,
+                BackendKind::Kernel => Backend::Kernel(name.clone()),
+            })
         }
     }
-}
-
-fn by_ability(name: &str, doctor: &Doctor, purpose: Purpose) -> Backend {
-    let (what, obstacles) = match purpose {
-        Purpose::Receive => ("receive into", doctor.obstacles_to_receiving()),
-        Purpose::Send => ("send from", doctor.obstacles_to_sending()),
-    };
-    if obstacles.is_empty() {
-        note(format_args!(
-            "the kernel backend: {name} can {what} device memory"
-        ));
-        return Backend::Kernel(name.to_owned());
-    }
-    note(format_args!(
-        "the user backend: {name} cannot {what} device memory: {}; `devmem-tcp doctor {name}` says more",
-        obstacles.join("; ")
-    ));
-    Backend::User
 }

@@ -63,6 +63,6 @@ fn auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why() {
             &dry_run,
             "the user backend: lo cannot receive into device memory: ",
         );
-        run("send --if nosuch0 10.77.0.1").failed_with(1, "examine nosuch0: ENODEV");
+        run("send --if nosuch0 10.77.0.1").failed_with(1, "there is no interface nosuch0");
     });
 }

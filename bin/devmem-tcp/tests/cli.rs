@@ -1,6 +1,8 @@
 //! The command line: what it refuses, how it says so, how a run ends.
 
 mod common;
+#[path = "cli/fetch.rs"]
+mod fetch;
 
 use common::run;
 
@@ -34,7 +36,10 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
         ("lab run --wire tap:x -- true", "--wire is for --nics 1"),
         ("lab run --env A -- true", "is not NAME=VALUE"),
         ("lab run --get tmp -- true", "must be an absolute path"),
-        ("lab run --put /nonexistent -- true", "is not a file"),
+        (
+            "lab run --put /nonexistent -- true",
+            "is neither a file nor a folder",
+        ),
         ("recv --backend kernel", "--backend kernel needs --if NAME"),
         (
             "recv --backend kernel --if lo --mtu 9000",

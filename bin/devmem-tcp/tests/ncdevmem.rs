@@ -1,6 +1,8 @@
 //! `ncdevmem` as far as it goes without a NIC: names, flags, refusals, exit codes. `lab_nic.rs` has the rest.
 
 mod common;
+#[path = "ncdevmem/devmem_py.rs"]
+mod devmem_py;
 
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;

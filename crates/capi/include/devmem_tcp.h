@@ -4,9 +4,11 @@
  * file descriptors of the process and mean nothing to read(2) or poll(2).
  *
  * Calls named after libc's do what those do, with Linux's constants, structures, control messages and errnos, on a
- * socket of the stack given first. What differs: EPIPE comes without SIGPIPE, no call is interrupted (EINTR), and an
- * option that is not done is ENOPROTOOPT. recvmsg with MSG_SOCK_DEVMEM, SO_DEVMEM_DONTNEED and sendmsg with a
- * SCM_DEVMEM_DMABUF control message are as in Linux's Documentation/networking/devmem.rst.
+ * socket of the stack given first. What differs: every send is as with MSG_NOSIGNAL, so that EPIPE comes without
+ * SIGPIPE (a library has no business with the signals of its program); no call is interrupted (EINTR); and an option
+ * that is not done is ENOPROTOOPT. A call that waits for a file goes on when another thread closes it, as in Linux:
+ * shutdown ends it, and so does the end of the whole stack (EBADF). recvmsg with MSG_SOCK_DEVMEM, SO_DEVMEM_DONTNEED
+ * and sendmsg with a SCM_DEVMEM_DMABUF control message are as in Linux's Documentation/networking/devmem.rst.
  *
  * Every function may be called from any thread. Stacks and memories are named by handles: one that was closed is
  * EBADF. Functions that return int or ssize_t return -1 and set errno when they fail; those that return a handle

@@ -80,6 +80,16 @@ fn bad_input_is_an_errno() {
 }
 
 #[test]
+fn times_are_those_of_linux() {
+    if !has("cc") {
+        println!("SKIP no C compiler (cc) on this machine");
+        return;
+    }
+    let said = compile_and_run("tests/times.c", &installed("times"));
+    assert_eq!(said, "0 wrong\n");
+}
+
+#[test]
 fn a_c_program_receives_into_device_memory() {
     if !has("cc") {
         println!("SKIP no C compiler (cc) on this machine");

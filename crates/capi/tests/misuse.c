@@ -37,7 +37,7 @@ struct pair {
 	int fd;
 };
 
-/* Receives until the file is gone. */
+/* Receives until the file is gone, or the stack. */
 static void *reader(void *argument)
 {
 	struct pair *pair = argument;
@@ -165,13 +165,15 @@ int main(void)
 	for (int i = 0; i < 2; i++)
 		pthread_create(&threads[i], NULL, reader, &pair);
 	WORKS(dmt_send(stack, fd, "some bytes", 10, 0));
+	/* Who waits already goes on waiting, as in Linux: until the whole stack is closed. */
 	WORKS(dmt_close(stack, server));
+	EXPECT(EBADF, dmt_close(stack, server));
+	WORKS(dmt_stack_close(stack));
 	for (int i = 0; i < 2; i++) {
 		pthread_join(threads[i], &error);
 		if ((intptr_t)error != EBADF)
 			wrong++, printf("a reader ended with errno %d\n", (int)(intptr_t)error);
 	}
-	WORKS(dmt_stack_close(stack));
 	EXPECT(EBADF, dmt_stack_close(stack));
 	EXPECT(EBADF, dmt_poll(stack, &none, 1, 0));
 	WORKS(dmt_memory_free(memory));

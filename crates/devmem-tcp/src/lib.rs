@@ -148,6 +148,9 @@
 //! # drop(rx);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Netdev::auto`] takes the kernel's interface where it can do what the program wants and a NIC in user space where not,
+//! and says why.
 
 #![forbid(unsafe_code)]
 
@@ -155,6 +158,7 @@ mod background;
 mod batch;
 mod bound;
 mod bound_tx;
+mod choice;
 mod clock;
 mod driver;
 mod error;
@@ -174,6 +178,7 @@ pub mod tokio;
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
 pub use bound_tx::BoundTx;
+pub use choice::{BackendKind, Choice, Purpose};
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
     GatherError, KernelError, ListenError, Misplacement, NoDmabuf, OpenError, RecvError,

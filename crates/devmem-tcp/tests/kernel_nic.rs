@@ -2,6 +2,9 @@
 //! network namespace, with an address; the other end of its cable is an interface in the namespace `peer` (or the one
 //! that `DEVMEM_TEST_PEER` names). Nothing else may use the NIC meanwhile.
 
+#[cfg(feature = "tokio")]
+#[path = "kernel_nic/awaited.rs"]
+mod awaited;
 #[path = "kernel_nic/bench.rs"]
 mod bench;
 #[path = "kernel_nic/receiving.rs"]

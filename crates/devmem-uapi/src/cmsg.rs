@@ -90,6 +90,26 @@ impl<'a> CmsgWriter<'a> {
         self.push(SOL_SOCKET, SCM_DEVMEM_DMABUF, id.as_bytes())
     }
 
+    /// Appends a time of a send as an entry of the error queue has it, the time's message being of type `ty`
+    /// (`SCM_TIMESTAMPING`, old or new); both messages or none.
+    ///
+    /// # Errors
+    /// [`NoSpace`]; nothing was written.
+    pub fn push_stamp_as(
+        &mut self,
+        ty: i32,
+        stamp: TxStamp,
+        family: OffenderFamily,
+    ) -> Result<(), NoSpace> {
+        let before = self.written;
+        self.push(SOL_SOCKET, ty, &stamp.scm_timestamping())?;
+        let pushed = SockExtendedErr::from(stamp).push(family, self);
+        if pushed.is_err() {
+            self.written = before;
+        }
+        pushed
+    }
+
     /// Returns the bytes written: the control length to return.
     pub const fn written(&self) -> usize {
         self.written
@@ -250,19 +270,7 @@ impl CmsgSink for CmsgWriter<'_> {
     }
 
     fn push_stamp(&mut self, stamp: TxStamp, family: OffenderFamily) -> Result<(), NoSpace> {
-        let before = self.written;
-        Self::push(
-            self,
-            SOL_SOCKET,
-            SCM_TIMESTAMPING,
-            &stamp.scm_timestamping(),
-        )?;
-        let pushed = SockExtendedErr::from(stamp).push(family, self);
-        if pushed.is_err() {
-            // Both or neither.
-            self.written = before;
-        }
-        pushed
+        self.push_stamp_as(SCM_TIMESTAMPING, stamp, family)
     }
 
     fn room(&self) -> usize {

@@ -60,6 +60,7 @@ errnos! {
     EPIPE = 32, "the connection is shut down for sending";
     ERANGE = 34, "out of range";
     ENOSYS = 38, "system call not implemented";
+    ELOOP = 40, "too many links in a chain, or a circle";
     ENOMSG = 42, "no message of this kind";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";

@@ -4,13 +4,11 @@ use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::ops::Range;
 
-use devmem_uapi::{
-    CmsgIter, CmsgWriter, DmabufId, MsgFlags, SockExtendedErr, ZerocopyId, ZerocopyRange,
-    cmsg_space,
-};
+use devmem_uapi::{CmsgWriter, DmabufId, Errno, MsgFlags, ZerocopyId, ZerocopyRange, cmsg_space};
 use netmem::{CopyError, Dmabuf};
-use stack::{RecvError, RecvMsg, SendError, SendMsg, SocketId, SocketOption, Stack};
+use stack::{SendMsg, SocketOption};
 
+use crate::door::Door;
 use crate::pair::Progress;
 use crate::pattern::Pattern;
 
@@ -23,8 +21,8 @@ pub type DeviceWriter = Box<dyn Fn(usize, &[u8])>;
 /// Sends a pattern from device memory, used as a ring, in chunks that the ring's end cuts in two. Every chunk is
 /// written over in the moment its send completes, so that a completion that comes too early is a wrong byte at the
 /// receiver.
-pub struct DeviceSource {
-    id: SocketId,
+pub struct DeviceSource<D: Door> {
+    id: D::Socket,
     dmabuf: DmabufId,
     pattern: Pattern,
     write: DeviceWriter,
@@ -43,7 +41,7 @@ pub struct DeviceSource {
     shutdown: bool,
 }
 
-impl std::fmt::Debug for DeviceSource {
+impl<D: Door> std::fmt::Debug for DeviceSource<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             id,
@@ -59,15 +57,15 @@ impl std::fmt::Debug for DeviceSource {
     }
 }
 
-impl DeviceSource {
+impl<D: Door> DeviceSource<D> {
     /// Returns a program that sends `total` bytes from the first `ring` bytes of `dmabuf`, bound as `id`, in sends of
     /// `chunk` bytes.
     ///
     /// # Panics
     /// If the socket is not open.
     pub fn new(
-        stack: &mut Stack,
-        id: SocketId,
+        door: &mut D,
+        id: D::Socket,
         dmabuf: (DmabufId, &Dmabuf),
         pattern: Pattern,
         total: u64,
@@ -79,7 +77,7 @@ impl DeviceSource {
             let written: Result<(), CopyError> = memory.copy_in(offset, bytes);
             written.expect("the ring lies inside");
         };
-        Self::with_writer(stack, id, (name, size), Box::new(write), (pattern, total))
+        Self::with_writer(door, id, (name, size), Box::new(write), (pattern, total))
     }
 
     /// As [`DeviceSource::new`], with memory that is written by `write`.
@@ -87,14 +85,13 @@ impl DeviceSource {
     /// # Panics
     /// If the socket is not open.
     pub fn with_writer(
-        stack: &mut Stack,
-        id: SocketId,
+        door: &mut D,
+        id: D::Socket,
         (dmabuf, ring): (DmabufId, usize),
         write: DeviceWriter,
         (pattern, total): (Pattern, u64),
     ) -> Self {
-        stack
-            .set_option(id, SocketOption::Zerocopy(true))
+        door.set_option(id, SocketOption::Zerocopy(true))
             .expect("it is open");
         let mut control = vec![0; cmsg_space(size_of::<u32>())];
         CmsgWriter::new(&mut control)
@@ -134,7 +131,7 @@ impl DeviceSource {
     }
 
     /// Returns the socket.
-    pub fn id(&self) -> SocketId {
+    pub fn id(&self) -> D::Socket {
         self.id
     }
 
@@ -162,20 +159,19 @@ impl DeviceSource {
     ///
     /// # Panics
     /// If the socket refuses for any reason but want of room, or completions are not in order.
-    pub fn run(&mut self, stack: &mut Stack) -> Progress {
+    pub fn run(&mut self, door: &mut D) -> Progress {
         let before = (self.sent, self.freed);
-        self.collect(stack);
+        self.collect(door);
         while self.sent < self.total {
             self.fill();
-            match self.send_once(stack) {
-                Ok(0) | Err(SendError::WouldBlock | SendError::TooManySends) => break,
+            match self.send_once(door) {
+                Ok(0) | Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Ok(_) => {}
                 Err(error) => panic!("sending byte {}: {error}", self.sent),
             }
         }
         if self.sent == self.total && self.shutdown {
-            stack
-                .shutdown(self.id, Shutdown::Write)
+            door.shutdown(self.id, Shutdown::Write)
                 .expect("it is connected");
             self.shutdown = false;
         }
@@ -209,14 +205,14 @@ impl DeviceSource {
     ///
     /// # Errors
     /// What the socket says.
-    pub fn send_once(&mut self, stack: &mut Stack) -> Result<usize, SendError> {
+    pub fn send_once(&mut self, door: &mut D) -> Result<usize, Errno> {
         self.fill();
         let len = (self.written - self.sent).min(self.chunk as u64) as usize;
         if len == 0 {
             return Ok(0);
         }
         let ranges = self.ranges(self.sent, len);
-        let taken = stack.sendmsg(
+        let taken = door.sendmsg(
             self.id,
             &SendMsg::device(&ranges, &self.control),
             MsgFlags::ZEROCOPY,
@@ -247,25 +243,13 @@ impl DeviceSource {
     ///
     /// # Panics
     /// If an entry is not the next range of sends.
-    pub fn collect(&mut self, stack: &mut Stack) {
+    pub fn collect(&mut self, door: &mut D) {
         loop {
-            let mut control = [0; 64];
-            let mut writer = CmsgWriter::new(&mut control);
-            match stack.recvmsg(
-                self.id,
-                &mut RecvMsg::new(&mut []),
-                &mut writer,
-                MsgFlags::ERRQUEUE,
-            ) {
-                Ok(_) => {}
-                Err(RecvError::ErrorQueueEmpty) => return,
-                Err(error) => panic!("reading the error queue: {error}"),
-            }
-            let written = writer.written();
-            let entry =
-                CmsgIter::new(&control[..written]).find_map(|cmsg| SockExtendedErr::parse(&cmsg));
-            let range =
-                ZerocopyRange::try_from(entry.expect("an entry")).expect("of a zero-copy send");
+            let range = match door.completion(self.id) {
+                Ok(range) => range,
+                Err(Errno::EAGAIN) => return,
+                Err(errno) => panic!("reading the error queue: {errno}"),
+            };
             assert!(!range.copied, "device memory is never copied");
             self.completions += 1;
             self.complete(range);

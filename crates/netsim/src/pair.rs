@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use devmem_uapi::{DmabufId, IfIndex};
+use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, NiovSize};
 use nic::{
     Cable, Impaired, Impairment, Link, Nic, NicConfig, Rings, TcpDataSplit, WireLink, WireOptions,
 };
-use stack::{BindRx, BindTx, Secret, SocketId, Stack, StackConfig};
+use stack::{Secret, Stack, StackConfig};
 use steer::RxQueueId;
 use wire::{Instant, MacAddr};
+
+use crate::door::Door;
 
 /// Steps after which a run is given up: many more than any test needs.
 pub const MAX_STEPS: usize = 2_000_000;
@@ -139,19 +141,19 @@ pub enum SimError {
     },
 }
 
-/// Two stacks on one wire.
+/// Two stacks on one wire, both reached through doors of one kind.
 #[derive(Debug)]
-pub struct Pair {
+pub struct Pair<D> {
     /// One end.
-    pub a: Stack,
+    pub a: D,
     /// The other.
-    pub b: Stack,
+    pub b: D,
     cable: Cable,
     now: Instant,
     bound: BTreeMap<(u8, DmabufId), Dmabuf>,
 }
 
-impl Pair {
+impl<D: Door> Pair<D> {
     /// Makes two stacks and plugs them together.
     ///
     /// # Panics
@@ -177,8 +179,8 @@ impl Pair {
                 Box::new(Impaired::both(link_a, impairment).expect("the wire has no offloads"))
             }
         };
-        let a = make_stack(Side::A, link_a, config);
-        let b = make_stack(Side::B, Box::new(link_b), config);
+        let a = D::open(make_stack(Side::A, link_a, config));
+        let b = D::open(make_stack(Side::B, Box::new(link_b), config));
         Self {
             a,
             b,
@@ -198,8 +200,8 @@ impl Pair {
         &self.cable
     }
 
-    /// Returns one of the stacks.
-    pub fn side(&mut self, side: Side) -> &mut Stack {
+    /// Returns one of the ends.
+    pub fn side(&mut self, side: Side) -> &mut D {
         match side {
             Side::A => &mut self.a,
             Side::B => &mut self.b,
@@ -247,8 +249,12 @@ impl Pair {
     /// [`SimError`].
     pub fn run(&mut self, mut program: impl FnMut(&mut Self) -> Progress) -> Result<(), SimError> {
         for _ in 0..MAX_STEPS {
-            let worked = self.poll_both();
-            match program(self) {
+            let polled = self.poll_both();
+            let on_the_wire = self.sent();
+            let progress = program(self);
+            // A door may send in the call; what is on the wire must not wait for the next timer.
+            let worked = polled || self.sent() > on_the_wire;
+            match progress {
                 Progress::Done => {
                     self.poll_both();
                     return Ok(());
@@ -268,14 +274,17 @@ impl Pair {
     fn poll_both(&mut self) -> bool {
         let a = self.a.poll(self.now);
         let b = self.b.poll(self.now);
-        a.worked || b.worked
+        a || b
+    }
+
+    /// Packets that left either end so far.
+    fn sent(&self) -> u64 {
+        self.a.stats().tx_packets + self.b.stats().tx_packets
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.a.next_deadline(), self.b.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let deadlines = [&self.a, &self.b].map(|end| end.look(Stack::next_deadline));
+        deadlines.into_iter().flatten().min()
     }
 
     /// Switches header split on and binds new device memory to `queues` of one side.
@@ -306,16 +315,10 @@ impl Pair {
         queues: &[u16],
     ) -> DmabufId {
         self.split_on(side);
-        let queues = queues.iter().copied().map(RxQueueId).collect();
-        let request = BindRx {
-            ifindex: IfIndex(1),
-            dmabuf: dmabuf.clone(),
-            niov_size,
-            queues,
-        };
+        let queues: Vec<_> = queues.iter().copied().map(RxQueueId).collect();
         let id = self
             .side(side)
-            .bind_rx(request)
+            .bind_rx(&dmabuf, niov_size, &queues)
             .expect("the request is one that the test expects to pass");
         self.bound.insert((side as u8, id), dmabuf);
         id
@@ -336,13 +339,9 @@ impl Pair {
     /// # Panics
     /// If the bind is refused.
     pub fn bind_tx_memory(&mut self, side: Side, dmabuf: Dmabuf) -> DmabufId {
-        let request = BindTx {
-            ifindex: IfIndex(1),
-            dmabuf: dmabuf.clone(),
-        };
         let id = self
             .side(side)
-            .bind_tx(request)
+            .bind_tx(&dmabuf)
             .expect("the request is one that the test expects to pass");
         self.bound.insert((side as u8, id), dmabuf);
         id
@@ -361,7 +360,7 @@ impl Pair {
     /// # Panics
     /// Never: nothing is bound that depends on it being off.
     pub fn split_on(&mut self, side: Side) {
-        let nic = self.side(side).nic_mut();
+        let nic = self.side(side).stack_mut().nic_mut();
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
             hds_thresh: 0,
@@ -376,7 +375,7 @@ impl Pair {
     ///
     /// # Panics
     /// If it does not open.
-    pub fn connect(&mut self, side: Side, ip: IpAddr, port: u16) -> (SocketId, SocketId) {
+    pub fn connect(&mut self, side: Side, ip: IpAddr, port: u16) -> (D::Socket, D::Socket) {
         let local = SocketAddr::new(ip, port);
         let listener = self.side(side).listen(local, 16).expect("the port is free");
         let pair = self.connect_to(side, listener, local);
@@ -391,9 +390,9 @@ impl Pair {
     pub fn connect_to(
         &mut self,
         side: Side,
-        listener: SocketId,
+        listener: D::Socket,
         local: SocketAddr,
-    ) -> (SocketId, SocketId) {
+    ) -> (D::Socket, D::Socket) {
         let now = self.now;
         let opener = self
             .side(side.other())
@@ -427,19 +426,19 @@ impl Pair {
     pub fn finish(mut self) {
         self.run_until_idle().expect("the stacks come to rest");
         for side in [Side::A, Side::B] {
-            assert_host_memory_home(side, self.side(side));
-            let ids: Vec<_> = self.side(side).bindings().map(|info| info.id).collect();
-            for id in ids {
-                self.side(side).unbind_rx(id).expect("it is bound");
-            }
-            let ids: Vec<_> = self.side(side).tx_bindings().collect();
-            for id in ids {
+            let end = self.side(side);
+            assert_host_memory_home(side, end.stack_mut());
+            let receiving = end.look(|stack| stack.bindings().map(|info| info.id).collect());
+            let sending: Vec<_> = end.look(|stack| stack.tx_bindings().collect());
+            for &id in &sending {
                 assert_eq!(
-                    self.side(side).sends_in_flight(id),
+                    end.sends_in_flight(id),
                     Some(0),
                     "{side:?}: dma-buf {id} is still sent from"
                 );
-                self.side(side).unbind_tx(id).expect("it is bound");
+            }
+            for id in [receiving, sending].concat() {
+                end.unbind(id).expect("it is bound");
             }
         }
         let observers: Vec<_> = self

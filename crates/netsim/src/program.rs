@@ -5,17 +5,18 @@ use std::fmt;
 use std::net::Shutdown;
 
 use devmem_uapi::{
-    CmsgIter, CmsgWriter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, MsgFlags, space_for,
+    CmsgIter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, Errno, MsgFlags, space_for,
 };
 use netmem::Dmabuf;
-use stack::{RecvError, RecvMsg, RecvOutcome, SendError, SendMsg, SocketId, Stack};
+use stack::SendMsg;
 
+use crate::door::{Door, RecvResult, RecvRoom};
 use crate::pair::Progress;
 use crate::pattern::Pattern;
 
 /// Sends `total` bytes of a pattern, then says that no more follow.
-pub struct Source {
-    id: SocketId,
+pub struct Source<D: Door> {
+    id: D::Socket,
     pattern: Pattern,
     sent: u64,
     total: u64,
@@ -25,7 +26,7 @@ pub struct Source {
     finished: bool,
 }
 
-impl fmt::Debug for Source {
+impl<D: Door> fmt::Debug for Source<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             id, sent, total, ..
@@ -34,9 +35,9 @@ impl fmt::Debug for Source {
     }
 }
 
-impl Source {
+impl<D: Door> Source<D> {
     /// Returns a program that sends in pieces of `chunk` bytes.
-    pub fn new(id: SocketId, pattern: Pattern, total: u64, chunk: usize) -> Self {
+    pub fn new(id: D::Socket, pattern: Pattern, total: u64, chunk: usize) -> Self {
         Self {
             id,
             pattern,
@@ -57,7 +58,7 @@ impl Source {
     ///
     /// # Panics
     /// If the socket refuses for any reason but want of room.
-    pub fn run(&mut self, stack: &mut Stack) -> Progress {
+    pub fn run(&mut self, door: &mut D) -> Progress {
         let before = self.sent;
         while self.sent < self.total {
             if self.left == 0 {
@@ -66,18 +67,17 @@ impl Source {
             }
             let piece = &mut self.chunk[..self.left];
             self.pattern.fill(self.sent, piece);
-            match stack.sendmsg(self.id, &SendMsg::new(piece), MsgFlags::empty()) {
+            match door.sendmsg(self.id, &SendMsg::new(piece), MsgFlags::empty()) {
                 Ok(taken) => {
                     self.sent += taken as u64;
                     self.left -= taken;
                 }
-                Err(SendError::WouldBlock | SendError::NoMemory) => break,
+                Err(Errno::EAGAIN) => break,
                 Err(error) => panic!("sending byte {}: {error}", self.sent),
             }
         }
         if self.sent == self.total && !self.finished {
-            stack
-                .shutdown(self.id, Shutdown::Write)
+            door.shutdown(self.id, Shutdown::Write)
                 .expect("it is connected");
             self.finished = true;
             return Progress::Worked;
@@ -127,8 +127,8 @@ impl Report {
 }
 
 /// Receives a pattern, from device memory or not, and verifies every byte where it lies.
-pub struct Sink {
-    id: SocketId,
+pub struct Sink<D: Door> {
+    id: D::Socket,
     pattern: Pattern,
     memory: BTreeMap<DmabufId, DeviceReader>,
     report: Report,
@@ -140,7 +140,7 @@ pub struct Sink {
     flags: MsgFlags,
 }
 
-impl fmt::Debug for Sink {
+impl<D: Door> fmt::Debug for Sink<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sink")
             .field("id", &self.id)
@@ -149,10 +149,10 @@ impl fmt::Debug for Sink {
     }
 }
 
-impl Sink {
+impl<D: Door> Sink<D> {
     /// Returns a program that receives with MSG_SOCK_DEVMEM, up to 256 KiB and 64 messages at a
     /// time.
-    pub fn new(id: SocketId, pattern: Pattern) -> Self {
+    pub fn new(id: D::Socket, pattern: Pattern) -> Self {
         Self {
             id,
             pattern,
@@ -214,7 +214,7 @@ impl Sink {
     }
 
     /// Returns the socket.
-    pub fn id(&self) -> SocketId {
+    pub fn id(&self) -> D::Socket {
         self.id
     }
 
@@ -240,13 +240,13 @@ impl Sink {
     ///
     /// # Panics
     /// If a byte is wrong, or the socket refuses for any reason but that nothing is there.
-    pub fn run(&mut self, stack: &mut Stack) -> Progress {
+    pub fn run(&mut self, door: &mut D) -> Progress {
         let mut worked = false;
         while !self.at_end {
-            match self.receive_once(stack) {
+            match self.receive_once(door) {
                 Ok(0) => self.at_end = true,
                 Ok(_) => worked = true,
-                Err(RecvError::WouldBlock) => break,
+                Err(Errno::EAGAIN) => break,
                 Err(error) => panic!("receiving byte {}: {error}", self.report.bytes()),
             }
         }
@@ -264,28 +264,26 @@ impl Sink {
     ///
     /// # Panics
     /// If a byte is wrong.
-    pub fn receive_once(&mut self, stack: &mut Stack) -> Result<usize, RecvError> {
-        let mut writer = CmsgWriter::new(&mut self.control);
-        let outcome = stack.recvmsg(
-            self.id,
-            &mut RecvMsg::new(&mut self.host),
-            &mut writer,
-            self.flags,
-        )?;
-        let written = writer.written();
-        self.verify(&outcome, written);
+    pub fn receive_once(&mut self, door: &mut D) -> Result<usize, Errno> {
+        let room = RecvRoom {
+            len: self.host.len(),
+            host: &mut self.host,
+            control: &mut self.control,
+        };
+        let outcome = door.recvmsg(self.id, room, self.flags)?;
+        self.verify(&outcome);
         let keep = match self.keep {
             Keep::Nothing => 0,
             Keep::Tokens(count) => count,
             Keep::Everything => usize::MAX,
         };
-        self.release(stack, keep);
+        self.release(door, keep);
         Ok(outcome.bytes)
     }
 
     /// Verifies what one call returned.
-    fn verify(&mut self, outcome: &RecvOutcome, written: usize) {
-        let messages: Vec<_> = CmsgIter::new(&self.control[..written])
+    fn verify(&mut self, outcome: &RecvResult) {
+        let messages: Vec<_> = CmsgIter::new(&self.control[..outcome.control_bytes])
             .map(|cmsg| DevmemCmsg::parse(&cmsg))
             .collect();
         if messages.is_empty() {
@@ -361,7 +359,7 @@ impl Sink {
     ///
     /// # Panics
     /// If a token that is outstanding is not freed.
-    pub fn release(&mut self, stack: &mut Stack, keep: usize) {
+    pub fn release(&mut self, door: &mut D, keep: usize) {
         while self.kept() > keep && !self.tokens.is_empty() {
             let excess = self.kept() - keep;
             let first = &mut self.tokens[0];
@@ -375,7 +373,7 @@ impl Sink {
             if first.token_count == 0 {
                 self.tokens.remove(0);
             }
-            let freed = stack.dontneed(self.id, &[range]).expect("it is open");
+            let freed = door.dontneed(self.id, &[range]).expect("it is open");
             assert_eq!(freed, count, "every token was outstanding");
             self.report.freed += u64::from(freed);
         }

@@ -1,4 +1,4 @@
-//! Scripts of pipes and of the times of sends, played over the shared object as those of `scenarios`.
+//! Scripts of pipes and of the times of sends and receives, played over the shared object as those of `scenarios`.
 
 mod player;
 
@@ -164,5 +164,103 @@ fn times_alone_are_not_cut_and_numbers_may_begin_with_what_is_queued() {
 +0 {}
 ",
         told(300_000_000, "SCM_TSTAMP_ACK", 999),
+    ));
+}
+
+/// A recvmsg of `len` bytes that returns `got`, with these control messages.
+fn received(len: u32, got: u32, messages: &[String]) -> String {
+    format!(
+        "recvmsg(4, {{msg_name(...)=..., msg_iov(1)=[{{..., {len}}}], msg_flags=0, msg_control=[{}]}}, 0) = {got}",
+        messages.join(", ")
+    )
+}
+
+fn message(level: &str, ty: &str, data: &str) -> String {
+    format!("{{cmsg_level={level}, cmsg_type={ty}, cmsg_data={data}}}")
+}
+
+fn at_nanos(ty: &str, nanos: u64) -> String {
+    message(
+        "SOL_SOCKET",
+        ty,
+        &format!("{{scm_sec=0, scm_nsec={nanos}}}"),
+    )
+}
+
+#[test]
+fn a_receive_is_told_when_its_last_segment_arrived_not_when_it_was_read() {
+    for (set, ty) in [
+        ("SO_TIMESTAMP", "SO_TIMESTAMP"),
+        ("SO_TIMESTAMP_NEW", "SO_TIMESTAMP_NEW"),
+        ("SO_TIMESTAMPNS", "SO_TIMESTAMPNS"),
+        ("SO_TIMESTAMPNS_NEW", "SO_TIMESTAMPNS_NEW"),
+    ] {
+        accepted(&format!(
+            "
++0 < P. 1:101(100) ack 1 win 257
++0 > . 1:1(0) ack 101
++0 setsockopt(4, SOL_SOCKET, {set}, [1], 4) = 0
++0 getsockopt(4, SOL_SOCKET, {set}, [1], [4]) = 0
++.1 < P. 101:201(100) ack 1 win 257
++0 > . 1:1(0) ack 201
++.1 < P. 201:301(100) ack 1 win 257
++0 > . 1:1(0) ack 301
++.2 {}
++0 {}
++0 {}
++0 setsockopt(4, SOL_SOCKET, {set}, [0], 4) = 0
++0 < P. 301:401(100) ack 1 win 257
+* > . 1:1(0) ack 401
++0 {}
+",
+            received(100, 100, &[]),
+            received(50, 50, &[at_nanos(ty, 200_000_000)]),
+            received(500, 150, &[at_nanos(ty, 300_000_000)]),
+            received(500, 100, &[]),
+        ));
+    }
+}
+
+#[test]
+fn segments_that_fill_a_gap_keep_the_times_at_which_they_came() {
+    let told = |nanos| at_nanos("SCM_TIMESTAMPING", nanos);
+    accepted(&format!(
+        "
++0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_RX_SOFTWARE|SOF_TIMESTAMPING_SOFTWARE], 4) = 0
++.1 < . 1001:2001(1000) ack 1 win 257
++0 > . 1:1(0) ack 1 <nop,nop,sack 1001:2001>
++.1 < . 1:1001(1000) ack 1 win 257
++0 > . 1:1(0) ack 2001
++.2 {}
++0 {}
+",
+        received(1000, 1000, &[told(300_000_000)]),
+        received(1000, 1000, &[told(200_000_000)]),
+    ));
+}
+
+#[test]
+fn times_come_before_what_is_left_and_the_end_of_the_stream_counts_as_one() {
+    let left = |number| message("SOL_TCP", "TCP_CM_INQ", number);
+    let (stamp, stamping) = (
+        at_nanos("SO_TIMESTAMPNS_NEW", 200_000_000),
+        at_nanos("SO_TIMESTAMPING_NEW", 200_000_000),
+    );
+    accepted(&format!(
+        "
++0 setsockopt(4, SOL_TCP, TCP_INQ, [1], 4) = 0
++0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPNS_NEW, [1], 4) = 0
++0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING_NEW, [SOF_TIMESTAMPING_RX_SOFTWARE|SOF_TIMESTAMPING_SOFTWARE], 4) = 0
++.1 < P. 1:1001(1000) ack 1 win 257
++0 > . 1:1(0) ack 1001
++0 {}
++0 < F. 1001:1001(0) ack 1 win 257
+* > . 1:1(0) ack 1002
++0 {}
++0 {}
+",
+        received(600, 600, &[stamp.clone(), stamping.clone(), left("400")]),
+        received(400, 400, &[stamp, stamping, left("1")]),
+        received(400, 0, &[left("1")]),
     ));
 }

@@ -399,6 +399,9 @@ fn zero_copy_sends_are_reported_in_ranges() {
 +0 setsockopt(4, SOL_SOCKET, SO_ZEROCOPY, [1], 4) = 0
 +0 sendmsg(4, {{msg_name(...)=..., msg_iov(1)=[{{..., 4000}}], msg_flags=0}}, MSG_ZEROCOPY) = 4000
 +0 > P. 1:4001(4000) ack 1
++.1 < . 1:1(0) ack 4000 win 257
++0 poll([{{fd=4, events=POLLERR, revents=0}}], 1, 0) = 0
++0 < . 1:1(0) ack 4001 win 257
 +0 poll([{{fd=4, events=POLLERR, revents=POLLERR}}], 1, 0) = 1
 +0 {}
 +0 sendmsg(4, {{msg_name(...)=..., msg_iov(1)=[{{..., 1000}}], msg_flags=0}}, MSG_ZEROCOPY) = 1000
@@ -416,6 +419,57 @@ fn zero_copy_sends_are_reported_in_ranges() {
             play(&script, ip, flags);
         }
     }
+}
+
+#[test]
+fn each_completion_is_an_edge_and_room_is_one_only_after_there_was_none() {
+    let accepted_zerocopy = "
++0 setsockopt(4, SOL_SOCKET, SO_ZEROCOPY, [1], 4) = 0
++0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 epoll_create(1) = 5
++0 epoll_ctl(5, EPOLL_CTL_ADD, 4, {events=EPOLLOUT|EPOLLET, fd=4}) = 0
++0 epoll_wait(5, {events=EPOLLOUT, fd=4}, 1, 0) = 1
++0 < P. 1:101(100) ack 1 win 257
++0 > . 1:1(0) ack 101
++0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
++0 sendmsg(4, {msg_name(...)=..., msg_iov(1)=[{..., 4000}], msg_flags=0}, MSG_ZEROCOPY) = 4000
++0 > P. 1:4001(4000) ack 101
++0 < . 101:101(0) ack 4001 win 257
++0 sendmsg(4, {msg_name(...)=..., msg_iov(1)=[{..., 4000}], msg_flags=0}, MSG_ZEROCOPY) = 4000
++0 > P. 4001:8001(4000) ack 101
++0 < . 101:101(0) ack 8001 win 257
++0 epoll_wait(5, {events=EPOLLERR|EPOLLOUT, fd=4}, 1, 0) = 1
++0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
++0 sendmsg(4, {msg_name(...)=..., msg_iov(1)=[{..., 4000}], msg_flags=0}, MSG_ZEROCOPY) = 4000
++0 > P. 8001:12001(4000) ack 101
++0 < . 101:101(0) ack 12001 win 257
++0 epoll_wait(5, {events=EPOLLERR|EPOLLOUT, fd=4}, 1, 0) = 1
++0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
+";
+    accepted(accepted_zerocopy);
+    accepted(
+        "
++0 setsockopt(4, SOL_SOCKET, SO_SNDBUF, [8000], 4) = 0
++0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 epoll_create(1) = 5
++0 epoll_ctl(5, EPOLL_CTL_ADD, 4, {events=EPOLLOUT|EPOLLET, fd=4}) = 0
++0 epoll_wait(5, {events=EPOLLOUT, fd=4}, 1, 0) = 1
++0 write(4, ..., 16000) = 16000
++0 > P. 1:10001(10000) ack 1
++0 < . 1:1(0) ack 10001 win 257
++0 > P. 10001:16001(6000) ack 1
++0 < . 1:1(0) ack 16001 win 257
++0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
++0 write(4, ..., 17000) = 16000
++0 > P. 16001:32001(16000) ack 1
++0 write(4, ..., 1) = -1 EAGAIN (full)
++0 < . 1:1(0) ack 17001 win 257
++0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
++0 < . 1:1(0) ack 32001 win 257
++0 epoll_wait(5, {events=EPOLLOUT, fd=4}, 1, 0) = 1
++0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
+",
+    );
 }
 
 #[test]
@@ -500,8 +554,7 @@ fn options_that_are_not_done_are_refused() {
     accepted(
         "
 +0 setsockopt(4, SOL_TCP, TCP_FASTOPEN, [1], 4) = -1 ENOPROTOOPT (no)
-+0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [1], 4) = -1 EINVAL (no clock in hardware)
-+0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_RX_SOFTWARE], 4) = -1 EINVAL (no)
++0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [4096], 4) = -1 EINVAL (no statistics)
 +0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_OPT_ID_TCP], 4) = -1 EINVAL (of what numbers)
 +0 setsockopt(3, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_OPT_ID], 4) = -1 EINVAL (no stream)
 +0 setsockopt(4, SOL_TCP, 9999, [1], 4) = -1 ENOPROTOOPT (no)

@@ -4,14 +4,26 @@
 //! handed over when a connection or listener begins. What Linux has and this table has not is
 //! refused with ENOPROTOOPT: nothing is accepted that is not done.
 
+mod times;
+mod values;
+
 use std::time::Duration;
 
 use devmem_uapi::{Errno, sockopt};
-use stack::{SocketOption, StampIds, Timestamping};
+use stack::SocketOption;
 use tcp::{CongestionKind, Keepalive};
 
-use crate::abi::{IP_TOS, IPV6_TCLASS, IPV6_V6ONLY, SOL_TCP, so, sof, tcp_opt};
+use crate::abi::{
+    IP_BIND_ADDRESS_NO_PORT, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPV6_MTU_DISCOVER, IPV6_TCLASS,
+    IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC, SOL_TCP, so, tcp_opt,
+};
 use crate::sockaddr::Family;
+pub(crate) use times::Times;
+pub(crate) use values::int;
+use values::{
+    TCP_CA_NAME_MAX, byte_or_int, congestion, congestion_name, count, seconds, seconds_of, shown,
+    timeouts_of, timeval, timeval_bytes,
+};
 
 /// Smallest receive buffer (linux `SOCK_MIN_RCVBUF`, twice 1152).
 const RCVBUF_MIN: u32 = 2304;
@@ -21,16 +33,30 @@ const SNDBUF_MIN: u32 = 4608;
 const RCVBUF_DEFAULT: u32 = 131_072;
 /// What SO_SNDBUF says until it is set (linux `net.ipv4.tcp_wmem`, second number).
 const SNDBUF_DEFAULT: u32 = 16_384;
+/// Routers that may pass a packet on if nothing else is said (linux `IPDEFTTL`).
+const HOPS_DEFAULT: u8 = 64;
 /// Longest keepalive time in seconds (linux `MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`).
 const KEEPALIVE_MAX: i32 = 32_767;
-/// Most keepalive probes (linux `MAX_TCP_KEEPCNT`), and most SYNs (linux `MAX_TCP_SYNCNT`).
-const COUNT_MAX: i32 = 127;
 /// Longest TCP_LINGER2 in seconds (linux `TCP_FIN_TIMEOUT_MAX`).
 const LINGER2_MAX: i32 = 120;
+/// Largest buffer of SO_RCVBUFFORCE and SO_SNDBUFFORCE, before doubling (linux `__sock_set_rcvbuf`).
+const FORCED_MAX: u32 = (i32::MAX / 2).unsigned_abs();
+/// Smallest TCP_WINDOW_CLAMP (linux `tcp_set_window_clamp`).
+const WINDOW_CLAMP_MIN: u32 = RCVBUF_MIN / 2;
+/// Options of level `SOL_SOCKET` that are kept and told again, and change nothing: nobody is here who would read
+/// them. There is no packet scheduler (SO_PRIORITY) and no packet filter (SO_MARK); a stream has neither broadcasts nor
+/// packets without checksums; a byte that a peer calls urgent always stays in the stream (SO_OOBINLINE).
+const REMEMBERED: [i32; 7] = [
+    so::DEBUG,
+    so::BROADCAST,
+    so::OOBINLINE,
+    so::NO_CHECK,
+    so::PRIORITY,
+    so::MARK,
+    so::SELECT_ERR_QUEUE,
+];
 /// Smallest and largest TCP_MAXSEG (linux `TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
 const MAXSEG: std::ops::RangeInclusive<i32> = 88..=32_767;
-/// Bytes of a `struct timeval` on 64-bit machines.
-const TIMEVAL_LEN: usize = 16;
 
 /// What SO_LINGER says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,8 +76,9 @@ pub(crate) struct Options {
     pub(crate) rcv_timeout: Option<Duration>,
     pub(crate) snd_timeout: Option<Duration>,
     pub(crate) inq: bool,
-    /// Flags of SO_TIMESTAMPING.
-    pub(crate) timestamping: u32,
+    pub(crate) times: Times,
+    /// IP_BIND_ADDRESS_NO_PORT.
+    pub(crate) bind_without_port: bool,
     pub(crate) max_seg: Option<u16>,
     pub(crate) congestion: Option<CongestionKind>,
     keepalive: bool,
@@ -62,6 +89,12 @@ pub(crate) struct Options {
     user_timeout: Option<Duration>,
     rcv_buf: Option<u32>,
     snd_buf: Option<u32>,
+    /// TCP_WINDOW_CLAMP; 0: none.
+    window_clamp: u32,
+    /// Values of [`REMEMBERED`].
+    remembered: [i32; REMEMBERED.len()],
+    mtu_discover: i32,
+    hop_limit: Option<u8>,
     nodelay: bool,
     cork: bool,
     zerocopy: bool,
@@ -69,6 +102,8 @@ pub(crate) struct Options {
     tos: u8,
     /// Largest buffer that may be asked for, before doubling.
     buffer_max: u32,
+    /// Most unread payload if nothing else is said.
+    rcv_buf_default: u32,
 }
 
 /// What must happen to the socket now that an option is set.
@@ -94,7 +129,8 @@ impl Options {
             rcv_timeout: None,
             snd_timeout: None,
             inq: false,
-            timestamping: 0,
+            times: Times::default(),
+            bind_without_port: false,
             max_seg: base.user_mss,
             congestion: None,
             keepalive: base.keepalive.is_some(),
@@ -105,12 +141,17 @@ impl Options {
             user_timeout: base.user_timeout,
             rcv_buf: None,
             snd_buf: None,
+            window_clamp: 0,
+            remembered: [0; REMEMBERED.len()],
+            mtu_discover: *PMTUDISC.start(),
+            hop_limit: None,
             nodelay: base.nodelay,
             cork: false,
             zerocopy: false,
             notsent_lowat: 0,
             tos: 0,
             buffer_max,
+            rcv_buf_default: base.rcv_buf_max,
         }
     }
 
@@ -122,10 +163,8 @@ impl Options {
         config.keepalive = self.keepalive.then_some(self.keepalive_times);
         config.user_timeout = self.user_timeout;
         config.defer_accept = self.defer_accept;
-        if let Some(bytes) = self.rcv_buf {
-            config.rcv_buf_max = bytes / 2;
-            config.rcv_space_initial = config.rcv_space_initial.min(bytes / 2);
-        }
+        config.rcv_buf_max = self.rcv_space();
+        config.rcv_space_initial = config.rcv_space_initial.min(config.rcv_buf_max);
         if let Some(bytes) = self.snd_buf {
             config.snd_buf_max = bytes as usize;
         }
@@ -142,14 +181,24 @@ impl Options {
     }
 
     /// Returns what the stack is to be told beside the settings of TCP.
-    pub(crate) fn after_opening(&self) -> [SocketOption; 5] {
+    pub(crate) fn after_opening(&self) -> [SocketOption; 6] {
         [
             SocketOption::Zerocopy(self.zerocopy),
             SocketOption::Cork(self.cork),
             SocketOption::NotsentLowat(self.notsent_lowat),
             SocketOption::Tos(self.tos),
-            SocketOption::Timestamping(timestamping(self.timestamping)),
+            SocketOption::HopLimit(self.hop_limit),
+            SocketOption::Timestamping(self.times.asked()),
         ]
+    }
+
+    /// Returns how much unread payload there may be.
+    fn rcv_space(&self) -> u32 {
+        let buffer = self.rcv_buf.map_or(self.rcv_buf_default, |bytes| bytes / 2);
+        match self.window_clamp {
+            0 => buffer,
+            clamp => buffer.min(clamp),
+        }
     }
 
     fn keepalive_option(&self) -> Effect {
@@ -171,17 +220,54 @@ impl Options {
         match level {
             sockopt::SOL_SOCKET => self.set_socket(name, value),
             SOL_TCP => self.set_tcp(name, value),
-            sockopt::SOL_IP if name == IP_TOS => self.set_tos(byte_or_int(value)?),
-            sockopt::SOL_IPV6 if family == Family::V6 => match name {
-                IPV6_TCLASS => self.set_tos(int(value)?.max(0)),
-                IPV6_V6ONLY => {
-                    self.v6_only = int(value)? != 0;
-                    Ok(Effect::None)
-                }
-                _ => Err(Errno::ENOPROTOOPT),
-            },
+            sockopt::SOL_IP => self.set_ip(name, value),
+            sockopt::SOL_IPV6 if family == Family::V6 => self.set_ipv6(name, value),
             _ => Err(Errno::ENOPROTOOPT),
         }
+    }
+
+    fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
+        match name {
+            IP_TOS => return self.set_tos(byte_or_int(value)?),
+            IP_TTL => return self.set_hop_limit(byte_or_int(value)?, 1),
+            IP_BIND_ADDRESS_NO_PORT => match byte_or_int(value)? {
+                on @ 0..=1 => self.bind_without_port = on == 1,
+                _ => return Err(Errno::EINVAL),
+            },
+            IP_MTU_DISCOVER => self.set_mtu_discover(byte_or_int(value)?)?,
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(Effect::None)
+    }
+
+    fn set_ipv6(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
+        match name {
+            IPV6_TCLASS => return self.set_tos(int(value)?.max(0)),
+            IPV6_UNICAST_HOPS => return self.set_hop_limit(int(value)?, 0),
+            IPV6_V6ONLY => self.v6_only = int(value)? != 0,
+            IPV6_MTU_DISCOVER => self.set_mtu_discover(int(value)?)?,
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(Effect::None)
+    }
+
+    /// Packets always fit the path; what would have them cut on their way is not done.
+    fn set_mtu_discover(&mut self, how: i32) -> Result<(), Errno> {
+        if !PMTUDISC.contains(&how) {
+            return Err(Errno::EINVAL);
+        }
+        self.mtu_discover = how;
+        Ok(())
+    }
+
+    /// -1 is as many as usual.
+    fn set_hop_limit(&mut self, hops: i32, least: u8) -> Result<Effect, Errno> {
+        self.hop_limit = match u8::try_from(hops) {
+            Ok(hops) if hops >= least => Some(hops),
+            _ if hops == -1 => None,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(Effect::Apply(SocketOption::HopLimit(self.hop_limit)))
     }
 
     fn set_tos(&mut self, tos: i32) -> Result<Effect, Errno> {
@@ -196,8 +282,8 @@ impl Options {
                 let seconds = int(value.get(4..).unwrap_or_default())?;
                 self.linger = Linger { on, seconds };
             }
-            so::RCVTIMEO => self.rcv_timeout = timeval(value)?,
-            so::SNDTIMEO => self.snd_timeout = timeval(value)?,
+            so::RCVTIMEO | so::RCVTIMEO_NEW => self.rcv_timeout = timeval(value)?,
+            so::SNDTIMEO | so::SNDTIMEO_NEW => self.snd_timeout = timeval(value)?,
             so::REUSEADDR => self.reuse_addr = int(value)? != 0,
             so::REUSEPORT => self.reuse_port = int(value)? != 0,
             so::RCVLOWAT => {
@@ -208,27 +294,25 @@ impl Options {
                 self.keepalive = int(value)? != 0;
                 return Ok(self.keepalive_option());
             }
-            so::RCVBUF => {
-                let bytes = self.buffer(value)?.max(RCVBUF_MIN);
-                self.rcv_buf = Some(bytes);
-                return Ok(Effect::Apply(SocketOption::RcvBuf(bytes / 2)));
+            so::RCVBUF => return self.set_rcv_buf(self.buffer(value)?),
+            so::SNDBUF => return self.set_snd_buf(self.buffer(value)?),
+            so::RCVBUFFORCE => return self.set_rcv_buf(forced(value)?),
+            so::SNDBUFFORCE => return self.set_snd_buf(forced(value)?),
+            so::TIMESTAMP | so::TIMESTAMPNS | so::TIMESTAMP_NEW | so::TIMESTAMPNS_NEW => {
+                self.times.set_timestamp(name, int(value)? != 0);
+                return Ok(self.times_option());
             }
-            so::SNDBUF => {
-                let bytes = self.buffer(value)?.max(SNDBUF_MIN);
-                self.snd_buf = Some(bytes);
-                return Ok(Effect::Apply(SocketOption::SndBuf(bytes as usize)));
+            so::TIMESTAMPING | so::TIMESTAMPING_NEW => {
+                self.times
+                    .set_timestamping(name, int(value)?.cast_unsigned())?;
+                return Ok(self.times_option());
             }
-            so::TIMESTAMPING => {
-                let flags = int(value)?.cast_unsigned();
-                let numbers = flags & (sof::OPT_ID | sof::OPT_ID_TCP);
-                if flags & !sof::ALL != 0 || numbers == sof::OPT_ID_TCP {
-                    return Err(Errno::EINVAL);
-                }
-                self.timestamping = flags;
-                return Ok(Effect::Apply(SocketOption::Timestamping(timestamping(
-                    flags,
-                ))));
-            }
+            so::BINDTOIFINDEX => match int(value)? {
+                // There is one interface, and whatever the socket does is bound to it.
+                0 => {}
+                index if u32::try_from(index) == Ok(crate::table::IFINDEX.0) => {}
+                _ => return Err(Errno::ENODEV),
+            },
             so::ZEROCOPY => {
                 let on = int(value)?;
                 if !(0..=1).contains(&on) {
@@ -237,9 +321,35 @@ impl Options {
                 self.zerocopy = on == 1;
                 return Ok(Effect::Apply(SocketOption::Zerocopy(self.zerocopy)));
             }
-            _ => return Err(Errno::ENOPROTOOPT),
+            _ => return self.remember(name, value),
         }
         Ok(Effect::None)
+    }
+
+    fn remember(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
+        let at = REMEMBERED.iter().position(|remembered| *remembered == name);
+        let place = at.and_then(|at| self.remembered.get_mut(at));
+        let place = place.ok_or(Errno::ENOPROTOOPT)?;
+        *place = match (name, int(value)?) {
+            (so::PRIORITY | so::MARK, number) => number,
+            (_, switch) => (switch != 0).into(),
+        };
+        Ok(Effect::None)
+    }
+
+    fn times_option(&self) -> Effect {
+        Effect::Apply(SocketOption::Timestamping(self.times.asked()))
+    }
+
+    fn set_rcv_buf(&mut self, bytes: u32) -> Result<Effect, Errno> {
+        self.rcv_buf = Some(bytes.max(RCVBUF_MIN));
+        Ok(Effect::Apply(SocketOption::RcvBuf(self.rcv_space())))
+    }
+
+    fn set_snd_buf(&mut self, bytes: u32) -> Result<Effect, Errno> {
+        let bytes = bytes.max(SNDBUF_MIN);
+        self.snd_buf = Some(bytes);
+        Ok(Effect::Apply(SocketOption::SndBuf(bytes as usize)))
     }
 
     /// Returns a buffer's size as Linux keeps it: bounded, then doubled for bookkeeping.
@@ -250,9 +360,16 @@ impl Options {
     }
 
     fn set_tcp(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
-        if name == tcp_opt::CONGESTION {
-            self.congestion = Some(congestion(value)?);
-            return Ok(Effect::None);
+        match name {
+            tcp_opt::CONGESTION => {
+                let kind = congestion(value)?;
+                self.congestion = Some(kind);
+                return Ok(Effect::Apply(SocketOption::Congestion(kind)));
+            }
+            // There is no protocol on top of TCP to be had.
+            tcp_opt::ULP if value.is_empty() => return Err(Errno::EINVAL),
+            tcp_opt::ULP => return Err(Errno::ENOENT),
+            _ => {}
         }
         let number = int(value)?;
         match name {
@@ -303,7 +420,17 @@ impl Options {
                 )));
             }
             tcp_opt::INQ if (0..=1).contains(&number) => self.inq = number == 1,
-            tcp_opt::MAXSEG | tcp_opt::INQ => return Err(Errno::EINVAL),
+            // It has changed nothing in Linux since 4.6.
+            tcp_opt::THIN_DUPACK if (0..=1).contains(&number) => {}
+            tcp_opt::WINDOW_CLAMP => {
+                let bytes = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
+                self.window_clamp = match bytes {
+                    0 => 0,
+                    bytes => bytes.max(WINDOW_CLAMP_MIN),
+                };
+                return Ok(Effect::Apply(SocketOption::RcvBuf(self.rcv_space())));
+            }
+            tcp_opt::MAXSEG | tcp_opt::INQ | tcp_opt::THIN_DUPACK => return Err(Errno::EINVAL),
             _ => return Err(Errno::ENOPROTOOPT),
         }
         Ok(Effect::None)
@@ -324,12 +451,17 @@ impl Options {
                 let Linger { on, seconds } = self.linger;
                 return Ok([i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat());
             }
-            (sockopt::SOL_SOCKET, so::RCVTIMEO) => return Ok(timeval_bytes(self.rcv_timeout)),
-            (sockopt::SOL_SOCKET, so::TIMESTAMPING) => {
-                // The second word names a clock of hardware: none.
-                return Ok([self.timestamping.to_ne_bytes(), [0; 4]].concat());
+            (sockopt::SOL_SOCKET, so::RCVTIMEO | so::RCVTIMEO_NEW) => {
+                return Ok(timeval_bytes(self.rcv_timeout));
             }
-            (sockopt::SOL_SOCKET, so::SNDTIMEO) => return Ok(timeval_bytes(self.snd_timeout)),
+            (sockopt::SOL_SOCKET, so::SNDTIMEO | so::SNDTIMEO_NEW) => {
+                return Ok(timeval_bytes(self.snd_timeout));
+            }
+            (sockopt::SOL_SOCKET, so::TIMESTAMPING | so::TIMESTAMPING_NEW) => {
+                return Ok(self.times.timestamping_bytes(name));
+            }
+            // Neither congestion control has anything to tell, and no protocol is on top of TCP.
+            (SOL_TCP, tcp_opt::CC_INFO | tcp_opt::ULP) => return Ok(Vec::new()),
             (SOL_TCP, tcp_opt::CONGESTION) => {
                 let name = congestion_name(self.congestion.unwrap_or(base.congestion));
                 let mut bytes = name.as_bytes().to_vec();
@@ -337,6 +469,13 @@ impl Options {
                 return Ok(bytes);
             }
             (sockopt::SOL_IP, IP_TOS) => return Ok(i32::from(self.tos).to_ne_bytes().to_vec()),
+            (sockopt::SOL_IP, IP_TTL) => self.hop_limit.unwrap_or(HOPS_DEFAULT).into(),
+            (sockopt::SOL_IPV6, IPV6_UNICAST_HOPS) if family == Family::V6 => {
+                self.hop_limit.unwrap_or(HOPS_DEFAULT).into()
+            }
+            (sockopt::SOL_IP, IP_BIND_ADDRESS_NO_PORT) => self.bind_without_port.into(),
+            (sockopt::SOL_IP, IP_MTU_DISCOVER) => self.mtu_discover,
+            (sockopt::SOL_IPV6, IPV6_MTU_DISCOVER) if family == Family::V6 => self.mtu_discover,
             (sockopt::SOL_IPV6, IPV6_TCLASS) if family == Family::V6 => self.tos.into(),
             (sockopt::SOL_IPV6, IPV6_V6ONLY) if family == Family::V6 => self.v6_only.into(),
             (sockopt::SOL_SOCKET, name) => self.get_socket(name, family)?,
@@ -358,7 +497,16 @@ impl Options {
             so::SNDBUF => shown(self.snd_buf.unwrap_or(SNDBUF_DEFAULT)),
             so::RCVLOWAT => i32::try_from(self.rcv_lowat).unwrap_or(i32::MAX),
             so::ZEROCOPY => self.zerocopy.into(),
-            _ => return Err(Errno::ENOPROTOOPT),
+            so::SNDLOWAT => 1,
+            so::BINDTOIFINDEX => 0,
+            so::TIMESTAMP | so::TIMESTAMPNS | so::TIMESTAMP_NEW | so::TIMESTAMPNS_NEW => {
+                self.times.is_timestamp(name).into()
+            }
+            _ => {
+                let mut all = REMEMBERED.iter().zip(self.remembered);
+                let found = all.find(|(remembered, _)| **remembered == name);
+                found.ok_or(Errno::ENOPROTOOPT)?.1
+            }
         })
     }
 
@@ -382,6 +530,8 @@ impl Options {
             }
             tcp_opt::NOTSENT_LOWAT => self.notsent_lowat.cast_signed(),
             tcp_opt::INQ => self.inq.into(),
+            tcp_opt::WINDOW_CLAMP => i32::try_from(self.rcv_space()).unwrap_or(i32::MAX),
+            tcp_opt::THIN_DUPACK | tcp_opt::IS_MPTCP => 0,
             // Before there is a connection, what was asked for.
             tcp_opt::MAXSEG => self.max_seg.unwrap_or(tcp::config::DEFAULT_MSS).into(),
             _ => return Err(Errno::ENOPROTOOPT),
@@ -389,118 +539,9 @@ impl Options {
     }
 }
 
-/// Returns what flags of SO_TIMESTAMPING ask of the stack.
-fn timestamping(flags: u32) -> Timestamping {
-    let has = |flag| flags & flag != 0;
-    Timestamping {
-        scheduled: has(sof::TX_SCHED),
-        sent: has(sof::TX_SOFTWARE),
-        acked: has(sof::TX_ACK),
-        ids: match (has(sof::OPT_ID), has(sof::OPT_ID_TCP)) {
-            (false, _) => StampIds::None,
-            (true, false) => StampIds::FromAcked,
-            (true, true) => StampIds::FromQueued,
-        },
-    }
-}
-
-/// Bytes of a congestion control's name with its terminator (linux `TCP_CA_NAME_MAX`).
-const TCP_CA_NAME_MAX: usize = 16;
-
-fn congestion(value: &[u8]) -> Result<CongestionKind, Errno> {
-    if value.is_empty() {
-        return Err(Errno::EINVAL);
-    }
-    let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
-    match name {
-        b"cubic" => Ok(CongestionKind::Cubic),
-        b"reno" => Ok(CongestionKind::NewReno),
-        _ => Err(Errno::ENOENT),
-    }
-}
-
-const fn congestion_name(kind: CongestionKind) -> &'static str {
-    match kind {
-        CongestionKind::Cubic => "cubic",
-        CongestionKind::NewReno => "reno",
-    }
-}
-
-fn shown(bytes: u32) -> i32 {
-    i32::try_from(bytes).unwrap_or(i32::MAX)
-}
-
-/// Reads an int; longer values are cut, as Linux does.
-pub(crate) fn int(value: &[u8]) -> Result<i32, Errno> {
-    let bytes = value.first_chunk::<4>().ok_or(Errno::EINVAL)?;
-    Ok(i32::from_ne_bytes(*bytes))
-}
-
-/// Options of level `SOL_IP` may be a single byte (linux `do_ip_setsockopt`).
-fn byte_or_int(value: &[u8]) -> Result<i32, Errno> {
-    match value {
-        [] => Err(Errno::EINVAL),
-        value if value.len() >= 4 => int(value),
-        value => Ok(value[0].into()),
-    }
-}
-
-fn seconds(number: i32, most: i32) -> Result<Duration, Errno> {
-    match u64::try_from(number) {
-        Ok(seconds @ 1..) if number <= most => Ok(Duration::from_secs(seconds)),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// Returns after how many seconds a SYN-ACK has timed out so often (linux `retrans_to_secs`).
-fn seconds_of(timeouts: u8) -> i32 {
-    let limit = tcp::config::RTO_MAX.as_secs();
-    let times = (0..u32::from(timeouts)).map(|doubled| 1u64.checked_shl(doubled).unwrap_or(limit));
-    let sum: u64 = times
-        .map(|time| if time == 0 { limit } else { time.min(limit) })
-        .sum();
-    i32::try_from(sum).unwrap_or(i32::MAX)
-}
-
-/// Returns the least number of timeouts of a SYN-ACK that take so many seconds (linux `secs_to_retrans`).
-fn timeouts_of(seconds: i32) -> u8 {
-    (0..u8::MAX)
-        .find(|timeouts| seconds_of(*timeouts) >= seconds)
-        .unwrap_or(u8::MAX)
-}
-
-fn count(number: i32) -> Result<u8, Errno> {
-    match u8::try_from(number) {
-        Ok(count @ 1..) if number <= COUNT_MAX => Ok(count),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// Reads a `struct timeval`; nothing is for ever (linux `sock_set_timeout`).
-fn timeval(value: &[u8]) -> Result<Option<Duration>, Errno> {
-    let field = |at: usize| {
-        let bytes = value.get(at..)?.first_chunk::<8>()?;
-        Some(i64::from_ne_bytes(*bytes))
-    };
-    let (Some(secs), Some(micros)) = (field(0), field(8)) else {
-        return Err(Errno::EINVAL);
-    };
-    let micros = u64::try_from(micros)
-        .ok()
-        .filter(|micros| *micros < 1_000_000);
-    let micros = micros.ok_or(Errno(33))?;
-    // A negative time is none at all: do not wait.
-    let time = match u64::try_from(secs) {
-        Ok(secs) => Duration::from_secs(secs).saturating_add(Duration::from_micros(micros)),
-        Err(_) => return Ok(Some(Duration::ZERO)),
-    };
-    Ok((!time.is_zero()).then_some(time))
-}
-
-fn timeval_bytes(time: Option<Duration>) -> Vec<u8> {
-    let time = time.unwrap_or_default();
-    let mut bytes = Vec::with_capacity(TIMEVAL_LEN);
-    bytes.extend_from_slice(&time.as_secs().to_ne_bytes());
-    bytes.extend_from_slice(&u64::from(time.subsec_micros()).to_ne_bytes());
-    bytes
+/// Returns a buffer's size as [`Options::buffer`] does, but for the bound: the stack is the program's own, and nobody
+/// could have more of a right to it (linux asks for CAP_NET_ADMIN).
+fn forced(value: &[u8]) -> Result<u32, Errno> {
+    let bytes = u32::try_from(int(value)?).unwrap_or(0);
+    Ok(bytes.min(FORCED_MAX).saturating_mul(2))
 }

@@ -11,7 +11,7 @@ use wire::Instant;
 
 use crate::abi::ev;
 use crate::table::{
-    EpollEvent, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
+    EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Settings, Table, UnderWay,
 };
 use crate::waiter::Waiter;
 
@@ -91,6 +91,11 @@ impl<W: Waiter> Posix<W> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the table of one who holds it alone.
+    pub fn table_mut(&mut self) -> &mut Table {
+        self.table.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes a call that does not wait.
     pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();
@@ -104,35 +109,41 @@ impl<W: Waiter> Posix<W> {
         self.waiter.changed(table);
     }
 
-    /// Makes a call until it says something else than EAGAIN, within the limit. A file whose number is given to
-    /// another one meanwhile is EBADF.
+    /// Makes a call until it says something else than EAGAIN, within the limit. The files that it waits for are held
+    /// meanwhile: somebody may close them, and the call goes on. `watched` has the serial number of each: one that was
+    /// given to another file before the call could hold it is EBADF.
     fn wait_for<T>(
         &self,
         limit: Limit,
-        watched: Option<(i32, u64)>,
+        watched: &[(i32, u64)],
         mut attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut table = self.lock();
         let end = limit.end(self.waiter.now());
-        let mut has_waited = false;
+        let mut hold: Option<Hold> = None;
         loop {
             let now = self.waiter.now();
-            let is_there = watched.is_none_or(|(fd, serial)| {
-                let file = table.patience(fd);
-                file.is_ok_and(|file| file.serial == serial)
-            });
-            let result = match is_there {
-                true => attempt(&mut table, now),
-                false => Err(Errno::EBADF),
+            let result = match &hold {
+                Some(hold) => table.holding(hold, |table| attempt(table, now)),
+                None if table.are(watched) => attempt(&mut table, now),
+                None => Err(Errno::EBADF),
             };
-            self.finish(&mut table);
-            if result.as_ref().err() != Some(&Errno::EAGAIN) || end.is_some_and(|end| end <= now) {
+            let is_over =
+                result.as_ref().err() != Some(&Errno::EAGAIN) || end.is_some_and(|end| end <= now);
+            if is_over {
+                let has_waited = hold.is_some();
+                hold.into_iter().for_each(|hold| table.release(hold));
+                self.finish(&mut table);
                 if has_waited {
                     self.waiter.returning();
                 }
                 return result;
             }
-            has_waited = true;
+            self.finish(&mut table);
+            if hold.is_none() {
+                let fds: Vec<i32> = watched.iter().map(|(fd, _)| *fd).collect();
+                hold = Some(table.hold(&fds));
+            }
             table = self.waiter.wait(table, end);
         }
     }
@@ -144,7 +155,7 @@ impl<W: Waiter> Posix<W> {
     pub fn accept(&self, fd: i32, flags: i32) -> Result<(i32, Vec<u8>), Errno> {
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, patience.receive, 0);
-        self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+        self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             table.accept(fd, flags)
         })
     }
@@ -161,7 +172,7 @@ impl<W: Waiter> Posix<W> {
             Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != Limit::Never => {}
             outcome => return outcome,
         }
-        let waited = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+        let waited = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             table.connect_continue(fd).map_err(|errno| match errno {
                 Errno::EALREADY => Errno::EAGAIN,
                 errno => errno,
@@ -194,7 +205,7 @@ impl<W: Waiter> Posix<W> {
         };
         let once = flag(MsgFlags::PEEK) || flag(MsgFlags::ERRQUEUE);
         let mut sum: Option<Received> = None;
-        let outcome = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+        let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             loop {
                 let so_far = sum.unwrap_or(Received::NOTHING);
                 let rest = RecvArgs {
@@ -202,7 +213,7 @@ impl<W: Waiter> Posix<W> {
                     len: len.saturating_sub(so_far.bytes),
                     control: control.get_mut(so_far.control_bytes..).unwrap_or_default(),
                 };
-                let more = match table.recv(fd, rest, flags) {
+                let more = match table.recv_part(fd, rest, flags) {
                     // Bytes behind a border were looked for, and there are none yet.
                     Err(Errno::EAGAIN) if so_far.bytes >= enough => return Ok(()),
                     other => other?,
@@ -216,37 +227,36 @@ impl<W: Waiter> Posix<W> {
                 }
             }
         });
-        match (sum, outcome) {
+        let received = match (sum, outcome) {
             // What was received is never taken back for a later error.
-            (Some(received), _) => Ok(received),
-            (None, Err(errno)) => Err(errno),
-            (None, Ok(())) => Ok(Received::NOTHING),
-        }
+            (Some(received), _) => received,
+            (None, Err(errno)) => return Err(errno),
+            (None, Ok(())) => Received::NOTHING,
+        };
+        // A file that is gone by now has nothing to add.
+        let told = self.lock().tell_with(fd, received, control, flags);
+        Ok(told.unwrap_or(received))
     }
 
-    /// sendmsg(2) and its relatives: waits until everything is queued. A send from device memory may return short.
+    /// sendmsg(2) and its relatives: waits until everything is queued.
     ///
     /// # Errors
     /// As [`Table::send`].
     pub fn send(&self, fd: i32, args: SendArgs<'_>, flags: u32) -> Result<usize, Errno> {
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, patience.send, flags);
-        let is_device = names_dmabuf(args.control);
+        let mut under_way = UnderWay::default();
         let mut sent = 0;
-        let mut flags = flags;
-        let outcome = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
-            let rest = SendArgs {
-                host: args.host.get(sent..).unwrap_or_default(),
-                ..args
-            };
-            sent += table.send(fd, rest, flags)?;
-            // One call, one completion: what goes on belongs to the same send.
-            flags &= !MsgFlags::ZEROCOPY.bits();
-            match is_device || sent >= args.host.len() {
-                true => Ok(()),
-                false => Err(Errno::EAGAIN),
+        let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+            let outcome = table.send_on(fd, args, flags, &mut under_way);
+            sent = under_way.sent;
+            if outcome != Err(Errno::EAGAIN) || limit == Limit::Never {
+                // Before the last bytes leave: their times are asked for here.
+                table.finish_send(std::mem::take(&mut under_way));
             }
+            outcome
         });
+        self.call(|table| table.finish_send(under_way));
         match outcome {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
@@ -261,7 +271,7 @@ impl<W: Waiter> Posix<W> {
         let serial = self.lock().patience(fd)?.serial;
         if let Some(time) = self.call(|table| table.linger(fd))? {
             // Whatever comes of it, the file is closed.
-            let _ = self.wait_for(Limit::For(time), Some((fd, serial)), |table, _| {
+            let _ = self.wait_for(Limit::For(time), &[(fd, serial)], |table, _| {
                 table.lingered(fd)
             });
         }
@@ -273,7 +283,13 @@ impl<W: Waiter> Posix<W> {
     /// # Errors
     /// None; a file that is not open is POLLNVAL.
     pub fn poll(&self, fds: &mut [PollFd], timeout_ms: i32) -> Result<usize, Errno> {
-        let polled = self.wait_for(Limit::from_millis(timeout_ms), None, |table, _| {
+        let watched: Vec<(i32, u64)> = {
+            let table = self.lock();
+            let serial = |fd: i32| Some((fd, table.patience(fd).ok()?.serial));
+            fds.iter().filter_map(|entry| serial(entry.fd)).collect()
+        };
+        let limit = Limit::from_millis(timeout_ms);
+        let polled = self.wait_for(limit, &watched, |table, _| {
             let ready = fds.iter_mut().map(|entry| poll_one(table, entry));
             match ready.filter(|ready| *ready).count() {
                 0 => Err(Errno::EAGAIN),
@@ -282,6 +298,7 @@ impl<W: Waiter> Posix<W> {
         });
         match polled {
             Err(Errno::EAGAIN) => Ok(0),
+            Err(Errno::EBADF) => Ok(invalid(fds)),
             other => other,
         }
     }
@@ -298,7 +315,7 @@ impl<W: Waiter> Posix<W> {
     ) -> Result<Vec<EpollEvent>, Errno> {
         let serial = self.lock().patience(epfd)?.serial;
         let limit = Limit::from_millis(timeout_ms);
-        let events = self.wait_for(limit, Some((epfd, serial)), |table, _| {
+        let events = self.wait_for(limit, &[(epfd, serial)], |table, _| {
             table.epoll_take(epfd, most)
         });
         match events {
@@ -306,6 +323,14 @@ impl<W: Waiter> Posix<W> {
             other => other,
         }
     }
+}
+
+/// Files were taken away from under a poll: says so of those that it asked for.
+fn invalid(fds: &mut [PollFd]) -> usize {
+    for entry in fds.iter_mut() {
+        entry.revents = if entry.fd < 0 { 0 } else { ev::NVAL as u16 };
+    }
+    fds.iter().filter(|entry| entry.revents != 0).count()
 }
 
 fn poll_one(table: &Table, entry: &mut PollFd) -> bool {

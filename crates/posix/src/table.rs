@@ -1,34 +1,39 @@
 //! The socket table: file descriptors over one stack. Nothing here waits; EAGAIN says that waiting may help.
 
+mod bound;
 mod epoll;
+mod hold;
 mod names;
 mod open;
 mod pipe;
+mod ready;
 mod receive;
 mod send;
 mod settings;
 mod splice;
 mod teardown;
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Rings, TcpDataSplit};
 use slab::Slab;
-use stack::{BindRx, BindTx, Readiness, SocketId, Stack, StackStats};
+use stack::{BindRx, BindTx, SocketId, Stack, StackStats};
 use steer::RxQueueId;
 use wire::Instant;
 
-use crate::abi::ev;
 use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
 use pipe::{End, Pipe};
 
 pub use epoll::EpollEvent;
+pub(crate) use hold::Hold;
 pub use receive::{Received, RecvArgs};
+pub(crate) use send::UnderWay;
 pub use send::{SendArgs, names_dmabuf};
 pub use settings::{FD_BASE, Settings};
 pub(crate) use splice::Way;
@@ -48,6 +53,10 @@ pub struct Table {
     pipes: Slab<Pipe>,
     /// Which file a socket of the stack belongs to.
     by_socket: HashMap<SocketId, usize>,
+    /// Which files have a port.
+    by_port: HashMap<u16, BTreeSet<usize>>,
+    /// Files that the call under way holds: they are there for it even if they were closed.
+    held: Vec<usize>,
     /// Memories bound for receiving.
     memories: HashMap<DmabufId, Dmabuf>,
     settings: Settings,
@@ -66,8 +75,14 @@ pub(crate) struct File {
     close_on_exec: bool,
     /// Epolls that watch it, by their index.
     watchers: Vec<usize>,
-    /// What was ready, and how much had arrived, when they were last told: what is new is an edge.
-    told: (u32, u64),
+    /// What they were told last.
+    told: ready::Told,
+    /// Somebody was told that there is no room for more (linux `SOCK_NOSPACE`): that there is again is news.
+    no_space: Cell<bool>,
+    /// Calls that wait for it.
+    holders: usize,
+    /// It has no number any more, and goes with its last holder.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -126,6 +141,8 @@ impl Table {
             files: Slab::new(),
             pipes: Slab::new(),
             by_socket: HashMap::new(),
+            by_port: HashMap::new(),
+            held: Vec::new(),
             memories: HashMap::new(),
             settings,
             next_serial: 0,
@@ -158,29 +175,6 @@ impl Table {
         self.changes += 1;
     }
 
-    fn note_events(&mut self) {
-        let events: Vec<SocketId> = self.stack.take_events().collect();
-        for socket in events {
-            self.changes += 1;
-            if let Some(&index) = self.by_socket.get(&socket)
-                && self.has_news(index, socket)
-            {
-                self.wake_watchers(index);
-            }
-        }
-    }
-
-    /// Returns whether a file is ready for more than it was, or more has arrived.
-    fn has_news(&mut self, index: usize, socket: SocketId) -> bool {
-        let ready = self.poll_events(self.fd_at(index)).unwrap_or(0);
-        let arrived = self.stack.arrivals(socket).unwrap_or(0);
-        let Some(file) = self.files.get_mut(index) else {
-            return false;
-        };
-        let (was_ready, had_arrived) = std::mem::replace(&mut file.told, (ready, arrived));
-        ready & !was_ready != 0 || arrived > had_arrived
-    }
-
     /// Returns when the stack wants to be polled even if nothing arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
@@ -201,6 +195,19 @@ impl Table {
         &self.stack
     }
 
+    /// Returns the stack to its owner: settings of the NIC. Sockets are the table's.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+
+    /// Returns the stack's name of the socket behind a file.
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK; ENOTCONN: it was neither connected nor made to listen.
+    pub fn socket_id(&self, fd: i32) -> Result<SocketId, Errno> {
+        self.sock(fd)?.state.id().ok_or(Errno::ENOTCONN)
+    }
+
     /// Returns how many files are open.
     pub fn open_files(&self) -> usize {
         self.files.len()
@@ -211,6 +218,21 @@ impl Table {
     /// # Errors
     /// As bind-rx of the kernel.
     pub fn bind_rx(&mut self, memory: &Dmabuf, niov_size: NiovSize) -> Result<DmabufId, Errno> {
+        let queues = 0..self.stack.nic().channels().rx;
+        let queues: Vec<RxQueueId> = queues.map(RxQueueId).collect();
+        self.bind_rx_queues(memory, niov_size, &queues)
+    }
+
+    /// As [`Table::bind_rx`], but to these receive queues only.
+    ///
+    /// # Errors
+    /// As bind-rx of the kernel.
+    pub fn bind_rx_queues(
+        &mut self,
+        memory: &Dmabuf,
+        niov_size: NiovSize,
+        queues: &[RxQueueId],
+    ) -> Result<DmabufId, Errno> {
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
             hds_thresh: 0,
@@ -218,12 +240,11 @@ impl Table {
         };
         let nic = self.stack.nic_mut();
         nic.set_rings(rings).map_err(|_| Errno::EINVAL)?;
-        let queues = (0..nic.channels().rx).map(RxQueueId).collect();
         let request = BindRx {
             ifindex: IFINDEX,
             dmabuf: memory.clone(),
             niov_size,
-            queues,
+            queues: queues.to_vec(),
         };
         let id = self.stack.bind_rx(request).map_err(|error| error.errno())?;
         self.memories.insert(id, memory.clone());
@@ -265,7 +286,10 @@ impl Table {
     fn index_of(&self, fd: i32) -> Result<usize, Errno> {
         fd.checked_sub(self.settings.fd_base)
             .and_then(|index| usize::try_from(index).ok())
-            .filter(|index| self.files.contains(*index))
+            .filter(|index| {
+                let file = self.files.get(*index);
+                file.is_some_and(|file| !file.is_closed || self.held.contains(index))
+            })
             .ok_or(Errno::EBADF)
     }
 
@@ -305,7 +329,10 @@ impl Table {
             nonblocking: flags & crate::abi::SOCK_NONBLOCK != 0,
             close_on_exec: flags & crate::abi::SOCK_CLOEXEC != 0,
             watchers: Vec::new(),
-            told: (0, 0),
+            told: ready::Told::default(),
+            no_space: Cell::new(false),
+            holders: 0,
+            is_closed: false,
         });
         Ok(self.fd_at(index))
     }
@@ -322,7 +349,7 @@ impl Table {
             self.by_socket.insert(id, index);
         }
         self.touch();
-        self.wake_watchers(index);
+        self.wake_watchers(index, ready::ANYTHING);
         Ok(())
     }
 
@@ -342,62 +369,5 @@ impl Table {
             receive,
             send,
         })
-    }
-
-    /// Returns the bits that poll(2) reports for `fd`, of all there are (linux net/ipv4/tcp.c `tcp_poll`).
-    ///
-    /// # Errors
-    /// EBADF.
-    pub fn poll_events(&self, fd: i32) -> Result<u32, Errno> {
-        Ok(match &self.file(fd)?.kind {
-            FileKind::Epoll(_) => ev::IN.when(self.epoll_has_events(fd)),
-            FileKind::Socket(sock) => self.sock_events(sock),
-            FileKind::Pipe(end) => self.pipe_events(*end),
-        })
-    }
-
-    fn sock_events(&self, sock: &Sock) -> u32 {
-        let ready = sock.state.id().and_then(|id| self.stack.readiness(id).ok());
-        match (sock.state, ready) {
-            (SockState::Listening(_), Some(ready)) => {
-                (ev::IN | ev::RDNORM).when(ready.contains(Readiness::ACCEPTABLE))
-            }
-            (_, Some(ready)) => self.connection_events(sock, ready),
-            // A socket without a connection (linux TCP_CLOSE).
-            (_, None) => ev::OUT | ev::WRNORM | ev::HUP,
-        }
-    }
-
-    fn connection_events(&self, sock: &Sock, ready: Readiness) -> u32 {
-        let has = |what| ready.contains(what);
-        let is_closed = has(Readiness::READ_CLOSED) && has(Readiness::WRITE_CLOSED);
-        let is_ended = has(Readiness::READ_CLOSED) || has(Readiness::ERROR);
-        let is_readable = is_ended || (has(Readiness::READABLE) && self.has_low_water(sock));
-        (ev::IN | ev::RDNORM).when(is_readable)
-            | (ev::OUT | ev::WRNORM).when(has(Readiness::WRITABLE))
-            | ev::RDHUP.when(has(Readiness::READ_CLOSED))
-            | ev::HUP.when(is_closed)
-            | ev::ERR.when(ready.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE))
-    }
-
-    /// Returns whether as many bytes are there as SO_RCVLOWAT asks for.
-    fn has_low_water(&self, sock: &Sock) -> bool {
-        sock.options.rcv_lowat <= 1 || self.readable_len(sock.state) >= sock.options.rcv_lowat
-    }
-
-    fn readable_len(&self, state: SockState) -> usize {
-        let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
-        info.map_or(0, |info| info.readable)
-    }
-}
-
-/// Bits under a condition.
-trait When {
-    fn when(self, condition: bool) -> Self;
-}
-
-impl When for u32 {
-    fn when(self, condition: bool) -> Self {
-        if condition { self } else { 0 }
     }
 }

@@ -111,6 +111,7 @@ impl Stack {
             promise: Promise::new(0),
             received: 0,
             read: 0,
+            arrival_times: Default::default(),
             is_old: false,
             tokens: Default::default(),
             options: Options::new(&self.tcp),
@@ -160,6 +161,7 @@ impl Stack {
             let egress = Egress {
                 next_hop: connection.next_hop,
                 tos: connection.options.tos,
+                hop_limit: connection.options.hop_limit,
             };
             self.send_segment(&tuple, egress, owner, segment, now);
         }
@@ -217,7 +219,7 @@ impl Stack {
                     _ => next.max(soon),
                 });
                 self.timers.arm(slot, next);
-                connection.errors.collect();
+                connection.errors.collect(connection.acked_offset());
                 connection.note_times(now);
                 if connection.is_draining()
                     && !std::mem::replace(&mut connection.errors.is_draining, true)
@@ -250,7 +252,7 @@ impl Stack {
             else {
                 return false;
             };
-            let found = connection.errors.collect();
+            let found = connection.errors.collect(connection.acked_offset());
             let is_draining = connection.is_draining();
             connection.errors.is_draining = is_draining;
             if found {
@@ -366,8 +368,11 @@ impl Stack {
             let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
                 return self.timers.arm(slot, listener.half_open.next_timer());
             };
-            let tuple = crate::stack::four_tuple(endpoints.local, endpoints.remote);
-            self.send_control(&tuple, segment, now);
+            let (options, tuple) = (
+                listener.options,
+                crate::stack::four_tuple(endpoints.local, endpoints.remote),
+            );
+            self.send_syn_ack(&tuple, &options, segment, now);
         }
     }
 

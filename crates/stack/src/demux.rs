@@ -5,10 +5,13 @@
 //! the connection of the one before.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
 
+use smallvec::SmallVec;
 use wire::FourTuple;
 
+use crate::bind_addr::BindAddr;
 use crate::random::KeyedState;
 
 /// Who answers for a four-tuple.
@@ -29,22 +32,32 @@ pub(crate) struct AddrInUse;
 #[derive(Debug)]
 pub(crate) struct Demux {
     connections: HashMap<FourTuple, u32, KeyedState>,
-    /// By port: the addresses somebody listens on, the wildcard (`None`) among them.
-    listeners: HashMap<u16, Vec<(Option<IpAddr>, u32)>, KeyedState>,
+    /// By port of ours: how many connections have it, at which of our addresses.
+    ports: HashMap<u16, SmallVec<[(IpAddr, u32); 1]>, KeyedState>,
+    /// By port: who listens.
+    listeners: HashMap<u16, Vec<Listening>, KeyedState>,
     last: Option<(FourTuple, u32)>,
+}
+
+/// A listener, as far as finding it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Listening {
+    local: BindAddr,
+    slot: u32,
 }
 
 impl Demux {
     pub(crate) fn new(hash_key: [u8; 16]) -> Self {
         Self {
             connections: HashMap::with_hasher(KeyedState::new(hash_key)),
+            ports: HashMap::with_hasher(KeyedState::new(hash_key)),
             listeners: HashMap::with_hasher(KeyedState::new(hash_key)),
             last: None,
         }
     }
 
     /// Returns who answers for a packet: its connection, else a listener on exactly that address,
-    /// else one on any.
+    /// else one on any of its family, else one on any.
     pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<Owner> {
         if let Some((last, slot)) = &self.last
             && last == tuple
@@ -55,8 +68,7 @@ impl Demux {
             self.last = Some((*tuple, slot));
             return Some(Owner::Connection(slot));
         }
-        self.listener(SocketAddr::new(tuple.dst_ip, tuple.dst_port))
-            .map(Owner::Listener)
+        self.listener(tuple).map(Owner::Listener)
     }
 
     /// Returns the connection with this four-tuple.
@@ -64,16 +76,31 @@ impl Demux {
         self.connections.get(tuple).copied()
     }
 
-    /// Returns who listens on `local`: on exactly that address first, then on any.
-    pub(crate) fn listener(&self, local: SocketAddr) -> Option<u32> {
-        let on_port = self.listeners.get(&local.port())?;
-        let find = |ip: Option<IpAddr>| {
-            on_port
-                .iter()
-                .find(|&&(bound, _)| bound == ip)
-                .map(|&(_, slot)| slot)
-        };
-        find(Some(local.ip())).or_else(|| find(None))
+    /// Returns who listens for a packet. Of several on one address (SO_REUSEPORT) each has his part of the peers: the
+    /// same peer finds the same listener as long as none comes or goes.
+    pub(crate) fn listener(&self, tuple: &FourTuple) -> Option<u32> {
+        let on_port = self.listeners.get(&tuple.dst_port)?;
+        let takers = || on_port.iter().filter(|it| it.local.takes(tuple.dst_ip));
+        let scope = takers()
+            .map(|it| it.local.scope())
+            .max_by_key(|scope| scope.closeness())?;
+        let mut closest = takers().filter(|it| it.local.scope() == scope);
+        let first = closest.next()?.slot;
+        match closest.clone().count() as u64 {
+            0 => Some(first),
+            others => {
+                // Less than the number of others, plus one.
+                let which = self.connections.hasher().hash_one(tuple) % (others + 1);
+                let skipped = usize::try_from(which).unwrap_or(0).checked_sub(1);
+                Some(skipped.map_or(first, |n| closest.nth(n).map_or(first, |it| it.slot)))
+            }
+        }
+    }
+
+    /// Returns whether somebody listens on an address that overlaps with `local`, at its port.
+    pub(crate) fn is_listened_on(&self, local: &BindAddr) -> bool {
+        let on_port = self.listeners.get(&local.address.port());
+        on_port.is_some_and(|all| all.iter().any(|it| it.local.overlaps(local)))
     }
 
     /// Returns whether no connection has this four-tuple.
@@ -87,47 +114,59 @@ impl Demux {
             return Err(AddrInUse);
         }
         self.connections.insert(tuple, slot);
+        let addresses = self.ports.entry(tuple.dst_port).or_default();
+        match addresses.iter_mut().find(|(ip, _)| *ip == tuple.dst_ip) {
+            Some((_, count)) => *count += 1,
+            None => addresses.push((tuple.dst_ip, 1)),
+        }
         Ok(())
     }
 
     /// Forgets a connection.
     pub(crate) fn remove(&mut self, tuple: &FourTuple) {
-        self.connections.remove(tuple);
         self.last = None;
+        if self.connections.remove(tuple).is_none() {
+            return;
+        }
+        if let Some(addresses) = self.ports.get_mut(&tuple.dst_port) {
+            addresses.retain(|(ip, count)| {
+                *count -= u32::from(*ip == tuple.dst_ip);
+                *count > 0
+            });
+            if addresses.is_empty() {
+                self.ports.remove(&tuple.dst_port);
+            }
+        }
     }
 
-    /// Adds a listener; an unspecified address means any of ours, of either family (linux:
-    /// `IPV6_V6ONLY` off).
-    pub(crate) fn listen(&mut self, local: SocketAddr, slot: u32) -> Result<(), AddrInUse> {
-        let ip = (!local.ip().is_unspecified()).then_some(local.ip());
-        let on_port = self.listeners.entry(local.port()).or_default();
-        // As in Linux without SO_REUSEADDR: a wildcard and a specific listener do not share a port.
-        if on_port
-            .iter()
-            .any(|&(bound, _)| bound == ip || bound.is_none() || ip.is_none())
-        {
+    /// Adds a listener, unless somebody listens on an address that overlaps with his. As in Linux, SO_REUSEADDR does
+    /// not help against one who listens; SO_REUSEPORT does, if both say it.
+    pub(crate) fn listen(&mut self, local: BindAddr, slot: u32) -> Result<(), AddrInUse> {
+        let on_port = self.listeners.entry(local.address.port()).or_default();
+        let is_taken = |other: &Listening| {
+            other.local.overlaps(&local) && !(other.local.reuse_port && local.reuse_port)
+        };
+        if on_port.iter().any(is_taken) {
             return Err(AddrInUse);
         }
-        on_port.push((ip, slot));
+        on_port.push(Listening { local, slot });
         Ok(())
     }
 
     /// Forgets the listener in `slot` on `port`.
     pub(crate) fn unlisten(&mut self, port: u16, slot: u32) {
         if let Some(on_port) = self.listeners.get_mut(&port) {
-            on_port.retain(|&(_, other)| other != slot);
+            on_port.retain(|other| other.slot != slot);
             if on_port.is_empty() {
                 self.listeners.remove(&port);
             }
         }
     }
 
-    /// Returns whether a connection has the port of `local` at its address, or at any if that is unspecified.
-    pub(crate) fn is_port_in_use(&self, local: SocketAddr) -> bool {
-        let covers = |ip: IpAddr| local.ip().is_unspecified() || ip == local.ip();
-        self.connections
-            .keys()
-            .any(|tuple| tuple.dst_port == local.port() && covers(tuple.dst_ip))
+    /// Returns whether a connection has the port of `local` at an address that it takes.
+    pub(crate) fn is_port_in_use(&self, local: &BindAddr) -> bool {
+        let addresses = self.ports.get(&local.address.port());
+        addresses.is_some_and(|all| all.iter().any(|(ip, _)| local.takes(*ip)))
     }
 
     /// Returns how many connections there are.
@@ -138,6 +177,8 @@ impl Demux {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn demux() -> Demux {
@@ -158,11 +199,24 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn listen(demux: &mut Demux, text: &str, slot: u32) -> Result<(), AddrInUse> {
+        demux.listen(addr(text).into(), slot)
+    }
+
+    fn listener(demux: &Demux, local: &str) -> Option<u32> {
+        let peer = if local.starts_with('[') {
+            "[2001:db8::9]:9"
+        } else {
+            "10.0.0.9:9"
+        };
+        demux.listener(&tuple(peer, local))
+    }
+
     #[test]
     fn a_connection_comes_before_its_listener_and_the_exact_address_before_any() {
         let mut demux = demux();
         let ours = tuple("10.0.0.1:9", "10.0.0.2:80");
-        demux.listen(addr("10.0.0.2:80"), 2).unwrap();
+        listen(&mut demux, "10.0.0.2:80", 2).unwrap();
         assert_eq!(demux.lookup(&ours), Some(Owner::Listener(2)));
         demux.insert(ours, 3).unwrap();
         assert_eq!(demux.lookup(&ours), Some(Owner::Connection(3)));
@@ -192,14 +246,78 @@ mod tests {
         let ours = tuple("10.0.0.1:9", "10.0.0.2:80");
         demux.insert(ours, 3).unwrap();
         assert_eq!(demux.insert(ours, 4), Err(AddrInUse));
-        demux.listen(addr("10.0.0.2:80"), 1).unwrap();
-        assert_eq!(demux.listen(addr("10.0.0.2:80"), 2), Err(AddrInUse));
-        assert_eq!(demux.listen(addr("0.0.0.0:80"), 2), Err(AddrInUse));
-        demux.listen(addr("10.0.0.3:80"), 2).unwrap();
+        listen(&mut demux, "10.0.0.2:80", 1).unwrap();
+        assert_eq!(listen(&mut demux, "10.0.0.2:80", 2), Err(AddrInUse));
+        assert_eq!(listen(&mut demux, "0.0.0.0:80", 2), Err(AddrInUse));
+        assert_eq!(listen(&mut demux, "[::]:80", 2), Err(AddrInUse));
+        listen(&mut demux, "10.0.0.3:80", 2).unwrap();
         demux.unlisten(80, 1);
         demux.unlisten(80, 2);
-        demux.listen(addr("[::]:80"), 5).unwrap();
-        assert_eq!(demux.listener(addr("10.0.0.2:80")), Some(5));
-        assert_eq!(demux.listener(addr("[2001:db8::1]:80")), Some(5));
+        listen(&mut demux, "[::]:80", 5).unwrap();
+        assert_eq!(listener(&demux, "10.0.0.2:80"), Some(5));
+        assert_eq!(listener(&demux, "[2001:db8::1]:80"), Some(5));
+        assert_eq!(listen(&mut demux, "0.0.0.0:80", 6), Err(AddrInUse));
+    }
+
+    #[test]
+    fn each_wildcard_takes_its_family_and_ipv6s_may_take_both() {
+        let mut demux = demux();
+        listen(&mut demux, "0.0.0.0:80", 4).unwrap();
+        assert_eq!(listener(&demux, "[2001:db8::1]:80"), None);
+        let v6_only = BindAddr {
+            v6_only: true,
+            ..addr("[::]:80").into()
+        };
+        demux.listen(v6_only, 6).unwrap();
+        assert_eq!(listener(&demux, "10.0.0.2:80"), Some(4));
+        assert_eq!(listener(&demux, "[2001:db8::1]:80"), Some(6));
+    }
+
+    #[test]
+    fn listeners_that_all_allow_it_share_an_address_and_each_peer_finds_one() {
+        let mut demux = demux();
+        let shared = BindAddr {
+            reuse_port: true,
+            ..addr("10.0.0.2:80").into()
+        };
+        assert_eq!(demux.listen(shared, 1), Ok(()));
+        assert_eq!(listen(&mut demux, "10.0.0.2:80", 9), Err(AddrInUse));
+        for slot in 2..=4 {
+            assert_eq!(demux.listen(shared, slot), Ok(()));
+        }
+        let mut found = [0; 5];
+        for port in 1000..2000 {
+            let peer = tuple(&format!("10.0.0.9:{port}"), "10.0.0.2:80");
+            let slot = demux.listener(&peer).unwrap();
+            assert_eq!(demux.listener(&peer), Some(slot));
+            found[slot as usize] += 1;
+        }
+        assert!(found[1..].iter().all(|count| *count > 150), "{found:?}");
+    }
+
+    #[test]
+    fn a_port_is_in_use_where_a_connection_has_it() {
+        let mut demux = demux();
+        let in_use = |demux: &Demux, text: &str| demux.is_port_in_use(&addr(text).into());
+        let (first, second) = (
+            tuple("10.0.0.1:9", "10.0.0.2:80"),
+            tuple("10.0.0.1:10", "10.0.0.2:80"),
+        );
+        demux.insert(first, 3).unwrap();
+        demux.insert(second, 4).unwrap();
+        demux.remove(&first);
+        demux.remove(&first);
+        for (text, expected) in [
+            ("10.0.0.2:80", true),
+            ("0.0.0.0:80", true),
+            ("[::]:80", true),
+            ("10.0.0.3:80", false),
+            ("10.0.0.2:81", false),
+            ("[2001:db8::1]:80", false),
+        ] {
+            assert_eq!(in_use(&demux, text), expected, "{text}");
+        }
+        demux.remove(&second);
+        assert!(!in_use(&demux, "0.0.0.0:80") && demux.ports.is_empty());
     }
 }

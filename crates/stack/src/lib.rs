@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bind_addr;
 mod binding;
 mod binding_tx;
 mod config;
@@ -43,6 +44,7 @@ mod timers;
 mod tx;
 mod window;
 
+pub use bind_addr::BindAddr;
 pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
@@ -63,7 +65,7 @@ pub use socket::error::{
 pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
-pub use socket::sendmsg::SendMsg;
+pub use socket::sendmsg::{SendMsg, Sending};
 pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::table::SocketId;
 pub use socket::timestamps::{StampIds, Timestamping};

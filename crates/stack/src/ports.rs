@@ -35,6 +35,14 @@ impl EphemeralPorts {
         }
     }
 
+    /// Returns where a search for a port that is free altogether begins: another place each time.
+    pub(crate) fn begin(&mut self, local: IpAddr) -> u16 {
+        let nowhere = SocketAddr::new(local, 0);
+        // Every port is as good as another, so that there is one.
+        self.choose(local, nowhere, |_| true)
+            .unwrap_or(EPHEMERAL_FIRST)
+    }
+
     /// Returns a port for a connection from `local` to `remote` that `is_free` agrees to, or `None`
     /// if all are taken.
     pub(crate) fn choose(

@@ -185,15 +185,14 @@ impl Stack {
                     segment.payload.len(),
                     &mut self.windows,
                 );
+                connection.note_time(segment.seq, segment.payload.len(), now);
                 connection.conn.on_segment(segment, now)
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
             SocketKind::Listener(_) => return,
         };
         if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
-            && let Some(listener) = self
-                .demux
-                .listener(std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port))
+            && let Some(listener) = self.demux.listener(&tuple)
         {
             self.forget_name(slot);
             return self.listener_segment(
@@ -269,7 +268,7 @@ impl Stack {
             accept_queue,
             iss_floor,
         };
-        let arrived = segment.payload.len();
+        let (arrived, options) = (segment.payload.len(), listener.options);
         let outcome = listener
             .half_open
             .on_segment(&endpoints(&tuple), segment, facts, now);
@@ -280,7 +279,7 @@ impl Stack {
                 reason
                     .into_iter()
                     .for_each(|reason| self.drops.count_segment(reason));
-                self.send_control(&tuple, reply, now);
+                self.send_syn_ack(&tuple, &options, reply, now);
             }
             ListenOutcome::Accepted(conn, disposition) => {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {
@@ -288,6 +287,7 @@ impl Stack {
                 };
                 if let Some(connection) = self.sockets.connection_at(accepted) {
                     connection.note_arrival(accepted, queue.index(), arrived, &mut self.windows);
+                    connection.note_first_time(now);
                 }
                 self.follow(accepted, disposition, now);
             }

@@ -15,6 +15,7 @@ use crate::Stack;
 use crate::drops::DropReason;
 use crate::neighbor::NeighborAction;
 use crate::socket::SocketId;
+use crate::socket::sockopt::Options;
 
 /// A packet that waits for its neighbour's address.
 #[derive(Debug)]
@@ -31,12 +32,18 @@ pub(crate) struct Egress {
     pub(crate) next_hop: IpAddr,
     /// Differentiated services and ECN of the IP header.
     pub(crate) tos: u8,
+    /// Routers that may pass it on (IP_TTL); `None`: as many as usual.
+    pub(crate) hop_limit: Option<u8>,
 }
 
 impl Egress {
     /// Returns the way of an ordinary packet.
     pub(crate) const fn to(next_hop: IpAddr) -> Self {
-        Self { next_hop, tos: 0 }
+        Self {
+            next_hop,
+            tos: 0,
+            hop_limit: None,
+        }
     }
 }
 
@@ -64,6 +71,25 @@ impl Stack {
         }
     }
 
+    /// Sends a segment of a handshake that a listener with these options leads.
+    pub(crate) fn send_syn_ack(
+        &mut self,
+        tuple: &FourTuple,
+        options: &Options,
+        segment: Segment<FragList>,
+        now: Instant,
+    ) {
+        let egress = |next_hop| Egress {
+            next_hop,
+            tos: options.tos,
+            hop_limit: options.hop_limit,
+        };
+        match self.routes.next_hop(tuple.src_ip) {
+            Ok(next_hop) => self.send_segment(tuple, egress(next_hop), None, segment, now),
+            Err(_) => self.drops.count(DropReason::NoRoute),
+        }
+    }
+
     /// Sends a segment of the connection `tuple` (named as its received packets are).
     pub(crate) fn send_segment(
         &mut self,
@@ -73,12 +99,15 @@ impl Stack {
         segment: Segment<FragList>,
         now: Instant,
     ) {
-        let Egress { next_hop, tos } = egress;
+        let next_hop = egress.next_hop;
         let known = self.hardware_address(next_hop, now);
         let owner = owner.map(|owner| (owner, segment.seq));
-        let Some(packet) =
-            emit_headers((self.mac(), known.unwrap_or_default()), tuple, segment, tos)
-        else {
+        let Some(packet) = emit_headers(
+            (self.mac(), known.unwrap_or_default()),
+            tuple,
+            segment,
+            egress,
+        ) else {
             return self.drops.count(DropReason::NoRoute);
         };
         match known {
@@ -235,7 +264,7 @@ fn emit_headers(
     (src, dst): (MacAddr, MacAddr),
     tuple: &FourTuple,
     segment: Segment<FragList>,
-    tos: u8,
+    egress: Egress,
 ) -> Option<TxPacket> {
     let flags = flags(&segment);
     let Segment {
@@ -248,7 +277,13 @@ fn emit_headers(
         payload,
         gso_size,
     } = segment;
+    let Egress {
+        next_hop: _,
+        tos,
+        hop_limit,
+    } = egress;
     let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos);
+    let ip = hop_limit.map_or(ip, |hops| ip.with_hop_limit(hops));
     let ethertype = if tuple.dst_ip.is_ipv4() {
         EtherType::IPV4
     } else {

@@ -1,14 +1,18 @@
 //! What connections cost in host memory. Alone in its binary: it looks at the whole process.
 
+#[path = "scenarios/common.rs"]
 mod common;
+
+type Pair = netsim::Pair<netsim::Direct>;
+type Socket = stack::SocketId;
 
 use std::net::SocketAddr;
 
 use common::{PORT, RecvArgs, recv};
 use devmem_uapi::{DmabufToken, MsgFlags};
 use netmem::NiovSize;
-use netsim::{Pair, PairConfig, Side};
-use stack::{SendMsg, SocketId};
+use netsim::{Door as _, PairConfig, Side};
+use stack::SendMsg;
 
 /// Returns the resident memory of this process in bytes (proc(5), statm).
 fn resident() -> usize {
@@ -18,7 +22,7 @@ fn resident() -> usize {
 }
 
 /// Opens `count` connections that each have transferred, in both directions, and are idle now.
-fn open(pair: &mut Pair, listener: SocketId, count: usize) {
+fn open(pair: &mut Pair, listener: Socket, count: usize) {
     let local = SocketAddr::new(Side::B.ipv4(), PORT);
     for _ in 0..count {
         let (b, a) = pair.connect_to(Side::B, listener, local);
@@ -38,7 +42,7 @@ fn open(pair: &mut Pair, listener: SocketId, count: usize) {
     }
 }
 
-fn read(pair: &mut Pair, side: Side, id: SocketId) {
+fn read(pair: &mut Pair, side: Side, id: Socket) {
     let mut args = RecvArgs::new(65_536, 64, MsgFlags::SOCK_DEVMEM);
     while let Ok(received) = recv(pair.side(side), id, &mut args) {
         for frag in received.frags() {

@@ -24,7 +24,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
-use crate::config::{Config, MIN_MSS};
+use crate::config::{Config, CongestionKind, MIN_MSS};
 use crate::congestion::Congestion;
 use crate::error::TcpError;
 use crate::info::Info;
@@ -351,6 +351,11 @@ impl<P: Payload> Sender<P> {
         };
         let bound = u16::try_from(bound).unwrap_or(u16::MAX);
         self.mss.min(bound.max(MIN_MSS))
+    }
+
+    /// Changes the congestion control; what it works on stays.
+    pub fn set_congestion(&mut self, kind: CongestionKind) {
+        self.congestion.change(kind);
     }
 
     /// Sends small segments at once, or gathers them while one is unacknowledged (RFC 9293 3.7.4).

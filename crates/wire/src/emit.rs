@@ -86,6 +86,16 @@ impl IpRepr {
         self
     }
 
+    /// Returns the header with this TTL or hop limit (IP_TTL, IPV6_UNICAST_HOPS).
+    #[must_use]
+    pub const fn with_hop_limit(mut self, hops: u8) -> Self {
+        match &mut self {
+            Self::V4 { ttl, .. } => *ttl = hops,
+            Self::V6 { hop_limit, .. } => *hop_limit = hops,
+        }
+        self
+    }
+
     /// Returns the bytes this header takes on the wire.
     pub const fn header_len(&self) -> usize {
         match self {

@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::Netdev;
+use devmem_tcp::{Netdev, Purpose};
 
-use crate::backend::{self, Backend, Purpose};
+use crate::backend::{self, Backend};
 use crate::capture::Capture;
 use crate::kernel;
 use crate::output::{Failure, note, print_json};

@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev, Stream};
+use devmem_tcp::{Dmabuf, Netdev, Purpose, Stream};
 
-use crate::backend::{self, Backend, Purpose};
+use crate::backend::{self, Backend};
 use crate::kernel;
 use crate::output::{Failure, note, print_json};
 use crate::pattern::RepeatingPattern;

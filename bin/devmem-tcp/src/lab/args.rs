@@ -32,6 +32,8 @@ Examples:
       boot, run, print, exit as the command does
   devmem-tcp lab run --get /tmp/x.json:x.json -- sh -c 'ip -j addr > /tmp/x.json'
       a file back
+  tar -c . | devmem-tcp lab run -i -- sh -c 'tar -x; ls'
+      what is piped in is the command's standard input
   devmem-tcp lab run --put target/debug/deps/nic-0123 -- /nic-0123
       a test program of your own; the libraries it needs go with it
   devmem-tcp lab run --kernel arch/x86/boot/bzImage --modules . -- devmem-tcp lab --help
@@ -79,8 +81,8 @@ pub struct Run {
     pub kit: KitArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Take FILE into the guest, as PLACE or under its name in /; a program's libraries go with it
-    #[arg(long, value_name = "FILE[:PLACE]")]
+    /// Take a file or a folder into the guest, as PLACE or under its name in /; libraries that programs need go with them
+    #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
     /// Bring PLACE back from the guest, as FILE or under its name here
     #[arg(long, value_name = "PLACE[:FILE]")]
@@ -88,6 +90,9 @@ pub struct Run {
     /// Set a variable for the command
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
+    /// Pass standard input on to the command; without this it gets none
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
     /// End the run after this many seconds
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
@@ -109,8 +114,8 @@ pub struct Shell {
     pub kit: KitArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Take FILE into the guest, as PLACE or under its name in /
-    #[arg(long, value_name = "FILE[:PLACE]")]
+    /// Take a file or a folder into the guest, as PLACE or under its name in /
+    #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
 }
 

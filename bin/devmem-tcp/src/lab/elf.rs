@@ -8,23 +8,38 @@ use std::process::Command;
 /// `e_ident` of a 64-bit little-endian file, and where the header says its program headers are (elf.h).
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const PROGRAM_HEADER_BYTES: usize = 56;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 
-/// Returns the loader and the libraries that `program` needs on this machine; nothing for one that is linked statically or is
-/// no program.
+/// Returns the loader and the libraries that `program` needs on this machine, and the libraries that a shared object needs;
+/// nothing for what is linked statically or is neither.
 ///
 /// # Errors
 ///
 /// It cannot be read, or its loader cannot say what it needs.
 pub fn needs(program: &Path) -> io::Result<Vec<PathBuf>> {
-    let Some(loader) = interpreter(&fs::read(program)?) else {
-        return Ok(Vec::new());
+    let elf = fs::read(program)?;
+    let Some(loader) = interpreter(&elf) else {
+        return Ok(if is_dynamic(&elf) {
+            shared_object_needs(program)
+        } else {
+            Vec::new()
+        });
     };
     let mut needs = list(Command::new(&loader).arg("--list").arg(program))?;
     needs.push(loader);
     needs.sort();
     needs.dedup();
     Ok(needs)
+}
+
+/// What our own loader says that a shared object needs. One that it cannot load here is of no use in a guest either.
+fn shared_object_needs(object: &Path) -> Vec<PathBuf> {
+    let me = std::env::current_exe().and_then(fs::read);
+    let Some(loader) = me.ok().as_deref().and_then(interpreter) else {
+        return Vec::new();
+    };
+    list(Command::new(loader).arg("--list").arg(object)).unwrap_or_default()
 }
 
 /// The loader and the library folder of an unpacked distribution.
@@ -105,23 +120,28 @@ fn parse_list(text: &str) -> Vec<PathBuf> {
 
 /// Returns the loader that a program names.
 fn interpreter(elf: &[u8]) -> Option<PathBuf> {
+    let header = program_header(elf, PT_INTERP)?;
+    let offset = usize::try_from(u64_at(header, 8)?).ok()?;
+    let len = usize::try_from(u64_at(header, 32)?).ok()?;
+    let text = elf.get(offset..)?.get(..len)?.strip_suffix(&[0])?;
+    std::str::from_utf8(text).ok().map(PathBuf::from)
+}
+
+/// Whether it asks to be linked when it is loaded.
+fn is_dynamic(elf: &[u8]) -> bool {
+    program_header(elf, PT_DYNAMIC).is_some()
+}
+
+/// Finds the first program header of a type.
+fn program_header(elf: &[u8], wanted: u32) -> Option<&[u8]> {
     if !elf.starts_with(&MAGIC) {
         return None;
     }
     let table = usize::try_from(u64_at(elf, 32)?).ok()?;
     let count = u16::from_le_bytes(*elf.get(56..)?.first_chunk()?);
-    for index in 0..usize::from(count) {
-        let at = table.checked_add(index * PROGRAM_HEADER_BYTES)?;
-        let header = elf.get(at..)?.get(..PROGRAM_HEADER_BYTES)?;
-        if u32::from_le_bytes(*header.first_chunk()?) != PT_INTERP {
-            continue;
-        }
-        let offset = usize::try_from(u64_at(header, 8)?).ok()?;
-        let len = usize::try_from(u64_at(header, 32)?).ok()?;
-        let text = elf.get(offset..)?.get(..len)?.strip_suffix(&[0])?;
-        return std::str::from_utf8(text).ok().map(PathBuf::from);
-    }
-    None
+    let headers = elf.get(table..)?.chunks_exact(PROGRAM_HEADER_BYTES);
+    let mut headers = headers.take(usize::from(count));
+    headers.find(|header| header.starts_with(&wanted.to_le_bytes()))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -143,6 +163,20 @@ mod tests {
         let needs = needs(&me).unwrap();
         assert!(needs.contains(&loader), "{needs:?}");
         assert!(needs.len() > 1, "{needs:?}");
+    }
+
+    #[test]
+    fn a_shared_object_needs_libraries_and_names_no_loader() {
+        let me = std::env::current_exe().unwrap();
+        let needs = needs(&me).unwrap();
+        let Some(object) = needs.iter().find(|path| path.ends_with("libgcc_s.so.1")) else {
+            assert!(needs.is_empty(), "static");
+            return;
+        };
+        let elf = fs::read(object).unwrap();
+        assert_eq!((interpreter(&elf), is_dynamic(&elf)), (None, true));
+        let found = super::needs(object).unwrap();
+        assert!(found.iter().any(|path| path.ends_with("libc.so.6")));
     }
 
     #[test]

@@ -32,10 +32,12 @@ pub enum Kind {
     Trouble = 8,
     /// Everything has been said.
     Bye = 9,
+    /// From the host alone: bytes for the command's standard input; none are its end.
+    Stdin = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Ready,
         Self::Stdout,
         Self::Stderr,
@@ -45,6 +47,7 @@ impl Kind {
         Self::FileError,
         Self::Trouble,
         Self::Bye,
+        Self::Stdin,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -102,9 +105,61 @@ pub fn read(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     Ok(Some((kind, payload)))
 }
 
+/// Passes `from` on as the command's standard input, to its end or as far as the guest listens.
+pub fn pass_in(mut from: impl Read, mut to: impl Write) {
+    let mut buffer = vec![0; MAX_FRAME_BYTES];
+    loop {
+        // What cannot be read has ended.
+        let count = from.read(&mut buffer).unwrap_or_default();
+        if write(&mut to, Kind::Stdin, &buffer[..count]).is_err() || count == 0 {
+            return;
+        }
+    }
+}
+
+/// The other side: writes what [`pass_in`] sends to `to`. A command that does not read any more does not stop the host.
+pub fn take_in(mut from: impl Read, to: impl Write) {
+    let mut to = Some(to);
+    while let Ok(Some((Kind::Stdin, bytes))) = read(&mut from) {
+        if bytes.is_empty() {
+            return;
+        }
+        to = to.and_then(|mut to| to.write_all(&bytes).is_ok().then_some(to));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn standard_input_arrives_whole_and_its_end_too() {
+        let input: Vec<u8> = (0..=255).cycle().take(3 * MAX_FRAME_BYTES + 5).collect();
+        let mut sent = Vec::new();
+        pass_in(input.as_slice(), &mut sent);
+        let mut rest = sent.as_slice();
+        let mut taken = Vec::new();
+        take_in(&mut rest, &mut taken);
+        assert!(taken == input, "{} bytes", taken.len());
+        assert!(rest.is_empty());
+        let mut nothing = Vec::new();
+        pass_in(&b""[..], &mut nothing);
+        assert_eq!(
+            read(&mut nothing.as_slice()).unwrap(),
+            Some((Kind::Stdin, Vec::new()))
+        );
+    }
+
+    #[test]
+    fn a_command_that_does_not_read_does_not_stop_the_host() {
+        let mut sent = Vec::new();
+        pass_in(vec![7; 2 * MAX_FRAME_BYTES].as_slice(), &mut sent);
+        let mut rest = sent.as_slice();
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        take_in(&mut rest, writer);
+        assert!(rest.is_empty(), "it was read to its end");
+    }
 
     #[test]
     fn frames_arrive_as_they_were_sent_and_long_ones_in_pieces() {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,11 +59,12 @@ pub fn init() -> ! {
     std::process::exit(1)
 }
 
+fn lock(control: &Mutex<File>) -> MutexGuard<'_, File> {
+    control.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn say(control: &Mutex<File>, kind: Kind, payload: &[u8]) -> io::Result<()> {
-    let mut control = control
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    frame::write(&mut *control, kind, payload)
+    frame::write(&mut *lock(control), kind, payload)
 }
 
 /// Mounts the file systems and finds the control port.
@@ -251,11 +252,15 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
     if job.interactive {
         return shell(command);
     }
+    let stdin = || match job.stdin {
+        true => Stdio::piped(),
+        false => Stdio::null(),
+    };
     command
-        .stdin(Stdio::null())
+        .stdin(stdin())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = match spawn(&mut command) {
+    let mut child = match spawn(&mut command, stdin()) {
         Ok(child) => child,
         Err(error) => {
             say(
@@ -266,6 +271,13 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
             return Ok(NOT_STARTED);
         }
     };
+    if let Some(stdin) = child.stdin.take() {
+        let from = lock(control)
+            .try_clone()
+            .context("clone the control port")?;
+        // It may wait for the host for ever; then it ends with the guest.
+        thread::spawn(move || frame::take_in(from, stdin));
+    }
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         scope.spawn(|| pass_on(control, Kind::Stdout, stdout));
@@ -277,7 +289,7 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
 }
 
 /// Starts a command; std looks for it in our own PATH, which process 1 does not have.
-fn spawn(command: &mut Command) -> io::Result<Child> {
+fn spawn(command: &mut Command, stdin: Stdio) -> io::Result<Child> {
     let name = command.get_program().to_owned();
     if Path::new(&name).components().count() > 1 {
         return command.spawn();
@@ -296,7 +308,7 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
         .filter_map(|(name, value)| Some((name, value?)));
     at_place.envs(set);
     at_place
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     at_place.spawn()

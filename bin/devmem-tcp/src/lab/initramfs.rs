@@ -5,13 +5,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::elf;
 
 const MODE_DIR: u32 = 0o040_755;
 const MODE_FILE: u32 = 0o100_000;
+const MODE_LINK: u32 = 0o120_777;
 const MODE_CONSOLE: u32 = 0o020_600;
 /// Major and minor number of /dev/console, which the kernel opens for process 1.
 const CONSOLE: (u32, u32) = (5, 1);
@@ -24,40 +26,123 @@ pub struct Initramfs {
     bytes: Vec<u8>,
     entries: u32,
     names: BTreeSet<String>,
+    /// Most bytes it may have.
+    limit: usize,
+}
+
+/// What an entry is, beside its name and bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kind {
+    mode: u32,
+    /// Time of the last change, in seconds since 1970.
+    changed: u32,
+    device: (u32, u32),
 }
 
 impl Initramfs {
-    /// An archive with the folders and the device that every guest needs.
-    pub fn new() -> Self {
+    /// An archive with the folders and the device that every guest needs. What is copied into it may not make it longer
+    /// than `limit` bytes.
+    pub fn new(limit: usize) -> Self {
         let mut archive = Self {
             bytes: Vec::new(),
             entries: 0,
             names: BTreeSet::new(),
+            limit,
         };
         for name in ["dev", "proc", "sys", "tmp", "run", "root", "etc", "bin"] {
             archive.folder(name);
         }
-        archive.entry("dev/console", MODE_CONSOLE, &[], CONSOLE);
+        let console = Kind {
+            mode: MODE_CONSOLE,
+            device: CONSOLE,
+            ..Kind::default()
+        };
+        archive.entry("dev/console", console, &[]);
         archive
     }
 
     /// Adds a file with its folders. A name that is there already stays as it is.
     pub fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) {
+        self.aged_file(path, mode, 0, bytes);
+    }
+
+    fn aged_file(&mut self, path: &str, mode: u32, changed: u32, bytes: &[u8]) {
         let name = self.with_parents(path);
+        let kind = Kind {
+            mode: MODE_FILE | (mode & 0o777),
+            changed,
+            ..Kind::default()
+        };
         if !self.names.contains(&name) {
-            self.entry(&name, MODE_FILE | (mode & 0o777), bytes, (0, 0));
+            self.entry(&name, kind, bytes);
         }
     }
 
-    /// Adds a file of this machine.
+    /// Adds a file of this machine, with its time: compiled Python is thrown away if its source seems to have changed.
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// It cannot be read; there is no room for it.
     pub fn copy(&mut self, from: &Path, path: &str) -> io::Result<()> {
-        let mode = fs::metadata(from)?.permissions().mode();
-        self.file(path, mode, &fs::read(from)?);
+        let facts = fs::metadata(from)?;
+        let room = self.limit.saturating_sub(self.bytes.len());
+        if usize::try_from(facts.len()).is_ok_and(|len| len <= room) {
+            let changed = u32::try_from(facts.mtime()).unwrap_or_default();
+            self.aged_file(path, facts.permissions().mode(), changed, &fs::read(from)?);
+            return Ok(());
+        }
+        let limit = self.limit >> 20;
+        Err(io::Error::other(format!(
+            "{} does not fit: the guest's files may have {limit} MiB",
+            from.display()
+        )))
+    }
+
+    /// Adds a file or a folder of this machine with all that is in it; programs and shared objects bring the libraries they
+    /// need, links stay links.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be read, has a name that is no text, or is neither file nor folder nor link.
+    pub fn put(&mut self, from: &Path, path: &str) -> io::Result<()> {
+        let kind = fs::metadata(from)?.file_type();
+        if kind.is_file() {
+            return self.program(from, path);
+        }
+        if !kind.is_dir() {
+            return Err(io::Error::other(format!(
+                "{} is neither file nor folder nor link",
+                from.display()
+            )));
+        }
+        let name = self.with_parents(path);
+        self.folder(&name);
+        let entries = fs::read_dir(from)?.collect::<io::Result<Vec<_>>>()?;
+        let mut names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
+        names.sort();
+        for name in names {
+            let from = from.join(&name);
+            let name = name.into_string().map_err(|name| {
+                io::Error::other(format!("{}: a name that is no text", name.display()))
+            })?;
+            let place = format!("{}/{name}", path.trim_end_matches('/'));
+            match fs::symlink_metadata(&from)?.is_symlink() {
+                true => self.link(&place, &fs::read_link(&from)?),
+                false => self.put(&from, &place)?,
+            }
+        }
         Ok(())
+    }
+
+    fn link(&mut self, path: &str, target: &Path) {
+        let name = self.with_parents(path);
+        let kind = Kind {
+            mode: MODE_LINK,
+            ..Kind::default()
+        };
+        if !self.names.contains(&name) {
+            self.entry(&name, kind, target.as_os_str().as_bytes());
+        }
     }
 
     /// Adds a program of this machine with the loader and the libraries it needs, these at the places they have here.
@@ -98,13 +183,17 @@ impl Initramfs {
 
     /// Ends the archive.
     pub fn finish(mut self) -> Vec<u8> {
-        self.entry(TRAILER, 0, &[], (0, 0));
+        self.entry(TRAILER, Kind::default(), &[]);
         self.bytes
     }
 
     fn folder(&mut self, name: &str) {
+        let kind = Kind {
+            mode: MODE_DIR,
+            ..Kind::default()
+        };
         if !self.names.contains(name) {
-            self.entry(name, MODE_DIR, &[], (0, 0));
+            self.entry(name, kind, &[]);
         }
     }
 
@@ -117,18 +206,22 @@ impl Initramfs {
         name
     }
 
-    fn entry(&mut self, name: &str, mode: u32, data: &[u8], device: (u32, u32)) {
+    fn entry(&mut self, name: &str, kind: Kind, data: &[u8]) {
         self.names.insert(name.to_owned());
         self.entries += 1;
-        let len = |bytes: usize| u32::try_from(bytes).expect("no file of the guest has 4 GiB");
-        let (major, minor) = device;
+        let len = |bytes: usize| u32::try_from(bytes).expect("`limit` is below 4 GiB");
+        let Kind {
+            mode,
+            changed,
+            device: (major, minor),
+        } = kind;
         let fields = [
             self.entries, // inode
             mode,
             0, // user
             0, // group
             1, // links
-            0, // time of change
+            changed,
             len(data.len()),
             0,
             0,
@@ -170,6 +263,8 @@ pub fn default_place(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
+    const LIMIT: usize = 1 << 30;
+
     fn field(archive: &[u8], at: usize, index: usize) -> usize {
         let start = at + 6 + 8 * index;
         usize::from_str_radix(std::str::from_utf8(&archive[start..start + 8]).unwrap(), 16).unwrap()
@@ -199,7 +294,7 @@ mod tests {
 
     #[test]
     fn an_archive_has_every_file_once_after_its_folders() {
-        let mut archive = Initramfs::new();
+        let mut archive = Initramfs::new(LIMIT);
         archive.file("/a/b/c", 0o755, b"hello");
         archive.file("/a/b/c", 0o644, b"not this");
         let entries = list(&archive.finish());
@@ -211,8 +306,43 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_comes_with_everything_in_it_and_links_stay_links() {
+        let folder = std::env::temp_dir().join(format!("devmem-tcp-put-{}", std::process::id()));
+        fs::create_dir_all(folder.join("a/empty")).unwrap();
+        fs::write(folder.join("a/text"), b"hello").unwrap();
+        std::os::unix::fs::symlink("../nowhere", folder.join("a/link")).unwrap();
+        let me = std::env::current_exe().unwrap();
+        fs::copy(&me, folder.join("program")).unwrap();
+
+        let mut archive = Initramfs::new(LIMIT);
+        archive.put(&folder, "/opt/x/").unwrap();
+        let mut small = Initramfs::new(1 << 10);
+        let refused = small.put(&folder, "/x").unwrap_err().to_string();
+        let socket = std::os::unix::net::UnixListener::bind(folder.join("s")).unwrap();
+        let strange = archive.put(&folder, "/y").unwrap_err().to_string();
+        drop(socket);
+        let changed = fs::metadata(folder.join("a/text")).unwrap().mtime();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert!(refused.contains("program does not fit"), "{refused}");
+        assert!(strange.ends_with("s is neither file nor folder nor link"));
+        let bytes = archive.finish();
+        let entries = list(&bytes);
+        let found = |name: &str| entries.iter().find(|(n, ..)| n == name);
+        let (_, mode, data) = found("opt/x/a/link").unwrap();
+        assert_eq!((*mode, data.as_slice()), (0o120_777, &b"../nowhere"[..]));
+        assert_eq!(found("opt/x/a/empty").unwrap().1, 0o040_755);
+        assert_eq!(found("opt/x/a/text").unwrap().2, b"hello");
+        let changed = format!("{changed:08X}");
+        assert!(String::from_utf8_lossy(&bytes).contains(&changed));
+        for library in elf::needs(&me).unwrap() {
+            assert!(found(&library.to_string_lossy()[1..]).is_some());
+        }
+    }
+
+    #[test]
     fn our_own_program_comes_with_what_it_needs() {
-        let mut archive = Initramfs::new();
+        let mut archive = Initramfs::new(LIMIT);
         let me = std::env::current_exe().unwrap();
         archive.program(&me, "/bin/me").unwrap();
         let entries = list(&archive.finish());

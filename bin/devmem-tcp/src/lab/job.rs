@@ -26,6 +26,8 @@ pub struct Job {
     pub get: Vec<String>,
     /// The NICs, in PCI order.
     pub nics: Vec<GuestNic>,
+    /// The host passes its standard input on to the command.
+    pub stdin: bool,
     /// The command is a person's shell: it gets the console, not pipes.
     pub interactive: bool,
 }

@@ -250,50 +250,13 @@ fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure>
     })
 }
 
-/// The newest kernel in /boot that serves and may be read.
+/// The newest kernel of this machine that serves and may be read.
 fn installed_kernel() -> Option<Kernel> {
-    let entries = fs::read_dir("/boot").ok()?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut releases: Vec<String> = names
-        .filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned))
-        .collect();
-    releases.sort_by_key(|release| numbers(release));
-    releases.iter().rev().find_map(|release| {
-        let config = fs::read_to_string(format!("/boot/config-{release}")).ok()?;
-        let modules = PathBuf::from(format!("/lib/modules/{release}"));
-        kernel_at(
-            PathBuf::from(format!("/boot/vmlinuz-{release}")),
-            &config,
-            &modules,
-            release,
-        )
-    })
+    newest_kernel(Path::new("/")).ok()
 }
 
-/// The newest kernel of the unpacked packages. Debian moved image and configuration beside the modules; older packages
-/// have them in /boot.
 fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
-    let folder = root.join("usr/lib/modules");
-    let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
-    let mut releases: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    releases.sort_by_key(|release| numbers(release));
-    let found = releases.iter().rev().find_map(|release| {
-        let modules = folder.join(release);
-        let places = [
-            (modules.join("vmlinuz"), modules.join("config")),
-            (
-                root.join(format!("boot/vmlinuz-{release}")),
-                root.join(format!("boot/config-{release}")),
-            ),
-        ];
-        let (image, config) = places
-            .into_iter()
-            .find(|(image, config)| image.exists() && config.exists())?;
-        kernel_at(image, &fs::read_to_string(config).ok()?, &modules, release)
-    });
-    found.ok_or_else(|| {
+    newest_kernel(root).map_err(|releases| {
         let needs = KERNEL_OPTIONS.join(", ");
         Failure::unsupported(format!(
             "the kernel of these packages ({}) does not have {needs} and the gve driver",
@@ -303,6 +266,36 @@ fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
             "--suite names a release with Linux 6.16 or later, --kernel a kernel of your own",
         )
     })
+}
+
+/// Finds the newest kernel below a root that serves; else returns the releases that are there. Debian 13 and others have image and
+/// configuration beside the modules, where everybody may read them; older ones have them in /boot.
+fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
+    let folders = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
+    let folder = folders.into_iter().find(|folder| folder.is_dir());
+    let Some(folder) = folder else {
+        return Err(Vec::new());
+    };
+    let entries = fs::read_dir(&folder).into_iter().flatten();
+    let mut releases: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    releases.sort_by_key(|release| numbers(release));
+    let found = releases.iter().rev().find_map(|release| {
+        let modules = folder.join(release);
+        let boot = root.join("boot");
+        let places = [
+            (modules.join("vmlinuz"), modules.join("config")),
+            (
+                boot.join(format!("vmlinuz-{release}")),
+                boot.join(format!("config-{release}")),
+            ),
+        ];
+        places.into_iter().find_map(|(image, config)| {
+            kernel_at(image, &fs::read_to_string(config).ok()?, &modules, release)
+        })
+    });
+    found.ok_or(releases)
 }
 
 fn kernel_at(image: PathBuf, config: &str, modules: &Path, release: &str) -> Option<Kernel> {
@@ -475,6 +468,32 @@ mod tests {
         );
         assert!(judge("CONFIG_GVE=y").is_none());
         assert!(judge("").is_none());
+    }
+
+    #[test]
+    fn the_newest_kernel_that_serves_is_found_beside_its_modules_or_in_boot() {
+        let root = std::env::temp_dir().join(format!("devmem-tcp-kernels-{}", std::process::id()));
+        let write = |place: &str, text: &str| {
+            let path = root.join(place);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let serves = format!("{}\nCONFIG_GVE=y", KERNEL_OPTIONS.join("\n"));
+        let found = || newest_kernel(&root).map(|kernel| (kernel.release, kernel.image));
+        assert_eq!(found(), Err(Vec::new()));
+        write("lib/modules/7.10.0/config", "CONFIG_GVE=m");
+        write("lib/modules/7.10.0/vmlinuz", "");
+        assert_eq!(found(), Err(vec!["7.10.0".to_owned()]));
+        fs::create_dir_all(root.join("lib/modules/7.3.1")).unwrap();
+        write("boot/config-7.3.1", &serves);
+        write("boot/vmlinuz-7.3.1", "");
+        let in_boot = root.join("boot/vmlinuz-7.3.1");
+        assert_eq!(found(), Ok(("7.3.1".to_owned(), in_boot)));
+        write("lib/modules/7.9.0/config", &serves);
+        write("lib/modules/7.9.0/vmlinuz", "");
+        let beside = root.join("lib/modules/7.9.0/vmlinuz");
+        assert_eq!(found(), Ok(("7.9.0".to_owned(), beside)));
+        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

@@ -34,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
 PS1='\\w \\$ '
 ";
+/// Most bytes of the guest's root file system: below what its format can say of a file.
+const INITRAMFS_MAX: usize = 2 << 30;
 /// Lines of the kernel's log that a failure shows.
 const LOG_TAIL_LINES: usize = 25;
 
@@ -48,7 +50,7 @@ pub struct MachinePlan {
     pub memory_mib: u32,
     /// Ends a run that takes longer.
     pub limit: Option<Duration>,
-    /// Files for the guest: where they are here and there.
+    /// Files and folders for the guest: where they are here and there.
     pub put: Vec<(PathBuf, String)>,
     /// Files from the guest: where they are there and go here.
     pub get: Vec<(String, PathBuf)>,
@@ -200,7 +202,9 @@ fn run_by(
 
 /// Packs the guest's root file system.
 fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, Failure> {
-    let mut archive = Initramfs::new();
+    // Half of the memory: the guest has the archive and what is unpacked from it at the same time.
+    let limit = usize::try_from(u64::from(plan.memory_mib) << 19).unwrap_or(usize::MAX);
+    let mut archive = Initramfs::new(limit.min(INITRAMFS_MAX));
     archive
         .copy(&kit.busybox, "/bin/busybox")
         .context("pack busybox")?;
@@ -236,7 +240,7 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     }
     for (from, to) in &plan.put {
         archive
-            .program(from, to)
+            .put(from, to)
             .with_context(|| format!("--put {}", from.display()))?;
     }
     archive.file(
@@ -438,6 +442,11 @@ impl Guest {
             match kind {
                 Kind::Ready => {
                     (ready, said.boot) = (true, self.start.elapsed());
+                    if job.stdin {
+                        let to = guest.try_clone().context("clone the control socket")?;
+                        // It may wait for input for ever; then it ends with the process.
+                        thread::spawn(move || frame::pass_in(io::stdin().lock(), to));
+                    }
                 }
                 Kind::Stdout => output
                     .stdout(&payload)
@@ -462,6 +471,7 @@ impl Guest {
                         text()
                     )));
                 }
+                Kind::Stdin => return Err(Failure::failed("the guest says what only a host does")),
                 Kind::Bye if exited => return Ok(said),
                 Kind::Bye => return Err(Failure::failed("the guest left without an exit code")),
             }

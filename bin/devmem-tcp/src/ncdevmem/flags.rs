@@ -163,7 +163,7 @@ impl Flags {
                 let bytes: usize = parsed(letter, value, "a number of bytes")?;
                 self.chunk = Some(bytes).filter(|&bytes| bytes != 0);
             }
-            _ => self.rx_page_size = Some(page_size(value)?),
+            _ => self.rx_page_size = page_size(value)?,
         }
         Ok(())
     }
@@ -265,16 +265,19 @@ fn period(value: &str) -> Result<Option<u16>, Failure> {
     }
 }
 
-fn page_size(value: &str) -> Result<u32, Failure> {
-    let invalid = || Failure::failed(format!("invalid rx_page_size: {value}"));
-    let hexadecimal = value.strip_prefix("0x");
-    let bytes = match hexadecimal {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => value.parse(),
+/// Reads `-b`, hexadecimal and octal as C writes them; 0 asks for nothing.
+fn page_size(value: &str) -> Result<Option<u32>, Failure> {
+    let (digits, radix) = match value.strip_prefix("0x").or(value.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if value.starts_with('0') => (value, 8),
+        None => (value, 10),
     };
-    let bytes = bytes.ok().filter(|&bytes| bytes != 0).ok_or_else(invalid)?;
+    let bytes = u32::from_str_radix(digits, radix)
+        .map_err(|_| Failure::failed(format!("invalid rx_page_size: {value}")))?;
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
-    if !bytes.is_power_of_two() {
+    if bytes == 0 {
+        Ok(None)
+    } else if !bytes.is_power_of_two() {
         Err(Failure::failed("rx_page_size must be a power of 2"))
     } else if bytes < page {
         Err(Failure::failed(format!(
@@ -283,7 +286,7 @@ fn page_size(value: &str) -> Result<u32, Failure> {
     } else if bytes > RX_PAGE_SIZE_MAX {
         Err(Failure::failed("rx_page_size > 2 MB not supported"))
     } else {
-        Ok(bytes)
+        Ok(Some(bytes))
     }
 }
 
@@ -369,6 +372,13 @@ mod tests {
     }
 
     #[test]
+    fn page_sizes_are_written_as_in_c_and_0_asks_for_none() {
+        let sizes = ["0", "16384", "0x4000", "0X4000", "040000"].map(|text| page_size(text).ok());
+        let large = Some(Some(16384));
+        assert_eq!(sizes, [Some(None), large, large, large, large]);
+    }
+
+    #[test]
     fn mapped_and_link_local_addresses_are_what_they_mean() {
         let to = |line: &str| match judge(line, 0).unwrap() {
             Job::Client(plan) => plan.to.to_string(),
@@ -401,7 +411,8 @@ mod tests {
             ("-p 70000", "-p 70000: not a port"),
             ("-t -1", "-t -1: not a queue"),
             ("-v 1", "a pattern has at least 2 bytes"),
-            ("-b 0", "invalid rx_page_size: 0"),
+            ("-b 08", "invalid rx_page_size: 08"),
+            ("-b -4096", "invalid rx_page_size: -4096"),
             ("-b 16k", "invalid rx_page_size: 16k"),
             ("-b 12288", "rx_page_size must be a power of 2"),
             ("-b 2048", "rx_page_size must be >= PAGE_SIZE"),

@@ -190,7 +190,8 @@ impl Receiver<'_> {
                     writeln!(stderr, "SCM_DEVMEM_LINEAR. dmabuf_cmsg->frag_size={size}")?;
                     if self.plan.fail_on_linear {
                         return Err(Failure::failed(format!(
-                            "{size} bytes of payload landed in host memory: the NIC has not split them off"
+                            "received SCM_DEVMEM_LINEAR but --fail-on-linear (-L) set: {size} bytes of payload landed in \
+                             host memory, the NIC has not split them off"
                         )));
                     }
                     self.total += size as u64;

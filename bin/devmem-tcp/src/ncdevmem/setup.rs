@@ -33,6 +33,9 @@ pub fn apply(
     for command in setup.changes() {
         eprintln!("Set up as by: {command}");
     }
+    for location in setup.rule_locations() {
+        eprintln!("Added flow rule with ID {location}");
+    }
     eprintln!("TCP header split: on");
     Ok(Some(setup))
 }

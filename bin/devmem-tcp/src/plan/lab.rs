@@ -58,6 +58,7 @@ impl LabRunPlan {
             .map(|text| parse_get(text))
             .collect::<Result<_, _>>()?;
         let mut job = job(&machine, args.command);
+        job.stdin = args.stdin;
         job.get = machine.get.iter().map(|(place, _)| place.clone()).collect();
         for text in &args.env {
             let (name, value) = text
@@ -212,7 +213,7 @@ pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
     }
 }
 
-/// Reads `FILE[:PLACE]`.
+/// Reads `PATH[:PLACE]`.
 fn parse_put(text: &str) -> Result<(PathBuf, String), Failure> {
     let (from, to) = match text.rsplit_once(':') {
         Some((from, to)) => (PathBuf::from(from), to.to_owned()),
@@ -228,9 +229,14 @@ fn parse_put(text: &str) -> Result<(PathBuf, String), Failure> {
             "--put {text:?}: the guest's place must be an absolute path"
         )));
     }
-    if !from.is_file() {
+    if from.file_name().is_none() && !text.contains(':') {
         return Err(Failure::usage(format!(
-            "--put: {} is not a file",
+            "--put {text:?}: say its place, as {text}:/PLACE"
+        )));
+    }
+    if !from.is_file() && !from.is_dir() {
+        return Err(Failure::usage(format!(
+            "--put: {} is neither a file nor a folder",
             from.display()
         )));
     }
@@ -269,7 +275,10 @@ mod tests {
         assert_eq!((from, to), (me.clone(), format!("/{name}")));
         let (_, to) = parse_put(&format!("{}:/bin/x", me.display())).unwrap();
         assert_eq!(to, "/bin/x");
-        for wrong in ["/nonexistent", "Cargo.toml:x", "Cargo.toml:/a/../b"] {
+        let folder = std::env::temp_dir();
+        let (from, to) = parse_put(&format!("{}:/opt", folder.display())).unwrap();
+        assert_eq!((from, to), (folder, "/opt".to_owned()));
+        for wrong in [".", "/nonexistent", "Cargo.toml:x", "Cargo.toml:/a/../b"] {
             assert!(parse_put(wrong).is_err(), "{wrong}");
         }
         assert_eq!(

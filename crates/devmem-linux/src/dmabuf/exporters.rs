@@ -109,8 +109,12 @@ impl DmabufFd {
     /// As [`udmabuf`](Self::udmabuf); `EINVAL` if the memfd is not sealed, or `size` is not whole pages.
     pub fn udmabuf_of(memfd: BorrowedFd<'_>, size: usize) -> Result<Self, ExportError> {
         let failed = |call| move |errno| export_error(Exporter::Udmabuf, size as u64, call, errno);
-        let device = open(UDMABUF_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(failed("open /dev/udmabuf"))?;
+        let device = open(
+            UDMABUF_PATH,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(failed("open /dev/udmabuf"))?;
         let create = UdmabufCreate {
             memfd: u32::try_from(memfd.as_raw_fd())
                 .map_err(|_| failed("UDMABUF_CREATE")(Errno::BADF))?,

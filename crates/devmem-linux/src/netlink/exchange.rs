@@ -23,6 +23,20 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// As [`on_datagram`](Self::on_datagram), for a datagram of `len` bytes received into `buffer`: if that is shorter, the
+    /// rest is lost, and with it perhaps the answer.
+    pub(super) fn on_received(
+        &mut self,
+        buffer: &[u8],
+        len: usize,
+        on_reply: &mut impl FnMut(Message<'_>),
+    ) -> Option<Result<(), NetlinkError>> {
+        match buffer.get(..len) {
+            Some(datagram) => self.on_datagram(datagram, on_reply),
+            None => Some(Err(NetlinkError::new(self.what, Errno::MSGSIZE))),
+        }
+    }
+
     /// Hands each reply in `datagram` to `on_reply`. Returns how the request ended, or `None` while
     /// there is more to come. Messages of other requests (a late answer, a notification) are passed
     /// over.
@@ -45,11 +59,6 @@ impl<'a> Exchange<'a> {
     /// Tells whether what was listed changed meanwhile, so that the list may miss something.
     pub(super) fn was_interrupted(&self) -> bool {
         self.interrupted
-    }
-
-    /// The error for a datagram that did not fit the buffer: part of it is lost.
-    pub(super) fn truncated(&self) -> NetlinkError {
-        NetlinkError::new(self.what, Errno::MSGSIZE)
     }
 }
 
@@ -136,6 +145,20 @@ mod tests {
         let mut seen = 0;
         let outcome = exchange.on_datagram(&datagram, &mut |_| seen += 1);
         assert_eq!((outcome, seen), (None, 0));
+    }
+
+    #[test]
+    fn a_datagram_longer_than_the_buffer_is_an_error_whatever_its_beginning_says() {
+        let sent = sent();
+        let mut exchange = Exchange::new("list", &sent);
+        let buffer = [reply(FAMILY, 9, 2), done(0)].concat();
+        let mut seen = 0;
+        let cut = exchange.on_received(&buffer, buffer.len() + 1, &mut |_| seen += 1);
+        let error = cut.expect("it ends").expect_err("a part is lost");
+        assert_eq!((error.errno, seen), (Errno::MSGSIZE, 0));
+        assert!(error.to_string().starts_with("list: EMSGSIZE"), "{error}");
+        let whole = exchange.on_received(&buffer, buffer.len(), &mut |_| seen += 1);
+        assert_eq!((whole, seen), (Some(Ok(())), 1));
     }
 
     #[test]

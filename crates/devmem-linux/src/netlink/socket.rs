@@ -130,9 +130,7 @@ impl NetlinkSocket {
             if !is_kernel(sender) {
                 continue;
             }
-            let datagram = self.buffer.get(..len);
-            let datagram = datagram.ok_or_else(|| exchange.truncated())?;
-            if let Some(outcome) = exchange.on_datagram(datagram, &mut on_reply) {
+            if let Some(outcome) = exchange.on_received(&self.buffer, len, &mut on_reply) {
                 return outcome.map(|()| !exchange.was_interrupted());
             }
         }

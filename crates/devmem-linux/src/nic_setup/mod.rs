@@ -125,6 +125,15 @@ impl NicSetup {
         self.state.path()
     }
 
+    /// Returns where the flow rules were put: the numbers that `ethtool -n` shows and `ethtool -N delete` takes.
+    pub fn rule_locations(&self) -> Vec<u32> {
+        let rules = self.undo.iter().filter_map(|undo| match undo {
+            Undo::Rule { location, .. } => *location,
+            _ => None,
+        });
+        rules.collect()
+    }
+
     /// Says what was changed, as commands.
     pub fn changes(&self) -> Vec<String> {
         let name = self.nic.name();

@@ -33,7 +33,8 @@ impl ErrorQueue {
     ///
     /// # Errors
     ///
-    /// What recvmsg said; entries read before are kept.
+    /// What recvmsg said; `EPROTO` if the kernel dropped control messages for lack of room, so that a completion may be
+    /// lost. Entries read before are kept.
     pub fn drain(&mut self, socket: BorrowedFd<'_>) -> Result<usize, CompletionError> {
         let flags = MsgFlags::ERRQUEUE | MsgFlags::DONTWAIT;
         let mut control = [0; CONTROL_BYTES];
@@ -42,12 +43,24 @@ impl ErrorQueue {
             match sys::message::recvmsg(socket, &mut [], &mut control, flags.bits()) {
                 Ok(raw) => {
                     entries += 1;
-                    self.parse(control.get(..raw.control_len).unwrap_or_default());
+                    let flags = MsgFlags::from_bits_retain(raw.flags);
+                    self.take(control.get(..raw.control_len).unwrap_or_default(), flags)?;
                 }
                 Err(Errno::EAGAIN) => return Ok(entries),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(CompletionError { errno }),
             }
+        }
+    }
+
+    /// Adds what one read brought.
+    fn take(&mut self, control: &[u8], flags: MsgFlags) -> Result<(), CompletionError> {
+        self.parse(control);
+        match flags.contains(MsgFlags::CTRUNC) {
+            true => Err(CompletionError {
+                errno: Errno::EPROTO,
+            }),
+            false => Ok(()),
         }
     }
 
@@ -99,6 +112,17 @@ mod tests {
         queue.parse(&control(range(6, 6).into(), OffenderFamily::Ipv6));
         assert_eq!(queue.completions, [range(0, 4), range(6, 6)]);
         assert_eq!(queue.others, []);
+    }
+
+    #[test]
+    fn dropped_control_messages_are_an_error_and_what_was_read_is_kept() {
+        let mut queue = ErrorQueue::default();
+        let control = control(range(0, 3).into(), OffenderFamily::Ip);
+        assert_eq!(queue.take(&control, MsgFlags::ERRQUEUE), Ok(()));
+        let cut = queue.take(&[], MsgFlags::ERRQUEUE | MsgFlags::CTRUNC);
+        let error = cut.expect_err("a completion may be lost");
+        assert_eq!(error.errno, Errno::EPROTO);
+        assert_eq!(queue.completions, [range(0, 3)]);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub fn errno(name: &str) -> i32 {
     known.unwrap_or_else(|| panic!("errno {name}")).0
 }
 
+const MSG_ERRQUEUE: i64 = 0x2000;
+
 const NAMES: &[(&str, i64)] = &[
     ("SOCK_STREAM", 1),
     ("IPPROTO_TCP", 6),
@@ -84,7 +86,13 @@ const NAMES: &[(&str, i64)] = &[
     ("SO_KEEPALIVE", 9),
     ("SO_LINGER", 13),
     ("SO_ZEROCOPY", 60),
+    ("SO_TIMESTAMP", 29),
+    ("SO_TIMESTAMPNS", 35),
     ("SO_TIMESTAMPING", 37),
+    ("SCM_TIMESTAMPING", 37),
+    ("SO_TIMESTAMP_NEW", 63),
+    ("SO_TIMESTAMPNS_NEW", 64),
+    ("SO_TIMESTAMPING_NEW", 65),
     ("TCP_NODELAY", 1),
     ("TCP_MAXSEG", 2),
     ("TCP_CORK", 3),
@@ -97,6 +105,7 @@ const NAMES: &[(&str, i64)] = &[
     ("TCP_NOTSENT_LOWAT", 25),
     ("TCP_FASTOPEN", 23),
     ("TCP_INQ", 36),
+    ("TCP_CM_INQ", 36),
     ("IP_TOS", 1),
     ("O_RDWR", 2),
     ("O_NONBLOCK", 0o4000),
@@ -253,7 +262,10 @@ pub fn play(env: &Env, call: &Call) -> Played {
                 (value(field(&iov[0], "iov_len")), Some(int(&args[2]))),
             )
         }
-        "recvmsg" => errqueue(env, &mut played, fd(), &args[1], int(&args[2])),
+        "recvmsg" if i64::from(int(&args[2])) & MSG_ERRQUEUE != 0 => {
+            errqueue(env, &mut played, fd(), &args[1], int(&args[2]))
+        }
+        "recvmsg" => receive_with(env, &mut played, fd(), &args[1], int(&args[2])),
         "setsockopt" => {
             let bytes = match &args[3] {
                 Expr::Struct(_) => [field(&args[3], "onoff"), field(&args[3], "linger")]
@@ -388,6 +400,43 @@ fn errqueue(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> 
     outcome
 }
 
+/// recvmsg of payload: compares every control message with the script's.
+fn receive_with(env: &Env, played: &mut Played, fd: i32, msg: &Expr, flags: i32) -> Outcome {
+    let Expr::List(iov) = field(msg, "msg_iov") else {
+        panic!("msg_iov is a list")
+    };
+    let len = usize::try_from(value(field(&iov[0], "iov_len"))).expect("a length");
+    let mut bytes = vec![0; len];
+    let (outcome, control, msg_flags) = env.loaded.recvmsg(fd, &mut bytes, flags);
+    let Ok(n) = outcome else {
+        return outcome;
+    };
+    let at = env.streams.read.get(&fd).copied().unwrap_or(1);
+    played.streams.read.insert(fd, at + n as u32);
+    if bytes[..n as usize] != payload(at, n as usize) {
+        played.complaint = Some(format!("{n} bytes from {at} on are others than were sent"));
+    }
+    played.differ(msg_flags.into(), value(field(msg, "msg_flags")));
+    let Expr::List(expected) = field(msg, "msg_control") else {
+        panic!("msg_control is a list")
+    };
+    let seen: Vec<Cmsg<'_>> = CmsgIter::new(&control).collect();
+    played.differ(seen.len() as i64, expected.len() as i64);
+    for (seen, expected) in seen.iter().zip(expected) {
+        played.differ(seen.level.into(), value(field(expected, "cmsg_level")));
+        played.differ(seen.ty.into(), value(field(expected, "cmsg_type")));
+        let data = field(expected, "cmsg_data");
+        match data {
+            Expr::Struct(_) => played.check_time(seen, data, env.started),
+            number => {
+                let left = seen.data.first_chunk::<4>().expect("an int");
+                played.differ(i32::from_ne_bytes(*left).into(), value(number));
+            }
+        }
+    }
+    outcome
+}
+
 /// How far a time may be from the script's; packetdrill's own default.
 const TOLERANCE_NANOS: i64 = 4_000_000;
 
@@ -398,10 +447,17 @@ impl Played {
             let bytes = seen.data.get(at..).and_then(|rest| rest.first_chunk::<8>());
             i64::from_ne_bytes(*bytes.expect("three times"))
         };
-        let nanos = word(0) * 1_000_000_000 + word(8) - started * 1000;
+        let unit = match i64::from(seen.ty) {
+            29 | 63 => 1000,
+            _ => 1,
+        };
+        let nanos = word(0) * 1_000_000_000 + word(8) * unit - started * 1000;
         let wanted =
             value(field(expected, "scm_sec")) * 1_000_000_000 + value(field(expected, "scm_nsec"));
-        let is_it = seen.ty == SCM_TIMESTAMPING && seen.data.len() == 48 && word(16) == 0;
+        let is_it = match seen.ty {
+            37 | 65 => seen.data.len() == 48 && seen.data[16..].iter().all(|byte| *byte == 0),
+            _ => seen.data.len() == 16,
+        };
         if !is_it || (nanos - wanted).abs() > TOLERANCE_NANOS {
             self.complaint = Some(format!("the time is {nanos} ns instead of {wanted}"));
         }

@@ -65,7 +65,7 @@ impl<W: Waiter> Posix<W> {
         }
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, None, 0);
-        let n = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+        let n = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             table.pipe_read(fd, args.host)
         })?;
         Ok(Received {
@@ -73,6 +73,7 @@ impl<W: Waiter> Posix<W> {
             host_bytes: n,
             control_bytes: 0,
             flags: 0,
+            arrived: None,
             stopped: Stopped::Empty,
         })
     }
@@ -88,7 +89,7 @@ impl<W: Waiter> Posix<W> {
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, None, 0);
         let mut written = 0;
-        let outcome = self.wait_for(limit, Some((fd, patience.serial)), |table, _| {
+        let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             let rest = bytes.get(written..).unwrap_or_default();
             written += table.pipe_write(fd, rest)?;
             match written < bytes.len() {
@@ -148,19 +149,25 @@ impl<W: Waiter> Posix<W> {
         }
     }
 
+    /// Waits for one side as long as that may be waited for; both stay.
     fn wait_side<T>(
         &self,
-        side: Side,
+        (side, other): (Side, Side),
         attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        self.wait_for(side.limit, Some((side.fd, side.serial)), attempt)
+        self.wait_for(
+            side.limit,
+            &[(side.fd, side.serial), (other.fd, other.serial)],
+            attempt,
+        )
     }
 
     /// First the pipe must have room, then the socket something: each is waited for as its own file says.
     fn splice_in(&self, from: Side, to: Side, len: usize) -> Result<usize, Errno> {
         loop {
-            self.wait_side(to, |table, _| table.pipe_room(to.fd))?;
-            let moved = self.wait_side(from, |table, _| table.splice_in(from.fd, to.fd, len))?;
+            self.wait_side((to, from), |table, _| table.pipe_room(to.fd))?;
+            let moved =
+                self.wait_side((from, to), |table, _| table.splice_in(from.fd, to.fd, len))?;
             if let Some(moved) = moved {
                 return Ok(moved);
             }
@@ -172,12 +179,12 @@ impl<W: Waiter> Posix<W> {
         let mut moved = 0;
         while moved < len {
             let step = match moved {
-                0 => self.wait_side(from, |table, _| table.pipe_waiting(from.fd)),
+                0 => self.wait_side((from, to), |table, _| table.pipe_waiting(from.fd)),
                 _ => self.call(|table| table.pipe_waiting(from.fd)),
             };
             let step = match step {
                 Ok(0) => break,
-                Ok(_) => self.wait_side(to, |table, _| {
+                Ok(_) => self.wait_side((to, from), |table, _| {
                     table.splice_out(from.fd, to.fd, len - moved, more)
                 }),
                 Err(errno) => Err(errno),
@@ -195,11 +202,11 @@ impl<W: Waiter> Posix<W> {
 
     fn splice_across(&self, from: Side, to: Side, len: usize) -> Result<usize, Errno> {
         loop {
-            let waiting = self.wait_side(from, |table, _| table.pipe_waiting(from.fd))?;
+            let waiting = self.wait_side((from, to), |table, _| table.pipe_waiting(from.fd))?;
             if waiting == 0 {
                 return Ok(0);
             }
-            self.wait_side(to, |table, _| table.pipe_room(to.fd))?;
+            self.wait_side((to, from), |table, _| table.pipe_room(to.fd))?;
             if let Some(moved) = self.call(|table| table.splice_across(from.fd, to.fd, len))? {
                 return Ok(moved);
             }

@@ -8,12 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use devmem_uapi::Errno;
 
+use super::ready::{ANYTHING, News, READABLE};
 use super::{FileKind, Table};
 use crate::abi::{ctl, ev};
 
 /// What an epoll may be asked to look for.
 const EVENTS: u32 =
     ev::IN | ev::PRI | ev::OUT | ev::ERR | ev::HUP | ev::RDNORM | ev::WRNORM | ev::RDHUP;
+
+/// Most epolls in a chain of those that watch each other, less one (linux `EP_MAX_NESTS`).
+const MAX_NESTS: usize = 4;
 
 /// What goes together with EPOLLEXCLUSIVE (linux `EPOLLEXCLUSIVE_OK_BITS`).
 const EXCLUSIVE_OK: u32 =
@@ -45,6 +49,17 @@ struct Interest {
     listed: bool,
     /// A one-shot that was told.
     is_spent: bool,
+}
+
+impl Interest {
+    /// Returns what of `ready` the program wants to hear; errors and hang-ups unasked.
+    fn wanted(&self, ready: u32) -> u32 {
+        ready & (self.asked.events & EVENTS | ev::ERR | ev::HUP)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.asked.events & ev::EXCLUSIVE != 0
+    }
 }
 
 impl Epoll {
@@ -81,8 +96,8 @@ impl Table {
     /// epoll_ctl(2). `event` is not looked at for EPOLL_CTL_DEL.
     ///
     /// # Errors
-    /// EBADF; EINVAL (not an epoll, itself, an unknown operation, EPOLLEXCLUSIVE where it must not be, or another
-    /// epoll); EEXIST; ENOENT.
+    /// EBADF; EINVAL (not an epoll, itself, an unknown operation, EPOLLEXCLUSIVE where it must not be); EEXIST; ENOENT;
+    /// ELOOP: epolls would watch each other in a circle, or more than 5 in a row.
     pub fn epoll_ctl(
         &mut self,
         epfd: i32,
@@ -92,16 +107,63 @@ impl Table {
     ) -> Result<(), Errno> {
         let (watcher, file) = (self.index_of(epfd)?, self.index_of(fd)?);
         self.epoll_mut(epfd)?;
-        // Epolls do not nest here.
-        if matches!(self.file(fd)?.kind, FileKind::Epoll(_)) {
+        if watcher == file {
             return Err(Errno::EINVAL);
         }
+        let is_exclusive = event.events & ev::EXCLUSIVE != 0;
         match operation {
+            ctl::ADD if is_exclusive && event.events & !EXCLUSIVE_OK != 0 => Err(Errno::EINVAL),
+            ctl::ADD if self.is_epoll(file) => {
+                if is_exclusive {
+                    return Err(Errno::EINVAL);
+                }
+                self.check_nesting(watcher, file)?;
+                self.watch(watcher, file, event)
+            }
             ctl::ADD => self.watch(watcher, file, event),
             ctl::MOD => self.rewatch(watcher, file, event),
             ctl::DEL => self.unwatch(watcher, file),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn is_epoll(&self, index: usize) -> bool {
+        let kind = self.files.get(index).map(|file| &file.kind);
+        matches!(kind, Some(FileKind::Epoll(_)))
+    }
+
+    /// Returns ELOOP if `watcher` cannot watch the epoll `file` (linux `ep_loop_check`).
+    fn check_nesting(&self, watcher: usize, file: usize) -> Result<(), Errno> {
+        let below = self.depth_below(file, watcher, 0).ok_or(Errno::ELOOP)?;
+        match below + 1 + self.depth_above(watcher) {
+            ..=MAX_NESTS => Ok(()),
+            _ => Err(Errno::ELOOP),
+        }
+    }
+
+    /// Returns how many epolls in a row an epoll watches; `None` if `sought` is among them, or there are too many.
+    fn depth_below(&self, index: usize, sought: usize, above: usize) -> Option<usize> {
+        if index == sought || above > MAX_NESTS {
+            return None;
+        }
+        let Some(FileKind::Epoll(epoll)) = self.files.get(index).map(|file| &file.kind) else {
+            return Some(0);
+        };
+        let mut most = 0;
+        for file in epoll.interests.keys().filter(|file| self.is_epoll(**file)) {
+            most = most.max(1 + self.depth_below(*file, sought, above + 1)?);
+        }
+        Some(most)
+    }
+
+    /// Returns how many epolls in a row watch an epoll: no circle was ever let in.
+    fn depth_above(&self, index: usize) -> usize {
+        let watchers = self.files.get(index).map(|file| file.watchers.as_slice());
+        let depths = watchers.unwrap_or_default().iter();
+        depths
+            .map(|at| 1 + self.depth_above(*at))
+            .max()
+            .unwrap_or(0)
     }
 
     fn epoll_at(&mut self, watcher: usize) -> Result<&mut Epoll, Errno> {
@@ -112,10 +174,6 @@ impl Table {
     }
 
     fn watch(&mut self, watcher: usize, file: usize, event: EpollEvent) -> Result<(), Errno> {
-        let is_exclusive = event.events & ev::EXCLUSIVE != 0;
-        if is_exclusive && event.events & !EXCLUSIVE_OK != 0 {
-            return Err(Errno::EINVAL);
-        }
         let epoll = self.epoll_at(watcher)?;
         if epoll.interests.contains_key(&file) {
             return Err(Errno::EEXIST);
@@ -126,12 +184,10 @@ impl Table {
             is_spent: false,
         };
         epoll.interests.insert(file, interest);
-        epoll.put_on_list(file);
         if let Some(file) = self.files.get_mut(file) {
             file.watchers.push(watcher);
         }
-        self.touch();
-        Ok(())
+        self.look_at(watcher, file)
     }
 
     fn rewatch(&mut self, watcher: usize, file: usize, event: EpollEvent) -> Result<(), Errno> {
@@ -142,8 +198,19 @@ impl Table {
         }
         interest.asked = event;
         interest.is_spent = false;
-        epoll.put_on_list(file);
-        self.touch();
+        self.look_at(watcher, file)
+    }
+
+    /// Puts a file on the list of an epoll that has just begun to look for something, if there is something.
+    fn look_at(&mut self, watcher: usize, file: usize) -> Result<(), Errno> {
+        let ready = self.examine(file);
+        let epoll = self.epoll_at(watcher)?;
+        let interest = epoll.interests.get(&file).ok_or(Errno::ENOENT)?;
+        if interest.wanted(ready) != 0 {
+            epoll.put_on_list(file);
+            self.touch();
+            self.wake_watchers(watcher, ANYTHING);
+        }
         Ok(())
     }
 
@@ -174,23 +241,29 @@ impl Table {
         }
     }
 
-    /// A file changed: those who watch it shall look; of those who said EPOLLEXCLUSIVE, one.
-    pub(super) fn wake_watchers(&mut self, index: usize) {
+    /// A file has news: those who watch it for such shall look; of those who said EPOLLEXCLUSIVE, the first that
+    /// somebody waits for.
+    pub(super) fn wake_watchers(&mut self, index: usize, news: News) {
         let Some(file) = self.files.get(index) else {
             return;
         };
         let mut told_one = false;
         for watcher in file.watchers.clone() {
+            let is_waited_for = self.files.get(watcher).is_some_and(|it| it.holders > 0);
             let Ok(epoll) = self.epoll_at(watcher) else {
                 continue;
             };
-            let interest = epoll.interests.get(&index);
-            let is_exclusive =
-                interest.is_some_and(|interest| interest.asked.events & ev::EXCLUSIVE != 0);
-            if is_exclusive && std::mem::replace(&mut told_one, true) {
+            let Some(interest) = epoll.interests.get(&index) else {
+                continue;
+            };
+            let is_exclusive = interest.is_exclusive();
+            let concerns = news == ANYTHING || interest.wanted(news) != 0;
+            if interest.is_spent || !concerns || (is_exclusive && told_one) {
                 continue;
             }
+            told_one |= is_exclusive && is_waited_for;
             epoll.put_on_list(index);
+            self.wake_watchers(watcher, READABLE);
         }
     }
 
@@ -211,15 +284,14 @@ impl Table {
             let Some(file) = self.epoll_at(watcher)?.list.pop_front() else {
                 break;
             };
-            let ready = self.poll_events(self.fd_at(file)).unwrap_or(0);
+            let ready = self.examine(file);
             let epoll = self.epoll_at(watcher)?;
             let Some(interest) = epoll.interests.get_mut(&file) else {
                 continue;
             };
             interest.listed = false;
             let asked = interest.asked.events;
-            // Errors and hang-ups are told unasked.
-            let events = ready & (asked & EVENTS | ev::ERR | ev::HUP);
+            let events = interest.wanted(ready);
             if events == 0 {
                 continue;
             }
@@ -242,16 +314,10 @@ impl Table {
     }
 
     /// Returns whether a wait would return events.
-    pub(super) fn epoll_has_events(&self, epfd: i32) -> bool {
-        let Ok(FileKind::Epoll(epoll)) = self.file(epfd).map(|file| &file.kind) else {
-            return false;
-        };
+    pub(super) fn has_events(&self, epoll: &Epoll) -> bool {
         epoll.list.iter().any(|file| {
-            let ready = self.poll_events(self.fd_at(*file)).unwrap_or(0);
-            epoll
-                .interests
-                .get(file)
-                .is_some_and(|i| ready & (i.asked.events & EVENTS | ev::ERR | ev::HUP) != 0)
+            let interest = epoll.interests.get(file);
+            interest.is_some_and(|interest| interest.wanted(self.examine(*file)) != 0)
         })
     }
 }

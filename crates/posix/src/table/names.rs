@@ -4,12 +4,36 @@ use std::net::SocketAddr;
 
 use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
+use tcp::StateKind;
 
-use super::{FileKind, SockState, Table};
-use crate::abi::{SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
+use super::{FileKind, Sock, SockState, Table};
+use crate::abi::{IPV6_V6ONLY, SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
 use crate::options::{Effect, int};
-use crate::sockaddr::emit;
+use crate::sockaddr::{Family, emit};
 use crate::tcp_info;
+
+impl Sock {
+    /// Returns EINVAL for an option that has come too late, or too early.
+    fn check_state(&self, name: (i32, i32), value: &[u8]) -> Result<(), Errno> {
+        let is_fine = match name {
+            // Linux `do_ipv6_setsockopt`: what was bound was bound with it or without.
+            (sockopt::SOL_IPV6, IPV6_V6ONLY) if self.family == Family::V6 => {
+                self.bound.is_none_or(|bound| bound.port() == 0) || value.len() < size_of::<i32>()
+            }
+            // Linux `sock_set_timestamping`: there is no stream to number yet.
+            (sockopt::SOL_SOCKET, so::TIMESTAMPING | so::TIMESTAMPING_NEW) => {
+                let asks = int(value)?.cast_unsigned() & sof::OPT_ID != 0;
+                let has_stream = !matches!(self.state, SockState::Fresh | SockState::Listening(_));
+                !asks || has_stream || self.options.times.has(sof::OPT_ID)
+            }
+            _ => true,
+        };
+        match is_fine {
+            true => Ok(()),
+            false => Err(Errno::EINVAL),
+        }
+    }
+}
 
 impl Table {
     /// getsockname(2), as the address' bytes.
@@ -32,9 +56,7 @@ impl Table {
     /// EBADF, ENOTSOCK, ENOTCONN.
     pub fn getpeername(&self, fd: i32) -> Result<Vec<u8>, Errno> {
         let sock = self.sock(fd)?;
-        let SockState::Connected(id) = sock.state else {
-            return Err(Errno::ENOTCONN);
-        };
+        let id = self.opened(sock.state).ok_or(Errno::ENOTCONN)?;
         let peer = self.stack.peer_addr(id).map_err(|error| error.errno())?;
         Ok(emit(peer.ok_or(Errno::ENOTCONN)?, sock.family))
     }
@@ -48,18 +70,8 @@ impl Table {
             return self.dontneed(fd, value);
         }
         let sock = self.sock_mut(fd)?;
-        if name == (SOL_TCP, tcp_opt::CONGESTION) && sock.state != SockState::Fresh {
-            // A connection keeps the congestion control it began with.
-            return Err(Errno::EBUSY);
-        }
+        sock.check_state(name, value)?;
         let (family, state) = (sock.family, sock.state);
-        if name == (sockopt::SOL_SOCKET, so::TIMESTAMPING)
-            && int(value)?.cast_unsigned() & !sock.options.timestamping & sof::OPT_ID != 0
-            && matches!(state, SockState::Fresh | SockState::Listening(_))
-        {
-            // There is no stream to number yet (linux `sock_set_timestamping`).
-            return Err(Errno::EINVAL);
-        }
         let effect = sock.options.set(family, name, value)?;
         let Some(id) = state.id() else {
             return Ok(0);
@@ -105,6 +117,11 @@ impl Table {
             (sockopt::SOL_SOCKET, so::ACCEPTCONN) => {
                 int(matches!(state, SockState::Listening(_)).into())
             }
+            (sockopt::SOL_SOCKET, so::PEERNAME) => self.getpeername(fd),
+            // No other socket of this table ever has the same.
+            (sockopt::SOL_SOCKET, so::COOKIE) => {
+                Ok((self.file(fd)?.serial + 1).to_ne_bytes().to_vec())
+            }
             (SOL_TCP, tcp_opt::INFO) => Ok(self.tcp_info(state)),
             (SOL_TCP, tcp_opt::MAXSEG) if self.snd_mss(state).is_some() => {
                 int(self.snd_mss(state).unwrap_or(0).into())
@@ -118,14 +135,8 @@ impl Table {
     }
 
     fn take_error(&mut self, fd: i32) -> Result<i32, Errno> {
+        // Of a connect that failed, too; the next connect says ECONNABORTED then, as in Linux.
         let state = self.sock(fd)?.state;
-        if let SockState::Connecting(id) = state {
-            // The outcome of a connect is told here instead of by a second connect.
-            return Ok(match self.connect_outcome(fd, id) {
-                Ok(()) | Err(Errno::EALREADY) => 0,
-                Err(errno) => errno.0,
-            });
-        }
         let error = state.id().and_then(|id| self.stack.take_error(id).ok());
         Ok(error
             .flatten()
@@ -177,7 +188,7 @@ impl Table {
         }
     }
 
-    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD; of a pipe, FIONREAD.
+    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK; of a pipe, FIONREAD.
     ///
     /// # Errors
     /// EBADF; EINVAL of a listener; ENOTTY for other requests.
@@ -191,11 +202,11 @@ impl Table {
             }
             FileKind::Pipe(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
         };
-        if !matches!(
-            request,
-            ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD
-        ) {
-            return Err(Errno::ENOTTY);
+        match request {
+            ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD => {}
+            // There never is urgent data to stand at.
+            ioctl::SIOCATMARK => return Ok(0),
+            _ => return Err(Errno::ENOTTY),
         }
         if matches!(sock.state, SockState::Listening(_)) {
             return Err(Errno::EINVAL);
@@ -211,10 +222,19 @@ impl Table {
             .state
             .id()
             .and_then(|id| self.stack.unacked_len(id).ok());
+        // A FIN has a number, too, and Linux counts numbers.
+        let has_fin = matches!(
+            info.state,
+            StateKind::FinWait1 | StateKind::Closing | StateKind::LastAck
+        );
         let number = match request {
             ioctl::SIOCINQ => info.readable,
-            ioctl::SIOCOUTQ => unacked.unwrap_or(0),
-            _ => usize::try_from(info.notsent_bytes).unwrap_or(usize::MAX),
+            ioctl::SIOCOUTQ => unacked.unwrap_or(0) + usize::from(has_fin),
+            // It leaves with the last byte.
+            _ => {
+                let unsent = usize::try_from(info.notsent_bytes).unwrap_or(usize::MAX);
+                unsent.saturating_add(usize::from(has_fin && unsent > 0))
+            }
         };
         Ok(i32::try_from(number).unwrap_or(i32::MAX))
     }

@@ -41,60 +41,6 @@ impl Table {
         self.add_file(FileKind::Socket(Box::new(sock)), flags)
     }
 
-    /// bind(2).
-    ///
-    /// # Errors
-    /// EBADF, ENOTSOCK, EINVAL (bound already, address too short), EAFNOSUPPORT, EADDRNOTAVAIL, EADDRINUSE.
-    pub fn bind(&mut self, fd: i32, address: &[u8]) -> Result<(), Errno> {
-        let sock = self.sock(fd)?;
-        let address = match parse(address, sock.family)? {
-            Given::Address(address) => address,
-            Given::Unspec => return Err(Errno::EAFNOSUPPORT),
-        };
-        if sock.bound.is_some() || sock.state != SockState::Fresh {
-            return Err(Errno::EINVAL);
-        }
-        if sock.options.v6_only && address.is_ipv4() {
-            return Err(Errno::EINVAL);
-        }
-        if !address.ip().is_unspecified() && !self.stack.may_bind(address.ip()) {
-            return Err(Errno::EADDRNOTAVAIL);
-        }
-        let address = match address.port() {
-            0 => self.free_port(fd, address).ok_or(Errno::EADDRINUSE)?,
-            _ if self.is_taken(fd, address) => return Err(Errno::EADDRINUSE),
-            _ => address,
-        };
-        self.sock_mut(fd)?.bound = Some(address);
-        Ok(())
-    }
-
-    fn free_port(&self, fd: i32, address: SocketAddr) -> Option<SocketAddr> {
-        (stack::EPHEMERAL_FIRST..=u16::MAX)
-            .map(|port| SocketAddr::new(address.ip(), port))
-            .find(|candidate| !self.is_taken(fd, *candidate))
-    }
-
-    /// Returns whether somebody else's address conflicts (linux `inet_csk_bind_conflict`): the same port at
-    /// overlapping addresses, unless both allow it and neither listens.
-    fn is_taken(&self, fd: i32, address: SocketAddr) -> bool {
-        let reuse = self.sock(fd).is_ok_and(|sock| sock.options.reuse_addr);
-        let reuse_port = self.sock(fd).is_ok_and(|sock| sock.options.reuse_port);
-        let own = self.index_of(fd).ok();
-        let others = self.files.iter().filter(|(index, _)| Some(*index) != own);
-        let conflicts = |other: &Sock| {
-            let listens = matches!(other.state, SockState::Listening(_));
-            let shared = reuse && other.options.reuse_addr && !listens
-                || reuse_port && other.options.reuse_port && !listens;
-            other.bound.is_some_and(|bound| overlaps(bound, address)) && !shared
-        };
-        let by_file = others.into_iter().any(|(_, file)| match &file.kind {
-            FileKind::Socket(other) => conflicts(other),
-            FileKind::Epoll(_) | FileKind::Pipe(_) => false,
-        });
-        by_file || !reuse && self.stack.is_port_in_use(address)
-    }
-
     /// listen(2).
     ///
     /// # Errors
@@ -108,17 +54,23 @@ impl Table {
             _ => return Err(Errno::EINVAL),
         }
         let any = SocketAddr::new(sock.family.unspecified(), 0);
-        let config = sock.options.config(self.stack.tcp_config());
+        let local = match sock.bound.unwrap_or(any) {
+            local if local.port() != 0 => local,
+            local => self.free_port(fd, local)?,
+        };
+        let sock = self.sock(fd)?;
+        let (local, config) = (
+            sock.bind_addr(local),
+            sock.options.config(self.stack.tcp_config()),
+        );
         // One more than asked for may wait (linux `sk_acceptq_is_full`); a negative number is a huge one.
         let backlog = usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN);
-        let local = sock.bound.unwrap_or(any);
         let id = self
             .stack
             .listen_with(local, backlog.saturating_add(1), &config)
             .map_err(|error| error.errno())?;
-        let bound = self.stack.local_addr(id).ok();
         self.apply_options(fd, id)?;
-        self.sock_mut(fd)?.bound = bound;
+        self.set_bound(fd, Some(local.address))?;
         self.attach(fd, SockState::Listening(id))
     }
 
@@ -157,11 +109,12 @@ impl Table {
             family,
             state: SockState::Connected(id),
             options,
-            bound,
+            bound: None,
         };
         let new = self.add_file(FileKind::Socket(Box::new(sock)), flags)?;
         let index = self.index_of(new)?;
         self.by_socket.insert(id, index);
+        self.set_bound(new, bound)?;
         Ok((new, emit(peer, family)))
     }
 
@@ -194,8 +147,9 @@ impl Table {
             .map_err(|error| error.errno())?;
         self.apply_options(fd, id)?;
         let local = self.stack.local_addr(id).ok();
-        let sock = self.sock_mut(fd)?;
-        sock.bound = local;
+        self.set_bound(fd, local)?;
+        // That it is open, and so can be written to, is news.
+        self.note_full(self.index_of(fd)?);
         self.attach(fd, SockState::Connecting(id))?;
         Err(Errno::EINPROGRESS)
     }
@@ -232,15 +186,27 @@ impl Table {
         }
     }
 
+    /// Returns the connection behind a socket once it is open, whether or not connect has told so: a program that polls
+    /// never calls it again.
+    pub(super) fn opened(&self, state: SockState) -> Option<SocketId> {
+        let SockState::Connecting(id) = state else {
+            return match state {
+                SockState::Connected(id) => Some(id),
+                _ => None,
+            };
+        };
+        let state = self.stack.info(id).ok().flatten().map(|info| info.state);
+        let is_opening = matches!(
+            state,
+            None | Some(StateKind::SynSent | StateKind::SynReceived | StateKind::Closed)
+        );
+        (!is_opening).then_some(id)
+    }
+
     fn disconnect(&mut self, fd: i32, state: SockState) -> Result<(), Errno> {
         if let Some(id) = state.id() {
             let _ = self.stack.abort(id);
         }
         self.attach(fd, SockState::Fresh)
     }
-}
-
-/// Returns whether two bound addresses stand in each other's way.
-fn overlaps(a: SocketAddr, b: SocketAddr) -> bool {
-    a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use devmem_uapi::Errno;
 
+use super::ready::{ANYTHING, READABLE, WRITABLE};
 use super::{FileKind, Table};
 use crate::abi::{SOCK_CLOEXEC, SOCK_NONBLOCK, ev, fcntl};
 
@@ -207,7 +208,7 @@ impl Table {
             && can_write
             && !could_write
         {
-            self.wake_watchers(writer);
+            self.wake_watchers(writer, WRITABLE);
         }
         taken
     }
@@ -222,7 +223,7 @@ impl Table {
         let reader = it.reader;
         self.touch();
         if let Some(reader) = reader {
-            self.wake_watchers(reader);
+            self.wake_watchers(reader, READABLE);
         }
     }
 
@@ -260,7 +261,7 @@ impl Table {
             End::Write(_) => pipe.writer = None,
         }
         match pipe.reader.or(pipe.writer) {
-            Some(other) => self.wake_watchers(other),
+            Some(other) => self.wake_watchers(other, ANYTHING),
             None => drop(self.pipes.remove(at)),
         }
     }

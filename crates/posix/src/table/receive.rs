@@ -7,6 +7,8 @@ use devmem_uapi::{
     SockExtendedErr, TxStamp,
 };
 use stack::{RecvError, RecvMsg, RecvOutcome, SocketId, Stopped};
+use tcp::StateKind;
+use wire::Instant;
 
 use super::{FileKind, SockState, Table};
 use crate::abi::{MSG_OOB, SOL_TCP, TCP_CM_INQ, sof};
@@ -35,8 +37,10 @@ pub struct Received {
     pub host_bytes: usize,
     /// Bytes of control messages.
     pub control_bytes: usize,
-    /// Flags for the caller: MSG_ERRQUEUE, MSG_CTRUNC.
+    /// Flags for the caller: MSG_ERRQUEUE, MSG_TRUNC, MSG_CTRUNC.
     pub flags: u32,
+    /// When the last of the bytes arrived, in the stack's time, if times of receives are asked for.
+    pub arrived: Option<Instant>,
     /// Why it did not return more.
     pub stopped: Stopped,
 }
@@ -48,6 +52,7 @@ impl Received {
         host_bytes: 0,
         control_bytes: 0,
         flags: 0,
+        arrived: None,
         stopped: Stopped::Empty,
     };
 
@@ -58,6 +63,7 @@ impl Received {
             host_bytes: self.host_bytes + more.host_bytes,
             control_bytes: self.control_bytes + more.control_bytes,
             flags: self.flags | more.flags,
+            arrived: more.arrived.or(self.arrived),
             stopped: more.stopped,
         }
     }
@@ -70,6 +76,8 @@ struct Control<'a> {
     /// What the stack's time 0 is on the program's clock; `None` if the program wants no times (it never said
     /// SOF_TIMESTAMPING_SOFTWARE), only to hear that there were any.
     clock_base: Option<Duration>,
+    /// Type of the message with the time.
+    stamp_message: i32,
     /// A time of a send was reported.
     has_stamp: bool,
 }
@@ -88,8 +96,9 @@ impl CmsgSink for Control<'_> {
             Some(base) => {
                 let base = u64::try_from(base.as_nanos()).unwrap_or(u64::MAX);
                 let nanos = stamp.nanos.saturating_add(base);
+                let stamp = TxStamp { nanos, ..stamp };
                 self.writer
-                    .push_stamp(TxStamp { nanos, ..stamp }, self.family)?;
+                    .push_stamp_as(self.stamp_message, stamp, self.family)?;
             }
             None => SockExtendedErr::from(stamp).push(self.family, &mut self.writer)?,
         }
@@ -147,45 +156,57 @@ impl Table {
     /// # Errors
     /// As recvmsg(2).
     pub fn recv(&mut self, fd: i32, args: RecvArgs<'_>, flags: u32) -> Result<Received, Errno> {
+        let RecvArgs { host, len, control } = args;
+        let part = RecvArgs {
+            host,
+            len,
+            control: &mut *control,
+        };
+        let received = self.recv_part(fd, part, flags)?;
+        self.tell_with(fd, received, control, flags)
+    }
+
+    /// Receives what there is, as part of a call that may receive more: what is told once is left to
+    /// [`Table::tell_with`].
+    ///
+    /// # Errors
+    /// As recvmsg(2).
+    pub(crate) fn recv_part(
+        &mut self,
+        fd: i32,
+        args: RecvArgs<'_>,
+        flags: u32,
+    ) -> Result<Received, Errno> {
         let sock = self.sock(fd)?;
         if flags & MSG_OOB != 0 {
             // There never is urgent data.
             return Err(Errno::EINVAL);
         }
         let flags = MsgFlags::from_bits_truncate(flags);
-        let (family, inq, state) = (sock.family, sock.options.inq, sock.state);
-        let stamps = sock.options.timestamping;
-        let id = match state {
+        let (family, times) = (sock.family, sock.options.times);
+        let id = match sock.state {
             SockState::Connected(id) | SockState::Connecting(id) => id,
             _ if flags.contains(MsgFlags::ERRQUEUE) => return Err(Errno::EAGAIN),
             SockState::Fresh | SockState::Listening(_) => return Err(Errno::ENOTCONN),
         };
         let RecvArgs { host, len, control } = args;
-        let has_control = !control.is_empty();
         let mut control = Control {
             writer: CmsgWriter::new(control),
             family: match family {
                 Family::V4 => OffenderFamily::Ip,
                 Family::V6 => OffenderFamily::Ipv6,
             },
-            clock_base: (stamps & sof::SOFTWARE != 0).then_some(self.settings.clock_base),
+            clock_base: times.has(sof::SOFTWARE).then_some(self.settings.clock_base),
+            stamp_message: times.message(),
             has_stamp: false,
         };
         let outcome = self.recv_from_stack(id, (&mut *host, len), &mut control, flags)?;
         let mut returned = MsgFlags::empty();
         if flags.contains(MsgFlags::ERRQUEUE) {
             returned |= MsgFlags::ERRQUEUE;
-            if control.has_stamp && stamps & sof::OPT_TSONLY == 0 {
+            if control.has_stamp && !times.has(sof::OPT_TSONLY) {
                 // The packet would come with the time; it is not kept.
                 returned |= MsgFlags::TRUNC;
-            }
-        } else if inq && has_control {
-            let left = i32::try_from(self.readable_len(state)).unwrap_or(i32::MAX);
-            let pushed = control
-                .writer
-                .push(SOL_TCP, TCP_CM_INQ, &left.to_ne_bytes());
-            if pushed.is_err() {
-                returned |= MsgFlags::CTRUNC;
             }
         }
         Ok(Received {
@@ -193,8 +214,61 @@ impl Table {
             host_bytes: outcome.host_bytes,
             control_bytes: control.writer.written(),
             flags: returned.bits(),
+            arrived: outcome.arrived,
             stopped: outcome.stopped,
         })
+    }
+
+    /// Adds what a whole receive is told with: times, then how much is left (linux net/ipv4/tcp.c `tcp_recvmsg`).
+    ///
+    /// # Errors
+    /// EBADF, ENOTSOCK.
+    pub(crate) fn tell_with(
+        &self,
+        fd: i32,
+        received: Received,
+        control: &mut [u8],
+        flags: u32,
+    ) -> Result<Received, Errno> {
+        let sock = self.sock(fd)?;
+        if flags & MsgFlags::ERRQUEUE.bits() != 0 {
+            return Ok(received);
+        }
+        let rest = control.get_mut(received.control_bytes..);
+        let mut writer = CmsgWriter::new(rest.unwrap_or_default());
+        let mut told = Ok(());
+        if let Some(at) = received.arrived {
+            let at = Duration::from_nanos(at.as_nanos()).saturating_add(self.settings.clock_base);
+            told = sock.options.times.tell(at, &mut writer);
+        }
+        if sock.options.inq {
+            let left = self.inq_hint(sock.state).to_ne_bytes();
+            told = told.and(writer.push(SOL_TCP, TCP_CM_INQ, &left));
+        }
+        let truncated = match told {
+            Ok(()) => MsgFlags::empty(),
+            Err(NoSpace) => MsgFlags::CTRUNC,
+        };
+        Ok(Received {
+            control_bytes: received.control_bytes + writer.written(),
+            flags: received.flags | truncated.bits(),
+            ..received
+        })
+    }
+
+    /// Returns what TCP_INQ tells: bytes left to read, and one more for the end of the stream, so that whoever reads
+    /// as many as he is told hears of it (linux `tcp_inq_hint`).
+    fn inq_hint(&self, state: SockState) -> i32 {
+        let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
+        let Some(info) = info else {
+            return 0;
+        };
+        let has_ended = matches!(
+            info.state,
+            StateKind::CloseWait | StateKind::Closing | StateKind::LastAck | StateKind::TimeWait
+        );
+        let left = info.readable.saturating_add(usize::from(has_ended));
+        i32::try_from(left).unwrap_or(i32::MAX)
     }
 
     fn recv_from_stack(
@@ -258,6 +332,7 @@ impl Table {
         Ok(RecvOutcome {
             bytes: at,
             host_bytes: at,
+            arrived: outcome.arrived,
             stopped,
         })
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use devmem_uapi::{CmsgIter, Errno, MsgFlags};
-use stack::SendMsg;
+use stack::{SendMsg, Sending, SocketId};
 
 use super::{SockState, Table};
 use crate::abi::{MSG_FASTOPEN, MSG_OOB};
@@ -30,6 +30,28 @@ impl<'a> SendArgs<'a> {
     }
 }
 
+/// A send that waits for room now and then: one send all the same, with one completion and one set of times.
+#[derive(Debug, Default)]
+#[must_use = "a send that is not finished is never reported"]
+pub(crate) struct UnderWay {
+    sending: Sending,
+    socket: Option<SocketId>,
+    /// Bytes queued so far.
+    pub(crate) sent: usize,
+}
+
+/// Returns `ranges` without their first `skip` bytes.
+fn behind(ranges: &[Range<usize>], mut skip: usize) -> Vec<Range<usize>> {
+    let mut rest = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let skipped = skip.min(range.len());
+        skip -= skipped;
+        // No further than its end.
+        rest.push(range.start + skipped..range.end);
+    }
+    rest
+}
+
 /// Returns whether a control buffer says that the iovec holds offsets into a dma-buf, and no addresses.
 pub fn names_dmabuf(control: &[u8]) -> bool {
     CmsgIter::new(control).any(|message| message.tx_dmabuf().is_some())
@@ -41,6 +63,27 @@ impl Table {
     /// # Errors
     /// As sendmsg(2), but EPIPE comes without a signal.
     pub fn send(&mut self, fd: i32, args: SendArgs<'_>, flags: u32) -> Result<usize, Errno> {
+        let mut under_way = UnderWay::default();
+        let sent = self.send_on(fd, args, flags, &mut under_way);
+        let all = under_way.sent;
+        self.finish_send(under_way);
+        match sent {
+            Err(_) if all > 0 => Ok(all),
+            sent => sent,
+        }
+    }
+
+    /// Queues what a send has not queued yet, as much of it as there is room for; returns how much it has queued.
+    ///
+    /// # Errors
+    /// As [`Table::send`]; EAGAIN if that is not all.
+    pub(crate) fn send_on(
+        &mut self,
+        fd: i32,
+        args: SendArgs<'_>,
+        flags: u32,
+        under_way: &mut UnderWay,
+    ) -> Result<usize, Errno> {
         let sock = self.sock(fd)?;
         if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -54,13 +97,59 @@ impl Table {
             ranges,
             control,
         } = args;
-        let msg = match names_dmabuf(control) {
-            true => SendMsg::device(ranges, control),
-            false => SendMsg::with_control(host, control),
+        let is_device = names_dmabuf(control);
+        let total = match is_device {
+            true => ranges
+                .iter()
+                .fold(0_usize, |sum, range| sum.saturating_add(range.len())),
+            false => host.len(),
+        };
+        let rest = behind(if is_device { ranges } else { &[] }, under_way.sent);
+        let msg = match is_device {
+            true => SendMsg::device(&rest, control),
+            false => SendMsg::with_control(host.get(under_way.sent..).unwrap_or_default(), control),
         };
         let flags = MsgFlags::from_bits_truncate(flags);
-        self.stack
-            .sendmsg(id, &msg, flags)
-            .map_err(|error| error.errno())
+        let UnderWay {
+            sending,
+            socket,
+            sent,
+        } = under_way;
+        *socket = Some(id);
+        let more = self.stack.sendmsg_on(id, &msg, flags, sending);
+        let more = more.map_err(|error| error.errno());
+        *sent += more.as_ref().copied().unwrap_or(0);
+        let all = *sent;
+        if more == Err(Errno::EAGAIN) || all < total {
+            self.note_full(self.index_of(fd)?);
+        }
+        match more {
+            Ok(_) if all < total => Err(Errno::EAGAIN),
+            other => other.map(|_| all),
+        }
+    }
+
+    /// Nothing more belongs to a send.
+    pub(crate) fn finish_send(&mut self, under_way: UnderWay) {
+        let UnderWay {
+            sending, socket, ..
+        } = under_way;
+        if let Some(socket) = socket {
+            self.stack.finish_send(socket, sending);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_left_out_range_by_range() {
+        let ranges = [10..20, 30..30, 40..45];
+        assert_eq!(behind(&ranges, 0), ranges);
+        assert_eq!(behind(&ranges, 3), [13..20, 30..30, 40..45]);
+        assert_eq!(behind(&ranges, 12), [20..20, 30..30, 42..45]);
+        assert_eq!(behind(&ranges, 99), [20..20, 30..30, 45..45]);
     }
 }

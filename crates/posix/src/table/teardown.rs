@@ -51,7 +51,7 @@ impl Table {
         };
         let Linger { on, seconds } = sock.options.linger;
         let waits = on && seconds != 0 && !file.nonblocking;
-        let SockState::Connected(id) = sock.state else {
+        let Some(id) = self.opened(sock.state) else {
             return Ok(None);
         };
         if !waits || !self.has_to_say(id) {
@@ -69,8 +69,8 @@ impl Table {
     /// # Errors
     /// EAGAIN while waiting may help.
     pub(crate) fn lingered(&self, fd: i32) -> Result<(), Errno> {
-        match self.sock(fd)?.state {
-            SockState::Connected(id) if self.has_to_say(id) => Err(Errno::EAGAIN),
+        match self.opened(self.sock(fd)?.state) {
+            Some(id) if self.has_to_say(id) => Err(Errno::EAGAIN),
             _ => Ok(()),
         }
     }
@@ -90,25 +90,35 @@ impl Table {
         })
     }
 
-    /// close(2). The connection ends by itself; its tokens go home.
+    /// close(2): the number is void. The file goes with it, unless calls wait for it: then with the last of them. A
+    /// connection ends by itself; its tokens go home.
     ///
     /// # Errors
     /// EBADF.
     pub fn close(&mut self, fd: i32) -> Result<(), Errno> {
         let index = self.index_of(fd)?;
+        match self.files.get_mut(index) {
+            Some(file) if file.holders > 0 => file.is_closed = true,
+            _ => self.destroy(index),
+        }
+        Ok(())
+    }
+
+    /// Does away with a file.
+    pub(super) fn destroy(&mut self, index: usize) {
         self.forget_watches(index);
-        let file = self.files.remove(index);
+        let Some(file) = self.files.try_remove(index) else {
+            return;
+        };
         self.touch();
         let sock = match file.kind {
             FileKind::Socket(sock) => sock,
-            FileKind::Pipe(end) => {
-                self.close_pipe_end(end);
-                return Ok(());
-            }
-            FileKind::Epoll(_) => return Ok(()),
+            FileKind::Pipe(end) => return self.close_pipe_end(end),
+            FileKind::Epoll(_) => return,
         };
+        self.forget_port(index, sock.bound);
         let Some(id) = sock.state.id() else {
-            return Ok(());
+            return;
         };
         self.by_socket.remove(&id);
         let Linger { on, seconds } = sock.options.linger;
@@ -118,15 +128,11 @@ impl Table {
             false => self.stack.close(id),
         };
         debug_assert!(closed.is_ok(), "{closed:?}");
-        Ok(())
     }
 
-    /// Closes every file.
+    /// Closes every file; calls that wait for one return EBADF.
     pub fn close_all(&mut self) {
         let open: Vec<usize> = self.files.iter().map(|(index, _)| index).collect();
-        for index in open {
-            let closed = self.close(self.fd_at(index));
-            debug_assert!(closed.is_ok());
-        }
+        open.into_iter().for_each(|index| self.destroy(index));
     }
 }

@@ -13,24 +13,23 @@ use zerocopy::FromBytes;
 
 use super::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
-    SendError, ShutdownError,
+    ShutdownError,
 };
 use super::listener::Listener;
 use super::readiness::Readiness;
 use super::recvmsg::{Receive, RecvMsg, RecvOutcome, Stopped, recvmsg};
-use super::sendmsg::{SendContext, SendMsg, sendmsg};
 use super::sockopt::{OptionName, SocketOption};
-use super::timestamps::Timestamping;
+use super::timestamps::{ArrivalTimes, Timestamping};
 use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
 use crate::Stack;
-use crate::binding_tx::Egress;
+use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
 use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
 use crate::stack::four_tuple;
 
 impl Stack {
-    /// Listens on `local`: one of our addresses, or the unspecified one for all; port 0 takes a
-    /// free one. At most `backlog` connections wait to be accepted, and as many are half-open;
+    /// Listens on `local`: one of our addresses, or the unspecified one for all of its family, IPv6's for both; port
+    /// 0 takes a free one. At most `backlog` connections wait to be accepted, and as many are half-open;
     /// beyond that SYN cookies answer.
     ///
     /// # Errors
@@ -40,55 +39,68 @@ impl Stack {
         self.listen_with(local, backlog, &tcp)
     }
 
-    /// As [`Stack::listen`], with settings of TCP for this listener's connections.
+    /// As [`Stack::listen`], with settings of TCP for this listener's connections, and what else bind(2) may say of
+    /// an address.
     ///
     /// # Errors
     /// [`ListenError`].
     pub fn listen_with(
         &mut self,
-        local: SocketAddr,
+        local: impl Into<BindAddr>,
         backlog: usize,
         tcp: &tcp::Config,
     ) -> Result<SocketId, ListenError> {
-        let (ip, limit) = (local.ip(), self.sockets.limit());
+        let mut local: BindAddr = local.into();
+        let (ip, limit) = (local.address.ip(), self.sockets.limit());
         if !ip.is_unspecified() && !self.routes.may_bind(ip) {
             return Err(ListenError::AddrNotAvailable(ip));
         }
         if self.sockets.is_full() {
             return Err(ListenError::TooManySockets { limit });
         }
-        let local = match local.port() {
-            0 => SocketAddr::new(
-                ip,
-                self.free_listening_port(ip)
-                    .ok_or(ListenError::NoFreePort)?,
-            ),
-            _ => local,
-        };
+        if local.address.port() == 0 {
+            let is_free = |stack: &Self, address| stack.is_free_to_listen(address, &local);
+            let port = self.free_port(ip, is_free);
+            local.address.set_port(port.ok_or(ListenError::NoFreePort)?);
+        }
         let slot = self.sockets.next_slot();
         self.demux
             .listen(local, slot)
-            .map_err(|_| ListenError::AddrInUse(local))?;
+            .map_err(|_| ListenError::AddrInUse(local.address))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // A dual listener repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
-        let mss = if ip.is_unspecified() {
-            self.mss_for(std::net::Ipv6Addr::UNSPECIFIED.into())
-        } else {
-            self.mss_for(ip)
-        };
+        // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
+        let mss = self.mss_for(ip);
         let half_open = SynBacklog::new(
             tcp,
             backlog,
             self.isns.clone(),
             self.secret.key("syn cookies"),
         );
-        let listener = Listener::new(local, half_open, backlog, mss, tcp);
+        let listener = Listener::new(local.address, half_open, backlog, mss, tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
-    fn free_listening_port(&self, ip: std::net::IpAddr) -> Option<u16> {
-        (EPHEMERAL_FIRST..=u16::MAX)
-            .find(|&port| self.demux.listener(SocketAddr::new(ip, port)).is_none())
+    /// Returns where in the dynamic range to begin a search for a port at `ip`: somewhere else each time.
+    pub fn first_port(&mut self, ip: IpAddr) -> u16 {
+        self.ports.begin(ip)
+    }
+
+    /// Returns a port at `ip` that `is_free` agrees to.
+    fn free_port(
+        &mut self,
+        ip: IpAddr,
+        is_free: impl Fn(&Self, SocketAddr) -> bool,
+    ) -> Option<u16> {
+        let begin = self.first_port(ip);
+        (begin..=u16::MAX)
+            .chain(EPHEMERAL_FIRST..begin)
+            .find(|port| is_free(self, SocketAddr::new(ip, *port)))
+    }
+
+    /// Returns whether nobody listens on an address that overlaps, and no connection has it.
+    fn is_free_to_listen(&self, address: SocketAddr, like: &BindAddr) -> bool {
+        let local = BindAddr { address, ..*like };
+        !self.demux.is_listened_on(&local) && !self.demux.is_port_in_use(&local)
     }
 
     /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing
@@ -166,7 +178,7 @@ impl Stack {
         }
         let is_free = |port| {
             demux.is_free(&tuple_for(port))
-                && demux.listener(SocketAddr::new(source, port)).is_none()
+                && !demux.is_listened_on(&SocketAddr::new(source, port).into())
         };
         ports
             .choose(source, remote, is_free)
@@ -250,14 +262,19 @@ impl Stack {
             merge: options.merge_frags,
             home: &mut home,
         };
-        let outcome = match recvmsg(conn.recv_queue(), receive) {
+        let mut outcome = match recvmsg(conn.recv_queue(), receive) {
             Err(RecvError::WouldBlock) => connection.end_of_queue(),
             other => other,
         };
+        if let Ok(outcome) = &mut outcome {
+            let behind = connection.read + outcome.bytes as u64;
+            outcome.arrived = connection.arrival_times.of(connection.read..behind);
+        }
         if let Ok(outcome) = &outcome
             && !flags.contains(MsgFlags::PEEK)
         {
             connection.read += outcome.bytes as u64;
+            connection.arrival_times.forget(connection.read);
             if connection.conn.readable_len() == 0 {
                 connection.conn.on_read();
             }
@@ -281,49 +298,6 @@ impl Stack {
         let range = connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty);
         self.refresh(id.slot());
         range
-    }
-
-    /// Queues bytes for sending, as many as there is room for; returns how many. From device memory that is a
-    /// promise to leave them alone until the error queue reports the send; zero-copy sends that queued anything are
-    /// numbered from 0.
-    ///
-    /// # Errors
-    /// [`SendError`] if none was queued.
-    pub fn sendmsg(
-        &mut self,
-        id: SocketId,
-        msg: &SendMsg<'_>,
-        flags: MsgFlags,
-    ) -> Result<usize, SendError> {
-        let Self {
-            sockets,
-            send_pool: pool,
-            bindings,
-            routes,
-            ifindex,
-            ..
-        } = self;
-        let connection = sockets
-            .get_mut(id)?
-            .connection_mut()
-            .ok_or(SendError::NotConnected { id })?;
-        let context = SendContext {
-            pool,
-            bindings,
-            egress: Egress {
-                routes,
-                ifindex: *ifindex,
-            },
-        };
-        let sent = sendmsg(id, connection, context, msg, flags);
-        if sent.is_ok() && flags.contains(MsgFlags::EOR) {
-            connection.conn.push_boundary();
-        }
-        if matches!(sent, Ok(1..)) {
-            self.touch(id.slot());
-        }
-        self.refresh(id.slot());
-        sent
     }
 
     /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer
@@ -375,7 +349,10 @@ impl Stack {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
                 connection.write_low = connection.options.write_low();
-                if let SocketOption::Timestamping(Timestamping { ids, .. }) = option {
+                if let SocketOption::Timestamping(Timestamping { ids, received, .. }) = option {
+                    if !received {
+                        connection.arrival_times = ArrivalTimes::default();
+                    }
                     let (acked, queued) = (
                         connection.conn.acked_offset(),
                         connection.conn.pushed_offset(),
@@ -438,9 +415,17 @@ impl Stack {
         Ok(self.sockets.get(id)?.arrivals())
     }
 
-    /// Returns whether a connection, TIME-WAIT included, has this port and an address that `ip` covers.
-    pub fn is_port_in_use(&self, local: SocketAddr) -> bool {
-        self.demux.is_port_in_use(local)
+    /// Counts what was ever put into the error queue: as [`Stack::arrivals`] for who waits for that.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn error_arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
+        Ok(self.sockets.get(id)?.error_arrivals())
+    }
+
+    /// Returns whether a connection, TIME-WAIT included, has this port at an address that `local` takes.
+    pub fn is_port_in_use(&self, local: impl Into<BindAddr>) -> bool {
+        self.demux.is_port_in_use(&local.into())
     }
 
     /// Returns and clears the error of a dead connection (SO_ERROR).
@@ -627,6 +612,7 @@ impl ConnectionSocket {
             Some(Ok(())) => Ok(RecvOutcome {
                 bytes: 0,
                 host_bytes: 0,
+                arrived: None,
                 stopped: Stopped::ErrorQueue,
             }),
             Some(Err(_)) => Err(RecvError::NoControlSpace {
@@ -651,6 +637,7 @@ impl ConnectionSocket {
             true => Ok(RecvOutcome {
                 bytes: 0,
                 host_bytes: 0,
+                arrived: None,
                 stopped: Stopped::Eof,
             }),
             false => Err(RecvError::WouldBlock),

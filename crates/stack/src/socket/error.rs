@@ -225,7 +225,7 @@ impl SendError {
         match self {
             Self::BadSocket(bad) => bad.errno(),
             Self::WouldBlock | Self::NoMemory => Errno::EAGAIN,
-            Self::NotConnected { .. } => Errno::ENOTCONN,
+            Self::NotConnected { .. } => Errno::EPIPE,
             Self::Connection(error) => connection_errno(*error),
             Self::Shutdown { .. } => Errno::EPIPE,
             Self::BadControl
@@ -531,11 +531,7 @@ mod tests {
         for (error, errno, remedy) in [
             (SendError::BadSocket(BadSocket(id)), Errno::EBADF, "closed"),
             (SendError::WouldBlock, Errno::EAGAIN, "writable"),
-            (
-                SendError::NotConnected { id },
-                Errno::ENOTCONN,
-                "connect it",
-            ),
+            (SendError::NotConnected { id }, Errno::EPIPE, "connect it"),
             (
                 SendError::Connection(TcpError::TimedOut),
                 Errno::ETIMEDOUT,

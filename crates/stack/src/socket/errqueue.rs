@@ -26,6 +26,8 @@ pub(crate) struct ErrQueue {
     pending: VecDeque<Pending>,
     /// What is to be reported.
     done: VecDeque<News>,
+    /// Counts what was ever put there to be reported.
+    noted: u64,
     /// Sends whose times are waited for.
     pub(crate) stamps: Stamps,
     /// Stands in the list of sockets whose acknowledged sends the NIC still holds.
@@ -48,6 +50,8 @@ struct Pending {
     /// Stream offset behind its last byte.
     end: u64,
     memory: Memory,
+    /// Its call has not returned: more of it may follow.
+    is_open: bool,
 }
 
 /// Where the bytes of a zero-copy send lie.
@@ -55,7 +59,8 @@ struct Pending {
 pub(crate) enum Memory {
     /// In device memory.
     Device(TxSend),
-    /// In host memory of the stack, to which they were copied.
+    /// In host memory of the stack, to which they were copied. That is told when the peer has them, as Linux tells it:
+    /// a program learns from these entries how far the peer is, too.
     Copied,
 }
 
@@ -65,6 +70,7 @@ impl Default for ErrQueue {
             next: ZerocopyId(0),
             pending: VecDeque::new(),
             done: VecDeque::new(),
+            noted: 0,
             stamps: Stamps::default(),
             is_draining: false,
         }
@@ -77,27 +83,62 @@ impl ErrQueue {
         self.pending.len() + self.done.len() < MAX_ZEROCOPY_SENDS
     }
 
-    /// Notes a send whose last byte stands before the stream offset `end`. It takes the next id.
-    pub(crate) fn push(&mut self, memory: Memory, end: u64) {
+    /// Notes a send whose last byte so far stands before the stream offset `end`. It takes the next id, and is not over
+    /// before [`ErrQueue::finish`] says that this was all of it.
+    pub(crate) fn begin(&mut self, memory: Memory, end: u64) -> ZerocopyId {
         let id = self.next;
         self.next = id.next();
-        self.pending.push_back(Pending { id, end, memory });
+        self.pending.push_back(Pending {
+            id,
+            end,
+            memory,
+            is_open: true,
+        });
+        id
     }
 
-    /// Moves sends that are over to the ranges to be reported; returns whether there were any.
-    pub(crate) fn collect(&mut self) -> bool {
+    /// Notes that a send goes on to `end`, in the same memory.
+    pub(crate) fn go_on(&mut self, id: ZerocopyId, memory: Memory, end: u64) {
+        if let Some(send) = self.entry(id) {
+            (send.memory, send.end) = (memory, end);
+        }
+    }
+
+    /// Takes the memory of a send that goes on, to make frags of it.
+    pub(crate) fn memory_of(&mut self, id: ZerocopyId) -> Option<Memory> {
+        let send = self.entry(id)?;
+        Some(std::mem::replace(&mut send.memory, Memory::Copied))
+    }
+
+    /// Nothing more belongs to this send.
+    pub(crate) fn finish(&mut self, id: ZerocopyId) {
+        if let Some(send) = self.entry(id) {
+            send.is_open = false;
+        }
+    }
+
+    fn entry(&mut self, id: ZerocopyId) -> Option<&mut Pending> {
+        // Ids are given in order, and an entry leaves at the front only.
+        let first = self.pending.front()?.id;
+        let at = usize::try_from(id.0.wrapping_sub(first.0)).ok()?;
+        self.pending.get_mut(at)
+    }
+
+    /// Moves sends that are over to the ranges to be reported; returns whether there were any. The peer has all bytes
+    /// before `acked`.
+    pub(crate) fn collect(&mut self, acked: u64) -> bool {
         let mut found = false;
-        while let Some(Pending { id, memory, .. }) = self.pending.front_mut() {
-            let (is_over, copied) = match memory {
-                Memory::Device(send) => (send.is_over(), false),
-                Memory::Copied => (true, true),
+        while let Some(send) = self.pending.front_mut() {
+            let (is_over, copied) = match &mut send.memory {
+                Memory::Device(memory) => (memory.is_over(), false),
+                Memory::Copied => (send.end <= acked, true),
             };
-            if !is_over {
+            if send.is_open || !is_over {
                 break;
             }
             let range = ZerocopyRange {
                 copied,
-                ..ZerocopyRange::one(*id)
+                ..ZerocopyRange::one(send.id)
             };
             self.pending.pop_front();
             let merged = match self.done.back_mut() {
@@ -107,6 +148,7 @@ impl ErrQueue {
             if !merged {
                 self.done.push_back(News::Over(range));
             }
+            self.noted += 1;
             found = true;
         }
         found
@@ -117,7 +159,12 @@ impl ErrQueue {
     pub(crate) fn is_held_below(&self, acked: u64) -> bool {
         self.pending
             .front()
-            .is_some_and(|oldest| oldest.end <= acked)
+            .is_some_and(|oldest| !oldest.is_open && oldest.end <= acked)
+    }
+
+    /// Counts what was ever there to be reported: while it grows, there is news even if something is there already.
+    pub(crate) fn noted(&self) -> u64 {
+        self.noted
     }
 
     /// Returns whether there is anything to be reported.
@@ -170,12 +217,14 @@ impl ErrQueue {
         let Self {
             pending,
             done,
+            noted,
             stamps,
             ..
         } = self;
         stamps.advance(offsets, now, |stamp| {
             if pending.len() + done.len() < MAX_ZEROCOPY_SENDS {
                 done.push_back(News::Time(stamp));
+                *noted += 1;
             }
         });
     }
@@ -195,8 +244,14 @@ mod tests {
     fn send(queue: &mut ErrQueue, memory: &TxMemory, end: u64) -> FragList {
         let send = memory.begin();
         let frags = send.frags(0, 100).unwrap();
-        queue.push(Memory::Device(send), end);
+        let id = queue.begin(Memory::Device(send), end);
+        queue.finish(id);
         frags
+    }
+
+    fn copied(queue: &mut ErrQueue, end: u64) {
+        let id = queue.begin(Memory::Copied, end);
+        queue.finish(id);
     }
 
     fn range(lo: u32, hi: u32, copied: bool) -> ZerocopyRange {
@@ -213,33 +268,54 @@ mod tests {
         let mut frags: Vec<_> = (1..=4)
             .map(|i| Some(send(&mut queue, &memory, i * 100)))
             .collect();
-        assert!(!queue.collect());
+        assert!(!queue.collect(0));
         frags[1] = None;
         frags[2] = None;
-        assert!(!queue.collect(), "the first is not over");
+        assert!(!queue.collect(0), "the first is not over");
         assert!(queue.is_held_below(100) && !queue.is_held_below(99));
         frags[0] = None;
-        assert!(queue.collect());
+        assert!(queue.collect(0));
         assert!(queue.has_news());
         assert_eq!(queue.pop(), Some(range(0, 2, false)));
         frags[3] = None;
-        assert!(queue.collect());
+        assert!(queue.collect(0));
         assert_eq!((queue.pop(), queue.pop()), (Some(range(3, 3, false)), None));
     }
 
     #[test]
     fn copied_sends_are_told_apart_and_keep_their_place() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
-        queue.push(Memory::Copied, 10);
-        queue.push(Memory::Copied, 20);
+        copied(&mut queue, 10);
+        copied(&mut queue, 20);
         let device = send(&mut queue, &memory, 30);
-        queue.push(Memory::Copied, 40);
-        assert!(queue.collect());
+        copied(&mut queue, 40);
+        assert!(!queue.collect(9), "the peer has none of them");
+        assert!(queue.collect(10) && queue.collect(40));
         assert_eq!((queue.pop(), queue.pop()), (Some(range(0, 1, true)), None));
         drop(device);
-        assert!(queue.collect());
+        assert!(queue.collect(40));
         assert_eq!(queue.pop(), Some(range(2, 2, false)));
         assert_eq!(queue.pop(), Some(range(3, 3, true)));
+        assert_eq!(queue.noted(), 4);
+    }
+
+    #[test]
+    fn a_send_is_not_over_while_its_call_goes_on() {
+        let (memory, mut queue) = (memory(), ErrQueue::default());
+        let id = queue.begin(Memory::Device(memory.begin()), 100);
+        copied(&mut queue, 200);
+        assert!(!queue.collect(200) && !queue.is_held_below(200));
+        let Some(Memory::Device(send)) = queue.memory_of(id) else {
+            panic!("it was sent from device memory");
+        };
+        let more = send.frags(0, 100).unwrap();
+        queue.go_on(id, Memory::Device(send), 300);
+        queue.finish(id);
+        assert!(!queue.collect(300) && queue.is_held_below(300));
+        drop(more);
+        assert!(queue.collect(300));
+        assert_eq!(queue.pop(), Some(range(0, 0, false)));
+        assert_eq!(queue.pop(), Some(range(1, 1, true)));
     }
 
     #[test]
@@ -253,8 +329,8 @@ mod tests {
         };
         queue.stamps.number(wanted.ids, 0, 0);
         for end in [10, 20] {
-            queue.push(Memory::Copied, end);
-            queue.collect();
+            copied(&mut queue, end);
+            queue.collect(u64::MAX);
             queue.stamps.push(end, wanted);
             queue.note_times((end, 0), Instant::from_millis(1));
         }
@@ -288,8 +364,8 @@ mod tests {
     #[test]
     fn a_range_that_does_not_fit_the_control_buffer_stays() {
         let mut queue = ErrQueue::default();
-        queue.push(Memory::Copied, 10);
-        queue.collect();
+        copied(&mut queue, 10);
+        queue.collect(u64::MAX);
         let mut short = [0; 47];
         let mut writer = devmem_uapi::CmsgWriter::new(&mut short);
         assert!(matches!(

@@ -19,7 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use devmem_uapi::DmabufToken;
 use netmem::{Frag, FragList, Netmem};
 use smallvec::SmallVec;
-use tcp::{Connection, StateKind, TcpError, TimeWait};
+use tcp::{Connection, SeqNum, StateKind, TcpError, TimeWait};
 use wire::{FourTuple, Instant};
 
 use crate::window::Promise;
@@ -30,6 +30,7 @@ use readiness::Readiness;
 use sendmsg::Kind;
 use sockopt::Options;
 pub(crate) use table::{SocketId, SocketTable};
+use timestamps::ArrivalTimes;
 use token_table::TokenTable;
 
 /// One slot of the socket table.
@@ -38,8 +39,8 @@ pub(crate) struct Socket {
     pub(crate) kind: SocketKind,
     /// What the driver was told last.
     reported: Readiness,
-    /// How much had come in by then: more of it is news, too, to who asks for edges.
-    reported_arrivals: u64,
+    /// How much had come in by then, in order and into the error queue: more of it is news, too, to who asks for edges.
+    reported_arrivals: (u64, u64),
     /// Stands in the list of events.
     has_event: bool,
     /// Stands in the list of sockets with something to send.
@@ -70,6 +71,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) received: u64,
     /// Payload bytes that its program ever took.
     pub(crate) read: u64,
+    /// When bytes that wait to be read arrived, where that is asked for.
+    pub(crate) arrival_times: ArrivalTimes,
     /// A segment arrived before: the next one says more than that the connection is open.
     pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
@@ -145,7 +148,7 @@ impl Socket {
         Self {
             kind,
             reported: Readiness::NONE,
-            reported_arrivals: 0,
+            reported_arrivals: (0, 0),
             has_event: false,
             is_touched: false,
             has_arrivals: false,
@@ -177,7 +180,8 @@ impl Socket {
         if !self.is_held() {
             return false;
         }
-        let (now, arrivals) = (self.readiness(), self.arrivals());
+        let arrivals = (self.arrivals(), self.error_arrivals());
+        let now = self.readiness();
         let is_news =
             (now != self.reported || arrivals != self.reported_arrivals) && !self.has_event;
         self.reported = now;
@@ -194,6 +198,14 @@ impl Socket {
             }
             SocketKind::Listener(listener) => listener.accepted_ever(),
             SocketKind::TimeWait(_) => 0,
+        }
+    }
+
+    /// Counts what was ever put into the error queue.
+    pub(crate) fn error_arrivals(&self) -> u64 {
+        match &self.kind {
+            SocketKind::Connection(connection) => connection.errors.noted(),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
         }
     }
 
@@ -285,12 +297,34 @@ impl ConnectionSocket {
     /// Returns whether the NIC, or a neighbour's queue, still holds packets of a send that the peer has acknowledged,
     /// or that nobody will acknowledge any more.
     pub(crate) fn is_draining(&self) -> bool {
-        let acked = match self.conn.state() {
+        self.errors.is_held_below(self.acked_offset())
+    }
+
+    /// Returns the stream offset that the send queue keeps nothing before.
+    pub(crate) fn acked_offset(&self) -> u64 {
+        match self.conn.state() {
             // Nothing is left in the send queue.
             StateKind::Closed | StateKind::TimeWait => u64::MAX,
             _ => self.conn.acked_offset(),
+        }
+    }
+
+    /// Notes when the payload of a segment arrived, before it is dealt with: `len` bytes from `seq` on.
+    pub(crate) fn note_time(&mut self, seq: SeqNum, len: usize, now: Instant) {
+        if !self.options.timestamping.received || len == 0 {
+            return;
+        }
+        let in_order = self.read + self.conn.readable_len() as u64;
+        // Within a window or so of what was received in order: less than half of the numbers.
+        let ahead = |nxt: SeqNum| i64::from(seq.0.wrapping_sub(nxt.0).cast_signed());
+        let start = self.conn.rcv_nxt().map(ahead);
+        let Some(start) = start.and_then(|ahead| in_order.checked_add_signed(ahead)) else {
+            return;
         };
-        self.errors.is_held_below(acked)
+        let behind = start.saturating_add(len as u64);
+        if behind > in_order {
+            self.arrival_times.note(start.max(in_order)..behind, now);
+        }
     }
 
     /// Puts the times of sends into the error queue that are known now.
@@ -306,6 +340,14 @@ impl ConnectionSocket {
             _ => self.conn.acked_offset(),
         };
         self.errors.note_times((sent, acked), now);
+    }
+
+    /// Notes when the payload arrived that came with the end of the handshake.
+    pub(crate) fn note_first_time(&mut self, now: Instant) {
+        let arrived = self.conn.readable_len() as u64;
+        if self.options.timestamping.received && arrived > 0 {
+            self.arrival_times.note(0..arrived, now);
+        }
     }
 
     /// Returns bytes that wait unread, in order or not.

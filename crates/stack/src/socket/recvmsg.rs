@@ -6,6 +6,7 @@
 use devmem_uapi::{CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, FragToken, MsgFlags, cmsg_space};
 use netmem::{Frag, FragList, Payload};
 use tcp::RecvQueue;
+use wire::Instant;
 
 use super::Held;
 use super::error::RecvError;
@@ -61,6 +62,8 @@ pub struct RecvOutcome {
     pub bytes: usize,
     /// Bytes of those that were copied to the iovec.
     pub host_bytes: usize,
+    /// When the segment with the last of these bytes arrived, if times were asked for by then.
+    pub arrived: Option<Instant>,
     /// Why it did not return more.
     pub stopped: Stopped,
 }
@@ -196,6 +199,7 @@ pub(crate) fn recvmsg(
         End::Refused(_) => Ok(RecvOutcome {
             bytes,
             host_bytes,
+            arrived: None,
             stopped: Stopped::Refused,
         }),
         End::Stopped(Stopped::Empty) if bytes == 0 => Err(RecvError::WouldBlock),
@@ -205,6 +209,7 @@ pub(crate) fn recvmsg(
         End::Stopped(stopped) => Ok(RecvOutcome {
             bytes,
             host_bytes,
+            arrived: None,
             stopped,
         }),
     }

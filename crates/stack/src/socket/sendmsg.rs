@@ -5,14 +5,15 @@
 
 use std::ops::Range;
 
-use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV};
+use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
 use netmem::{FragList, PagePool, Payload, TxSend};
 use tcp::{Push, StateKind};
 
 use super::cmsg::{TxSource, parse_tx};
 use super::error::SendError;
 use super::errqueue::Memory;
-use super::{ConnectionSocket, SocketId};
+use super::{ConnectionSocket, Socket, SocketId};
+use crate::Stack;
 use crate::binding::Bindings;
 use crate::binding_tx::{Egress, TxBinding};
 
@@ -54,6 +55,27 @@ impl<'a> SendMsg<'a> {
             control,
         }
     }
+
+    /// Returns the bytes in host memory; none if it sends from a dma-buf.
+    pub const fn host(&self) -> &'a [u8] {
+        match self.iovec {
+            Iovec::Host(host) => host,
+            Iovec::Device(_) => &[],
+        }
+    }
+
+    /// Returns the ranges of a dma-buf; none if it sends host memory.
+    pub const fn ranges(&self) -> &'a [Range<usize>] {
+        match self.iovec {
+            Iovec::Host(_) => &[],
+            Iovec::Device(ranges) => ranges,
+        }
+    }
+
+    /// Returns the control messages.
+    pub const fn control(&self) -> &'a [u8] {
+        self.control
+    }
 }
 
 /// What kind of memory the last bytes of a stream were sent from.
@@ -63,11 +85,22 @@ pub(crate) enum Kind {
     Device,
 }
 
+/// A send that goes on when there is room again (a blocking sendmsg): whatever the number of calls, it has one number
+/// and one set of times. It begins empty and ends with [`Stack::finish_send`]; until then it is not over.
+#[derive(Debug, Default)]
+#[must_use = "a send that is not finished is never reported"]
+pub struct Sending {
+    number: Option<ZerocopyId>,
+    /// Stream offset behind the last byte queued.
+    end: Option<u64>,
+}
+
 /// What a send needs of the stack.
-pub(crate) struct SendContext<'a> {
-    pub(crate) pool: &'a mut PagePool,
-    pub(crate) bindings: &'a Bindings,
-    pub(crate) egress: Egress<'a>,
+struct SendContext<'a> {
+    pool: &'a mut PagePool,
+    bindings: &'a Bindings,
+    egress: Egress<'a>,
+    sending: &'a mut Sending,
 }
 
 /// Most bytes queued at once: what one outgoing packet can carry, so that its frags need not be split.
@@ -76,8 +109,91 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Most frags queued at once (linux MAX_SKB_FRAGS): what is queued is charged by the piece.
 const PIECE_FRAGS: usize = 17;
 
+impl Stack {
+    /// Queues bytes for sending, as many as there is room for; returns how many. From device memory that is a
+    /// promise to leave them alone until the error queue reports the send; zero-copy sends that queued anything are
+    /// numbered from 0.
+    ///
+    /// # Errors
+    /// [`SendError`] if none was queued.
+    pub fn sendmsg(
+        &mut self,
+        id: SocketId,
+        msg: &SendMsg<'_>,
+        flags: MsgFlags,
+    ) -> Result<usize, SendError> {
+        let mut sending = Sending::default();
+        let sent = self.sendmsg_on(id, msg, flags, &mut sending);
+        self.finish_send(id, sending);
+        sent
+    }
+
+    /// As [`Stack::sendmsg`], but what it queues belongs to the send that `sending` began, if it did: to be called
+    /// with the rest of the bytes until all are queued, or the caller gives up, and [`Stack::finish_send`] then.
+    ///
+    /// # Errors
+    /// [`SendError`] if none was queued.
+    pub fn sendmsg_on(
+        &mut self,
+        id: SocketId,
+        msg: &SendMsg<'_>,
+        flags: MsgFlags,
+        sending: &mut Sending,
+    ) -> Result<usize, SendError> {
+        let Self {
+            sockets,
+            send_pool: pool,
+            bindings,
+            routes,
+            ifindex,
+            ..
+        } = self;
+        let connection = sockets
+            .get_mut(id)?
+            .connection_mut()
+            .ok_or(SendError::NotConnected { id })?;
+        let context = SendContext {
+            pool,
+            bindings,
+            egress: Egress {
+                routes,
+                ifindex: *ifindex,
+            },
+            sending,
+        };
+        let sent = sendmsg(id, connection, context, msg, flags);
+        if sent.is_ok() && flags.contains(MsgFlags::EOR) {
+            connection.conn.push_boundary();
+        }
+        if matches!(sent, Ok(1..)) {
+            self.touch(id.slot());
+        }
+        self.refresh(id.slot());
+        sent
+    }
+
+    /// Ends a send: nothing more belongs to it. A socket that is gone took it along.
+    pub fn finish_send(&mut self, id: SocketId, sending: Sending) {
+        let Sending { number, end } = sending;
+        let socket = self.sockets.get_mut(id).ok();
+        let Some(connection) = socket.and_then(Socket::connection_mut) else {
+            return;
+        };
+        if let Some(number) = number {
+            connection.errors.finish(number);
+            connection.errors.collect(connection.acked_offset());
+        }
+        // What left already has no packet to be stamped (linux `tcp_tx_timestamp`).
+        if let Some(end) = end.filter(|end| *end > connection.conn.sent_offset()) {
+            let wanted = connection.options.timestamping;
+            connection.errors.stamps.push(end, wanted);
+        }
+        self.refresh(id.slot());
+    }
+}
+
 /// Queues as many bytes as there is room for, returns how many.
-pub(crate) fn sendmsg(
+fn sendmsg(
     id: SocketId,
     socket: &mut ConnectionSocket,
     cx: SendContext<'_>,
@@ -86,11 +202,18 @@ pub(crate) fn sendmsg(
 ) -> Result<usize, SendError> {
     let SendMsg { iovec, control } = *msg;
     match (parse_tx(control).map_err(|_| SendError::BadControl)?, iovec) {
-        (TxSource::Host, Iovec::Host(host)) => send_host(id, socket, cx.pool, host, flags),
+        (TxSource::Host, Iovec::Host(host)) => {
+            can_send(id, socket)?;
+            send_host(socket, cx, host, flags)
+        }
         (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
             let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
             can_send(id, socket)?;
-            send_device(socket, binding.memory.begin(), ranges, flags)
+            let send = match cx.sending.number.and_then(|id| socket.errors.memory_of(id)) {
+                Some(Memory::Device(send)) => send,
+                _ => binding.memory.begin(),
+            };
+            send_device(socket, send, cx.sending, (ranges, flags))
         }
         // Taken as the other, an address is no offset and an offset no address.
         (TxSource::Devmem(_), Iovec::Host(_)) => Err(SendError::NotOffsets),
@@ -99,17 +222,19 @@ pub(crate) fn sendmsg(
 }
 
 /// Copies host bytes. With MSG_ZEROCOPY, too: the completion says so.
+///
+/// A program's memory may change, or go, at any time: only a copy keeps what is sent again what was sent at first, and
+/// a slice of it does not outlive the call. Linux copies as well where packets loop back or somebody looks on.
 fn send_host(
-    id: SocketId,
     socket: &mut ConnectionSocket,
-    pool: &mut PagePool,
+    cx: SendContext<'_>,
     host: &[u8],
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
-    can_send(id, socket)?;
+    let SendContext { pool, sending, .. } = cx;
     // Without SO_ZEROCOPY the flag means nothing here (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
-    if reports && !socket.errors.has_room() {
+    if reports && sending.number.is_none() && !socket.errors.has_room() {
         return Err(SendError::TooManySends);
     }
     let (mut sent, mut end) = (0, 0);
@@ -130,14 +255,23 @@ fn send_host(
         };
         (sent, end) = (sent + n, behind);
     };
-    if reports && sent > 0 {
-        socket.errors.push(Memory::Copied, end);
-        socket.errors.collect();
-    }
     if sent > 0 {
-        socket.errors.stamps.push(end, socket.options.timestamping);
+        let memory = reports.then_some(Memory::Copied);
+        sending.queued(socket, memory, end);
     }
     outcome(sent, refused)
+}
+
+impl Sending {
+    /// Notes that bytes were queued up to the stream offset `end`; those of `memory` are reported.
+    fn queued(&mut self, socket: &mut ConnectionSocket, memory: Option<Memory>, end: u64) {
+        self.end = Some(end);
+        match (memory, self.number) {
+            (None, _) => {}
+            (Some(memory), Some(number)) => socket.errors.go_on(number, memory, end),
+            (Some(memory), None) => self.number = Some(socket.errors.begin(memory, end)),
+        }
+    }
 }
 
 /// Judges a send from device memory, in the order of the kernel (linux net/ipv4/tcp.c `tcp_sendmsg_locked`); bounds of
@@ -172,7 +306,7 @@ fn judge_device<'b>(
             });
         }
     }
-    if !socket.errors.has_room() {
+    if cx.sending.number.is_none() && !socket.errors.has_room() {
         return Err(SendError::TooManySends);
     }
     Ok(binding)
@@ -182,8 +316,8 @@ fn judge_device<'b>(
 fn send_device(
     socket: &mut ConnectionSocket,
     send: TxSend,
-    ranges: &[Range<usize>],
-    flags: MsgFlags,
+    sending: &mut Sending,
+    (ranges, flags): (&[Range<usize>], MsgFlags),
 ) -> Result<usize, SendError> {
     let total = ranges
         .iter()
@@ -204,9 +338,11 @@ fn send_device(
         };
         (sent, end) = (sent + len, behind);
     }
-    if sent > 0 {
-        socket.errors.push(Memory::Device(send), end);
-        socket.errors.stamps.push(end, socket.options.timestamping);
+    match sending.end {
+        _ if sent > 0 => sending.queued(socket, Some(Memory::Device(send)), end),
+        // The memory goes back to where it was taken from.
+        Some(end) => sending.queued(socket, Some(Memory::Device(send)), end),
+        None => {}
     }
     outcome(sent, (sent < total).then_some(SendError::WouldBlock))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tcp::{Connection, Keepalive};
+use tcp::{CongestionKind, Connection, Keepalive};
 
 use super::error::OptionError;
 use super::timestamps::Timestamping;
@@ -41,9 +41,16 @@ pub enum SocketOption {
     /// Differentiated services bits of outgoing packets; ECN bits are TCP's own.
     #[doc(alias = "IP_TOS")]
     Tos(u8),
-    /// Times of sends are reported in the error queue.
+    /// Times of sends are reported in the error queue, those of receives with what is received.
     #[doc(alias = "SO_TIMESTAMPING")]
     Timestamping(Timestamping),
+    /// How many routers may pass outgoing packets on; `None`: 64.
+    #[doc(alias = "IP_TTL")]
+    #[doc(alias = "IPV6_UNICAST_HOPS")]
+    HopLimit(Option<u8>),
+    /// How the congestion window grows from now on.
+    #[doc(alias = "TCP_CONGESTION")]
+    Congestion(CongestionKind),
 }
 
 /// Names an option.
@@ -72,6 +79,10 @@ pub enum OptionName {
     Tos,
     /// [`SocketOption::Timestamping`].
     Timestamping,
+    /// [`SocketOption::Congestion`].
+    Congestion,
+    /// [`SocketOption::HopLimit`].
+    HopLimit,
 }
 
 /// The ECN bits of a type-of-service byte (RFC 3168 5).
@@ -91,6 +102,8 @@ pub(crate) struct Options {
     pub(crate) notsent_lowat: Option<u32>,
     pub(crate) tos: u8,
     pub(crate) timestamping: Timestamping,
+    pub(crate) hop_limit: Option<u8>,
+    congestion: CongestionKind,
 }
 
 impl Options {
@@ -108,6 +121,8 @@ impl Options {
             notsent_lowat: None,
             tos: 0,
             timestamping: Timestamping::default(),
+            hop_limit: None,
+            congestion: config.congestion,
         }
     }
 
@@ -134,6 +149,8 @@ impl Options {
             }
             SocketOption::Tos(tos) => self.tos = tos & !ECN_MASK,
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
+            SocketOption::Congestion(kind) => self.congestion = kind,
+            SocketOption::HopLimit(hops) => self.hop_limit = hops,
         }
         Ok(())
     }
@@ -152,6 +169,8 @@ impl Options {
             OptionName::NotsentLowat => SocketOption::NotsentLowat(self.notsent_lowat.unwrap_or(0)),
             OptionName::Tos => SocketOption::Tos(self.tos),
             OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
+            OptionName::Congestion => SocketOption::Congestion(self.congestion),
+            OptionName::HopLimit => SocketOption::HopLimit(self.hop_limit),
         }
     }
 
@@ -162,6 +181,7 @@ impl Options {
             keepalive,
             user_timeout,
             snd_buf,
+            congestion,
             merge_frags: _,
             zerocopy: _,
             cork: _,
@@ -169,11 +189,13 @@ impl Options {
             notsent_lowat: _,
             tos: _,
             timestamping: _,
+            hop_limit: _,
         } = *self;
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);
         conn.set_snd_buf(snd_buf);
+        conn.set_congestion(congestion);
     }
 }
 
@@ -220,6 +242,11 @@ mod tests {
             (OptionName::SndBuf, SocketOption::SndBuf(4096)),
             (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
             (OptionName::Tos, SocketOption::Tos(0x10)),
+            (OptionName::HopLimit, SocketOption::HopLimit(Some(1))),
+            (
+                OptionName::Congestion,
+                SocketOption::Congestion(CongestionKind::NewReno),
+            ),
             (
                 OptionName::Timestamping,
                 SocketOption::Timestamping(Timestamping {

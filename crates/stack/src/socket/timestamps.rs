@@ -1,6 +1,8 @@
-//! Times of sends: when the last byte of each was handed to the NIC, and when the peer acknowledged it.
+//! Times of sends: when the last byte of each was handed to the NIC, and when the peer acknowledged it. Times of
+//! receives: when the segment with the last byte of each arrived.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use devmem_uapi::{StampKind, TxStamp};
 use wire::Instant;
@@ -8,7 +10,10 @@ use wire::Instant;
 /// Most sends of a socket whose times are waited for; what is sent beyond has none.
 const MAX_AWAITED: usize = 4096;
 
-/// Which times of its sends a socket reports in its error queue; by default none.
+/// Most segments of a socket whose times of arrival are told apart; beyond, neighbours have the later one's.
+const MAX_ARRIVALS: usize = 4096;
+
+/// Which times a socket reports, those of sends in its error queue; by default none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[doc(alias = "SO_TIMESTAMPING")]
 pub struct Timestamping {
@@ -20,6 +25,8 @@ pub struct Timestamping {
     pub acked: bool,
     /// What the numbers of sends count from.
     pub ids: StampIds,
+    /// When bytes arrived, with the receive that returns them.
+    pub received: bool,
 }
 
 /// What the number of a send, the offset of its last byte, counts from.
@@ -119,6 +126,51 @@ impl Stamps {
     }
 }
 
+/// When the bytes arrived that wait to be read, by the segments they came in, in the order of the stream. What came
+/// before times were asked for has none.
+#[derive(Debug, Default)]
+pub(crate) struct ArrivalTimes(VecDeque<(Range<u64>, Instant)>);
+
+impl ArrivalTimes {
+    /// Notes a segment's bytes; those that came before keep their time.
+    pub(crate) fn note(&mut self, bytes: Range<u64>, at: Instant) {
+        let place = self.0.partition_point(|(other, _)| other.end < bytes.end);
+        let before = place.checked_sub(1).and_then(|before| self.0.get(before));
+        let start = before.map_or(0, |(before, _)| before.end);
+        match (self.0.get(place), self.0.len()) {
+            // All of it is there.
+            (Some((behind, _)), _) if behind.start <= bytes.start.max(start) => {}
+            (_, MAX_ARRIVALS..) => {
+                // Linux tells the later time of packets that it merged.
+                if let Some((before, time)) = place.checked_sub(1).and_then(|at| self.0.get_mut(at))
+                {
+                    (before.end, *time) = (bytes.end, at);
+                }
+            }
+            _ => self
+                .0
+                .insert(place, (bytes.start.max(start)..bytes.end, at)),
+        }
+    }
+
+    /// Returns the time of the last of these bytes that has one.
+    pub(crate) fn of(&self, bytes: Range<u64>) -> Option<Instant> {
+        if bytes.is_empty() {
+            return None;
+        }
+        let behind = self.0.partition_point(|(other, _)| other.start < bytes.end);
+        let (last, at) = self.0.get(behind.checked_sub(1)?)?;
+        (last.end > bytes.start).then_some(*at)
+    }
+
+    /// Forgets the times of bytes before `offset`: they were read.
+    pub(crate) fn forget(&mut self, offset: u64) {
+        while self.0.front().is_some_and(|(bytes, _)| bytes.end <= offset) {
+            self.0.pop_front();
+        }
+    }
+}
+
 /// Takes the first send if it ends at `offset` or before.
 fn take_below(sends: &mut VecDeque<Awaited>, offset: u64) -> Option<Awaited> {
     sends.front().filter(|send| send.end <= offset)?;
@@ -134,6 +186,7 @@ mod tests {
         sent: true,
         acked: true,
         ids: StampIds::FromAcked,
+        received: false,
     };
 
     fn told(stamps: &mut Stamps, sent: u64, acked: u64) -> Vec<(StampKind, u32)> {
@@ -195,5 +248,38 @@ mod tests {
             stamps.push(end, ALL);
         }
         assert_eq!(stamps.unsent.len(), MAX_AWAITED);
+    }
+
+    #[test]
+    fn a_read_has_the_time_of_its_last_segment_and_what_came_unasked_none() {
+        let mut times = ArrivalTimes::default();
+        let at = Instant::from_millis;
+        times.note(1000..2000, at(5));
+        times.note(3000..4000, at(6));
+        times.note(2000..3000, at(7));
+        times.note(1500..2500, at(8));
+        times.note(3000..4000, at(9));
+        assert_eq!(times.of(0..1000), None);
+        assert_eq!(times.of(0..1001), Some(at(5)));
+        assert_eq!(times.of(1000..2000), Some(at(5)));
+        assert_eq!(times.of(1000..2001), Some(at(7)));
+        assert_eq!(times.of(1000..9000), Some(at(6)));
+        assert_eq!(times.of(4000..4000), None);
+        times.forget(1999);
+        assert_eq!(times.of(1999..2000), Some(at(5)));
+        times.forget(2000);
+        assert_eq!(times.of(1999..2000), None);
+    }
+
+    #[test]
+    fn more_segments_than_are_told_apart_have_the_later_times() {
+        let mut times = ArrivalTimes::default();
+        let many = MAX_ARRIVALS as u64;
+        for n in 0..2 * many {
+            times.note(n..n + 1, Instant::from_millis(n));
+        }
+        assert_eq!(times.0.len(), MAX_ARRIVALS);
+        assert_eq!(times.of(0..1), Some(Instant::from_millis(0)));
+        assert_eq!(times.of(0..many), Some(Instant::from_millis(2 * many - 1)));
     }
 }

@@ -109,6 +109,23 @@ impl Congestion {
         }
     }
 
+    /// Goes on from the present window with another congestion avoidance (linux `tcp_reinit_congestion_control`).
+    pub(crate) fn change(&mut self, kind: CongestionKind) {
+        if self.kind() != kind {
+            let Congestion {
+                avoidance, hystart, ..
+            } = Congestion::new(kind);
+            (self.avoidance, self.hystart) = (avoidance, hystart);
+        }
+    }
+
+    fn kind(&self) -> CongestionKind {
+        match self.avoidance {
+            Avoidance::NewReno(_) => CongestionKind::NewReno,
+            Avoidance::Cubic(_) => CongestionKind::Cubic,
+        }
+    }
+
     /// Returns the congestion window in bytes.
     pub(crate) fn cwnd(&self) -> u64 {
         self.cwnd.into()
@@ -228,7 +245,11 @@ impl Congestion {
     pub(crate) fn undo(&mut self, prior: Prior) {
         self.cwnd = self.cwnd.max(prior.cwnd);
         self.ssthresh = prior.ssthresh;
-        self.avoidance = prior.avoidance;
+        // Another one may have been chosen meanwhile.
+        let same = core::mem::discriminant(&self.avoidance);
+        if core::mem::discriminant(&prior.avoidance) == same {
+            self.avoidance = prior.avoidance;
+        }
     }
 
     /// Restarts after `idle` without sending: halves the window for every timeout that passed, down to the restart

@@ -5,10 +5,11 @@ use core::time::Duration;
 use netmem::Payload;
 
 use super::{Connection, Push, SendError};
-use crate::config::Keepalive;
+use crate::config::{CongestionKind, Keepalive};
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::recv_queue::RecvQueue;
+use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::syn::EarlyClose;
 use crate::state::{Next, State, StateKind};
@@ -36,6 +37,15 @@ impl<P: Payload> Connection<P> {
             State::Synchronized(synchronized) => {
                 synchronized.receiver.set_space(bytes, &self.queue)
             }
+        }
+    }
+
+    /// Returns the number of the next byte in order (RCV.NXT), once the connection is synchronized.
+    #[must_use]
+    pub fn rcv_nxt(&self) -> Option<SeqNum> {
+        match &self.state {
+            State::Synchronized(synchronized) => Some(synchronized.receiver.rcv_nxt()),
+            _ => None,
         }
     }
 
@@ -189,6 +199,14 @@ impl<P: Payload> Connection<P> {
     pub fn abort(&mut self) {
         self.end(Next::Abort(Some(TcpError::Aborted)));
         self.queue.clear();
+    }
+
+    /// Changes the congestion control (TCP_CONGESTION): the window stays, and grows as the new one has it from now on.
+    pub fn set_congestion(&mut self, kind: CongestionKind) {
+        self.config.congestion = kind;
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.set_congestion(kind);
+        }
     }
 
     /// Sends small segments at once, or gathers them (TCP_NODELAY).

@@ -1,0 +1,191 @@
+//! The kernel's own `devmem.py` runs `ncdevmem`, unchanged, in the lab's guest. Its files are the kernel's (GPL-2.0) and no part of
+//! this repository: `DEVMEM_LINUX_TREE` names the folder of a kernel's source.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use devmem_linux::test_util::skip;
+
+use super::common::tool;
+
+const TEST: &str = "devmem_py::the_kernels_devmem_py_passes_with_our_ncdevmem";
+const TREE: &str = "DEVMEM_LINUX_TREE";
+/// What of the tree it uses.
+const PARTS: [&str; 4] = [
+    "tools/testing/selftests/drivers/net",
+    "tools/testing/selftests/net/lib",
+    "tools/net/ynl",
+    "Documentation/netlink",
+];
+/// Folders of Python's library that no script of the kernel's needs, some of them large.
+const UNUSED: [&str; 9] = [
+    "site-packages",
+    "dist-packages",
+    "test",
+    "idlelib",
+    "ensurepip",
+    "tkinter",
+    "lib2to3",
+    "turtledemo",
+    "__pycache__",
+];
+/// Says where this machine's Python is: the program, its library, the package `yaml`.
+const WHERE: &str = "import os, sys, sysconfig, yaml; \
+    print(os.path.realpath(sys.executable), sysconfig.get_path('stdlib'), os.path.dirname(yaml.__file__), sep='\\n')";
+/// The README's link, then the script over each IP version with its environment for the lab's NIC and peer. It gives a
+/// listener five seconds: on a busy machine that emulates the guest, a run that missed them, and nothing else, is made again.
+const SCRIPT: &str = "\
+cd /linux/tools/testing/selftests/drivers/net/hw
+ln -s /bin/devmem-tcp ncdevmem
+export NETIF=\"$DEVMEM_TEST_NIC\" REMOTE_TYPE=netns REMOTE_ARGS=peer
+run() {
+    for attempt in 1 2 3; do
+        env \"$@\" PYTHON devmem.py >/tmp/said; code=$?
+        grep -q 'port listen timed out' /tmp/said || break
+        sed 's/^/# again: /' /tmp/said
+    done
+    cat /tmp/said
+    [ $code -eq 0 ]
+}
+run LOCAL_V6=fd77::2 REMOTE_V6=fd77::1 && run LOCAL_V4=10.77.0.2 REMOTE_V4=10.77.0.1
+";
+/// Most seconds in the guest.
+const LIMIT_S: u64 = 600;
+
+/// What the guest gets, as `--put` has it.
+struct Parts {
+    puts: Vec<String>,
+    python: PathBuf,
+}
+
+impl Parts {
+    /// Finds them on this machine.
+    fn find(tree: &Path) -> Result<Self, String> {
+        let mut puts = Vec::new();
+        for part in PARTS {
+            let from = tree.join(part);
+            if !from.is_dir() {
+                return Err(format!("{} is no folder", from.display()));
+            }
+            puts.push(format!("{}:/linux/{part}", from.display()));
+        }
+        for name in ["bash", "socat"] {
+            let program = in_path(name).ok_or_else(|| format!("there is no {name} here"))?;
+            puts.push(format!("{}:/bin/{name}", program.display()));
+        }
+        let said = Command::new("python3").args(["-c", WHERE]).output();
+        let said = said.map_err(|error| format!("there is no python3 here: {error}"))?;
+        let text = String::from_utf8_lossy(&said.stdout);
+        let mut places = text.lines().map(PathBuf::from);
+        let (Some(python), Some(library), Some(yaml)) =
+            (places.next(), places.next(), places.next())
+        else {
+            return Err("this machine's python3 has no package yaml".to_owned());
+        };
+        let entries =
+            fs::read_dir(&library).map_err(|error| format!("{}: {error}", library.display()))?;
+        let used = entries.flatten().filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            !UNUSED.contains(&&*name) && !name.starts_with("config-")
+        });
+        let same = |path: PathBuf| format!("{0}:{0}", path.display());
+        puts.extend(used.map(|entry| same(entry.path())));
+        puts.extend([same(yaml), same(python.clone())]);
+        Ok(Self { puts, python })
+    }
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let folders = env::split_paths(&env::var_os("PATH")?).collect::<Vec<_>>();
+    folders
+        .into_iter()
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+/// The lab without fetching anything: tests ask no archive.
+fn lab(command: &str) -> Command {
+    let mut tool = tool();
+    tool.args(["lab", command, "--offline"])
+        .stdin(Stdio::null());
+    tool
+}
+
+/// Takes the results of a run apart: the names of what passed, and the lines of what did not.
+fn results(said: &str) -> (Vec<&str>, Vec<&str>) {
+    let lines = said
+        .lines()
+        .filter(|line| line.starts_with("ok ") || line.starts_with("not ok "));
+    let (passed, other): (Vec<_>, Vec<_>) =
+        lines.partition(|line| line.starts_with("ok ") && !line.contains('#'));
+    let names = passed.into_iter().filter_map(|line| line.rsplit_once('.'));
+    (names.map(|(_, name)| name).collect(), other)
+}
+
+#[test]
+fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
+    let Some(tree) = env::var_os(TREE) else {
+        return skip(
+            TEST,
+            "linux-tree",
+            &format!("{TREE} names no kernel source"),
+        );
+    };
+    let parts = match Parts::find(Path::new(&tree)) {
+        Ok(parts) => parts,
+        Err(reason) => return skip(TEST, "linux-tree", &reason),
+    };
+    let status = lab("status").output().expect("the tool starts");
+    if !status.status.success() {
+        let reason = String::from_utf8_lossy(&status.stderr).into_owned();
+        return skip(TEST, "lab", reason.lines().next().unwrap_or_default());
+    }
+    let script = env::temp_dir().join(format!("devmem-py-{}.sh", std::process::id()));
+    let text = SCRIPT.replace("PYTHON", &parts.python.to_string_lossy());
+    fs::write(&script, text).expect("there is room");
+    let mut run = lab("run");
+    run.args(["--limit", &LIMIT_S.to_string()]);
+    let puts = parts.puts.iter().map(String::as_str);
+    let of_script = format!("{}:/devmem-py.sh", script.display());
+    for put in puts.chain([of_script.as_str()]) {
+        run.args(["--put", put]);
+    }
+    let ended = run
+        .args(["--", "sh", "/devmem-py.sh"])
+        .output()
+        .expect("the tool starts");
+    fs::remove_file(&script).expect("it was written");
+
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{errors}");
+    let (passed, other) = results(&said);
+    // Net_iovs larger than a page are of NICs that can have them, which a gVNIC cannot.
+    let unexpected: Vec<_> = other
+        .iter()
+        .filter(|line| !line.contains("check_rx_large_niov # SKIP"))
+        .collect();
+    assert!(unexpected.is_empty(), "{said}");
+    let once: BTreeSet<_> = passed.iter().collect();
+    assert!(once.contains(&"check_rx"), "{said}");
+    assert_eq!(
+        passed.len(),
+        2 * once.len(),
+        "once over each IP version: {said}"
+    );
+}
+
+#[test]
+fn results_are_told_from_skips_and_failures() {
+    let said = "TAP version 13\n1..3\nok 1 devmem.check_rx\nnot ok 2 devmem.check_tx\nok 3 devmem.check_x # SKIP no\n# Totals: ok";
+    let (passed, other) = results(said);
+    assert_eq!(passed, ["check_rx"]);
+    assert_eq!(
+        other,
+        ["not ok 2 devmem.check_tx", "ok 3 devmem.check_x # SKIP no"]
+    );
+}

@@ -1,0 +1,187 @@
+//! Whose TCP a program uses: the kernel's where it can, else its own.
+
+use std::fmt;
+
+use devmem_linux::doctor::Doctor;
+
+use crate::error::OpenError;
+use crate::netdev::Netdev;
+use crate::open::NetdevBuilder;
+
+/// Whose TCP and whose NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// The stack in this process ([`Netdev::user`]).
+    User,
+    /// The kernel's, with one of its interfaces ([`Netdev::kernel`]).
+    Kernel,
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::User => "user",
+            Self::Kernel => "kernel",
+        })
+    }
+}
+
+/// What a program wants device memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// To receive into it: `bind_rx`, which takes privilege, header split, and a queue to spare.
+    Receive,
+    /// To send from it: `bind_tx`.
+    Send,
+}
+
+/// A backend that was chosen for an interface, with the reason: its `Display` is a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    interface: String,
+    purpose: Purpose,
+    obstacles: Vec<String>,
+}
+
+impl Choice {
+    /// Looks at the interface `interface` of the kernel, at the kernel and at what this process may do; changes nothing.
+    /// The kernel is asked, by requests that cannot succeed, and never judged by its version.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, OpenError> {
+        let doctor = Doctor::examine(Some(interface)).map_err(|source| OpenError::NoInterface {
+            name: interface.to_owned(),
+            source,
+        })?;
+        let obstacles = match purpose {
+            Purpose::Receive => doctor.obstacles_to_receiving(),
+            Purpose::Send => doctor.obstacles_to_sending(),
+        };
+        Ok(Self {
+            interface: interface.to_owned(),
+            purpose,
+            obstacles,
+        })
+    }
+
+    /// Whose TCP to use: the kernel's if nothing is in its way.
+    pub fn backend(&self) -> BackendKind {
+        match self.obstacles.is_empty() {
+            true => BackendKind::Kernel,
+            false => BackendKind::User,
+        }
+    }
+
+    /// What is in the kernel's way, the most general first; nothing if it was chosen.
+    pub fn obstacles(&self) -> &[String] {
+        &self.obstacles
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            interface,
+            purpose,
+            obstacles,
+        } = self;
+        let what = match purpose {
+            Purpose::Receive => "receive into",
+            Purpose::Send => "send from",
+        };
+        let backend = self.backend();
+        match backend {
+            BackendKind::Kernel => {
+                write!(
+                    f,
+                    "the {backend} backend: {interface} can {what} device memory"
+                )
+            }
+            BackendKind::User => write!(
+                f,
+                "the {backend} backend: {interface} cannot {what} device memory: {}; `devmem-tcp doctor {interface}` says more",
+                obstacles.join("; ")
+            ),
+        }
+    }
+}
+
+impl Netdev {
+    /// The kernel's interface `interface` if device memory can be used there for `purpose`, else the user-space NIC `user`;
+    /// and which of them it is and why.
+    ///
+    /// ```
+    /// use devmem_tcp::{BackendKind, Dmabuf, Netdev, Purpose};
+    ///
+    /// let user = Netdev::builder("mem:auto")?.address("10.77.0.2/24")?;   // "tap:dm0" is a TAP interface
+    /// let (nic, choice) = Netdev::auto("lo", Purpose::Receive, user)?;    // lo has no device memory; eth1 may
+    /// eprintln!("{choice}");                                              // the user backend: lo cannot receive into ...
+    /// assert_eq!(choice.backend(), BackendKind::User);
+    /// let memory = Dmabuf::memfd(1 << 20)?;                               // serves both: the kernel's NIC gets a udmabuf of it
+    /// # assert_eq!((nic.interface(), memory.size()), (None, 1 << 20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// What is opened is what was chosen: a kernel that refuses later is an error of that call, not a reason to change
+    /// sides behind the program's back. Addresses differ between the two: [`addresses`](Self::addresses) has those of the
+    /// one that was chosen.
+    ///
+    /// # Errors
+    /// There is no such interface; the user-space NIC was chosen and cannot be opened.
+    pub fn auto(
+        interface: &str,
+        purpose: Purpose,
+        user: NetdevBuilder,
+    ) -> Result<(Self, Choice), OpenError> {
+        let choice = Choice::examine(interface, purpose)?;
+        let nic = match choice.backend() {
+            BackendKind::Kernel => Self::kernel(interface)?,
+            BackendKind::User => user.open()?,
+        };
+        Ok((nic, choice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lo_is_never_chosen_and_the_reason_is_said() {
+        for (purpose, words) in [
+            (Purpose::Receive, "lo cannot receive into device memory: "),
+            (Purpose::Send, "lo cannot send from device memory: "),
+        ] {
+            let choice = Choice::examine("lo", purpose).expect("every machine has it");
+            assert_eq!(choice.backend(), BackendKind::User);
+            assert!(!choice.obstacles().is_empty());
+            let said = choice.to_string();
+            let expected = format!("the user backend: {words}{}", choice.obstacles().join("; "));
+            assert!(said.starts_with(&expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn without_obstacles_it_is_the_kernels() {
+        let choice = Choice {
+            interface: "eth1".to_owned(),
+            purpose: Purpose::Send,
+            obstacles: Vec::new(),
+        };
+        assert_eq!(choice.backend(), BackendKind::Kernel);
+        let said = "the kernel backend: eth1 can send from device memory";
+        assert_eq!(choice.to_string(), said);
+    }
+
+    #[test]
+    fn an_interface_that_does_not_exist_is_an_error_and_not_a_choice() {
+        let user = Netdev::builder("mem:auto-nosuch").expect("a link");
+        let error = Netdev::auto("nosuch0", Purpose::Receive, user).expect_err("it is not there");
+        assert!(
+            error
+                .to_string()
+                .starts_with("there is no interface nosuch0")
+        );
+    }
+}

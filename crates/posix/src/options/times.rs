@@ -1,0 +1,118 @@
+//! SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING, by their old numbers and their new ones. On 64-bit machines both
+//! have the same bytes, and only the numbers of the control messages tell them apart.
+
+use std::time::Duration;
+
+use devmem_uapi::{CmsgWriter, Errno, NoSpace, SCM_TIMESTAMPING_LEN, StampKind, TxStamp, sockopt};
+use stack::{StampIds, Timestamping};
+
+use crate::abi::{so, sof};
+
+/// What times a program wants to be told, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Times {
+    /// Flags of SO_TIMESTAMPING.
+    flags: u32,
+    /// SO_TIMESTAMP or SO_TIMESTAMPNS is on (linux `SOCK_RCVTSTAMP`).
+    received: bool,
+    /// The last of those was SO_TIMESTAMPNS (linux `SOCK_RCVTSTAMPNS`).
+    in_nanos: bool,
+    /// The last option of all was set by its new number (linux `SOCK_TSTAMP_NEW`).
+    is_new: bool,
+}
+
+impl Times {
+    /// Sets one of the options that know but on and off.
+    pub(super) fn set_timestamp(&mut self, name: i32, on: bool) {
+        self.is_new = matches!(name, so::TIMESTAMP_NEW | so::TIMESTAMPNS_NEW);
+        self.in_nanos = matches!(name, so::TIMESTAMPNS | so::TIMESTAMPNS_NEW);
+        self.received = on;
+    }
+
+    /// Returns whether one of those is on.
+    pub(super) fn is_timestamp(&self, name: i32) -> bool {
+        let is_new = matches!(name, so::TIMESTAMP_NEW | so::TIMESTAMPNS_NEW);
+        let in_nanos = matches!(name, so::TIMESTAMPNS | so::TIMESTAMPNS_NEW);
+        self.received && self.in_nanos == in_nanos && self.is_new == is_new
+    }
+
+    /// Sets flags.
+    ///
+    /// # Errors
+    /// EINVAL: unknown ones, or numbers that count from what is queued where there are none.
+    pub(super) fn set_timestamping(&mut self, name: i32, flags: u32) -> Result<(), Errno> {
+        let numbers = flags & (sof::OPT_ID | sof::OPT_ID_TCP);
+        if flags & !sof::ALL != 0 || numbers == sof::OPT_ID_TCP {
+            return Err(Errno::EINVAL);
+        }
+        self.flags = flags;
+        self.is_new = name == so::TIMESTAMPING_NEW;
+        Ok(())
+    }
+
+    /// Returns the bytes of SO_TIMESTAMPING; by its new number nothing is told that was set by the old one.
+    pub(super) fn timestamping_bytes(&self, name: i32) -> Vec<u8> {
+        let told = name == so::TIMESTAMPING || self.is_new;
+        let flags = if told { self.flags } else { 0 };
+        // The second word names a clock of hardware: none.
+        [flags.to_ne_bytes(), [0; 4]].concat()
+    }
+
+    /// Returns whether all of `flags` are set.
+    pub(crate) fn has(&self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Returns what is asked of the stack.
+    pub(super) fn asked(&self) -> Timestamping {
+        Timestamping {
+            scheduled: self.has(sof::TX_SCHED),
+            sent: self.has(sof::TX_SOFTWARE),
+            acked: self.has(sof::TX_ACK),
+            ids: match (self.has(sof::OPT_ID), self.has(sof::OPT_ID_TCP)) {
+                (false, _) => StampIds::None,
+                (true, false) => StampIds::FromAcked,
+                (true, true) => StampIds::FromQueued,
+            },
+            received: self.received || self.has(sof::RX_SOFTWARE),
+        }
+    }
+
+    /// Returns the type of the control message with a time of SO_TIMESTAMPING.
+    pub(crate) fn message(&self) -> i32 {
+        match self.is_new {
+            true => so::TIMESTAMPING_NEW,
+            false => so::TIMESTAMPING,
+        }
+    }
+
+    /// Tells when the last byte of a receive arrived, in all ways that were asked for (linux net/ipv4/tcp.c
+    /// `tcp_recv_timestamp`).
+    ///
+    /// # Errors
+    /// [`NoSpace`]: not all of it was told.
+    pub(crate) fn tell(&self, at: Duration, out: &mut CmsgWriter<'_>) -> Result<(), NoSpace> {
+        let mut told = Ok(());
+        if self.received {
+            let (ty, fraction) = match (self.in_nanos, self.is_new) {
+                (false, false) => (so::TIMESTAMP, at.subsec_micros()),
+                (false, true) => (so::TIMESTAMP_NEW, at.subsec_micros()),
+                (true, false) => (so::TIMESTAMPNS, at.subsec_nanos()),
+                (true, true) => (so::TIMESTAMPNS_NEW, at.subsec_nanos()),
+            };
+            let body = [at.as_secs(), fraction.into()].map(u64::to_ne_bytes);
+            told = out.push(sockopt::SOL_SOCKET, ty, &body.concat());
+        }
+        let wanted = self.has(sof::RX_SOFTWARE) || !self.has(sof::OPT_RX_FILTER);
+        if self.has(sof::SOFTWARE) && wanted {
+            let body: [u8; SCM_TIMESTAMPING_LEN] = TxStamp {
+                kind: StampKind::Sent,
+                id: 0,
+                nanos: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
+            }
+            .scm_timestamping();
+            told = told.and(out.push(sockopt::SOL_SOCKET, self.message(), &body));
+        }
+        told
+    }
+}

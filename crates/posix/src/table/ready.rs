@@ -1,0 +1,141 @@
+//! What a file is ready for, and what of that is news.
+
+use std::cell::Cell;
+
+use devmem_uapi::Errno;
+use stack::{Readiness, SocketId};
+
+use super::{FileKind, Sock, SockState, Table};
+use crate::abi::ev;
+
+/// What watchers are told to look for: bits of poll(2); none of them if it may be anything.
+pub(super) type News = u32;
+
+/// Something changed that may concern everybody (linux `sk_state_change`).
+pub(super) const ANYTHING: News = 0;
+/// There is more to be read, or to be accepted (linux `sock_def_readable`).
+pub(super) const READABLE: News = ev::IN | ev::PRI | ev::RDNORM | ev::RDBAND;
+/// There is room again (linux `sk_stream_write_space`).
+pub(super) const WRITABLE: News = ev::OUT | ev::WRNORM | ev::WRBAND;
+
+/// What there was when the watchers of a file were told last: what is more is news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Told {
+    ready: u32,
+    arrived: u64,
+    errors: u64,
+}
+
+impl Table {
+    pub(super) fn note_events(&mut self) {
+        let events: Vec<SocketId> = self.stack.take_events().collect();
+        for socket in events {
+            self.changes += 1;
+            if let Some(&index) = self.by_socket.get(&socket)
+                && let Some(news) = self.news(index, socket)
+            {
+                self.wake_watchers(index, news);
+            }
+        }
+    }
+
+    /// Returns what is new: more that is ready, more that has arrived, more errors. That there is room for more bytes
+    /// is news only to those who heard that there was none.
+    fn news(&mut self, index: usize, socket: SocketId) -> Option<News> {
+        let now = Told {
+            ready: self.events_at(index),
+            arrived: self.stack.arrivals(socket).unwrap_or(0),
+            errors: self.stack.error_arrivals(socket).unwrap_or(0),
+        };
+        let file = self.files.get_mut(index)?;
+        let was = std::mem::replace(&mut file.told, now);
+        let ready = now.ready & !was.ready;
+        if ready & (ev::RDHUP | ev::HUP) != 0 {
+            return Some(ANYTHING);
+        }
+        let is_readable = ready & ev::IN != 0 || now.arrived > was.arrived;
+        let has_error = ready & ev::ERR != 0 || now.errors > was.errors;
+        let has_space = now.ready & ev::OUT != 0 && file.no_space.replace(false);
+        let news = READABLE.when(is_readable) | ev::ERR.when(has_error) | WRITABLE.when(has_space);
+        (news != 0).then_some(news)
+    }
+
+    /// Returns the bits that poll(2) reports for `fd`, of all there are.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn poll_events(&self, fd: i32) -> Result<u32, Errno> {
+        Ok(self.examine(self.index_of(fd)?))
+    }
+
+    /// Returns what a file is ready for to somebody who asked: he is to hear when there is room again.
+    pub(super) fn examine(&self, index: usize) -> u32 {
+        let ready = self.events_at(index);
+        if ready & ev::OUT == 0 {
+            self.note_full(index);
+        }
+        ready
+    }
+
+    /// Notes that somebody was told that a file has no room.
+    pub(super) fn note_full(&self, index: usize) {
+        if let Some(no_space) = self.files.get(index).map(|file| &file.no_space) {
+            Cell::set(no_space, true);
+        }
+    }
+
+    fn events_at(&self, index: usize) -> u32 {
+        match self.files.get(index).map(|file| &file.kind) {
+            Some(FileKind::Epoll(epoll)) => ev::IN.when(self.has_events(epoll)),
+            Some(FileKind::Socket(sock)) => self.sock_events(sock),
+            Some(FileKind::Pipe(end)) => self.pipe_events(*end),
+            None => 0,
+        }
+    }
+
+    /// As linux net/ipv4/tcp.c `tcp_poll`.
+    fn sock_events(&self, sock: &Sock) -> u32 {
+        let ready = sock.state.id().and_then(|id| self.stack.readiness(id).ok());
+        match (sock.state, ready) {
+            (SockState::Listening(_), Some(ready)) => {
+                (ev::IN | ev::RDNORM).when(ready.contains(Readiness::ACCEPTABLE))
+            }
+            (_, Some(ready)) => self.connection_events(sock, ready),
+            // A socket without a connection (linux TCP_CLOSE).
+            (_, None) => ev::OUT | ev::WRNORM | ev::HUP,
+        }
+    }
+
+    fn connection_events(&self, sock: &Sock, ready: Readiness) -> u32 {
+        let has = |what| ready.contains(what);
+        let is_closed = has(Readiness::READ_CLOSED) && has(Readiness::WRITE_CLOSED);
+        let is_ended = has(Readiness::READ_CLOSED) || has(Readiness::ERROR);
+        let is_readable = is_ended || (has(Readiness::READABLE) && self.has_low_water(sock));
+        (ev::IN | ev::RDNORM).when(is_readable)
+            | (ev::OUT | ev::WRNORM).when(has(Readiness::WRITABLE))
+            | ev::RDHUP.when(has(Readiness::READ_CLOSED))
+            | ev::HUP.when(is_closed)
+            | ev::ERR.when(ready.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE))
+    }
+
+    /// Returns whether as many bytes are there as SO_RCVLOWAT asks for.
+    fn has_low_water(&self, sock: &Sock) -> bool {
+        sock.options.rcv_lowat <= 1 || self.readable_len(sock.state) >= sock.options.rcv_lowat
+    }
+
+    pub(super) fn readable_len(&self, state: SockState) -> usize {
+        let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
+        info.map_or(0, |info| info.readable)
+    }
+}
+
+/// Bits under a condition.
+trait When {
+    fn when(self, condition: bool) -> Self;
+}
+
+impl When for u32 {
+    fn when(self, condition: bool) -> Self {
+        if condition { self } else { 0 }
+    }
+}

@@ -1,0 +1,216 @@
+//! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov
+//! home.
+
+use std::time::Duration;
+
+use super::common::{PORT, drops};
+use super::{Pair, Sink, Source};
+use netmem::NiovSize;
+use netsim::{Door as _, Keep, PairConfig, Pattern, Side};
+use nic::Impairment;
+
+/// What one run is about.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    seed: u64,
+    impairment: Impairment,
+    memory: usize,
+    niov: usize,
+    chunk: usize,
+    keep: Keep,
+    ipv6: bool,
+    linear: usize,
+}
+
+impl Case {
+    /// Derives everything but the impairment from a seed, so that seeds differ in more than their
+    /// dice.
+    fn new(seed: u64, impairment: &str) -> Self {
+        let pick = |bits: u32, choices: &[usize]| choices[(seed >> bits) as usize % choices.len()];
+        Self {
+            seed,
+            impairment: impairment.parse().unwrap(),
+            memory: pick(0, &[256 << 10, 1 << 20, 4 << 20]),
+            niov: pick(1, &[4096, 65_536]),
+            chunk: pick(2, &[100, 1448, 9000, 65_536]),
+            keep: [Keep::Nothing, Keep::Tokens(10), Keep::Nothing][seed as usize % 3],
+            ipv6: seed.is_multiple_of(5),
+            linear: pick(3, &[0, 0, 0, 64]),
+        }
+    }
+
+    /// Returns how many frames more were sent than arrived, and how many arrived with a wrong
+    /// checksum.
+    fn run(&self) -> (i64, u64) {
+        let config = PairConfig {
+            seed: self.seed,
+            impairment: Some(self.impairment),
+            linear_bytes: self.linear,
+            ..PairConfig::default()
+        };
+        let mut pair = Pair::new(&config);
+        let id = pair.bind(
+            Side::B,
+            self.memory,
+            NiovSize::new(self.niov).unwrap(),
+            &[0],
+        );
+        let ip = if self.ipv6 {
+            Side::B.ipv6()
+        } else {
+            Side::B.ipv4()
+        };
+        let (receiver, sender) = pair.connect(Side::B, ip, PORT);
+        let total = 150_000;
+        let (there, back) = (Pattern::new(self.seed), Pattern::new(!self.seed));
+        let mut source = Source::new(sender, there, total, self.chunk);
+        let mut reply = Source::new(receiver, back, 20_000, 3000);
+        let mut sink = Sink::new(receiver, there)
+            .with_memory(id, pair.dmabuf(Side::B, id))
+            .keeping(self.keep);
+        let mut answer = Sink::new(sender, back);
+        let ran = pair.run(|pair| {
+            let sent = source.run(&mut pair.a).and(answer.run(&mut pair.a));
+            sent.and(sink.run(&mut pair.b)).and(reply.run(&mut pair.b))
+        });
+        let report = sink.report();
+        assert!(
+            ran.is_ok(),
+            "{ran:?} {self:?} {report:?} {:?} {:?}",
+            drops(&pair.a),
+            drops(&pair.b)
+        );
+        assert_eq!(
+            (report.bytes(), answer.report().bytes()),
+            (total, 20_000),
+            "{self:?}"
+        );
+        assert_eq!(report.readable_bytes, 0, "{self:?}");
+        assert_eq!(drops(&pair.b).get("rx_no_buffers"), None, "{self:?}");
+        // What is under way arrives.
+        pair.run_for(Duration::from_millis(100));
+        let ends = [&pair.a, &pair.b];
+        let sent: u64 = ends
+            .iter()
+            .map(|end| end.look(|stack| stack.nic().tx_stats().frames))
+            .sum();
+        let arrived: u64 = ends
+            .iter()
+            .map(|end| end.stats().rx_packets + end.look(|stack| stack.nic().drops().total()))
+            .sum();
+        let corrupt = ends
+            .iter()
+            .map(|end| end.look(|stack| stack.nic().drops().get(nic::DropReason::RxBadChecksum)))
+            .sum();
+        sink.release(&mut pair.b, 0);
+        drop((sink, answer));
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
+        pair.finish();
+        (sent as i64 - arrived as i64, corrupt)
+    }
+}
+
+/// Runs all seeds; returns what their runs returned, added up.
+fn sweep(impairment: &str, seeds: std::ops::Range<u64>) -> (i64, u64) {
+    let mut sum = (0, 0);
+    for seed in seeds {
+        let case = Case::new(seed, impairment);
+        match std::panic::catch_unwind(|| case.run()) {
+            Ok((lost, corrupt)) => sum = (sum.0 + lost, sum.1 + corrupt),
+            Err(_) => panic!("seed {seed} of {impairment}: {case:?}"),
+        }
+    }
+    sum
+}
+
+#[test]
+fn one_percent_loss() {
+    let (lost, _) = sweep("loss=1%", 0..30);
+    assert!(lost > 40, "{lost} frames were lost");
+}
+
+#[test]
+fn five_percent_loss() {
+    let (lost, _) = sweep("loss=5%", 100..130);
+    assert!(lost > 200, "{lost} frames were lost");
+}
+
+#[test]
+fn reordering() {
+    let (lost, _) = sweep("reorder=5%,delay=1ms", 200..230);
+    assert!(lost.abs() < 30, "reordering loses nothing: {lost}");
+}
+
+#[test]
+fn duplication() {
+    let (lost, _) = sweep("dup=5%", 300..330);
+    assert!(lost < -200, "{lost} fewer frames were sent than arrived");
+}
+
+#[test]
+fn corruption() {
+    let (_, corrupt) = sweep("corrupt=3%", 400..430);
+    assert!(corrupt > 100, "{corrupt} frames were corrupt");
+}
+
+#[test]
+fn jitter() {
+    let _ = sweep("delay=20ms,jitter=10ms", 500..520);
+}
+
+#[test]
+fn all_together() {
+    let (_, corrupt) = sweep(
+        "loss=2%,reorder=2%,dup=2%,corrupt=2%,delay=5ms,jitter=2ms",
+        600..640,
+    );
+    assert!(corrupt > 100, "{corrupt} frames were corrupt");
+}
+
+#[test]
+fn a_slow_link_with_a_short_queue() {
+    let _ = sweep("rate=10mbit,limit=20,delay=2ms", 700..710);
+}
+
+#[test]
+fn half_of_everything_is_lost_and_it_still_gets_through() {
+    let _ = sweep("loss=30%", 800..805);
+}
+
+#[test]
+fn a_cable_that_is_pulled_and_put_back_costs_nothing_but_time() {
+    for seed in 0..5 {
+        let mut pair = Pair::new(&PairConfig {
+            seed,
+            ..PairConfig::default()
+        });
+        let id = pair.bind(Side::B, 1 << 20, NiovSize::DEFAULT, &[0]);
+        let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
+        let pattern = Pattern::new(seed);
+        let mut source = Source::new(sender, pattern, 1_000_000, 9000);
+        let mut sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id));
+        let (mut pulled, mut plugged) = (None, false);
+        pair.run(|pair| {
+            let progress = source.run(&mut pair.a).and(sink.run(&mut pair.b));
+            if pulled.is_none() && sink.report().bytes() > 200_000 * (seed + 1) / 2 {
+                pair.cable().pull();
+                pulled = Some(pair.now());
+            }
+            if !plugged
+                && pulled.is_some_and(|at| pair.now().saturating_since(at) > Duration::from_secs(7))
+            {
+                pair.cable().plug();
+                plugged = true;
+            }
+            progress
+        })
+        .unwrap();
+        assert!(plugged, "seed {seed}");
+        assert_eq!(sink.report().device_bytes, 1_000_000);
+        drop(sink);
+        pair.a.close(sender).unwrap();
+        pair.b.close(receiver).unwrap();
+        pair.finish();
+    }
+}

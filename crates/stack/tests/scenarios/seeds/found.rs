@@ -1,0 +1,60 @@
+//! Worlds that once went wrong, as they were: the dice may be made otherwise since.
+
+use std::time::Duration;
+
+use netsim::PairConfig;
+
+use super::scenario::{Ending, FlowPlan, Memory, Reader, Scenario};
+use super::world;
+
+#[test]
+fn a_promise_too_small_for_the_window_field_counts_as_none() {
+    // A SYN promises 65,535 bytes, and from then on windows are told in units of two. The last byte was promised and
+    // could not be told, so that the probes of a peer that saw no window did not count as asking for one.
+    world::run(&Scenario {
+        seed: 1_007_442,
+        pair: PairConfig {
+            seed: 1_007_442,
+            impairment: Some("loss=12%,reorder=5%".parse().expect("an impairment")),
+            mtu: 9000,
+            host_mem_bytes: 256 << 10,
+            tcp: tcp::Config {
+                rcv_buf_max: 64 << 10,
+                nodelay: true,
+                quick_acks: 1,
+                pacing: true,
+                syn_retries: 12,
+                syn_ack_retries: 12,
+                ..tcp::Config::default()
+            },
+            wire_frames: 1,
+            ..PairConfig::default()
+        },
+        ipv6: false,
+        memories: [
+            Some(Memory {
+                bytes: 24 * 4096,
+                niov: 4096,
+            }),
+            None,
+        ],
+        connections: vec![[
+            FlowPlan {
+                total: 476,
+                chunk: 3,
+                ring: Some(4096),
+                reader: Reader::Eager,
+            },
+            FlowPlan {
+                total: 75_147,
+                chunk: 20_000,
+                ring: Some(65_536),
+                reader: Reader::Sleepy,
+            },
+        ]],
+        loops: false,
+        nap: Some(Duration::from_millis(300)),
+        outage: None,
+        ending: Ending::Whole,
+    });
+}

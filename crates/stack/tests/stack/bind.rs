@@ -1,0 +1,252 @@
+//! Binding, refusal by refusal (ABI.md 2).
+
+use devmem_uapi::{DmabufId, Errno, IfIndex};
+use netmem::{Dmabuf, NiovSize};
+use netsim::{Door as _, PairConfig};
+use nic::{Rings, TcpDataSplit};
+use stack::{BindRx, BindRxError, Stack, UnbindRxError};
+use steer::RxQueueId;
+
+use crate::scenarios::Pair;
+
+fn pair(rx_queues: u16) -> Pair {
+    Pair::new(&PairConfig {
+        rx_queues,
+        ..PairConfig::default()
+    })
+}
+
+/// A request that passes once header split is on.
+fn request(queues: &[u16]) -> BindRx {
+    BindRx {
+        ifindex: IfIndex(1),
+        dmabuf: Dmabuf::anonymous(1 << 20).unwrap(),
+        niov_size: NiovSize::DEFAULT,
+        queues: queues.iter().copied().map(RxQueueId).collect(),
+    }
+}
+
+fn set_rings(stack: &mut Stack, tcp_data_split: TcpDataSplit, hds_thresh: u16) {
+    let rings = Rings {
+        tcp_data_split,
+        hds_thresh,
+        ..stack.nic().rings()
+    };
+    stack.nic_mut().set_rings(rings).unwrap();
+}
+
+fn bound_queues(stack: &Stack) -> Vec<Option<DmabufId>> {
+    let queues = 0..stack.nic().channels().rx;
+    queues
+        .map(|queue| stack.nic().queue_info(RxQueueId(queue)).unwrap().dmabuf)
+        .collect()
+}
+
+/// Checks that a request is refused with this errno, in words that name what to do, and changes
+/// nothing.
+fn refused(stack: &mut Stack, request: BindRx, errno: Errno, words: &[&str]) -> BindRxError {
+    let before = bound_queues(stack);
+    let observer = request.dmabuf.observer();
+    let error = stack.bind_rx(request).unwrap_err();
+    assert_eq!(error.errno(), errno, "{error}");
+    let text = error.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    assert_eq!(bound_queues(stack), before);
+    assert!(observer.is_freed(), "a refused bind keeps no memory");
+    error
+}
+
+#[test]
+fn no_queue_at_all_is_einval_before_anything_else() {
+    let mut pair = pair(1);
+    let mut wrong = request(&[]);
+    wrong.ifindex = IfIndex(9);
+    refused(
+        pair.b.stack_mut(),
+        wrong,
+        Errno::EINVAL,
+        &["at least one rx queue"],
+    );
+}
+
+#[test]
+fn another_interface_is_enodev_before_its_queues_are_looked_at() {
+    let mut pair = pair(1);
+    let mut wrong = request(&[77]);
+    wrong.ifindex = IfIndex(9);
+    refused(
+        pair.b.stack_mut(),
+        wrong,
+        Errno::ENODEV,
+        &["no interface 9", "is 1"],
+    );
+}
+
+#[test]
+fn a_queue_past_the_last_is_einval_before_the_memory_is_looked_at() {
+    let mut pair = pair(2);
+    let mut wrong = request(&[0, 2]);
+    wrong.dmabuf = Dmabuf::anonymous(4096).unwrap();
+    refused(
+        pair.b.stack_mut(),
+        wrong,
+        Errno::EINVAL,
+        &["rx queue 2", "there are 2"],
+    );
+}
+
+#[test]
+fn memory_that_is_not_whole_net_iovs_is_einval_before_header_split_is_looked_at() {
+    let mut pair = pair(1);
+    for bytes in [4096, 65_536 + 4096, 3 * 65_536 - 4096] {
+        let mut wrong = request(&[0]);
+        wrong.dmabuf = Dmabuf::anonymous(bytes).unwrap();
+        let error = refused(
+            pair.b.stack_mut(),
+            wrong,
+            Errno::EINVAL,
+            &["net_iov", "multiple", "take"],
+        );
+        assert!(matches!(error, BindRxError::Geometry(_)));
+    }
+}
+
+#[test]
+fn header_split_off_or_never_set_is_einval_with_the_kernels_words() {
+    let mut pair = pair(1);
+    for setting in [TcpDataSplit::Auto, TcpDataSplit::Disabled] {
+        set_rings(pair.b.stack_mut(), setting, 0);
+        let words = [
+            "tcp-data-split is disabled",
+            "rx queue 0",
+            "set tcp-data-split on",
+        ];
+        refused(pair.b.stack_mut(), request(&[0]), Errno::EINVAL, &words);
+    }
+}
+
+#[test]
+fn a_threshold_is_einval() {
+    let mut pair = pair(1);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 256);
+    refused(
+        pair.b.stack_mut(),
+        request(&[0]),
+        Errno::EINVAL,
+        &["hds-thresh is 256", "set hds-thresh 0"],
+    );
+}
+
+#[test]
+fn a_bound_queue_is_eexist_and_the_holder_is_named() {
+    let mut pair = pair(2);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    let id = pair.b.stack_mut().bind_rx(request(&[1])).unwrap();
+    let error = refused(
+        pair.b.stack_mut(),
+        request(&[0, 1]),
+        Errno::EEXIST,
+        &["rx queue 1", "dma-buf 1", "unbind"],
+    );
+    assert!(
+        matches!(error, BindRxError::QueueTaken { queue: RxQueueId(1), by } if by.0 == Some(id))
+    );
+}
+
+#[test]
+fn a_queue_named_twice_is_eexist_and_the_first_restart_is_undone() {
+    let mut pair = pair(2);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    refused(
+        pair.b.stack_mut(),
+        request(&[0, 1, 0]),
+        Errno::EEXIST,
+        &["rx queue 0"],
+    );
+    assert_eq!(bound_queues(pair.b.stack_mut()), [None, None]);
+}
+
+#[test]
+fn a_queue_that_cannot_be_restarted_undoes_the_ones_before() {
+    let mut pair = pair(3);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    // Sixteen net_iovs: the first two queues post runs of them, nothing is left to post for the
+    // third.
+    let mut small = request(&[0, 1, 2]);
+    small.dmabuf = Dmabuf::anonymous(2 * 65_536).unwrap();
+    let error = refused(
+        pair.b.stack_mut(),
+        small,
+        Errno::ENOMEM,
+        &["could not be restarted"],
+    );
+    assert!(matches!(error, BindRxError::Restart { .. }), "{error}");
+    assert_eq!(bound_queues(pair.b.stack_mut()), [None, None, None]);
+}
+
+#[test]
+fn ids_are_cyclic_from_one_and_a_refused_bind_uses_none_up() {
+    let mut pair = pair(1);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    for expected in 1..4 {
+        assert!(pair.b.stack_mut().bind_rx(request(&[9])).is_err());
+        let id = pair.b.stack_mut().bind_rx(request(&[0])).unwrap();
+        assert_eq!(id, DmabufId(expected));
+        pair.b.stack_mut().unbind_rx(id).unwrap();
+    }
+}
+
+#[test]
+fn unbinding_what_is_not_bound_is_einval() {
+    let mut pair = pair(1);
+    let error = pair.b.stack_mut().unbind_rx(DmabufId(1)).unwrap_err();
+    assert!(matches!(error, UnbindRxError::Unknown(_)));
+    assert_eq!(error.errno(), Errno::EINVAL);
+}
+
+#[test]
+fn what_a_binding_depends_on_cannot_be_changed_under_it() {
+    let mut pair = pair(2);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    let id = pair.b.stack_mut().bind_rx(request(&[1])).unwrap();
+    let nic = pair.b.stack_mut().nic_mut();
+    let rings = nic.rings();
+    assert!(nic.set_channels(1).is_err());
+    assert!(
+        nic.set_rings(Rings {
+            tcp_data_split: TcpDataSplit::Auto,
+            ..rings
+        })
+        .is_err()
+    );
+    assert!(
+        nic.set_rings(Rings {
+            hds_thresh: 1,
+            ..rings
+        })
+        .is_err()
+    );
+    pair.b.stack_mut().unbind_rx(id).unwrap();
+    assert!(pair.b.stack_mut().nic_mut().set_channels(1).is_ok());
+}
+
+#[test]
+fn unbinding_frees_the_memory_when_nothing_is_out() {
+    let mut pair = pair(1);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    let request = request(&[0]);
+    let observer = request.dmabuf.observer();
+    let id = pair.b.stack_mut().bind_rx(request).unwrap();
+    assert_eq!(
+        pair.b
+            .stack_mut()
+            .bindings()
+            .map(|info| (info.id, info.size))
+            .collect::<Vec<_>>(),
+        [(id, 1 << 20)]
+    );
+    assert!(!observer.is_freed());
+    pair.b.stack_mut().unbind_rx(id).unwrap();
+    assert!(observer.is_freed());
+    assert_eq!(pair.b.stack_mut().bindings().count(), 0);
+}

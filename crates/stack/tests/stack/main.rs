@@ -1,0 +1,12 @@
+//! The stack's integration tests, in one binary: what programs may expect of sockets is asked by `scenarios`, which the
+//! socket table's tests ask, too.
+
+mod door;
+#[path = "../scenarios/mod.rs"]
+mod scenarios;
+
+mod bind;
+mod frames;
+mod network;
+mod own;
+mod path_mtu;

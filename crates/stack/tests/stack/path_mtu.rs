@@ -1,0 +1,149 @@
+//! Paths that carry less than the link: what a sender makes of it when it is told so, and when it is lied to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::scenarios::common::PORT;
+use devmem_uapi::MsgFlags;
+use netsim::{RawPeer, RawSegment, Side};
+use stack::{SendMsg, SocketId};
+use wire::{Checksum, IpRepr, TcpFlags, TcpOptions, checksum, protocol};
+
+const PEER_PORT: u16 = 4000;
+
+/// One stack, a connection to a hand-made peer, and five thousand bytes under way from `seq` on.
+struct UnderWay {
+    peer: RawPeer,
+    id: SocketId,
+    ends: (SocketAddr, SocketAddr),
+    seq: u32,
+}
+
+impl UnderWay {
+    fn new(ipv6: bool) -> Self {
+        let ip = |side: Side| if ipv6 { side.ipv6() } else { side.ipv4() };
+        let ours = SocketAddr::new(ip(Side::A), PEER_PORT);
+        let theirs = SocketAddr::new(ip(Side::B), PORT);
+        let mut peer = RawPeer::new();
+        peer.introduce();
+        let listener = peer.stack.listen(theirs, 4).unwrap();
+        let syn = RawSegment {
+            seq: 100,
+            flags: TcpFlags::SYN,
+            options: TcpOptions {
+                mss: Some(1400),
+                ..TcpOptions::default()
+            },
+            ..RawSegment::default()
+        };
+        peer.send_tcp(ours, theirs, &syn);
+        let (headers, _) = peer.receive_tcp().expect("a SYN-ACK");
+        let seq = headers.tcp().unwrap().seq + 1;
+        let ack = RawSegment {
+            seq: 101,
+            ack: seq,
+            ..RawSegment::default()
+        };
+        peer.send_tcp(ours, theirs, &ack);
+        let (id, _) = peer.stack.accept(listener).unwrap();
+        peer.stack.close(listener).unwrap();
+        peer.stack
+            .sendmsg(id, &SendMsg::new(&[1; 5000]), MsgFlags::empty())
+            .unwrap();
+        peer.poll();
+        peer.forget();
+        Self {
+            peer,
+            id,
+            ends: (ours, theirs),
+            seq,
+        }
+    }
+
+    /// A router says that a packet with this number was too big for a link with this MTU.
+    fn too_big(&mut self, seq: u32, mtu: u16) {
+        let (peer, stack) = self.ends;
+        let mut tcp = [0; 8];
+        tcp[..2].copy_from_slice(&stack.port().to_be_bytes());
+        tcp[2..4].copy_from_slice(&peer.port().to_be_bytes());
+        tcp[4..].copy_from_slice(&seq.to_be_bytes());
+        let mut quoted = vec![0; if peer.is_ipv4() { 20 } else { 40 }];
+        let mtu = mtu.to_be_bytes();
+        match (peer.ip(), stack.ip()) {
+            (IpAddr::V4(peer), IpAddr::V4(stack)) => {
+                IpRepr::v4(stack, peer).emit(protocol::TCP, 1400, &mut quoted);
+                let mut message = vec![3, 4, 0, 0, 0, 0, mtu[0], mtu[1]];
+                message.extend(quoted.iter().chain(&tcp));
+                let sum = checksum(&message);
+                message[2..4].copy_from_slice(&sum.to_be_bytes());
+                let ip = IpRepr::v4(peer, stack);
+                self.peer.send_ip(&ip, protocol::ICMP, &message);
+            }
+            (IpAddr::V6(peer), IpAddr::V6(stack)) => {
+                IpRepr::v6(stack, peer).emit(protocol::TCP, 1400, &mut quoted);
+                let mut message = vec![2, 0, 0, 0, 0, 0, mtu[0], mtu[1]];
+                message.extend(quoted.iter().chain(&tcp));
+                let len = message.len() as u32;
+                let mut sum = Checksum::pseudo_v6(peer, stack, protocol::ICMPV6, len);
+                sum.add_bytes(&message);
+                message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+                let ip = IpRepr::v6(peer, stack);
+                self.peer.send_ip(&ip, protocol::ICMPV6, &message);
+            }
+            _ => unreachable!("both ends are of one family"),
+        }
+    }
+
+    fn mss(&self) -> u16 {
+        self.peer.stack.info(self.id).unwrap().unwrap().snd_mss
+    }
+}
+
+#[test]
+fn a_router_is_believed_about_a_packet_that_is_under_way_and_not_otherwise() {
+    for (ipv6, headers) in [(false, 40), (true, 60)] {
+        let mut flow = UnderWay::new(ipv6);
+        assert_eq!(flow.mss(), 1400);
+        let seq = flow.seq;
+        // Who does not see the packets cannot know their numbers (RFC 5927 7).
+        for forged in [seq.wrapping_sub(1), seq + 5001, seq ^ 1 << 31] {
+            flow.too_big(forged, 1290);
+            assert_eq!(flow.mss(), 1400, "{forged} is not under way");
+        }
+        let mut other = UnderWay::new(ipv6);
+        let port = other.ends.0.port() + 1;
+        other.ends.0.set_port(port);
+        other.too_big(other.seq, 1290);
+        assert_eq!(other.mss(), 1400, "another connection's packet");
+        other.peer.stack.abort(other.id).unwrap();
+
+        flow.too_big(seq, 1300);
+        assert_eq!(flow.mss(), 1300 - headers);
+        // It leaves again at once, in pieces that fit.
+        let (packet, payload) = flow.peer.receive_tcp().unwrap();
+        assert_eq!(packet.tcp().unwrap().seq, seq);
+        assert!(
+            payload.len() <= usize::from(1300 - headers),
+            "{}",
+            payload.len()
+        );
+        flow.too_big(seq, 1400);
+        assert_eq!(flow.mss(), 1300 - headers, "the network never says larger");
+        flow.peer.stack.abort(flow.id).unwrap();
+    }
+}
+
+#[test]
+fn a_router_that_names_an_absurd_size_does_little_harm() {
+    let mut v4 = UnderWay::new(false);
+    // From before RFC 1191, or an attack on our speed: linux `net.ipv4.route.min_pmtu`.
+    v4.too_big(v4.seq, 0);
+    assert_eq!(v4.mss(), 552 - 40);
+    v4.peer.stack.abort(v4.id).unwrap();
+    let mut v6 = UnderWay::new(true);
+    // Every link carries 1,280 bytes (RFC 8200 5).
+    v6.too_big(v6.seq, 1279);
+    assert_eq!(v6.mss(), 1400);
+    v6.too_big(v6.seq, 1280);
+    assert_eq!(v6.mss(), 1220);
+    v6.peer.stack.abort(v6.id).unwrap();
+}

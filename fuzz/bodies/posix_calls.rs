@@ -279,7 +279,7 @@ impl Run<'_> {
             to,
             has_offset: (b & 0x80 != 0, b & 0x40 != 0),
             len: usize::from(b) * 700,
-            flags: u32::from(a) >> 4 | splice::NONBLOCK,
+            flags: (u32::from(a) >> 4) | splice::NONBLOCK,
         };
         let moved = self.posix.splice(args);
         assert!(moved.unwrap_or(0) <= args.len);
@@ -310,7 +310,8 @@ impl Run<'_> {
         let names = [29, 35, 37, 63, 64, 65];
         let name = names[usize::from(a) % names.len()];
         // What chance finds in both bytes, and all there is of receives.
-        let flags = (u32::from(b) << (a & 8)) | (u32::from(b & 1) * ((1 << 3) | (1 << 4)));
+        let receives = if b & 1 == 1 { 1 << 3 | 1 << 4 } else { 0 };
+        let flags = (u32::from(b) << (a & 8)) | receives;
         let value = flags.to_ne_bytes();
         let name = (sockopt::SOL_SOCKET, name);
         ignore(self.posix.call(|table| table.setsockopt(fd, name, &value)));

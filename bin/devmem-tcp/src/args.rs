@@ -15,7 +15,8 @@ pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
 /// Payload of TCP connections lands in bound device memory with one copy in all; only headers touch host memory.
-/// This tool runs a user-space TCP/IP stack on a TAP interface, against stock TCP peers.
+/// This tool runs a user-space TCP/IP stack on a TAP interface, against stock TCP peers, or uses the kernel's own stack on a
+/// NIC that supports device memory.
 #[derive(Debug, Parser)]
 #[command(name = "devmem-tcp", version, max_term_width = 100, after_help = TOP_NOTES)]
 pub struct Cli {
@@ -24,6 +25,8 @@ pub struct Cli {
 }
 
 const TOP_NOTES: &str = "\
+`devmem-tcp demo` shows it at work, with nothing to set up; `devmem-tcp doctor` says what this machine can do.
+
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
 Results for programs go to stdout (--json), everything for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
@@ -127,7 +130,7 @@ pub enum DemoLink {
 ///
 /// Listens on an address of its own, on a TAP interface that is made if it does not exist; or, with --if, on an interface
 /// of the kernel whose NIC supports device memory: that is set up for it, and put back as it was. Ends when the
-/// connections have ended, or on SIGINT or SIGTERM, with statistics.
+/// connections have ended, or on SIGINT, SIGTERM or SIGHUP, with statistics.
 #[derive(Debug, Args)]
 #[command(after_long_help = RECV_EXAMPLES)]
 pub struct Recv {
@@ -195,7 +198,8 @@ Examples:
 /// Connects from an address of its own, on a TAP interface that is made if it does not exist; or, with --if, through an
 /// interface of the kernel whose NIC supports device memory. The bytes go into a ring
 /// of chunks in device memory and are sent from there without a copy; a chunk is written again only when its send is
-/// complete. Ends when the peer has acknowledged everything, or on SIGINT or SIGTERM, with statistics.
+/// complete. Ends when the peer has acknowledged everything, or on SIGINT, SIGTERM or SIGHUP, with
+/// statistics.
 #[derive(Debug, Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub struct Send {
@@ -276,7 +280,7 @@ pub struct Wire {
     /// What is wrong with the cable, in both directions; see below
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
-    /// End after this many seconds; without it on SIGINT or SIGTERM
+    /// End after this many seconds; without it on SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
     #[command(flatten)]
@@ -299,7 +303,7 @@ Examples:
 /// A network card with header split, RSS, flow rules and coalescing, driven by Linux's own gve driver: what a machine
 /// needs to run the kernel's device memory TCP. QEMU 10.1 or later connects to --socket; the cable goes to the kernel of
 /// this machine (a TAP), to another such NIC, or to `devmem-tcp recv --link unix:PATH`. Machines may come and go, one at
-/// a time. Ends on SIGINT or SIGTERM, with statistics; SIGUSR1 prints them at any time.
+/// a time. Ends on SIGINT, SIGTERM or SIGHUP, with statistics; SIGUSR1 prints them at any time.
 #[derive(Debug, Args)]
 #[command(after_long_help = NIC_EXAMPLES)]
 pub struct Nic {

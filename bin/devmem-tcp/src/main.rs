@@ -5,11 +5,14 @@
 //! `transmit.rs` (a ring of device memory that they leave from). Called `ncdevmem` it is that: `ncdevmem/`.
 
 #![forbid(unsafe_code)]
+// They panic where nobody reads: `output.rs` has what to use.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
 mod backend;
 mod capture;
 mod commands;
+mod counters;
 mod kernel;
 mod lab;
 mod ncdevmem;

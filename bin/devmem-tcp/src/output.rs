@@ -1,13 +1,25 @@
 //! What people and programs get to see: errors, notes, exit codes.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
+use devmem_linux::errors::CauseKind;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
+use devmem_linux::nic_setup::{PlanError, StateError, StepError};
 use devmem_linux::tap::TapError;
-use devmem_tcp::OpenError;
+use devmem_tcp::{BindError, BindTxError, DeviceMemoryError, NoDmabuf, OpenError, SetupError};
 use rustix::io::Errno;
+
+/// Writes a line to stderr as [`tell`] does, with the words of `format!`.
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::output::tell(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+pub(crate) use say;
 
 /// How a run ended, as the exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +112,7 @@ impl Failure {
 
     /// Prints one line to stderr, after the program's name, and returns how the run ended.
     pub fn report(&self, program: &str) -> Exit {
-        eprintln!("{program}: {self}");
+        say!("{program}: {self}");
         self.exit
     }
 }
@@ -163,10 +175,15 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
                 true,
                 Some("run as root: setting up an interface needs CAP_NET_ADMIN"),
             ),
+            Errno::NODEV => (
+                false,
+                Some("`ip link` lists the interfaces of this network namespace"),
+            ),
             _ => (false, None),
         }
     } else {
-        return None;
+        // These say themselves what to do.
+        (is_beyond_this_kernel(cause)?, None)
     };
     Some((
         if unsupported {
@@ -178,28 +195,96 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
     ))
 }
 
+/// Tells whether device memory of the kernel cannot be had on this machine, or not by this user; `None` for errors of
+/// other kinds.
+fn is_beyond_this_kernel(cause: &(dyn std::error::Error + 'static)) -> Option<bool> {
+    let kind = if let Some(error) = cause.downcast_ref::<DeviceMemoryError>() {
+        match error {
+            DeviceMemoryError::Export(error) => error.cause.kind,
+            _ => return Some(false),
+        }
+    } else if let Some(error) = cause.downcast_ref::<BindError>() {
+        match error {
+            BindError::Kernel(error) => error.cause.kind,
+            BindError::Memory(NoDmabuf::Export(error)) => error.cause.kind,
+            BindError::NoFamily(error) => error.cause.kind,
+            _ => return Some(false),
+        }
+    } else if let Some(error) = cause.downcast_ref::<BindTxError>() {
+        match error {
+            BindTxError::Kernel(error) => error.cause.kind,
+            BindTxError::Memory(NoDmabuf::Export(error)) => error.cause.kind,
+            BindTxError::NoFamily(error) => error.cause.kind,
+            _ => return Some(false),
+        }
+    } else if let Some(error) = cause.downcast_ref::<SetupError>() {
+        return Some(match error {
+            SetupError::Plan(error) => matches!(**error, PlanError::Unsupported { .. }),
+            SetupError::Apply(error) => is_not_permitted(&error.why),
+            _ => false,
+        });
+    } else {
+        return None;
+    };
+    Some(matches!(
+        kind,
+        CauseKind::NotPermitted
+            | CauseKind::KernelTooOld
+            | CauseKind::DriverCannot
+            | CauseKind::NoExporter
+    ))
+}
+
+/// Tells whether a NIC was not prepared because this user may not.
+fn is_not_permitted(why: &StepError) -> bool {
+    match why {
+        StepError::Refused(error) => {
+            matches!(
+                error.errno(),
+                Some(devmem_uapi::Errno::EPERM | devmem_uapi::Errno::EACCES)
+            )
+        }
+        StepError::State(StateError::Folder { source, .. } | StateError::File { source, .. }) => {
+            source.kind() == io::ErrorKind::PermissionDenied
+        }
+        _ => false,
+    }
+}
+
+/// Writes to stderr, for people. That nobody can read it (a pipe that was closed, a full disk) is no reason to end a
+/// run, least of all in its middle, as std's macros do.
+pub fn tell(text: impl fmt::Display) {
+    let _unheard = io::stderr().lock().write_all(text.to_string().as_bytes());
+}
+
 /// Prints a line for people to stderr.
 pub fn note(text: impl fmt::Display) {
-    eprintln!("devmem-tcp: {text}");
+    say!("devmem-tcp: {text}");
+}
+
+/// Prints a line to stdout.
+///
+/// # Errors
+///
+/// Stdout is closed, or full.
+pub fn print_line(text: impl fmt::Display) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let printed = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    printed.context("write to stdout")
 }
 
 /// Prints the one JSON object of a run to stdout.
 ///
 /// # Errors
 ///
-/// Stdout is closed.
+/// As [`print_line`].
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    use std::io::Write;
-    let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer(&mut stdout, value)?;
-    writeln!(stdout)?;
-    Ok(())
+    Ok(print_line(serde_json::to_string(value)?)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context;
 
     #[test]
     fn a_failure_is_one_line_with_every_cause_once_and_the_remedy_last() {

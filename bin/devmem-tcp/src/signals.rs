@@ -1,5 +1,6 @@
-//! SIGINT and SIGTERM end a run cleanly: the loops look here.
+//! SIGINT, SIGTERM and SIGHUP end a run cleanly: the loops look here.
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -8,21 +9,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+/// The signals that end a run. A terminal that goes away is a reason to end, and to put a NIC back, unless whoever started
+/// us (nohup(1)) had the hang-up ignored.
+fn ending() -> impl Iterator<Item = i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let hang_up = (!is_ignored(SIGHUP, &status)).then_some(SIGHUP);
+    [SIGINT, SIGTERM].into_iter().chain(hang_up)
+}
+
+/// Reads in /proc/PID/status (proc_pid_status(5)) whether a signal is ignored.
+fn is_ignored(signal: i32, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
 
 /// Whether somebody asked for the end.
 #[derive(Clone, Debug)]
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Takes over SIGINT and SIGTERM. A second one ends the process at once.
+    /// Takes over the signals that end a run. A second one ends the process at once.
     ///
     /// # Errors
     ///
     /// What sigaction(2) said.
     pub fn install() -> io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in ending() {
             // Order matters: the first of these looks at the flag before the second sets it.
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
@@ -58,7 +74,7 @@ impl Signals {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         // After the flags: who is woken finds them set.
-        for signal in [SIGINT, SIGTERM, SIGUSR1] {
+        for signal in ending().chain([SIGUSR1]) {
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
         Ok(Self {
@@ -101,7 +117,7 @@ pub struct StopPipe {
 }
 
 impl StopPipe {
-    /// Takes over SIGINT and SIGTERM, as [`StopFlag::install`] does.
+    /// Takes over the signals that end a run, as [`StopFlag::install`] does.
     ///
     /// # Errors
     ///
@@ -109,7 +125,7 @@ impl StopPipe {
     pub fn install() -> io::Result<Self> {
         let flag = StopFlag::install()?;
         let (reader, writer) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
+        for signal in ending() {
             signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
         }
         Ok(Self {
@@ -136,5 +152,19 @@ impl StopPipe {
                 Ok(_) => return Ok(true),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hang_up_that_nohup_has_ignored_stays_ignored() {
+        let status = |mask: &str| format!("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(is_ignored(SIGHUP, &status("0000000000001001")));
+        assert!(!is_ignored(SIGHUP, &status("0000000000001000")));
+        assert!(is_ignored(SIGTERM, &status("0000000000004000")));
+        assert!(!is_ignored(SIGHUP, ""));
     }
 }

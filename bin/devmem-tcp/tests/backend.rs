@@ -26,7 +26,7 @@ fn the_kernel_backend_on_an_interface_that_cannot_is_refused_by_what_it_lacks() 
         veth.add_address("192.0.2.1".parse().unwrap(), 24).unwrap();
         veth.set_up().unwrap();
         let dry_run = run("recv --backend kernel --if k0 --dry-run");
-        dry_run.failed_with(1, "k0 (veth) cannot be prepared: ");
+        dry_run.failed_with(3, "k0 (veth) cannot be prepared: ");
         assert!(dry_run.stdout.is_empty());
         for line in [
             "recv --backend kernel --if k0 -l",
@@ -34,7 +34,7 @@ fn the_kernel_backend_on_an_interface_that_cannot_is_refused_by_what_it_lacks() 
             "send --backend kernel --if k0 192.0.2.2",
         ] {
             let refused = run(line);
-            assert_eq!(refused.code, Some(1), "{line}: {}", refused.stderr);
+            assert_eq!(refused.code, Some(3), "{line}: {}", refused.stderr);
             assert_eq!(refused.stdout, b"", "{line}");
         }
         run("recv --backend kernel --if nosuch0").failed_with(1, "there is no interface nosuch0");
@@ -58,7 +58,7 @@ fn auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why() {
         assert_eq!(recv.finish().code, Some(0));
 
         let dry_run = run("recv --if lo --dry-run --addr 10.77.0.2/24");
-        dry_run.failed_with(2, "--dry-run: the user backend changes no NIC");
+        dry_run.failed_with(3, "--dry-run: the user backend changes no NIC");
         assert_said(
             &dry_run,
             "the user backend: lo cannot receive into device memory: ",

@@ -4,6 +4,8 @@ mod common;
 #[path = "cli/fetch.rs"]
 mod fetch;
 
+use std::process::Stdio;
+
 use common::run;
 
 #[test]
@@ -119,4 +121,43 @@ fn an_empty_cache_without_a_network_is_not_supported_and_leaves_nothing() {
     finished.failed_with(3, "; ");
     assert!(finished.stdout.is_empty());
     assert!(!cache.exists(), "asking makes no folder");
+}
+
+/// A file that takes nothing: a full disk, or a reader who has gone.
+fn full() -> std::fs::File {
+    std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("every Linux has it")
+}
+
+#[test]
+fn nobody_to_read_the_notes_does_not_change_how_a_run_ends() {
+    let code = |line: &str| {
+        let mut command = common::tool();
+        command.args(line.split_whitespace()).stderr(full());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.status().expect("the tool starts").code()
+    };
+    assert_eq!(code("recv --port 0"), Some(2));
+    assert_eq!(code("ncdevmem -l"), Some(1));
+    assert_eq!(code("restore --list nosuch0"), Some(0));
+    assert_eq!(code("demo --link wire --bytes 1M"), Some(0));
+}
+
+#[test]
+fn a_full_disk_on_stdout_is_a_failure_that_says_so() {
+    for line in [
+        "ncdevmem -h",
+        "doctor --json lo",
+        "restore --list --json nosuch0",
+    ] {
+        let mut command = common::tool();
+        command.args(line.split_whitespace()).stdout(full());
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.expect("the tool starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(said.contains(": write to stdout: No space left"), "{said}");
+    }
 }

@@ -3,12 +3,12 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use common::lab::{Nic, OURS, PEERS, connect, peer, send, settings};
+use common::lab::{Nic, OURS, PEERS, connect, peer, receive_all, send, settings};
 use common::{LIMIT, Running, assert_all_right, repeating, run, start};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -175,7 +175,7 @@ fn signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored() {
     let Some(nic) = Nic::take("signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored") else {
         return;
     };
-    for (port, signal) in (5420..).zip([Signal::INT, Signal::TERM]) {
+    for (port, signal) in (5420..).zip([Signal::INT, Signal::TERM, Signal::HUP]) {
         let recv = recv(&nic, port, "");
         let stream = connect(OURS[0], PEERS[0], port);
         assert_ne!(settings(&nic.name), nic.before, "it was set up");
@@ -184,7 +184,7 @@ fn signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored() {
         drop(stream);
         nic.assert_restored();
     }
-    let recv = recv(&nic, 5422, "");
+    let recv = recv(&nic, 5424, "");
     kill_process(recv.pid(), Signal::KILL).expect("it runs");
     assert_eq!(recv.finish().code, None);
     assert_ne!(settings(&nic.name), nic.before, "nobody has restored it");
@@ -199,18 +199,7 @@ fn the_peer_gets_every_byte_that_is_sent_from_device_memory() {
     let Some(nic) = Nic::take("the_peer_gets_every_byte_that_is_sent_from_device_memory") else {
         return;
     };
-    let at = SocketAddr::new(PEERS[0].parse().expect("an address"), 5430);
-    let listener = peer()
-        .run(|| TcpListener::bind(at))
-        .expect("it can be joined");
-    let listener = listener.expect("the peer can listen");
-    let receiver = thread::spawn(move || {
-        let mut received = Vec::new();
-        let (mut stream, _) = listener.accept().expect("a sender connects");
-        stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
-        stream.read_to_end(&mut received).expect("it ends");
-        received
-    });
+    let receiver = receive_all(5430);
     let name = &nic.name;
     let line = format!(
         "send --backend kernel --if {name} {} 5430 --bytes 5M -v 7 -z 4095 --mem-size 1M --json",

@@ -5,15 +5,13 @@ mod common;
 
 use std::env;
 use std::fs::{self, File, Permissions};
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::thread;
 
-use common::lab::{Nic, OURS, PEERS, connect, peer, send, settings};
-use common::{Finished, LIMIT, repeating, run, start_command, start_with, tool};
+use common::lab::{Nic, OURS, PEERS, connect, receive_all, send, settings};
+use common::{Finished, repeating, run, start_command, start_with, tool};
 use devmem_linux::test_util::skip;
 use rustix::process::{Signal, kill_process};
 
@@ -36,18 +34,7 @@ fn assert_done(finished: &Finished) {
 
 /// Receives what a client sends from the NIC, and returns it with what the client said.
 fn sent_by_client(nic: &Nic, port: u16, options: &str, bytes: &[u8]) -> (Vec<u8>, Finished) {
-    let at = SocketAddr::new(PEERS[0].parse().expect("an address"), port);
-    let listener = peer()
-        .run(|| TcpListener::bind(at))
-        .expect("it can be joined");
-    let listener = listener.expect("the peer can listen");
-    let receiver = thread::spawn(move || {
-        let mut received = Vec::new();
-        let (mut stream, _) = listener.accept().expect("a client connects");
-        stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
-        stream.read_to_end(&mut received).expect("it ends");
-        received
-    });
+    let receiver = receive_all(port);
     let (name, to) = (&nic.name, PEERS[0]);
     let line = format!("ncdevmem -f {name} -s {to} -p {port} {options}");
     let finished = start_with(&line, input(bytes)).finish();

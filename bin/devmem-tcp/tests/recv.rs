@@ -37,6 +37,14 @@ fn signal(running: &Running, signal: Signal) {
     kill_process(running.pid(), signal).unwrap();
 }
 
+/// SIGHUP, unless these tests were started with it ignored: then the tool ignores it, too.
+fn hang_up() -> Option<Signal> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & 1 == 1;
+    (!ignored).then_some(Signal::HUP)
+}
+
 /// Whether `command` can be run; says so if not.
 fn has(test: &str, command: &str) -> bool {
     let found = Command::new(command)
@@ -173,7 +181,7 @@ fn several_connections_at_once_each_have_their_own_stream() {
 #[test]
 fn it_keeps_listening_until_a_signal_and_ends_cleanly() {
     in_netns("it_keeps_listening_until_a_signal_and_ends_cleanly", || {
-        for end in [Signal::INT, Signal::TERM] {
+        for end in [Signal::INT, Signal::TERM].into_iter().chain(hang_up()) {
             let recv = start_recv("-k -v 7 --json");
             for _ in 0..3 {
                 send(recv_addr(), &repeating(7, 0, 70_000));

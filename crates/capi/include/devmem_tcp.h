@@ -1,7 +1,7 @@
 /* devmem_tcp.h: device memory TCP for C programs, over a TCP/IP stack in this process.
  *
  * A stack has a NIC on a link, addresses, and sockets. Its files are numbers of its own, from 2^24 on: they are no
- * file descriptors of the process and mean nothing to read(2) or poll(2).
+ * file descriptors of the process and mean nothing to read(2) or poll(2), and those of one stack are EBADF in another.
  *
  * Calls named after libc's do what those do, with Linux's constants, structures, control messages and errnos, on a
  * socket of the stack given first. What differs: every send is as with MSG_NOSIGNAL, so that EPIPE comes without
@@ -10,9 +10,16 @@
  * shutdown ends it, and so does the end of the whole stack (EBADF). recvmsg with MSG_SOCK_DEVMEM, SO_DEVMEM_DONTNEED
  * and sendmsg with a SCM_DEVMEM_DMABUF control message are as in Linux's Documentation/networking/devmem.rst.
  *
- * Every function may be called from any thread. Stacks and memories are named by handles: one that was closed is
- * EBADF. Functions that return int or ssize_t return -1 and set errno when they fail; those that return a handle
- * return NULL.
+ * Errors: functions that return int or ssize_t return -1 and set errno when they fail; those that return a handle
+ * return NULL. A null pointer where memory is needed is EFAULT, a length that no object has EINVAL; any other pointer is
+ * taken at its word, as by libc. EIO is a mistake of this library, which has printed it.
+ *
+ * Threads: every function may be called from any thread, several at once on the same socket. A call that waits waits
+ * alone. dmt_close takes a file's number away at once, and the file when the last call that waits for it has returned,
+ * as Linux does; dmt_shutdown ends such calls, dmt_stack_close ends them with EBADF. Each stack has one thread of its own.
+ *
+ * Handles: stacks and memories are named by handles, which are never used twice. One that was closed, or never was, is
+ * EBADF.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #ifndef DEVMEM_TCP_H
@@ -73,33 +80,45 @@ typedef struct dmt_memory dmt_memory;
 
 /* Opens a stack on LINK: "tap:NAME", or "mem:NAME", a wire in this process whose other end is the next stack opened
  * with the same name. SETTINGS are name=value, joined by commas: address=10.0.0.2/24 (needed, may be repeated),
- * peer=10.0.0.1/24 (of a TAP's kernel end), gateway=IP, mtu=BYTES, rx_queues=N. */
+ * peer=10.0.0.1/24 (of a TAP's kernel end), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N.
+ *
+ * NULL: EFAULT (no link), EINVAL (what was said makes no sense; dmt_error has the reason), ENOMEM, or what the system
+ * says of the TAP, such as EPERM without CAP_NET_ADMIN. */
 dmt_stack *dmt_open(const char *link, const char *settings);
 
-/* Closes every socket of a stack, lets connections say goodbye for two seconds at most, and ends it. */
+/* Closes every socket of a stack, lets connections say goodbye for two seconds at most, and ends it. Calls that wait in
+ * it end with EBADF. Frags that were not given back are forgotten with their sockets. */
 int dmt_stack_close(dmt_stack *stack);
 
-/* Copies the reason of this thread's last failed dmt_open, dmt_memory_* or dmt_bind_* to BUF, terminated, and returns
- * its length. */
+/* Copies the reason of this thread's last failed dmt_open, dmt_memory_new, dmt_memory_read or dmt_memory_write to BUF, cut
+ * to LEN bytes with the terminator, and returns the whole length without it. */
 ssize_t dmt_error(char *buf, size_t len);
 
-/* Device memory: BYTES of it, whole pages. The program reaches it by dmt_memory_read and dmt_memory_write only, as it
- * would reach a GPU's. */
+/* Device memory: BYTES of it, whole pages; ENOMEM for none and for more than there is. The program reaches it by
+ * dmt_memory_read and dmt_memory_write only, as it would reach a GPU's: LEN bytes from byte OFFSET on, EFAULT if they do
+ * not lie inside. Freeing it gives up the handle; bindings and frags that are lent keep the memory as long as they
+ * live. */
 dmt_memory *dmt_memory_new(size_t bytes);
 int dmt_memory_free(dmt_memory *memory);
 int dmt_memory_read(dmt_memory *memory, size_t offset, void *buf, size_t len);
 int dmt_memory_write(dmt_memory *memory, size_t offset, const void *buf, size_t len);
 
-/* Payload that arrives on STACK lands in MEMORY from now on; header split is switched on for it. Writes the binding's
- * id. */
+/* Payload that arrives on STACK lands in MEMORY from now on, in net_iovs of 64 KiB, of which MEMORY must be a multiple;
+ * header split is switched on for it. Writes the binding's id, which control messages name.
+ *
+ * EINVAL (not a multiple of 65536 bytes), EEXIST (a queue is bound already), ENOMEM (too little for every queue). */
 int dmt_bind_rx(dmt_stack *stack, dmt_memory *memory, uint32_t *id);
 
-/* Ranges of MEMORY may be sent: sendmsg with MSG_ZEROCOPY, a SCM_DEVMEM_DMABUF control message with the id, and
- * offsets as iov_base. */
+/* Ranges of MEMORY may be sent: sendmsg with MSG_ZEROCOPY on a socket with SO_ZEROCOPY, a SCM_DEVMEM_DMABUF control
+ * message with the id (a uint32_t), and offsets as iov_base. The bytes must not change until the error queue has told
+ * that the send is complete (recvmsg with MSG_ERRQUEUE: struct sock_extended_err, origin SO_EE_ORIGIN_ZEROCOPY, sends from
+ * ee_info to ee_data; the socket's zero-copy sends are numbered from 0). examples/send.c shows all of it. */
 int dmt_bind_tx(dmt_stack *stack, dmt_memory *memory, uint32_t *id);
+/* Gives a binding of either kind up: what arrives lands in host memory again, what was sent arrives. EINVAL: there is
+ * none. */
 int dmt_unbind(dmt_stack *stack, uint32_t id);
 
-/* Writes the counters, at most SIZE bytes of them. */
+/* Writes the counters, at most SIZE bytes of them: sizeof(struct dmt_stats), whichever header it was. */
 int dmt_get_stats(dmt_stack *stack, struct dmt_stats *stats, size_t size);
 
 int dmt_socket(dmt_stack *stack, int domain, int type, int protocol);

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
-use devmem_posix::{Engine, Settings};
+use devmem_posix::{Engine, FD_BASE, Settings};
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
@@ -16,6 +17,13 @@ use crate::settings::parse;
 pub struct OpenStack {
     engine: Engine,
 }
+
+/// Most files of one stack (`Table` has no more).
+const FILES_OF_A_STACK: i32 = 1 << 16;
+
+/// How many stacks have numbers of their own: as many as fit above [`FD_BASE`].
+const MAX_BASES: u16 = 32_512;
+const _: () = assert!(FD_BASE as i64 + MAX_BASES as i64 * FILES_OF_A_STACK as i64 == 1 << 31);
 
 static STACKS: Handles<OpenStack> = Handles::new();
 static MEMORIES: Handles<Dmabuf> = Handles::new();
@@ -42,9 +50,21 @@ pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Errno> {
         };
         explain(errno, &error)
     })?;
-    let engine = Engine::start(stack, Settings::default(), fds)
-        .map_err(|error| explain(Errno::ENOMEM, &error))?;
+    let settings = Settings {
+        fd_base: next_fd_base(),
+        ..Settings::default()
+    };
+    let engine =
+        Engine::start(stack, settings, fds).map_err(|error| explain(Errno::ENOMEM, &error))?;
     Ok(STACKS.insert(OpenStack { engine }))
+}
+
+/// Returns the number of a new stack's first file. Each stack has numbers of its own, so that a file given to another
+/// stack is EBADF there, until tens of thousands of stacks were opened.
+fn next_fd_base() -> i32 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) % MAX_BASES;
+    FD_BASE + i32::from(number) * FILES_OF_A_STACK
 }
 
 /// Returns the errno of the system's refusal, if that is what a reason is.

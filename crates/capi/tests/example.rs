@@ -1,8 +1,9 @@
-//! The example in C, compiled against an installed library and run.
+//! Programs in C, compiled against an installed library and run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Where cargo put the static library: beside this test, or one folder up.
 fn built() -> PathBuf {
@@ -13,6 +14,7 @@ fn built() -> PathBuf {
     (*found.expect("cargo builds the library before the test")).to_owned()
 }
 
+/// Runs a program that must succeed, and returns what it said.
 fn run(program: impl AsRef<OsStr>, args: &[&OsStr], env: &[(&str, &Path)]) -> String {
     let program = program.as_ref();
     let mut command = Command::new(program);
@@ -21,49 +23,72 @@ fn run(program: impl AsRef<OsStr>, args: &[&OsStr], env: &[(&str, &Path)]) -> St
         .output()
         .unwrap_or_else(|error| panic!("{program:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(
         output.status.success(),
-        "{program:?} {args:?}: {} {}",
-        text(&output.stdout),
-        text(&output.stderr)
+        "{program:?} {args:?}: {said} {complained}"
     );
-    text(&output.stdout)
+    // A panic that did not cross would be told here.
+    assert_eq!(complained, "", "{program:?} {args:?}");
+    said
 }
 
 fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// Installs the library and returns where.
-fn installed(name: &str) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let (install, built) = (sources.join("install.sh"), built());
-    run(
-        "sh",
-        &[install.as_ref(), prefix.as_ref(), built.as_ref()],
-        &[],
-    );
-    prefix
+/// Returns whether programs in C can be compiled here, and says so if not.
+fn has_compiler() -> bool {
+    let has = has("cc");
+    if !has {
+        println!("SKIP no C compiler (cc) on this machine");
+    }
+    has
 }
 
-/// Compiles a program against an installed library, runs it, and returns what it said.
-fn compile_and_run(source: &str, prefix: &Path) -> String {
-    let (lib, include) = (prefix.join("lib"), prefix.join("include"));
-    let (program, source) = (
-        prefix.join("program"),
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(source),
+fn sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn install(prefix: &Path, destination: &Path) {
+    let (script, built) = (sources().join("install.sh"), built());
+    run(
+        "sh",
+        &[script.as_ref(), prefix.as_ref(), built.as_ref()],
+        &[("DESTDIR", destination)],
     );
-    let mut args: Vec<&OsStr> = ["-Wall", "-Wextra", "-Werror", "-O1", "-o"]
-        .map(OsStr::new)
-        .to_vec();
-    args.extend([program.as_os_str(), source.as_os_str()]);
-    args.extend([
-        OsStr::new("-I"),
-        include.as_os_str(),
-        OsStr::new("-L"),
-        lib.as_os_str(),
-    ]);
+}
+
+/// Installs the library, once for all tests, and returns where.
+fn installed() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+        install(&prefix, Path::new(""));
+        prefix
+    })
+}
+
+/// As strict as a compiler can be asked to be, of the oldest C that the header speaks.
+const STRICT: [&str; 6] = [
+    "-std=c99",
+    "-pedantic",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-O1",
+];
+
+/// Compiles a program against the installed library, runs it, and returns what it said.
+fn compile_and_run(source: &str) -> String {
+    let (lib, include) = (installed().join("lib"), installed().join("include"));
+    let source = sources().join(source);
+    let name = source.file_stem().expect("a source has a name");
+    let program = installed().join(name);
+    let mut args: Vec<&OsStr> = STRICT.map(OsStr::new).to_vec();
+    args.extend(["-o".as_ref(), program.as_os_str(), source.as_os_str()]);
+    args.extend(["-I".as_ref(), include.as_os_str()]);
+    args.extend(["-L".as_ref(), lib.as_os_str()]);
     args.extend(["-ldevmemtcp", "-lpthread"].map(OsStr::new));
     run("cc", &args, &[]);
     run(&program, &[], &[("LD_LIBRARY_PATH", &lib)])
@@ -71,71 +96,132 @@ fn compile_and_run(source: &str, prefix: &Path) -> String {
 
 #[test]
 fn bad_input_is_an_errno() {
-    if !has("cc") {
-        println!("SKIP no C compiler (cc) on this machine");
-        return;
+    if has_compiler() {
+        let said = compile_and_run("tests/misuse.c");
+        assert!(
+            said.ends_with(" calls of the table, 0 wrong\n") && !said.starts_with('0'),
+            "{said}"
+        );
     }
-    let said = compile_and_run("tests/misuse.c", &installed("misuse"));
-    assert_eq!(said, "0 wrong\n");
 }
 
 #[test]
 fn times_are_those_of_linux() {
-    if !has("cc") {
-        println!("SKIP no C compiler (cc) on this machine");
-        return;
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/times.c"), "0 wrong\n");
     }
-    let said = compile_and_run("tests/times.c", &installed("times"));
-    assert_eq!(said, "0 wrong\n");
 }
 
 #[test]
 fn a_c_program_receives_into_device_memory() {
-    if !has("cc") {
-        println!("SKIP no C compiler (cc) on this machine");
+    if has_compiler() {
+        let said = compile_and_run("examples/receive.c");
+        assert_eq!(
+            said,
+            "1048576 bytes, 1048576 of them in device memory, 0 packets dropped\n"
+        );
+    }
+}
+
+#[test]
+fn a_c_program_sends_from_device_memory_and_waits_for_completions_in_an_epoll() {
+    if has_compiler() {
+        let said = compile_and_run("examples/send.c");
+        assert_eq!(
+            said,
+            "4194304 bytes sent from device memory and complete, 4194304 of them arrived right\n"
+        );
+    }
+}
+
+#[test]
+fn the_library_exports_what_is_in_its_header_under_a_version_and_nothing_else() {
+    if !has_compiler() || !has("readelf") {
+        println!("SKIP no readelf: the versions of the symbols were not looked at");
         return;
     }
-    let prefix = installed("example");
-    let lib = prefix.join("lib");
-    let said = compile_and_run("examples/receive.c", &prefix);
-    assert_eq!(
-        said,
-        "1048576 bytes, 1048576 of them in device memory, 0 packets dropped\n"
-    );
+    let library = installed().join("lib/libdevmemtcp.so");
+    let args = ["-W".as_ref(), "--dyn-syms".as_ref(), library.as_ref()];
+    let symbols = run("readelf", &args, &[]);
+    assert!(symbols.contains("dmt_recvmsg@@DEVMEMTCP_0.1"), "{symbols}");
+    let ours = symbols.lines().filter(|line| !line.contains(" UND "));
+    let stray: Vec<&str> = ours
+        .filter(|line| line.contains(" FUNC ") && !line.contains(" dmt_"))
+        .collect();
+    assert_eq!(stray, Vec::<&str>::new());
+}
 
-    if has("readelf") {
-        let library = lib.join("libdevmemtcp.so");
-        let symbols = run(
-            "readelf",
-            &["-W".as_ref(), "--dyn-syms".as_ref(), library.as_ref()],
-            &[],
-        );
-        assert!(symbols.contains("dmt_recvmsg@@DEVMEMTCP_0.1"), "{symbols}");
-        let ours = symbols.lines().filter(|line| !line.contains(" UND "));
-        let stray: Vec<&str> = ours
-            .filter(|line| line.contains(" FUNC ") && !line.contains(" dmt_"))
-            .collect();
-        assert_eq!(
-            stray,
-            Vec::<&str>::new(),
-            "the library exports what is not in its header"
-        );
-    } else {
-        println!("SKIP no readelf: the versions of the symbols were not looked at");
+#[test]
+fn the_header_alone_is_c99_and_cxx_without_a_warning() {
+    let header = sources().join("include/devmem_tcp.h");
+    for (compiler, language, standards) in [
+        ("cc", "c", ["c99", "c11", "gnu17"]),
+        ("c++", "c++", ["c++98", "c++11", "c++17"]),
+    ] {
+        if !has(compiler) {
+            println!("SKIP no {compiler}: the header was not looked at as {language}");
+            continue;
+        }
+        for standard in standards {
+            let standard = format!("-std={standard}");
+            let mut args: Vec<&OsStr> = STRICT[1..].iter().map(OsStr::new).collect();
+            // A header that is compiled by itself is included by name.
+            args.extend(["-fsyntax-only", "-x", language, "-include"].map(OsStr::new));
+            args.extend([
+                header.as_os_str(),
+                OsStr::new(&standard),
+                OsStr::new("/dev/null"),
+            ]);
+            run(compiler, &args, &[]);
+        }
     }
-    let pc =
-        std::fs::read_to_string(lib.join("pkgconfig/devmemtcp.pc")).expect("install.sh wrote it");
-    assert!(
-        pc.contains(&format!("prefix={}", prefix.display())) && pc.contains("Version: 0.1.0"),
-        "{pc}"
-    );
+}
+
+#[test]
+fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
+    if !has_compiler() {
+        return;
+    }
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
+    install(Path::new("/opt/devmem"), &root);
+    let at = root.join("opt/devmem");
+    let packed = at.join("lib/pkgconfig/devmemtcp.pc");
+    let pc = std::fs::read_to_string(&packed).expect("install.sh wrote it");
+    assert!(pc.contains("prefix=/opt/devmem\n"), "{pc}");
+    let version = format!("Version: {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(pc.contains(&version), "{pc}");
+    for file in ["lib/libdevmemtcp.so", "lib/libdevmemtcp.so.0"] {
+        let link = std::fs::read_link(at.join(file)).expect(file);
+        assert!(
+            link.is_relative(),
+            "{link:?} would point out of the package"
+        );
+    }
+    if !has("pkg-config") {
+        println!("SKIP no pkg-config: its file was only read");
+        return;
+    }
+    let folder = at.join("lib/pkgconfig");
+    let env = [
+        ("PKG_CONFIG_PATH", folder.as_path()),
+        ("PKG_CONFIG_SYSROOT_DIR", root.as_path()),
+    ];
+    let args = ["--cflags", "--libs", "devmemtcp"].map(OsStr::new);
+    let flags = run("pkg-config", &args, &env);
+    let source = sources().join("examples/receive.c");
+    let program = at.join("receive");
+    let mut args: Vec<&OsStr> = vec!["-o".as_ref(), program.as_ref(), source.as_ref()];
+    args.extend(flags.split_whitespace().map(OsStr::new));
+    args.push("-lpthread".as_ref());
+    run("cc", &args, &[]);
+    let said = run(&program, &[], &[("LD_LIBRARY_PATH", &at.join("lib"))]);
+    assert!(said.starts_with("1048576 bytes"), "{said}");
 }
 
 /// Every function of the header is in the library, and the other way round.
 #[test]
 fn the_header_and_the_library_have_the_same_functions() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |path: &str| std::fs::read_to_string(sources.join(path)).expect(path);
+    let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
     let header = read("include/devmem_tcp.h");
     let rust = read("src/ffi/memory.rs") + &read("src/ffi/socket.rs");
     let names = |text: &str, before: &str| -> std::collections::BTreeSet<String> {

@@ -6,9 +6,11 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <linux/sockios.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include <devmem_tcp.h>
 
@@ -32,6 +34,298 @@ static int wrong;
 		}                                                                                                 \
 	} while (0)
 
+/* --- Every function that takes a file, with every file that it must refuse --- */
+
+static struct sockaddr_in ours;
+static struct epoll_event event = { .events = EPOLLIN };
+static char some[16];
+static socklen_t some_len;
+static int number = 1;
+static struct iovec vector = { .iov_base = some, .iov_len = 1 };
+
+static struct msghdr *message(void)
+{
+	static struct msghdr msg;
+
+	memset(&msg, 0, sizeof(msg));
+	msg.msg_iov = &vector;
+	msg.msg_iovlen = 1;
+	return &msg;
+}
+
+static socklen_t *room(void)
+{
+	some_len = sizeof(some);
+	return &some_len;
+}
+
+/* Name, call with a stack `s` and a file `fd`, errno on an epoll; 0 where that works. */
+#define FILE_CALLS(X)                                                                                             \
+	X(bind, dmt_bind(s, fd, (struct sockaddr *)&ours, sizeof(ours)), ENOTSOCK)                                \
+	X(listen, dmt_listen(s, fd, 1), ENOTSOCK)                                                                 \
+	X(accept, dmt_accept(s, fd, NULL, NULL), ENOTSOCK)                                                        \
+	X(accept4, dmt_accept4(s, fd, (struct sockaddr *)some, room(), SOCK_NONBLOCK), ENOTSOCK)                  \
+	X(connect, dmt_connect(s, fd, (struct sockaddr *)&ours, sizeof(ours)), ENOTSOCK)                          \
+	X(getsockname, dmt_getsockname(s, fd, (struct sockaddr *)some, room()), ENOTSOCK)                         \
+	X(getpeername, dmt_getpeername(s, fd, (struct sockaddr *)some, room()), ENOTSOCK)                         \
+	X(read, dmt_read(s, fd, some, 1), EINVAL)                                                                 \
+	X(readv, dmt_readv(s, fd, &vector, 1), EINVAL)                                                            \
+	X(recv, dmt_recv(s, fd, some, 1, 0), ENOTSOCK)                                                            \
+	X(recvfrom, dmt_recvfrom(s, fd, some, 1, 0, NULL, NULL), ENOTSOCK)                                        \
+	X(recvmsg, dmt_recvmsg(s, fd, message(), 0), ENOTSOCK)                                                    \
+	X(write, dmt_write(s, fd, some, 1), EINVAL)                                                               \
+	X(writev, dmt_writev(s, fd, &vector, 1), EINVAL)                                                          \
+	X(send, dmt_send(s, fd, some, 1, 0), ENOTSOCK)                                                            \
+	X(sendto, dmt_sendto(s, fd, some, 1, 0, NULL, 0), ENOTSOCK)                                               \
+	X(sendmsg, dmt_sendmsg(s, fd, message(), 0), ENOTSOCK)                                                    \
+	X(shutdown, dmt_shutdown(s, fd, SHUT_WR), ENOTSOCK)                                                       \
+	X(getsockopt, dmt_getsockopt(s, fd, SOL_SOCKET, SO_TYPE, some, room()), ENOTSOCK)                         \
+	X(setsockopt, dmt_setsockopt(s, fd, SOL_SOCKET, SO_REUSEADDR, &number, sizeof(number)), ENOTSOCK)         \
+	X(dontneed, dmt_setsockopt(s, fd, SOL_SOCKET, SO_DEVMEM_DONTNEED, some, 8), ENOTSOCK)                     \
+	X(fcntl, dmt_fcntl(s, fd, F_GETFL, 0), 0)                                                                 \
+	X(ioctl, dmt_ioctl(s, fd, SIOCOUTQ, &number), ENOTTY)                                                     \
+	X(epoll_add, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_ADD, fd, &event), EINVAL)                             \
+	X(epoll_mod, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_MOD, fd, &event), EINVAL)                             \
+	X(epoll_del, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_DEL, fd, NULL), EINVAL)                               \
+	X(epoll_ctl, dmt_epoll_ctl(s, fd, EPOLL_CTL_DEL, some_epoll, NULL), EINVAL)                               \
+	X(epoll_wait, dmt_epoll_wait(s, fd, &event, 1, 0), 0)                                                     \
+	X(close, dmt_close(s, fd), 0)
+
+/* Those that take a stack and no file. */
+#define STACK_CALLS(X)                                                                                            \
+	X(stack_close, dmt_stack_close(s))                                                                        \
+	X(bind_rx, dmt_bind_rx(s, some_memory, &some_id))                                                         \
+	X(bind_tx, dmt_bind_tx(s, some_memory, &some_id))                                                         \
+	X(unbind, dmt_unbind(s, 1))                                                                               \
+	X(get_stats, dmt_get_stats(s, (struct dmt_stats *)stats, sizeof(struct dmt_stats)))                       \
+	X(socket, dmt_socket(s, AF_INET, SOCK_STREAM, 0))                                                         \
+	X(poll, dmt_poll(s, NULL, 0, 0))                                                                          \
+	X(epoll_create1, dmt_epoll_create1(s, 0))
+
+static int some_epoll;
+static dmt_memory *some_memory;
+static uint32_t some_id;
+static uint64_t stats[32];
+
+#define FILE_FUNCTION(name, call, on_epoll)                                                                       \
+	static long long file_##name(dmt_stack *s, int fd)                                                        \
+	{                                                                                                         \
+		return (long long)(call);                                                                         \
+	}
+#define STACK_FUNCTION(name, call)                                                                                \
+	static long long stack_##name(dmt_stack *s, int fd)                                                       \
+	{                                                                                                         \
+		(void)fd;                                                                                         \
+		return (long long)(call);                                                                         \
+	}
+FILE_CALLS(FILE_FUNCTION)
+STACK_CALLS(STACK_FUNCTION)
+
+struct entry {
+	const char *name;
+	long long (*call)(dmt_stack *, int);
+	int on_epoll;
+};
+
+#define FILE_ENTRY(name, call, on_epoll) { #name, file_##name, on_epoll },
+#define STACK_ENTRY(name, call) { #name, stack_##name, 0 },
+static const struct entry file_calls[] = { FILE_CALLS(FILE_ENTRY) };
+static const struct entry stack_calls[] = { STACK_CALLS(STACK_ENTRY) };
+
+static int checked;
+
+static void expect(const struct entry *entry, dmt_stack *stack, int fd, int error)
+{
+	long long answer;
+
+	errno = 0;
+	answer = entry->call(stack, fd);
+	checked++;
+	if (answer != -1 || errno != error) {
+		printf("%s of stack %p, file %d: %lld, errno %d instead of %d\n", entry->name, (void *)stack, fd,
+		       answer, errno, error);
+		wrong++;
+	}
+}
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Handles that are none, and files that are none: never opened, the process's own, closed, another stack's. */
+static void every_call_with_every_bad_handle(void)
+{
+	dmt_stack *stack = dmt_open("mem:table", "address=10.77.0.1/24");
+	dmt_stack *other = dmt_open("mem:table", "address=10.77.0.2/24");
+	dmt_stack *closed = dmt_open("mem:closed", "address=10.77.0.1/24");
+	int theirs = dmt_socket(other, AF_INET, SOCK_STREAM, 0);
+	int fd = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
+	int gone = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
+	int epfd;
+
+	some_memory = dmt_memory_new(1 << 20);
+	some_epoll = dmt_epoll_create1(stack, 0);
+	epfd = dmt_epoll_create1(stack, 0);
+	if (!stack || !other || !closed || !some_memory || theirs < 0 || fd < 0 || epfd < 0)
+		wrong++, puts("nothing works");
+	WORKS(dmt_close(stack, gone));
+	WORKS(dmt_stack_close(closed));
+	{
+		dmt_stack *stacks[] = { NULL, closed, (dmt_stack *)12345, (dmt_stack *)some_memory,
+					(dmt_stack *)(uintptr_t)-1 };
+		int files[] = { gone, theirs, -1, 0, 1, 3, 1 << 24, fd + 100, epfd + 65536, 0x7fffffff,
+				-0x7fffffff - 1 };
+
+		/* A number of another stack or memory may be that of a stack, too: they are counted apart. */
+		stacks[3] = (dmt_stack *)(uintptr_t)99999;
+		for (size_t s = 0; s < COUNT(stacks); s++) {
+			for (size_t i = 0; i < COUNT(stack_calls); i++)
+				expect(&stack_calls[i], stacks[s], fd, EBADF);
+			for (size_t i = 0; i < COUNT(file_calls); i++)
+				expect(&file_calls[i], stacks[s], fd, EBADF);
+		}
+		for (size_t f = 0; f < COUNT(files); f++) {
+			if (files[f] == fd || files[f] == some_epoll || files[f] == epfd)
+				continue;
+			for (size_t i = 0; i < COUNT(file_calls); i++)
+				expect(&file_calls[i], stack, files[f], EBADF);
+		}
+	}
+	for (size_t i = 0; i < COUNT(file_calls); i++) {
+		if (file_calls[i].on_epoll)
+			expect(&file_calls[i], stack, epfd, file_calls[i].on_epoll);
+	}
+	/* After all that, no file was made or lost, and the stack works. */
+	WORKS(dmt_close(other, theirs));
+	WORKS(dmt_close(stack, epfd));
+	WORKS(dmt_close(stack, some_epoll));
+	WORKS(dmt_close(stack, fd));
+	if (dmt_socket(stack, AF_INET, SOCK_STREAM, 0) > fd + 3)
+		wrong++, puts("files were left behind");
+	WORKS(dmt_stack_close(stack));
+	WORKS(dmt_stack_close(other));
+	WORKS(dmt_memory_free(some_memory));
+}
+
+/* --- Null pointers, wrong lengths and wrong flags, one argument at a time --- */
+
+static void every_bad_argument(dmt_stack *stack, int fd, int listener)
+{
+	static uint64_t many[129];
+	dmt_memory *memory = dmt_memory_new(1 << 20);
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(80) };
+	struct epoll_event events[2];
+	int epfd = dmt_epoll_create1(stack, 0);
+	struct msghdr *msg = message();
+
+	/* Lengths that no memory has, and memory that is not there. */
+	if (dmt_memory_new(0) || errno != ENOMEM)
+		wrong++, printf("a memory of nothing: errno %d\n", errno);
+	if (dmt_memory_new((size_t)-1) || errno != ENOMEM)
+		wrong++, printf("all memory there is: errno %d\n", errno);
+	EXPECT(EFAULT, dmt_memory_read(memory, (size_t)-1, some, 1));
+	EXPECT(EFAULT, dmt_memory_write(memory, (1 << 20) - 1, some, 2));
+	EXPECT(EINVAL, dmt_memory_read(memory, 0, some, (size_t)-1));
+	EXPECT(EINVAL, dmt_memory_write(memory, 0, some, (size_t)-1));
+	WORKS(dmt_memory_read(memory, 1 << 20, NULL, 0));
+	WORKS(dmt_memory_write(memory, 0, NULL, 0));
+	/* A binding whose id cannot be told is not made: the memory binds afterwards. */
+	EXPECT(EFAULT, dmt_bind_rx(stack, memory, NULL));
+	EXPECT(EFAULT, dmt_bind_tx(stack, memory, NULL));
+	WORKS(dmt_bind_rx(stack, memory, &some_id));
+	EXPECT(EEXIST, dmt_bind_rx(stack, memory, &some_id));
+	WORKS(dmt_unbind(stack, some_id));
+	EXPECT(EINVAL, dmt_unbind(stack, some_id));
+	WORKS(dmt_bind_tx(stack, memory, &some_id));
+	WORKS(dmt_unbind(stack, some_id));
+	EXPECT(EINVAL, dmt_unbind(stack, 0));
+	EXPECT(EINVAL, dmt_unbind(stack, (uint32_t)-1));
+	EXPECT(EFAULT, dmt_get_stats(stack, NULL, 8));
+	WORKS(dmt_get_stats(stack, NULL, 0));
+	memset(stats, 0xee, sizeof(stats));
+	WORKS(dmt_get_stats(stack, (struct dmt_stats *)stats, 12));
+	if (((unsigned char *)stats)[12] != 0xee)
+		wrong++, puts("more counters were written than there was room for");
+
+	EXPECT(EAFNOSUPPORT, dmt_socket(stack, AF_UNIX, SOCK_STREAM, 0));
+	EXPECT(EAFNOSUPPORT, dmt_socket(stack, -1, SOCK_STREAM, 0));
+	EXPECT(EOPNOTSUPP, dmt_socket(stack, AF_INET, SOCK_DGRAM, 0));
+	EXPECT(EPROTONOSUPPORT, dmt_socket(stack, AF_INET, SOCK_STREAM, 17));
+	EXPECT(EINVAL, dmt_socket(stack, AF_INET, SOCK_STREAM | 0x100, 0));
+
+	EXPECT(EFAULT, dmt_connect(stack, fd, NULL, 16));
+	EXPECT(EINVAL, dmt_connect(stack, fd, NULL, 0));
+	EXPECT(EINVAL, dmt_bind(stack, fd, (struct sockaddr *)&ours, 1));
+	EXPECT(EAFNOSUPPORT, dmt_bind(stack, fd, (struct sockaddr *)&v6, sizeof(v6)));
+	EXPECT(EINVAL, dmt_accept4(stack, listener, NULL, NULL, 0x1));
+	EXPECT(EINVAL, dmt_shutdown(stack, fd, 3));
+	EXPECT(EINVAL, dmt_shutdown(stack, fd, -1));
+	EXPECT(EFAULT, dmt_getpeername(stack, fd, (struct sockaddr *)some, NULL));
+	EXPECT(EFAULT, dmt_getpeername(stack, fd, NULL, room()));
+
+	EXPECT(EFAULT, dmt_read(stack, fd, NULL, 1));
+	EXPECT(EINVAL, dmt_read(stack, fd, some, (size_t)-1));
+	EXPECT(EFAULT, dmt_write(stack, fd, NULL, 1));
+	EXPECT(EINVAL, dmt_write(stack, fd, some, (size_t)-1));
+	EXPECT(EINVAL, dmt_readv(stack, fd, &vector, 1025));
+	EXPECT(EFAULT, dmt_readv(stack, fd, NULL, 1));
+	EXPECT(EINVAL, dmt_writev(stack, fd, &vector, -1));
+	EXPECT(EFAULT, dmt_recvfrom(stack, fd, NULL, 1, 0, NULL, NULL));
+	EXPECT(EFAULT, dmt_sendto(stack, fd, NULL, 1, 0, NULL, 0));
+	EXPECT(EINVAL, dmt_recv(stack, fd, some, 1, MSG_OOB));
+	EXPECT(EOPNOTSUPP, dmt_send(stack, fd, some, 1, MSG_OOB));
+	EXPECT(EAGAIN, dmt_recv(stack, fd, some, 1, MSG_DONTWAIT));
+	/* What is discarded needs no memory. */
+	EXPECT(EAGAIN, dmt_recv(stack, fd, NULL, 1, MSG_DONTWAIT | MSG_TRUNC));
+	EXPECT(EAGAIN, dmt_recv(stack, fd, some, 1, MSG_ERRQUEUE));
+	msg->msg_iov = NULL;
+	EXPECT(EFAULT, dmt_recvmsg(stack, fd, msg, MSG_DONTWAIT));
+	EXPECT(EFAULT, dmt_sendmsg(stack, fd, msg, MSG_DONTWAIT));
+	msg = message();
+	msg->msg_iovlen = (size_t)-1;
+	EXPECT(EMSGSIZE, dmt_recvmsg(stack, fd, msg, MSG_DONTWAIT));
+	EXPECT(EMSGSIZE, dmt_sendmsg(stack, fd, msg, MSG_DONTWAIT));
+	msg = message();
+	msg->msg_control = some;
+	msg->msg_controllen = (size_t)-1;
+	EXPECT(EINVAL, dmt_recvmsg(stack, fd, msg, MSG_DONTWAIT));
+	EXPECT(EINVAL, dmt_sendmsg(stack, fd, msg, MSG_DONTWAIT));
+	/* A control buffer that is not there is none, whatever its length. */
+	msg = message();
+	msg->msg_controllen = 100;
+	EXPECT(EAGAIN, dmt_recvmsg(stack, fd, msg, MSG_DONTWAIT));
+
+	EXPECT(EINVAL, dmt_setsockopt(stack, fd, SOL_SOCKET, SO_DEVMEM_DONTNEED, some, 7));
+	EXPECT(EINVAL, dmt_setsockopt(stack, fd, SOL_SOCKET, SO_DEVMEM_DONTNEED, many, sizeof(many)));
+	EXPECT(EFAULT, dmt_setsockopt(stack, fd, SOL_SOCKET, SO_DEVMEM_DONTNEED, NULL, 8));
+	EXPECT(ENOPROTOOPT, dmt_setsockopt(stack, fd, -1, -1, &number, sizeof(number)));
+	EXPECT(ENOPROTOOPT, dmt_getsockopt(stack, fd, SOL_SOCKET, -1, some, room()));
+	EXPECT(EFAULT, dmt_getsockopt(stack, fd, SOL_SOCKET, SO_TYPE, NULL, room()));
+	some_len = (socklen_t)-1;
+	EXPECT(EINVAL, dmt_getsockopt(stack, fd, SOL_SOCKET, SO_TYPE, some, &some_len));
+	some_len = 2;
+	memset(some, 0x55, sizeof(some));
+	WORKS(dmt_getsockopt(stack, fd, SOL_SOCKET, SO_TYPE, some, &some_len));
+	if (some_len != 2 || some[2] != 0x55)
+		wrong++, puts("an option was written past its buffer");
+	EXPECT(EINVAL, dmt_fcntl(stack, fd, F_DUPFD, 0));
+	EXPECT(ENOTTY, dmt_ioctl(stack, fd, 0xdead, &number));
+	EXPECT(EFAULT, dmt_ioctl(stack, fd, FIONBIO, NULL));
+
+	/* An edge is not lost to a caller who gave no room for it. */
+	event.events = EPOLLOUT | EPOLLET;
+	WORKS(dmt_epoll_ctl(stack, epfd, EPOLL_CTL_ADD, fd, &event));
+	EXPECT(EEXIST, dmt_epoll_ctl(stack, epfd, EPOLL_CTL_ADD, fd, &event));
+	EXPECT(EINVAL, dmt_epoll_ctl(stack, epfd, 4, fd, &event));
+	EXPECT(EFAULT, dmt_epoll_ctl(stack, epfd, EPOLL_CTL_MOD, fd, NULL));
+	EXPECT(EFAULT, dmt_epoll_wait(stack, epfd, NULL, 1, 0));
+	EXPECT(EINVAL, dmt_epoll_wait(stack, epfd, events, -1, 0));
+	if (dmt_epoll_wait(stack, epfd, events, 2, 0) != 1)
+		wrong++, puts("an edge was lost");
+	WORKS(dmt_close(stack, epfd));
+	WORKS(dmt_memory_free(memory));
+}
+
+/* --- Two threads on one socket --- */
+
 struct pair {
 	dmt_stack *stack;
 	int fd;
@@ -50,17 +344,18 @@ static void *reader(void *argument)
 
 int main(void)
 {
-	struct sockaddr_in ours = { .sin_family = AF_INET, .sin_port = htons(80) };
 	struct msghdr msg = { 0 };
 	struct iovec iov = { .iov_base = NULL, .iov_len = 10 };
 	struct pollfd none = { .fd = 3, .events = POLLIN };
-	struct epoll_event event = { .events = EPOLLIN };
 	dmt_stack *unknown = (dmt_stack *)12345;
 	char bytes[16] = "";
 	socklen_t len = sizeof(bytes);
 	uint32_t id;
-	int number = 1;
 
+	ours.sin_family = AF_INET;
+	ours.sin_port = htons(80);
+	inet_pton(AF_INET, "10.77.0.1", &ours.sin_addr);
+	every_call_with_every_bad_handle();
 	if (dmt_open(NULL, NULL) || errno != EFAULT)
 		wrong++, puts("open without a link");
 	if (dmt_open("mem:misuse", "mtu=none") || errno != EINVAL)
@@ -74,7 +369,6 @@ int main(void)
 	int fd = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
 	if (!stack || !memory || fd < 0)
 		return puts("nothing works"), 1;
-	inet_pton(AF_INET, "10.77.0.1", &ours.sin_addr);
 
 	/* Handles. */
 	EXPECT(EBADF, dmt_socket(NULL, AF_INET, SOCK_STREAM, 0));
@@ -128,6 +422,7 @@ int main(void)
 	int server = dmt_accept(stack, listener, (struct sockaddr *)bytes, &len);
 	WORKS(server);
 	EXPECT(EISCONN, dmt_connect(stack, fd, (struct sockaddr *)&ours, sizeof(ours)));
+	every_bad_argument(stack, fd, listener);
 	/* Vectors and messages. */
 	EXPECT(EFAULT, dmt_recv(stack, server, NULL, 1, MSG_DONTWAIT));
 	EXPECT(EFAULT, dmt_send(stack, fd, NULL, 1, 0));
@@ -178,6 +473,6 @@ int main(void)
 	EXPECT(EBADF, dmt_poll(stack, &none, 1, 0));
 	WORKS(dmt_memory_free(memory));
 	EXPECT(EBADF, dmt_memory_free(memory));
-	printf("%d wrong\n", wrong);
+	printf("%d calls of the table, %d wrong\n", checked, wrong);
 	return wrong != 0;
 }

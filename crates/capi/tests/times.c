@@ -1,6 +1,7 @@
 /* Times of sends and receives through the C ABI, as a program for Linux asks for them. Prints what is not as there.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* struct timespec, which C99 has not */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -139,6 +139,7 @@ impl UserRx {
             unreachable!("the stack knows what it bound just now")
         };
         let memories = &mut shared.driver.lock().memories;
+        memories.retain(|_, memory| !memory.is_freed());
         memories.insert((*at, id), memory.observer());
         let bound = Self {
             shared: Arc::clone(shared),

@@ -299,7 +299,7 @@ impl Driver {
 
     /// Polls the stacks and tells those who wait what became ready. Returns whether there was work.
     pub(crate) fn poll(&self, core: &mut Core) -> bool {
-        let worked = core.poll_stacks();
+        let worked = core.poll_stacks() || core.stacks.iter().any(Stack::has_events);
         if worked {
             self.after_call(core);
         }
@@ -576,6 +576,20 @@ fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
 }
 
 impl WaitLimit {
+    /// What a call of a (non-)blocking socket may wait.
+    pub(crate) fn of_nonblocking(nonblocking: bool) -> Self {
+        if nonblocking {
+            Self::Never
+        } else {
+            Self::Forever
+        }
+    }
+
+    /// At most `timeout`; `None`: for ever.
+    pub(crate) fn within(timeout: Option<Duration>) -> Self {
+        timeout.map_or(Self::Forever, Self::For)
+    }
+
     /// When the waiting ends by itself.
     fn end(self, started: Instant) -> Option<Instant> {
         match self {

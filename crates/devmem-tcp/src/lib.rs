@@ -181,7 +181,7 @@ pub use bound_tx::BoundTx;
 pub use choice::{BackendKind, Choice, Purpose};
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    GatherError, KernelError, ListenError, Misplacement, NoDmabuf, OpenError, RecvError,
+    GatherError, KernelError, KernelNic, ListenError, Misplacement, NoDmabuf, OpenError, RecvError,
     ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use kernel::{dma_heap, import, udmabuf};

@@ -75,17 +75,14 @@ impl Listener {
     }
 
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting.
+    /// The last of this and [`set_timeout`](Self::set_timeout) counts.
     pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = if nonblocking {
-            WaitLimit::Never
-        } else {
-            WaitLimit::Forever
-        };
+        self.limit = WaitLimit::of_nonblocking(nonblocking);
     }
 
     /// Bounds how long [`accept`](Self::accept) waits; `None`: for ever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = timeout.map_or(WaitLimit::Forever, WaitLimit::For);
+        self.limit = WaitLimit::within(timeout);
     }
 
     /// An fd that is readable while a connection waits to be accepted, for poll and epoll. With a NIC of the kernel it

@@ -15,7 +15,7 @@ use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
 use crate::driver::{Driver, StackIndex, WaitLimit};
-use crate::error::{BindError, BindTxError, ConnectError, ListenError, OpenError};
+use crate::error::{BindError, BindTxError, ConnectError, KernelNic, ListenError, OpenError};
 use crate::kernel;
 use crate::listener::{ListenSocket, Listener};
 use crate::open::NetdevBuilder;
@@ -254,14 +254,16 @@ impl Netdev {
 
     /// Looks at or changes the NIC of the user-space stack: rings, channels, RSS, rules, counters.
     ///
-    /// # Panics
-    /// For an interface of the kernel, whose NIC is not in this process: see [`interface`](Self::interface).
-    pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> T {
+    /// # Errors
+    /// [`KernelNic`]: it is an interface of the kernel, whose NIC is not in this process.
+    pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> Result<T, KernelNic> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
-                shared.driver.with(*at, |stack, _| call(stack.nic_mut()))
+                Ok(shared.driver.with(*at, |stack, _| call(stack.nic_mut())))
             }
-            Backend::Kernel(nic) => panic!("{} is the kernel's; ethtool reaches it", nic.name()),
+            Backend::Kernel(nic) => Err(KernelNic {
+                interface: nic.name().to_owned(),
+            }),
         }
     }
 

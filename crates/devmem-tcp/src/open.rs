@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use nic::{
-    Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
+    Cable, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
     VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -331,36 +331,40 @@ fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenErro
     })
 }
 
-/// Ends of in-memory wires that wait for their other NIC.
-static WIRES: Mutex<Option<HashMap<String, Option<WireLink>>>> = Mutex::new(None);
+/// A wire by its name.
+struct NamedWire {
+    /// Tells when one of its ends is gone.
+    cable: Cable,
+    /// The end for the second NIC, until it comes.
+    second: Option<WireLink>,
+}
 
-/// One end of the wire `name`. A third NIC is refused; the name is free again when it was used by two.
+/// In-memory wires whose two ends exist.
+static WIRES: Mutex<Option<HashMap<String, NamedWire>>> = Mutex::new(None);
+
+/// One end of the wire `name`. A third NIC is refused; the name is free again when one of the two is gone.
 fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenError> {
     let mut wires = WIRES.lock().unwrap_or_else(PoisonError::into_inner);
     let wires = wires.get_or_insert_default();
-    match wires.remove(name) {
-        Some(Some(end)) => {
-            wires.insert(name.to_owned(), None);
-            Ok(end)
-        }
-        Some(None) => {
-            wires.insert(name.to_owned(), None);
-            Err(OpenError::WireTaken {
-                name: name.to_owned(),
-            })
-        }
-        None => {
-            let options = WireOptions {
-                mtu,
-                offload,
-                wakeup: true,
-                ..WireOptions::default()
-            };
-            let (ours, theirs) = WireLink::pair(options).map_err(OpenError::system("eventfd"))?;
-            wires.insert(name.to_owned(), Some(theirs));
-            Ok(ours)
-        }
+    wires.retain(|_, wire| !wire.cable.is_ended());
+    if let Some(wire) = wires.get_mut(name) {
+        return wire.second.take().ok_or_else(|| OpenError::WireTaken {
+            name: name.to_owned(),
+        });
     }
+    let options = WireOptions {
+        mtu,
+        offload,
+        wakeup: true,
+        ..WireOptions::default()
+    };
+    let (ours, theirs) = WireLink::pair(options).map_err(OpenError::system("eventfd"))?;
+    let wire = NamedWire {
+        cable: ours.cable(),
+        second: Some(theirs),
+    };
+    wires.insert(name.to_owned(), wire);
+    Ok(ours)
 }
 
 /// A duplicate of what the link can be waited on by.

@@ -201,12 +201,14 @@ impl Inner {
                     let _ = self.collect(stack);
                     None
                 }
-                result => Some(result),
+                result => {
+                    // Counted before anybody can poll the stack, and so learn of its completion.
+                    self.sends().sent += u64::from(matches!(result, Ok(1..)));
+                    Some(result)
+                }
             }
         });
-        let taken = sent??;
-        self.sends().sent += u64::from(taken > 0);
-        Ok(taken)
+        Ok(sent??)
     }
 
     fn enable_zerocopy(&self) -> Result<(), SendError> {
@@ -395,7 +397,7 @@ impl Completions {
 
     /// Bounds how long [`wait`](Self::wait) waits; `None`: for ever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = timeout.map_or(WaitLimit::Forever, WaitLimit::For);
+        self.limit = WaitLimit::within(timeout);
     }
 
     /// The stream's fd for poll and epoll: see [`Stream::readiness_fd`]. A call here, or one of the stream that has to

@@ -349,17 +349,14 @@ impl Stream {
     }
 
     /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting.
+    /// The last of this and [`set_timeout`](Self::set_timeout) counts.
     pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = if nonblocking {
-            WaitLimit::Never
-        } else {
-            WaitLimit::Forever
-        };
+        self.limit = WaitLimit::of_nonblocking(nonblocking);
     }
 
     /// Bounds how long a call waits; `None`: for ever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = timeout.map_or(WaitLimit::Forever, WaitLimit::For);
+        self.limit = WaitLimit::within(timeout);
     }
 
     /// The other end.

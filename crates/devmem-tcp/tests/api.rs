@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, ConnectError, Dmabuf, Frag, GatherError, Listener, Netdev, Placement, RecvError,
-    RxBatch, Setup, Stream,
+    BoundRx, ConnectError, Dmabuf, Frag, GatherError, Listener, Netdev, OpenError, Placement,
+    RecvError, RxBatch, Setup, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -343,6 +343,22 @@ fn unbinding_in_mid_transfer_moves_the_rest_to_host_memory_and_loses_nothing() {
 }
 
 #[test]
+fn the_name_of_an_in_memory_wire_is_free_again_when_one_of_its_two_nics_is_gone() {
+    let nic = |host: u8| Netdev::user("mem:again", &format!("10.77.0.{host}/24"));
+    // The second never comes.
+    drop(nic(1).unwrap());
+    for _ in 0..2 {
+        let (a, b) = (nic(1).unwrap(), nic(2).unwrap());
+        let taken = nic(3).unwrap_err();
+        assert!(matches!(taken, OpenError::WireTaken { .. }), "{taken}");
+        let listener = b.listen(LOCAL).unwrap();
+        let stream = a.connect(LOCAL).unwrap();
+        let (_accepted, peer) = listener.accept().unwrap();
+        assert_eq!(Some(peer), stream.local_addr());
+    }
+}
+
+#[test]
 fn a_dropped_setup_puts_every_setting_back() {
     let nic = Netdev::user("mem:setup", "10.77.0.2/24").unwrap();
     let settings = |nic: &Netdev| {
@@ -355,6 +371,7 @@ fn a_dropped_setup_puts_every_setting_back() {
                 nic.features()
             )
         })
+        .unwrap()
     };
     let before = settings(&nic);
     let local: SocketAddr = LOCAL.parse().unwrap();

@@ -393,6 +393,28 @@ fn nobody_listening_and_a_reset_are_the_calls_own_errors() {
 }
 
 #[test]
+fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
+    run(async {
+        // Nobody is at the other end. The timeout comes between two questions for the peer's hardware address: nothing
+        // is sent with it, nor anything else in the rest of the second.
+        let tcp = tcp::Config {
+            rto_initial: Duration::from_millis(2500),
+            syn_retries: 0,
+            ..tcp::Config::default()
+        };
+        let builder = Netdev::builder("mem:tokio-silence").expect("a link");
+        let builder = builder.address("10.77.0.1/24").expect("an address");
+        let nic = builder.tcp(tcp).open().expect("a NIC");
+        let ended = tokio::time::timeout(Duration::from_secs(20), Stream::connect(&nic, to()));
+        let ended = ended
+            .await
+            .expect("it is told")
+            .expect_err("nobody is there");
+        assert!(matches!(ended, ConnectError::Ended(_)), "{ended}");
+    });
+}
+
+#[test]
 fn what_is_taken_out_again_blocks_as_before() {
     run(async {
         let (_a, _b, mut sender, receiver) = connected("taken-out").await;

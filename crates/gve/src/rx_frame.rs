@@ -6,7 +6,6 @@ use steer::header_split::{self, DataSplit, HdsConfig, Split};
 use wire::{Checksum, Ipv6Header, Network, ParseError, RxHeaders, Transport, UdpHeader, protocol};
 
 use crate::env::ChecksumState;
-use crate::segment::pseudo_header;
 use crate::stats::DeviceStats;
 
 /// Protocol number of SCTP (RFC 9260).
@@ -153,7 +152,7 @@ fn checksum_of(headers: &RxHeaders, bytes: &[u8], known: ChecksumState) -> L4Che
         return L4Checksum::Right;
     }
     let end = headers.header_len + headers.payload_len;
-    let (Some(segment), Some(mut sum)) = (bytes.get(l4..end), pseudo_header(headers, end - l4))
+    let (Some(segment), Some(mut sum)) = (bytes.get(l4..end), headers.pseudo_header(end - l4))
     else {
         return L4Checksum::NotLooked;
     };

@@ -9,7 +9,7 @@ use crate::env::{
     ChecksumState, Env, Gso, GsoKind, GuestMemory, GuestRange, Offload, Sent, TxFrame, TxPayload,
     WireFeatures, append_ranges,
 };
-use crate::segment::{Segmenter, finish_checksum, kind_of, l4_checksum, pseudo_header};
+use crate::segment::{Segmenter, finish_checksum, kind_of};
 use crate::tx::{MAX_PACKET, TxPacket};
 use crate::tx_desc::TsoContext;
 
@@ -62,7 +62,7 @@ pub(crate) fn send(
         let headers = RxHeaders::parse(head, packet.len as usize).map_err(|_| Refused::Offload)?;
         let gso = judge_tso(&headers, packet.len, tso)?;
         fill_pseudo_header(head, &headers, packet.len).ok_or(Refused::Offload)?;
-        let checksum = l4_checksum(&headers).ok_or(Refused::Offload)?;
+        let checksum = headers.tx_checksum().ok_or(Refused::Offload)?;
         if takes(features, gso.kind) {
             let offload = Offload {
                 checksum: ChecksumState::Partial(checksum),
@@ -82,7 +82,7 @@ pub(crate) fn send(
         return Ok(send_ranges(head, ranges, Offload::default(), env));
     }
     let headers = RxHeaders::parse(head, packet.len as usize).map_err(|_| Refused::Offload)?;
-    let what = l4_checksum(&headers).ok_or(Refused::Offload)?;
+    let what = headers.tx_checksum().ok_or(Refused::Offload)?;
     if features.contains(WireFeatures::CHECKSUM) {
         let offload = Offload {
             checksum: ChecksumState::Partial(what),
@@ -156,7 +156,7 @@ fn judge_tso(headers: &RxHeaders, len: u32, tso: &TsoContext) -> Result<Gso, Ref
 /// hardware that cuts wants it; whoever takes a super-packet wants it with the length (VIRTIO 1.2 5.1.6.2).
 fn fill_pseudo_header(head: &mut [u8], headers: &RxHeaders, len: u32) -> Option<()> {
     let l4_len = (len as usize).checked_sub(headers.l4_offset()?)?;
-    let sum = pseudo_header(headers, l4_len)?.partial();
+    let sum = headers.pseudo_header(l4_len)?.partial();
     let at = headers.l4_checksum_offset()?;
     head.get_mut(at..at + 2)?
         .copy_from_slice(&sum.to_be_bytes());

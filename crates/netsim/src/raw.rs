@@ -24,6 +24,7 @@ struct HandLink(Arc<Mutex<Lanes>>);
 struct Lanes {
     to_stack: VecDeque<Vec<u8>>,
     from_stack: VecDeque<Vec<u8>>,
+    is_full: bool,
 }
 
 impl HandLink {
@@ -37,7 +38,8 @@ impl Link for HandLink {
     fn caps(&self) -> LinkCaps {
         LinkCaps {
             name: "hand",
-            mtu: 1500,
+            // The NIC's own MTU is what counts.
+            mtu: u16::MAX,
             vnet: false,
             tso: false,
             tx_checksum: false,
@@ -58,10 +60,19 @@ impl Link for HandLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
+        let mut lanes = self.lanes();
+        if lanes.is_full {
+            return Ok(Sent::Busy);
+        }
         let mut bytes = Vec::new();
         frame.copy_to(&mut bytes);
-        self.lanes().from_stack.push_back(bytes);
+        lanes.from_stack.push_back(bytes);
         Ok(Sent::Done)
+    }
+
+    /// The test polls the stack when it lets frames pass again.
+    fn tells_of_room(&self) -> bool {
+        self.lanes().is_full
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -162,6 +173,11 @@ impl RawPeer {
     /// Returns the next frame from the stack.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         self.link.lanes().from_stack.pop_front()
+    }
+
+    /// Lets the link take no frame of the stack until it is told otherwise; it says when it does again.
+    pub fn fill_link(&mut self, is_full: bool) {
+        self.link.lanes().is_full = is_full;
     }
 
     /// Drops the frames that the stack has sent so far.

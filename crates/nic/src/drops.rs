@@ -39,8 +39,10 @@ pub enum DropReason {
     RxRuleDrop,
     /// Steering names a queue this NIC does not have.
     RxNoQueue,
-    /// The link is down or failed while a frame was read.
+    /// The link went down, or failed while a frame was read.
     RxLinkError,
+    /// The packet is longer than the link carries, or its headers are none that it could be finished or cut by.
+    TxInvalid,
     /// The transmit queue is full: the link does not take frames as fast as they come.
     TxBusy,
     /// The link is down; what was queued is gone, as it is on a cable that was pulled.
@@ -51,7 +53,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -68,6 +70,7 @@ impl DropReason {
         Self::RxRuleDrop,
         Self::RxNoQueue,
         Self::RxLinkError,
+        Self::TxInvalid,
         Self::TxBusy,
         Self::TxLinkDown,
         Self::TxLinkError,
@@ -92,6 +95,7 @@ impl DropReason {
             Self::RxRuleDrop => "rx_rule_drop",
             Self::RxNoQueue => "rx_no_queue",
             Self::RxLinkError => "rx_link_error",
+            Self::TxInvalid => "tx_invalid",
             Self::TxBusy => "tx_busy",
             Self::TxLinkDown => "tx_link_down",
             Self::TxLinkError => "tx_link_error",
@@ -150,8 +154,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=19).collect::<Vec<u64>>()
+            (1..=20).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 19 * 20 / 2);
+        assert_eq!(drops.total(), 20 * 21 / 2);
     }
 }

@@ -67,17 +67,17 @@ pub trait Link: Send {
     /// Returns an fd that polls readable when a frame may be there, if there is such an fd.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// True if the link was [`Sent::Busy`] last and [`poll_fd`](Self::poll_fd) polls readable also when it takes
+    /// frames again. Who has frames for any other busy link tries again and again.
+    fn tells_of_room(&self) -> bool {
+        false
+    }
+
     /// Returns when this link has something to do by itself: a delayed frame is due.
     fn next_due(&self) -> Option<Instant>;
 
     /// False if the cable is out. The link may come back, and may find out only when it is used again.
     fn is_up(&self) -> bool;
-
-    /// Returns whether, after [`Sent::Busy`], [`Link::poll_fd`] polls readable once there is room again. Without that,
-    /// whoever has something to send has to try again and again.
-    fn wakes_for_room(&self) -> bool {
-        false
-    }
 
     /// Returns the counters of the impairment of this link, if it is impaired.
     fn impairment_stats(&self) -> Option<ImpairedStats> {
@@ -102,16 +102,16 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).poll_fd()
     }
 
+    fn tells_of_room(&self) -> bool {
+        (**self).tells_of_room()
+    }
+
     fn next_due(&self) -> Option<Instant> {
         (**self).next_due()
     }
 
     fn is_up(&self) -> bool {
         (**self).is_up()
-    }
-
-    fn wakes_for_room(&self) -> bool {
-        (**self).wakes_for_room()
     }
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {

@@ -56,6 +56,8 @@ pub struct Nic {
     pub(crate) tx: TxQueue,
     pub(crate) looped: LoopQueue,
     drops: Drops,
+    /// The last read found the link down, and that was counted.
+    link_failed: bool,
 }
 
 impl fmt::Debug for Nic {
@@ -123,6 +125,7 @@ impl Nic {
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
             drops: Drops::default(),
+            link_failed: false,
             config,
         })
     }
@@ -176,7 +179,9 @@ impl Nic {
             frame,
             port: posted_queue.fill().port(),
         };
-        match self.link.receive(&mut posted, now) {
+        let received = self.link.receive(&mut posted, now);
+        let failed_before = std::mem::take(&mut self.link_failed);
+        match received {
             Ok(Received::None) => None,
             Ok(Received::Placed { frame_len, meta }) => {
                 let place = Place::Posted(Posting {
@@ -197,7 +202,11 @@ impl Nic {
                 place: Place::Frame,
             }),
             Err(_) => {
-                self.drops.count(DropReason::RxLinkError);
+                // A link that is down loses a frame as it goes, and none while it stays so.
+                self.link_failed = !self.link.is_up();
+                if !(failed_before && self.link_failed) {
+                    self.drops.count(DropReason::RxLinkError);
+                }
                 None
             }
         }
@@ -288,11 +297,11 @@ impl Nic {
         }
     }
 
-    /// Sends a packet, or keeps it until the link takes it; one from this NIC to itself never sees the link. Its payload is dropped, which is the
-    /// completion, as soon as the link has it.
+    /// Sends a packet, or keeps it until the link takes it; one from this NIC to itself never sees the link. Its
+    /// payload is dropped, which is the completion, as soon as the link has it.
     ///
     /// # Errors
-    /// [`TransmitError`]: the packet is gone.
+    /// [`TransmitError`]: the packet is gone, and counted under its [`DropReason`].
     pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
         if loopback::is_own(self.config.mac, &packet) {
             return self.send_looped(packet);
@@ -305,6 +314,7 @@ impl Nic {
     fn send_looped(&mut self, packet: TxPacket) -> Result<(), TransmitError> {
         let len = packet.frame_len();
         if len > MAX_FRAME_LEN {
+            self.drops.count(DropReason::TxInvalid);
             return Err(TransmitError::TooLong {
                 len,
                 max: MAX_FRAME_LEN,
@@ -317,11 +327,6 @@ impl Nic {
         self.tx.stats.looped += 1;
         self.looped.push(packet);
         Ok(())
-    }
-
-    /// Returns whether the link's fd tells when packets that wait for it may be sent ([`Nic::flush_tx`]).
-    pub fn wakes_for_room(&self) -> bool {
-        self.link.wakes_for_room()
     }
 
     /// Sends packets that wait for the link; returns how many still wait.
@@ -458,6 +463,12 @@ impl Nic {
     /// Returns an fd that polls readable when a frame may be there.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.link.poll_fd()
+    }
+
+    /// Returns true if packets wait for the link and [`Nic::poll_fd`] will say when it takes more: there is no
+    /// need to try again before.
+    pub fn is_told_of_room(&self) -> bool {
+        self.tx.len() > 0 && self.link.tells_of_room()
     }
 
     /// Returns when the link has something to do by itself; at once if something waits that was sent to this

@@ -1,7 +1,7 @@
 //! Judging transport checksums on behalf of a stack that cannot read payload.
 
 use netmem::DmaPort;
-use wire::{Checksum, Network, RxHeaders, Transport, UdpHeader, protocol};
+use wire::{Checksum, Network, RxHeaders, Transport, UdpHeader};
 
 use crate::features::VerifyChecksums;
 use crate::fill::Piece;
@@ -44,17 +44,8 @@ pub(crate) fn is_right(headers: &RxHeaders, pieces: &[Piece<'_>], port: &DmaPort
     let Some(l4) = headers.l4_offset() else {
         return false;
     };
-    let Ok(len) = u32::try_from(headers.header_len + headers.payload_len - l4) else {
+    let Some(mut sum) = headers.pseudo_header(headers.header_len + headers.payload_len - l4) else {
         return false;
-    };
-    let protocol = match headers.transport {
-        Transport::Tcp(_) => protocol::TCP,
-        _ => protocol::UDP,
-    };
-    let mut sum = match headers.network {
-        Network::Ipv4(ip) => Checksum::pseudo_v4(ip.src, ip.dst, protocol, len),
-        Network::Ipv6(ip) => Checksum::pseudo_v6(ip.src, ip.dst, protocol, len),
-        Network::Arp | Network::Other => return false,
     };
     let mut at = 0;
     for piece in pieces {

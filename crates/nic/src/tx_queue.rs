@@ -14,7 +14,7 @@ use crate::tso::Segmenter;
 /// Why a packet was not taken for transmission; it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransmitError {
-    /// The frame is longer than the link carries.
+    /// The frame is longer than the link carries (counted, as the next two are, as [`DropReason::TxInvalid`]).
     #[error("a frame of {len} bytes is longer than the {max} the link carries")]
     TooLong {
         /// Bytes of the frame.
@@ -99,7 +99,13 @@ impl TxQueue {
         packet: TxPacket,
         tx: &mut TxContext<'_>,
     ) -> Result<(), TransmitError> {
-        let waiting = self.prepare(packet, tx)?;
+        let waiting = match self.prepare(packet, tx) {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                tx.drops.count(DropReason::TxInvalid);
+                return Err(error);
+            }
+        };
         self.flush(tx);
         if !self.waiting.is_empty() {
             return self.enqueue(waiting, tx);

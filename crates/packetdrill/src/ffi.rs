@@ -71,19 +71,26 @@ macro_rules! pass {
 
 interface! {
     /// socket(2).
-    socket: fn(domain: c_int, kind: c_int, protocol: c_int) -> c_int = |i|
-        i.posix().call(|table| table.socket(domain, kind, protocol));
+    socket: fn(domain: c_int, kind: c_int, protocol: c_int) -> c_int = |i| {
+        i.refresh_sysctls();
+        i.posix().call(|table| table.socket(domain, kind, protocol))
+    };
     /// bind(2).
     bind: fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = |i|
         pass!(call::bind(i.posix(), fd, address, len));
     /// listen(2).
-    listen: fn(fd: c_int, backlog: c_int) -> c_int = |i| i.posix().call(|table| table.listen(fd, backlog));
+    listen: fn(fd: c_int, backlog: c_int) -> c_int = |i| {
+        i.refresh_sysctls();
+        i.posix().call(|table| table.listen(fd, backlog))
+    };
     /// accept(2).
     accept: fn(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |i|
         pass!(call::accept(i.posix(), fd, (address, len), 0));
     /// connect(2).
-    connect: fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = |i|
-        pass!(call::connect(i.posix(), fd, address, len));
+    connect: fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = |i| {
+        i.refresh_sysctls();
+        pass!(call::connect(i.posix(), fd, address, len))
+    };
     /// read(2).
     read: fn(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |i|
         pass!(call::read_file(i.posix(), fd, (buf, len)));

@@ -1,9 +1,11 @@
 //! `--so_flags`: what a script may want to be otherwise than by default.
 
-use std::time::Duration;
+use std::path::PathBuf;
 
-use tcp::{AckStyle, CongestionKind};
+use tcp::AckStyle;
 use thiserror::Error;
+
+use crate::sysctls::Setting;
 
 /// Settings of the stack, each with Linux's default; written `name=value`, joined by commas.
 ///
@@ -12,21 +14,35 @@ use thiserror::Error;
 /// | `mtu` | 1500 | bytes of the largest packet, 576 to 65535; IPv6 needs 1280 |
 /// | `devmem` | 0 | 1: payload is received into device memory |
 /// | `tso` | 1 | 0: no super-segments; each packet is one segment |
-/// | `sack`, `timestamps`, `window_scaling` | 1 | offered or not (linux `tcp_sack` and so on) |
+/// | `pacing` | 0 | 1: segments are spaced over the round trip, as by a `fq` qdisc |
 /// | `initial_cwnd` | 10 | segments of the first flight |
-/// | `congestion` | cubic | or reno |
 /// | `acks` | linux | or drained: as the stack acknowledges outside of tests |
-/// | `rmem` | 6291456 | largest receive buffer, which gives the window scale (third number of `tcp_rmem`) |
-/// | `wmem` | 4194304 | largest send buffer (third number of `tcp_wmem`) |
-/// | `syn_retries`, `synack_retries`, `retries2` | 6, 5, 15 | repetitions (linux `tcp_syn_retries` and so on) |
-/// | `fin_timeout` | 60 | seconds in FIN-WAIT-2 |
+/// | `rmem` | 6291456 | largest receive buffer alone (third number of `tcp_rmem`) |
+/// | `wmem` | 4194304 | largest send buffer alone (third number of `tcp_wmem`) |
 /// | `seed` | 1 | of everything random: initial sequence numbers, ports |
+/// | `sysctls` | none | `host`: the kernel's settings below are read from `/proc/sys/net/ipv4` of the network namespace that packetdrill runs in, before each call that may begin a connection; or another folder with such files |
+/// | `tcp_sack`, `tcp_timestamps`, `tcp_window_scaling` | 1 | offered or not |
+/// | `tcp_rmem`, `tcp_wmem` | `4096 131072 6291456`, `4096 16384 4194304` | sizes of buffers, three numbers with spaces; the largest receive buffer gives the window scale |
+/// | `tcp_congestion_control` | cubic | or reno |
+/// | `tcp_syn_retries`, `tcp_synack_retries`, `tcp_retries2` | 6, 5, 15 | repetitions |
+/// | `tcp_fin_timeout` | 60 | seconds in FIN-WAIT-2 |
+/// | `tcp_slow_start_after_idle` | 1 | 0: a pause leaves the congestion window alone |
+/// | `tcp_invalid_ratelimit` | 500 | milliseconds between two answers to segments that carry nothing and are not acceptable |
+/// | `tcp_rto_max_ms` | 120000 | longest retransmission timeout |
+/// | `tcp_tso_win_divisor` | 3 | the part of the window that a super-segment waits for |
+/// | `tcp_min_tso_segs` | 2 | segments that a super-segment may have however slow the path |
+/// | `tcp_syncookies` | 1 | 0: never, 2: always |
+/// | `tcp_frto`, `tcp_dsack`, `tcp_fack`, `tcp_reordering`, `tcp_early_retrans`, `tcp_recovery`, `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio` | Linux's | one value only: what the stack does |
+///
+/// `sack`, `timestamps`, `window_scaling`, `congestion`, `syn_retries`, `synack_retries`, `retries2` and
+/// `fin_timeout` are short for the kernel's names, which may also begin with `net.ipv4.`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
     pub(crate) mtu: u16,
     pub(crate) devmem: bool,
     pub(crate) tso: bool,
     pub(crate) seed: u64,
+    pub(crate) sysctls: Option<PathBuf>,
     pub(crate) tcp: tcp::Config,
 }
 
@@ -51,8 +67,23 @@ pub enum FlagsError {
     },
 }
 
-const NAMES: &str = "mtu, devmem, tso, sack, timestamps, window_scaling, initial_cwnd, congestion, acks, rmem, wmem, \
-                     syn_retries, synack_retries, retries2, fin_timeout and seed";
+/// linux `tcp_min_tso_segs`.
+const MIN_TSO_SEGS: u8 = 2;
+
+const NAMES: &str = "mtu, devmem, tso, pacing, initial_cwnd, acks, rmem, wmem, seed, sysctls, and the kernel's names \
+                     (tcp_sack=0)";
+
+/// Shorter names, and the kernel's.
+const SHORT: &[(&str, &str)] = &[
+    ("sack", "tcp_sack"),
+    ("timestamps", "tcp_timestamps"),
+    ("window_scaling", "tcp_window_scaling"),
+    ("congestion", "tcp_congestion_control"),
+    ("syn_retries", "tcp_syn_retries"),
+    ("synack_retries", "tcp_synack_retries"),
+    ("retries2", "tcp_retries2"),
+    ("fin_timeout", "tcp_fin_timeout"),
+];
 
 impl Default for Flags {
     fn default() -> Self {
@@ -61,9 +92,11 @@ impl Default for Flags {
             devmem: false,
             tso: true,
             seed: 1,
+            sysctls: None,
             tcp: tcp::Config {
                 ack_style: AckStyle::Linux,
                 push_super_segments: true,
+                min_tso_segs: Some(MIN_TSO_SEGS),
                 ..tcp::Config::default()
             },
         }
@@ -96,33 +129,22 @@ impl Flags {
             "mtu" => self.mtu = number("mtu", value, 576, "576 to 65535")?,
             "devmem" => self.devmem = switch("devmem", value)?,
             "tso" => self.tso = switch("tso", value)?,
-            "sack" => tcp.sack = switch("sack", value)?,
-            "timestamps" => tcp.timestamps = switch("timestamps", value)?,
-            "window_scaling" => tcp.window_scaling = switch("window_scaling", value)?,
+            "pacing" => tcp.pacing = switch("pacing", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
             "rmem" => tcp.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?,
             "wmem" => {
                 let bytes: u32 = number("wmem", value, 4096, "4096 bytes or more")?;
                 tcp.snd_buf_max = bytes as usize;
             }
-            "syn_retries" => tcp.syn_retries = number("syn_retries", value, 1, "1 to 255")?,
-            "synack_retries" => {
-                tcp.syn_ack_retries = number("synack_retries", value, 1, "1 to 255")?;
-            }
-            "retries2" => tcp.data_retries = number("retries2", value, 1, "1 to 255")?,
-            "fin_timeout" => {
-                let seconds: u16 = number("fin_timeout", value, 0, "seconds")?;
-                tcp.fin_wait_2_timeout = Duration::from_secs(seconds.into());
-            }
             "seed" => self.seed = number("seed", value, 0, "a number")?,
-            "congestion" => {
-                tcp.congestion =
-                    choice("congestion", value, "cubic or reno", |value| match value {
-                        "cubic" => Some(CongestionKind::Cubic),
-                        "reno" => Some(CongestionKind::NewReno),
-                        _ => None,
-                    })?;
+            "sysctls" if value.is_empty() => {
+                return Err(FlagsError::Value {
+                    name: "sysctls",
+                    value: value.to_owned(),
+                    range: "host or a folder",
+                });
             }
+            "sysctls" => self.sysctls = Some(PathBuf::from(value)),
             "acks" => {
                 tcp.ack_style = choice("acks", value, "linux or drained", |value| match value {
                     "linux" => Some(AckStyle::Linux),
@@ -130,9 +152,23 @@ impl Flags {
                     _ => None,
                 })?;
             }
-            _ => return Err(FlagsError::Unknown(name.to_owned())),
+            _ => return self.set_sysctl(name, value),
         }
         Ok(())
+    }
+
+    fn set_sysctl(&mut self, name: &str, value: &str) -> Result<(), FlagsError> {
+        let short = SHORT.iter().find(|(short, _)| *short == name);
+        let setting = Setting::called(short.map_or(name, |(_, kernels)| kernels))
+            .ok_or_else(|| FlagsError::Unknown(name.to_owned()))?;
+        match setting.apply(&mut self.tcp, value) {
+            true => Ok(()),
+            false => Err(FlagsError::Value {
+                name: setting.name,
+                value: value.to_owned(),
+                range: setting.range,
+            }),
+        }
     }
 }
 
@@ -178,8 +214,8 @@ mod tests {
             Flags::parse("mtu=1280, devmem=1,sack=0,congestion=reno,fin_timeout=5").unwrap();
         assert_eq!((flags.mtu, flags.devmem, flags.tso), (1280, true, true));
         assert!(!flags.tcp.sack && flags.tcp.timestamps);
-        assert_eq!(flags.tcp.congestion, CongestionKind::NewReno);
-        assert_eq!(flags.tcp.fin_wait_2_timeout, Duration::from_secs(5));
+        assert_eq!(flags.tcp.congestion, tcp::CongestionKind::NewReno);
+        assert_eq!(flags.tcp.fin_wait_2_timeout.as_secs(), 5);
         assert_eq!(flags.tcp.initial_cwnd, 10);
         assert_eq!(Flags::parse(""), Ok(Flags::default()));
     }
@@ -190,6 +226,8 @@ mod tests {
             ("mtu=500", "mtu cannot be \"500\"; give 576 to 65535"),
             ("devmem", "\"devmem\" is not of the form name=value"),
             ("devmem=2", "devmem cannot be \"2\"; give 0 or 1"),
+            ("tcp_dsack=0", "tcp_dsack cannot be \"0\"; give 1"),
+            ("sysctls=", "sysctls cannot be \"\"; give host or a folder"),
             ("acks=bsd", "acks cannot be \"bsd\"; give linux or drained"),
         ] {
             assert_eq!(Flags::parse(text).unwrap_err().to_string(), says);

@@ -12,10 +12,12 @@ use wire::Instant;
 
 use crate::flags::Flags;
 use crate::link::{SCRIPT_MAC, STACK_MAC, ScriptLink};
+use crate::sysctls::Sysctls;
 
-/// Where the stack connects from when the script binds nothing; packetdrill's own ranges.
+/// Where the stack connects from when the script binds nothing: the local addresses of the kernel's scripts, which neither
+/// packetdrill nor those scripts use for the remote end (what comes from our own address is dropped).
 const OUR_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
-const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1));
+const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1));
 
 /// Smallest MTU with IPv6 (RFC 8200 5).
 const IPV6_MIN_MTU: u16 = 1280;
@@ -31,6 +33,8 @@ const START: Instant = Instant::from_millis(1_700_000_000_000);
 pub struct Instance {
     posix: Posix<VirtualTime>,
     link: ScriptLink,
+    /// Where the kernel's settings are read, and what they change.
+    sysctls: Option<(Sysctls, tcp::Config)>,
 }
 
 impl Instance {
@@ -70,7 +74,20 @@ impl Instance {
                 .map_err(|errno| format!("binding device memory: {errno}"))?;
         }
         posix.run_now();
-        Ok(Self { posix, link })
+        let sysctls = flags.sysctls.as_deref();
+        Ok(Self {
+            posix,
+            link,
+            sysctls: sysctls.map(|place| (Sysctls::new(place), flags.tcp.clone())),
+        })
+    }
+
+    /// Takes over what the kernel's settings say now, for connections that begin from here on.
+    pub fn refresh_sysctls(&self) {
+        if let Some((sysctls, base)) = &self.sysctls {
+            let config = sysctls.over(base);
+            self.posix.call(|table| table.set_tcp_config(config));
+        }
     }
 
     /// Returns the sockets.

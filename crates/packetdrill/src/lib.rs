@@ -19,6 +19,7 @@ mod ffi;
 mod flags;
 mod instance;
 mod link;
+mod sysctls;
 
 pub use ffi::{Interface, packetdrill_interface_init};
 pub use flags::{Flags, FlagsError};

@@ -1,6 +1,8 @@
 //! Scripts in packetdrill's language, played over the shared object: IPv4, IPv6 and IPv4 on IPv6 sockets, payload in
 //! host memory and in device memory.
 
+#[path = "scenarios/linux.rs"]
+mod linux;
 mod player;
 
 use player::{Ip, play};
@@ -473,6 +475,31 @@ fn each_completion_is_an_edge_and_room_is_one_only_after_there_was_none() {
 }
 
 #[test]
+fn a_zero_copy_packet_has_17_pieces_at_most() {
+    let sendmsg = |flags: &str| {
+        let pieces = ["{..., 1}"; 18].join(", ");
+        format!(
+            "sendmsg(4, {{msg_name(...)=..., msg_iov(18)=[{pieces}], msg_flags=0}}, {flags}) = 18"
+        )
+    };
+    accepted(&format!(
+        "
++0 setsockopt(4, SOL_SOCKET, SO_ZEROCOPY, [1], 4) = 0
++0 {}
++0 > P. 1:19(18) ack 1
++0 < . 1:1(0) ack 19 win 257
++0 {}
++0 > P. 19:36(17) ack 1
++0 < . 1:1(0) ack 36 win 257
++0 > P. 36:37(1) ack 1
++0 < . 1:1(0) ack 37 win 257
+",
+        sendmsg("0"),
+        sendmsg("MSG_ZEROCOPY")
+    ));
+}
+
+#[test]
 fn nagle_holds_small_segments_back_and_cork_holds_all_of_them() {
     accepted(
         "
@@ -489,7 +516,7 @@ fn nagle_holds_small_segments_back_and_cork_holds_all_of_them() {
 +0 > P. 801:1601(800) ack 1
 +.05 < . 1:1(0) ack 1601 win 257
 +0 send(4, ..., 400, MSG_MORE) = 400
-+.2 > . 1601:2001(400) ack 1
++.283 > P. 1601:2001(400) ack 1
 ",
     );
     accepted(
@@ -628,7 +655,7 @@ fn flags_change_the_stack_and_bad_ones_are_refused() {
 +0 accept(3, ..., ...) = 4
 +0 write(4, ..., 2500) = 2500
 +0 > . 1:1001(1000) ack 1
-+0 > . 1001:2001(1000) ack 1
++0 > P. 1001:2001(1000) ack 1
 +0 > P. 2001:2501(500) ack 1
 ";
     play(script, Ip::V4, "sack=0,tso=0,rmem=15728640");

@@ -14,7 +14,7 @@
 //! | Area | The same | Not the same |
 //! |---|---|---|
 //! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN and SYN-ACK repeated 6 and 5 times from 1 s on, SYN cookies, simultaneous open | no Fast Open, no ECN (ENOPROTOOPT); a SYN that meets a full backlog is answered by a cookie, which TCP_DEFER_ACCEPT does not bind |
-//! | bind, listen | conflicts of addresses, families, IPV6_V6ONLY, SO_REUSEADDR and SO_REUSEPORT; a chosen port is nobody's; IP_BIND_ADDRESS_NO_PORT | the dynamic range begins at 49152 (RFC 6335); a handshake that is half done may be lost when a SO_REUSEPORT listener comes or goes; another backlog is not taken over |
+//! | bind, listen | conflicts of addresses, families, IPV6_V6ONLY, SO_REUSEADDR and SO_REUSEPORT; a chosen port is nobody's; IP_BIND_ADDRESS_NO_PORT | the dynamic range begins at 49152 (RFC 6335); a handshake that is half done may be lost when a SO_REUSEPORT listener comes or goes |
 //! | data | Nagle (Minshall's variant), TCP_CORK and MSG_MORE with the 200 ms flush, PSH, super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT, SIOCINQ, SIOCOUTQ and SIOCOUTQNSD | no urgent data (MSG_OOB is EINVAL or EOPNOTSUPP); windows follow the memory that is there, not SO_RCVBUF alone; a send buffer is charged for payload and little else, where Linux charges whole skbs |
 //! | ACK policy | with `AckStyle::Linux`: quick ACKs, 40 to 200 ms of delay, every second full segment, ACK of a FIN left to the answer, TCP_QUICKACK | ACKs of out-of-order data are never compressed; the stack's own style acknowledges when the link is empty |
 //! | recovery | RFC 6298 timers with 200 ms minimum, RACK-TLP, SACK and D-SACK, PRR, F-RTO, CUBIC and Reno, which may be changed on the way | timers are exact, Linux rounds up to its ticks and adds two to the reordering timer; no BBR (ENOENT) |
@@ -24,7 +24,7 @@
 //! | poll, epoll | level, edge, one-shot, exclusive; hang-up and error bits; edges for reading, for room after there was none (SOCK_NOSPACE) and for each entry of the error queue, each to those who asked for it; epolls that watch epolls, 5 in a row | of many ways along which epolls watch one file all are taken, where Linux bounds their number (EINVAL) |
 //! | SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING | software times of receives and sends (TX_SCHED, TX_SOFTWARE, TX_ACK) with OPT_ID, OPT_ID_TCP, OPT_TSONLY, OPT_RX_FILTER, old and new numbers: control message bytes, numbers, order; hardware is asked for in vain, as of a NIC without a clock | segments that Linux would merge keep a time each; without OPT_TSONLY the packet is not returned, only MSG_TRUNC: a copy of every packet would be kept for whom nothing but its time is wanted; no OPT_STATS, no BIND_PHC (EINVAL); sends that share a packet each have their times; a byte sent again has its first time; no packet scheduler: TX_SCHED is TX_SOFTWARE; SO_TIMESTAMP adds nothing to the error queue |
 //! | pipe, splice | 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE, SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK | splice copies, and a pipe is full by bytes, not by pages; no tee, no vmsplice, no F_SETPIPE_SZ, no packet mode |
-//! | zero-copy | numbering, merging, time and order of completions, control message bytes, one completion of a send that waited, SO_DEVMEM_DONTNEED's result | host bytes are always copied and say so (code 1), as Linux's are on loopback and under a packet socket; packets of host bytes are not cut at 17 pieces of the iovec; a range stays queued when the control buffer is too short |
+//! | zero-copy | numbering, merging, time and order of completions, control message bytes, one completion of a send that waited, SO_DEVMEM_DONTNEED's result | host bytes are always copied and say so (code 1), as Linux's are on loopback and under a packet socket; a range stays queued when the control buffer is too short |
 //!
 //! Of the options that Linux has, these are not here, and why:
 //!
@@ -40,6 +40,9 @@
 //!
 //! SO_DEBUG, SO_BROADCAST, SO_OOBINLINE, SO_NO_CHECK, SO_PRIORITY, SO_MARK and SO_SELECT_ERR_QUEUE are remembered and
 //! change nothing: nobody here reads them.
+//!
+//! What programs may expect of sockets whatever way they call is tested through these files and through the stack's own
+//! interface by the same scenarios (`crates/stack/tests/scenarios`).
 //!
 //! # What it does not do
 //!

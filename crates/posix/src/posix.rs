@@ -99,6 +99,7 @@ impl<W: Waiter> Posix<W> {
     /// Makes a call that does not wait.
     pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();
+        table.set_clock(self.waiter.now());
         let result = call(&mut table);
         self.finish(&mut table);
         result

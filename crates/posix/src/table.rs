@@ -63,6 +63,8 @@ pub struct Table {
     next_serial: u64,
     /// Counts what may have made somebody's waiting end.
     changes: u64,
+    /// The time of the last call.
+    clock: Instant,
 }
 
 /// One file: what its number stands for, and who looks at it.
@@ -147,7 +149,13 @@ impl Table {
             settings,
             next_serial: 0,
             changes: 0,
+            clock: Instant::ZERO,
         }
+    }
+
+    /// Notes the time of the call that comes.
+    pub(crate) fn set_clock(&mut self, now: Instant) {
+        self.clock = now;
     }
 
     /// Polls the stack once and notes what became ready. Returns whether there was work.
@@ -159,6 +167,7 @@ impl Table {
 
     /// Sends what a call left to be sent, and notes what became ready.
     pub(crate) fn after_call(&mut self, now: Instant) {
+        self.clock = now;
         if self.stack.wants_flush() {
             self.stack.flush(now);
         }
@@ -193,6 +202,11 @@ impl Table {
     /// Returns the stack, for those who look deeper than sockets do.
     pub fn stack(&self) -> &Stack {
         &self.stack
+    }
+
+    /// Changes the settings of TCP that sockets begin with from now on.
+    pub fn set_tcp_config(&mut self, config: tcp::Config) {
+        self.stack.set_tcp_config(config);
     }
 
     /// Returns the stack to its owner: settings of the NIC. Sockets are the table's.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tcp::{Info, StateKind};
+use wire::Instant;
 
 /// Bytes of the structure up to and including `tcpi_rehash`, a length Linux 5.19 returned too.
 pub const TCP_INFO_LEN: usize = 240;
@@ -31,21 +32,20 @@ pub const fn state_number(state: StateKind) -> u8 {
 /// The number of a listener's state.
 pub const LISTEN: u8 = 10;
 
-/// Returns the facts as the kernel's structure; those that the stack does not keep are 0.
-pub fn to_bytes(info: &Info) -> Vec<u8> {
+/// Returns the facts as the kernel's structure; those that the stack does not keep are 0. `now` is what times since then count to.
+pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(TCP_INFO_LEN));
     let option = |set: bool, bit: u8| if set { bit } else { 0 };
     let scaling = info.snd_wscale > 0 || info.rcv_wscale > 0;
     let options = option(info.timestamps, OPT_TIMESTAMPS)
         | option(info.sack, OPT_SACK)
         | option(scaling, OPT_WSCALE);
-    // ca_state and backoff are not told by the stack.
     out.bytes(&[
         state_number(info.state),
-        0,
+        info.ca_state as u8,
         info.retransmits,
         info.probes,
-        0,
+        info.backoff,
         options,
     ]);
     out.bytes(&[info.snd_wscale & 15 | info.rcv_wscale << 4, 0]);
@@ -56,8 +56,9 @@ pub fn to_bytes(info: &Info) -> Vec<u8> {
         info.rcv_mss.into(),
     ]);
     out.u32s([info.unacked, info.sacked, info.lost, info.retrans, 0]);
-    // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv.
-    out.u32s([0; 4]);
+    let since = |then| u32::try_from(now.saturating_since(then).as_millis()).unwrap_or(u32::MAX);
+    // last_ack_sent was never kept by Linux either, last_ack_recv is not kept here.
+    out.u32s([since(info.last_data_sent), 0, since(info.last_data_recv), 0]);
     // pmtu, rcv_ssthresh.
     out.u32s([0, info.rcv_space]);
     out.u32s([
@@ -66,8 +67,14 @@ pub fn to_bytes(info: &Info) -> Vec<u8> {
         info.snd_ssthresh,
         info.snd_cwnd,
     ]);
-    // advmss, reordering, rcv_rtt.
-    out.u32s([0, 0, 0, info.rcv_space, capped(info.total_retrans)]);
+    // advmss and rcv_rtt are not told.
+    out.u32s([
+        0,
+        info.reordering,
+        0,
+        info.rcv_space,
+        capped(info.total_retrans),
+    ]);
     out.u64s([
         info.pacing_rate,
         u64::MAX,
@@ -77,10 +84,17 @@ pub fn to_bytes(info: &Info) -> Vec<u8> {
     out.u32s([capped(info.segs_out), capped(info.segs_in)]);
     out.u32s([capped(info.notsent_bytes), micros(info.min_rtt)]);
     out.u32s([capped(info.data_segs_in), capped(info.data_segs_out)]);
-    // delivery_rate, busy_time, rwnd_limited, sndbuf_limited.
-    out.u64s([0; 4]);
-    // delivered, delivered_ce.
-    out.u32s([0; 2]);
+    let times = info.chrono.times(now);
+    let wide = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    // delivery_rate is not told.
+    out.u64s([
+        0,
+        wide(times.busy),
+        wide(times.peer_window),
+        wide(times.send_buffer),
+    ]);
+    // delivered_ce is not told.
+    out.u32s([info.delivered, 0]);
     out.u64s([info.bytes_sent, info.bytes_retrans]);
     out.u32s([
         capped(info.dsack_dups),
@@ -138,7 +152,7 @@ mod tests {
         info.bytes_acked = 1000;
         info.segs_in = 3;
         info.rcv_wnd = 65_535;
-        let bytes = to_bytes(&info);
+        let bytes = to_bytes(&info, Instant::ZERO);
         assert_eq!(bytes.len(), TCP_INFO_LEN);
         assert_eq!((bytes[0], bytes[6]), (1, 0x78));
         assert_eq!(u32_at(&bytes, 8), 200_000);

@@ -307,6 +307,10 @@ impl Stack {
         let Some(state) = connection.conn.time_wait() else {
             return;
         };
+        if !connection.is_named {
+            // A new connection has the name, and nothing that comes for it may end here.
+            return self.remove(slot);
+        }
         self.windows.release(slot, &mut connection.promise);
         let (tuple, next_hop) = (connection.tuple, connection.next_hop);
         self.timers.arm(slot, Some(state.deadline()));

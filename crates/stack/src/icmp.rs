@@ -188,6 +188,10 @@ impl Stack {
         if self.routes.destination(ours) != Destination::Ours {
             return self.drops.count(DropReason::IcmpIgnored);
         }
+        if !is_unicast(peer) {
+            // Neighbour discovery alone may come from nobody (RFC 4443 2.2, RFC 4291 2.5.2).
+            return self.drops.count(DropReason::IpMartianSource);
+        }
         if !self.icmp_limit.allow(now) {
             return self.drops.count(DropReason::IcmpRateLimited);
         }

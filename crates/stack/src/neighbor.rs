@@ -82,6 +82,8 @@ pub(crate) enum Learnt {
 pub(crate) struct Neighbors<P> {
     entries: HashMap<IpAddr, Entry<P>, KeyedState>,
     held: usize,
+    /// Packets that gave way with the question they waited for, and were not told of yet.
+    evicted: usize,
     /// No timer of any entry is earlier.
     next: Option<Instant>,
 }
@@ -91,8 +93,14 @@ impl<P> Neighbors<P> {
         Self {
             entries: HashMap::with_hasher(KeyedState::new(hash_key)),
             held: 0,
+            evicted: 0,
             next: None,
         }
+    }
+
+    /// Returns how many packets gave way to a new entry since this was last asked.
+    pub(crate) fn take_evicted(&mut self) -> usize {
+        std::mem::take(&mut self.evicted)
     }
 
     /// Returns where packets to `ip` go; using a stale entry starts a probe.
@@ -289,6 +297,7 @@ impl<P> Neighbors<P> {
         }) = oldest.and_then(|ip| self.entries.remove(&ip))
         {
             self.held -= held.len();
+            self.evicted += held.len();
         }
     }
 }
@@ -426,6 +435,20 @@ mod tests {
             );
         }
         assert_eq!(cache.entries.len(), MAX_NEIGHBORS);
+    }
+
+    #[test]
+    fn packets_that_give_way_with_their_question_are_told_of_once() {
+        let mut cache = neighbors();
+        for last in 0..MAX_NEIGHBORS as u16 {
+            let packet = u32::from(last);
+            let gave_way = cache.hold(ip(last), packet, at(u64::from(last)));
+            assert_eq!(gave_way.is_some(), last >= MAX_HELD as u16, "{last}");
+        }
+        assert_eq!(cache.take_evicted(), 0);
+        cache.expect(ip(MAX_NEIGHBORS as u16), MAC, at(MAX_NEIGHBORS as u64));
+        assert_eq!((cache.take_evicted(), cache.held), (1, MAX_HELD - 1));
+        assert_eq!(cache.take_evicted(), 0);
     }
 
     #[test]

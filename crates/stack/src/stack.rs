@@ -267,7 +267,7 @@ impl Stack {
     /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past
     /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.has_work_now() {
+        if self.wants_flush() {
             return Some(self.last_poll);
         }
         [
@@ -280,24 +280,21 @@ impl Stack {
         .min()
     }
 
-    /// Returns whether something waits to be done: a socket call left it, the link was busy, or a
-    /// poll ended before the link was empty.
+    /// Returns whether something waits to be done now: a socket call left it, the link was busy, or a
+    /// poll ended before the link was empty. What waits for a link whose fd says when it is not busy
+    /// any more waits for that.
     pub fn wants_flush(&self) -> bool {
-        !self.touched.is_empty()
+        let is_told = self.nic.is_told_of_room();
+        let is_held_up = is_told && self.nic.tx_room() == 0;
+        !self.touched.is_empty() && !is_held_up
             || !self.arrivals.is_empty()
             || self.windows.any_to_visit()
-            || self.tx_waiting > 0
+            || self.tx_waiting > 0 && !is_told
     }
 
-    /// Returns whether a poll would find something to do before the link tells of anything.
-    fn has_work_now(&self) -> bool {
-        // A link that says when it has room again is not asked before, or the processor would do nothing else.
-        let link_tells = self.tx_waiting > 0 && self.nic.wakes_for_room();
-        let may_send = !link_tells || self.nic.tx_room() > 0;
-        (may_send && !self.touched.is_empty())
-            || (!link_tells && self.tx_waiting > 0)
-            || !self.arrivals.is_empty()
-            || self.windows.any_to_visit()
+    /// Returns whether [`Stack::take_events`] has any: a timer that ran out may concern a socket, and sends nothing.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Takes the sockets whose readiness changed since they were last taken.

@@ -181,6 +181,9 @@ impl Stack {
 
     /// Asks for neighbours that are due to be asked for, and gives up those that never answered.
     pub(crate) fn poll_neighbors(&mut self, now: Instant) {
+        for _ in 0..self.neighbors.take_evicted() {
+            self.drops.count(DropReason::NeighborQueueFull);
+        }
         while let Some(action) = self.neighbors.poll(now) {
             match action {
                 NeighborAction::Solicit { ip, known } => self.solicit(ip, known, now),

@@ -206,7 +206,7 @@ struct Queue {
     seen_free: u64,
     /// Slots of connections that got less than they could use, each once.
     starved: VecDeque<u32>,
-    /// How many of them are still to be visited since memory came home.
+    /// How many of them are still to be visited since memory came home, or a promise ended.
     to_visit: usize,
 }
 
@@ -282,12 +282,15 @@ impl Windows {
             return;
         };
         queue.promised -= promise.memory;
-        promise.memory = 0;
         if promise.starved {
             promise.starved = false;
             queue.starved.retain(|&other| other != slot);
-            queue.to_visit = queue.to_visit.min(queue.starved.len());
         }
+        queue.to_visit = match std::mem::take(&mut promise.memory) {
+            0 => queue.to_visit.min(queue.starved.len()),
+            // What was promised here others may have now, without waiting for memory to come home.
+            _ => queue.starved.len(),
+        };
     }
 
     /// Moves a promise to the queue on which the connection's packets arrive now.
@@ -321,7 +324,9 @@ impl Windows {
         // The connection keeps what its handshake promised: no more than it would start with.
         let promise = (queue.total / HANDSHAKE_PART)
             .min(spare / INITIAL_PART)
-            .clamp(floor, INITIAL_PROMISE);
+            .min(INITIAL_PROMISE)
+            // Of a link with the largest MTU there is, four segments are more than that.
+            .max(floor);
         let all = promise.saturating_mul(half_open as u64 + 1);
         if all <= spare / HALF_OPEN_PART {
             promise as u32
@@ -461,6 +466,30 @@ mod tests {
         promise.note_probe();
         assert!(windows.grant(299, promise, whole, ask(0, 0)) >= 4 * u64::from(MSS));
         assert!(windows.promised(0) <= whole);
+    }
+
+    #[test]
+    fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
+        let mut windows = Windows::new(1);
+        let whole = 8 * MIB;
+        let mut greedy = Promise::new(0);
+        windows.grant(0, &mut greedy, whole, ask(whole, 0));
+        let mut other = Promise::new(0);
+        assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
+        // All have been asked since memory came home last.
+        windows.note_free(0, whole);
+        while windows.next_starved(0).is_some() {}
+        Windows::visited(&mut greedy);
+        Windows::visited(&mut other);
+        assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
+        windows.note_free(0, whole);
+        assert_eq!(windows.next_starved(0), None);
+        // None comes home, and yet there is more to promise.
+        windows.release(0, &mut greedy);
+        assert!(windows.any_to_visit());
+        assert_eq!(windows.next_starved(0), Some(1));
+        Windows::visited(&mut other);
+        assert!(windows.grant(1, &mut other, whole, ask(0, 0)) > 0);
     }
 
     #[test]

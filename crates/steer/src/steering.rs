@@ -59,11 +59,8 @@ impl Steering {
                 RuleAction::Drop => Selected::Drop(location),
             };
         }
-        match self.rss.hash(headers) {
-            Some(hash) => Selected::Queue {
-                queue: self.rss.table.queue(hash),
-                by: By::Rss,
-            },
+        match self.rss.queue(headers) {
+            Some(queue) => Selected::Queue { queue, by: By::Rss },
             None => Selected::Queue {
                 queue: RxQueueId(0),
                 by: By::Default,

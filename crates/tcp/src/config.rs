@@ -70,6 +70,9 @@ pub const CHALLENGE_ACK_INTERVAL: Duration = Duration::from_secs(5);
 /// (linux `sysctl_tcp_invalid_ratelimit`).
 pub const INVALID_ACK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The part of the window that a super-segment which is not full waits for (linux `sysctl_tcp_tso_win_divisor`).
+pub const TSO_WIN_DIVISOR: u8 = 3;
+
 /// Age at which a remembered timestamp no longer condemns a segment (RFC 7323 5.5).
 pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
@@ -89,6 +92,18 @@ pub enum CongestionKind {
     /// RFC 9438, the default, as in Linux.
     #[default]
     Cubic,
+}
+
+/// When a listener answers a SYN by a cookie and remembers nothing (linux `tcp_syncookies`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SynCookies {
+    /// Never: what the backlog cannot hold is dropped.
+    Never,
+    /// When the backlog is full.
+    #[default]
+    WhenFull,
+    /// Always, for tests.
+    Always,
 }
 
 /// Who decides when received data is acknowledged.
@@ -138,6 +153,8 @@ pub struct Config {
     /// Most payload that the connection may ever be allowed to hold for its reader; chooses the
     /// window scale.
     pub rcv_buf_max: u32,
+    /// What a receive buffer is at first (linux `tcp_rmem`, second number); only told, never used.
+    pub rcv_buf_start: u32,
     /// Receive space of a new connection, before the first `Connection::set_rcv_space`; never more than
     /// [`Config::rcv_buf_max`].
     pub rcv_space_initial: u32,
@@ -153,6 +170,10 @@ pub struct Config {
     pub ack_style: AckStyle,
     /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
     pub push_super_segments: bool,
+    /// Cuts super-segments as Linux does: to what leaves in a millisecond, but at least so many segments (linux
+    /// `tcp_tso_autosize`, `tcp_min_tso_segs`), and to half of the congestion window (`tcp_cwnd_test`). `None`: each is as
+    /// long as may be, which costs least.
+    pub min_tso_segs: Option<u8>,
     /// Longest time an ACK is put off.
     pub delayed_ack: Duration,
     /// Segments that are acknowledged one by one after the connection opens.
@@ -164,6 +185,8 @@ pub struct Config {
     /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4,
     /// Nagle).
     pub nodelay: bool,
+    /// Holds small segments back until they are full (TCP_CORK).
+    pub cork: bool,
     /// Longest time that sent data may stay unacknowledged; `None`: [`DATA_RETRIES`] decides (RFC
     /// 5482).
     pub user_timeout: Option<Duration>,
@@ -171,10 +194,17 @@ pub struct Config {
     pub congestion: CongestionKind,
     /// Segments that may leave before anything was acknowledged.
     pub initial_cwnd: u16,
+    /// Forgets part of the congestion window in a pause (RFC 5681 4.1, linux `tcp_slow_start_after_idle`).
+    pub slow_start_after_idle: bool,
+    /// The part of the window that a super-segment which is not full waits for while an ACK is about to come; 0: it does
+    /// not wait (linux `tcp_tso_win_divisor`).
+    pub tso_win_divisor: u8,
     /// Spaces out segments over the round trip instead of sending a window at once.
     pub pacing: bool,
     /// Smallest retransmission timeout.
     pub rto_min: Duration,
+    /// Largest retransmission timeout.
+    pub rto_max: Duration,
     /// First retransmission timeout.
     pub rto_initial: Duration,
     /// How often a SYN is repeated.
@@ -184,6 +214,10 @@ pub struct Config {
     /// Timeouts of a SYN-ACK during which an ACK without data opens no connection: the first data does
     /// (TCP_DEFER_ACCEPT); 0: any ACK does.
     pub defer_accept: u8,
+    /// When a listener answers by SYN cookies.
+    pub syn_cookies: SynCookies,
+    /// Smallest interval between two ACKs that only answer segments which are not acceptable and carry nothing.
+    pub invalid_ack_interval: Duration,
     /// How often data is repeated before the connection is given up.
     pub data_retries: u8,
     /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
@@ -216,6 +250,7 @@ impl Default for Config {
             mss: 1460,
             user_mss: None,
             rcv_buf_max: 6 << 20,
+            rcv_buf_start: 128 << 10,
             rcv_space_initial: 64 << 10,
             snd_buf_max: 4 << 20,
             window_scaling: true,
@@ -223,20 +258,27 @@ impl Default for Config {
             sack: true,
             ack_style: AckStyle::Drained,
             push_super_segments: false,
+            min_tso_segs: None,
             delayed_ack: DELAYED_ACK,
             quick_acks: QUICK_ACKS,
             ack_bytes: None,
             keepalive: None,
             nodelay: false,
+            cork: false,
             user_timeout: None,
             congestion: CongestionKind::Cubic,
             initial_cwnd: INITIAL_CWND,
+            slow_start_after_idle: true,
+            tso_win_divisor: TSO_WIN_DIVISOR,
             pacing: false,
             rto_min: RTO_MIN,
+            rto_max: RTO_MAX,
             rto_initial: RTO_INITIAL,
             syn_retries: SYN_RETRIES,
             syn_ack_retries: SYN_ACK_RETRIES,
             defer_accept: 0,
+            syn_cookies: SynCookies::WhenFull,
+            invalid_ack_interval: INVALID_ACK_INTERVAL,
             data_retries: DATA_RETRIES,
             mtu_probing: true,
             time_wait: TIME_WAIT,

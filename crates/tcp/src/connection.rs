@@ -4,10 +4,11 @@ mod calls;
 
 use netmem::Payload;
 use thiserror::Error;
-use wire::Instant;
+use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::Config;
 use crate::error::{TcpError, Unreachable};
+use crate::options::TimestampClock;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::seqnum::SeqNum;
@@ -40,6 +41,32 @@ pub struct Connection<P> {
 struct Reset {
     seq: SeqNum,
     ack: Option<SeqNum>,
+    /// What the timestamps option is made of, where there is one (RFC 7323 3.2: a RST should have it).
+    timestamps: Option<(TimestampClock, u32)>,
+}
+
+impl Reset {
+    fn segment<P: Payload>(self, now: Instant) -> Segment<P> {
+        let Self {
+            seq,
+            ack,
+            timestamps,
+        } = self;
+        let timestamps = timestamps.map(|(clock, echo)| Timestamps {
+            value: clock.value(now),
+            echo,
+        });
+        Segment {
+            seq,
+            ack,
+            control: Control::Rst,
+            options: TcpOptions {
+                timestamps,
+                ..TcpOptions::default()
+            },
+            ..Segment::default()
+        }
+    }
 }
 
 /// Whether the writer will go on at once.
@@ -150,11 +177,18 @@ impl<P: Payload> Connection<P> {
                 }
                 Disposition::answered(reason)
             }
+            SynVerdict::Acknowledge(reason) => {
+                if let State::SynReceived(syn_received) = &mut self.state {
+                    syn_received.acknowledge();
+                }
+                Disposition::answered(reason)
+            }
             SynVerdict::Reset(reason) => {
                 let reset = Segment::reset_for(&segment, segment.payload.len());
                 self.reset = reset.map(|reset| Reset {
                     seq: reset.seq,
                     ack: reset.ack,
+                    timestamps: None,
                 });
                 Disposition::answered(reason)
             }
@@ -241,12 +275,22 @@ impl<P: Payload> Connection<P> {
 
     /// Ends the connection if `next` says so.
     fn end(&mut self, next: Next) {
-        let (Next::Closed(error) | Next::Abort(error)) = next else {
-            return;
+        let error = match next {
+            Next::Stay | Next::TimeWait => return,
+            Next::Closed(error) => error,
+            Next::Abort(error) => {
+                self.reset = self.final_reset();
+                error
+            }
+            Next::Refuse(seq) => {
+                self.reset = Some(Reset {
+                    seq,
+                    ack: None,
+                    timestamps: None,
+                });
+                None
+            }
         };
-        if let Next::Abort(_) = next {
-            self.reset = self.final_reset();
-        }
         self.error = self.error.or(error);
         self.state = State::Closed;
     }
@@ -259,10 +303,12 @@ impl<P: Payload> Connection<P> {
             State::SynReceived(syn) => Some(Reset {
                 seq: syn.iss() + 1,
                 ack: Some(syn.irs() + 1),
+                timestamps: None,
             }),
             State::Synchronized(sync) => Some(Reset {
                 seq: sync.sender.snd_nxt(),
                 ack: Some(sync.receiver.rcv_nxt()),
+                timestamps: sync.timestamps(),
             }),
         }
     }
@@ -273,12 +319,7 @@ impl<P: Payload> Connection<P> {
     /// the way is repeated in time like any other.
     pub fn poll_send(&mut self, now: Instant) -> Option<Segment<P>> {
         let segment = match self.reset.take() {
-            Some(Reset { seq, ack }) => Some(Segment {
-                seq,
-                ack,
-                control: Control::Rst,
-                ..Segment::default()
-            }),
+            Some(reset) => Some(reset.segment(now)),
             None => match &mut self.state {
                 State::Closed => None,
                 State::SynSent(syn_sent) => syn_sent.poll_send(&self.config, now),

@@ -2,7 +2,24 @@
 
 use core::time::Duration;
 
+use wire::Instant;
+
+pub use crate::sender::{Busy, BusyTimes, Chrono};
 use crate::state::StateKind;
+
+/// Where a connection stands with losses (linux `enum tcp_ca_state`, and its numbers; CWR does not occur).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CaState {
+    /// All is well.
+    #[default]
+    Open = 0,
+    /// Something arrived out of order.
+    Disorder = 1,
+    /// Losses are repaired as ACKs come in.
+    Recovery = 3,
+    /// The retransmission timer ran out.
+    Loss = 4,
+}
 
 /// A snapshot of one connection (linux include/uapi/linux/tcp.h `struct tcp_info`; names without
 /// `tcpi_`).
@@ -19,6 +36,20 @@ pub struct Info {
     pub snd_wscale: u8,
     /// Shift of the windows that we send.
     pub rcv_wscale: u8,
+    /// Whether losses are suspected or repaired.
+    pub ca_state: CaState,
+    /// Doublings of the retransmission or persist timeout.
+    pub backoff: u8,
+    /// When payload was received last; when the connection opened, if none was.
+    pub last_data_recv: Instant,
+    /// When payload was sent last; when the connection opened, if none was.
+    pub last_data_sent: Instant,
+    /// When something was queued to be sent or to be acknowledged, and what held it back.
+    pub chrono: Chrono,
+    /// How far packets were seen to overtake each other, in packets; 3 at first.
+    pub reordering: u32,
+    /// Packets that the peer is known to have, repetitions counted once.
+    pub delivered: u32,
     /// Current retransmission timeout.
     pub rto: Duration,
     /// Payload bytes of a full outgoing packet.

@@ -64,10 +64,10 @@ mod tests;
 mod timers;
 mod window;
 
-pub use config::{AckStyle, Config, CongestionKind, Keepalive};
+pub use config::{AckStyle, Config, CongestionKind, Keepalive, SynCookies};
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};
-pub use info::Info;
+pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use options::{Negotiated, TimestampClock};
 pub use recv_queue::RecvQueue;

@@ -11,6 +11,9 @@ const QUANTUM: Duration = Duration::from_millis(1);
 /// Segments that may always leave together (linux `sysctl_tcp_min_tso_segs`).
 const QUANTUM_SEGMENTS: u64 = 2;
 
+/// Segments at the start of a connection that are not held back (linux `tcp_update_skb_after_send`).
+const UNPACED_SEGMENTS: u64 = 10;
+
 /// How much faster than a window per round trip, in hundredths, so that pacing does not hold back growth.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gain(u32);
@@ -31,6 +34,8 @@ struct Pace {
     /// Bytes per second; 0 before the first round-trip sample, when nothing is held back.
     rate: u64,
     release: Instant,
+    /// Bytes that ever left, as far as it matters.
+    sent: u64,
 }
 
 impl Pacer {
@@ -64,11 +69,19 @@ impl Pacer {
     }
 
     /// Charges what left.
-    pub(crate) fn on_sent(&mut self, bytes: u64, now: Instant) {
+    ///
+    /// The first segments are not held back, and who was late may go on sooner, by half at most (linux
+    /// `tcp_update_skb_after_send`).
+    pub(crate) fn on_sent(&mut self, bytes: u64, mss: u16, now: Instant) {
         if let Some(pace) = self.0.as_mut().filter(|pace| pace.rate != 0) {
+            pace.sent = pace.sent.saturating_add(bytes);
+            if pace.sent < UNPACED_SEGMENTS * u64::from(mss) {
+                return;
+            }
             let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(pace.rate);
             let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-            pace.release = pace.release.max(now) + time;
+            let late = now.saturating_since(pace.release);
+            pace.release = pace.release.max(now) + (time - late.min(time / 2));
         }
     }
 
@@ -112,9 +125,10 @@ mod tests {
     fn a_millisecond_of_data_leaves_at_once_and_the_next_waits_for_it() {
         let mut pacer = pacer(Gain::SLOW_START);
         assert_eq!(pacer.allowance(MSS, ms(5)), 20_000);
-        pacer.on_sent(20_000, ms(5));
+        pacer.on_sent(20_000, MSS, ms(5));
         assert_eq!(pacer.allowance(MSS, ms(5)), 0);
-        assert_eq!(pacer.release(ms(5)), Some(ms(6)));
+        // Late by five milliseconds: half of the wait is spared.
+        assert_eq!(pacer.release(ms(5)), Some(Instant::from_nanos(5_500_000)));
         assert_eq!(pacer.allowance(MSS, ms(6)), 20_000);
         assert_eq!(pacer.release(ms(6)), None);
     }
@@ -130,13 +144,13 @@ mod tests {
     fn nothing_is_held_back_without_pacing_or_without_a_sample() {
         let mut off = Pacer::new(false);
         off.on_window(1000, Some(Duration::from_secs(1)), Gain::SLOW_START);
-        off.on_sent(1_000_000, ms(1));
+        off.on_sent(1_000_000, MSS, ms(1));
         assert_eq!(
             (off.allowance(MSS, ms(1)), off.release(ms(1)), off.rate()),
             (u64::MAX, None, 0)
         );
         let mut unknown = Pacer::new(true);
-        unknown.on_sent(1_000_000, ms(1));
+        unknown.on_sent(1_000_000, MSS, ms(1));
         assert_eq!(unknown.allowance(MSS, ms(1)), u64::MAX);
     }
 }

@@ -47,8 +47,8 @@ pub(crate) enum Patience {
 pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq; the end is 0 before anything was delivered.
     latest: Sending,
-    /// When [`Rack::latest`] arrived, or rather its ACK.
-    delivered_at: Instant,
+    /// RACK.rtt: of the last packet that an ACK told of.
+    rtt: Duration,
     /// RACK.dsack_round: D-SACKs until this offset is acknowledged belong to one round trip.
     dsack_round: u64,
     /// How far the window is widened beyond min_rtt / 4: RACK.reo_wnd_mult - 1.
@@ -77,10 +77,16 @@ impl Rack {
         {
             if sending.is_after(self.latest) {
                 self.latest = sending;
-                self.delivered_at = now;
             }
         }
-        self.reordering_seen |= delivered.reordered;
+        let last = match delivered.last {
+            Some((sent_at, true)) if ambiguous(sent_at) => delivered.last_original,
+            last => last.map(|(sent_at, _)| sent_at),
+        };
+        if let Some(sent_at) = last {
+            self.rtt = now.saturating_since(sent_at);
+        }
+        self.reordering_seen |= delivered.reordered();
     }
 
     /// Widens the reordering window, once per round trip: a retransmission was in vain (RFC 8985 6.2 step 4).
@@ -125,14 +131,9 @@ impl Rack {
         (self.latest.end > 0).then_some(self.latest)
     }
 
-    /// Returns when [`Rack::latest`] arrived, or rather its ACK.
-    pub(crate) fn delivered_at(&self) -> Instant {
-        self.delivered_at
-    }
-
-    /// Returns RACK.rtt, the round-trip time of [`Rack::latest`].
+    /// Returns RACK.rtt (RFC 8985 6.2 step 2: of the last packet that the last ACK told of, be it the latest sent or not).
     pub(crate) fn rtt(&self) -> Duration {
-        self.delivered_at.saturating_since(self.latest.sent_at)
+        self.rtt
     }
 
     /// Returns whether this path was ever seen to reorder.
@@ -200,12 +201,12 @@ pub(crate) fn probe_timeout(rtt: &RttEstimator, single: Option<Duration>) -> Dur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{RTO_INITIAL, RTO_MIN};
+    use crate::config::Config;
 
     const MIN_RTT: Duration = Duration::from_millis(40);
 
     fn rtt() -> RttEstimator {
-        let mut rtt = RttEstimator::new(RTO_INITIAL, RTO_MIN);
+        let mut rtt = RttEstimator::new(&Config::default());
         rtt.on_sample(Duration::from_millis(100));
         rtt.note_min(MIN_RTT, Instant::ZERO);
         rtt
@@ -219,6 +220,10 @@ mod tests {
         Delivered {
             latest_original: original.map(sending),
             latest_retransmission: retransmission.map(sending),
+            last: retransmission
+                .map(|at| (sending(at).sent_at, true))
+                .or(original.map(|at| (sending(at).sent_at, false))),
+            last_original: original.map(|at| sending(at).sent_at),
             ..Delivered::default()
         }
     }
@@ -231,7 +236,11 @@ mod tests {
         rack.on_delivered(&delivered(Some((5, 300)), None), |_| false, at(25));
         rack.on_delivered(&delivered(Some((4, 200)), None), |_| false, at(30));
         assert_eq!(rack.latest().map(|latest| latest.end), Some(300));
-        assert_eq!(rack.rtt(), Duration::from_millis(20));
+        assert_eq!(
+            rack.rtt(),
+            Duration::from_millis(26),
+            "of the last one told"
+        );
         // Sent together: the higher one is the later one.
         rack.on_delivered(&delivered(Some((5, 400)), None), |_| false, at(31));
         assert_eq!(

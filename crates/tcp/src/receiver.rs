@@ -412,6 +412,8 @@ impl<P: Payload> Receiver<P> {
         self.rcv_nxt += 1;
         self.fin_received = true;
         self.reassembly.clear();
+        // Nothing will be sent again that a report could spare (linux `tcp_fin`).
+        self.dsack = None;
         queue.set_eof();
         self.ack.on_arrival(Arrival::Fin, 0, now);
     }

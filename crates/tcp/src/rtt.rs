@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::RTO_MAX;
+use crate::config::Config;
 
 /// Half of the time over which the smallest round-trip time is remembered (linux `tcp_min_rtt_wlen`: 300 s).
 const MIN_RTT_HALF_WINDOW: Duration = Duration::from_secs(150);
@@ -12,7 +12,7 @@ const MIN_RTT_HALF_WINDOW: Duration = Duration::from_secs(150);
 /// No round-trip time seen.
 const NO_MIN: u32 = u32::MAX;
 
-/// The largest useful exponent: 1 ms doubled so often is past [`RTO_MAX`].
+/// The largest useful exponent: 1 ms doubled so often is past any largest timeout.
 const BACKOFF_MAX: u8 = 17;
 
 /// Timeout of the first data when the handshake itself timed out and gave no sample (RFC 6298 5.7).
@@ -25,6 +25,7 @@ pub(crate) struct RttEstimator {
     srtt_ns: u64,
     rttvar_ns: u64,
     rto_min_us: u32,
+    rto_max_us: u32,
     /// Timeout before the first sample.
     rto_initial_us: u32,
     /// Smallest samples of the running and of the previous half window.
@@ -36,12 +37,13 @@ pub(crate) struct RttEstimator {
 
 impl RttEstimator {
     /// Returns an estimator without samples.
-    pub(crate) fn new(rto_initial: Duration, rto_min: Duration) -> RttEstimator {
+    pub(crate) fn new(config: &Config) -> RttEstimator {
         RttEstimator {
             srtt_ns: 0,
             rttvar_ns: 0,
-            rto_min_us: micros(rto_min),
-            rto_initial_us: micros(rto_initial),
+            rto_min_us: micros(config.rto_min),
+            rto_max_us: micros(config.rto_max),
+            rto_initial_us: micros(config.rto_initial.min(config.rto_max)),
             min_us: [NO_MIN; 2],
             half_window: 0,
             backoff: 0,
@@ -112,24 +114,28 @@ impl RttEstimator {
             None => Duration::from_micros(self.rto_initial_us.into()),
             Some(srtt) => srtt.saturating_add(self.rttvar().saturating_mul(4).max(self.rto_min())),
         };
-        rto.min(RTO_MAX)
+        rto.min(self.rto_max())
     }
 
-    /// Returns the timeout as it stands, doubled for every timeout since the last sample, at most 120 s.
+    fn rto_max(&self) -> Duration {
+        Duration::from_micros(self.rto_max_us.into())
+    }
+
+    /// Returns the timeout as it stands, doubled for every timeout since the last sample, up to the largest.
     pub(crate) fn rto(&self) -> Duration {
-        backed_off(self.base_rto(), self.backoff)
+        self.backed_off(self.backoff)
+    }
+
+    /// Returns the timeout before any backoff doubled `times` times, at most the largest.
+    pub(crate) fn backed_off(&self, times: u8) -> Duration {
+        let factor = 1u32 << times.min(BACKOFF_MAX);
+        self.base_rto().saturating_mul(factor).min(self.rto_max())
     }
 
     /// Doubles the timeout (RFC 6298 5.5).
     pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
-}
-
-/// Returns `timeout` doubled `times` times, at most [`RTO_MAX`].
-pub(crate) fn backed_off(timeout: Duration, times: u8) -> Duration {
-    let factor = 1u32 << times.min(BACKOFF_MAX);
-    timeout.saturating_mul(factor).min(RTO_MAX)
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -144,14 +150,14 @@ fn micros(duration: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{RTO_INITIAL, RTO_MIN};
+    use crate::config::{Config, RTO_MAX};
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
     fn estimator() -> RttEstimator {
-        RttEstimator::new(RTO_INITIAL, RTO_MIN)
+        RttEstimator::new(&Config::default())
     }
 
     #[test]

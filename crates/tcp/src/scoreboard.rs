@@ -112,6 +112,11 @@ impl Scoreboard {
         }
     }
 
+    /// Returns the end of the highest range that the peer reported.
+    pub(crate) fn highest_sacked(&self) -> u64 {
+        self.highest_sacked
+    }
+
     /// Returns the bytes between SND.UNA and SND.NXT.
     pub(crate) fn outstanding(&self) -> u64 {
         match (self.records.front(), self.records.back()) {

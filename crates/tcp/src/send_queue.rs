@@ -151,11 +151,6 @@ impl<P: Payload> SendQueue<P> {
             .map_or(len, |chunk| (chunk.start() - offset) as usize)
     }
 
-    /// Returns whether the writer announced more bytes behind the last one.
-    pub(crate) fn expects_more(&self) -> bool {
-        self.chunks.back().is_some_and(|chunk| chunk.more)
-    }
-
     /// Returns the stream offset behind the last byte pushed.
     pub(crate) fn end(&self) -> u64 {
         self.end
@@ -221,9 +216,9 @@ mod tests {
         assert!(!queue.share(0, 11).push);
         assert!(queue.share(0, 30).push);
         queue.push(Bytes::pattern(SeqNum(30), 5), true);
-        assert!(!queue.share(0, 35).push && queue.expects_more());
+        assert!(!queue.share(0, 35).push);
         queue.push(Bytes::default(), false);
-        assert!(queue.share(0, 35).push && !queue.expects_more());
+        assert!(queue.share(0, 35).push);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! - `path.rs`: packets that are too large for the path and vanish without a word.
 
 mod ack;
+mod chrono;
 mod output;
 mod path;
 mod recovery;
@@ -30,11 +31,12 @@ use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::pacing::{Gain, Pacer};
-use crate::rack::Rack;
+use crate::rack::{DUP_THRESHOLD, Rack};
 use crate::rtt::RttEstimator;
 use crate::scoreboard::Scoreboard;
 use crate::send_queue::SendQueue;
 use crate::seqnum::SeqNum;
+pub use chrono::{Busy, BusyTimes, Chrono};
 use path::PathMss;
 use recovery::Recovery;
 use timers::Timers;
@@ -140,7 +142,11 @@ struct Limits {
     user_timeout_ms: Option<NonZeroU32>,
     initial_cwnd: u16,
     data_retries: u8,
+    tso_win_divisor: u8,
     nodelay: bool,
+    corked: bool,
+    slow_start_after_idle: bool,
+    min_tso_segs: Option<u8>,
 }
 
 /// Sums for [`Info`].
@@ -151,6 +157,9 @@ struct Counters {
     total_retrans: u32,
     dsack_dups: u32,
     reord_seen: u32,
+    /// Packets; 0 stands for the default.
+    reordering: u32,
+    delivered: u32,
     recoveries: u32,
     tail_probes: u16,
     total_rto: u16,
@@ -171,6 +180,7 @@ pub struct Sender<P> {
     path: PathMss,
     limits: Limits,
     counters: Counters,
+    chrono: Chrono,
     /// Number of stream offset 0: ISS + 1.
     first: SeqNum,
     snd_una: u64,
@@ -182,14 +192,19 @@ pub struct Sender<P> {
     snd_wl1: SeqNum,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
-    /// When data left last.
+    /// When data left last, or a pause was noticed.
     last_sent: Instant,
+    /// When payload left last.
+    last_data_sent: Instant,
     clock: TimestampClock,
     /// Payload bytes of a packet; 0 before the handshake.
     mss: u16,
     sack: bool,
     /// The stream ends behind what is queued.
     fin: bool,
+    /// The writer announced more, and nothing came from the peer since: small segments wait. Linux forgets MSG_MORE with
+    /// the next ACK, too (`tcp_data_snd_check`).
+    expects_more: bool,
 }
 
 impl<P: Payload> Sender<P> {
@@ -198,7 +213,7 @@ impl<P: Payload> Sender<P> {
         Sender {
             queue: SendQueue::new(),
             board: Scoreboard::default(),
-            rtt: RttEstimator::new(config.rto_initial, config.rto_min),
+            rtt: RttEstimator::new(config),
             rack: Rack::default(),
             congestion: Congestion::new(config.congestion),
             pacer: Pacer::new(config.pacing),
@@ -211,9 +226,14 @@ impl<P: Payload> Sender<P> {
                 user_timeout_ms: config.user_timeout.map(millis),
                 initial_cwnd: config.initial_cwnd,
                 data_retries: config.data_retries,
+                tso_win_divisor: config.tso_win_divisor,
                 nodelay: config.nodelay,
+                corked: config.cork,
+                slow_start_after_idle: config.slow_start_after_idle,
+                min_tso_segs: config.min_tso_segs,
             },
             counters: Counters::default(),
+            chrono: Chrono::default(),
             first: iss + 1,
             snd_una: 0,
             snd_nxt: 0,
@@ -222,10 +242,12 @@ impl<P: Payload> Sender<P> {
             snd_wl1: SeqNum::default(),
             small_end: 0,
             last_sent: Instant::ZERO,
+            last_data_sent: Instant::ZERO,
             clock: TimestampClock::default(),
             mss: 0,
             sack: false,
             fin: false,
+            expects_more: false,
         }
     }
 
@@ -240,6 +262,7 @@ impl<P: Payload> Sender<P> {
         self.max_snd_wnd = established.window;
         self.snd_wl1 = established.seq;
         self.last_sent = now;
+        self.last_data_sent = now;
         if let Some(rtt) = established.handshake_rtt {
             self.rtt.on_sample(rtt);
             self.rtt.note_min(rtt, now);
@@ -268,6 +291,7 @@ impl<P: Payload> Sender<P> {
         if self.fin {
             return self.queue.end();
         }
+        self.expects_more = more;
         self.queue.push(payload, more)
     }
 
@@ -363,6 +387,19 @@ impl<P: Payload> Sender<P> {
         self.limits.nodelay = nodelay;
     }
 
+    /// Lets what waits leave at once, corked or not.
+    pub fn flush(&mut self) {
+        if self.mss > 0 && self.unsent() > 0 {
+            self.timers.flush_small();
+        }
+    }
+
+    /// Holds small segments back, or lets them go (TCP_CORK).
+    pub fn set_cork(&mut self, corked: bool) {
+        self.limits.corked = corked;
+        self.expects_more &= corked;
+    }
+
     /// Sets how many bytes may be queued; what is queued already stays (SO_SNDBUF).
     pub fn set_snd_buf(&mut self, bytes: usize) {
         self.limits.snd_buf_max = bytes;
@@ -414,6 +451,12 @@ impl<P: Payload> Sender<P> {
     pub fn info(&self, info: &mut Info) {
         let mss = u64::from(self.mss().max(1));
         let packets = |bytes: u64| u32::try_from(bytes.div_ceil(mss)).unwrap_or(u32::MAX);
+        info.ca_state = self.recovery.ca_state();
+        info.backoff = self.timers.backoff();
+        info.last_data_sent = self.last_data_sent;
+        info.chrono = self.chrono.clone();
+        info.reordering = self.counters.reordering.max(DUP_THRESHOLD);
+        info.delivered = self.counters.delivered;
         info.rto = self.rtt.rto();
         info.snd_mss = self.mss();
         info.unacked = packets(self.board.outstanding());

@@ -5,7 +5,7 @@ use core::time::Duration;
 use wire::Instant;
 
 use crate::config::{
-    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, Config, INVALID_ACK_INTERVAL, Keepalive, RTO_MAX,
+    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, Config, INVALID_ACK_INTERVAL, Keepalive,
 };
 
 /// Returns the earlier of two optional points in time, the absent one being never.
@@ -51,7 +51,7 @@ impl HandshakeTimer {
         self.sent = Some(now);
         if self.deadline.is_none() {
             let doubled = config.rto_initial.saturating_mul(1 << self.retries.min(16));
-            self.deadline = Some(now + doubled.min(RTO_MAX));
+            self.deadline = Some(now + doubled.min(config.rto_max));
         }
         true
     }
@@ -196,14 +196,31 @@ impl KeepaliveTimer {
 }
 
 /// Limits the ACKs that segments without a right to one can draw out of us.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct ReplyLimit {
+    invalid_interval: Duration,
     interval_start: Option<Instant>,
     challenges: u8,
     last_invalid: Option<Instant>,
 }
 
+impl Default for ReplyLimit {
+    fn default() -> Self {
+        Self::new(INVALID_ACK_INTERVAL)
+    }
+}
+
 impl ReplyLimit {
+    /// Returns a limit that lets one segment without a right be answered in `invalid_interval`.
+    pub(crate) fn new(invalid_interval: Duration) -> Self {
+        Self {
+            invalid_interval,
+            interval_start: None,
+            challenges: 0,
+            last_invalid: None,
+        }
+    }
+
     /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a
     /// shared one would tell an attacker who else is connected (CVE-2016-5696).
     pub(crate) fn allow_challenge(&mut self, now: Instant) -> bool {
@@ -224,7 +241,7 @@ impl ReplyLimit {
     pub(crate) fn allow_invalid(&mut self, now: Instant) -> bool {
         let allowed = self
             .last_invalid
-            .is_none_or(|last| now.saturating_since(last) >= INVALID_ACK_INTERVAL);
+            .is_none_or(|last| now.saturating_since(last) >= self.invalid_interval);
         if allowed {
             self.last_invalid = Some(now);
         }

@@ -18,8 +18,8 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// `HUGETLBFS_MAGIC` (linux include/uapi/linux/magic.h).
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+/// `HUGETLBFS_MAGIC` (linux include/uapi/linux/magic.h). A negative number where `f_type` has 32 bits.
+const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 
 /// A run of a file, mapped shared.
 ///
@@ -67,7 +67,8 @@ impl Mapping {
         access: Access,
     ) -> Result<Self, Refusal> {
         let kind = fstatfs(file).map_err(Refusal::System)?.f_type;
-        if u64::try_from(kind).is_ok_and(|kind| kind == HUGETLBFS_MAGIC) {
+        #[allow(clippy::useless_conversion, reason = "32 bits elsewhere")]
+        if i64::from(kind) & 0xffff_ffff == i64::from(HUGETLBFS_MAGIC) {
             return Err(Refusal::HugePages);
         }
         // Not every file can have seals; those that cannot may shrink.

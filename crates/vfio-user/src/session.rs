@@ -67,7 +67,7 @@ pub struct SessionStats {
     pub refused: u64,
     /// The command refused last.
     pub last_refused: Option<Command>,
-    /// Descriptors that came and were of no use; all were closed.
+    /// Descriptors that came and were of no use, but for those of messages with too many; all were closed.
     pub fds_closed: u64,
     /// Windows of guest memory that came without a descriptor.
     pub windows_without_fd: u64,
@@ -145,6 +145,9 @@ impl Session {
             return Err(Breach::Order { command });
         }
         self.scratch.clear();
+        if command == Command::VERSION {
+            self.stats.fds_closed += message.fds.len() as u64;
+        }
         let answer = match message.too_many_fds {
             true => Err(Errno::MFILE),
             false if command == Command::VERSION => {

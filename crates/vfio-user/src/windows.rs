@@ -139,6 +139,8 @@ pub struct DmaWindows {
     /// By guest address; no two overlap.
     windows: BTreeMap<u64, Window>,
     total_bytes: u64,
+    /// Of the windows that came with a file.
+    reachable_bytes: u64,
     /// How many of them keep a descriptor.
     files: usize,
 }
@@ -148,6 +150,19 @@ struct Window {
     size: u64,
     protection: Protection,
     memory: Memory,
+}
+
+impl Window {
+    fn keeps_its_file(&self) -> bool {
+        matches!(self.memory, Memory::File { .. })
+    }
+
+    fn reachable_bytes(&self) -> u64 {
+        match self.memory {
+            Memory::Mapped(_) | Memory::File { .. } => self.size,
+            Memory::Absent => 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -187,13 +202,14 @@ impl DmaWindows {
             Some(file) => self.open(file, offset, size, protection)?,
             None => Memory::Absent,
         };
-        self.files += usize::from(matches!(memory, Memory::File { .. }));
-        self.total_bytes = total_bytes;
         let window = Window {
             size,
             protection,
             memory,
         };
+        self.files += usize::from(window.keeps_its_file());
+        self.total_bytes = total_bytes;
+        self.reachable_bytes += window.reachable_bytes();
         self.windows.insert(address, window);
         Ok(())
     }
@@ -219,7 +235,8 @@ impl DmaWindows {
         self.windows.append(&mut behind);
         for window in inside.values() {
             self.total_bytes -= window.size;
-            self.files -= usize::from(matches!(window.memory, Memory::File { .. }));
+            self.reachable_bytes -= window.reachable_bytes();
+            self.files -= usize::from(window.keeps_its_file());
         }
         Ok(())
     }
@@ -242,6 +259,11 @@ impl DmaWindows {
     /// Returns the bytes of all windows.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
+    }
+
+    /// Returns the bytes of those windows that came with a file: what the device can read or write at all.
+    pub fn reachable_bytes(&self) -> u64 {
+        self.reachable_bytes
     }
 
     /// Copies guest memory at `address` to all of `out`. 1, 2, 4 or 8 naturally aligned bytes are one load (acquire).

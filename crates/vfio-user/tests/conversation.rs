@@ -118,6 +118,8 @@ fn memory_without_a_descriptor_is_taken_and_cannot_be_reached() {
     let mut client = bench.client();
     bench.ask_ok(&mut client, DMA_MAP, &dma_map(1, 0, 0xc_0000, 0x1000), &[]);
     assert_eq!(bench.server.stats().session.windows_without_fd, 1);
+    let dma = &bench.server.bus().dma;
+    assert!(dma.total_bytes() > dma.reachable_bytes());
     let bump = access(2, BUMP, 8, &0xc_0000u64.to_le_bytes());
     bench.ask_ok(&mut client, REGION_WRITE, &bump, &[]);
     assert_eq!(bench.device.failed_dma, 1);

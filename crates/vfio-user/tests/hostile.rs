@@ -427,6 +427,18 @@ fn more_descriptors_than_may_come_are_closed_and_the_request_refused() {
 }
 
 #[test]
+fn descriptors_that_come_with_the_version_are_closed_and_counted() {
+    let mut bench = Bench::new();
+    let mut client = bench.connect();
+    let fds: Vec<_> = (0..3).map(|_| new_eventfd()).collect();
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    client.send(VERSION, 0, &version_body(), &fds);
+    bench.turn();
+    assert_eq!(client.receive().unwrap().errno, 0);
+    assert_eq!(bench.server.stats().session.fds_closed, 3);
+}
+
+#[test]
 fn descriptors_in_pieces_of_one_message_are_bounded_too() {
     let mut bench = Bench::new();
     let mut client = bench.client();

@@ -23,6 +23,7 @@ mod ipv4;
 mod ipv6;
 pub mod protocol;
 mod rx_headers;
+mod segmentation;
 mod tcp;
 mod tcp_options;
 mod time;
@@ -42,6 +43,7 @@ pub use icmp::{
 pub use ipv4::Ipv4Header;
 pub use ipv6::{Ipv6Header, MAX_EXTENSION_HEADERS, MAX_EXTENSION_LEN};
 pub use rx_headers::{FourTuple, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport};
+pub use segmentation::SegmentHeaders;
 pub use tcp::{TcpFlags, TcpHeader};
 pub use tcp_options::{MAX_WINDOW_SCALE, SackBlocks, TcpOptions, TcpOptionsError, Timestamps};
 pub use time::Instant;

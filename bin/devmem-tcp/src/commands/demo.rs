@@ -12,7 +12,7 @@ use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::Netdev;
 
 use crate::args::{DemoLink, Direction};
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 use crate::pattern::Expected;
 use crate::plan::DemoPlan;
 use crate::progress::Progress;
@@ -78,7 +78,7 @@ fn one_way(
     } else {
         into_our_memory(plan, direction, link, peers_cpu, stop)?
     };
-    eprint!("{report}");
+    tell(&report);
     Ok(report)
 }
 

@@ -6,7 +6,7 @@ use crate::lab::kit::Kit;
 use crate::lab::machine::{self, Outcome, Output, PassOn};
 use crate::lab::suite::Group;
 use crate::lab::suite::host::{self, TestPlan};
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, say};
 use crate::plan::lab::{self as plan, LabRunPlan};
 
 /// Does what the subcommand says.
@@ -36,24 +36,24 @@ fn status(args: Status) -> Result<(), Failure> {
 }
 
 fn show(kit: &Kit, json: bool) -> Result<(), Failure> {
-    eprintln!(
+    say!(
         "QEMU     {} ({})",
         kit.qemu.version,
         kit.qemu.program.display()
     );
-    eprintln!(
+    say!(
         "kernel   {} ({})",
         kit.kernel.release,
         kit.kernel.image.display()
     );
     for module in &kit.kernel.modules {
-        eprintln!("module   {}", module.display());
+        say!("module   {}", module.display());
     }
-    eprintln!("shell    {}", kit.busybox.display());
+    say!("shell    {}", kit.busybox.display());
     for (name, place) in &kit.programs {
-        eprintln!("program  {name} ({})", place.display());
+        say!("program  {name} ({})", place.display());
     }
-    eprintln!(
+    say!(
         "runs by  {}",
         if accel::kvm_usable() {
             "KVM"
@@ -104,9 +104,9 @@ fn shell(args: Shell) -> Result<(), Failure> {
 }
 
 fn test(args: Test) -> Result<(), Failure> {
-    let kit = Kit::provide(&plan::kit(args.kit, false))?;
+    let kit = Kit::provide(&plan::kit(args.guest.kit, false))?;
     let plan = TestPlan {
-        machine: plan::machine(args.machine)?,
+        machine: plan::machine(args.guest.machine)?,
         groups: if args.group.is_empty() {
             Group::ALL.to_vec()
         } else {

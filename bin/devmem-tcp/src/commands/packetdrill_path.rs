@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::args::PacketdrillPath;
-use crate::output::{Failure, print_json};
+use crate::output::{Failure, print_json, print_line};
 
 /// The file's name.
 const LIBRARY: &str = "libdevmem_packetdrill.so";
@@ -33,8 +33,7 @@ pub fn run(args: &PacketdrillPath) -> Result<(), Failure> {
     if args.output.json {
         return print_json(&Report { path: &path });
     }
-    println!("{}", path.display());
-    Ok(())
+    Ok(print_line(path.display())?)
 }
 
 fn find(folder: &Path) -> Option<PathBuf> {

@@ -1,6 +1,6 @@
 //! The demo's second process when we send: an ordinary kernel TCP receiver that checks the pattern.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
@@ -10,7 +10,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Receiver;
-use crate::output::{Failure, print_json};
+use crate::output::{Failure, print_json, print_line};
 use crate::pattern::{Expected, Verifier};
 use crate::sender::pattern_of;
 
@@ -41,8 +41,7 @@ pub fn run(args: &Receiver) -> Result<(), Failure> {
     }
     let listen = args.listen;
     let listener = TcpListener::bind(listen).with_context(|| format!("listen on {listen}"))?;
-    println!("ready");
-    io::stdout().flush().context("say that it is ready")?;
+    print_line("ready")?;
     let all = thread::scope(|scope| -> Result<Received, Failure> {
         let mut receivers = Vec::new();
         for _ in 0..args.connections {

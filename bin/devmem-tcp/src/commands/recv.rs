@@ -11,7 +11,7 @@ use devmem_tcp::{Netdev, Purpose};
 use crate::backend::{self, Backend};
 use crate::capture::Capture;
 use crate::kernel;
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 use crate::pattern::{Expected, RepeatingPattern};
 use crate::plan::{Destination, RecvPlan};
 use crate::progress::Progress;
@@ -37,9 +37,7 @@ pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
 /// Receives by our own stack.
 fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     if plan.kernel.dry_run {
-        return Err(Failure::usage(
-            "--dry-run: the user backend changes no NIC's settings",
-        ));
+        return Err(nothing_to_change(plan));
     }
     let output = open_output(plan.output.as_ref())?;
     let tap = &plan.link.tap;
@@ -60,6 +58,16 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
         note(format_args!("{packets} packets in {}", path.display()));
     }
     received
+}
+
+/// `--dry-run`, and no NIC of the kernel to set up: by the user's choice, or because it cannot.
+fn nothing_to_change(plan: &RecvPlan) -> Failure {
+    let text = "--dry-run: the user backend changes no NIC's settings";
+    match (&plan.link.interface, plan.kernel.users_alone) {
+        (Some(name), None) => Failure::unsupported(text)
+            .with_remedy(format!("`devmem-tcp doctor {name}` says what {name} lacks")),
+        _ => Failure::usage(text),
+    }
 }
 
 /// Receives by the kernel's stack, on a NIC that supports device memory.
@@ -83,7 +91,7 @@ fn receive(
     plan: &RecvPlan,
     stop: &StopFlag,
     mut receiver: Receiver,
-    mut output: Option<Box<dyn Write>>,
+    mut output: Option<Output>,
     mut report: RunReport,
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
@@ -108,7 +116,7 @@ fn receive(
 
     totals.fill(&mut report);
     receiver.finish(&mut report);
-    eprint!("{report}");
+    tell(&report);
     if plan.json {
         print_json(&report)?;
     }
@@ -122,17 +130,43 @@ fn receive(
     }
 }
 
-fn open_output(destination: Option<&Destination>) -> Result<Option<Box<dyn Write>>, Failure> {
+/// Where the payload goes. Its errors name it.
+struct Output {
+    file: File,
+    name: String,
+}
+
+impl Output {
+    fn name(&self, error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.name))
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|error| self.name(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|error| self.name(error))
+    }
+}
+
+fn open_output(destination: Option<&Destination>) -> Result<Option<Output>, Failure> {
     Ok(match destination {
         None => None,
         Some(Destination::Stdout) => {
             // Not Stdout itself, which would look for line ends in the payload.
             let stdout = io::stdout().as_fd().try_clone_to_owned();
-            Some(Box::new(File::from(stdout.context("duplicate stdout")?)))
+            Some(Output {
+                file: File::from(stdout.context("duplicate stdout")?),
+                name: "stdout".to_owned(),
+            })
         }
         Some(Destination::File(path)) => {
-            let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
-            Some(Box::new(file))
+            let name = path.display().to_string();
+            let file = File::create(path).with_context(|| format!("create {name}"))?;
+            Some(Output { file, name })
         }
     })
 }

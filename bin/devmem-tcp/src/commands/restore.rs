@@ -141,7 +141,7 @@ fn restore(args: &args::Restore, leftovers: Vec<Leftover>) -> Result<(), Failure
                 ));
             }
             Standing::InUse | Standing::OtherNamespace => note(description(&leftover)),
-            Standing::Void | Standing::Left => outcomes.extend(restore_one(&leftover)?),
+            Standing::Void | Standing::Left => outcomes.extend(restore_one(&leftover)),
         }
     }
     if args.output.json {
@@ -153,41 +153,86 @@ fn restore(args: &args::Restore, leftovers: Vec<Leftover>) -> Result<(), Failure
     if outcomes.is_empty() {
         note("nothing is left to restore");
     }
-    match outcomes.iter().find(|outcome| !outcome.failed.is_empty()) {
-        Some(outcome) => Err(Failure::failed(format!(
-            "{} is not as it was: {}",
-            outcome.interface,
-            outcome.failed.join("; ")
-        ))
-        .with_remedy("the state file is kept, so that it can be tried again")),
+    match complaint(&outcomes) {
+        Some(complaint) => Err(Failure::failed(complaint)
+            .with_remedy("the state file is kept, so that it can be tried again")),
         None => Ok(()),
     }
 }
 
+/// Says what is not as it was: one interface that fails is no reason to leave the others unrestored.
+fn complaint(outcomes: &[Outcome]) -> Option<String> {
+    let failed = outcomes.iter().filter(|outcome| !outcome.failed.is_empty());
+    let words = failed.map(|outcome| {
+        let why = outcome.failed.join("; ");
+        format!("{} is not as it was: {why}", outcome.interface)
+    });
+    let words: Vec<_> = words.collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
 /// Restores one interface; `None` if nothing was left of it.
-fn restore_one(leftover: &Leftover) -> Result<Option<Outcome>, Failure> {
+fn restore_one(leftover: &Leftover) -> Option<Outcome> {
+    let interface = &leftover.interface;
     let report = match restore_from_state_file(&leftover.path) {
         Ok(report) => report,
         Err(StateError::NotOurs { .. }) if leftover.standing == Standing::Void => {
             note(description(leftover));
-            return Ok(None);
+            return None;
         }
+        // Its run, or another who restores, has been faster.
+        Err(error) if is_gone(&error) => return None,
         Err(error) => {
-            return Err(error).with_context(|| format!("restore {}", leftover.interface))?;
+            return Some(Outcome {
+                interface: interface.clone(),
+                restored: Vec::new(),
+                left: Vec::new(),
+                failed: vec![error.to_string()],
+            });
         }
     };
     for line in report.to_string().lines() {
         note(line);
     }
     if report.is_exact() {
-        note(format_args!("{} is as it was", leftover.interface));
+        note(format_args!("{interface} is as it was"));
     }
-    Ok(Some(Outcome::of(leftover.interface.clone(), report)))
+    Some(Outcome::of(interface.clone(), report))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_interface_that_cannot_be_restored_does_not_keep_the_others_from_it() {
+        // A folder is no state file: taking it over fails.
+        let folder = std::env::temp_dir().join(format!("devmem-restore-{}", std::process::id()));
+        let leftover = |name: &str| Leftover {
+            interface: name.to_owned(),
+            pid: 1,
+            standing: Standing::Left,
+            changes: Vec::new(),
+            path: folder.join(format!("{name}.json")),
+        };
+        for name in ["one", "two"] {
+            std::fs::create_dir_all(&leftover(name).path).unwrap();
+        }
+        let args = args::Restore {
+            interface: None,
+            list: false,
+            output: args::OutputArgs { json: false },
+        };
+        let restored = restore(&args, vec![leftover("one"), leftover("two")]);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = restored.unwrap_err().to_string();
+        for name in ["one", "two"] {
+            assert!(
+                said.contains(&format!("{name} is not as it was: ")),
+                "{said}"
+            );
+        }
+    }
 
     #[test]
     fn a_state_file_is_called_after_its_interface() {

@@ -10,7 +10,7 @@ use devmem_tcp::{Dmabuf, Netdev, Purpose, Stream};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 use crate::pattern::RepeatingPattern;
 use crate::plan::{Input, SendPlan};
 use crate::progress::Progress;
@@ -72,7 +72,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
             .collect(),
     };
     report.set_sent(&sent);
-    eprint!("{report}");
+    tell(&report);
     if plan.json {
         print_json(&report)?;
     }
@@ -129,7 +129,13 @@ fn open_input(input: &Input) -> Result<Option<File>, Failure> {
             Some(File::from(stdin.context("duplicate stdin")?))
         }
         Input::File(path) => {
-            Some(File::open(path).with_context(|| format!("open {}", path.display()))?)
+            let name = path.display();
+            let file = File::open(path).with_context(|| format!("open {name}"))?;
+            // It can be opened, and refuses to be read only when the connection stands.
+            if file.metadata().is_ok_and(|facts| facts.is_dir()) {
+                return Err(Failure::failed(format!("{name} is a folder")));
+            }
+            Some(file)
         }
         Input::Position(_) | Input::Repeating(..) => None,
     })

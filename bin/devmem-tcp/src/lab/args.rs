@@ -78,9 +78,7 @@ pub struct Status {
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]
-    pub kit: KitArgs,
-    #[command(flatten)]
-    pub machine: MachineArgs,
+    pub guest: GuestArgs,
     /// Take a file or a folder into the guest, as PLACE or under its name in /; libraries that programs need go with them
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
@@ -111,9 +109,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Shell {
     #[command(flatten)]
-    pub kit: KitArgs,
-    #[command(flatten)]
-    pub machine: MachineArgs,
+    pub guest: GuestArgs,
     /// Take a file or a folder into the guest, as PLACE or under its name in /
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
@@ -125,9 +121,7 @@ pub struct Shell {
 #[derive(Debug, Args)]
 pub struct Test {
     #[command(flatten)]
-    pub kit: KitArgs,
-    #[command(flatten)]
-    pub machine: MachineArgs,
+    pub guest: GuestArgs,
     /// Bytes of a large stream
     #[arg(long, value_name = "SIZE", default_value = "32M")]
     pub bytes: Size,
@@ -139,6 +133,15 @@ pub struct Test {
     pub only: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// A guest: its parts and its machine.
+#[derive(Debug, Args)]
+pub struct GuestArgs {
+    #[command(flatten)]
+    pub kit: KitArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
 }
 
 /// Where the guest's parts come from.

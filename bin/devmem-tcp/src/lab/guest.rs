@@ -19,6 +19,7 @@ use rustix::system::{RebootCommand, finit_module, reboot};
 
 use super::frame::{self, Kind, MAX_FRAME_BYTES};
 use super::job::{CONTROL_PORT, GuestNic, JOB_PATH, Job, PEER_NETNS};
+use crate::output::note;
 
 /// `MODULE_INIT_COMPRESSED_FILE` (linux include/uapi/linux/module.h): the kernel unpacks it.
 const COMPRESSED: i32 = 4;
@@ -52,7 +53,7 @@ pub fn init() -> ! {
         Err(error) => Some(format!("{error:#}")),
     };
     if let Some(text) = trouble {
-        eprintln!("devmem-tcp: {text}");
+        note(text);
     }
     let _ = reboot(RebootCommand::PowerOff);
     // The kernel panics when process 1 ends, which ends the guest, too.

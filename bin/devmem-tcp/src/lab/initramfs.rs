@@ -115,8 +115,12 @@ impl Initramfs {
                 from.display()
             )));
         }
+        // The root folder needs no entry.
+        let path = path.trim_end_matches('/');
         let name = self.with_parents(path);
-        self.folder(&name);
+        if !name.is_empty() {
+            self.folder(&name);
+        }
         let entries = fs::read_dir(from)?.collect::<io::Result<Vec<_>>>()?;
         let mut names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
         names.sort();
@@ -125,7 +129,7 @@ impl Initramfs {
             let name = name.into_string().map_err(|name| {
                 io::Error::other(format!("{}: a name that is no text", name.display()))
             })?;
-            let place = format!("{}/{name}", path.trim_end_matches('/'));
+            let place = format!("{path}/{name}");
             match fs::symlink_metadata(&from)?.is_symlink() {
                 true => self.link(&place, &fs::read_link(&from)?),
                 false => self.put(&from, &place)?,
@@ -316,7 +320,8 @@ mod tests {
 
         let mut archive = Initramfs::new(LIMIT);
         archive.put(&folder, "/opt/x/").unwrap();
-        let mut small = Initramfs::new(1 << 10);
+        archive.put(&folder, "/").unwrap();
+        let mut small = Initramfs::new(1 << 16);
         let refused = small.put(&folder, "/x").unwrap_err().to_string();
         let socket = std::os::unix::net::UnixListener::bind(folder.join("s")).unwrap();
         let strange = archive.put(&folder, "/y").unwrap_err().to_string();
@@ -332,7 +337,14 @@ mod tests {
         let (_, mode, data) = found("opt/x/a/link").unwrap();
         assert_eq!((*mode, data.as_slice()), (0o120_777, &b"../nowhere"[..]));
         assert_eq!(found("opt/x/a/empty").unwrap().1, 0o040_755);
-        assert_eq!(found("opt/x/a/text").unwrap().2, b"hello");
+        for place in ["opt/x/a/text", "a/text"] {
+            assert_eq!(found(place).unwrap().2, b"hello");
+        }
+        assert!(
+            entries
+                .iter()
+                .all(|(n, ..)| !n.is_empty() && !n.ends_with('/'))
+        );
         let changed = format!("{changed:08X}");
         assert!(String::from_utf8_lossy(&bytes).contains(&changed));
         for library in elf::needs(&me).unwrap() {

@@ -4,22 +4,21 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use devmem_linux::supervise::end_with_parent;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use super::accel::{self, Accel, KVM_GAVE_UP};
+use super::accel::{self, Accel};
 use super::frame::{self, Kind};
 use super::initramfs::Initramfs;
-use super::job::{CONTROL_PORT, JOB_PATH, Job, TOOL_PATH};
+use super::job::{JOB_PATH, Job, TOOL_PATH};
 use super::kit::Kit;
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
+use super::qemu::Running;
 use super::scratch::Scratch;
 use crate::output::{Failure, note};
 use crate::signals::StopFlag;
@@ -28,7 +27,9 @@ use crate::signals::StopFlag;
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// A guest that has said good-bye powers off in this time, or is switched off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
-/// Between two looks at processes.
+/// A guest that has begun to say something says the rest in this time: while that is read nobody looks for signals.
+const FRAME_LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks at the control socket.
 const LOOK: Duration = Duration::from_millis(5);
 /// For a person's shell, which is busybox's: it has line editing.
 const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
@@ -254,145 +255,6 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     Ok(archive.finish())
 }
 
-/// QEMU, running.
-#[derive(Debug)]
-struct Running {
-    child: Child,
-    said: PathBuf,
-}
-
-impl Running {
-    fn start(
-        kit: &Kit,
-        plan: &MachinePlan,
-        job: &Job,
-        accel: Accel,
-        folder: &Scratch,
-    ) -> Result<Self, Failure> {
-        let mut command = kit.qemu.command().context("find QEMU's libraries")?;
-        arguments(&mut command, kit, plan, accel, folder);
-        if job.interactive {
-            command.args([
-                "-chardev",
-                "stdio,id=term,signal=off",
-                "-device",
-                "virtconsole,chardev=term,name=terminal",
-            ]);
-        } else {
-            command.stdin(Stdio::null());
-        }
-        let said = File::create(folder.path("qemu.log"))?;
-        // Of a shell's terminal, QEMU writes on standard output.
-        command.stderr(said);
-        if !job.interactive {
-            command.stdout(Stdio::null());
-        }
-        end_with_parent(&mut command);
-        let child = command.spawn().context("start QEMU")?;
-        Ok(Self {
-            child,
-            said: folder.path("qemu.log"),
-        })
-    }
-
-    fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
-    }
-
-    /// Gives it some time to end by itself.
-    fn end(&mut self, limit: Duration) {
-        let start = Instant::now();
-        while self.ended().is_none() {
-            if start.elapsed() >= limit {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            thread::sleep(LOOK);
-        }
-    }
-
-    fn stands_still(&self) -> bool {
-        fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
-    }
-
-    fn said(&self) -> String {
-        let said = fs::read(&self.said).unwrap_or_default();
-        match said.is_empty() {
-            true => String::new(),
-            false => format!("QEMU said: {}", String::from_utf8_lossy(&said).trim()),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end(Duration::ZERO);
-    }
-}
-
-/// Writes QEMU's command line. Guest memory is a shared memfd, so that the NIC servers reach it.
-fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel, folder: &Scratch) {
-    let memory = plan.memory_mib;
-    let path = |name: &str| folder.path(name).to_string_lossy().into_owned();
-    let accel = match accel {
-        Accel::Kvm => "kvm",
-        Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
-    };
-    let append = format!(
-        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={TOOL_PATH} {} -- __guest-init",
-        plan.append
-    );
-    command.args([
-        "-nodefaults",
-        "-no-user-config",
-        "-display",
-        "none",
-        "-no-reboot",
-    ]);
-    command.args([
-        "-accel",
-        accel,
-        "-cpu",
-        "max",
-        "-smp",
-        &plan.cpus.to_string(),
-    ]);
-    command.args([
-        "-m",
-        &format!("{memory}M"),
-        "-machine",
-        "q35,memory-backend=ram0,usb=off,vmport=off",
-    ]);
-    command.args([
-        "-object",
-        &format!("memory-backend-memfd,id=ram0,size={memory}M,share=on"),
-    ]);
-    command.args(["-serial", &format!("file:{}", path("kernel.log"))]);
-    command.arg("-kernel").arg(&kit.kernel.image).args([
-        "-initrd",
-        &path("initrd"),
-        "-append",
-        &append,
-    ]);
-    command.args([
-        "-chardev",
-        &format!("socket,id=control,path={}", path("control")),
-    ]);
-    command.args(["-device", "virtio-serial-pci,disable-legacy=on"]);
-    command.args([
-        "-device",
-        &format!("virtserialport,chardev=control,name={CONTROL_PORT}"),
-    ]);
-    for socket in plan.nics.sockets(folder.folder()) {
-        let device = serde_json::json!({
-            "driver": "vfio-user-pci",
-            "socket": {"type": "unix", "path": socket.to_string_lossy()},
-        });
-        command.args(["-device", &device.to_string()]);
-    }
-}
-
 /// What the guest said.
 #[derive(Debug, Default)]
 struct Said {
@@ -486,7 +348,9 @@ impl Guest {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             // A signal interrupts it: that is looked at below.
             if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
-                return Ok(listener.accept().context("accept QEMU")?.0);
+                let guest = listener.accept().context("accept QEMU")?.0;
+                guest.set_read_timeout(Some(FRAME_LIMIT))?;
+                return Ok(guest);
             }
             self.check_alive()?;
             if start.elapsed() > BOOT_LIMIT {

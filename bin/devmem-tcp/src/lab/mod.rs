@@ -2,7 +2,7 @@
 //! device memory TCP. Without root, on any machine.
 //!
 //! A run goes `kit` (what a guest is made of: found or fetched) -> `initramfs` (its files) -> `nics` (device servers) ->
-//! `machine` (QEMU, and what comes back over the control port) -> `klog` (the kernel's log, judged). On the other side
+//! `machine` (a guest of `qemu`, and what comes back over the control port) -> `klog` (the kernel's log, judged). On the other side
 //! `guest` is process 1; `job` and `frame` are what the two say to each other. `suite` is what the lab is for: the
 //! acceptance tests.
 //!
@@ -22,5 +22,6 @@ pub mod klog;
 pub mod machine;
 pub mod nics;
 pub mod progress;
+pub mod qemu;
 pub mod scratch;
 pub mod suite;

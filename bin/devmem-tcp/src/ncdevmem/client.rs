@@ -17,7 +17,7 @@ use rustix::net::{self, sockopt};
 use super::flags::ClientPlan;
 use super::memory;
 use super::server::{refused_binding, tcp_socket};
-use crate::output::Failure;
+use crate::output::{Failure, say};
 
 /// Chunks smaller than this can be too many for a packet.
 const THIN_BYTES: usize = 2048;
@@ -38,13 +38,13 @@ pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
     socket::bind_to_device(fd.as_fd(), netdev.name()).context("bindtodevice")?;
     let bound = netdev.bind_tx(memory.as_fd());
     let bound = bound.map_err(|error| refused_binding(&error))?;
-    eprintln!("got tx dmabuf id={}", bound.id());
+    say!("got tx dmabuf id={}", bound.id());
     if let Some(from) = plan.from {
         net::bind(&fd, &from).with_context(|| format!("bind to {from}"))?;
     }
     socket::enable_zerocopy(fd.as_fd()).context("set sock opt")?;
     let (ip, port) = (plan.to.ip(), plan.to.port());
-    eprintln!("Connect to {ip} {port} (via {})", netdev.name());
+    say!("Connect to {ip} {port} (via {})", netdev.name());
     net::connect(&fd, &plan.to).with_context(|| format!("connect to {}", plan.to))?;
     let mut sender = Sender {
         stream: TcpStream::from(fd),
@@ -54,7 +54,7 @@ pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
         ids: SendIds::new(),
     };
     sender.send_lines(&mut io::stdin().lock())?;
-    eprintln!("ncdevmem: tx ok");
+    say!("ncdevmem: tx ok");
     Ok(())
 }
 
@@ -95,7 +95,7 @@ impl Sender<'_> {
             let fd = self.stream.as_fd();
             let bytes = socket::send_dmabuf(fd, source, &ranges, MsgFlags::empty())
                 .context("Failed sendmsg")?;
-            eprintln!("sendmsg_ret={bytes}");
+            say!("sendmsg_ret={bytes}");
             let Some(id) = self.ids.count(bytes) else {
                 return Err(Failure::failed(format!(
                     "Did not send all bytes {sent} vs {len}"
@@ -114,7 +114,7 @@ impl Sender<'_> {
         loop {
             queue.drain(self.stream.as_fd())?;
             for range in queue.completions.drain(..) {
-                eprintln!("tx complete [{},{}]", range.lo.0, range.hi.0);
+                say!("tx complete [{},{}]", range.lo.0, range.hi.0);
                 if range.contains(id) {
                     return Ok(());
                 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use devmem_uapi::IfIndex;
 
-use crate::output::Failure;
+use crate::output::{Failure, say};
 
 pub const HELP: &str = "\
 ncdevmem: receive into device memory, or send from it, through the kernel
@@ -116,7 +116,7 @@ impl Flags {
         });
         while let Some(word) = words.next().transpose()? {
             let Some(mut letters) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
-                eprintln!("extra arguments: {word}");
+                say!("extra arguments: {word}");
                 continue;
             };
             while let Some(letter) = letters.chars().next() {
@@ -209,7 +209,7 @@ impl Flags {
             binding.ok_or_else(|| missing(if self.first_queue.is_none() { 't' } else { 'q' }))?;
         if self.first_queue.is_none() {
             let end = binding.first_queue + binding.queue_count;
-            eprintln!("using queues {}..{end}", binding.first_queue);
+            say!("using queues {}..{end}", binding.first_queue);
         }
         Ok(Job::Server(ServerPlan {
             binding,

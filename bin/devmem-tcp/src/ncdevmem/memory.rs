@@ -3,7 +3,7 @@
 use anyhow::Context;
 use devmem_linux::dmabuf::{DmabufFd, ExportError};
 
-use crate::output::Failure;
+use crate::output::{Failure, say};
 
 /// Pages of its memory: a little less than udmabuf's limit of 64 MiB.
 const PAGES: usize = 16_000;
@@ -31,7 +31,7 @@ pub fn make(rx_page_size: Option<u32>) -> Result<DmabufFd, Failure> {
 fn udmabuf_or_heap(size: usize) -> Result<DmabufFd, ExportError> {
     DmabufFd::udmabuf(size).or_else(|refused| match DmabufFd::heap(HEAP, size) {
         Ok(memory) => {
-            eprintln!("{refused}; using the dma-heap {HEAP}");
+            say!("{refused}; using the dma-heap {HEAP}");
             Ok(memory)
         }
         // What udmabuf said helps more: it is what is expected to work.

@@ -5,7 +5,7 @@
 //! its standard input from there, and without an address a probe that tries what must be refused. Where it differs, it
 //! is on purpose:
 //!
-//! - settings are put back exactly as they were, after SIGINT and SIGTERM too, and `devmem-tcp restore` does it after
+//! - settings are put back exactly as they were, after SIGINT, SIGTERM and SIGHUP too, and `devmem-tcp restore` does it after
 //!   a crash; `ethtool` is not run,
 //! - bytes that landed in host memory (`SCM_DEVMEM_LINEAR`) are printed and checked in their place,
 //! - a single wrong byte fails the run, not only the twenty-first,
@@ -27,7 +27,7 @@ use std::path::Path;
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netdev::{Netdev, RxQueueId};
 
-use crate::output::{Exit, Failure};
+use crate::output::{Exit, Failure, print_line, say};
 use flags::{Flags, HELP, Job};
 
 /// The name that makes this program it, and that its messages begin with.
@@ -53,12 +53,11 @@ pub fn run(flags: Vec<OsString>) -> Result<(), Failure> {
 fn start(flags: Vec<OsString>) -> Result<(), Failure> {
     let flags = Flags::parse(flags)?;
     if flags.help {
-        print!("{HELP}");
-        return Ok(());
+        return Ok(print_line(HELP.trim_end())?);
     }
     let name = flags.interface()?.to_owned();
     let netdev = Netdev::by_name(&name)?;
-    eprintln!("using ifindex={}", netdev.index().0);
+    say!("using ifindex={}", netdev.index().0);
     let job = flags.judge(netdev.index(), || rx_queue_count(&name))?;
     match job {
         Job::Probe(plan) => probe::run(netdev, &plan),

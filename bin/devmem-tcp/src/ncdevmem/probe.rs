@@ -11,7 +11,7 @@ use devmem_linux::nic_setup::NicSetup;
 use super::flags::{Binding, ProbePlan};
 use super::server::refused_binding;
 use super::{memory, queue_ids, setup};
-use crate::output::Failure;
+use crate::output::{Failure, say};
 use crate::signals::StopPipe;
 
 /// Probes a NIC. Whatever becomes of that, it is put back.
@@ -49,12 +49,12 @@ fn probe(
         let bound = setup.without_split(|| netdev.bind_rx(memory.as_fd(), &queues));
         let bound = bound.context("Failed to configure header split")?;
         must_be_refused("Configure dmabuf with header split off", bound.err())?;
-        eprintln!("TCP header split: on");
+        say!("TCP header split: on");
     }
     let bound = netdev
         .bind_rx_sized(memory.as_fd(), &queues, binding.rx_page_size)
         .map_err(|error| refused_binding(&error))?;
-    eprintln!("got dmabuf id={}", bound.id());
+    say!("got dmabuf id={}", bound.id());
     deactivating_is_refused(netdev.name(), binding.first_queue)
 }
 
@@ -64,7 +64,7 @@ fn must_be_refused(
 ) -> Result<(), Failure> {
     match refused {
         Some(error) => {
-            eprintln!("netdev_bind_rx: {error}, as it must be");
+            say!("netdev_bind_rx: {error}, as it must be");
             Ok(())
         }
         None => Err(Failure::failed(format!("{what} should have failed"))),
@@ -76,10 +76,10 @@ fn deactivating_is_refused(interface: &str, first_queue: u32) -> Result<(), Fail
     let mut ethtool = Ethtool::by_name(interface)?;
     let before = ethtool.channels().context("read the channels")?;
     let fewer = first_queue.max(1);
-    eprintln!("setting channel count rx:{fewer} tx:{fewer}");
+    say!("setting channel count rx:{fewer} tx:{fewer}");
     match ethtool.set_channels(change_to(&before, fewer)) {
         Err(error) => {
-            eprintln!("set channels: {error}, as it must be");
+            say!("set channels: {error}, as it must be");
             Ok(())
         }
         Ok(()) => {

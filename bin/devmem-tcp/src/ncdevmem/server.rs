@@ -15,7 +15,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use super::flags::ServerPlan;
 use super::validate::Validator;
 use super::{memory, queue_ids, setup};
-use crate::output::Failure;
+use crate::output::{Failure, say};
 use crate::signals::StopPipe;
 
 /// Most bytes of one receive, and most frags that it can tell of.
@@ -46,7 +46,7 @@ fn serve(mut netdev: Netdev, plan: &ServerPlan, stop: &StopPipe) -> Result<(), F
     let memory = memory::make(plan.binding.rx_page_size)?;
     let bound = bind(&mut netdev, plan, &memory)?;
     let listener = listen(plan.local)?;
-    eprintln!("Waiting or connection on {}", mapped(plan.local));
+    say!("Waiting or connection on {}", mapped(plan.local));
     let stream = accept(&listener, stop)?;
     let mut receiver = Receiver {
         plan,
@@ -68,7 +68,7 @@ fn bind(netdev: &mut Netdev, plan: &ServerPlan, memory: &DmabufFd) -> Result<Bou
     let bound = netdev
         .bind_rx_sized(memory.as_fd(), &queues, size)
         .map_err(|error| refused_binding(&error))?;
-    eprintln!("got dmabuf id={}", bound.id());
+    say!("got dmabuf id={}", bound.id());
     Ok(bound)
 }
 
@@ -83,7 +83,7 @@ pub fn refused_binding(error: &devmem_linux::netdev::BindError) -> Failure {
 
 /// Listens as netcat does: at once after a predecessor, and beside another.
 fn listen(local: SocketAddr) -> Result<TcpListener, Failure> {
-    eprintln!("binding to address {}:{}", local.ip(), local.port());
+    say!("binding to address {}:{}", local.ip(), local.port());
     let socket = tcp_socket(local).context("Failed to create socket")?;
     net::bind(&socket, &local).with_context(|| format!("Failed to bind to {local}"))?;
     net::listen(&socket, 1).context("Failed to listen")?;
@@ -112,7 +112,7 @@ fn accept(listener: &TcpListener, stop: &StopPipe) -> Result<TcpStream, Failure>
         }
         match listener.accept() {
             Ok((stream, peer)) => {
-                eprintln!("Got connection from {}", mapped(peer));
+                say!("Got connection from {}", mapped(peer));
                 return Ok(stream);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -157,7 +157,7 @@ impl Receiver<'_> {
                 Err(error) => return Err(broken(&error)),
                 Ok(received) => received,
             };
-            eprintln!("recvmsg ret={}", received.bytes);
+            say!("recvmsg ret={}", received.bytes);
             match received.content {
                 Content::End => return self.end(),
                 Content::Readable(bytes) => return Err(missteered(bytes.len(), self.bound)),
@@ -172,7 +172,7 @@ impl Receiver<'_> {
                 }
             }
             self.stdout.flush().context("write to stdout")?;
-            eprintln!("total_received={}", self.total);
+            say!("total_received={}", self.total);
         }
     }
 
@@ -244,14 +244,15 @@ impl Receiver<'_> {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
-        eprintln!("ncdevmem: client exited");
+        say!("ncdevmem: client exited");
         if let Some(validator) = &self.validator {
             validator.finish()?;
         }
-        eprintln!("ncdevmem: ok");
-        eprintln!(
+        say!("ncdevmem: ok");
+        say!(
             "page_aligned_frags={}, non_page_aligned_frags={}",
-            self.aligned, self.unaligned
+            self.aligned,
+            self.unaligned
         );
         Ok(())
     }
@@ -271,7 +272,7 @@ fn pass_on(
 
 /// A receive that cannot go on.
 fn broken(error: &RecvError) -> Failure {
-    eprintln!("recvmsg ret=-1");
+    say!("recvmsg ret=-1");
     match error.errno() {
         Errno::EFAULT => Failure::failed(format!("received EFAULT, won't recover: {error}")),
         _ => Failure::failed(error),

@@ -4,7 +4,7 @@ use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
 
 use super::flags::Binding;
 use super::queue_ids;
-use crate::output::Failure;
+use crate::output::{Failure, say};
 
 /// Prepares the NIC for a binding, unless somebody has.
 ///
@@ -27,16 +27,16 @@ pub fn apply(
         state_folder: None,
     })?;
     for warning in plan.warnings() {
-        eprintln!("warning: {warning}");
+        say!("warning: {warning}");
     }
     let setup = plan.apply()?;
     for command in setup.changes() {
-        eprintln!("Set up as by: {command}");
+        say!("Set up as by: {command}");
     }
     for location in setup.rule_locations() {
-        eprintln!("Added flow rule with ID {location}");
+        say!("Added flow rule with ID {location}");
     }
-    eprintln!("TCP header split: on");
+    say!("TCP header split: on");
     Ok(Some(setup))
 }
 
@@ -49,7 +49,7 @@ pub fn put_back(setup: Option<NicSetup>) -> Result<(), Failure> {
     let Some(setup) = setup else { return Ok(()) };
     let report = setup.restore();
     for left in &report.left {
-        eprintln!("left {left}: somebody else changed it");
+        say!("left {left}: somebody else changed it");
     }
     match report.failed.first() {
         Some((what, why)) => Err(Failure::failed(format!("could not restore {what}: {why}"))

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::output::Failure;
+use crate::output::{Failure, say};
 
 /// After so many wrong bytes there is no point in going on.
 const WRONG_BYTES_MAX: u64 = 20;
@@ -38,7 +38,7 @@ impl Validator {
                 Ok(byte) => byte,
             };
             if actual != expected {
-                eprintln!("Failed validation: expected={expected}, actual={actual}, index={index}");
+                say!("Failed validation: expected={expected}, actual={actual}, index={index}");
                 self.wrong += 1;
                 if self.wrong > WRONG_BYTES_MAX {
                     return Err(Failure::failed("validation failed"));

@@ -4,13 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use gve::{DeviceStats, RxQueueStats, TxQueueStats};
-use nic::{Conditioner, ConditionerStats};
 use serde::Serialize;
 use vfio_user::{Server, ServerStats};
 
 use super::gvnic::Gvnic;
 use super::serve::cpu_seconds;
 use super::wire::WireStats;
+use crate::counters::{Lane, counters};
 use crate::plan::GvnicPlan;
 
 /// The counters of a device and of everything around it. The field names are the JSON's and stay as they are.
@@ -37,7 +37,7 @@ pub struct NicReport {
 }
 
 /// The machine's side.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Machine {
     connected: bool,
     clients: u64,
@@ -48,7 +48,10 @@ struct Machine {
     refused_requests: u64,
     windows: usize,
     windows_without_fd: u64,
+    /// Of all windows.
     memory_bytes: u64,
+    /// Of those that came with a descriptor.
+    reachable_bytes: u64,
     interrupts: u64,
     interrupts_unheard: u64,
 }
@@ -59,59 +62,44 @@ struct Impaired {
     from_device: Lane,
 }
 
-/// Frames of one direction of an impaired wire.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Lane {
-    offered: u64,
-    delivered: u64,
-    lost: u64,
-    duplicated: u64,
-    corrupted: u64,
-    reordered: u64,
-    overflowed: u64,
-}
+counters!(Device of DeviceStats {
+    adminq_commands,
+    adminq_refused,
+    adminq_broken,
+    bad_doorbells,
+    driver_resets,
+    reset_requests,
+    headers_refused,
+    vlan,
+    ipv6_extensions,
+    drops,
+});
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Device {
-    adminq_commands: u64,
-    adminq_refused: u64,
-    adminq_broken: u64,
-    bad_doorbells: u64,
-    driver_resets: u64,
-    reset_requests: u64,
-    headers_refused: u64,
-    vlan: u64,
-    ipv6_extensions: u64,
-    drops: u64,
-}
+counters!(Rx of RxQueueStats {
+    packets,
+    bytes,
+    split,
+    unsplit,
+    rsc,
+    rule_hits,
+    bad_checksum,
+    no_buffers,
+    over_mru,
+    drops,
+    backlog,
+});
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Rx {
-    packets: u64,
-    bytes: u64,
-    split: u64,
-    unsplit: u64,
-    rsc: u64,
-    rule_hits: u64,
-    bad_checksum: u64,
-    no_buffers: u64,
-    over_mru: u64,
-    drops: u64,
-    backlog: u64,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Tx {
-    packets: u64,
-    bytes: u64,
-    gso: u64,
-    segmented: u64,
-    busy: u64,
-    malformed: u64,
-    bad_offload: u64,
-    bad_address: u64,
-    lost: u64,
-}
+counters!(Tx of TxQueueStats {
+    packets,
+    bytes,
+    gso,
+    segmented,
+    busy,
+    malformed,
+    bad_offload,
+    bad_address,
+    lost,
+});
 
 impl NicReport {
     /// Reads all counters.
@@ -132,12 +120,12 @@ impl NicReport {
             machine: Machine::new(server),
             frames: gvnic.wire().stats(),
             impaired: lanes.map(|[to, from]| Impaired {
-                to_device: Lane::new(to),
-                from_device: Lane::new(from),
+                to_device: to.stats().into(),
+                from_device: from.stats().into(),
             }),
-            device: Device::new(stats.device),
-            rx: stats.rx.into_iter().map(Rx::new).collect(),
-            tx: stats.tx.into_iter().map(Tx::new).collect(),
+            device: stats.device.into(),
+            rx: stats.rx.into_iter().map(Rx::from).collect(),
+            tx: stats.tx.into_iter().map(Tx::from).collect(),
         }
     }
 }
@@ -163,119 +151,16 @@ impl Machine {
             windows: bus.dma.len(),
             windows_without_fd: session.windows_without_fd,
             memory_bytes: bus.dma.total_bytes(),
+            reachable_bytes: bus.dma.reachable_bytes(),
             interrupts: bus.irqs.raised(),
             interrupts_unheard: bus.irqs.unheard(),
         }
     }
-}
 
-impl Lane {
-    fn new(conditioner: &Conditioner) -> Self {
-        let ConditionerStats {
-            offered,
-            delivered,
-            lost,
-            duplicated,
-            corrupted,
-            reordered,
-            overflowed,
-        } = conditioner.stats();
-        Self {
-            offered,
-            delivered,
-            lost,
-            duplicated,
-            corrupted,
-            reordered,
-            overflowed,
-        }
-    }
-}
-
-impl Device {
-    fn new(stats: DeviceStats) -> Self {
-        let DeviceStats {
-            adminq_commands,
-            adminq_refused,
-            adminq_broken,
-            bad_doorbells,
-            driver_resets,
-            reset_requests,
-            headers_refused,
-            vlan,
-            ipv6_extensions,
-            drops,
-        } = stats;
-        Self {
-            adminq_commands,
-            adminq_refused,
-            adminq_broken,
-            bad_doorbells,
-            driver_resets,
-            reset_requests,
-            headers_refused,
-            vlan,
-            ipv6_extensions,
-            drops,
-        }
-    }
-}
-
-impl Rx {
-    fn new(stats: RxQueueStats) -> Self {
-        let RxQueueStats {
-            packets,
-            bytes,
-            split,
-            unsplit,
-            rsc,
-            rule_hits,
-            bad_checksum,
-            no_buffers,
-            over_mru,
-            drops,
-            backlog,
-        } = stats;
-        Self {
-            packets,
-            bytes,
-            split,
-            unsplit,
-            rsc,
-            rule_hits,
-            bad_checksum,
-            no_buffers,
-            over_mru,
-            drops,
-            backlog,
-        }
-    }
-}
-
-impl Tx {
-    fn new(stats: TxQueueStats) -> Self {
-        let TxQueueStats {
-            packets,
-            bytes,
-            gso,
-            segmented,
-            busy,
-            malformed,
-            bad_offload,
-            bad_address,
-            lost,
-        } = stats;
-        Self {
-            packets,
-            bytes,
-            gso,
-            segmented,
-            busy,
-            malformed,
-            bad_offload,
-            bad_address,
-            lost,
-        }
+    /// Whether the device cannot reach the guest's memory. QEMU shows its firmware's ROMs without a descriptor always,
+    /// and the much larger memory if it is not shared.
+    fn hides_its_memory(&self) -> bool {
+        self.connected && self.reachable_bytes <= self.memory_bytes / 2
     }
 }
 
@@ -370,8 +255,7 @@ impl NicReport {
         for (what, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
             writeln!(f, "         note  {count} {what}")?;
         }
-        // Firmware maps its ROMs so; the guest's memory is much more.
-        if self.machine.connected && self.machine.memory_bytes == 0 {
+        if self.machine.hides_its_memory() {
             writeln!(
                 f,
                 "         note  the machine has shown no memory: it needs memory-backend-memfd with share=on"
@@ -381,18 +265,22 @@ impl NicReport {
     }
 }
 
-impl fmt::Display for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} frames in, {} out: {} lost, {} doubled, {} damaged, {} overtaken, {} over the limit",
-            self.offered,
-            self.delivered,
-            self.lost,
-            self.duplicated,
-            self.corrupted,
-            self.reordered,
-            self.overflowed
-        )
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_whose_memory_is_not_shared_is_told_from_one_with_roms() {
+        let machine = |memory_bytes, reachable_bytes| Machine {
+            connected: true,
+            memory_bytes,
+            reachable_bytes,
+            ..Machine::default()
+        };
+        let (memory, roms) = (2 << 30, 256 << 10);
+        assert!(machine(0, 0).hides_its_memory());
+        assert!(machine(memory + roms, 0).hides_its_memory());
+        assert!(!machine(memory + roms, memory).hides_its_memory());
+        assert!(!Machine::default().hides_its_memory(), "nobody is there");
     }
 }

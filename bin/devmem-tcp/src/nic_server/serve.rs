@@ -15,7 +15,7 @@ use super::gvnic::Gvnic;
 use super::port::Port;
 use super::report::NicReport;
 use crate::capture::Capture;
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 use crate::plan::GvnicPlan;
 use crate::signals::Signals;
 
@@ -61,7 +61,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     server.put_out(&mut gvnic);
     let report = NicReport::new(plan, &mut server, &gvnic, service.start.elapsed());
     drop(server);
-    eprint!("{report}");
+    tell(&report);
     if let (Some(capture), Some(path)) = (capture, &plan.capture) {
         let written = capture.finish();
         let packets = written.with_context(|| format!("write {}", path.display()))?;
@@ -229,7 +229,7 @@ impl Service<'_> {
     fn on_signal(&mut self) {
         self.signals.clear();
         if self.signals.take_report() {
-            eprint!("{}", self.report());
+            tell(self.report());
         }
     }
 

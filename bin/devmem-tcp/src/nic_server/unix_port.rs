@@ -21,6 +21,8 @@ use crate::output::{Failure, note};
 
 /// How long to wait before looking for the other end again.
 const RETRY: Duration = Duration::from_millis(200);
+/// Ends of the wire that are let in, or sent away, in one go.
+const BATCH_ENDS: usize = 16;
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// One end of a UNIX wire.
@@ -57,13 +59,14 @@ impl UnixPort {
             Ok(socket)
         });
         let (listener, file) = made.map_err(|error| {
-            let failure = Failure::failed(format!("unix-listen: {error}"));
-            match error {
-                ListenError::InUse { .. } => {
-                    failure.with_remedy("choose another path, or use unix:PATH to join it")
+            let remedy = match error {
+                ListenError::InUse { .. } => "choose another path, or use unix:PATH to join it",
+                ListenError::NotASocket { .. } => "choose another path, or move that file away",
+                ListenError::System { .. } => {
+                    "it names a file to be made, in a folder that you may write to"
                 }
-                _ => failure,
-            }
+            };
+            Failure::failed(format!("unix-listen: {error}")).with_remedy(remedy)
         })?;
         Ok(Self {
             ours: WireHello { offloads, mtu },
@@ -119,8 +122,11 @@ impl UnixPort {
     pub fn tend(&mut self, now: Instant) {
         match &mut self.way {
             Way::Listen { listener, file } => {
-                // One more while one is there: closed at once.
-                while let Ok(socket) = accept_with(&*listener, FLAGS) {
+                // One more while one is there: closed at once. The rest of a crowd waits for the next round.
+                for _ in 0..BATCH_ENDS {
+                    let Ok(socket) = accept_with(&*listener, FLAGS) else {
+                        break;
+                    };
                     if self.peer.as_ref().is_none_or(Peer::is_gone) {
                         self.peer = greet(socket, self.ours);
                     } else {

@@ -184,9 +184,12 @@ impl Wire {
         Ok(Some(RxFrame::plain(&incoming.due)))
     }
 
-    /// Reads one frame; those that are too long are counted and gone.
+    /// Reads one frame; those that are too long are counted and gone, a bounded number in one go.
     fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
-        while let Some((len, offload)) = self.port.read(frame)? {
+        for _ in 0..BATCH_FRAMES {
+            let Some((len, offload)) = self.port.read(frame)? else {
+                break;
+            };
             if len >= frame.len() {
                 self.stats.rx_too_long += 1;
                 continue;

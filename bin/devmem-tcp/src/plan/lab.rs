@@ -45,7 +45,7 @@ impl LabRunPlan {
     ///
     /// A value that makes no sense, with the option's name.
     pub fn run(args: Run) -> Result<Self, Failure> {
-        let mut machine = machine(args.machine)?;
+        let mut machine = machine(args.guest.machine)?;
         machine.limit = args.limit.map(Duration::from_secs);
         machine.put = args
             .put
@@ -67,7 +67,7 @@ impl LabRunPlan {
             job.env.push((name.to_owned(), value.to_owned()));
         }
         Ok(Self {
-            kit: kit(args.kit, false),
+            kit: kit(args.guest.kit, false),
             machine,
             job,
             json: args.json,
@@ -81,7 +81,7 @@ impl LabRunPlan {
     ///
     /// As [`LabRunPlan::run`].
     pub fn shell(args: Shell) -> Result<Self, Failure> {
-        let mut machine = machine(args.machine)?;
+        let mut machine = machine(args.guest.machine)?;
         machine.put = args
             .put
             .iter()
@@ -90,7 +90,7 @@ impl LabRunPlan {
         let mut job = job(&machine, vec!["/lab/busybox/ash".to_owned()]);
         job.interactive = true;
         Ok(Self {
-            kit: kit(args.kit, false),
+            kit: kit(args.guest.kit, false),
             machine,
             job,
             json: false,

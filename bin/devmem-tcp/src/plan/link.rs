@@ -134,18 +134,22 @@ fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
     }
 }
 
-/// Returns the first option that only our own NIC has, if one was given.
-pub(super) fn users_alone(args: &LinkArgs) -> Option<&'static str> {
-    first_given(&[
-        ("--link", args.link != DEFAULT_LINK),
-        ("--peer-addr", args.peer_addr.is_some()),
-        ("--gateway", args.gateway.is_some()),
-    ])
-}
-
-pub(super) fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
-    let given = options.iter().find(|(_, given)| *given);
-    given.map(|(option, _)| *option)
+/// Returns the first option that only our own NIC has, if one was given: of the link, of the NIC (MTU and impairment), or
+/// of the `others`, each with whether it was given.
+pub(super) fn users_alone(
+    link: &LinkArgs,
+    (mtu, impair): (u16, &str),
+    others: &[(&'static str, bool)],
+) -> Option<&'static str> {
+    let common = [
+        ("--link", link.link != DEFAULT_LINK),
+        ("--peer-addr", link.peer_addr.is_some()),
+        ("--gateway", link.gateway.is_some()),
+        ("--mtu", mtu != super::MTU),
+        ("--impair", impair != super::UNIMPAIRED),
+    ];
+    let mut all = common.iter().chain(others);
+    all.find(|(_, given)| *given).map(|(option, _)| *option)
 }
 
 /// Returns our address on a TAP, and the one of the kernel's that was asked for.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use netmem::NiovSize;
 
+use super::link::users_alone;
 use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov, to_usize};
 use crate::args;
 use crate::output::Failure;
@@ -70,7 +71,12 @@ impl RecvPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Recv) -> Result<Self, Failure> {
-        let users_alone = users_alone(&args);
+        let own = (args.nic.mtu, args.nic.impair.as_str());
+        let others = [
+            ("--linear", args.linear != 0),
+            ("--capture", args.capture.is_some()),
+        ];
+        let users_alone = users_alone(&args.link, own, &others);
         let args::Recv {
             link,
             dry_run,
@@ -143,15 +149,4 @@ fn destination(
         ));
     }
     Ok(destination)
-}
-
-/// Returns the first option that only our own NIC has, if one was given.
-fn users_alone(args: &args::Recv) -> Option<&'static str> {
-    let given = [
-        ("--linear", args.linear != 0),
-        ("--capture", args.capture.is_some()),
-        ("--mtu", args.nic.mtu != super::MTU),
-        ("--impair", args.nic.impair != super::UNIMPAIRED),
-    ];
-    super::link::users_alone(&args.link).or_else(|| super::link::first_given(&given))
 }

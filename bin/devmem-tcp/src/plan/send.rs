@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use nic::Impairment;
 
+use super::link::users_alone;
 use super::{LinkPlan, check_mtu, check_period, parse_impairment, to_usize};
 use crate::args::{self, BackendChoice};
 use crate::output::Failure;
@@ -56,7 +57,7 @@ impl SendPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Send) -> Result<Self, Failure> {
-        let users_alone = users_alone(&args);
+        let users_alone = users_alone(&args.link, (args.mtu, &args.impair), &[]);
         let args::Send {
             to,
             port,
@@ -102,15 +103,6 @@ impl SendPlan {
             json: output.json,
         })
     }
-}
-
-/// Returns the first option that only our own NIC has, if one was given.
-fn users_alone(args: &args::Send) -> Option<&'static str> {
-    let given = [
-        ("--mtu", args.mtu != super::MTU),
-        ("--impair", args.impair != super::UNIMPAIRED),
-    ];
-    super::link::users_alone(&args.link).or_else(|| super::link::first_given(&given))
 }
 
 /// At least one chunk must fit into the memory.

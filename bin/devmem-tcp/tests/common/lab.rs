@@ -4,16 +4,17 @@
 //! the addresses 10.77.0.2 and fd77::2, and 10.77.0.1 and fd77::1 are in the network namespace `peer`.
 
 use std::env;
-use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use devmem_linux::ethtool::{Ethtool, Feature, InstalledRule, NTUPLE, Rings, RssContext};
 use devmem_linux::netns::NetNs;
 use devmem_linux::test_util::skip;
 use rustix::net::{self, AddressFamily, SocketType, sockopt};
 
-use super::{Running, start};
+use super::{LIMIT, Running, start};
 
 /// Addresses of the NIC and of the peer.
 pub const OURS: [&str; 2] = ["10.77.0.2", "fd77::2"];
@@ -119,4 +120,20 @@ pub fn send(ours: &str, peers: &str, port: u16, pieces: &[&[u8]]) {
     for piece in pieces {
         stream.write_all(piece).expect("it receives");
     }
+}
+
+/// Listens at the peer, and receives all of the first stream that comes.
+pub fn receive_all(port: u16) -> JoinHandle<Vec<u8>> {
+    let at = SocketAddr::new(PEERS[0].parse().expect("an address"), port);
+    let listener = peer()
+        .run(|| TcpListener::bind(at))
+        .expect("the namespace can be joined");
+    let listener = listener.expect("the peer can listen");
+    thread::spawn(move || {
+        let mut received = Vec::new();
+        let (mut stream, _) = listener.accept().expect("a sender connects");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
+        stream.read_to_end(&mut received).expect("it ends");
+        received
+    })
 }

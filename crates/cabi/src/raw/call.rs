@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 
 use devmem_posix::abi::ioctl as requests;
 use devmem_posix::{Posix, Waiter};
-use devmem_uapi::Errno;
+use devmem_uapi::{Errno, MsgFlags};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
 pub use super::file::{pipe, read_file, readv, splice, write_file, writev};
@@ -134,10 +134,13 @@ pub unsafe fn recv<W: Waiter>(
         iov_base: buf,
         iov_len: len,
     };
-    if buf.is_null() && len > 0 {
+    let flags = flags.cast_unsigned();
+    // What is discarded needs no memory (linux tcp(7), MSG_TRUNC).
+    let discards = flags & MsgFlags::TRUNC.bits() != 0;
+    if buf.is_null() && len > 0 && !discards {
         return Err(Errno::EFAULT);
     }
-    let by = By::Socket(flags.cast_unsigned());
+    let by = By::Socket(flags);
     // SAFETY: the word at the top of the file.
     let received = unsafe { message::recv(posix, fd, &[entry], &mut [], by) };
     received.map(|received| received.bytes)

@@ -144,14 +144,28 @@ pub(super) unsafe fn send<W: Waiter>(
     match by {
         By::File => posix.write(fd, host),
         By::Socket(flags) => {
+            let pieces = pieces(entries);
             let args = SendArgs {
                 host,
-                ranges: &[],
+                ranges: &pieces,
                 control,
             };
             posix.send(fd, args, flags)
         }
     }
+}
+
+/// Returns the parts of all bytes that the entries of a vector are, one after the other.
+fn pieces(entries: &[iovec]) -> Vec<Range<usize>> {
+    let mut end = 0_usize;
+    let piece = |entry: &iovec| {
+        let start = end;
+        end = end.saturating_add(entry.iov_len);
+        start..end
+    };
+    // One piece is the whole.
+    let entries = if entries.len() > 1 { entries } else { &[] };
+    entries.iter().map(piece).collect()
 }
 
 /// Takes an entry for an offset and a length.

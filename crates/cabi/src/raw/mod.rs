@@ -9,4 +9,6 @@ pub mod call;
 mod file;
 pub(crate) mod memory;
 mod message;
+#[cfg(test)]
+mod tests;
 mod watch;

@@ -92,6 +92,10 @@ pub unsafe fn epoll_wait<W: Waiter>(
     (events, most): (*mut epoll_event, c_int),
     timeout_ms: c_int,
 ) -> Result<c_int, Errno> {
+    if events.is_null() && most > 0 {
+        // Before anything is taken: an edge is told once.
+        return Err(Errno::EFAULT);
+    }
     let taken = posix.epoll_wait(epfd, most.min(MAX_EVENTS), timeout_ms)?;
     for (at, EpollEvent { events: bits, data }) in taken.iter().copied().enumerate() {
         let event = epoll_event {

@@ -121,6 +121,14 @@ pub unsafe extern "C" fn dmt_memory_write(
     })
 }
 
+/// Refuses a null `id` before anything is bound: nobody could give up a binding whose id was not told.
+fn there_is_room(id: *mut u32) -> Result<(), Errno> {
+    match id.is_null() {
+        true => Err(Errno::EFAULT),
+        false => Ok(()),
+    }
+}
+
 /// Binds a memory for receiving, on every queue; writes the binding's id.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_bind_rx(
@@ -130,6 +138,7 @@ pub unsafe extern "C" fn dmt_bind_rx(
 ) -> c_int {
     cabi::finish(|| {
         let (stack, memory) = (stacks::stack(stack.addr())?, stacks::memory(memory.addr())?);
+        there_is_room(id)?;
         let bound = stack
             .posix()
             .call(|table| table.bind_rx(&memory, NiovSize::DEFAULT))?;
@@ -147,6 +156,7 @@ pub unsafe extern "C" fn dmt_bind_tx(
 ) -> c_int {
     cabi::finish(|| {
         let (stack, memory) = (stacks::stack(stack.addr())?, stacks::memory(memory.addr())?);
+        there_is_room(id)?;
         let bound = stack.posix().call(|table| table.bind_tx(&memory))?;
         // SAFETY: a number can be written, as the header wants.
         unsafe { cabi::write(id, bound.0) }

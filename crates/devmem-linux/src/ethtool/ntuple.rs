@@ -128,34 +128,51 @@ impl fmt::Display for RuleAction {
 impl TcpFlow {
     /// Returns the flow type with values and masks; an address of the wrong kind is `None`.
     fn encode(&self) -> Option<(u32, [u8; FLOW_UNION_LEN], [u8; FLOW_UNION_LEN])> {
-        let (source, destination) = (self.source, self.destination);
-        if self.ipv6 {
-            let (value, mask) = self.specs(octets6(source)?, octets6(destination)?);
-            return Some((TCP_V6_FLOW, union(value.as_bytes()), union(mask.as_bytes())));
+        match self.ipv6 {
+            true => {
+                let (value, mask) = self.specs(octets6)?;
+                Some((TCP_V6_FLOW, union(value.as_bytes()), union(mask.as_bytes())))
+            }
+            false => {
+                let (value, mask) = self.specs(octets4)?;
+                Some((TCP_V4_FLOW, union(value.as_bytes()), union(mask.as_bytes())))
+            }
         }
-        let (value, mask) = self.specs(octets4(source)?, octets4(destination)?);
-        Some((TCP_V4_FLOW, union(value.as_bytes()), union(mask.as_bytes())))
     }
 
-    /// Returns values and mask, given those of the addresses.
+    /// Returns values and mask; `octets` reads an address of the flow's kind.
     fn specs<const LEN: usize>(
         &self,
-        (source, source_mask): ([u8; LEN], [u8; LEN]),
-        (destination, destination_mask): ([u8; LEN], [u8; LEN]),
-    ) -> (TcpSpec<LEN>, TcpSpec<LEN>) {
-        let value = |port: Option<u16>| U16::new(port.unwrap_or(0));
-        let mask = |port: Option<u16>| port.map_or(U16::ZERO, |_| U16::MAX_VALUE);
-        let spec = |source, destination, port: fn(Option<u16>) -> U16| TcpSpec {
+        octets: fn(IpAddr) -> Option<[u8; LEN]>,
+    ) -> Option<(TcpSpec<LEN>, TcpSpec<LEN>)> {
+        // All of what is given counts, and nothing of what is not.
+        let address = |address: Option<IpAddr>| match address {
+            Some(address) => Some((octets(address)?, [0xff; LEN])),
+            None => Some(([0; LEN], [0; LEN])),
+        };
+        let port = |port: Option<u16>| match port {
+            Some(port) => (U16::new(port), U16::MAX_VALUE),
+            None => (U16::ZERO, U16::ZERO),
+        };
+        let (source, source_mask) = address(self.source)?;
+        let (destination, destination_mask) = address(self.destination)?;
+        let (source_port, source_port_mask) = port(self.source_port);
+        let (destination_port, destination_port_mask) = port(self.destination_port);
+        let value = TcpSpec {
             source,
             destination,
-            source_port: port(self.source_port),
-            destination_port: port(self.destination_port),
+            source_port,
+            destination_port,
             ..TcpSpec::new_zeroed()
         };
-        (
-            spec(source, destination, value),
-            spec(source_mask, destination_mask, mask),
-        )
+        let mask = TcpSpec {
+            source: source_mask,
+            destination: destination_mask,
+            source_port: source_port_mask,
+            destination_port: destination_port_mask,
+            ..TcpSpec::new_zeroed()
+        };
+        Some((value, mask))
     }
 
     /// Reads what a rule matches; `None` if it looks at other fields or at parts of these.
@@ -203,19 +220,17 @@ fn exact<T>(mask: &[u8], value: T) -> Option<Option<T>> {
     }
 }
 
-fn octets4(address: Option<IpAddr>) -> Option<([u8; 4], [u8; 4])> {
+fn octets4(address: IpAddr) -> Option<[u8; 4]> {
     match address {
-        None => Some(([0; 4], [0; 4])),
-        Some(IpAddr::V4(address)) => Some((address.octets(), [0xff; 4])),
-        Some(IpAddr::V6(_)) => None,
+        IpAddr::V4(address) => Some(address.octets()),
+        IpAddr::V6(_) => None,
     }
 }
 
-fn octets6(address: Option<IpAddr>) -> Option<([u8; 16], [u8; 16])> {
+fn octets6(address: IpAddr) -> Option<[u8; 16]> {
     match address {
-        None => Some(([0; 16], [0; 16])),
-        Some(IpAddr::V6(address)) => Some((address.octets(), [0xff; 16])),
-        Some(IpAddr::V4(_)) => None,
+        IpAddr::V6(address) => Some(address.octets()),
+        IpAddr::V4(_) => None,
     }
 }
 
@@ -248,6 +263,19 @@ impl RuleAction {
 }
 
 impl InstalledRule {
+    /// Returns the command `command` about a rule, its place still to be said; `None` for an address of the wrong kind.
+    fn encode(command: u32, flow: &TcpFlow, action: RuleAction) -> Option<RxClassifier> {
+        let (flow_type, value, mask) = flow.encode()?;
+        let (flag, ring_cookie, context) = action.encode();
+        let mut raw = RxClassifier::new(command);
+        raw.spec.flow_type = flow_type | flag;
+        raw.spec.value = value;
+        raw.spec.mask = mask;
+        raw.spec.ring_cookie = ring_cookie;
+        raw.count_or_context = context;
+        Some(raw)
+    }
+
     fn decode(raw: &RxClassifier) -> Self {
         Self {
             location: raw.spec.location,
@@ -345,13 +373,13 @@ impl Ethtool {
     /// kind; [`EthtoolError::RuleTableFull`]; `ENOSPC`.
     pub fn insert_rule(&mut self, flow: &TcpFlow, action: RuleAction) -> Result<u32, EthtoolError> {
         const VERB: &str = "add a flow rule to";
-        let Some((flow_type, value, mask)) = flow.encode() else {
+        let Some(mut raw) = InstalledRule::encode(command::INSERT_RULE, flow, action) else {
             return Err(EthtoolError::Ioctl {
                 what: format!("{VERB} {}", self.name),
                 errno: Errno::EINVAL,
             });
         };
-        let location = if self.rule_table()?.driver_places {
+        raw.spec.location = if self.rule_table()?.driver_places {
             LOCATION_ANY
         } else {
             let (taken, size) = self.rule_locations()?;
@@ -360,14 +388,6 @@ impl Ethtool {
                 size,
             })?
         };
-        let (flag, ring_cookie, context) = action.encode();
-        let mut raw = RxClassifier::new(command::INSERT_RULE);
-        raw.spec.flow_type = flow_type | flag;
-        raw.spec.value = value;
-        raw.spec.mask = mask;
-        raw.spec.ring_cookie = ring_cookie;
-        raw.spec.location = location;
-        raw.count_or_context = context;
         self.ioctl(VERB, raw.as_mut_bytes())?;
         // The kernel writes the structure back, with the place that the driver chose.
         Ok(raw.spec.location)
@@ -390,15 +410,8 @@ mod tests {
     use super::*;
 
     fn spec(flow: &TcpFlow, action: RuleAction) -> RxClassifier {
-        let (flow_type, value, mask) = flow.encode().unwrap();
-        let (flag, ring_cookie, context) = action.encode();
-        let mut raw = RxClassifier::new(command::GET_RULE);
-        raw.spec.flow_type = flow_type | flag;
-        raw.spec.value = value;
-        raw.spec.mask = mask;
-        raw.spec.ring_cookie = ring_cookie;
+        let mut raw = InstalledRule::encode(command::GET_RULE, flow, action).unwrap();
         raw.spec.location = 63;
-        raw.count_or_context = context;
         raw
     }
 

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::RssHeader;
 use super::{Ethtool, EthtoolError, HEADER_NAMES};
-use crate::netlink::attr::Attributes;
+use crate::netlink::attr::{Attributes, VALUE_BYTES_MAX};
 use crate::netlink::{Names, NetlinkError};
 use crate::sys::ethtool::{RXFH_LEN, command};
 
@@ -182,7 +182,9 @@ impl Ethtool {
         table: &[u32],
     ) -> Result<Option<u32>, NetlinkError> {
         let what = format!("change the RSS contexts of {}", self.name);
-        if !self.socket.family().has(command) {
+        // An old state file, or an old kernel's ioctl, may speak of a table that no message can carry.
+        let too_long = size_of_val(table) > VALUE_BYTES_MAX;
+        if too_long || !self.socket.family().has(command) {
             return Err(NetlinkError::new(&what, RawErrno::OPNOTSUPP));
         }
         // The reply to the making of a context is its number.
@@ -251,6 +253,15 @@ mod tests {
     use crate::netlink::Request;
 
     const A_HFUNC: u16 = 3;
+
+    #[test]
+    fn a_table_that_no_message_can_carry_is_refused() {
+        let mut lo = Ethtool::by_name("lo").expect("every network namespace has lo");
+        // 65,536 bytes: one more than an attribute's length can say.
+        let table = vec![0; 1 << 14];
+        assert!(lo.set_rss_table(MAIN_CONTEXT, &table).is_err());
+        assert!(lo.create_rss_context(&table).is_err());
+    }
 
     #[test]
     fn a_table_and_its_key_are_read() {

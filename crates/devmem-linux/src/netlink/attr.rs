@@ -2,6 +2,8 @@
 
 /// `NLA_HDRLEN`: length and type, two bytes each.
 pub const HEADER_LEN: usize = 4;
+/// Longest value of an attribute: its length, header included, has 16 bits.
+pub(crate) const VALUE_BYTES_MAX: usize = u16::MAX as usize - HEADER_LEN;
 /// `NLA_ALIGNTO`.
 const ALIGN: usize = 4;
 /// `NLA_TYPE_MASK`: the type without the nested and byte-order flags.

@@ -205,11 +205,14 @@ impl<'a> Message<'a> {
         if code == 0 {
             return Some(Ok(()));
         }
+        let Some(errno) = errno_of(code) else {
+            return Some(Err(NetlinkError::new(what, Errno::BADMSG)));
+        };
         let (text, attribute) = self.extended_ack(sent).unwrap_or_default();
         Some(Err(NetlinkError {
             text,
             attribute,
-            ..NetlinkError::new(what, Errno::from_raw_os_error(code.saturating_neg()))
+            ..NetlinkError::new(what, errno)
         }))
     }
 
@@ -253,6 +256,15 @@ impl<'a> Message<'a> {
         };
         Some((text, attribute))
     }
+}
+
+/// Reads the code of a refusal; `None` if it is no negated errno (1 to 4,095: linux include/linux/err.h `MAX_ERRNO`),
+/// which rustix's type cannot hold.
+fn errno_of(code: c_int) -> Option<Errno> {
+    let number = code.checked_neg()?;
+    (1..=4095)
+        .contains(&number)
+        .then(|| Errno::from_raw_os_error(number))
 }
 
 /// Walks the messages of one datagram; stops at the first that does not fit.
@@ -384,6 +396,14 @@ pub(super) mod tests {
         assert_eq!(first(&ack).outcome("x", &request()), Some(Ok(())));
         let data = request();
         assert_eq!(first(&data.bytes).outcome("x", &data), None);
+    }
+
+    #[test]
+    fn a_code_that_is_no_errno_is_a_damaged_answer() {
+        for code in [1, 22, c_int::MAX, -4096, -65_536, c_int::MIN] {
+            assert_eq!(error(&refusal(code, &[])).errno, Errno::BADMSG, "{code}");
+        }
+        assert_eq!(error(&refusal(-4095, &[])).errno.raw_os_error(), 4095);
     }
 
     #[test]

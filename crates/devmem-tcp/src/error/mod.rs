@@ -102,6 +102,16 @@ pub enum OpenError {
     },
 }
 
+/// The NIC is an interface of the kernel: there is no software NIC to look at or to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{interface} is an interface of the kernel, whose NIC is not in this process\n  ethtool reaches it: `ethtool -g {interface}`, `ethtool -x {interface}`, `ethtool -n {interface}`"
+)]
+pub struct KernelNic {
+    /// The interface.
+    pub interface: String,
+}
+
 /// Why a receiver's settings could not be made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

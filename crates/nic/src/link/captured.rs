@@ -86,16 +86,16 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.poll_fd()
     }
 
+    fn tells_of_room(&self) -> bool {
+        self.inner.tells_of_room()
+    }
+
     fn next_due(&self) -> Option<Instant> {
         self.inner.next_due()
     }
 
     fn is_up(&self) -> bool {
         self.inner.is_up()
-    }
-
-    fn wakes_for_room(&self) -> bool {
-        self.inner.wakes_for_room()
     }
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {

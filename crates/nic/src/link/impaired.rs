@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use ::wire::{Instant, RxHeaders, TxChecksum, fill_checksum};
+use ::wire::{Instant, RxHeaders, fill_checksum};
 use netmem::{DmaPort, FragList};
 
 use super::conditioner::{Conditioner, ConditionerStats};
@@ -157,14 +157,11 @@ pub fn complete_checksum(frame: &mut [u8]) {
     let Ok(headers) = RxHeaders::parse(frame, frame.len()) else {
         return;
     };
-    let (Some(start), Some(field)) = (headers.l4_offset(), headers.l4_checksum_offset()) else {
-        return;
-    };
-    let (Ok(start), Ok(offset)) = (u16::try_from(start), u16::try_from(field - start)) else {
+    let Some(what) = headers.tx_checksum() else {
         return;
     };
     if let Some(packet) = frame.get_mut(..headers.header_len + headers.payload_len) {
-        fill_checksum(packet, 0, TxChecksum { start, offset });
+        fill_checksum(packet, 0, what);
     }
 }
 
@@ -206,15 +203,20 @@ impl<L: Link> Link for Impaired<L> {
         self.inner.poll_fd()
     }
 
+    fn tells_of_room(&self) -> bool {
+        // Frames for the inner link wait here, not with the NIC.
+        false
+    }
+
     fn next_due(&self) -> Option<Instant> {
-        [
-            self.rx.next_due(),
-            self.tx.next_due(),
-            self.inner.next_due(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        // Who is not told when the inner link takes a frame that is late has to try.
+        let late = (self.waiting && !self.inner.tells_of_room()).then_some(Instant::ZERO);
+        // What comes out behind a frame that waits has to wait, too.
+        let tx = self.tx.next_due().filter(|_| !self.waiting);
+        [late, self.rx.next_due(), tx, self.inner.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn is_up(&self) -> bool {

@@ -83,14 +83,14 @@ pub fn set_wire_buffers(socket: BorrowedFd<'_>) {
 #[derive(Debug)]
 pub struct UnixLink {
     inner: TapLink,
-    /// Readable when a frame may be there or there is room again, and silent once the other end is gone: the socket
-    /// itself would not be.
+    /// Readable when a frame may be there, or there is room again that was waited for; silent once the other end is
+    /// gone: the socket itself would not be.
     ready: OwnedFd,
-    /// The socket again, to say what `ready` is to tell of it.
+    /// The socket again, to change what `ready` says of it.
     socket: OwnedFd,
+    /// The socket was full when it was last written to, and `ready` will say when it is not.
+    awaits_room: bool,
     up: bool,
-    /// `ready` tells of room, too: the socket was full.
-    wants_room: bool,
 }
 
 impl UnixLink {
@@ -114,24 +114,25 @@ impl UnixLink {
             inner: TapLink::new(vec![again], options)?,
             ready,
             socket,
+            awaits_room: false,
             up: true,
-            wants_room: false,
         })
     }
 
-    /// Has `ready` tell of room, or no longer.
-    fn ask_for_room(&mut self, wanted: bool) {
-        if wanted == self.wants_room {
+    /// Has `ready` say when there is room, too, or only when there are frames: else it would never be silent.
+    fn await_room(&mut self, wanted: bool) {
+        if self.awaits_room == wanted {
             return;
         }
-        let events = match wanted {
+        let flags = match wanted {
             true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
             false => epoll::EventFlags::IN,
         };
         let data = epoll::EventData::new_u64(0);
-        // Should it fail, the stack tries again by itself, or is woken once too often.
-        let done = epoll::modify(&self.ready, &self.socket, data, events).is_ok();
-        self.wants_room = wanted && done;
+        // A system that refuses leaves things as they are: a wait that nobody ends is not begun.
+        if epoll::modify(&self.ready, &self.socket, data, flags).is_ok() {
+            self.awaits_room = wanted;
+        }
     }
 
     fn go_down(&mut self) {
@@ -176,12 +177,18 @@ impl Link for UnixLink {
         {
             self.go_down();
         }
-        self.ask_for_room(matches!(sent, Ok(Sent::Busy)));
+        if let Ok(sent) = &sent {
+            self.await_room(*sent == Sent::Busy);
+        }
         sent
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.ready.as_fd())
+    }
+
+    fn tells_of_room(&self) -> bool {
+        self.awaits_room
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -190,10 +197,6 @@ impl Link for UnixLink {
 
     fn is_up(&self) -> bool {
         self.up
-    }
-
-    fn wakes_for_room(&self) -> bool {
-        self.wants_room
     }
 }
 

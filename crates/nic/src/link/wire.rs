@@ -205,6 +205,11 @@ impl Cable {
         }
     }
 
+    /// True once an end is gone: the wire is of no more use.
+    pub fn is_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::Acquire)
+    }
+
     /// Brings both ends up again, unless one is gone.
     pub fn plug(&self) {
         self.shared.plugged.store(true, Ordering::Release);

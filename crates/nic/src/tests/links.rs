@@ -605,6 +605,12 @@ fn a_tap_that_goes_away_is_down_and_its_frames_are_counted() {
     assert!(nic.poll_rx(NOW).is_none());
     assert!(!nic.is_up());
     assert_eq!(nic.drops().get(DropReason::RxLinkError), 1);
+    assert!(nic.poll_rx(NOW).is_none());
+    assert_eq!(
+        nic.drops().get(DropReason::RxLinkError),
+        1,
+        "nothing more was lost"
+    );
 }
 
 #[test]
@@ -612,13 +618,8 @@ fn a_tap_full_of_frames_makes_the_sender_wait() {
     let (tap, kernel) = fake_tap(1, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     let segment = tcp(&pattern(0, 1000));
-    let mut sent = 0;
-    while nic.flush_tx(NOW) == 0 {
-        let tx = packet(&mut nic, &segment, 0);
-        nic.transmit(tx, NOW).unwrap();
-        sent += 1;
-        assert!(sent < 100_000);
-    }
+    let sent = fill_up(&mut nic, &segment);
+    assert!(!nic.is_told_of_room());
     let mut got = vec![0; 2000];
     for _ in 0..sent {
         nic.flush_tx(NOW);
@@ -737,34 +738,103 @@ fn a_unix_wire_carries_super_packets_only_if_both_ends_take_them() {
     }
 }
 
-/// Tells whether an fd polls readable now.
-fn is_readable(fd: &OwnedFd) -> bool {
-    let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
+/// Returns what asks whether a link's fd polls readable now.
+fn watch(link: &dyn Link) -> impl Fn() -> bool + use<> {
+    let fd = link.poll_fd().unwrap().try_clone_to_owned().unwrap();
+    move || {
+        let mut fds = [rustix::event::PollFd::new(
+            &fd,
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
+    }
+}
+
+/// Sends the same packet until one has to wait; returns how many that took.
+fn fill_up(nic: &mut Nic, segment: &Tcp) -> usize {
+    let mut sent = 0;
+    while nic.flush_tx(NOW) == 0 {
+        let tx = packet(nic, segment, 0);
+        nic.transmit(tx, NOW).unwrap();
+        sent += 1;
+        assert!(sent < 100_000);
+    }
+    sent
 }
 
 #[test]
-fn a_full_unix_wire_wakes_its_sender_when_there_is_room_and_not_before() {
+fn a_full_unix_wire_says_when_it_has_room_again_and_is_silent_otherwise() {
     let (a, b) = unix_wire(true, true);
-    let fd = b.poll_fd().unwrap().try_clone_to_owned().unwrap();
-    let (mut ours, mut peer) = nics(a, b);
-    let segment = tcp(&pattern(1, 60_000));
-    while peer.flush_tx(NOW) == 0 {
-        let tx = packet(&mut peer, &segment, 1448);
-        peer.transmit(tx, NOW).unwrap();
+    let readable = watch(&a);
+    let (mut ours, mut peer) = nics(b, a);
+    let segment = tcp(&pattern(0, 1000));
+    assert!(!peer.is_told_of_room());
+    let sent = fill_up(&mut peer, &segment);
+    assert!(peer.is_told_of_room());
+    assert!(!readable(), "there is no room yet");
+    let mut got = 0;
+    while let Some(packet) = ours.poll_rx(NOW) {
+        got += 1;
+        ours.recycle(packet.payload);
     }
-    assert!(peer.wakes_for_room() && !is_readable(&fd));
-    while ours.poll_rx(NOW).is_some() {}
-    assert!(is_readable(&fd));
+    assert!(readable(), "now there is");
     assert_eq!(peer.flush_tx(NOW), 0);
-    assert!(!peer.wakes_for_room() && !is_readable(&fd));
+    assert!(!peer.is_told_of_room());
+    assert!(!readable(), "who waits for frames would never sleep");
+    assert_eq!(receive_all(&mut ours, NOW).len(), (sent - got) * 1000);
+}
+
+#[test]
+fn a_frame_that_is_late_for_want_of_room_leaves_when_there_is_some() {
+    let delay: Impairment = "delay=1ms".parse().unwrap();
+    // A TAP does not say when there is room: it has to be tried.
+    let options = TapOptions {
+        offloads: false,
+        ..TapOptions::default()
+    };
+    let (tap, kernel) = fake_tap(1, options);
+    let impaired = Impaired::both(tap, delay).unwrap();
+    let (mut nic, _) = nics(impaired, plain_wire().0);
+    let later = NOW + Duration::from_millis(1);
+    let segment = tcp(&pattern(0, 1000));
+    while nic.next_due() != Some(Instant::ZERO) {
+        let tx = packet(&mut nic, &segment, 0);
+        nic.transmit(tx, NOW).unwrap();
+        assert!(nic.poll_rx(later).is_none());
+    }
+    drop(kernel);
+    // A UNIX wire does.
+    let (a, b) = unix_wire(false, false);
+    let readable = watch(&a);
+    let impaired = Impaired::both(a, delay).unwrap();
+    let (mut ours, mut nic) = nics(b, impaired);
+    let mut sent = 0;
+    loop {
+        let tx = packet(&mut nic, &segment, 0);
+        nic.transmit(tx, NOW).unwrap();
+        sent += 1;
+        assert!(nic.poll_rx(later).is_none());
+        let tx = packet(&mut nic, &segment, 0);
+        nic.transmit(tx, NOW).unwrap();
+        sent += 1;
+        if nic.next_due().is_none() {
+            break;
+        }
+        assert!(nic.poll_rx(later).is_none());
+        assert!(sent < 100_000);
+    }
+    assert!(!readable(), "one frame waits, and one behind it");
+    let mut got = receive_all(&mut ours, NOW).len();
+    assert!(readable());
+    assert!(nic.poll_rx(later).is_none());
+    got += receive_all(&mut ours, NOW).len();
+    assert_eq!(got, sent * 1000);
 }
 
 #[test]
 fn a_unix_wire_whose_other_end_is_gone_is_down_and_silent() {
     let (a, b) = unix_wire(true, true);
-    let fd = a.poll_fd().unwrap().try_clone_to_owned().unwrap();
-    let readable = || is_readable(&fd);
+    let readable = watch(&a);
     let (mut ours, mut peer) = nics(a, b);
     let segment = tcp(b"the last words");
     let tx = packet(&mut peer, &segment, 0);

@@ -333,6 +333,7 @@ fn packets_that_make_no_sense_are_refused() {
         Err(TransmitError::BadSuperPacket)
     );
     assert!(bench.link.lock().sent.is_empty());
+    assert_eq!(bench.dropped(DropReason::TxInvalid), 7);
     bench.finish();
 }
 

@@ -85,6 +85,7 @@ const NAMES: &[(&str, i64)] = &[
     ("SO_RCVBUF", 8),
     ("SO_KEEPALIVE", 9),
     ("SO_LINGER", 13),
+    ("SO_MARK", 36),
     ("SO_ZEROCOPY", 60),
     ("SO_TIMESTAMP", 29),
     ("SO_TIMESTAMPNS", 35),
@@ -255,11 +256,13 @@ pub fn play(env: &Env, call: &Call) -> Played {
             let Expr::List(iov) = field(&args[1], "msg_iov") else {
                 panic!("msg_iov is a list")
             };
-            send(
+            let lens = iov.iter().map(|entry| value(field(entry, "iov_len")));
+            send_pieces(
                 env,
                 &mut played,
                 fd(),
-                (value(field(&iov[0], "iov_len")), Some(int(&args[2]))),
+                &lens.collect::<Vec<_>>(),
+                int(&args[2]),
             )
         }
         "recvmsg" if i64::from(int(&args[2])) & MSG_ERRQUEUE != 0 => {
@@ -344,13 +347,30 @@ fn receive(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i
     outcome
 }
 
-/// send or sendmsg with flags, or write.
+/// sendmsg of pieces of these lengths.
+fn send_pieces(env: &Env, played: &mut Played, fd: i32, lens: &[i64], flags: i32) -> Outcome {
+    let at = env.streams.written.get(&fd).copied().unwrap_or(0);
+    let total: i64 = lens.iter().sum();
+    let bytes: Vec<u8> = (at..at + total as u32).map(sent_byte).collect();
+    let mut rest = bytes.as_slice();
+    let mut pieces = Vec::new();
+    for len in lens {
+        let (piece, after) = rest.split_at(usize::try_from(*len).expect("a length"));
+        pieces.push(piece);
+        rest = after;
+    }
+    let outcome = env.loaded.sendmsg(fd, &pieces, flags);
+    let written = at + outcome.unwrap_or(0) as u32;
+    played.streams.written.insert(fd, written);
+    outcome
+}
+
+/// send with flags, or write.
 fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i32>)) -> Outcome {
     let at = env.streams.written.get(&fd).copied().unwrap_or(0);
     let bytes: Vec<u8> = (at..at + len as u32).map(sent_byte).collect();
     let outcome = match flags {
         None => env.loaded.write(fd, &bytes),
-        Some(flags) if i64::from(flags) & 0x400_0000 != 0 => env.loaded.sendmsg(fd, &bytes, flags),
         Some(flags) => env.loaded.send(fd, &bytes, flags),
     };
     played

@@ -139,15 +139,16 @@ impl Loaded {
     }
 
     /// sendmsg of one piece.
-    pub fn sendmsg(&self, fd: c_int, bytes: &[u8], flags: c_int) -> Outcome {
-        let mut iov = libc::iovec {
+    pub fn sendmsg(&self, fd: c_int, pieces: &[&[u8]], flags: c_int) -> Outcome {
+        let entry = |bytes: &&[u8]| libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
+        let mut iov: Vec<_> = pieces.iter().map(entry).collect();
         // SAFETY: all zeros are a message with nothing.
         let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-        msg.msg_iov = &raw mut iov;
-        msg.msg_iovlen = 1;
+        msg.msg_iov = iov.as_mut_ptr();
+        msg.msg_iovlen = iov.len();
         outcome(call!(self.sendmsg(fd, &raw const msg, flags)) as i64)
     }
 

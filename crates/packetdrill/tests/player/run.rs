@@ -228,7 +228,27 @@ impl Player {
             "line {line} ({:?}): no packet comes any more, expected {expected:?}",
             self.ip
         );
-        let (path, live, payload) = packet::read(&bytes);
+        let (path, mut live, mut payload) = packet::read(&bytes);
+        // As packetdrill does: what the script has as one may leave in pieces of one size.
+        let piece = live.len;
+        while live.len < expected.len && piece > 0 {
+            let (bytes, _) = self.loaded.netdev_receive();
+            assert!(!bytes.is_empty(), "line {line}: the rest does not come");
+            let (_, next, more) = packet::read(&bytes);
+            let end = live.seq.wrapping_add(u32::try_from(live.len).unwrap());
+            assert_eq!(
+                (next.seq, &next.ack),
+                (end, &live.ack),
+                "line {line}: the rest"
+            );
+            assert!(next.len == piece || live.len + next.len >= expected.len);
+            live = Segment {
+                seq: live.seq,
+                len: live.len + next.len,
+                ..next
+            };
+            payload.extend_from_slice(&more);
+        }
         let opens = live.flags.contains('S');
         let connection = self.connection.get_or_insert(Connection {
             path: Path {

@@ -54,14 +54,23 @@ impl Side {
     }
 }
 
+/// Returns what read(2) and write(2) say where recv(2) and send(2) say that it is no socket: an epoll has neither
+/// (linux `vfs_read`).
+fn of_any_file(errno: Errno) -> Errno {
+    match errno {
+        Errno::ENOTSOCK => Errno::EINVAL,
+        errno => errno,
+    }
+}
+
 impl<W: Waiter> Posix<W> {
     /// read(2) and readv(2): of a socket as [`Posix::recv`], of a pipe what there is.
     ///
     /// # Errors
-    /// As [`Table::recv`]; EBADF of the end that is written.
+    /// As [`Table::recv`]; EBADF of the end that is written, EINVAL of an epoll.
     pub fn read(&self, fd: i32, args: RecvArgs<'_>) -> Result<Received, Errno> {
         if !self.lock().is_pipe(fd)? {
-            return self.recv(fd, args, 0);
+            return self.recv(fd, args, 0).map_err(of_any_file);
         }
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, None, 0);
@@ -81,10 +90,10 @@ impl<W: Waiter> Posix<W> {
     /// write(2) and writev(2): to a socket as [`Posix::send`]; to a pipe everything, or what fits without waiting.
     ///
     /// # Errors
-    /// As [`Table::send`]; EBADF of the end that is read.
+    /// As [`Table::send`]; EBADF of the end that is read, EINVAL of an epoll.
     pub fn write(&self, fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
         if !self.lock().is_pipe(fd)? {
-            return self.send(fd, SendArgs::new(bytes), 0);
+            return self.send(fd, SendArgs::new(bytes), 0).map_err(of_any_file);
         }
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, None, 0);

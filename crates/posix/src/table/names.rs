@@ -147,11 +147,11 @@ impl Table {
         let info = state.id().and_then(|id| self.stack.info(id).ok());
         match (state, info) {
             (SockState::Listening(_), _) => {
-                let mut bytes = tcp_info::to_bytes(&tcp::Info::default());
+                let mut bytes = tcp_info::to_bytes(&tcp::Info::default(), self.clock);
                 bytes[0] = tcp_info::LISTEN;
                 bytes
             }
-            (_, info) => tcp_info::to_bytes(&info.flatten().unwrap_or_default()),
+            (_, info) => tcp_info::to_bytes(&info.flatten().unwrap_or_default(), self.clock),
         }
     }
 

@@ -46,11 +46,16 @@ impl Table {
     /// # Errors
     /// EBADF, ENOTSOCK, EINVAL (connected), EADDRINUSE, ENFILE.
     pub fn listen(&mut self, fd: i32, backlog: i32) -> Result<(), Errno> {
+        // One more than asked for may wait (linux `sk_acceptq_is_full`); a negative number is a huge one.
+        let backlog = usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN);
+        let backlog = backlog.saturating_add(1);
         let sock = self.sock(fd)?;
         match sock.state {
             SockState::Fresh => {}
-            // Another backlog is not taken over; Linux does.
-            SockState::Listening(_) => return Ok(()),
+            SockState::Listening(id) => {
+                let set = self.stack.set_backlog(id, backlog);
+                return set.map_err(|error| error.errno());
+            }
             _ => return Err(Errno::EINVAL),
         }
         let any = SocketAddr::new(sock.family.unspecified(), 0);
@@ -63,11 +68,9 @@ impl Table {
             sock.bind_addr(local),
             sock.options.config(self.stack.tcp_config()),
         );
-        // One more than asked for may wait (linux `sk_acceptq_is_full`); a negative number is a huge one.
-        let backlog = usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN);
         let id = self
             .stack
-            .listen_with(local, backlog.saturating_add(1), &config)
+            .listen_with(local, backlog, &config)
             .map_err(|error| error.errno())?;
         self.apply_options(fd, id)?;
         self.set_bound(fd, Some(local.address))?;

@@ -13,7 +13,8 @@ use crate::abi::{MSG_FASTOPEN, MSG_OOB};
 pub struct SendArgs<'a> {
     /// Bytes in host memory.
     pub host: &'a [u8],
-    /// Ranges of the dma-buf that `control` names: they count instead of `host` then.
+    /// Ranges of the dma-buf that `control` names: they count instead of `host` then. Else the parts of `host` that the
+    /// iovec's entries were, where they are told.
     pub ranges: &'a [Range<usize>],
     /// Control messages.
     pub control: &'a [u8],
@@ -44,10 +45,12 @@ pub(crate) struct UnderWay {
 fn behind(ranges: &[Range<usize>], mut skip: usize) -> Vec<Range<usize>> {
     let mut rest = Vec::with_capacity(ranges.len());
     for range in ranges {
-        let skipped = skip.min(range.len());
-        skip -= skipped;
+        if skip > 0 && skip >= range.len() {
+            skip -= range.len();
+            continue;
+        }
         // No further than its end.
-        rest.push(range.start + skipped..range.end);
+        rest.push(range.start + std::mem::take(&mut skip)..range.end);
     }
     rest
 }
@@ -104,10 +107,13 @@ impl Table {
                 .fold(0_usize, |sum, range| sum.saturating_add(range.len())),
             false => host.len(),
         };
-        let rest = behind(if is_device { ranges } else { &[] }, under_way.sent);
+        let rest = behind(ranges, under_way.sent);
         let msg = match is_device {
             true => SendMsg::device(&rest, control),
-            false => SendMsg::with_control(host.get(under_way.sent..).unwrap_or_default(), control),
+            false => {
+                let host = host.get(under_way.sent..).unwrap_or_default();
+                SendMsg::with_control(host, control).in_pieces(&rest)
+            }
         };
         let flags = MsgFlags::from_bits_truncate(flags);
         let UnderWay {
@@ -146,10 +152,11 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_left_out_range_by_range() {
-        let ranges = [10..20, 30..30, 40..45];
+        let ranges = [10..20, 30..30, 40..45, 50..51];
         assert_eq!(behind(&ranges, 0), ranges);
-        assert_eq!(behind(&ranges, 3), [13..20, 30..30, 40..45]);
-        assert_eq!(behind(&ranges, 12), [20..20, 30..30, 42..45]);
-        assert_eq!(behind(&ranges, 99), [20..20, 30..30, 45..45]);
+        assert_eq!(behind(&ranges, 3), [13..20, 30..30, 40..45, 50..51]);
+        assert_eq!(behind(&ranges, 10), [30..30, 40..45, 50..51]);
+        assert_eq!(behind(&ranges, 12), [42..45, 50..51]);
+        assert!(behind(&ranges, 99).is_empty());
     }
 }

@@ -1,14 +1,11 @@
 //! Threads that share sockets, in the machine's time: one reads while another writes, several read, several write, and
 //! somebody closes what others wait for. Bounded by counts; a call that is never woken ends by its socket's timeout.
 
-use std::sync::Barrier;
-use std::thread::{Scope, ScopedJoinHandle, scope};
+use std::thread::scope;
 
-use devmem_posix::abi::{SOCK_NONBLOCK, ctl, ev, so};
+use devmem_posix::abi::{ctl, ev, so};
 use devmem_posix::sockaddr::{Family, emit};
-use devmem_posix::{
-    Engine, EpollEvent, PollFd, Posix, RealTime, RecvArgs, SendArgs, Settings, Table,
-};
+use devmem_posix::{Engine, EpollEvent, Posix, RealTime, RecvArgs, SendArgs, Settings, Table};
 use devmem_uapi::{CmsgIter, DevmemCmsg, Errno, MsgFlags, sockopt, space_for};
 use netmem::{Dmabuf, NiovSize};
 use netsim::Pattern;
@@ -52,6 +49,8 @@ fn socket(sockets: &Sockets) -> i32 {
 fn listener(sockets: &Sockets) -> i32 {
     let fd = socket(sockets);
     let listens = sockets.call(|t| {
+        // The connections of the one before are in TIME-WAIT.
+        t.setsockopt(fd, (SOL_SOCKET, so::REUSEADDR), &1i32.to_ne_bytes())?;
         t.bind(fd, &address("10.77.0.1:80"))?;
         t.listen(fd, 64)
     });
@@ -233,56 +232,56 @@ fn three_readers_of_one_connection_share_its_device_memory_and_give_all_of_it_ba
     assert_eq!(sockets.call(|t| t.unbind(bound.unwrap())), Ok(()));
 }
 
-/// Starts a thread that makes a call, and comes back just before it makes it: the call may wait already or not yet.
-fn about_to<'s, T: Send + 's>(
-    scope: &'s Scope<'s, '_>,
-    start: &'s Barrier,
-    call: impl FnOnce() -> T + Send + 's,
-) -> ScopedJoinHandle<'s, T> {
-    scope.spawn(move || {
-        start.wait();
-        call()
-    })
-}
-
-#[test]
-fn closing_a_socket_ends_every_call_that_waits_for_it_with_ebadf() {
-    let (engine, _other) = engine();
-    let sockets = engine.posix();
-    let listener = listener(sockets);
-    for _ in 0..ROUNDS {
-        let (client, server) = connected(sockets, listener);
-        // Its queue is full, and nobody reads: whoever sends waits.
-        let dont_wait = MsgFlags::DONTWAIT.bits();
-        while sockets
-            .send(client, SendArgs::new(&[1; 65_536]), dont_wait)
-            .is_ok()
-        {}
-        let start = Barrier::new(5);
-        scope(|scope| {
-            let readers = [(); 2].map(|()| about_to(scope, &start, || recv(sockets, client, 1)));
-            let writers = [(); 2].map(|()| {
-                about_to(scope, &start, || {
-                    sockets.send(client, SendArgs::new(&[1; 300_000]), 0)
-                })
-            });
-            start.wait();
-            assert_eq!(sockets.close(client), Ok(()));
-            for reader in readers {
-                assert_eq!(reader.join().unwrap(), Err(Errno::EBADF));
-            }
-            for writer in writers {
-                // What it sent before it waited is not taken back.
-                let sent = writer.join().unwrap();
-                assert!(matches!(sent, Err(Errno::EBADF) | Ok(1..)), "{sent:?}");
-            }
-        });
-        assert_eq!(sockets.close(server), Ok(()));
+/// Comes back when calls of other threads wait, for so many files together.
+fn until_held(sockets: &Sockets, files: usize) {
+    while sockets.lock().held_files() != files {
+        std::thread::yield_now();
     }
 }
 
 #[test]
-fn closing_a_listener_ends_accept_and_poll_and_takes_it_out_of_an_epoll() {
+fn those_who_wait_for_a_socket_that_is_closed_under_them_are_ended_by_its_peer() {
+    let (engine, _other) = engine();
+    let sockets = engine.posix();
+    let listener = listener(sockets);
+    let big = vec![1; 16 << 20];
+    for _ in 0..ROUNDS {
+        let (client, server) = connected(sockets, listener);
+        // Its queue is full, and nobody reads: whoever sends waits.
+        let dont_wait = MsgFlags::DONTWAIT.bits();
+        let chunk = [1; 65_536];
+        while sockets
+            .send(client, SendArgs::new(&chunk), dont_wait)
+            .is_ok()
+        {}
+        scope(|scope| {
+            let readers = [(); 2].map(|()| scope.spawn(|| recv(sockets, client, 1)));
+            let writers =
+                [(); 2].map(|()| scope.spawn(|| sockets.send(client, SendArgs::new(&big), 0)));
+            until_held(sockets, 4);
+            assert_eq!(sockets.close(client), Ok(()));
+            assert_eq!(sockets.close(client), Err(Errno::EBADF));
+            assert_eq!(recv(sockets, client, 1), Err(Errno::EBADF));
+            // With bytes that nobody read: a reset.
+            assert_eq!(sockets.close(server), Ok(()));
+            for reader in readers {
+                let got = reader.join().unwrap();
+                let is_over = got == Err(Errno::ECONNRESET) || got == Ok(Vec::new());
+                assert!(is_over, "{got:?}");
+            }
+            for writer in writers {
+                let sent = writer.join().unwrap();
+                // What it sent before it waited is not taken back.
+                let is_over = matches!(sent, Err(Errno::ECONNRESET | Errno::EPIPE) | Ok(1..));
+                assert!(is_over, "{sent:?}");
+            }
+        });
+        assert_eq!(sockets.lock().open_files(), 1);
+    }
+}
+
+#[test]
+fn a_listener_that_is_closed_listens_until_the_last_accept_has_returned() {
     let (engine, _other) = engine();
     let sockets = engine.posix();
     for _ in 0..ROUNDS {
@@ -294,56 +293,27 @@ fn closing_a_listener_ends_accept_and_poll_and_takes_it_out_of_an_epoll() {
         };
         let added = sockets.call(|t| t.epoll_ctl(epfd, ctl::ADD, listener, watch));
         assert_eq!(added, Ok(()));
-        let start = Barrier::new(4);
-        scope(|scope| {
-            let accepts = [(); 2].map(|()| about_to(scope, &start, || sockets.accept(listener, 0)));
-            let polls = about_to(scope, &start, || {
-                let mut fds = [PollFd {
-                    fd: listener,
-                    events: ev::IN as u16,
-                    revents: 0,
-                }];
-                let ready = sockets.poll(&mut fds, -1);
-                (ready, u32::from(fds[0].revents))
-            });
-            start.wait();
+        let accepted = scope(|scope| {
+            let accepts = [(); 2].map(|()| scope.spawn(|| sockets.accept(listener, 0)));
+            until_held(sockets, 2);
             assert_eq!(sockets.close(listener), Ok(()));
-            for accept in accepts {
-                assert_eq!(accept.join().unwrap(), Err(Errno::EBADF));
-            }
-            assert_eq!(polls.join().unwrap(), (Ok(1), ev::NVAL));
-        });
-        assert_eq!(sockets.epoll_wait(epfd, 1, 0), Ok(Vec::new()));
-        assert_eq!(sockets.close(epfd), Ok(()));
-    }
-}
-
-#[test]
-fn a_number_that_is_another_file_by_now_is_not_the_file_that_was_waited_for() {
-    let (engine, _other) = engine();
-    let sockets = engine.posix();
-    let listener = listener(sockets);
-    for _ in 0..ROUNDS {
-        let (client, server) = connected(sockets, listener);
-        let start = Barrier::new(2);
-        scope(|scope| {
-            let reader = about_to(scope, &start, || recv(sockets, client, 1));
-            start.wait();
-            // In one call, so that nobody looks in between.
-            let again = sockets.call(|t| {
-                t.close(client)?;
-                t.socket(2, 1 | SOCK_NONBLOCK, 0)
+            assert_eq!(sockets.accept(listener, 0), Err(Errno::EBADF));
+            let clients = [(); 2].map(|()| {
+                let client = socket(sockets);
+                assert_eq!(sockets.connect(client, &address("10.77.0.1:80")), Ok(()));
+                client
             });
-            assert_eq!(again, Ok(client), "the lowest free number");
-            // Who came late has a fresh socket before him.
-            let got = reader.join().unwrap();
-            assert!(
-                matches!(got, Err(Errno::EBADF | Errno::ENOTCONN)),
-                "{got:?}"
-            );
+            let servers = accepts.map(|accept| accept.join().unwrap().unwrap().0);
+            [clients, servers].concat()
         });
-        assert_eq!(sockets.close(client), Ok(()));
-        assert_eq!(sockets.close(server), Ok(()));
+        let late = socket(sockets);
+        let refused = sockets.connect(late, &address("10.77.0.1:80"));
+        assert_eq!(refused, Err(Errno::ECONNREFUSED));
+        assert_eq!(sockets.epoll_wait(epfd, 1, 0), Ok(Vec::new()));
+        for fd in [&accepted[..], &[epfd, late]].concat() {
+            assert_eq!(sockets.close(fd), Ok(()));
+        }
+        assert_eq!(sockets.lock().open_files(), 0);
     }
 }
 
@@ -354,11 +324,10 @@ fn shutting_a_socket_down_ends_the_stream_for_those_who_wait_in_it() {
     let listener = listener(sockets);
     for _ in 0..ROUNDS {
         let (client, server) = connected(sockets, listener);
-        let start = Barrier::new(4);
         scope(|scope| {
-            let ours = [(); 2].map(|()| about_to(scope, &start, || recv(sockets, client, 1)));
-            let theirs = about_to(scope, &start, || recv(sockets, server, 1));
-            start.wait();
+            let ours = [(); 2].map(|()| scope.spawn(|| recv(sockets, client, 1)));
+            let theirs = scope.spawn(|| recv(sockets, server, 1));
+            until_held(sockets, 3);
             assert_eq!(sockets.call(|t| t.shutdown(client, 2)), Ok(()));
             for reader in ours.into_iter().chain([theirs]) {
                 assert_eq!(reader.join().unwrap(), Ok(Vec::new()));

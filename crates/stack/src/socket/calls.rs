@@ -6,8 +6,7 @@ use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
     ZerocopyRange, cmsg_space,
 };
-use netmem::FragList;
-use tcp::{Connection, Push, StateKind, SynBacklog, TcpError};
+use tcp::{Connection, StateKind, SynBacklog, TcpError};
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
@@ -78,6 +77,18 @@ impl Stack {
         );
         let listener = Listener::new(local.address, half_open, backlog, mss, tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
+    }
+
+    /// Changes how many connections may wait at a listener, as [`Stack::listen`] sets it.
+    ///
+    /// # Errors
+    /// [`BadSocket`], also of a connection.
+    pub fn set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), BadSocket> {
+        match &mut self.sockets.get_mut(id)?.kind {
+            SocketKind::Listener(listener) => listener.set_backlog(backlog.clamp(1, MAX_BACKLOG)),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => return Err(BadSocket(id)),
+        }
+        Ok(())
     }
 
     /// Returns where in the dynamic range to begin a search for a port at `ip`: somewhere else each time.
@@ -189,6 +200,11 @@ impl Stack {
     /// Returns the settings of TCP that connections begin with.
     pub fn tcp_config(&self) -> &tcp::Config {
         &self.tcp
+    }
+
+    /// Changes the settings of TCP that connections and listeners begin with from now on.
+    pub fn set_tcp_config(&mut self, config: tcp::Config) {
+        self.tcp = config;
     }
 
     /// Returns whether a program may use `ip` as its own address.
@@ -348,6 +364,9 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
+                if option == SocketOption::NoDelay(true) {
+                    connection.conn.flush();
+                }
                 connection.write_low = connection.options.write_low();
                 if let SocketOption::Timestamping(Timestamping { ids, received, .. }) = option {
                     if !received {
@@ -358,10 +377,6 @@ impl Stack {
                         connection.conn.pushed_offset(),
                     );
                     connection.errors.stamps.number(ids, acked, queued);
-                }
-                if option == SocketOption::Cork(false) {
-                    // What was held back leaves; without a connection there is nothing to hold.
-                    let _ = connection.conn.send(FragList::default(), Push::Now);
                 }
             }
             SocketKind::Listener(listener) => listener.options.set(option)?,

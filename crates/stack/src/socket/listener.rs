@@ -51,6 +51,12 @@ impl Listener {
         }
     }
 
+    /// Sets how many connections may wait, half-open ones as well; those that wait beyond it stay.
+    pub(crate) fn set_backlog(&mut self, backlog: usize) {
+        self.backlog = backlog;
+        self.half_open.set_capacity(backlog);
+    }
+
     pub(crate) fn has_accepted(&self) -> bool {
         !self.accepted.is_empty()
     }

@@ -22,6 +22,8 @@ use crate::binding_tx::{Egress, TxBinding};
 pub struct SendMsg<'a> {
     iovec: Iovec<'a>,
     control: &'a [u8],
+    /// Of host memory: what the iovec's entries were.
+    pieces: &'a [Range<usize>],
 }
 
 /// What the kernel's iovec is: memory, or offsets written where addresses stand otherwise.
@@ -37,6 +39,7 @@ impl<'a> SendMsg<'a> {
         Self {
             iovec: Iovec::Host(host),
             control: &[],
+            pieces: &[],
         }
     }
 
@@ -45,6 +48,7 @@ impl<'a> SendMsg<'a> {
         Self {
             iovec: Iovec::Host(host),
             control,
+            pieces: &[],
         }
     }
 
@@ -53,7 +57,15 @@ impl<'a> SendMsg<'a> {
         Self {
             iovec: Iovec::Device(ranges),
             control,
+            pieces: &[],
         }
+    }
+
+    /// Says how long the entries of the iovec were whose bytes are sent. With MSG_ZEROCOPY, where each is a frag of its
+    /// own in Linux, a packet has no more than 17 of them.
+    #[must_use]
+    pub const fn in_pieces(self, pieces: &'a [Range<usize>]) -> Self {
+        Self { pieces, ..self }
     }
 
     /// Returns the bytes in host memory; none if it sends from a dma-buf.
@@ -183,9 +195,13 @@ impl Stack {
             connection.errors.finish(number);
             connection.errors.collect(connection.acked_offset());
         }
-        // What left already has no packet to be stamped (linux `tcp_tx_timestamp`).
-        if let Some(end) = end.filter(|end| *end > connection.conn.sent_offset()) {
-            let wanted = connection.options.timestamping;
+        // The last packet is stamped, if it is still there (linux `tcp_tx_timestamp`): one that left already only
+        // when it is acknowledged.
+        if let Some(end) = end.filter(|end| *end > connection.acked_offset()) {
+            let is_unsent = end > connection.conn.sent_offset();
+            let mut wanted = connection.options.timestamping;
+            wanted.scheduled &= is_unsent;
+            wanted.sent &= is_unsent;
             connection.errors.stamps.push(end, wanted);
         }
         self.refresh(id.slot());
@@ -200,11 +216,15 @@ fn sendmsg(
     msg: &SendMsg<'_>,
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
-    let SendMsg { iovec, control } = *msg;
+    let SendMsg {
+        iovec,
+        control,
+        pieces,
+    } = *msg;
     match (parse_tx(control).map_err(|_| SendError::BadControl)?, iovec) {
         (TxSource::Host, Iovec::Host(host)) => {
             can_send(id, socket)?;
-            send_host(socket, cx, host, flags)
+            send_host(socket, cx, (host, pieces), flags)
         }
         (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
             let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
@@ -228,7 +248,7 @@ fn sendmsg(
 fn send_host(
     socket: &mut ConnectionSocket,
     cx: SendContext<'_>,
-    host: &[u8],
+    (host, pieces): (&[u8], &[Range<usize>]),
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
     let SendContext { pool, sending, .. } = cx;
@@ -242,17 +262,23 @@ fn send_host(
         let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else {
             break None;
         };
-        let n = rest.len().min(PIECE_BYTES).min(socket.conn.write_room());
+        let cut = packet_end(if reports { pieces } else { &[] }, sent).unwrap_or(host.len());
+        let room = socket.conn.write_room().min(cut - sent);
+        let n = rest.len().min(PIECE_BYTES).min(room);
         let Some(piece) = rest.get(..n).filter(|piece| !piece.is_empty()) else {
             break Some(SendError::WouldBlock);
         };
         let Some(payload) = FragList::from_host_bytes(pool, piece) else {
             break Some(SendError::NoMemory);
         };
-        let more = n < rest.len() || flags.contains(MsgFlags::MORE);
+        let is_full = sent + n == cut && n < rest.len();
+        let more = !is_full && (n < rest.len() || flags.contains(MsgFlags::MORE));
         let Some(behind) = socket.queue(payload, Kind::Host, more) else {
             break Some(SendError::WouldBlock);
         };
+        if is_full {
+            socket.conn.push_boundary();
+        }
         (sent, end) = (sent + n, behind);
     };
     if sent > 0 {
@@ -260,6 +286,18 @@ fn send_host(
         sending.queued(socket, memory, end);
     }
     outcome(sent, refused)
+}
+
+/// Returns behind which byte a packet is full that byte `at` belongs to: it has as many frags as fit.
+fn packet_end(pieces: &[Range<usize>], at: usize) -> Option<usize> {
+    let mut end = 0_usize;
+    let packets = pieces.chunks(PIECE_FRAGS).map(|packet| {
+        end = packet
+            .iter()
+            .fold(end, |end, piece| end.saturating_add(piece.len()));
+        end
+    });
+    packets.into_iter().find(|end| *end > at)
 }
 
 impl Sending {
@@ -397,7 +435,6 @@ impl ConnectionSocket {
         {
             self.conn.push_boundary();
         }
-        let more = more || self.options.cork;
         self.conn
             .send(piece, if more { Push::Later } else { Push::Now })
             .ok()

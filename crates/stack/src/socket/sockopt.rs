@@ -181,16 +181,17 @@ impl Options {
             keepalive,
             user_timeout,
             snd_buf,
+            cork,
             congestion,
             merge_frags: _,
             zerocopy: _,
-            cork: _,
             rcv_buf: _,
             notsent_lowat: _,
             tos: _,
             timestamping: _,
             hop_limit: _,
         } = *self;
+        conn.set_cork(cork);
         conn.set_nodelay(nodelay);
         conn.set_keepalive(keepalive);
         conn.set_user_timeout(user_timeout);

@@ -6,20 +6,32 @@
 //! | the stack's own interface | `crates/stack/tests/stack` | `cargo test -p devmem-stack --test stack scenarios` |
 //! | files, as C programs have them | `crates/posix/tests/posix` | `cargo test -p devmem-posix --test posix scenarios` |
 //!
+//! | Asked of both | Tests |
+//! |---|---|
+//! | receiving, rule by rule: LINEAR bytes, borders, tokens of parts, peeking, discarding, short buffers | `abi_recv` 22 |
+//! | giving back: counts, limits, unknown tokens, what outlives what | `abi_tokens` 8 |
+//! | sending, rule by rule: refusals, completions, both kinds of memory on one socket | `abi_send` 17 |
+//! | bindings and queues under live connections: unbinding, binding again, steering, RSS | `queues` 7 |
+//! | opening and closing in every order, resets, half-closes, timeouts, orphans, TIME-WAIT | `lifecycle` 20 |
+//! | windows, starvation, promises | `window` 7 |
+//! | whole transfers, each byte checked where it lies; 64 connections at once | `transfer` 12, `tx_transfer` 12 |
+//! | a stack with itself, narrow paths, bad wires | `loopback` 9, `path_mtu` 4, `loss` 10 |
+//! | worlds made from seeds: 2,000 through Rust, 300 through files | `seeds` 5 |
+//!
 //! # What is not asked through both doors, and why
 //!
 //! | Tests | Number | Where | Why |
 //! |---|---|---|---|
-//! | refusals of a bind | 19 | `stack/bind.rs` | interface, queues and rings are named by the machine's owner, and a file's program names none of them |
-//! | frames written by hand | 27 | `stack/network.rs`, `stack/frames.rs` | below sockets: ARP, ICMP, forged segments; packetdrill's scripts are the files' equal |
-//! | readiness events | 2 | `stack/own.rs` | a file's program polls; that its bits follow is asked in `posix/table.rs` |
-//! | frags that touch, merged | 2 | `stack/own.rs` | an option that Linux has not, and so no number |
-//! | a typed sink of messages | 1 | `stack/own.rs` | C's control buffer has bytes |
-//! | every call on a stale id | 1 | `stack/own.rs` | the calls that only Rust has; those that both have are asked here |
+//! | refusals of a bind | 13 | `stack/bind.rs` | interface, queues and rings are the machine's owner's to name; a program's files name none of them |
+//! | frames written by hand | 26 | `stack/{network,frames,path_mtu}.rs` | below sockets: ARP, ICMP, forged segments; what files make of such frames is asked by packetdrill's scripts |
+//! | readiness events | 2 | `stack/own.rs` | a program with files polls; its bits and edges are asked in `posix/table.rs` |
+//! | merged frags, a typed sink of messages | 3 | `stack/own.rs` | Linux has no such option, and C's control buffer has bytes |
+//! | stale ids, offsets without a name, a bind-tx of another interface | 3 | `stack/own.rs` | what C cannot say: what both can is asked here |
 //! | memory of connections | 1 | `memory.rs` | looks at the whole process, alone in its binary |
+//! | the library's suites | | `crates/devmem-tcp/tests` | placement, batches, owned frags, tasks, plans and TAPs are the library's; they are compared with the kernel's backend instead |
 //!
-//! The other way round, what only files have (blocking, epoll, pipes, names, socket options as bytes, threads) is in
-//! `crates/posix/tests/posix`, and what the library adds (placement, batches, tasks) in `crates/devmem-tcp/tests`.
+//! The other way round, what only files have (waiting, epoll, pipes, names, options as bytes, threads) is asked in
+//! `crates/posix/tests/posix`, and pointers in `crates/capi/tests/misuse.c`.
 
 pub mod common;
 

@@ -273,6 +273,40 @@ fn a_ping_over_ipv6_is_answered_too() {
 }
 
 #[test]
+fn a_ping_from_nobody_is_dropped() {
+    let mut peer = peer();
+    let echo = Echo {
+        ident: 1,
+        seq: 2,
+        data: b"hello",
+    };
+    let mut message = vec![0; echo.message_len()];
+    let nobody = std::net::Ipv6Addr::UNSPECIFIED;
+    echo.emit_v6(EchoKind::Request, nobody, v6(Side::B), &mut message);
+    let ping = ip_frame(&IpRepr::v6(nobody, v6(Side::B)), protocol::ICMPV6, &message);
+    dropped(&mut peer, &ping, "ip_martian_source");
+}
+
+#[test]
+fn a_ping_longer_than_the_mtu_is_not_answered_and_that_is_counted() {
+    let mut peer = peer();
+    let echo = Echo {
+        ident: 1,
+        seq: 2,
+        data: &[7; 3000],
+    };
+    let mut message = vec![0; echo.message_len()];
+    echo.emit_v4(EchoKind::Request, &mut message);
+    peer.send_ip(
+        &IpRepr::v4(v4(Side::A), v4(Side::B)),
+        protocol::ICMP,
+        &message,
+    );
+    assert_eq!(drops(&peer.stack)["tx_invalid"], 1);
+    assert_eq!(peer.answer_arp(), [], "nothing but questions");
+}
+
+#[test]
 fn pings_are_rate_limited_and_pings_to_everybody_ignored() {
     let mut peer = peer();
     let echo = Echo {

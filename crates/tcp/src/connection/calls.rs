@@ -217,6 +217,21 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Lets what waits to be sent leave at once, corked or not: TCP_NODELAY was set (linux `__tcp_sock_set_nodelay`).
+    pub fn flush(&mut self) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.flush();
+        }
+    }
+
+    /// Holds small segments back until they are full, or lets them go (TCP_CORK).
+    pub fn set_cork(&mut self, corked: bool) {
+        self.config.cork = corked;
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.sender.set_cork(corked);
+        }
+    }
+
     /// Sets how many bytes may be queued for sending (SO_SNDBUF).
     pub fn set_snd_buf(&mut self, bytes: usize) {
         self.config.snd_buf_max = bytes;

@@ -16,6 +16,11 @@ pub(crate) struct Delivered {
     pub(crate) latest_original: Option<Sending>,
     /// The same of those sent again.
     pub(crate) latest_retransmission: Option<Sending>,
+    /// When the last packet of this ACK was sent, in the order in which the ACK tells of them, and whether that was not
+    /// the first time.
+    pub(crate) last: Option<(Instant, bool)>,
+    /// The same of those sent only once.
+    pub(crate) last_original: Option<Instant>,
     /// When the oldest and the newest of the cumulatively acknowledged packets were sent, of those sent only once.
     pub(crate) acked_sent: Option<(Instant, Instant)>,
     /// The same for the packets acknowledged selectively.
@@ -24,13 +29,18 @@ pub(crate) struct Delivered {
     pub(crate) lowest_original: Option<u64>,
     /// Some of what is cumulatively acknowledged was sent more than once.
     pub(crate) acked_retransmission: bool,
-    /// A packet sent only once arrived after a later one (RFC 8985 6.2 step 3).
-    pub(crate) reordered: bool,
+    /// Start of the lowest packet sent only once that arrived after a later one (RFC 8985 6.2 step 3).
+    pub(crate) reordered_from: Option<u64>,
     /// End of the highest range that was reported before this ACK.
     pub(crate) highest_before: u64,
 }
 
 impl Delivered {
+    /// Returns whether a packet sent only once arrived after a later one.
+    pub(crate) fn reordered(&self) -> bool {
+        self.reordered_from.is_some()
+    }
+
     /// Takes in a range that the cumulative acknowledgement covers and SACK had not.
     pub(super) fn note_acked(&mut self, record: &TxRecord) {
         self.note(record);
@@ -48,6 +58,10 @@ impl Delivered {
     fn note(&mut self, record: &TxRecord) {
         self.bytes += u64::from(record.len);
         let latest = record.sending();
+        self.last = Some((record.sent_at, !record.original()));
+        if record.original() {
+            self.last_original = Some(record.sent_at);
+        }
         let known = match record.original() {
             true => &mut self.latest_original,
             false => &mut self.latest_retransmission,
@@ -56,7 +70,10 @@ impl Delivered {
             *known = Some(latest);
         }
         if record.original() {
-            self.reordered |= record.start < self.highest_before;
+            if record.start < self.highest_before {
+                let from = self.reordered_from.unwrap_or(record.start);
+                self.reordered_from = Some(from.min(record.start));
+            }
             let lowest = self
                 .lowest_original
                 .map_or(record.end(), |end| end.min(record.end()));

@@ -12,6 +12,9 @@ use crate::rack::{ProbeSign, ProbeVerdict};
 use crate::scoreboard::Delivered;
 use crate::seqnum::SeqNum;
 
+/// Most packets that may overtake one (linux `tcp_max_reordering`).
+const REORDERING_MAX: u32 = 300;
+
 /// What one acknowledgement brought, for the parts that judge it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AckEvent {
@@ -47,6 +50,7 @@ impl<P: Payload> Sender<P> {
                 writable: false,
             };
         }
+        self.expects_more = false;
         let kind = self.classify(ack);
         let mut outcome = AckOutcome {
             kind,
@@ -180,6 +184,9 @@ impl<P: Payload> Sender<P> {
 
     /// Draws the conclusions: round-trip time, losses, windows, timers.
     fn judge(&mut self, event: &AckEvent) {
+        let packets = event.delivered.bytes.div_ceil(self.mss().max(1).into());
+        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        self.counters.delivered = self.counters.delivered.saturating_add(packets);
         let rtt = self.sample_rtt(event);
         if self.sack {
             self.judge_by_rack(event);
@@ -231,7 +238,15 @@ impl<P: Payload> Sender<P> {
         };
         self.rack
             .on_delivered(&event.delivered, ambiguous, event.now);
-        if event.delivered.reordered {
+        if let Some(from) = event.delivered.reordered_from {
+            let packets = self.board.highest_sacked().saturating_sub(from);
+            let packets = packets.div_ceil(self.mss().max(1).into());
+            let packets = u32::try_from(packets)
+                .unwrap_or(REORDERING_MAX)
+                .min(REORDERING_MAX);
+            self.counters.reordering = self.counters.reordering.max(packets);
+        }
+        if event.delivered.reordered() {
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
         if event.dsack {

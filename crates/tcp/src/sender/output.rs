@@ -7,16 +7,18 @@ use wire::Instant;
 
 use super::recovery::Phase;
 use super::timers::Due;
-use super::{DataSegment, Sender};
+use super::{Busy, DataSegment, Sender};
 use crate::congestion::Limit;
 use crate::rack::TailProbe;
 
-/// The part of the window that must be free before a super-segment that is not full leaves while an ACK is about
-/// to come (linux `sysctl_tcp_tso_win_divisor`).
-const DEFER_PART: u64 = 3;
-
 /// Time since the last sending after which nothing is put off (linux `tcp_tso_should_defer`).
 const DEFER_WITHIN: Duration = Duration::from_millis(1);
+
+/// How much of the pacing rate a super-segment takes: a 2^10th of a second's worth (linux `sk_pacing_shift`).
+const PACING_SHIFT: u32 = 10;
+
+/// Super-segments may be longer the shorter the round trip is: halved for every 512 us (linux `tcp_tso_rtt_log`).
+const TSO_RTT_LOG: u32 = 9;
 
 /// A range that is about to leave.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +61,7 @@ impl<P: Payload> Sender<P> {
                 }
             }
             // Taken where small segments are held back.
-            Some(Due::Small) => {}
+            Some(Due::Small | Due::Flush) => {}
         }
         if let Some(segment) = self.next_retransmission(now) {
             return Some(segment);
@@ -72,8 +74,24 @@ impl<P: Payload> Sender<P> {
         self.timers.take_due();
         if segment.is_none() {
             self.note_held_back(now);
+            self.note_busy(now);
         }
         segment
+    }
+
+    /// Notes what the connection waits for, now that nothing more may leave.
+    fn note_busy(&mut self, now: Instant) {
+        let is_full = self.room() == 0;
+        let has_unsent = self.unsent() > 0;
+        let mss = u64::from(self.mss());
+        let by_window = self.window_end().saturating_sub(self.snd_nxt) < self.unsent().min(mss);
+        let busy = match () {
+            () if self.all_acked() => None,
+            () if has_unsent && by_window => Some(Busy::PeerWindow),
+            () if !has_unsent && is_full => Some(Busy::SendBuffer),
+            () => Some(Busy::Network),
+        };
+        self.chrono.switch(busy, now);
     }
 
     /// Makes sure that something wakes up what waits.
@@ -97,13 +115,44 @@ impl<P: Payload> Sender<P> {
         let mss = u64::from(self.mss());
         let pipe = self.pipe();
         let room = self.congestion.cwnd().saturating_sub(pipe);
-        let packets = (u64::from(self.limits.max_gso_payload) / mss).max(1);
+        let mut packets = (u64::from(self.limits.max_gso_payload) / mss).max(1);
+        if let Some(least) = self.limits.min_tso_segs {
+            packets = packets.min(self.usual_burst(least.into()));
+        }
         Allowance {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.
             congestion: if pipe == 0 { room.max(mss) } else { room },
             burst: (packets * mss).min(self.pacer.allowance(self.mss(), now)),
         }
+    }
+
+    /// Returns how many packets Linux puts into a super-segment.
+    fn usual_burst(&self, least: u64) -> u64 {
+        let mss = u64::from(self.mss());
+        let half_window = (self.congestion.cwnd() / mss / 2).max(1);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let near = self.rtt.min_rtt().map_or(0, micros) >> TSO_RTT_LOG;
+        let most = u64::from(self.limits.max_gso_payload);
+        let by_distance = most
+            .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
+            .unwrap_or(0);
+        let by_rate = self.pacing_rate().map_or(most, |rate| rate >> PACING_SHIFT);
+        (by_rate.saturating_add(by_distance) / mss)
+            .max(least)
+            .min(half_window)
+    }
+
+    /// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
+    fn pacing_rate(&self) -> Option<u64> {
+        let srtt = self.rtt.srtt()?.as_nanos().max(1);
+        let in_slow_start = self
+            .congestion
+            .ssthresh()
+            .is_none_or(|ssthresh| self.congestion.cwnd() < ssthresh / 2);
+        let gain = if in_slow_start { 200 } else { 120 };
+        let rate = u128::from(self.congestion.cwnd()) * gain * 1_000_000_000 / 100 / srtt;
+        Some(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
     /// Returns the next range to be sent again.
@@ -173,7 +222,8 @@ impl<P: Payload> Sender<P> {
             }
         }
         let range = range?;
-        let segment = self.emit(range);
+        let mut segment = self.emit(range);
+        segment.push |= self.timers.due() == Some(Due::Small);
         self.on_new_sent(range, now);
         Some(segment)
     }
@@ -223,12 +273,13 @@ impl<P: Payload> Sender<P> {
             return true;
         }
         let small_in_flight = self.small_end > self.snd_una;
-        !self.queue.expects_more() && (self.limits.nodelay || !small_in_flight)
+        let is_held = self.expects_more || self.limits.corked;
+        !is_held && (self.limits.nodelay || !small_in_flight)
     }
 
     /// Returns a small segment whose waiting is over (RFC 9293 3.8.6.2.1 override).
     fn overdue_range(&self, allowance: &Allowance) -> Option<Range> {
-        if self.timers.due() != Some(Due::Small) {
+        if !matches!(self.timers.due(), Some(Due::Small | Due::Flush)) {
             return None;
         }
         let most = allowance
@@ -252,7 +303,11 @@ impl<P: Payload> Sender<P> {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
-        if len >= window / DEFER_PART || now.saturating_since(self.last_sent) > DEFER_WITHIN {
+        let divisor = u64::from(self.limits.tso_win_divisor);
+        if divisor == 0
+            || len >= window / divisor
+            || now.saturating_since(self.last_sent) > DEFER_WITHIN
+        {
             return false;
         }
         let (Some(head), Some(srtt)) = (self.board.head_sent_at(), self.rtt.srtt()) else {
@@ -399,8 +454,9 @@ impl<P: Payload> Sender<P> {
 
     fn on_sent(&mut self, range: Range, now: Instant) {
         self.last_sent = now;
+        self.last_data_sent = now;
         self.counters.bytes_sent += u64::from(range.len);
-        self.pacer.on_sent(u64::from(range.len), now);
+        self.pacer.on_sent(u64::from(range.len), self.mss(), now);
     }
 
     /// Reports to congestion control how much of its window is used.
@@ -414,7 +470,8 @@ impl<P: Payload> Sender<P> {
 
     /// Forgets the window that a pause has made stale (RFC 5681 4.1).
     fn restart_after_idle(&mut self, now: Instant) {
-        if self.board.outstanding() > 0 {
+        let is_shut = self.window_end() <= self.snd_nxt;
+        if self.board.outstanding() > 0 || is_shut || !self.limits.slow_start_after_idle {
             return;
         }
         let idle = now.saturating_since(self.last_sent);

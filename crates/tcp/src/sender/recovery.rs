@@ -10,6 +10,7 @@ use wire::Instant;
 use super::Sender;
 use super::ack::AckEvent;
 use crate::congestion::{Acked, Prior};
+use crate::info::CaState;
 use crate::rack::{DUP_THRESHOLD, Patience, TailProbe};
 use crate::scoreboard::{Judge, Losses};
 
@@ -92,6 +93,15 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) fn phase(&self) -> Phase {
         self.phase
+    }
+
+    pub(super) fn ca_state(&self) -> CaState {
+        match self.phase {
+            Phase::Open => CaState::Open,
+            Phase::Disorder => CaState::Disorder,
+            Phase::Recovery => CaState::Recovery,
+            Phase::Loss => CaState::Loss,
+        }
     }
 
     /// Returns where the running or the last episode ends.
@@ -227,7 +237,10 @@ impl<P: Payload> Sender<P> {
     /// Moves the state machine on.
     pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
         self.expire_undo();
-        self.recovery.probed &= event.delivered.bytes == 0;
+        if event.delivered.bytes > 0 {
+            self.recovery.probed = false;
+            self.timers.on_news(event.now);
+        }
         match self.recovery.phase {
             Phase::Open | Phase::Disorder => self.on_ack_in_order(event, acked),
             Phase::Recovery => self.on_ack_in_recovery(event, acked),

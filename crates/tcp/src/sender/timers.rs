@@ -9,7 +9,6 @@ use super::recovery::Phase;
 use super::{Sender, TimerOutcome};
 use crate::error::TcpError;
 use crate::rack::probe_timeout;
-use crate::rtt::backed_off;
 
 /// After this time a small segment leaves although the window or the writer holds it back
 /// (RFC 9293 3.8.6.2.1 override timeout; linux flushes a corked socket after as long).
@@ -40,8 +39,10 @@ pub(super) enum Due {
     TailProbe,
     /// A probe of a closed window.
     WindowProbe,
-    /// A small segment.
+    /// A small segment that waited long enough; Linux sends it as a probe, with PSH.
     Small,
+    /// A small segment that its writer does not want to wait any more.
+    Flush,
 }
 
 /// The armed timer and the facts its time follows from.
@@ -53,6 +54,8 @@ pub(super) struct Timers {
     due: Option<Due>,
     /// The retransmission timeout counts from here.
     rto_base: Instant,
+    /// When an ACK last told that something arrived.
+    heard_at: Instant,
     /// Pacing holds data back until then.
     paced_until: Instant,
     /// When RACK wants to look again.
@@ -74,6 +77,7 @@ impl Default for Timers {
             at: NEVER,
             due: None,
             rto_base: Instant::ZERO,
+            heard_at: Instant::ZERO,
             paced_until: NEVER,
             reorder_at: NEVER,
             stalled_since: NEVER,
@@ -93,9 +97,22 @@ impl Timers {
         self.probes
     }
 
+    /// Returns how often the running timeout was doubled.
+    pub(super) fn backoff(&self) -> u8 {
+        match self.armed {
+            Some(Timer::Persist) => self.persist_backoff,
+            _ => self.retransmits,
+        }
+    }
+
     /// Takes what a timer left to be sent.
     pub(super) fn take_due(&mut self) -> Option<Due> {
         self.due.take()
+    }
+
+    /// Lets a small segment leave that waits.
+    pub(super) fn flush_small(&mut self) {
+        self.due.get_or_insert(Due::Flush);
     }
 
     pub(super) fn due(&self) -> Option<Due> {
@@ -113,6 +130,11 @@ impl Timers {
     /// Notes that the peer is alive.
     pub(super) fn on_answer(&mut self) {
         self.probes = 0;
+    }
+
+    /// Notes that an ACK told of something that arrived.
+    pub(super) fn on_news(&mut self, now: Instant) {
+        self.heard_at = now;
     }
 
     /// Starts the count of timeouts anew.
@@ -247,8 +269,10 @@ impl<P: Payload> Sender<P> {
             let mss = u64::from(self.mss());
             let single = self.board.outstanding() <= mss;
             let timeout = probe_timeout(&self.rtt, single.then_some(self.rtt.rto_min()));
-            let heard_at = self.rack.delivered_at();
-            let at = self.last_sent.max(self.timers.rto_base).max(heard_at) + timeout;
+            let Timers {
+                rto_base, heard_at, ..
+            } = self.timers;
+            let at = self.last_sent.max(rto_base).max(heard_at) + timeout;
             self.arm(Timer::TailProbe, at.min(rto_at));
         } else {
             self.arm(Timer::Retransmit, rto_at);
@@ -280,10 +304,11 @@ impl<P: Payload> Sender<P> {
         }
         if self.window_end() <= self.snd_nxt {
             self.timers.stalled_since = self.timers.stalled_since.min(now);
-            let timeout = backed_off(self.rtt.base_rto(), self.timers.persist_backoff);
+            let timeout = self.rtt.backed_off(self.timers.persist_backoff);
             self.arm(Timer::Persist, now + timeout);
         } else {
-            self.arm(Timer::Override, now + OVERRIDE);
+            // As long as a probe of a window would wait (linux `tcp_check_probe_timer`).
+            self.arm(Timer::Override, now + self.rtt.base_rto().max(OVERRIDE));
         }
     }
 

@@ -20,9 +20,16 @@ const INTERVAL_MS: u64 = 60_000;
 /// Bits of a cookie below the count.
 const COUNT_SHIFT: u32 = 24;
 
-/// The MSS values that a cookie can tell, ascending: the default, those of usual tunnels and of
-/// Ethernet with and without jumbo frames, for either version of IP.
-const MSS_TABLE: [u16; 8] = [536, 1220, 1300, 1380, 1440, 1460, 8940, 8960];
+/// The MSS values that a cookie can tell, ascending (linux net/ipv4/syncookies.c and net/ipv6/syncookies.c `msstab`).
+const MSS_TABLE_V4: [u16; 4] = [536, 1300, 1440, 1460];
+const MSS_TABLE_V6: [u16; 4] = [1220, 1420, 1440, 8940];
+
+fn mss_table(endpoints: &Endpoints) -> [u16; 4] {
+    match endpoints.local.is_ipv4() {
+        true => MSS_TABLE_V4,
+        false => MSS_TABLE_V6,
+    }
+}
 
 /// Bits of a timestamp that carry options: window scale, SACK, one spare (linux `TSBITS`).
 const TS_BITS: u32 = 0x3f;
@@ -51,7 +58,7 @@ impl CookieJar {
         mss: u16,
         now: Instant,
     ) -> SeqNum {
-        let index = MSS_TABLE
+        let index = mss_table(endpoints)
             .iter()
             .rposition(|&known| known <= mss)
             .unwrap_or(0) as u32;
@@ -80,7 +87,7 @@ impl CookieJar {
         }
         let count = count_at(now).wrapping_sub(age);
         let index = rest.wrapping_sub(self.low_hash(endpoints, irs, count)) & low_mask();
-        MSS_TABLE.get(index as usize).copied()
+        mss_table(endpoints).get(index as usize).copied()
     }
 
     fn base(&self, endpoints: &Endpoints, irs: SeqNum) -> u32 {
@@ -158,7 +165,7 @@ mod tests {
             (536, 536),
             (1459, 1440),
             (1460, 1460),
-            (65_535, 8960),
+            (65_535, 1460),
         ] {
             let cookie = jar.bake(&endpoints(1), IRS, mss, baked_at);
             assert_eq!(jar.check(&endpoints(1), IRS, cookie, baked_at), Some(told));

@@ -37,6 +37,8 @@ pub(crate) struct Synchronized<P> {
     /// When a closed connection stops waiting for the peer's FIN.
     linger: Option<Instant>,
     pub(crate) tally: Tally,
+    /// When payload came last.
+    last_data_recv: Instant,
 }
 
 /// What [`Info`] tells of incoming segments.
@@ -88,10 +90,11 @@ impl<P: Payload> Synchronized<P> {
             negotiated,
             clock,
             keepalive: KeepaliveTimer::new(config.keepalive, now),
-            replies: ReplyLimit::default(),
+            replies: ReplyLimit::new(config.invalid_ack_interval),
             reader_gone: false,
             linger: None,
             tally: Tally::default(),
+            last_data_recv: now,
         }
     }
 
@@ -145,7 +148,8 @@ impl<P: Payload> Synchronized<P> {
             return Ok(());
         };
         match segment.options.timestamps {
-            None => Err(drop_silently(SegmentDrop::NoTimestamp)),
+            // RFC 7323 3.2 would drop it; Linux takes it (`tcp_validate_incoming`), and so do we.
+            None => Ok(()),
             Some(ts) if recent.rejects(ts.value, now) => {
                 self.tally.paws_rejected += 1;
                 self.note_old(segment);
@@ -241,19 +245,24 @@ impl<P: Payload> Synchronized<P> {
         segment: Segment<P>,
         cx: &mut Context<'_, P>,
     ) -> Result<Accepted, Verdict> {
-        let (seq, len) = (segment.seq, segment.payload.len());
+        let (seq, len, ack) = (segment.seq, segment.payload.len(), segment.ack);
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
             // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
             let disposition = Disposition {
                 closed: true,
                 ..Disposition::answered(SegmentDrop::ReaderGone)
             };
-            return Err((disposition, Next::Abort(None)));
+            // Every segment here has an ACK, and the RST continues it (RFC 9293 3.10.7.1, linux `tcp_v4_send_reset`).
+            let seq = ack.unwrap_or(self.sender.snd_nxt());
+            return Err((disposition, Next::Refuse(seq)));
         }
         let held = self.receiver.out_of_order();
         let accepted = self.receiver.accept(segment, cx.queue, cx.now);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
+        if len > 0 {
+            self.last_data_recv = cx.now;
+        }
         self.tally.out_of_order_in += u64::from(self.receiver.out_of_order() > held);
         Ok(accepted)
     }
@@ -365,6 +374,12 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
+    /// Returns what our timestamps option is made of, where it was negotiated.
+    pub(crate) fn timestamps(&self) -> Option<(TimestampClock, u32)> {
+        let recent = self.receiver.ts_recent()?;
+        Some((self.clock, recent.value()))
+    }
+
     pub(crate) fn info(&self, info: &mut Info) {
         let Tally {
             bytes_received,
@@ -377,6 +392,7 @@ impl<P: Payload> Synchronized<P> {
         info.sack = self.negotiated.sack;
         info.snd_wscale = self.negotiated.snd_wscale;
         info.rcv_wscale = self.negotiated.rcv_wscale;
+        info.last_data_recv = self.last_data_recv;
         info.rcv_mss = self.receiver.rcv_mss();
         info.rcv_wnd = self.receiver.window().promised(self.receiver.rcv_nxt());
         info.rcv_space = self.receiver.window().space(self.receiver.rcv_nxt());

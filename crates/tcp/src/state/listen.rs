@@ -8,7 +8,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::Config;
+use crate::config::{Config, SynCookies};
 use crate::connection::Connection;
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::options::TimestampClock;
@@ -96,6 +96,11 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
+    /// Sets how many may be half-open; those that are beyond it stay.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
     /// Returns the number of half-open connections.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -146,7 +151,11 @@ impl<P: Payload> SynBacklog<P> {
             return ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull);
         }
         let config = self.config_for(endpoints, incoming);
-        if self.half_open.len() >= self.capacity {
+        let is_full = self.half_open.len() >= self.capacity;
+        if is_full && config.syn_cookies == SynCookies::Never {
+            return ListenOutcome::Dropped(SegmentDrop::SynBacklogFull);
+        }
+        if is_full || config.syn_cookies == SynCookies::Always {
             return ListenOutcome::Reply(self.cookie_reply(endpoints, syn, &config, now), None);
         }
         let isn = self.isns.isn(endpoints, now);
@@ -180,6 +189,13 @@ impl<P: Payload> SynBacklog<P> {
                 half_open.repeat();
                 match half_open.poll_send(&config, now) {
                     Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
+                    None => ListenOutcome::Dropped(reason),
+                }
+            }
+            SynVerdict::Acknowledge(reason) => {
+                half_open.acknowledge();
+                match half_open.poll_send(&config, now) {
+                    Some(ack) => ListenOutcome::Reply(ack, Some(reason)),
                     None => ListenOutcome::Dropped(reason),
                 }
             }

@@ -14,6 +14,7 @@ pub(crate) mod syn;
 use core::fmt;
 
 use crate::error::TcpError;
+use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::established::Synchronized;
 use crate::state::syn::{SynReceived, SynSent};
@@ -127,6 +128,8 @@ pub(crate) enum Next {
     Closed(Option<TcpError>),
     /// Over, and the peer is told by a RST.
     Abort(Option<TcpError>),
+    /// Over, and the segment that came is answered by a RST of this number without ACK.
+    Refuse(SeqNum),
 }
 
 /// Declares the reasons once: the enum, the list of all, and the names.
@@ -171,8 +174,6 @@ segment_drops! {
     AfterFin => "tcp_after_fin",
     /// Its timestamp is older than one already seen (RFC 7323 5.3).
     Paws => "tcp_paws",
-    /// It has no timestamp though both sides agreed on them (RFC 7323 3.2).
-    NoTimestamp => "tcp_no_timestamp",
     /// It has no ACK flag in a state where all have.
     NoAck => "tcp_no_ack",
     /// It acknowledges what was never sent.
@@ -202,6 +203,8 @@ segment_drops! {
     Withdrawn => "tcp_withdrawn",
     /// The accept queue is full.
     AcceptQueueFull => "tcp_accept_queue_full",
+    /// As many handshakes are under way as the listener allows, and it gives no cookies.
+    SynBacklogFull => "tcp_syn_backlog_full",
     /// The listener waits for data, and the last ACK of the handshake brought none.
     AcceptDeferred => "tcp_accept_deferred",
     /// A SYN cookie came back wrong, or too late.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::Instant;
+use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::{Config, MAX_UNSCALED_WINDOW};
 use crate::error::TcpError;
@@ -55,6 +55,8 @@ pub(crate) struct SynReceived {
     pub(crate) closing: EarlyClose,
     /// The handshake is done but for the data that the listener waits for.
     deferred: bool,
+    /// An ACK alone is to leave.
+    ack_due: bool,
 }
 
 /// What the user asked for before the handshake was over.
@@ -88,6 +90,8 @@ pub(crate) enum SynVerdict {
     Drop(SegmentDrop),
     /// Dropped, and our half is to be said again.
     Repeat(SegmentDrop),
+    /// Dropped, and answered by an ACK alone.
+    Acknowledge(SegmentDrop),
     /// Dropped, and answered by [`Segment::reset_for`]; the handshake goes on.
     Reset(SegmentDrop),
     /// The peer refuses.
@@ -204,6 +208,7 @@ impl SynReceived {
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
             closing: EarlyClose::No,
             deferred: false,
+            ack_due: false,
         }
     }
 
@@ -218,8 +223,8 @@ impl SynReceived {
 
     /// Judges a segment: sequence number, RST, SYN, ACK (RFC 9293 3.10.7.4).
     ///
-    /// Whatever is not acceptable is answered by our SYN-ACK, which tells the peer all that a bare
-    /// ACK would.
+    /// The peer's SYN again is answered by our SYN-ACK, anything else that is not acceptable by a bare ACK
+    /// (linux `tcp_check_req`).
     pub(crate) fn on_segment<P: Payload>(&self, segment: &Segment<P>, now: Instant) -> SynVerdict {
         let rcv_nxt = self.irs + 1;
         let is_exact = segment.seq == rcv_nxt;
@@ -227,29 +232,26 @@ impl SynReceived {
         if segment.control == Control::Rst {
             return match (is_exact, is_inside) {
                 (true, _) => SynVerdict::Refused,
-                (false, true) => SynVerdict::Repeat(SegmentDrop::InexactRst),
+                (false, true) => SynVerdict::Acknowledge(SegmentDrop::InexactRst),
                 (false, false) => SynVerdict::Drop(SegmentDrop::BlindRst),
             };
         }
-        if let Some(recent) = self.ts_recent {
-            match segment.options.timestamps {
-                None => return SynVerdict::Drop(SegmentDrop::NoTimestamp),
-                Some(ts) if recent.rejects(ts.value, now) => {
-                    return SynVerdict::Repeat(SegmentDrop::Paws);
-                }
-                Some(_) => {}
-            }
+        // A segment without a timestamp is taken, as later on.
+        if let (Some(recent), Some(ts)) = (self.ts_recent, segment.options.timestamps)
+            && recent.rejects(ts.value, now)
+        {
+            return SynVerdict::Acknowledge(SegmentDrop::Paws);
         }
         // The other SYN-ACK of a simultaneous open lies before RCV.NXT and yet is what we wait for
         // (RFC 9293 3.5).
         let is_their_syn = segment.control == Control::Syn && segment.seq == self.irs;
         match segment.ack {
             _ if segment.control == Control::Syn && !is_their_syn => {
-                SynVerdict::Repeat(SegmentDrop::UnexpectedSyn)
+                SynVerdict::Acknowledge(SegmentDrop::UnexpectedSyn)
             }
             None if is_their_syn => SynVerdict::Repeat(SegmentDrop::Duplicate),
             None => SynVerdict::Drop(SegmentDrop::NoAck),
-            _ if !is_inside && !is_their_syn => SynVerdict::Repeat(SegmentDrop::OutOfWindow),
+            _ if !is_inside && !is_their_syn => SynVerdict::Acknowledge(SegmentDrop::OutOfWindow),
             Some(ack) if ack != self.iss + 1 => SynVerdict::Reset(SegmentDrop::FutureAck),
             Some(_) => {
                 let scale = if is_their_syn {
@@ -292,10 +294,31 @@ impl SynReceived {
         config: &Config,
         now: Instant,
     ) -> Option<Segment<P>> {
+        if core::mem::take(&mut self.ack_due) {
+            return Some(self.bare_ack(now));
+        }
         let is_due = self.timer.poll_send(config, now);
         // While data is waited for nothing is repeated, but for a last chance (linux `syn_ack_recalc`).
         let is_silent = self.deferred && self.timer.retries() + 1 < config.defer_accept;
         (is_due && !is_silent).then(|| self.syn_ack(config, now))
+    }
+
+    /// Says where we stand, without our SYN.
+    fn bare_ack<P: Payload>(&self, now: Instant) -> Segment<P> {
+        let timestamps = self.ts_recent.map(|recent| Timestamps {
+            value: self.clock.value(now),
+            echo: recent.value(),
+        });
+        Segment {
+            seq: self.iss + 1,
+            ack: Some(self.irs + 1),
+            window: self.offer.syn_window >> self.negotiated.rcv_wscale,
+            options: TcpOptions {
+                timestamps,
+                ..TcpOptions::default()
+            },
+            ..Segment::default()
+        }
     }
 
     fn syn_ack<P: Payload>(&self, config: &Config, now: Instant) -> Segment<P> {
@@ -312,6 +335,11 @@ impl SynReceived {
             ),
             ..Segment::default()
         }
+    }
+
+    /// Says where we stand.
+    pub(crate) fn acknowledge(&mut self) {
+        self.ack_due = true;
     }
 
     /// Says our half again.

@@ -238,7 +238,7 @@ fn in_syn_received_an_exact_rst_refuses_and_others_do_not() {
     send!(t, seq: 20_000, control: Control::Rst);
     expect_nothing!(t);
     send!(t, seq: 2, control: Control::Rst);
-    expect!(t, control: Control::Syn, seq: 0, ack: 1);
+    expect!(t, control: Control::None, seq: 1, ack: 1);
     expect_drops!(t, BlindRst, InexactRst);
     send!(t, seq: 1, control: Control::Rst);
     assert_eq!(
@@ -253,9 +253,9 @@ fn in_syn_received_a_wrong_ack_is_reset_and_a_strange_number_is_told_ours() {
     send!(t, seq: 1, ack: Some(2));
     expect!(t, control: Control::Rst, seq: 2);
     send!(t, seq: 20_000);
-    expect!(t, control: Control::Syn, seq: 0, ack: 1);
+    expect!(t, control: Control::None, seq: 1, ack: 1);
     send!(t, seq: 5, ack: None, control: Control::Syn);
-    expect!(t, control: Control::Syn, seq: 0, ack: 1);
+    expect!(t, control: Control::None, seq: 1, ack: 1);
     send!(t, seq: 1, ack: None);
     expect_nothing!(t);
     expect_drops!(t, FutureAck, OutOfWindow, UnexpectedSyn, NoAck);

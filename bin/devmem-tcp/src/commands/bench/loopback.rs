@@ -13,7 +13,7 @@ use netmem::NiovSize;
 use serde::Serialize;
 
 use super::meter::SILENCE;
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 use crate::pattern::{Expected, PositionPattern, Verifier};
 use crate::size::Size;
 
@@ -116,7 +116,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
         ratio: median(samples.iter().map(|sample| sample.ratio)),
         samples,
     };
-    eprint!("{report}");
+    tell(&report);
     if args.json {
         print_json(&report)?;
     }

@@ -7,7 +7,7 @@ use devmem_linux::cpu;
 use netmem::pool_bench::{self, BenchConfig, BenchRow};
 use serde::Serialize;
 
-use crate::output::{Failure, print_json};
+use crate::output::{Failure, print_json, tell};
 
 /// Time the page pool: its fast path, its return ring and its slow path, for host pages and net_iovs
 ///
@@ -63,7 +63,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         repetitions: args.reps,
         rows,
     };
-    eprint!("{}", table(&report));
+    tell(table(&report));
     if args.json {
         print_json(&report)?;
     }

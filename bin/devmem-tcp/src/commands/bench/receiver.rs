@@ -1,6 +1,6 @@
 //! An ordinary kernel TCP receiver, in a process of its own: the other end of every row of `bench tx` and `bench lossy`.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::meter::{Meter, Received, SILENCE};
 use super::sender::{Home, PORT, wait_for_sender};
+use crate::output::print_line;
 use crate::pattern::{Expected, Verifier};
 use crate::sender::pattern_of;
 
@@ -59,8 +60,7 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
     let listener =
         TcpListener::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT)).context("listen")?;
-    println!("ready");
-    io::stdout().flush().context("say that it is ready")?;
+    print_line("ready")?;
     wait_for_sender(&listener)?;
     let (stream, peer) = listener.accept().context("accept")?;
     if let Some(bytes) = args.low_water {
@@ -85,8 +85,7 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
 }
 
 fn say(said: &Said) -> Result<()> {
-    println!("{}", serde_json::to_string(said)?);
-    Ok(())
+    print_line(serde_json::to_string(said)?)
 }
 
 /// Counts the stream's bytes where they are (tcp(7): `MSG_TRUNC` discards them).

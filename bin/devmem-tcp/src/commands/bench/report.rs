@@ -7,6 +7,7 @@ use std::fs;
 use serde::Serialize;
 
 use super::sample::Sample;
+use crate::output::say;
 
 /// What all rows share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,7 +72,7 @@ pub fn list<C: Case>(cases: &[C]) {
             variant,
         } = case.row_name();
         let separator = if variant.is_empty() { "" } else { ", " };
-        eprintln!("{name:<14} {what}{separator}{variant}");
+        say!("{name:<14} {what}{separator}{variant}");
     }
 }
 

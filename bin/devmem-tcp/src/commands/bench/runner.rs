@@ -8,7 +8,7 @@ use super::accounting::softirq_threads;
 use super::plan::Plan;
 use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 
 /// Fewer repetitions say nothing about the range.
 const REPS_ADVISED: usize = 5;
@@ -45,7 +45,7 @@ pub fn run<C: Case>(
             plan.repetitions
         ));
     }
-    eprint!("{report}");
+    tell(&report);
     if plan.json {
         print_json(&report.json())?;
     }

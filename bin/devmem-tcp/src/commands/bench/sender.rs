@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
+use crate::output::print_line;
 use crate::sender::{Share, pattern_of, send};
 
 /// Where the receiver listens.
@@ -106,8 +107,7 @@ pub fn run(args: &SenderArgs) -> Result<()> {
     // The other end closes, or resets, when it has everything.
     let _ = stream.read(&mut [0]);
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
-    println!("{}", serde_json::to_string(&Sent { bytes, cpu_ns })?);
-    Ok(())
+    print_line(serde_json::to_string(&Sent { bytes, cpu_ns })?)
 }
 
 /// Sends the pattern until the receiver has seen enough.

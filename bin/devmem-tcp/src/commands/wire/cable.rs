@@ -13,6 +13,7 @@ use wire::Instant;
 use gve::{ChecksumState, Offload};
 
 use super::report::LaneReport;
+use crate::counters::Lane as Counted;
 use crate::nic_server::{FRAME_BUFFER_BYTES, Port, Written};
 use crate::output::Failure;
 use crate::plan::WireEnd;
@@ -210,23 +211,12 @@ impl Lane {
     }
 
     fn report(&self) -> LaneReport {
-        let nic::ConditionerStats {
-            offered,
-            delivered,
-            lost,
-            duplicated,
-            corrupted,
-            reordered,
-            overflowed,
-        } = self.conditioner.stats();
+        let lane = Counted::from(self.conditioner.stats());
         LaneReport {
-            offered,
-            delivered: delivered - self.refused - u64::from(self.waits),
-            lost,
-            duplicated,
-            corrupted,
-            reordered,
-            overflowed,
+            lane: Counted {
+                delivered: lane.delivered - self.refused - u64::from(self.waits),
+                ..lane
+            },
             refused: self.refused,
         }
     }

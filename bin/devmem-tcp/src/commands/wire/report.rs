@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+use crate::counters::Lane;
+use crate::output::say;
+
 /// The result of `wire`. The field names are the JSON's and stay as they are.
 #[derive(Clone, Debug, Serialize)]
 pub struct WireReport {
@@ -18,31 +21,18 @@ pub struct WireReport {
 /// Frames of one direction.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LaneReport {
-    pub offered: u64,
-    pub delivered: u64,
-    pub lost: u64,
-    pub duplicated: u64,
-    pub corrupted: u64,
-    pub reordered: u64,
-    pub overflowed: u64,
+    #[serde(flatten)]
+    pub lane: Lane,
+    /// Frames that the receiving end refused.
     pub refused: u64,
 }
 
 impl WireReport {
     pub fn show(&self) {
-        for (name, lane) in [("a to b", self.a_to_b), ("b to a", self.b_to_a)] {
-            eprintln!(
-                "{name:>13}  {} frames in, {} out: {} lost, {} doubled, {} damaged, {} overtaken, {} over \
-                 the limit, {} refused",
-                lane.offered,
-                lane.delivered,
-                lane.lost,
-                lane.duplicated,
-                lane.corrupted,
-                lane.reordered,
-                lane.overflowed,
-                lane.refused
-            );
+        for (name, LaneReport { lane, refused }) in
+            [("a to b", self.a_to_b), ("b to a", self.b_to_a)]
+        {
+            say!("{name:>13}  {lane}, {refused} refused");
         }
     }
 }

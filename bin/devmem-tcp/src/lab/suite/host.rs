@@ -13,7 +13,7 @@ use crate::lab::job::{Job, TOOL_PATH};
 use crate::lab::kit::Kit;
 use crate::lab::machine::{self, MachinePlan, Output};
 use crate::lab::scratch::Scratch;
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, say};
 
 /// What to test.
 #[derive(Clone, Debug)]
@@ -326,9 +326,11 @@ fn shown(row: RowReport) -> RowReport {
         .mb_per_s
         .map(|rate| format!("{rate:7.1} MB/s"))
         .unwrap_or_else(|| " ".repeat(12));
-    eprintln!(
+    say!(
         "{mark} {:<46} {:6.1} s {rate}  {}",
-        row.row, row.seconds, row.detail
+        row.row,
+        row.seconds,
+        row.detail
     );
     row
 }

@@ -79,6 +79,28 @@ fn a_listener_on_the_ipv4_wildcard_does_not_answer_ipv6() {
 }
 
 #[test]
+fn a_second_listen_changes_how_many_may_wait() {
+    let (posix, _other) = table();
+    let listener = socket(&posix, 2, &[]);
+    bind(&posix, listener, "10.77.0.1:80").unwrap();
+    let waiting = |backlog: i32| {
+        posix.call(|t| t.listen(listener, backlog)).unwrap();
+        for _ in 0..6 {
+            let client = socket(&posix, 2, &[]);
+            let begun = posix.connect(client, &at("10.77.0.1:80"));
+            assert_eq!(begun, Err(Errno::EINPROGRESS));
+            posix.run_now();
+        }
+        let mut count = 0;
+        while posix.accept(listener, 0).is_ok() {
+            count += 1;
+        }
+        count
+    };
+    assert_eq!((waiting(1), waiting(3)), (2, 4));
+}
+
+#[test]
 fn what_takes_ipv6_alone_is_said_before_the_address() {
     let (posix, _other) = table();
     let fd = socket(&posix, 10, &[]);

@@ -1,6 +1,6 @@
 //! Options that came late to this table.
 
-use devmem_posix::abi::{IP_MTU_DISCOVER, SOL_TCP, ioctl, so, sof, tcp_opt};
+use devmem_posix::abi::{IP_MTU_DISCOVER, IP_TTL, SOL_TCP, ioctl, so, sof, tcp_opt};
 use devmem_uapi::{CmsgIter, Errno, MsgFlags, sockopt};
 
 use super::{Loopback, RecvArgs, SOL_SOCKET, loopback};
@@ -25,6 +25,8 @@ fn what_is_set_is_got() {
         ((SOL_SOCKET, so::SNDBUFFORCE), 1 << 29, 1 << 30),
         ((SOL_SOCKET, so::RCVBUFFORCE), -1, 2304),
         ((SOL_SOCKET, so::MARK), 666, 666),
+        ((sockopt::SOL_IP, IP_TTL), 255, 255),
+        ((sockopt::SOL_IP, IP_TTL), -1, 64),
         ((SOL_SOCKET, so::PRIORITY), 6, 6),
         ((SOL_SOCKET, so::OOBINLINE), 5, 1),
         ((SOL_SOCKET, so::BROADCAST), 0, 0),
@@ -48,6 +50,8 @@ fn what_is_set_is_got() {
         ((SOL_SOCKET, so::SNDLOWAT), 1, Errno::ENOPROTOOPT),
         ((SOL_SOCKET, so::BINDTOIFINDEX), 2, Errno::ENODEV),
         ((sockopt::SOL_IP, IP_MTU_DISCOVER), 0, Errno::EINVAL),
+        ((sockopt::SOL_IP, IP_TTL), 0, Errno::EINVAL),
+        ((sockopt::SOL_IP, IP_TTL), 256, Errno::EINVAL),
         ((SOL_TCP, tcp_opt::ULP), 1, Errno::ENOENT),
         ((SOL_TCP, tcp_opt::WINDOW_CLAMP), -1, Errno::EINVAL),
     ] {

@@ -20,7 +20,7 @@ use tcp::CongestionKind;
 use super::receiver::{ReceiverProcess, Receiving};
 use super::runner::first_two;
 use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
-use crate::output::{Failure, note, print_json};
+use crate::output::{Failure, note, print_json, tell};
 use crate::sender::pattern_of;
 use crate::source::{Made, Source};
 use crate::transmit::Transmit;
@@ -120,7 +120,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         }
         note(format_args!("seed {seed} of {} done", args.seeds));
     }
-    eprint!("{report}");
+    tell(&report);
     if args.json {
         print_json(&report)?;
     }

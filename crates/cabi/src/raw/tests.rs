@@ -1,0 +1,247 @@
+// UNSAFETY: makes the calls as C does, with memory that ends exactly where it is said to, so that Miri and
+// AddressSanitizer see every byte too many.
+
+//! C's side of the calls, in virtual time, over a stack that talks to itself.
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+use devmem_posix::abi::{SOCK_NONBLOCK, ctl, ev, so};
+use devmem_posix::sockaddr::{Family, emit};
+use devmem_posix::{Posix, Settings, VirtualTime};
+use devmem_uapi::{Errno, MsgFlags, sockopt::SOL_SOCKET};
+use libc::{epoll_event, iovec, msghdr, pollfd, sockaddr};
+use nic::{Nic, NicConfig, WireLink, WireOptions};
+use stack::{Secret, Stack, StackConfig};
+use wire::Instant;
+
+use super::call;
+
+/// Makes a call.
+macro_rules! c {
+    ($call:expr) => {
+        // SAFETY: each pointer that a test gives is null, or that of memory which it owns, as long as it says.
+        unsafe { $call }
+    };
+}
+
+struct World {
+    posix: Posix<VirtualTime>,
+    _other: WireLink,
+    client: i32,
+    server: i32,
+}
+
+fn world() -> World {
+    let (end, other) = WireLink::pair(WireOptions::default()).unwrap();
+    let small = NicConfig {
+        host_mem_bytes: 256 << 10,
+        ..NicConfig::default()
+    };
+    let nic = Nic::new(Box::new(end), small).unwrap();
+    let ours = "10.77.0.1".parse().unwrap();
+    let stack = Stack::new(nic, StackConfig::new(ours, 24, Secret::from_seed(2))).unwrap();
+    let time = VirtualTime::new(Instant::from_millis(1));
+    let posix = Posix::new(stack, Settings::default(), time);
+    let [listener, client] =
+        [(); 2].map(|()| posix.call(|t| t.socket(2, 1 | SOCK_NONBLOCK, 0)).unwrap());
+    let address = address();
+    let (at, len) = (address.as_ptr().cast::<sockaddr>(), 16);
+    assert_eq!(c!(call::bind(&posix, listener, at, len)), Ok(()));
+    assert_eq!(posix.call(|t| t.listen(listener, 1)), Ok(()));
+    let begun = c!(call::connect(&posix, client, at, len));
+    assert_eq!(begun, Err(Errno::EINPROGRESS));
+    posix.run_now();
+    let (mut peer, mut room) = (exactly(16), 16);
+    let to = (peer.as_mut_ptr().cast::<sockaddr>(), &raw mut room);
+    let server = c!(call::accept(&posix, listener, to, SOCK_NONBLOCK)).unwrap();
+    assert_eq!((room, &peer[4..8]), (16, &[10, 77, 0, 1][..]));
+    World {
+        posix,
+        _other: other,
+        client,
+        server,
+    }
+}
+
+fn address() -> Box<[u8]> {
+    emit("10.77.0.1:80".parse().unwrap(), Family::V4).into()
+}
+
+/// Memory of so many bytes and not one more.
+fn exactly(bytes: usize) -> Box<[u8]> {
+    vec![0xee; bytes].into()
+}
+
+fn entry(bytes: &mut [u8]) -> iovec {
+    iovec {
+        iov_base: bytes.as_mut_ptr().cast::<c_void>(),
+        iov_len: bytes.len(),
+    }
+}
+
+fn message(entries: &mut [iovec]) -> msghdr {
+    msghdr {
+        msg_name: null_mut(),
+        msg_namelen: 7,
+        msg_iov: entries.as_mut_ptr(),
+        msg_iovlen: entries.len(),
+        msg_control: null_mut(),
+        msg_controllen: 0,
+        msg_flags: -1,
+    }
+}
+
+#[test]
+fn messages_move_bytes_through_vectors_that_end_anywhere() {
+    let it = world();
+    let mut pieces: Vec<Box<[u8]>> = vec![(*b"a").into(), Box::new([]), (*b"bcdefgh").into()];
+    let mut entries: Vec<iovec> = pieces.iter_mut().map(|piece| entry(piece)).collect();
+    let msg = message(&mut entries);
+    assert_eq!(
+        c!(call::sendmsg(&it.posix, it.client, &raw const msg, 0)),
+        Ok(8)
+    );
+    it.posix.run_now();
+
+    let (mut first, mut second) = (exactly(3), exactly(2));
+    let mut entries = [entry(&mut first), entry(&mut second)];
+    let mut msg = message(&mut entries);
+    assert_eq!(
+        c!(call::recvmsg(&it.posix, it.server, &raw mut msg, 0)),
+        Ok(5)
+    );
+    assert_eq!((msg.msg_namelen, msg.msg_flags), (0, 0));
+    assert_eq!((&first[..], &second[..]), (&b"abc"[..], &b"de"[..]));
+    let mut rest = exactly(3);
+    let entries = [entry(&mut rest)];
+    assert_eq!(
+        c!(call::readv(&it.posix, it.server, entries.as_ptr(), 1)),
+        Ok(3)
+    );
+    assert_eq!(rest[..], b"fgh"[..]);
+    // What is discarded needs no memory.
+    assert_eq!(
+        c!(call::send(
+            &it.posix,
+            it.client,
+            (b"gone".as_ptr().cast(), 4),
+            0
+        )),
+        Ok(4)
+    );
+    it.posix.run_now();
+    let trunc = MsgFlags::TRUNC.bits().cast_signed();
+    assert_eq!(
+        c!(call::recv(&it.posix, it.server, (null_mut(), 4), trunc)),
+        Ok(4)
+    );
+}
+
+#[test]
+fn short_buffers_get_what_fits_and_null_ones_are_efault() {
+    let it = world();
+    let (posix, fd) = (&it.posix, it.client);
+    for room in 0..=17 {
+        let (mut name, mut len) = (exactly(room), u32::try_from(room).unwrap());
+        let to = (name.as_mut_ptr().cast::<sockaddr>(), &raw mut len);
+        let whose = call::Whose::Peers;
+        assert_eq!(c!(call::name(posix, fd, whose, to)), Ok(()));
+        let told = room.min(16);
+        assert_eq!((len, &name[..told]), (16, &address()[..told]));
+        let (mut value, mut len) = (exactly(room), u32::try_from(room).unwrap());
+        let to = (value.as_mut_ptr().cast::<c_void>(), &raw mut len);
+        assert_eq!(
+            c!(call::getsockopt(posix, fd, (SOL_SOCKET, so::TYPE), to)),
+            Ok(())
+        );
+        assert_eq!(len, u32::try_from(room.min(4)).unwrap());
+        assert!(value.iter().skip(4).all(|byte| *byte == 0xee));
+    }
+    let mut byte = exactly(1);
+    let mut negative = u32::MAX;
+    let to = (byte.as_mut_ptr().cast::<c_void>(), &raw mut negative);
+    let name = (SOL_SOCKET, so::TYPE);
+    assert_eq!(
+        c!(call::getsockopt(posix, fd, name, to)),
+        Err(Errno::EINVAL)
+    );
+    let nowhere = (null_mut(), null_mut());
+    assert_eq!(
+        c!(call::getsockopt(posix, fd, name, nowhere)),
+        Err(Errno::EFAULT)
+    );
+    let huge = (byte.as_ptr().cast::<c_void>(), u32::MAX);
+    assert_eq!(
+        c!(call::setsockopt(posix, fd, name, huge)),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(
+        c!(call::setsockopt(posix, fd, name, (null(), 4))),
+        Err(Errno::EFAULT)
+    );
+    assert_eq!(c!(call::bind(posix, fd, null(), 16)), Err(Errno::EFAULT));
+    assert_eq!(
+        c!(call::recv(posix, fd, (null_mut(), 1), 0)),
+        Err(Errno::EFAULT)
+    );
+    assert_eq!(
+        c!(call::send(posix, fd, (null(), 1), 0)),
+        Err(Errno::EFAULT)
+    );
+    assert_eq!(
+        c!(call::recvmsg(posix, fd, null_mut(), 0)),
+        Err(Errno::EFAULT)
+    );
+    assert_eq!(c!(call::sendmsg(posix, fd, null(), 0)), Err(Errno::EFAULT));
+    assert_eq!(c!(call::readv(posix, fd, null(), 1)), Err(Errno::EFAULT));
+    assert_eq!(
+        c!(call::ioctl(posix, fd, 0x541b, null_mut())),
+        Err(Errno::EFAULT)
+    );
+}
+
+#[test]
+fn poll_and_epoll_write_what_they_were_given_room_for_and_lose_no_edge() {
+    let it = world();
+    let posix = &it.posix;
+    let entry = |fd| pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let mut fds: Box<[pollfd]> = [entry(it.client), entry(-1), entry(3)].into();
+    assert_eq!(c!(call::poll(posix, fds.as_mut_ptr(), 3, 0)), Ok(2));
+    let told: Vec<i16> = fds.iter().map(|entry| entry.revents).collect();
+    assert_eq!(told, [libc::POLLOUT, 0, libc::POLLNVAL]);
+    assert_eq!(c!(call::poll(posix, null_mut(), 1, 0)), Err(Errno::EFAULT));
+    assert_eq!(
+        c!(call::poll(posix, fds.as_mut_ptr(), u64::MAX, 0)),
+        Err(Errno::EINVAL)
+    );
+
+    let epfd = posix.call(|t| t.epoll_create(0)).unwrap();
+    let watch = epoll_event {
+        events: ev::OUT | ev::ET,
+        u64: 9,
+    };
+    for fd in [it.client, it.server] {
+        let added = c!(call::epoll_ctl(
+            posix,
+            epfd,
+            (ctl::ADD, fd),
+            &raw const watch
+        ));
+        assert_eq!(added, Ok(()));
+    }
+    let none = c!(call::epoll_wait(posix, epfd, (null_mut(), 2), 0));
+    assert_eq!(none, Err(Errno::EFAULT));
+    let mut events: Box<[epoll_event]> = [watch].into();
+    for _ in 0..2 {
+        let taken = c!(call::epoll_wait(posix, epfd, (events.as_mut_ptr(), 1), 0));
+        let data = events[0].u64;
+        assert_eq!((taken, data), (Ok(1), 9));
+    }
+    let taken = c!(call::epoll_wait(posix, epfd, (events.as_mut_ptr(), 1), 0));
+    assert_eq!(taken, Ok(0));
+}

@@ -1,0 +1,215 @@
+//! The kernel's settings under the kernel's names, from the text of `--so_flags` or from files such as those of
+//! `/proc/sys/net/ipv4`.
+//!
+//! packetdrill runs a script's first command after it has loaded this library, and others between the calls, so the
+//! files are read again before each call that may begin a connection.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tcp::{CongestionKind, SynCookies};
+
+/// Where Linux has them.
+const HOST: &str = "/proc/sys/net/ipv4";
+
+/// Takes one setting over; false if the stack cannot have this value.
+type Apply = fn(&mut tcp::Config, &str) -> bool;
+
+/// What is known, and what may be said to it.
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    /// In words, for whoever gave another value.
+    pub(crate) range: &'static str,
+    apply: Apply,
+}
+
+macro_rules! settings {
+    ($($name:literal, $range:literal, $apply:expr;)*) => {
+        &[$(Setting { name: $name, range: $range, apply: $apply },)*]
+    };
+}
+
+/// Every setting that scripts use. Where the stack has one behaviour only, that value alone is taken.
+#[rustfmt::skip]
+pub(crate) const SETTINGS: &[Setting] = settings! {
+    "tcp_sack", "0 or 1", |c, v| switch(&mut c.sack, v);
+    "tcp_timestamps", "0 to 2", |c, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
+    "tcp_window_scaling", "0 or 1", |c, v| switch(&mut c.window_scaling, v);
+    "tcp_rmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, start, most]| {
+        c.rcv_buf_max = most;
+        c.rcv_buf_start = start;
+    }).is_some();
+    "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.snd_buf_max = most as usize).is_some();
+    "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.congestion, congestion(v));
+    "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.syn_retries, number(v, 1, 255));
+    "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.syn_ack_retries, number(v, 1, 255));
+    "tcp_retries2", "1 to 255", |c, v| put(&mut c.data_retries, number(v, 1, 255));
+    "tcp_fin_timeout", "seconds", |c, v| put(&mut c.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
+    "tcp_slow_start_after_idle", "0 or 1", |c, v| switch(&mut c.slow_start_after_idle, v);
+    "tcp_invalid_ratelimit", "milliseconds", |c, v| put(&mut c.invalid_ack_interval, millis(v));
+    "tcp_rto_max_ms", "1000 to 120000", |c, v| put(&mut c.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
+    "tcp_tso_win_divisor", "0 to 255", |c, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
+    "tcp_min_tso_segs", "1 to 255", |c, v| put(&mut c.min_tso_segs, number(v, 1, 255).map(Some));
+    "tcp_pacing_ss_ratio", "200", |_, v| v == "200";
+    "tcp_pacing_ca_ratio", "120", |_, v| v == "120";
+    "tcp_syncookies", "0 to 2", |c, v| put(&mut c.syn_cookies, match v {
+        "0" => Some(SynCookies::Never),
+        "1" => Some(SynCookies::WhenFull),
+        "2" => Some(SynCookies::Always),
+        _ => None,
+    });
+    "tcp_frto", "1 or 2", |_, v| v == "1" || v == "2";
+    "tcp_dsack", "1", |_, v| v == "1";
+    "tcp_fack", "0", |_, v| v == "0";
+    "tcp_reordering", "3", |_, v| v == "3";
+    "tcp_early_retrans", "3 or 4", |_, v| v == "3" || v == "4";
+    "tcp_recovery", "1", |_, v| v == "1";
+};
+
+impl Setting {
+    /// Returns the setting of this name, which may begin with `net.ipv4.`.
+    pub(crate) fn called(name: &str) -> Option<&'static Self> {
+        let name = name.strip_prefix("net.ipv4.").unwrap_or(name);
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// Takes a value over; false if the stack cannot have it.
+    pub(crate) fn apply(&self, config: &mut tcp::Config, value: &str) -> bool {
+        (self.apply)(config, value)
+    }
+}
+
+/// A folder with one file for each setting, read again and again.
+#[derive(Debug)]
+pub(crate) struct Sysctls {
+    folder: PathBuf,
+    /// Names whose values were refused, so that each is said once.
+    refused: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Sysctls {
+    /// Returns the settings of `place`: `host`, or a folder.
+    pub(crate) fn new(place: &Path) -> Self {
+        let folder = match place == Path::new("host") {
+            true => PathBuf::from(HOST),
+            false => place.to_owned(),
+        };
+        Self {
+            folder,
+            refused: Mutex::default(),
+        }
+    }
+
+    /// Returns `base` with what the files say now. A file that is not there says nothing, a value that the stack cannot
+    /// have is told to people once.
+    pub(crate) fn over(&self, base: &tcp::Config) -> tcp::Config {
+        let mut config = base.clone();
+        for setting in SETTINGS {
+            let Ok(value) = std::fs::read_to_string(self.folder.join(setting.name)) else {
+                continue;
+            };
+            if !setting.apply(&mut config, value.trim()) {
+                self.refuse(setting, value.trim());
+            }
+        }
+        config
+    }
+
+    fn refuse(&self, setting: &Setting, value: &str) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.insert(setting.name) {
+            eprintln!(
+                "libdevmem_packetdrill: {} is {value:?} and cannot be; the stack has {}",
+                setting.name, setting.range
+            );
+        }
+    }
+}
+
+fn put<T>(field: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *field = value).is_some()
+}
+
+fn switch(field: &mut bool, value: &str) -> bool {
+    put(field, number(value, 0, 1).map(|n: u8| n == 1))
+}
+
+fn number<T: std::str::FromStr + PartialOrd>(value: &str, least: T, most: T) -> Option<T> {
+    let number = value.parse().ok()?;
+    (number >= least && number <= most).then_some(number)
+}
+
+fn millis(value: &str) -> Option<Duration> {
+    number(value, 0, 86_400_000).map(Duration::from_millis)
+}
+
+fn congestion(value: &str) -> Option<CongestionKind> {
+    match value {
+        "cubic" => Some(CongestionKind::Cubic),
+        "reno" => Some(CongestionKind::NewReno),
+        _ => None,
+    }
+}
+
+/// Reads least, usual and largest size of a buffer.
+fn sizes(value: &str) -> Option<[u32; 3]> {
+    let sizes: Vec<u32> = value
+        .split_whitespace()
+        .map(|size| number(size, 1, i32::MAX.unsigned_abs()))
+        .collect::<Option<_>>()?;
+    let sizes: [u32; 3] = sizes.try_into().ok()?;
+    sizes.is_sorted().then_some(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_read_each_time_and_what_cannot_be_changes_nothing() {
+        let folder = std::env::temp_dir().join(format!("devmem-sysctls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let sysctls = Sysctls::new(&folder);
+        let base = tcp::Config::default();
+        assert_eq!(sysctls.over(&base), base);
+        std::fs::write(folder.join("tcp_sack"), "0\n").unwrap();
+        std::fs::write(folder.join("tcp_rmem"), "4096\t30000\t9000000\n").unwrap();
+        std::fs::write(folder.join("tcp_congestion_control"), "bbr\n").unwrap();
+        let config = sysctls.over(&base);
+        assert!(!config.sack);
+        assert_eq!(
+            (config.rcv_buf_start, config.rcv_buf_max),
+            (30_000, 9_000_000)
+        );
+        assert_eq!(config.congestion, base.congestion);
+        std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
+        assert!(sysctls.over(&base).sack);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn every_setting_refuses_what_is_no_value_of_it() {
+        for setting in SETTINGS {
+            let mut config = tcp::Config::default();
+            for value in ["", "x", "-1", "1 2 3 4", "99999999999"] {
+                assert!(
+                    !setting.apply(&mut config, value),
+                    "{} {value:?}",
+                    setting.name
+                );
+            }
+            assert_eq!(config, tcp::Config::default());
+        }
+    }
+
+    #[test]
+    fn names_may_be_written_as_sysctl_writes_them() {
+        assert_eq!(
+            Setting::called("net.ipv4.tcp_sack").map(|s| s.name),
+            Some("tcp_sack")
+        );
+        assert!(Setting::called("sack").is_none());
+    }
+}

@@ -8,15 +8,15 @@ use devmem_linux::netns::NetNs;
 use nic::{Conditioner, Impairment, complete_checksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use wire::Instant;
+use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
 
-use gve::{ChecksumState, Offload};
+use gve::{ChecksumState, Gso, Offload};
 
 use super::report::LaneReport;
 use crate::counters::Lane as Counted;
 use crate::nic_server::{FRAME_BUFFER_BYTES, Port, Written};
 use crate::output::Failure;
-use crate::plan::WireEnd;
+use crate::plan::{WireEnd, WirePort};
 
 /// Frames taken from one end before the other gets its turn.
 const BATCH_FRAMES: usize = 64;
@@ -35,12 +35,16 @@ pub struct Cable {
 #[derive(Debug)]
 struct Lane {
     conditioner: Conditioner,
+    /// A segment of a super-packet.
+    segment: Vec<u8>,
     /// A frame whose time has come.
     outgoing: Vec<u8>,
     /// The end that it goes to had no room for it.
     waits: bool,
     /// Frames that the receiving end refused: nobody was there, its interface was down, or it was out of memory.
     refused: u64,
+    /// Super-packets that cannot be cut.
+    uncut: u64,
 }
 
 /// Opens one end, a TAP in its network namespace, and sets the kernel's side of it up if it has an address to get.
@@ -49,8 +53,10 @@ struct Lane {
 ///
 /// The TAP or the socket cannot be had.
 pub fn open(end: &WireEnd, mtu: u16) -> Result<Port, Failure> {
-    // Impairment works on frames as they are on a cable.
-    let open = || Port::open(&end.port, mtu, false);
+    // Impairment works on frames as they are on a cable. The kernel cuts its super-packets before it hands them to a
+    // TAP; those of a host at a socket are cut here.
+    let cuts = !matches!(end.port, WirePort::Tap { .. });
+    let open = || Port::open(&end.port, mtu, cuts);
     match &end.netns {
         Some(name) => NetNs::open(name)?.run(open)?,
         None => open(),
@@ -168,9 +174,11 @@ impl Lane {
     fn new(impairment: Impairment) -> Self {
         Self {
             conditioner: Conditioner::new(impairment),
+            segment: Vec::new(),
             outgoing: Vec::new(),
             waits: false,
             refused: 0,
+            uncut: 0,
         }
     }
 
@@ -183,12 +191,42 @@ impl Lane {
             let Some(frame) = buffer.get_mut(..len) else {
                 continue;
             };
+            if let Some(gso) = offload.gso {
+                self.take_in_super(frame, gso, now);
+                continue;
+            }
             if matches!(offload.checksum, ChecksumState::Partial(_)) {
                 complete_checksum(frame);
             }
             self.conditioner.push(frame, now);
         }
         Ok(())
+    }
+
+    /// Cuts a super-packet: each of its segments has a fate of its own.
+    fn take_in_super(&mut self, frame: &[u8], gso: Gso, now: Instant) {
+        let cut = RxHeaders::parse(frame, frame.len())
+            .ok()
+            .and_then(|headers| Some((headers, SegmentHeaders::new(&headers)?)));
+        let parts = cut.and_then(|(headers, cut)| {
+            let (head, rest) = frame.split_at_checked(headers.header_len)?;
+            let payload = rest.get(..headers.payload_len)?;
+            (!payload.is_empty()).then_some((cut, head, payload))
+        });
+        let Some((mut cut, head, payload)) = parts else {
+            self.uncut += 1;
+            return;
+        };
+        let mut left = payload.len();
+        for part in payload.chunks(usize::from(gso.size.get())) {
+            left -= part.len();
+            self.segment.clear();
+            self.segment.extend_from_slice(head);
+            cut.write_next(&mut self.segment, part.len(), left);
+            self.segment.extend_from_slice(part);
+            fill_checksum(&mut self.segment, 0, cut.checksum());
+            self.conditioner.push(&self.segment, now);
+        }
     }
 
     /// Hands over the frames whose time has come; `room`: the end may take the one that it had no room for.
@@ -217,7 +255,7 @@ impl Lane {
                 delivered: lane.delivered - self.refused - u64::from(self.waits),
                 ..lane
             },
-            refused: self.refused,
+            refused: self.refused + self.uncut,
         }
     }
 }
@@ -227,5 +265,85 @@ fn failed(errno: Errno) -> Failure {
     match errno {
         Errno::BADFD => failure.with_remedy("the interface was deleted: start again"),
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::num::NonZeroU16;
+
+    use gve::GsoKind;
+    use wire::{
+        EtherType, EthernetHeader, IpRepr, MacAddr, TcpFlags, TcpHeader, TcpOptions,
+        emit_tcp_frame_headers,
+    };
+
+    use super::*;
+
+    const GSO: Gso = Gso {
+        kind: GsoKind::Tcp4,
+        size: NonZeroU16::new(1000).unwrap(),
+    };
+
+    /// A super-packet of 2,500 bytes whose numbers begin at 7.
+    fn super_packet() -> Vec<u8> {
+        let ethernet = EthernetHeader {
+            dst: MacAddr([2, 0, 0, 0, 0, 2]),
+            src: MacAddr([2, 0, 0, 0, 0, 1]),
+            ethertype: EtherType::IPV4,
+            vlan: None,
+        };
+        let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let ip = IpRepr::new(a.into(), b.into()).unwrap();
+        let tcp = TcpHeader {
+            src_port: 1,
+            dst_port: 2,
+            seq: 7,
+            ack: 0,
+            flags: TcpFlags::ACK | TcpFlags::PSH,
+            window: 100,
+            urgent: 0,
+            options: TcpOptions::default(),
+            header_len: TcpHeader::LEN,
+        };
+        let mut frame = vec![0; 128];
+        let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, 2500, &mut frame);
+        frame.truncate(len);
+        frame.resize(len + 2500, 0xa5);
+        frame
+    }
+
+    #[test]
+    fn each_segment_of_a_super_packet_is_a_frame_of_its_own() {
+        let mut lane = Lane::new("none".parse().unwrap());
+        lane.take_in_super(&super_packet(), GSO, Instant::ZERO);
+        let mut frame = Vec::new();
+        for (seq, len) in [(7, 1000), (1007, 1000), (2007, 500)] {
+            assert!(lane.conditioner.pop(Instant::ZERO, &mut frame));
+            let headers = RxHeaders::parse(&frame, frame.len()).unwrap();
+            assert_eq!(
+                (headers.tcp().unwrap().seq, headers.payload_len),
+                (seq, len)
+            );
+            let sent = frame.clone();
+            let what = headers.tx_checksum().unwrap();
+            let field = usize::from(what.start + what.offset);
+            let pseudo = headers.pseudo_header(frame.len() - usize::from(what.start));
+            frame[field..field + 2].copy_from_slice(&pseudo.unwrap().partial().to_be_bytes());
+            fill_checksum(&mut frame, 0, what);
+            assert_eq!(frame, sent, "the checksum is the segment's");
+        }
+        assert!(lane.conditioner.is_empty());
+    }
+
+    #[test]
+    fn what_only_claims_to_be_a_super_packet_is_counted_and_gone() {
+        let mut lane = Lane::new("none".parse().unwrap());
+        let frame = super_packet();
+        for frame in [&frame[..0], &frame[..30], &frame[..54], &[0; 2000]] {
+            lane.take_in_super(frame, GSO, Instant::ZERO);
+        }
+        assert_eq!((lane.report().refused, lane.conditioner.len()), (4, 0));
     }
 }

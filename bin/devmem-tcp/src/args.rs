@@ -250,23 +250,25 @@ Examples:
   devmem-tcp send --backend kernel --if eth1 192.0.2.1 5201 -i file
       from the kernel's own device memory, on a NIC that supports it";
 
-/// Join two TAP interfaces through an imperfect cable
+/// Join two hosts through an imperfect cable
 ///
-/// Each TAP is the end of a kernel host, usually in its own network namespace. Frames from one go to the other, late,
-/// lost, damaged, doubled or out of order as --impair says. For machines whose kernel has no netem.
+/// Each end is a TAP interface of a kernel host, usually in its own network namespace, or a UNIX socket, where a stack of
+/// ours (`--link unix:PATH`) or an emulated NIC is. Frames from one go to the other, late, lost, damaged, doubled or out of
+/// order as --impair says. For machines whose kernel has no netem.
 #[derive(Debug, Args)]
 #[command(after_long_help = WIRE_EXAMPLES)]
 pub struct Wire {
-    /// One end: tap:NAME, made if it does not exist
+    /// One end: tap:NAME, made if it does not exist; unix-listen:PATH, where the host comes to this socket; unix:PATH,
+    /// where it listens
     #[arg(long, value_name = "LINK")]
     pub a: String,
     /// The other end
     #[arg(long, value_name = "LINK")]
     pub b: String,
-    /// Network namespace of --a: a name under /run/netns, a path, or pid:N
+    /// Network namespace of the TAP --a: a name under /run/netns, a path, or pid:N
     #[arg(long, value_name = "NETNS")]
     pub a_netns: Option<String>,
-    /// Network namespace of --b
+    /// Network namespace of the TAP --b
     #[arg(long, value_name = "NETNS")]
     pub b_netns: Option<String>,
     /// Give the kernel's end of --a this address, and set it up
@@ -295,7 +297,9 @@ Impairments, separated by commas; every one may be left out:
 
 Examples:
   devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\
-                  --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%,delay=10ms";
+                  --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%,delay=10ms
+  devmem-tcp wire --a unix-listen:/tmp/wire --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%
+      between our stack, `devmem-tcp send --link unix:/tmp/wire --addr 10.0.0.1/24 10.0.0.2`, and the kernel's";
 
 /// Serve an emulated gVNIC to a virtual machine (vfio-user)
 ///

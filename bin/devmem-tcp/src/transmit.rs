@@ -105,16 +105,7 @@ impl<'a> Transmit<'a> {
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Sent, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
-        while go_on(self.sent.bytes) {
-            if !self.has_free_chunk()? {
-                continue;
-            }
-            match self.fill(source)? {
-                Next::Bytes(len) => self.send_chunk(len, go_on)?,
-                Next::Later => {}
-                Next::End => break,
-            }
-        }
+        self.feed(source, go_on)?;
         self.stream.shutdown_write().context("end the stream")?;
         self.wait_for_completions(go_on)?;
         self.sent.elapsed = start.elapsed();
@@ -126,6 +117,34 @@ impl<'a> Transmit<'a> {
         let used = cpu::thread_cpu_time().saturating_sub(clock);
         self.sent.sending = used.saturating_sub(self.sent.filling);
         Ok(self.sent)
+    }
+
+    /// Queues `source` until it ends, or until `go_on`, which is told the bytes so far at least every 100 ms, says false.
+    ///
+    /// # Errors
+    ///
+    /// What the source or the connection said.
+    pub fn feed(
+        &mut self,
+        source: &mut Source,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), Failure> {
+        while go_on(self.sent.bytes) {
+            if !self.has_free_chunk()? {
+                continue;
+            }
+            match self.fill(source)? {
+                Next::Bytes(len) => self.send_chunk(len, go_on)?,
+                Next::Later => {}
+                Next::End => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection's measurements, if it is still there.
+    pub fn tcp_info(&self) -> Option<tcp::Info> {
+        self.stream.tcp_info()
     }
 
     /// Whether the next chunk may be written; waits a while for that.

@@ -29,7 +29,7 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
             "send 10.77.0.1 --link eth0",
             "--link \"eth0\" is not a link",
         ),
-        ("wire --a tap:x --b tap:x", "the same interface"),
+        ("wire --a tap:x --b tap:x", "the same end"),
         ("lab run --nics 9 -- true", "--nics 9: 0 to 8"),
         (
             "lab run --memory 1M -- true",

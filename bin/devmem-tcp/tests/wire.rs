@@ -1,4 +1,4 @@
-//! `devmem-tcp wire`: two kernel hosts, each in a network namespace, on a cable of ours.
+//! `devmem-tcp wire`: two hosts on a cable of ours, the kernel's in network namespaces, a stack of ours at a UNIX socket.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::thread;
 
-use common::{LIMIT, Running, connect, repeating, start};
+use common::{LIMIT, Running, connect, repeating, run, start};
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
 use rustix::process::{Signal, kill_process};
@@ -118,4 +118,44 @@ fn it_ends_by_itself_when_told_to() {
         let json = join(&other, "--seconds 1").finish().json();
         assert!(json["seconds"].as_f64().is_some_and(|s| s >= 1.0), "{json}");
     });
+}
+
+#[test]
+fn our_stack_reaches_a_kernel_host_through_a_bad_cable() {
+    in_netns(
+        "our_stack_reaches_a_kernel_host_through_a_bad_cable",
+        || {
+            let socket = std::env::temp_dir().join(format!("wire-{}", std::process::id()));
+            let socket = socket.display();
+            let mut wire = start(&format!(
+                "wire --json --a unix-listen:{socket} --b tap:right,10.0.0.2/24 --impair loss=2%,reorder=2%,seed=5"
+            ));
+            wire.until("are joined");
+            let listener = TcpListener::bind("10.0.0.2:5201").unwrap();
+            let receiver = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                let mut received = Vec::new();
+                stream.read_to_end(&mut received).unwrap();
+                received
+            });
+            let sent = run(&format!(
+                "send --json --link unix:{socket} --addr 10.0.0.1/24 10.0.0.2 5201 --bytes 2000000 -v 251"
+            ));
+            assert_eq!(sent.json()["bytes"], 2_000_000);
+            let received = receiver.join().unwrap();
+            assert!(
+                received == repeating(251, 0, 2_000_000),
+                "{}",
+                received.len()
+            );
+            kill_process(wire.pid(), Signal::INT).unwrap();
+            let json = wire.finish().json();
+            for count in ["lost", "reordered"] {
+                let counted = json["a_to_b"][count].as_u64();
+                assert!(counted.is_some_and(|n| n > 0), "{count}: {json}");
+            }
+            assert!(json["a_to_b"]["offered"].as_u64() > Some(1380), "{json}");
+        },
+    );
 }

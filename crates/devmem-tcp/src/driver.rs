@@ -119,10 +119,9 @@ pub(crate) struct Core {
 impl Core {
     /// Polls every stack once. Returns whether any of them found something to do.
     fn poll_stacks(&mut self) -> bool {
-        let now = self.clock.now();
         let mut worked = false;
         for stack in &mut self.stacks {
-            worked |= stack.poll(now).worked;
+            worked |= stack.poll_by(&mut || self.clock.now()).worked;
         }
         worked
     }

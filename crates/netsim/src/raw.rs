@@ -142,6 +142,16 @@ impl RawPeer {
         self.poll();
     }
 
+    /// Sends a frame that the stack finds only `late` after it looked at its clock: its thread was not running.
+    pub fn send_late(&mut self, frame: &[u8], late: Duration) {
+        self.link.lanes().to_stack.push_back(frame.to_vec());
+        let looked_at = self.now;
+        self.now = self.now + late;
+        let mut readings = [looked_at].into_iter().chain(std::iter::repeat(self.now));
+        self.stack
+            .poll_by(&mut || readings.next().unwrap_or(looked_at));
+    }
+
     /// Lets the stack run until it has nothing to do at this time.
     pub fn poll(&mut self) {
         while self.stack.poll(self.now).worked {

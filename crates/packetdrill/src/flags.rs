@@ -34,6 +34,7 @@ use crate::sysctls::Setting;
 /// | `tcp_rto_max_ms` | 120000 | longest retransmission timeout |
 /// | `tcp_tso_win_divisor` | 3 | the part of the window that a super-segment waits for |
 /// | `tcp_min_tso_segs` | 2 | segments that a super-segment may have however slow the path |
+/// | `tcp_mtu_probing` | 0 | 1: a path that swallows large packets is found out |
 /// | `tcp_syncookies` | 1 | 0: never, 2: always |
 /// | `tcp_frto`, `tcp_dsack`, `tcp_fack`, `tcp_reordering`, `tcp_early_retrans`, `tcp_recovery`, `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio` | Linux's | one value only: what the stack does |
 ///
@@ -100,6 +101,8 @@ impl Default for Flags {
                 ack_style: AckStyle::Linux,
                 push_super_segments: true,
                 min_tso_segs: Some(MIN_TSO_SEGS),
+                mtu_probing: false,
+                recovery_probes: false,
                 ..tcp::Config::default()
             },
         }

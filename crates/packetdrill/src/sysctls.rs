@@ -67,6 +67,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "2" => Some(true),
         _ => None,
     });
+    "tcp_mtu_probing", "0 or 1", |c, v| switch(&mut c.mtu_probing, v);
     "tcp_frto", "1 or 2", |_, v| v == "1" || v == "2";
     "tcp_dsack", "1", |_, v| v == "1";
     "tcp_fack", "0", |_, v| v == "0";

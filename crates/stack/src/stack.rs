@@ -224,6 +224,15 @@ impl Stack {
     /// Takes what the NIC has received, at most a budget of it, lets timers run, and sends what
     /// there is to send.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
+        self.poll_by(&mut || now)
+    }
+
+    /// As [`Stack::poll`], by a clock that runs meanwhile: it is read again after each packet.
+    ///
+    /// A thread that the machine stopped between a look at the clock and the link finds packets there that came later
+    /// than that. A round trip would seem shorter than any is, and the smallest one is remembered for minutes.
+    pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
+        let mut now = clock();
         self.last_poll = now;
         self.watch_link(now);
         let sent_before = self.stats.tx_packets;
@@ -235,6 +244,7 @@ impl Stack {
                 break;
             };
             received += 1;
+            now = clock();
             self.receive(packet, now);
         }
         self.stats.rx_packets += received as u64;

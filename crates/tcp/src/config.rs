@@ -309,6 +309,9 @@ pub struct Config {
     /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
     /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
     pub mtu_probing: bool,
+    /// Probes for an ACK that is overdue in a recovery, too (RFC 9002 6.2 does so in QUIC; RFC 8985 and Linux wait for
+    /// the retransmission timer there).
+    pub recovery_probes: bool,
     /// How long TIME-WAIT lasts.
     pub time_wait: Duration,
     /// How long a closed connection stays in FIN-WAIT-2.
@@ -371,6 +374,7 @@ impl Default for Config {
             invalid_ack_interval: INVALID_ACK_INTERVAL,
             data_retries: DATA_RETRIES,
             mtu_probing: true,
+            recovery_probes: true,
             time_wait: TIME_WAIT,
             fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,
             max_gso_payload: MAX_GSO_PAYLOAD,

@@ -92,6 +92,14 @@ pub struct Info {
     pub total_retrans: u64,
     /// Timeouts of the retransmission timer in a row, without an answer.
     pub retransmits: u8,
+    /// Timeouts of the retransmission timer over the connection's life (the kernel: TcpTimeouts of nstat(8)).
+    pub total_rto: u64,
+    /// Tail loss probes sent (TcpExtTCPLossProbes).
+    pub tail_probes: u64,
+    /// Fast recoveries begun, for losses inferred from what arrived (TcpExtTCPSackRecovery, TcpExtTCPRenoRecovery).
+    pub recoveries: u64,
+    /// Recoveries and timeouts that turned out needless and were taken back (TcpExtTCPFullUndo and its like).
+    pub undone: u64,
     /// Zero window or keepalive probes without an answer.
     pub probes: u8,
     /// Current sending rate limit in bytes per second; 0 without pacing.

@@ -338,6 +338,12 @@ impl Scoreboard {
         Some((first.start, (end - first.start).min(u64::from(max)) as u32))
     }
 
+    /// Returns the first packet, unless the peer said that it has it: where it starts, and its length.
+    pub(crate) fn first_packet(&self) -> Option<(u64, u32)> {
+        let front = self.records.front().filter(|front| !front.sacked())?;
+        Some((front.start, front.len.min(u32::from(front.mss))))
+    }
+
     /// Returns the last packet: where it starts, and its length with the FIN, which lies at `fin` if it was sent.
     pub(crate) fn last_packet(&self, fin: Option<u64>) -> Option<(u64, u32)> {
         let (front, back) = (self.records.front()?, self.records.back()?);

@@ -163,6 +163,7 @@ struct Limits {
     single_packets: bool,
     corked: bool,
     slow_start_after_idle: bool,
+    recovery_probes: bool,
     min_tso_segs: Option<u8>,
 }
 
@@ -180,6 +181,10 @@ struct Counters {
     delivered_ce: u32,
     /// Packets; 0 stands for the default.
     reordering: u32,
+    recoveries: u32,
+    tail_probes: u16,
+    total_rto: u16,
+    undone: u16,
 }
 
 /// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
@@ -252,6 +257,7 @@ impl<P: Payload> Sender<P> {
                 single_packets: false,
                 corked: config.cork,
                 slow_start_after_idle: config.slow_start_after_idle,
+                recovery_probes: config.recovery_probes,
                 min_tso_segs: config.min_tso_segs,
             },
             counters: Counters::default(),
@@ -513,6 +519,10 @@ impl<P: Payload> Sender<P> {
         info.snd_cwnd = packets(self.congestion.cwnd());
         info.snd_wnd = self.snd_wnd;
         info.total_retrans = u64::from(self.counters.total_retrans);
+        info.total_rto = u64::from(self.counters.total_rto);
+        info.tail_probes = u64::from(self.counters.tail_probes);
+        info.recoveries = u64::from(self.counters.recoveries);
+        info.undone = u64::from(self.counters.undone);
         info.retransmits = self.timers.retransmits();
         info.probes = self.timers.probes();
         info.pacing_rate = self.pacer.rate();

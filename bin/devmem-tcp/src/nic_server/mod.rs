@@ -13,4 +13,5 @@ mod unix_port;
 mod vnet;
 mod wire;
 
+pub use port::{FRAME_BUFFER_BYTES, Port, Written};
 pub use serve::serve;

@@ -12,7 +12,7 @@ use rustix::io::{Errno, readv, writev};
 use super::unix_port::UnixPort;
 use super::vnet;
 use crate::output::Failure;
-use crate::plan::{GvnicPlan, WirePort};
+use crate::plan::WirePort;
 
 /// Room for any frame, and one byte by which a longer one is seen.
 pub const FRAME_BUFFER_BYTES: usize = MAX_FRAME_LEN + 1;
@@ -50,15 +50,14 @@ pub struct TapPort {
 }
 
 impl Port {
-    /// Opens the port of a device.
+    /// Opens the end of a wire that carries IP packets of `mtu` bytes and, with `offloads`, super-packets and checksums
+    /// that are left open.
     ///
     /// # Errors
     ///
     /// The TAP or the socket cannot be had.
-    pub fn open(plan: &GvnicPlan) -> Result<Self, Failure> {
-        // Impairment works on frames as they are on a cable.
-        let offloads = plan.impairment.is_none();
-        Ok(match &plan.wire {
+    pub fn open(wire: &WirePort, mtu: u16, offloads: bool) -> Result<Self, Failure> {
+        Ok(match wire {
             WirePort::Tap { name, address } => {
                 let options = TapOptions {
                     offloads: match offloads {
@@ -71,7 +70,7 @@ impl Port {
                 let tap = options.open()?;
                 if let Some(address) = address {
                     let mut host = tap.interface()?;
-                    host.set_mtu(u32::from(plan.max_mtu))?;
+                    host.set_mtu(u32::from(mtu))?;
                     host.quiet_ipv6();
                     host.add_address(address.address, address.len)?;
                     host.set_up()?;
@@ -79,8 +78,8 @@ impl Port {
                 let fd = tap.into_queues().pop().context("a TAP without a queue")?;
                 Self::Tap(TapPort { fd, offloads })
             }
-            WirePort::Listen(path) => Self::Unix(UnixPort::listen(path, offloads, plan.max_mtu)?),
-            WirePort::Connect(path) => Self::Unix(UnixPort::connect(path, offloads, plan.max_mtu)),
+            WirePort::Listen(path) => Self::Unix(UnixPort::listen(path, offloads, mtu)?),
+            WirePort::Connect(path) => Self::Unix(UnixPort::connect(path, offloads, mtu)),
         })
     }
 

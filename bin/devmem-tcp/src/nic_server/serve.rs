@@ -30,7 +30,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     let signals = Signals::install().context("install signal handlers")?;
     let capture = open_capture(plan)?;
-    let gvnic = Gvnic::new(plan, Port::open(plan)?, capture.clone())?;
+    // Impairment works on frames as they are on a cable.
+    let port = Port::open(&plan.wire, plan.max_mtu, plan.impairment.is_none())?;
+    let gvnic = Gvnic::new(plan, port, capture.clone())?;
     let server = Server::listen(&plan.socket, &gvnic).map_err(refused)?;
     note(format_args!(
         "a gVNIC {} with {} queue pairs at {}, on {}, {}",

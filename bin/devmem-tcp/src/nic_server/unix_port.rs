@@ -66,7 +66,7 @@ impl UnixPort {
                     "it names a file to be made, in a folder that you may write to"
                 }
             };
-            Failure::failed(format!("--wire unix-listen: {error}")).with_remedy(remedy)
+            Failure::failed(format!("unix-listen: {error}")).with_remedy(remedy)
         })?;
         Ok(Self {
             ours: WireHello { offloads, mtu },

@@ -48,7 +48,7 @@ pub struct GvnicPlan {
     pub json: bool,
 }
 
-/// What the cable of an emulated NIC goes to.
+/// What a cable goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WirePort {
     /// A TAP interface, and the address to give the kernel's end.
@@ -113,7 +113,7 @@ impl GvnicPlan {
         }
         Ok(Self {
             socket: check_path("--socket", socket)?,
-            wire: parse_wire(&wire)?,
+            wire: parse_wire("--wire", &wire)?,
             queues,
             mac: mac.as_deref().map_or_else(random_mac, parse_mac)?,
             mtu,
@@ -133,16 +133,16 @@ impl GvnicPlan {
     }
 }
 
-/// Reads `tap:NAME[,ADDR/LEN]`, `unix:PATH` or `unix-listen:PATH`.
-fn parse_wire(text: &str) -> Result<WirePort, Failure> {
+/// Reads `tap:NAME[,ADDR/LEN]`, `unix:PATH` or `unix-listen:PATH`, which `option` was given.
+pub(super) fn parse_wire(option: &str, text: &str) -> Result<WirePort, Failure> {
     if let Some(path) = text.strip_prefix("unix-listen:") {
-        return Ok(WirePort::Listen(check_path("--wire", path.into())?));
+        return Ok(WirePort::Listen(check_path(option, path.into())?));
     }
     if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(WirePort::Connect(check_path("--wire", path.into())?));
+        return Ok(WirePort::Connect(check_path(option, path.into())?));
     }
     if !text.starts_with("tap:") {
-        return Err(Failure::usage(format!("--wire {text:?} is not a wire"))
+        return Err(Failure::usage(format!("{option} {text:?} is not a wire"))
             .with_remedy("write tap:NAME, tap:NAME,ADDR/LEN, unix:PATH or unix-listen:PATH"));
     }
     let (tap, address) = match text.split_once(',') {
@@ -150,7 +150,7 @@ fn parse_wire(text: &str) -> Result<WirePort, Failure> {
         None => (text, None),
     };
     Ok(WirePort::Tap {
-        name: parse_tap("--wire", tap)?,
+        name: parse_tap(option, tap)?,
         address: address.map(str::parse).transpose()?,
     })
 }
@@ -196,7 +196,7 @@ mod tests {
             "unix:/run/wire",
             "unix-listen:wire.sock",
         ] {
-            assert_eq!(parse_wire(text).unwrap().to_string(), text);
+            assert_eq!(parse_wire("--wire", text).unwrap().to_string(), text);
         }
         for text in [
             "",
@@ -209,7 +209,7 @@ mod tests {
             "unix-listen:",
             "mem:x",
         ] {
-            assert!(parse_wire(text).is_err(), "{text:?}");
+            assert!(parse_wire("--wire", text).is_err(), "{text:?}");
         }
     }
 

@@ -166,13 +166,24 @@ fn a_wire_has_two_different_ends() {
     assert!(
         wire("--a tap:x --b tap:x")
             .unwrap_err()
-            .contains("the same interface, x")
+            .contains("the same end, tap:x")
     );
-    assert!(
-        wire("--a tap:x --b eth0")
-            .unwrap_err()
-            .contains("--b \"eth0\" is not a link")
-    );
+    assert!(wire("--a tap:x,10.0.0.1/24 --b unix-listen:/tmp/w").is_ok());
+    for (line, text) in [
+        ("--a tap:x --b eth0", "--b \"eth0\" is not a wire"),
+        ("--a unix:/w --b unix:/w", "the same end, unix:/w"),
+        (
+            "--a tap:x --b unix:/w --b-netns y",
+            "--b-netns is for a TAP",
+        ),
+        (
+            "--a tap:x,10.0.0.1/24 --a-addr 10.0.0.3/24 --b tap:y",
+            "--a-addr: --a tap:x,10.0.0.1/24 has an address already",
+        ),
+    ] {
+        let error = wire(line).unwrap_err();
+        assert!(error.contains(text), "{line}: {error}");
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use nic::Impairment;
 
-use super::{Prefix, check_mtu, parse_impairment, parse_tap};
+use super::nic::parse_wire;
+use super::{Prefix, WirePort, check_mtu, parse_impairment};
 use crate::args;
 use crate::output::Failure;
 
@@ -24,14 +25,12 @@ pub struct WirePlan {
 }
 
 /// One end of a wire.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireEnd {
-    /// The TAP interface's name.
-    pub tap: String,
-    /// Its network namespace.
+    /// What is there.
+    pub port: WirePort,
+    /// The network namespace of a TAP.
     pub netns: Option<String>,
-    /// The address to give the kernel's end.
-    pub address: Option<Prefix>,
 }
 
 impl WirePlan {
@@ -53,26 +52,17 @@ impl WirePlan {
             seconds,
             output,
         } = args;
-        let address = |text: Option<String>| text.as_deref().map(str::parse).transpose();
-        let a = WireEnd {
-            tap: parse_tap("--a", &a)?,
-            netns: a_netns,
-            address: address(a_addr)?,
-        };
-        let b = WireEnd {
-            tap: parse_tap("--b", &b)?,
-            netns: b_netns,
-            address: address(b_addr)?,
-        };
-        if a.tap == b.tap && a.netns == b.netns {
+        let a = WireEnd::new("--a", &a, a_netns, a_addr)?;
+        let b = WireEnd::new("--b", &b, b_netns, b_addr)?;
+        if a.is_same(&b) {
             return Err(Failure::usage(format!(
-                "--a and --b are the same interface, {}",
-                a.tap
+                "--a and --b are the same end, {}",
+                a.port
             )));
         }
         let ipv6 = [&a, &b]
             .iter()
-            .any(|end| end.address.is_some_and(|p| p.address.is_ipv6()));
+            .any(|end| end.address().is_some_and(|p| p.address.is_ipv6()));
         check_mtu(mtu, ipv6)?;
         Ok(Self {
             ends: [a, b],
@@ -81,5 +71,50 @@ impl WirePlan {
             limit: seconds.map(Duration::from_secs),
             json: output.json,
         })
+    }
+}
+
+impl WireEnd {
+    fn new(
+        option: &str,
+        link: &str,
+        netns: Option<String>,
+        address: Option<String>,
+    ) -> Result<Self, Failure> {
+        let mut port = parse_wire(option, link)?;
+        let given = address.as_deref().map(str::parse).transpose()?;
+        match &mut port {
+            WirePort::Tap { address, .. } if address.is_none() => *address = given,
+            WirePort::Tap { .. } if given.is_some() => {
+                return Err(Failure::usage(format!(
+                    "{option}-addr: {option} {link} has an address already"
+                )));
+            }
+            WirePort::Listen(_) | WirePort::Connect(_) if given.is_some() || netns.is_some() => {
+                let extra = if netns.is_some() { "netns" } else { "addr" };
+                return Err(Failure::usage(format!(
+                    "{option}-{extra} is for a TAP, and {option} is {link}"
+                )));
+            }
+            _ => {}
+        }
+        Ok(Self { port, netns })
+    }
+
+    /// The address to give the kernel's end.
+    fn address(&self) -> Option<Prefix> {
+        match self.port {
+            WirePort::Tap { address, .. } => address,
+            WirePort::Listen(_) | WirePort::Connect(_) => None,
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (&self.port, &other.port) {
+            (WirePort::Tap { name: a, .. }, WirePort::Tap { name: b, .. }) => {
+                a == b && self.netns == other.netns
+            }
+            (a, b) => a == b,
+        }
     }
 }

@@ -82,6 +82,11 @@ fn dropped(peer: &mut RawPeer, frame: &[u8], reason: &str) {
 /// Opens a connection from the peer; returns it with the stack's and the peer's next sequence
 /// numbers.
 fn open(peer: &mut RawPeer) -> (SocketId, u32, u32) {
+    open_late(peer, Duration::ZERO)
+}
+
+/// The same, with a last segment that the stack finds only `late` after it looked at its clock.
+fn open_late(peer: &mut RawPeer, late: Duration) -> (SocketId, u32, u32) {
     let (ours, theirs) = ends();
     let listener = peer.stack.listen(theirs, 4).unwrap();
     peer.send_tcp(
@@ -95,15 +100,13 @@ fn open(peer: &mut RawPeer) -> (SocketId, u32, u32) {
     );
     let (headers, _) = peer.receive_tcp().expect("a SYN-ACK");
     let iss = headers.tcp().unwrap().seq;
-    peer.send_tcp(
-        ours,
-        theirs,
-        &RawSegment {
-            seq: 101,
-            ack: iss + 1,
-            ..RawSegment::default()
-        },
-    );
+    let ack = RawSegment {
+        seq: 101,
+        ack: iss + 1,
+        ..RawSegment::default()
+    };
+    peer.send_late(&tcp_frame(ours, theirs, &ack), late);
+    peer.poll();
     let (id, _) = peer.stack.accept(listener).unwrap();
     peer.stack.close(listener).unwrap();
     peer.forget();
@@ -737,4 +740,13 @@ fn malformed_frames_are_counted_and_nothing_more() {
     }
     assert!(drops(&peer.stack).values().sum::<u64>() > 100);
     assert_eq!(peer.stack.stats().sockets, 0);
+}
+
+#[test]
+fn a_round_trip_ends_when_the_packet_is_found_and_not_when_the_clock_was_read() {
+    let late = Duration::from_millis(50);
+    let mut peer = peer();
+    let (id, _, _) = open_late(&mut peer, late);
+    let info = peer.stack.info(id).unwrap().unwrap();
+    assert!(info.min_rtt >= late, "{:?}", info.min_rtt);
 }

@@ -175,10 +175,7 @@ impl<P: Payload> Sender<P> {
             return None;
         }
         let len = self.within_window(start, len)?;
-        let range = self.data_range(start, len);
-        let segment = self.emit(range);
-        self.on_retransmitted(range, now);
-        Some(segment)
+        Some(self.repeat((start, len), now))
     }
 
     /// Returns whether something lost must leave before anything new (RFC 6675 4 NextSeg).
@@ -323,37 +320,71 @@ impl<P: Payload> Sender<P> {
         now.saturating_since(head) >= srtt / 2
     }
 
-    /// Sends something for the peer to acknowledge when an ACK is overdue (RFC 8985 7.3).
+    /// Sends something for the peer to acknowledge when an ACK is overdue (RFC 8985 7.3): new data if there is some.
     fn tail_probe(&mut self, now: Instant) -> Option<DataSegment<P>> {
-        if self.board.outstanding() == 0 || self.recovery.is_repairing() {
+        if self.board.outstanding() == 0 || self.recovery.phase() == Phase::Loss {
             return None;
         }
+        let in_recovery = self.recovery.phase() == Phase::Recovery;
+        let (mut segment, new) = if let Some(missing) = self.missing_probe(in_recovery) {
+            (self.repeat(missing, now), false)
+        } else if let Some(segment) = self.probe_with_new(now) {
+            (segment, true)
+        } else {
+            let known = match in_recovery {
+                // The last one may have arrived, the first one has not.
+                true => self.board.first_packet(),
+                false => self.board.last_packet(self.sent_fin_offset()),
+            };
+            (self.repeat(known?, now), false)
+        };
+        self.counters.tail_probes = self.counters.tail_probes.saturating_add(1);
+        if in_recovery {
+            // The loss is known and answered already: there is nothing to find out by the probe's own fate.
+            self.recovery.note_probe();
+        } else {
+            self.recovery.begin_tail_probe(TailProbe {
+                end: self.snd_nxt,
+                retransmission: !new,
+            });
+        }
+        self.schedule(now);
+        segment.probe = true;
+        Some(segment)
+    }
+
+    /// Sends a packet of new data, whatever the congestion window says.
+    fn probe_with_new(&mut self, now: Instant) -> Option<DataSegment<P>> {
         let window = self.window_end().saturating_sub(self.snd_nxt);
-        let new = self.unsent().min(window).min(u64::from(self.mss())) as usize;
-        let new = self.queue.until_boundary(self.snd_nxt, new) as u32;
-        let mut segment = if new > 0 {
+        let len = self.unsent().min(window).min(u64::from(self.mss())) as usize;
+        let len = self.queue.until_boundary(self.snd_nxt, len) as u32;
+        (len > 0).then(|| {
             let range = Range {
                 start: self.snd_nxt,
-                len: new,
+                len,
                 fin: false,
             };
             let segment = self.emit_new(range);
             self.on_new_sent(range, now);
             segment
-        } else {
-            let (start, len) = self.board.last_packet(self.sent_fin_offset())?;
-            let range = self.data_range(start, len);
-            let segment = self.emit(range);
-            self.on_retransmitted(range, now);
-            segment
-        };
-        self.recovery.begin_tail_probe(TailProbe {
-            end: self.snd_nxt,
-            retransmission: new == 0,
-        });
-        self.schedule(now);
-        segment.probe = true;
-        Some(segment)
+        })
+    }
+
+    /// Returns a packet that is known to be missing and waits for the congestion window: it asks as well.
+    fn missing_probe(&mut self, in_recovery: bool) -> Option<(u64, u32)> {
+        if !in_recovery {
+            return None;
+        }
+        let (start, len) = self.board.next_lost(u32::from(self.mss()))?;
+        Some((start, self.within_window(start, len)?))
+    }
+
+    /// Sends a range again.
+    fn repeat(&mut self, (start, len): (u64, u32), now: Instant) -> DataSegment<P> {
+        let range = self.data_range(start, len);
+        let segment = self.emit(range);
+        self.on_retransmitted(range, now);
+        segment
     }
 
     /// Asks for the window with a number that the peer has seen: it must answer, and may drop what comes

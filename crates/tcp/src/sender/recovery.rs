@@ -91,6 +91,8 @@ pub(super) struct Recovery {
     /// Partial ACKs of this recovery, without SACK.
     partial_acks: u8,
     tail_probe: Option<TailProbe>,
+    /// A probe left in this recovery, and nothing arrived since.
+    probed: bool,
 }
 
 impl Recovery {
@@ -127,6 +129,16 @@ impl Recovery {
 
     pub(super) fn end_tail_probe(&mut self) {
         self.tail_probe = None;
+    }
+
+    /// Returns whether this recovery's silence was answered with a probe already.
+    pub(super) fn is_probed(&self) -> bool {
+        self.probed
+    }
+
+    /// Notes a probe in recovery.
+    pub(super) fn note_probe(&mut self) {
+        self.probed = true;
     }
 
     /// Returns whether new data goes before retransmissions (RFC 5682 step 2b).
@@ -180,6 +192,7 @@ impl Recovery {
         self.point = point;
         self.partial_acks = 0;
         self.tail_probe = None;
+        self.probed = false;
         self.frto = Frto::Off;
     }
 
@@ -243,6 +256,10 @@ impl<P: Payload> Sender<P> {
         self.expire_undo();
         if event.ece {
             self.recovery.forbid_undo();
+        }
+        if event.delivered.bytes > 0 {
+            self.recovery.probed = false;
+            self.timers.on_news(event.now);
         }
         match self.recovery.phase {
             Phase::Open | Phase::Disorder => self.on_ack_in_order(event, acked),
@@ -404,6 +421,7 @@ impl<P: Payload> Sender<P> {
 
     /// Begins the repair of losses (RFC 6675 5 step 4, RFC 9937 6.1).
     pub(super) fn enter_recovery(&mut self, newly_delivered: u64) {
+        self.counters.recoveries = self.counters.recoveries.saturating_add(1);
         if self.recovery.phase == Phase::Cwr {
             // The window shrinks already, once per round trip is enough (linux `tcp_enter_recovery`).
             self.recovery.phase = Phase::Recovery;
@@ -644,6 +662,7 @@ impl<P: Payload> Sender<P> {
     /// Takes the reduction back.
     fn undo(&mut self) {
         self.board.unmark_lost();
+        self.counters.undone = self.counters.undone.saturating_add(1);
         let Some(undo) = self
             .recovery
             .episode

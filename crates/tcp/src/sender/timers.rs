@@ -22,7 +22,7 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 enum Timer {
     /// RFC 6298.
     Retransmit,
-    /// RFC 8985 7.
+    /// RFC 8985 7, and the same in a recovery ([`Sender::may_probe`]).
     TailProbe,
     /// RFC 8985 6.2 step 5: packets that are not old enough to be lost.
     Reorder,
@@ -54,6 +54,8 @@ pub(super) struct Timers {
     due: Option<Due>,
     /// The retransmission timeout counts from here.
     rto_base: Instant,
+    /// When an ACK last told that something arrived.
+    heard_at: Instant,
     /// Pacing holds data back until then.
     paced_until: Instant,
     /// When RACK wants to look again.
@@ -75,6 +77,7 @@ impl Default for Timers {
             at: NEVER,
             due: None,
             rto_base: Instant::ZERO,
+            heard_at: Instant::ZERO,
             paced_until: NEVER,
             reorder_at: NEVER,
             stalled_since: NEVER,
@@ -127,6 +130,11 @@ impl Timers {
     /// Notes that the peer is alive.
     pub(super) fn on_answer(&mut self) {
         self.probes = 0;
+    }
+
+    /// Notes that an ACK told of something that arrived.
+    pub(super) fn on_news(&mut self, now: Instant) {
+        self.heard_at = now;
     }
 
     /// Starts the count of timeouts anew.
@@ -191,6 +199,7 @@ impl<P: Payload> Sender<P> {
 
     fn on_retransmission_timeout(&mut self, now: Instant) {
         self.enter_loss(now);
+        self.counters.total_rto = self.counters.total_rto.saturating_add(1);
         self.rtt.back_off();
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
         self.suspect_black_hole(now);
@@ -256,11 +265,14 @@ impl<P: Payload> Sender<P> {
         let rto_at = self.rto_at(now);
         if self.timers.reorder_at < rto_at {
             self.arm(Timer::Reorder, self.timers.reorder_at);
-        } else if self.may_probe_tail() {
+        } else if self.may_probe() {
             let mss = u64::from(self.mss());
             let single = self.board.outstanding() <= mss;
             let timeout = probe_timeout(&self.rtt, single.then_some(self.rtt.rto_min()));
-            let at = self.last_sent.max(self.timers.rto_base) + timeout;
+            let Timers {
+                rto_base, heard_at, ..
+            } = self.timers;
+            let at = self.last_sent.max(rto_base).max(heard_at) + timeout;
             self.arm(Timer::TailProbe, at.min(rto_at));
         } else {
             self.arm(Timer::Retransmit, rto_at);
@@ -300,13 +312,21 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    fn may_probe_tail(&self) -> bool {
-        self.sack
-            && matches!(self.recovery.phase(), Phase::Open | Phase::Cwr)
-            && self.recovery.tail_probe().is_none()
-            && self.timers.due.is_none()
-            && self.board.sacked() == 0
-            && self.timers.retransmits == 0
+    /// Returns whether a probe shall ask for an ACK that is overdue, before the retransmission timer does.
+    ///
+    /// RFC 8985 7.2 (and linux) probes only while nothing is known to be missing, and leaves recovery to RACK. But a
+    /// receiver that got the one packet that was missing says so in a single ACK for all there is, and RACK hears nothing
+    /// more if that ACK is lost: the connection would stand still for 200 ms or longer. One probe for each silence asks
+    /// again, as QUIC does in every state (RFC 9002 6.2).
+    fn may_probe(&self) -> bool {
+        let silence = match self.recovery.phase() {
+            Phase::Open | Phase::Cwr => {
+                self.board.sacked() == 0 && self.recovery.tail_probe().is_none()
+            }
+            Phase::Recovery => self.limits.recovery_probes && !self.recovery.is_probed(),
+            Phase::Disorder | Phase::Loss => false,
+        };
+        silence && self.sack && self.timers.due.is_none() && self.timers.retransmits == 0
     }
 
     fn rto_at(&self, now: Instant) -> Instant {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::harness::{Bench, sent};
+use super::harness::{Bench, Setup, sent};
 use crate::rack::Patience;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
@@ -197,6 +197,66 @@ fn a_probe_takes_new_data_where_there_is_some() {
     );
     let _ = bench.ack(11_000);
     assert_eq!(bench.cwnd().1, None, "no loss");
+}
+
+/// Ten segments in flight of which the first is lost, known to be, and sent again.
+fn in_recovery(change: impl FnOnce(&mut Setup)) -> Bench {
+    let mut bench = ten_in_flight(change);
+    bench.pass(100);
+    let _ = bench.sacked(0, &[(1000, 4000)]);
+    assert_eq!(bench.drain()[0], sent(0, 1000, ""));
+    assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+    bench
+}
+
+#[test]
+fn a_recovery_that_falls_silent_is_probed_before_the_timeout() {
+    let mut bench = in_recovery(|_| ());
+    let end = bench.sender.sent_offset();
+    let timeout = 2 * bench.sender.rtt.srtt().unwrap() + Duration::from_millis(2);
+    // The repair filled the hole, and the one ACK that said so was lost.
+    let (after, probe) = bench.fire_and_drain();
+    assert_eq!(u128::from(after), timeout.as_millis());
+    let end = end as i64;
+    assert_eq!(probe, [sent(end, end + 1000, "p")]);
+    bench.pass(100);
+    let _ = bench.ack(end as u64 + 1000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Open);
+    let info = bench.info();
+    assert_eq!(
+        (info.total_rto, info.tail_probes, info.total_retrans),
+        (0, 1, 1)
+    );
+}
+
+#[test]
+fn a_probe_in_recovery_finds_a_repair_that_was_lost() {
+    let mut bench = in_recovery(|_| ());
+    let end = bench.sender.sent_offset();
+    bench.fire_and_drain();
+    bench.pass(100);
+    // All but the hole has arrived, the probe as well: what left before it is lost, the repair among it.
+    let _ = bench.sacked(0, &[(1000, end + 1000)]);
+    assert_eq!(bench.drain()[0], sent(0, 1000, ""));
+    assert_eq!(bench.info().total_rto, 0);
+}
+
+#[test]
+fn a_silence_in_recovery_is_probed_once() {
+    let mut bench = in_recovery(|_| ());
+    let (_, probe) = bench.fire_and_drain();
+    assert_eq!(probe.len(), 1);
+    let rto = bench.info().rto.as_millis() as u64;
+    // The probe restarted the retransmission timer (RFC 8985 7.3), which is next.
+    let (after, _) = bench.fire_and_drain();
+    assert_eq!((after, bench.info().total_rto), (rto, 1));
+}
+
+#[test]
+fn a_probe_in_recovery_repeats_where_there_is_nothing_new() {
+    let mut bench = in_recovery(|setup| setup.window = 10_000);
+    let (_, probe) = bench.fire_and_drain();
+    assert_eq!(probe, [sent(0, 1000, "p")]);
 }
 
 #[test]
@@ -407,11 +467,11 @@ fn a_peer_that_forgets_what_it_reported_gets_it_again() {
     // The hole is filled, but the rest is gone (reneging, RFC 2018 8).
     let _ = bench.ack(1000);
     bench.drain();
+    while bench.info().total_rto == 0 {
+        bench.fire_and_drain();
+    }
     let mut repeated = Vec::new();
     while bench.sender.acked_offset() < 10_000 {
-        if bench.sender.next_timer().is_some() && repeated.is_empty() {
-            bench.fire_and_drain();
-        }
         bench.pass(100);
         let _ = bench.ack(bench.sender.acked_offset() + 1000);
         repeated.extend(bench.drain());

@@ -1,6 +1,7 @@
 //! `bench lossy`: this sender and the kernel's, with the same congestion control, through the same bad cable.
 
 mod cable;
+mod conduct;
 mod report;
 
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use crate::output::{Failure, note, print_json, tell};
 use crate::sender::pattern_of;
 use crate::source::{Made, Source};
 use crate::transmit::Transmit;
-use cable::{Cable, allow_routing, our_nic};
+use cable::{Cable, Sender};
+use conduct::Conduct;
 use report::{Report, Sample};
 
 /// What the cable is like, unless --impair says it.
@@ -78,13 +80,6 @@ enum Congestion {
     Reno,
 }
 
-/// Who sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arm {
-    Kernel,
-    Ours,
-}
-
 /// Runs the benchmark and prints its report.
 ///
 /// # Errors
@@ -101,7 +96,6 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     }
     // Before any thread: an unprivileged caller gets a user namespace with it.
     netns::enter_new()?;
-    allow_routing().map_err(|error| Failure::unsupported(format!("{error:#}")))?;
     let bench = Bench {
         time,
         mtu: args.mtu,
@@ -113,10 +107,14 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     for seed in 1..=args.seeds {
         for (row, cable) in cables.iter().enumerate() {
             let impairment = format!("{cable},seed={seed}");
+            let (kernel_bytes, kernel) = bench.run_once(Sender::Kernel, &impairment)?;
+            let (our_bytes, ours) = bench.run_once(Sender::Ours, &impairment)?;
             let sample = Sample {
                 seed,
-                kernel_bytes: bench.run_once(Arm::Kernel, &impairment)?,
-                our_bytes: bench.run_once(Arm::Ours, &impairment)?,
+                kernel_bytes,
+                our_bytes,
+                kernel,
+                ours,
             };
             report.add(row, sample);
         }
@@ -155,19 +153,20 @@ struct Bench {
 }
 
 impl Bench {
-    /// Returns how many bytes arrived.
-    fn run_once(&self, arm: Arm, impairment: &str) -> Result<u64> {
+    /// Returns how many bytes arrived, and what the sender did for that.
+    fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
         let receiving = Receiving::Verified(self.time);
-        let receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
-        let _cable = Cable::new(&receiver, impairment, self.mtu)?;
-        let bytes = match arm {
-            Arm::Kernel => self.send_by_kernel(receiver),
-            Arm::Ours => self.send_by_us(receiver),
+        let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
+        let cable = Cable::new(sender, &receiver, impairment, self.mtu)?;
+        let sent = match sender {
+            Sender::Kernel => self.send_by_kernel(&mut receiver),
+            Sender::Ours => self.send_by_us(&cable, &mut receiver),
         };
-        bytes.with_context(|| format!("{arm:?} through {impairment}"))
+        sent.with_context(|| format!("{sender:?} through {impairment}"))
     }
 
-    fn send_by_kernel(&self, receiver: ReceiverProcess) -> Result<u64> {
+    fn send_by_kernel(&self, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
+        let before = Conduct::of_the_kernel()?;
         let sending = Sending {
             congestion: match self.congestion {
                 Congestion::Cubic => "cubic",
@@ -179,27 +178,28 @@ impl Bench {
         };
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;
+        let bytes = receiver.received()?.bytes;
         // The sender ends with its handle.
-        Ok(receiver.finish()?.bytes)
+        Ok((bytes, Conduct::of_the_kernel()?.since(before)))
     }
 
-    fn send_by_us(&self, receiver: ReceiverProcess) -> Result<u64> {
+    fn send_by_us(&self, cable: &Cable, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let sender = scope.spawn(|| self.send_until(&is_over));
-            let received = receiver.finish();
+            let sender = scope.spawn(|| self.send_until(cable, &is_over));
+            let received = receiver.received();
             is_over.store(true, Ordering::Relaxed);
             let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
             // A sender that failed is why nothing was received.
             match received {
-                Ok(received) => Ok(received.bytes),
+                Ok(received) => Ok((received.bytes, sent?)),
                 Err(error) => Err(sent.err().unwrap_or(error)),
             }
         })
     }
 
-    /// Sends the pattern until it is over; that the receiver leaves then is no error.
-    fn send_until(&self, is_over: &AtomicBool) -> Result<()> {
+    /// Sends the pattern until it is over; returns what that took.
+    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let config = tcp::Config {
             congestion: match self.congestion {
@@ -208,7 +208,7 @@ impl Bench {
             },
             ..tcp::Config::default()
         };
-        let nic = our_nic(self.mtu)?.tcp(config).open()?;
+        let nic = cable.our_nic(self.mtu)?.tcp(config).open()?;
         let tx = nic.bind_tx(&self.memory)?;
         let stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
         let port = stream
@@ -216,11 +216,12 @@ impl Bench {
             .context("the connection has ended")?
             .port();
         let mut source = Source::made(Made::Position(pattern_of(port)), u64::MAX);
-        let transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
-        match transmit.run(&mut source, &mut |_| !is_over.load(Ordering::Relaxed)) {
-            Err(failure) if !is_over.load(Ordering::Relaxed) => Err(anyhow!("{failure}")),
-            _ => Ok(()),
-        }
+        let mut transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
+        transmit
+            .feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed))
+            .map_err(|failure| anyhow!("{failure}"))?;
+        let info = transmit.tcp_info();
+        Ok(info.as_ref().map(Conduct::of_ours).unwrap_or_default())
     }
 }
 

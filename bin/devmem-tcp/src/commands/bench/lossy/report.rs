@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Congestion;
+use super::conduct::Conduct;
 
 /// The whole benchmark. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
@@ -34,6 +35,10 @@ pub struct Sample {
     pub kernel_bytes: u64,
     /// Bytes of ours.
     pub our_bytes: u64,
+    /// What the kernel's sender did for them.
+    pub kernel: Conduct,
+    /// What ours did.
+    pub ours: Conduct,
 }
 
 impl Report {
@@ -93,6 +98,26 @@ impl fmt::Display for Report {
                 row.impair
             )?;
         }
+        writeln!(
+            f,
+            "\n{:<24} {:<24}         all seeds: sent again/recoveries/probes/timeouts",
+            "kernel", "ours"
+        )?;
+        for row in rows {
+            let sum = |of: fn(&Sample) -> Conduct| {
+                let mut sum = Conduct::default();
+                row.samples.iter().for_each(|sample| sum.add(of(sample)));
+                let Conduct {
+                    retransmitted,
+                    recoveries,
+                    probes,
+                    timeouts,
+                } = sum;
+                format!("{retransmitted}/{recoveries}/{probes}/{timeouts}")
+            };
+            let (kernel, ours) = (sum(|s| s.kernel), sum(|s| s.ours));
+            writeln!(f, "{kernel:<24} {ours:<24}         {}", row.impair)?;
+        }
         Ok(())
     }
 }
@@ -138,6 +163,14 @@ mod tests {
                 seed,
                 kernel_bytes,
                 our_bytes,
+                kernel: Conduct {
+                    timeouts: 2,
+                    ..Conduct::default()
+                },
+                ours: Conduct {
+                    retransmitted: 3,
+                    ..Conduct::default()
+                },
             };
             report.add(0, sample);
         }
@@ -145,6 +178,8 @@ mod tests {
         let text = report.to_string();
         assert!(text.contains("16.0 [8.0-24.0]"), "{text}");
         assert!(text.contains("24.0 [16.0-32.0]"), "{text}");
+        let conduct = "0/0/0/4                  6/0/0/0 ";
+        assert!(text.contains(conduct), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"][0]["samples"][1]["our_bytes"], 2_000_000);
     }

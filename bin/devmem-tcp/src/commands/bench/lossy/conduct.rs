@@ -1,0 +1,101 @@
+//! How a sender went about its losses: what its throughput follows from.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// What a sender did in one run, or in all runs of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Conduct {
+    /// Packets sent again.
+    pub retransmitted: u64,
+    /// Fast recoveries begun.
+    pub recoveries: u64,
+    /// Tail loss probes, and the like.
+    pub probes: u64,
+    /// Retransmission timeouts: at least 200 ms of silence each.
+    pub timeouts: u64,
+}
+
+impl Conduct {
+    /// Returns what all of the kernel's connections in this network namespace did since it was made (nstat(8)).
+    pub fn of_the_kernel() -> Result<Self> {
+        let read = |file: &str| {
+            let path = format!("/proc/self/net/{file}");
+            fs::read_to_string(&path).with_context(|| format!("read {path}"))
+        };
+        let (snmp, netstat) = (read("snmp")?, read("netstat")?);
+        let extended = |name| counter(&netstat, "TcpExt:", name);
+        Ok(Self {
+            retransmitted: counter(&snmp, "Tcp:", "RetransSegs"),
+            recoveries: extended("TCPSackRecovery") + extended("TCPRenoRecovery"),
+            probes: extended("TCPLossProbes"),
+            timeouts: extended("TCPTimeouts"),
+        })
+    }
+
+    /// Returns what a connection of ours did.
+    pub fn of_ours(info: &tcp::Info) -> Self {
+        Self {
+            retransmitted: info.total_retrans,
+            recoveries: info.recoveries,
+            probes: info.tail_probes,
+            timeouts: info.total_rto,
+        }
+    }
+
+    /// Returns what was done since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
+            recoveries: self.recoveries.saturating_sub(before.recoveries),
+            probes: self.probes.saturating_sub(before.probes),
+            timeouts: self.timeouts.saturating_sub(before.timeouts),
+        }
+    }
+
+    /// Adds what was done in another run.
+    pub fn add(&mut self, other: Self) {
+        self.retransmitted += other.retransmitted;
+        self.recoveries += other.recoveries;
+        self.probes += other.probes;
+        self.timeouts += other.timeouts;
+    }
+}
+
+/// Returns a counter of a file of pairs of lines, one with names and one with values; 0 if there is none of that name.
+fn counter(file: &str, group: &str, name: &str) -> u64 {
+    let mut lines = file.lines().filter_map(|line| line.strip_prefix(group));
+    while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
+        let mut both = names.split_whitespace().zip(values.split_whitespace());
+        if let Some((_, value)) = both.find(|&(this, _)| this == name) {
+            return value.parse().unwrap_or(0);
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_by_its_group_and_name() {
+        let file = "Ip: A B\nIp: 1 2\nTcpExt: A C\nTcpExt: 3 4\n";
+        assert_eq!(counter(file, "TcpExt:", "A"), 3);
+        assert_eq!(counter(file, "Ip:", "B"), 2);
+        assert_eq!(counter(file, "TcpExt:", "B"), 0);
+        assert_eq!(counter("TcpExt: A", "TcpExt:", "A"), 0);
+    }
+
+    #[test]
+    fn this_kernel_has_the_counters() {
+        let conduct = Conduct::of_the_kernel().unwrap();
+        assert_eq!(conduct.since(conduct), Conduct::default());
+        let netstat = fs::read_to_string("/proc/self/net/netstat").unwrap();
+        for name in ["TCPSackRecovery", "TCPLossProbes", "TCPTimeouts"] {
+            assert!(netstat.contains(name), "{name}");
+        }
+    }
+}

@@ -90,12 +90,8 @@ impl<P: Payload> Synchronized<P> {
             handshake_timed_out: timed_out,
         };
         sender.on_established(&established, now);
-<<<<<<< HEAD
         let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
-        Synchronized {
-=======
         let mut opened = Synchronized {
->>>>>>> x3-pd
             kind: StateKind::Established,
             sender,
             receiver: Receiver::new(config, &negotiated, receiver),

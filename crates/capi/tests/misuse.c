@@ -85,8 +85,8 @@ static socklen_t *room(void)
 	X(fcntl, dmt_fcntl(s, fd, F_GETFL, 0), 0)                                                                 \
 	X(ioctl, dmt_ioctl(s, fd, SIOCOUTQ, &number), ENOTTY)                                                     \
 	X(epoll_add, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_ADD, fd, &event), 0)                                  \
-	X(epoll_mod, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_MOD, fd, &event), ENOENT)                             \
-	X(epoll_del, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_DEL, fd, NULL), ENOENT)                               \
+	X(epoll_mod, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_MOD, fd, &event), 0)                                  \
+	X(epoll_del, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_DEL, fd, NULL), 0)                                    \
 	X(epoll_ctl, dmt_epoll_ctl(s, fd, EPOLL_CTL_DEL, some_epoll, NULL), ENOENT)                               \
 	X(epoll_wait, dmt_epoll_wait(s, fd, &event, 1, 0), 0)                                                     \
 	X(close, dmt_close(s, fd), 0)

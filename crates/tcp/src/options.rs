@@ -34,7 +34,7 @@ pub struct Negotiated {
 impl Negotiated {
     /// Returns what holds after a peer's SYN with options `theirs` met ours, sent under `config`.
     ///
-    /// Window scaling, SACK and timestamps hold only if both SYNs carry them; ECN is for [`crate::ecn`] to judge. An absurd MSS is
+    /// Window scaling, SACK and timestamps hold only if both SYNs carry them; ECN is judged elsewhere, by flags. An absurd MSS is
     /// lifted to [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
     #[must_use]
     pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {

@@ -15,7 +15,7 @@
 //! | opening and closing in every order, resets, half-closes, timeouts, orphans, TIME-WAIT | `lifecycle` 20 |
 //! | windows, starvation, promises | `window` 7 |
 //! | whole transfers, each byte checked where it lies; 64 connections at once | `transfer` 12, `tx_transfer` 12 |
-//! | a stack with itself, narrow paths, bad wires | `loopback` 9, `path_mtu` 4, `loss` 10 |
+//! | a stack with itself, narrow paths, bad wires | `loopback` 9, `path_mtu` 4, `loss` 12 |
 //! | worlds made from seeds: 2,000 through Rust, 300 through files | `seeds` 5 |
 //!
 //! # What is not asked through both doors, and why

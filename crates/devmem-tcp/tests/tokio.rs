@@ -404,6 +404,7 @@ fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
         let tcp = tcp::Config {
             rto_initial: Duration::from_millis(2500),
             syn_retries: 0,
+            syn_linear_timeouts: 0,
             ..tcp::Config::default()
         };
         let builder = Netdev::builder("mem:tokio-silence").expect("a link");

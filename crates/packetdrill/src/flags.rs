@@ -25,6 +25,7 @@ use crate::sysctls::Setting;
 /// | `tcp_rmem`, `tcp_wmem` | `4096 131072 6291456`, `4096 16384 4194304` | sizes of buffers, three numbers with spaces; the largest receive buffer gives the window scale |
 /// | `tcp_congestion_control` | cubic | or reno |
 /// | `tcp_syn_retries`, `tcp_synack_retries`, `tcp_retries2` | 6, 5, 15 | repetitions |
+/// | `tcp_syn_linear_timeouts` | 4 | repetitions of a SYN before those, one each second |
 /// | `tcp_fin_timeout` | 60 | seconds in FIN-WAIT-2 |
 /// | `tcp_slow_start_after_idle` | 1 | 0: a pause leaves the congestion window alone |
 /// | `tcp_invalid_ratelimit` | 500 | milliseconds between two answers to segments that carry nothing and are not acceptable |

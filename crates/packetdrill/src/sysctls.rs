@@ -44,6 +44,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.snd_buf_max = most as usize).is_some();
     "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.congestion, congestion(v));
     "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.syn_retries, number(v, 1, 255));
+    "tcp_syn_linear_timeouts", "0 to 127", |c, v| put(&mut c.syn_linear_timeouts, number(v, 0, 127));
     "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.syn_ack_retries, number(v, 1, 255));
     "tcp_retries2", "1 to 255", |c, v| put(&mut c.data_retries, number(v, 1, 255));
     "tcp_fin_timeout", "seconds", |c, v| put(&mut c.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));

@@ -31,8 +31,12 @@ pub const RTO_MIN: Duration = Duration::from_millis(200);
 /// Largest retransmission timeout (linux `TCP_RTO_MAX`; RFC 6298 2.5 allows any of at least 60 s).
 pub const RTO_MAX: Duration = Duration::from_secs(120);
 
-/// How often a SYN is repeated (linux `TCP_SYN_RETRIES`: together 127 s).
+/// How often a SYN is repeated with doubling intervals (linux `TCP_SYN_RETRIES`).
 pub const SYN_RETRIES: u8 = 6;
+
+/// How often a SYN is repeated before that, with equal intervals (linux `tcp_syn_linear_timeouts`: the last of all
+/// leaves after 67 s, and the end comes after 131 s).
+pub const SYN_LINEAR_TIMEOUTS: u8 = 4;
 
 /// How often a SYN-ACK is repeated (linux `TCP_SYNACK_RETRIES`: together 63 s).
 pub const SYN_ACK_RETRIES: u8 = 5;
@@ -293,8 +297,10 @@ pub struct Config {
     pub rto_max: Duration,
     /// First retransmission timeout.
     pub rto_initial: Duration,
-    /// How often a SYN is repeated.
+    /// How often a SYN is repeated with doubling intervals, after [`Config::syn_linear_timeouts`].
     pub syn_retries: u8,
+    /// How often a SYN is repeated with equal intervals at first.
+    pub syn_linear_timeouts: u8,
     /// How often a SYN-ACK is repeated.
     pub syn_ack_retries: u8,
     /// Timeouts of a SYN-ACK during which an ACK without data opens no connection: the first data does
@@ -368,6 +374,7 @@ impl Default for Config {
             rto_max: RTO_MAX,
             rto_initial: RTO_INITIAL,
             syn_retries: SYN_RETRIES,
+            syn_linear_timeouts: SYN_LINEAR_TIMEOUTS,
             syn_ack_retries: SYN_ACK_RETRIES,
             defer_accept: 0,
             syn_cookies: SynCookies::WhenFull,

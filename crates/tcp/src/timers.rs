@@ -16,7 +16,7 @@ pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant
     }
 }
 
-/// Sends a SYN or SYN-ACK, and again, with doubling intervals (RFC 6298 2.1, 5.5).
+/// Sends a SYN or SYN-ACK, and again, with equal intervals at first and doubling ones then (RFC 6298 2.1, 5.5).
 #[derive(Debug, Clone)]
 pub(crate) struct HandshakeTimer {
     /// It should leave now.
@@ -25,17 +25,20 @@ pub(crate) struct HandshakeTimer {
     deadline: Option<Instant>,
     /// Repetitions after a timeout.
     retries: u8,
+    /// So many of them do not double the interval, and do not count for the limit.
+    linear: u8,
     opened: Instant,
     sent: Option<Instant>,
     sent_again: bool,
 }
 
 impl HandshakeTimer {
-    pub(crate) fn new(now: Instant) -> HandshakeTimer {
+    pub(crate) fn new(linear: u8, now: Instant) -> HandshakeTimer {
         HandshakeTimer {
             due: true,
             deadline: None,
             retries: 0,
+            linear,
             opened: now,
             sent: None,
             sent_again: false,
@@ -50,7 +53,8 @@ impl HandshakeTimer {
         self.sent_again = self.sent.is_some();
         self.sent = Some(now);
         if self.deadline.is_none() {
-            let doubled = config.rto_initial.saturating_mul(1 << self.retries.min(16));
+            let doublings = self.retries.saturating_sub(self.linear).min(16);
+            let doubled = config.rto_initial.saturating_mul(1 << doublings);
             self.deadline = Some(now + doubled.min(config.rto_max));
         }
         true
@@ -68,6 +72,7 @@ impl HandshakeTimer {
             return true;
         }
         let waited = now.saturating_since(self.opened);
+        let max_retries = max_retries.saturating_add(self.linear);
         if self.retries >= max_retries || config.user_timeout.is_some_and(|limit| waited >= limit) {
             return false;
         }
@@ -263,9 +268,9 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_leaves_seven_times_in_127_seconds() {
+    fn a_syn_leaves_eleven_times_in_131_seconds() {
         let config = Config::default();
-        let mut timer = HandshakeTimer::new(Instant::ZERO);
+        let mut timer = HandshakeTimer::new(config.syn_linear_timeouts, Instant::ZERO);
         let mut sent = Vec::new();
         let mut now = Instant::ZERO;
         loop {
@@ -277,8 +282,8 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(sent, [0, 1, 3, 7, 15, 31, 63].map(secs));
-        assert_eq!(now, secs(127));
+        assert_eq!(sent, [0, 1, 2, 3, 4, 5, 7, 11, 19, 35, 67].map(secs));
+        assert_eq!(now, secs(131));
         assert!(timer.timed_out() && timer.rtt(now).is_none());
     }
 
@@ -288,7 +293,7 @@ mod tests {
             user_timeout: Some(Duration::from_secs(2)),
             ..Config::default()
         };
-        let mut timer = HandshakeTimer::new(Instant::ZERO);
+        let mut timer = HandshakeTimer::new(0, Instant::ZERO);
         assert!(timer.poll_send(&config, secs(0)));
         assert!(timer.on_timer(6, &config, secs(1)));
         assert!(timer.poll_send(&config, secs(1)));

@@ -113,7 +113,7 @@ impl SynSent {
     pub(crate) fn new(config: &Config, iss: SeqNum, now: Instant) -> SynSent {
         SynSent {
             iss,
-            timer: HandshakeTimer::new(now),
+            timer: HandshakeTimer::new(config.syn_linear_timeouts, now),
             clock: TimestampClock::new(config.timestamp_offset),
             offer: SpaceOffer::new(config.first_space(config.rcv_space_initial)),
         }
@@ -215,7 +215,7 @@ impl SynReceived {
         SynReceived {
             iss: ours.0,
             irs: syn.seq,
-            timer: HandshakeTimer::new(now),
+            timer: HandshakeTimer::new(0, now),
             clock: ours.1,
             offer,
             negotiated,

@@ -193,6 +193,7 @@ mod tests {
             (Errno::EHOSTUNREACH, libc::EHOSTUNREACH),
             (Errno::EALREADY, libc::EALREADY),
             (Errno::EINPROGRESS, libc::EINPROGRESS),
+            (Errno::ELOOP, libc::ELOOP),
         ];
         assert_eq!(ours_and_libcs.len(), Errno::NAMED.len());
         for (ours, libcs) in ours_and_libcs {

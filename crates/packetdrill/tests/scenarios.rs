@@ -179,7 +179,7 @@ fn silence_leads_to_a_tail_probe_and_then_to_timeouts_that_double() {
 }
 
 #[test]
-fn a_syn_is_repeated_after_1_3_7_seconds() {
+fn a_syn_is_repeated_each_second_at_first_and_at_doubling_intervals_then() {
     everywhere(
         "
 0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
@@ -187,8 +187,12 @@ fn a_syn_is_repeated_after_1_3_7_seconds() {
 +0 connect(3, ..., ...) = -1 EINPROGRESS (Operation now in progress)
 +0 > S 0:0(0) <mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7>
 +1 > S 0:0(0) <mss 1460,sackOK,TS val 1100 ecr 0,nop,wscale 7>
-+2 > S 0:0(0) <mss 1460,sackOK,TS val 3100 ecr 0,nop,wscale 7>
-+4 > S 0:0(0) <mss 1460,sackOK,TS val 7100 ecr 0,nop,wscale 7>
++1 > S 0:0(0) <mss 1460,sackOK,TS val 2100 ecr 0,nop,wscale 7>
++1 > S 0:0(0) <mss 1460,sackOK,TS val 3100 ecr 0,nop,wscale 7>
++1 > S 0:0(0) <mss 1460,sackOK,TS val 4100 ecr 0,nop,wscale 7>
++1 > S 0:0(0) <mss 1460,sackOK,TS val 5100 ecr 0,nop,wscale 7>
++2 > S 0:0(0) <mss 1460,sackOK,TS val 7100 ecr 0,nop,wscale 7>
++4 > S 0:0(0) <mss 1460,sackOK,TS val 11100 ecr 0,nop,wscale 7>
 +0 connect(3, ..., ...) = -1 EALREADY (still)
 +.1 < R. 0:0(0) ack 1 win 0
 +0 poll([{fd=3, events=POLLOUT, revents=POLLOUT|POLLERR|POLLHUP}], 1, 0) = 1

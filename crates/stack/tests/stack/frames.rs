@@ -24,7 +24,7 @@ fn a_neighbour_that_does_not_speak_tcp_times_out() {
         .connect(SocketAddr::new(Side::A.ipv4(), 1), now)
         .unwrap();
     let mut syns = 0;
-    for _ in 0..131 {
+    for _ in 0..135 {
         peer.run_for(Duration::from_secs(1));
         syns += peer
             .answer_arp()
@@ -34,7 +34,7 @@ fn a_neighbour_that_does_not_speak_tcp_times_out() {
     }
     assert_eq!(
         (syns, peer.stack.take_error(id)),
-        (7, Ok(Some(tcp::TcpError::TimedOut)))
+        (11, Ok(Some(tcp::TcpError::TimedOut)))
     );
 }
 

@@ -405,7 +405,7 @@ fn clear_drops_everything() {
 #[test]
 fn an_idle_sender_is_small() {
     assert!(
-        size_of::<Sender<Bytes>>() <= 640,
+        size_of::<Sender<Bytes>>() <= 656,
         "{}",
         size_of::<Sender<Bytes>>()
     );

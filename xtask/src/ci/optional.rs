@@ -50,7 +50,7 @@ const MIRI: &[Cmd] = &[
 const MIRI_ENV: &[(&str, &str)] = &[
     // Proptest looks for its file of regressions.
     ("MIRIFLAGS", "-Zmiri-disable-isolation"),
-    ("PROPTEST_CASES", "8"),
+    ("PROPTEST_CASES", "4"),
     // Tests that expect panics would spend seconds on each one's backtrace.
     ("RUST_BACKTRACE", "0"),
     ("CARGO_TARGET_DIR", "target/miri"),

@@ -30,14 +30,16 @@
 //! | advmss, basic, close, disorder, dsack, eor, limited transmit | 44 of 44 | |
 //! | fast recovery, slow start, rfc5961, old ACK | 54 of 54 | |
 //! | inq, nagle, syncookies, timestamps, validate | 29 of 29 | |
-//! | zerocopy | 24 of 33 | Fast Open (6); a packet takes more than 17 pieces of an iovec (3) |
+//! | zerocopy | 27 of 33 | Fast Open (6) |
 //! | blocking, tcp_info, timestamping | 21 of 33 | four scripts that count how many skbs a send buffer of Linux holds (`truesize`) |
 //! | sack, syscall, user timeout | 18 of 27 | IP_MTU_DISCOVER with DONT, Fast Open, a queueing discipline that drops (3 each) |
 //! | rcv, ooo | 0 of 21 | windows that follow `truesize`, `tcp_shrink_window`, SO_MEMINFO, `nstat` of the host |
 //! | md5, sendfile, splice, urgent pointer | 0 of 10 | the host's `/proc/net/tcp`; calls that are not in the interface; urgent data |
 //! | Fast Open, SYN-ACK timeouts with it | 3 of 55 | no Fast Open |
 //!
-//! ECN and AccECN have 59 scripts of their own.
+//! ECN and AccECN have 59 scripts of their own: over IPv4 and IPv6, with the `tcp_ecn` settings of each script in
+//! `--so_flags` (the kernel of the machine they were played on does not take the numbers 3 to 5), 112 of 118 runs pass.
+//! In the others a super-segment is not cut where Linux cuts it (2), and a sysctl changes while the connection is open (1).
 //!
 //! # What it does not do
 //!

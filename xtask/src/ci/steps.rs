@@ -68,8 +68,8 @@ const TEST_COMMAND: &str = "cargo test --workspace";
 /// The same, as CI runs it: one failure must not hide another.
 const CI_TEST_COMMAND: &str = "cargo test --workspace --no-fail-fast";
 
-/// Everything CI runs, cheap steps first; of those that run beside others, the required ones first. The lab comes late:
-/// it waits for the optimised tool that the demo builds.
+/// Everything CI runs, cheap steps first; of those that run beside others, the required ones first, then the longest. The
+/// lab needs the optimised tool that the demo builds, and has to come after it.
 pub const STEPS: &[Step] = &[
     Step {
         name: "fmt",
@@ -161,22 +161,6 @@ pub const STEPS: &[Step] = &[
         ),
     },
     Step {
-        name: "miri",
-        why: "undefined behaviour in the crates that own memory or parse bytes",
-        required: false,
-        beside: true,
-        limit: minutes(5),
-        action: Action::Miri,
-    },
-    Step {
-        name: "deny",
-        why: "licences, sources, duplicates and advisories of the dependencies",
-        required: false,
-        beside: true,
-        limit: minutes(4),
-        action: Action::Deny,
-    },
-    Step {
         name: "lab",
         why: "a stock Linux guest runs device memory TCP on our NICs, with less to transfer",
         required: false,
@@ -191,6 +175,22 @@ pub const STEPS: &[Step] = &[
         beside: true,
         limit: minutes(9),
         action: Action::Fuzz,
+    },
+    Step {
+        name: "miri",
+        why: "undefined behaviour in the crates that own memory or parse bytes",
+        required: false,
+        beside: true,
+        limit: minutes(5),
+        action: Action::Miri,
+    },
+    Step {
+        name: "deny",
+        why: "licences, sources, duplicates and advisories of the dependencies",
+        required: false,
+        beside: true,
+        limit: minutes(4),
+        action: Action::Deny,
     },
 ];
 

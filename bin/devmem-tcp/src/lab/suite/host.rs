@@ -148,7 +148,9 @@ fn run_group(
         Err(failure) if report.rows.is_empty() => return Err(failure),
         Err(failure) => failure.to_string(),
     };
-    report.rows.extend(far_rows(group, collected.far_end));
+    report
+        .rows
+        .extend(far_rows(group, collected.far_end, plan.bytes));
     for name in names {
         if !report.rows.iter().any(|row| row.row == name) {
             report.rows.push(shown(failed_row(name, &trouble)));
@@ -251,19 +253,29 @@ fn has_far_end(group: Group) -> bool {
     matches!(group, Group::Stack | Group::StackLoss)
 }
 
-/// Waits for our stack's ends, and says how they went.
-fn far_rows(group: Group, far_end: Option<FarEnd>) -> Vec<RowReport> {
+/// Waits for our stack's ends, and says how they went: each has a stream of `bytes`.
+fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport> {
     let ended = far_end.map(FarEnd::finish).unwrap_or_default();
-    let rows = ended
-        .into_iter()
-        .enumerate()
-        .map(|(at, (what, ok, said))| RowReport {
+    let rows = ended.into_iter().enumerate().map(|(at, (what, ok, said))| {
+        let ok = ok && bytes_of(&said) == Some(bytes);
+        RowReport {
             ok,
             row: format!("{}: our end {}", group_name(group), at + 1),
             detail: if ok { what } else { format!("{what}: {said}") },
             ..failed_row("", "")
-        });
+        }
+    });
     rows.map(shown).collect()
+}
+
+/// The payload bytes that a report of `send` or `recv` tells of.
+fn bytes_of(report: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Report {
+        bytes: u64,
+    }
+    let report: Report = serde_json::from_str(report).ok()?;
+    Some(report.bytes)
 }
 
 /// Takes the rows as they come.
@@ -351,5 +363,12 @@ mod tests {
         assert_eq!(collector.rows.len(), 2);
         assert_eq!(collector.rows[1].row, "a");
         assert!(collector.stdout(b"no json\n").is_err());
+    }
+
+    #[test]
+    fn an_end_that_had_no_stream_says_so() {
+        assert_eq!(bytes_of(r#"{"backend":"user","bytes":4096}"#), Some(4096));
+        assert_eq!(bytes_of(r#"{"bytes":0}"#), Some(0));
+        assert_eq!(bytes_of("connection refused"), None);
     }
 }

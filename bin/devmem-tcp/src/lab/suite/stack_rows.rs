@@ -24,8 +24,6 @@ const PERIOD: u16 = 7;
 const QUEUE: u32 = 2;
 /// Bytes of one read of an ordinary socket.
 const READ_BYTES: usize = 1 << 20;
-/// One try to connect; the other end may still be starting.
-const CONNECT_TRY: Duration = Duration::from_secs(1);
 
 /// The rows whose rates are compared.
 pub const SPEED_PLAIN: &str = "speed: our stack to a kernel socket";
@@ -140,10 +138,14 @@ fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
     .into())
 }
 
+/// Connects to an other end that may still be starting: it is not there yet, or it has no listener yet.
+///
+/// Only a refusal begins another try. A try given up after a time may be one that succeeds at that moment (the kernel
+/// repeats its SYN after one second), and the other end, which takes one connection, would have had it.
 fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
     let start = Instant::now();
     loop {
-        match TcpStream::connect_timeout(&to, CONNECT_TRY) {
+        match TcpStream::connect_timeout(&to, STUCK) {
             Ok(stream) => return Ok(stream),
             Err(error) if start.elapsed() > STUCK => {
                 return Err(error).context("connect to our stack");

@@ -26,6 +26,7 @@ const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 /// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
@@ -56,6 +57,9 @@ pub struct InterfaceFacts {
     pub mtu: u32,
     /// Set up by its administrator.
     pub up: bool,
+    /// Bytes of the largest super-packet of IPv4 that the kernel gives it; `None`: it knows none of more than 65,535, on
+    /// any way (Linux before 6.3).
+    pub gso_ipv4_max_size: Option<u32>,
 }
 
 impl Interface {
@@ -131,11 +135,13 @@ impl Interface {
             }
             let attributes = reply.attributes(LINK_BODY_LEN);
             let mac = attributes.clone().find(IFLA_ADDRESS);
-            let mtu = attributes.find(IFLA_MTU).and_then(|a| a.u32());
+            let mtu = attributes.clone().find(IFLA_MTU).and_then(|a| a.u32());
+            let gso = attributes.find(IFLA_GSO_IPV4_MAX_SIZE);
             facts = Some(InterfaceFacts {
                 mac: mac.and_then(|a| a.value.try_into().ok()),
                 mtu: mtu.unwrap_or(0),
                 up: body_u32(reply.payload(), 8).is_some_and(|flags| flags & IFF_UP != 0),
+                gso_ipv4_max_size: gso.and_then(|a| a.u32()),
             });
         })?;
         facts.ok_or_else(|| NetlinkError::new(&what, Errno::NODEV))
@@ -169,6 +175,18 @@ impl Interface {
     pub fn set_mtu(&mut self, mtu: u32) -> Result<(), NetlinkError> {
         let request = self.link_request().attribute(IFLA_MTU, &mtu.to_ne_bytes());
         self.change("set MTU of", request)
+    }
+
+    /// Sets how long super-packets of IPv4 may be that the kernel gives the interface, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more than the driver takes.
+    pub fn set_gso_ipv4_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
+        let request = self
+            .link_request()
+            .attribute(IFLA_GSO_IPV4_MAX_SIZE, &bytes.to_ne_bytes());
+        self.change("set gso_ipv4_max_size of", request)
     }
 
     /// Sets the link-layer address.

@@ -199,10 +199,13 @@ impl NetdevBuilder {
                 name: name.to_owned(),
                 source,
             })?;
+        // A kernel that knows the limit takes such packets; the limit itself is for the other direction.
+        let facts = tap.interface().and_then(|mut end| end.facts());
         let options = nic::TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
             mtu: self.mtu,
+            big_tcp: facts.is_ok_and(|facts| facts.gso_ipv4_max_size.is_some()),
         };
         TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
     }

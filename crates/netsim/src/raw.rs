@@ -42,6 +42,7 @@ impl Link for HandLink {
             mtu: u16::MAX,
             vnet: false,
             tso: false,
+            max_super_packet_v4: nic::MAX_PACKET_LEN,
             tx_checksum: false,
             queues: 1,
         }

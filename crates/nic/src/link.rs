@@ -24,9 +24,12 @@ pub use tap::{TapLink, TapOptions, VnetHeaderLen};
 pub use unix::{NoHello, UnixLink, WireHello, set_wire_buffers};
 pub use wire::{Cable, WireLink, WireOptions};
 
-/// Longest frame any link carries: an IP packet of 65,535 bytes (a super-packet with segmentation
-/// offload) behind a tagged Ethernet header.
-pub const MAX_FRAME_LEN: usize = 65_535 + EthernetHeader::TAGGED_LEN;
+/// Bytes of the longest IP packet whose header says how long it is (RFC 791 3.1; without jumbograms RFC 8200 3).
+pub const MAX_PACKET_LEN: usize = 65_535;
+
+/// Longest frame any link brings: such a packet (a super-packet with segmentation offload) behind a tagged Ethernet
+/// header.
+pub const MAX_FRAME_LEN: usize = MAX_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 
 /// What a link can do; it does not change while the link lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +40,11 @@ pub struct LinkCaps {
     pub mtu: u16,
     /// Frames carry a virtio-net header (checksum and segmentation facts) beside them.
     pub vnet: bool,
-    /// Takes, and gives, super-packets of up to 64 KiB.
+    /// Takes, and gives, super-packets of up to [`MAX_PACKET_LEN`] bytes.
     pub tso: bool,
+    /// Bytes of the longest super-packet of IPv4 that it takes, [`MAX_PACKET_LEN`] at least. One that is longer has 0 for
+    /// its length (Linux: BIG TCP, `gso_ipv4_max_size`).
+    pub max_super_packet_v4: usize,
     /// Finishes checksums of frames it takes.
     pub tx_checksum: bool,
     /// Queues of the link itself (fds of a TAP); not the queues of the NIC.

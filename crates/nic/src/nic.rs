@@ -361,6 +361,7 @@ impl Nic {
             checksum,
             tso: checksum && self.caps.tso && self.features.link_tso,
             longest: usize::from(self.config.mtu) + EthernetHeader::TAGGED_LEN,
+            longest_super: self.caps.max_super_packet_v4 + EthernetHeader::TAGGED_LEN,
         }
     }
 
@@ -448,6 +449,11 @@ impl Nic {
     /// Returns the bytes of the largest IP packet that is not a super-packet.
     pub fn mtu(&self) -> u16 {
         self.config.mtu
+    }
+
+    /// Returns the bytes of the longest super-packet of IPv4; of IPv6 it is [`MAX_PACKET_LEN`].
+    pub fn max_super_packet_v4(&self) -> usize {
+        self.caps.max_super_packet_v4
     }
 
     /// Returns what the link can do.

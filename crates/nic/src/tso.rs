@@ -1,8 +1,9 @@
 //! Cutting a super-packet into segments when the link does not.
 
 use netmem::{FragList, Payload};
-use wire::{RxHeaders, SegmentHeaders, TxChecksum};
+use wire::{EthernetHeader, Ipv4Header, RxHeaders, SegmentHeaders, TxChecksum};
 
+use crate::link::MAX_FRAME_LEN;
 use crate::packet::{HeadBuf, TxPacket};
 
 /// A super-packet that is being cut: payload by moving handles, never bytes.
@@ -54,7 +55,13 @@ impl Segmenter {
 }
 
 fn headers_of(packet: &TxPacket) -> Option<SegmentHeaders> {
-    let headers = RxHeaders::parse(packet.head.as_slice(), packet.frame_len()).ok()?;
+    let mut head = packet.head;
+    if packet.frame_len() > MAX_FRAME_LEN {
+        // Its length field says nothing, and any length will do: each segment gets its own.
+        let ip = head.as_mut_slice().get_mut(EthernetHeader::LEN..)?;
+        Ipv4Header::set_total_len(ip, u16::MAX);
+    }
+    let headers = RxHeaders::parse(head.as_slice(), packet.frame_len()).ok()?;
     headers.tcp()?;
     let whole_head = headers.header_len == packet.head.as_slice().len();
     SegmentHeaders::new(&headers).filter(|_| whole_head)

@@ -6,7 +6,7 @@ use netmem::{DmaPort, FragList, Payload};
 use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum};
 
 use crate::drops::{DropReason, Drops};
-use crate::link::{Link, MAX_FRAME_LEN, Sent, TxFrame};
+use crate::link::{Link, Sent, TxFrame};
 use crate::packet::TxPacket;
 use crate::stats::TxStats;
 use crate::tso::Segmenter;
@@ -61,6 +61,8 @@ pub(crate) struct Offloads {
     pub(crate) tso: bool,
     /// Most bytes of a frame that is not a super-packet.
     pub(crate) longest: usize,
+    /// Most bytes of a frame that is one.
+    pub(crate) longest_super: usize,
 }
 
 /// The link, and what is needed to talk to it.
@@ -139,7 +141,12 @@ impl TxQueue {
 
     /// Judges a packet, and does for it what the link will not.
     fn prepare(&mut self, packet: TxPacket, tx: &TxContext<'_>) -> Result<Waiting, TransmitError> {
-        let Offloads { longest, tso, .. } = tx.offloads;
+        let Offloads {
+            tso,
+            longest,
+            longest_super,
+            ..
+        } = tx.offloads;
         let head_len = packet.head.as_slice().len();
         let field = |what: TxChecksum| usize::from(what.start) + usize::from(what.offset) + 2;
         if head_len < EthernetHeader::LEN
@@ -151,7 +158,7 @@ impl TxQueue {
         let is_super = gso_size > 0 && packet.payload.len() > gso_size;
         let (len, max) = match is_super {
             true if head_len + gso_size > longest => (head_len + gso_size, longest),
-            true => (packet.frame_len(), MAX_FRAME_LEN),
+            true => (packet.frame_len(), longest_super),
             false => (packet.frame_len(), longest),
         };
         if len > max {

@@ -369,7 +369,8 @@ impl Stack {
             let Some(listener) = self.sockets.listener_at(slot) else {
                 return;
             };
-            let Some((endpoints, segment)) = listener.half_open.poll_send(listener.mss, now) else {
+            let Some((endpoints, segment)) = listener.half_open.poll_send(listener.link, now)
+            else {
                 return self.timers.arm(slot, listener.half_open.next_timer());
             };
             let (options, tuple) = (

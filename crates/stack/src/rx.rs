@@ -251,12 +251,14 @@ impl Stack {
             segment,
         } = incoming;
         let free = self.rx_free(queue.index());
-        let (mss, is_full) = (self.mss_for(tuple.src_ip), self.sockets.is_full());
+        let (link, is_full) = (self.link_limits(tuple.src_ip), self.sockets.is_full());
         let Some(listener) = self.sockets.listener_at(slot) else {
             return;
         };
         let half_open = listener.half_open.len();
-        let space = self.windows.newcomer(queue.index(), free, mss, half_open);
+        let space = self
+            .windows
+            .newcomer(queue.index(), free, link.mss, half_open);
         let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
@@ -264,7 +266,7 @@ impl Stack {
             false => listener.accept_queue(),
         };
         let facts = tcp::Incoming {
-            mss,
+            link,
             path_mss: self.path_mtus.get(tuple.src_ip, now),
             accept_queue,
             iss_floor,

@@ -23,6 +23,7 @@ use crate::timers::Timers;
 use crate::tx::Waiting;
 use crate::window::Windows;
 use devmem_uapi::IfIndex;
+use tcp::LinkLimits;
 
 /// Connections short of window that are looked at in one poll when memory came home.
 const STARVED_BUDGET: usize = 64;
@@ -34,6 +35,9 @@ const SCRATCH_BYTES: usize = 65_535;
 /// header.
 const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
+
+/// The longest IPv4 and TCP headers that we send, with options.
+const MAX_HEADERS_V4: usize = 20 + 60;
 
 /// Why there is no stack.
 #[derive(Debug, Error)]
@@ -363,9 +367,19 @@ impl Stack {
         self.nic.mac()
     }
 
-    /// Returns the segment size for a peer: the NIC's MTU less the headers of its family.
-    pub(crate) fn mss_for(&self, peer: IpAddr) -> u16 {
-        self.nic.mtu() - headers_for(peer)
+    /// Returns what the way to a peer takes: the NIC's MTU less the headers of its family, and super-packets as long as
+    /// the NIC can cut them.
+    pub(crate) fn link_limits(&self, peer: IpAddr) -> LinkLimits {
+        let link = LinkLimits::of_mss(self.nic.mtu() - headers_for(peer));
+        // What goes to ourselves is received as it was sent, and nobody receives such packets.
+        if !peer.is_ipv4() || self.routes.is_ours(peer) {
+            return link;
+        }
+        let longest = self.nic.max_super_packet_v4();
+        LinkLimits {
+            max_gso_payload: link.max_gso_payload.max(longest - MAX_HEADERS_V4),
+            ..link
+        }
     }
 
     /// Notes that a socket may have something to send.

@@ -83,9 +83,13 @@ pub const TSO_WIN_DIVISOR: u8 = 3;
 /// Age at which a remembered timestamp no longer condemns a segment (RFC 7323 5.5).
 pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
-/// Longest payload of one outgoing segment before the NIC cuts it (linux `GSO_LEGACY_MAX_SIZE` less
-/// headers, which an IP total length must still hold).
-pub const MAX_GSO_PAYLOAD: usize = 65_160;
+/// Longest payload of one outgoing segment before the NIC cuts it, with an IP header that says how long it is
+/// (linux `GSO_LEGACY_MAX_SIZE` less headers, which an IP total length must still hold).
+pub const LEGACY_GSO_PAYLOAD: usize = 65_160;
+
+/// Longest payload of one outgoing segment before the NIC cuts it, whatever NIC (linux `GSO_MAX_SIZE`, 8 times 65,535,
+/// less the longest IPv4 and TCP headers).
+pub const MAX_GSO_PAYLOAD: usize = 8 * 65_535 - 80;
 
 /// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk
 /// transfer, default. PERF.md measured no gain past the upper one.
@@ -322,7 +326,7 @@ pub struct Config {
     pub time_wait: Duration,
     /// How long a closed connection stays in FIN-WAIT-2.
     pub fin_wait_2_timeout: Duration,
-    /// Longest payload of one outgoing segment; the NIC's segmentation offload decides.
+    /// Longest payload of one outgoing segment; less, if the NIC takes less ([`LinkLimits::max_gso_payload`]).
     pub max_gso_payload: usize,
     /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our
     /// uptime.
@@ -390,12 +394,36 @@ impl Default for Config {
     }
 }
 
+/// What the link to a peer takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// Longest payload of one packet: the MTU less the headers of IP and TCP, without options.
+    pub mss: u16,
+    /// Longest payload of a super-packet, which the link's NIC cuts.
+    pub max_gso_payload: usize,
+}
+
+impl LinkLimits {
+    /// A link whose super-packets have an IP header that says how long they are.
+    pub const fn of_mss(mss: u16) -> Self {
+        Self {
+            mss,
+            max_gso_payload: LEGACY_GSO_PAYLOAD,
+        }
+    }
+}
+
 impl Config {
-    /// Returns these settings for a connection over a link that carries segments of `mss` bytes.
+    /// Returns these settings for a connection over a link with these limits.
     #[must_use]
-    pub fn for_link(&self, mss: u16) -> Config {
+    pub fn for_link(&self, link: LinkLimits) -> Config {
+        let LinkLimits {
+            mss,
+            max_gso_payload,
+        } = link;
         Config {
             mss: self.user_mss.map_or(mss, |user| user.max(MIN_MSS).min(mss)),
+            max_gso_payload: self.max_gso_payload.min(max_gso_payload),
             ..self.clone()
         }
     }

@@ -65,7 +65,9 @@ mod tests;
 mod timers;
 mod window;
 
-pub use config::{AckStyle, Config, CongestionKind, EcnMode, EcnPolicy, Keepalive, SynCookies};
+pub use config::{
+    AckStyle, Config, CongestionKind, EcnMode, EcnPolicy, Keepalive, LinkLimits, SynCookies,
+};
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};
 pub use info::{Busy, BusyTimes, CaState, Chrono, Info};

@@ -115,8 +115,11 @@ impl IpRepr {
     /// Writes the header of a packet with `len` bytes of transport header and payload to the start
     /// of `out`, returns its length.
     ///
+    /// A super-packet of IPv4 that is longer than its length field can say has 0 there (Linux: BIG TCP,
+    /// `iph_set_totlen`).
+    ///
     /// # Panics
-    /// If `out` is too short, or the packet longer than its length field can say.
+    /// If `out` is too short, or a packet of IPv6 longer than its length field can say.
     pub fn emit(&self, protocol: u8, len: usize, out: &mut [u8]) -> usize {
         match *self {
             Self::V4 {
@@ -137,7 +140,7 @@ impl IpRepr {
                 more_fragments: false,
                 fragment_offset: 0,
                 header_len: Ipv4Header::LEN,
-                total_len: length_field(Ipv4Header::LEN + len),
+                total_len: u16::try_from(Ipv4Header::LEN + len).unwrap_or(0),
             }
             .emit(out),
             Self::V6 {
@@ -153,15 +156,12 @@ impl IpRepr {
                 hop_limit,
                 traffic_class,
                 flow_label,
-                payload_len: length_field(len),
+                payload_len: u16::try_from(len)
+                    .expect("the sender cuts packets of IPv6, super-packets too, below 64 KiB"),
             }
             .emit(out),
         }
     }
-}
-
-fn length_field(len: usize) -> u16 {
-    u16::try_from(len).expect("the sender cuts packets, super-packets too, below 64 KiB")
 }
 
 /// Where a NIC that finishes checksums starts to sum and where it stores the result, from the
@@ -206,7 +206,7 @@ pub fn emit_frame_headers(
 /// finish as [`tcp_tx_checksum`] says (Linux: CHECKSUM_PARTIAL), or for [`fill_checksum`].
 ///
 /// # Panics
-/// If `out` is shorter than the headers, or the packet longer than 65,535 bytes.
+/// If `out` is shorter than the headers, or a packet of IPv6 longer than its length field can say.
 pub fn emit_tcp_frame_headers(
     ethernet: &EthernetHeader,
     ip: &IpRepr,
@@ -217,7 +217,8 @@ pub fn emit_tcp_frame_headers(
     let len = tcp.emit_len() + payload_len;
     let at = emit_frame_headers(ethernet, ip, protocol::TCP, len, out);
     let end = at + tcp.emit(&mut out[at..]);
-    let pseudo = ip.pseudo_header(protocol::TCP, u32::from(length_field(len)));
+    // No packet has 2^32 bytes.
+    let pseudo = ip.pseudo_header(protocol::TCP, len as u32);
     let field = at + TcpHeader::CHECKSUM_OFFSET;
     out[field..field + 2].copy_from_slice(&pseudo.partial().to_be_bytes());
     end
@@ -325,7 +326,26 @@ mod tests {
     #[test]
     #[should_panic(expected = "below 64 KiB")]
     fn a_packet_too_long_for_its_length_field_is_a_bug_of_the_sender() {
-        emit_tcp_frame_headers(&ethernet(&V4, None), &V4, &tcp(), 65_535, &mut [0; 128]);
+        emit_tcp_frame_headers(&ethernet(&V6, None), &V6, &tcp(), 65_535, &mut [0; 128]);
+    }
+
+    #[test]
+    fn a_super_packet_too_long_for_ipv4s_length_field_leaves_it_0() {
+        let mut out = [0; 128];
+        let len = emit_tcp_frame_headers(&ethernet(&V4, None), &V4, &tcp(), 200_000, &mut out);
+        let head = &mut out[..len];
+        let ip = EthernetHeader::LEN..EthernetHeader::LEN + Ipv4Header::LEN;
+        assert_eq!(
+            (&head[16..18], crate::checksum(&head[ip])),
+            (&[0; 2][..], 0)
+        );
+        let pseudo = V4.pseudo_header(protocol::TCP, 200_032).partial();
+        assert_eq!(head[50..52], pseudo.to_be_bytes());
+        // Nobody receives it before it is cut.
+        assert!(RxHeaders::parse(head, len + 200_000).is_err());
+        Ipv4Header::set_total_len(&mut head[EthernetHeader::LEN..], u16::MAX);
+        let headers = RxHeaders::parse(head, len + 200_000).unwrap();
+        assert_eq!(headers.header_len, len);
     }
 
     #[test]

@@ -12,12 +12,14 @@ mod peer;
 mod sender;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{CompletionError, Dmabuf, RecvError, RxBatch, SendError};
+use devmem_tcp::{CompletionError, Direction, Dmabuf, RecvError, RxBatch, SendError};
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
 use sender::{TAP, byte_at, expected};
@@ -46,6 +48,64 @@ fn chunks_of_any_size_arrive_byte_for_byte() {
             }
         }
     });
+}
+
+#[test]
+fn super_packets_are_as_long_as_this_kernel_takes_them() {
+    in_netns(
+        "super_packets_are_as_long_as_this_kernel_takes_them",
+        || {
+            const BYTES: usize = 16 << 20;
+            for addresses in [V4, V6] {
+                let longest = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&longest);
+                let sink = move |_, way, frame: &[u8]| {
+                    if way == Direction::Tx {
+                        seen.fetch_max(frame.len(), Ordering::Relaxed);
+                    }
+                };
+                let (host, nic) =
+                    Host::with_nic(addresses, |builder| builder.capture(Box::new(sink)));
+                let kernels = Interface::by_name(TAP).and_then(|mut end| end.facts());
+                let is_big = kernels.expect("it is there").gso_ipv4_max_size.is_some();
+                let receiving = host.receive();
+                nic.send_all(host.connect(&nic), BYTES, 1 << 20);
+                assert_eq!(receiving.join().expect("the receiver"), BYTES);
+                let longest = longest.load(Ordering::Relaxed);
+                // 14 bytes of Ethernet.
+                let expected = match (addresses, is_big) {
+                    (V4, true) => 190_000..=14 + (192 << 10),
+                    _ => 64_000..=14 + 65_535,
+                };
+                assert!(
+                    expected.contains(&longest),
+                    "{longest} bytes to {addresses:?}"
+                );
+            }
+        },
+    );
+}
+
+#[test]
+fn a_stream_to_ourselves_has_only_packets_that_can_be_received() {
+    in_netns(
+        "a_stream_to_ourselves_has_only_packets_that_can_be_received",
+        || {
+            const BYTES: usize = 4 << 20;
+            let (_host, nic) = Host::with_nic(V4, |builder| builder);
+            let ours = (V4.1, 5201).to_socket_addrs().expect("an address");
+            let ours = ours.last().expect("one");
+            let listener = nic.netdev.listen(ours).expect("a free port");
+            let stream = nic.netdev.connect(ours).expect("it listens");
+            let receiving = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                sender::receive_all(&mut stream, &Dmabuf::anonymous(4096).expect("memory"))
+            });
+            nic.send_all(stream, BYTES, 1 << 20);
+            assert_eq!(receiving.join().expect("the receiver"), BYTES);
+            assert_eq!(nic.netdev.drops(), []);
+        },
+    );
 }
 
 #[test]

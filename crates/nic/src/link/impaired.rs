@@ -9,7 +9,8 @@ use netmem::{DmaPort, FragList};
 use super::conditioner::{Conditioner, ConditionerStats};
 use super::impairment::Impairment;
 use super::{
-    HeaderBuf, Link, LinkCaps, MAX_FRAME_LEN, Posted, Received, RxChecksum, Sent, TxFrame, VnetMeta,
+    HeaderBuf, Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, RxChecksum, Sent,
+    TxFrame, VnetMeta,
 };
 
 /// Frames taken from the inner link in one go, so that a flood cannot keep a poll busy for ever.
@@ -172,6 +173,7 @@ impl<L: Link> Link for Impaired<L> {
             name: "impaired",
             vnet: false,
             tso: false,
+            max_super_packet_v4: MAX_PACKET_LEN,
             tx_checksum: false,
             ..self.inner.caps()
         }

@@ -108,6 +108,7 @@ impl UnixLink {
             vnet_header: VnetHeaderLen::Ten,
             offloads: ours.offloads && theirs.offloads,
             mtu: ours.mtu,
+            big_tcp: false,
         };
         let again = socket.try_clone()?;
         Ok(Self {

@@ -10,7 +10,8 @@ use ::wire::{EthernetHeader, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    Link, LinkCaps, MAX_FRAME_LEN, Posted, Received, RxChecksum, Sent, TxFrame, VnetMeta, gso_of,
+    Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, RxChecksum, Sent, TxFrame,
+    VnetMeta, gso_of,
 };
 
 /// What kind of wire [`WireLink::pair`] makes.
@@ -139,6 +140,7 @@ impl Link for WireLink {
             mtu,
             vnet: offload,
             tso: offload,
+            max_super_packet_v4: MAX_PACKET_LEN,
             tx_checksum: offload,
             queues: 1,
         }

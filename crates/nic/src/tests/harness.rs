@@ -78,6 +78,7 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     mtu: 9000,
     vnet: false,
     tso: false,
+    max_super_packet_v4: MAX_PACKET_LEN,
     tx_checksum: false,
     queues: 1,
 };

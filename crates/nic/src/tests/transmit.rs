@@ -148,6 +148,48 @@ fn software_segmentation_makes_the_segments_that_tcp_would_have_made() {
 }
 
 #[test]
+fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
+    let caps = LinkCaps {
+        max_super_packet_v4: 160_000,
+        ..OFFLOADED
+    };
+    for link_tso in [true, false] {
+        let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
+        let features = Features {
+            link_tso,
+            ..bench.nic.features()
+        };
+        bench.nic.set_features(features);
+        let segment = tcp(&pattern(1, 150_000));
+        let tx = packet(&mut bench, &segment, 1448);
+        bench.nic.transmit(tx, NOW).unwrap();
+        let sent = std::mem::take(&mut bench.link.lock().sent);
+        if link_tso {
+            let [whole] = &sent[..] else {
+                panic!("{} frames", sent.len());
+            };
+            assert_eq!((whole.gso_size, &whole.bytes[16..18]), (1448, &[0; 2][..]));
+            assert_eq!(whole.bytes.len(), segment.head().len() + 150_000);
+        } else {
+            let segments = sent.iter().map(|sent| {
+                let headers = RxHeaders::parse(&sent.bytes, sent.bytes.len()).unwrap();
+                assert!(headers.payload_len <= 1448);
+                &sent.bytes[headers.header_len..]
+            });
+            assert_eq!(segments.collect::<Vec<_>>().concat(), segment.payload);
+        }
+        let tx = packet(&mut bench, &tcp(&pattern(1, 160_000)), 1448);
+        let refused = bench.nic.transmit(tx, NOW);
+        assert!(
+            matches!(refused, Err(TransmitError::TooLong { max: 160_018, .. })),
+            "{refused:?}"
+        );
+        assert_eq!(bench.nic.drops().get(DropReason::TxInvalid), 1);
+        bench.finish();
+    }
+}
+
+#[test]
 fn a_super_packet_of_one_segment_is_an_ordinary_packet() {
     let mut bench = Bench::with_device(NicConfig::default());
     let segment = tcp(&pattern(1, 1400));

@@ -68,14 +68,14 @@ impl Stack {
             .map_err(|_| ListenError::AddrInUse(local.address))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
-        let mss = self.mss_for(ip);
+        let link = self.link_limits(ip);
         let half_open = SynBacklog::new(
             tcp,
             backlog,
             self.isns.clone(),
             self.secret.key("syn cookies"),
         );
-        let listener = Listener::new(local.address, half_open, backlog, mss, tcp);
+        let listener = Listener::new(local.address, half_open, backlog, link, tcp);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
@@ -150,7 +150,7 @@ impl Stack {
         let config = tcp::Config {
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
             path_mss: self.path_mtus.get(remote.ip(), now),
-            ..tcp.for_link(self.mss_for(remote.ip()))
+            ..tcp.for_link(self.link_limits(remote.ip()))
         };
         let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use netmem::FragList;
-use tcp::{AcceptQueue, SynBacklog};
+use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
 use super::SocketId;
 use super::sockopt::Options;
@@ -19,8 +19,8 @@ pub(crate) struct Listener {
     accepted: VecDeque<SocketId>,
     accepted_ever: u64,
     backlog: usize,
-    /// Segment size of repeated SYN-ACKs.
-    pub(crate) mss: u16,
+    /// The link of repeated SYN-ACKs.
+    pub(crate) link: LinkLimits,
 }
 
 impl Listener {
@@ -28,7 +28,7 @@ impl Listener {
         local: SocketAddr,
         half_open: SynBacklog<FragList>,
         backlog: usize,
-        mss: u16,
+        link: LinkLimits,
         config: &tcp::Config,
     ) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Listener {
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,
-            mss,
+            link,
         }
     }
 

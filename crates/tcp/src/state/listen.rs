@@ -8,7 +8,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, SynCookies};
+use crate::config::{Config, LinkLimits, SynCookies};
 use crate::connection::Connection;
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::options::TimestampClock;
@@ -43,8 +43,8 @@ pub struct SynBacklog<P> {
 /// What a listener must be told with a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incoming {
-    /// The MSS that we can take from this peer: its link's MTU less IP and TCP headers.
-    pub mss: u16,
+    /// What the link to this peer takes, and brings.
+    pub link: LinkLimits,
     /// What the path to this peer is known to carry, if that is less.
     pub path_mss: Option<u16>,
     /// Whether `accept` has room for another connection.
@@ -335,16 +335,16 @@ impl<P: Payload> SynBacklog<P> {
         Config {
             timestamp_offset,
             path_mss: incoming.path_mss,
-            ..self.config.for_link(incoming.mss)
+            ..self.config.for_link(incoming.link)
         }
     }
 
     /// Returns a SYN-ACK that is to be repeated now, if one is; to be asked until it is `None`.
-    pub fn poll_send(&mut self, mss: u16, now: Instant) -> Option<(Endpoints, Segment<P>)> {
+    pub fn poll_send(&mut self, link: LinkLimits, now: Instant) -> Option<(Endpoints, Segment<P>)> {
         while let Some(&(due, endpoints)) = self.timers.first().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(due, endpoints));
             let incoming = Incoming {
-                mss,
+                link,
                 path_mss: None,
                 accept_queue: AcceptQueue::HasRoom,
                 iss_floor: None,

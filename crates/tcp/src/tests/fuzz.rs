@@ -342,7 +342,7 @@ proptest! {
         for (port, forged, millis) in segments {
             let Forged { seq, ack, control, push, ae, ece, cwr, ecn, window, len, options } = forged;
             now = now + core::time::Duration::from_millis(millis);
-            while let Some((_, again)) = backlog.poll_send(1000, now) {
+            while let Some((_, again)) = backlog.poll_send(LinkLimits::of_mss(1000), now) {
                 prop_assert_eq!(again.control, Control::Syn);
             }
             let endpoints = Endpoints {
@@ -367,7 +367,7 @@ proptest! {
             };
             let is_rst = control == Control::Rst;
             let incoming = Incoming {
-                mss: 1000,
+                link: LinkLimits::of_mss(1000),
                 path_mss: None,
                 accept_queue: AcceptQueue::HasRoom,
                 iss_floor: None,

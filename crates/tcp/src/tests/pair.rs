@@ -101,7 +101,7 @@ impl Network {
         };
         let mut backlog = SynBacklog::new(config, 8, isns, [1; 16]);
         let incoming = Incoming {
-            mss: config.mss,
+            link: LinkLimits::of_mss(config.mss),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
             iss_floor: None,

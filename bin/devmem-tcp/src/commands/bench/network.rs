@@ -47,8 +47,8 @@ pub struct Veth {
 }
 
 impl Veth {
-    /// Makes the pair.
-    pub fn new(sender: &NetNs, mtu: u16) -> Result<Self> {
+    /// Makes the pair; `longest`: bytes of the sender's super-packets, if not the kernel's default.
+    pub fn new(sender: &NetNs, mtu: u16, longest: Option<u32>) -> Result<Self> {
         let (mut here, there) = Interface::create_veth_pair("dmbench0", "dmbench1")?;
         let moved = there.move_to(sender.as_fd());
         here.set_mtu(mtu.into())?;
@@ -60,6 +60,9 @@ impl Veth {
             let mut there = Interface::by_name("dmbench1")?;
             there.set_mtu(mtu.into())?;
             there.add_address(IpAddr::V4(SENDER), PREFIX)?;
+            if let Some(bytes) = longest {
+                there.set_gso_ipv4_max_size(bytes)?;
+            }
             there.set_up()
         })??;
         Ok(veth)

@@ -71,7 +71,7 @@ fn run_once(bench: &Bench<Case>, case: &Case) -> Result<Sample> {
     };
     let mut sender = SenderProcess::start(case.sending(), bench.plan.time, sender_cpu, home)?;
     let _veth = match home {
-        Home::OfItsOwn => Some(Veth::new(&sender.namespace()?, bench.plan.mtu)?),
+        Home::OfItsOwn => Some(Veth::new(&sender.namespace()?, bench.plan.mtu, None)?),
         Home::Shared => None,
     };
     let starter = sender.starter()?;

@@ -19,6 +19,7 @@ use wire::{
 use super::super::network::open_tap;
 use super::super::runner::Bench;
 use super::super::sender::{PORT, RECEIVER, SENDER, Sent, wait_for_sender};
+use super::cases::{BIG_PACKET_BYTES, Packets};
 
 /// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
 const VNET_LEN: usize = 10;
@@ -30,15 +31,15 @@ const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
 /// Our ports, a different one for each run: the kernel may remember the last connection, which began with the same
 /// sequence number.
 const OUR_PORTS: std::ops::Range<u16> = 40_000..60_000;
-/// Most payload of a super-packet: what an IP length leaves besides the headers.
-const PAYLOAD_MAX: usize = 65_535 - 40;
+/// IPv4 and TCP headers.
+const HEADERS: usize = 40;
 /// Super-packets between two looks at what came in.
 const LOOK_EVERY: u32 = 4;
 /// Nothing the kernel sends us is longer: it has no payload for us.
 const FRAME_MAX: usize = 2048;
 
 /// Sends all of the device memory again and again until the time is over.
-pub fn send<C>(bench: &Bench<'_, C>, cpu: usize) -> Result<Sent> {
+pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sent> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
     // For the right to read the memory; nothing is allocated from the pool.
@@ -50,10 +51,16 @@ pub fn send<C>(bench: &Bench<'_, C>, cpu: usize) -> Result<Sent> {
     let before = cpu::process_cpu_time();
     peer.connect()?;
     let end = Instant::now() + bench.plan.time;
-    let len = PAYLOAD_MAX / usize::from(peer.mss) * usize::from(peer.mss);
+    let longest = match packets {
+        Packets::Legacy => 65_535,
+        Packets::Usual | Packets::Big => BIG_PACKET_BYTES as usize,
+    } - HEADERS;
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {
         for _ in 0..LOOK_EVERY {
+            // The window begins smaller than such a packet.
+            let len =
+                longest.min(peer.window as usize) / usize::from(peer.mss) * usize::from(peer.mss);
             peer.wait_for_window(len)?;
             peer.send(TcpFlags::ACK, &memory.begin().frags(at, len)?)?;
             bytes += len as u64;
@@ -267,7 +274,7 @@ where
         }
         self.write(&head[..VNET_LEN + len], payload)?;
         let control = flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
-        // A super-packet has less than 2^16 bytes.
+        // Less than 2^32.
         let advance = payload.len() as u32 + u32::from(control);
         self.snd_nxt = self.snd_nxt.wrapping_add(advance);
         Ok(())

@@ -16,9 +16,25 @@ pub struct Case {
     pub cores: Cores,
     /// Bytes of each send call.
     pub write_bytes: usize,
+    /// How long the sender's super-packets are.
+    pub packets: Packets,
     /// What the receiving end does otherwise.
     pub tuning: Tuning,
 }
+
+/// How long super-packets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packets {
+    /// As the sender has them unless it is told otherwise: [`Packets::Legacy`] the kernel, [`Packets::Big`] the others.
+    Usual,
+    /// What the length field of IP can say: less than 64 KiB.
+    Legacy,
+    /// [`BIG_PACKET_BYTES`] with IP header (BIG TCP; Linux 6.3 and later).
+    Big,
+}
+
+/// Bytes of the longest packet that a sender makes for a kernel that takes them, as long as this library's.
+pub const BIG_PACKET_BYTES: u32 = 192 << 10;
 
 /// What the receiving end does otherwise than by default, whoever sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +73,7 @@ const fn case(name: &'static str, what: &'static str, sender: Sender) -> Case {
         sender,
         cores: Cores::Two,
         write_bytes: WRITE_BYTES,
+        packets: Packets::Usual,
         tuning: Tuning::None,
     }
 }
@@ -73,6 +90,14 @@ const fn small_sends(case: Case, name: &'static str) -> Case {
     Case {
         name,
         write_bytes: 64 << 10,
+        ..case
+    }
+}
+
+const fn with_packets(case: Case, packets: Packets, name: &'static str) -> Case {
+    Case {
+        name,
+        packets,
         ..case
     }
 }
@@ -100,6 +125,9 @@ pub const CASES: &[Case] = &[
     ZEROCOPY,
     B,
     OURS,
+    with_packets(SEND, Packets::Big, "send/big"),
+    with_packets(B, Packets::Legacy, "B/legacy"),
+    with_packets(OURS, Packets::Legacy, "ours/legacy"),
     one_core(SEND, "send/1core"),
     one_core(ZEROCOPY, "zerocopy/1core"),
     one_core(B, "B/1core"),
@@ -126,6 +154,11 @@ impl report::Case for Case {
         if self.write_bytes != WRITE_BYTES {
             parts.push(format!("{} KiB sends", self.write_bytes >> 10));
         }
+        parts.extend(match self.packets {
+            Packets::Usual => None,
+            Packets::Legacy => Some("packets of 64 KiB".to_owned()),
+            Packets::Big => Some(format!("packets of {} KiB", BIG_PACKET_BYTES >> 10)),
+        });
         parts.extend(match self.tuning {
             Tuning::None => None,
             Tuning::Steering => Some("RPS to the receiver's core".to_owned()),

@@ -19,7 +19,7 @@ use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
 use crate::output::Failure;
-use cases::{CASES, Case, LOW_WATER, Sender, Tuning};
+use cases::{BIG_PACKET_BYTES, CASES, Case, LOW_WATER, Packets, Sender, Tuning};
 
 /// The comparisons that matter: ours with the faster of the kernel's two ways, and both with the bare ceiling.
 const SUBJECT: Subject = Subject {
@@ -28,6 +28,9 @@ const SUBJECT: Subject = Subject {
         ("ours", &["send", "zerocopy"]),
         ("ours", &["B"]),
         ("B", &["send", "zerocopy"]),
+        ("ours", &["send/big"]),
+        ("ours/legacy", &["send", "zerocopy"]),
+        ("ours/legacy", &["B/legacy"]),
         ("ours/1core", &["send/1core", "zerocopy/1core"]),
         ("ours/1core", &["B/1core"]),
         ("ours/64k", &["send/64k", "zerocopy/64k"]),
@@ -88,8 +91,8 @@ fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
     // A thread of its own, so that the pinning ends with the run.
     let sender = || match case.sender {
         Sender::Kernel | Sender::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
-        Sender::Bare => bare::send(bench, sender_cpu),
-        Sender::Ours => ours::send(bench, case.write_bytes, sender_cpu),
+        Sender::Bare => bare::send(bench, case.packets, sender_cpu),
+        Sender::Ours => ours::send(bench, case, sender_cpu),
     };
     let sent = thread::scope(|scope| scope.spawn(sender).join())
         .map_err(|_| anyhow!("the sender panicked"))??;
@@ -109,7 +112,8 @@ fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Se
         },
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
-    let _veth = Veth::new(&sender.namespace()?, bench.plan.mtu)?;
+    let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_BYTES);
+    let _veth = Veth::new(&sender.namespace()?, bench.plan.mtu, longest)?;
     sender.starter()?.go()?;
     sender.finish()
 }

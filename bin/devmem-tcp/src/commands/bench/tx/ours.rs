@@ -12,16 +12,23 @@ use super::super::meter::SILENCE;
 use super::super::network::TAP;
 use super::super::runner::Bench;
 use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, Sent};
+use super::cases::{Case, Packets};
 
-/// Sends all of the device memory again and again until the time is over, `write_bytes` in each call. The kernel's end of
-/// the TAP has the address that is the sender's in the other rows.
-pub fn send<C>(bench: &Bench<'_, C>, write_bytes: usize, cpu: usize) -> Result<Sent> {
+/// Sends all of the device memory again and again until the time is over. The kernel's end of the TAP has the address that
+/// is the sender's in the other rows.
+pub fn send<C>(bench: &Bench<'_, C>, case: &Case, cpu: usize) -> Result<Sent> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
+    let write_bytes = case.write_bytes;
+    let mut tcp = tcp::Config::default();
+    if case.packets == Packets::Legacy {
+        tcp.max_gso_payload = tcp::config::LEGACY_GSO_PAYLOAD;
+    }
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?
         .peer_address(&with_prefix(SENDER))?
         .mtu(bench.plan.mtu)
+        .tcp(tcp)
         .open()?;
     let tx = nic.bind_tx(&bench.memory)?;
     let before = cpu::process_cpu_time();

@@ -413,7 +413,8 @@ impl Driver {
                 self.jump(core, wait.limit.end(started))
             } else if now.saturating_since(spinning_since) < core.spin.limit() {
                 drop(core);
-                std::hint::spin_loop();
+                // The peer, or who carries its frames, may share this processor.
+                std::thread::yield_now();
                 self.lock()
             } else {
                 core.spin.on_sleep();

@@ -2,7 +2,8 @@
 //! of linux virt/kvm/kvm_main.c `halt_poll_ns`).
 //!
 //! A sleep and wake costs tens of microseconds in a virtual machine, and a peer at full rate leaves gaps far shorter
-//! than that: spinning is worth it. A peer that has to share our processor makes no progress while we spin.
+//! than that: spinning is worth it. A peer that has to share our processor gets it between two looks at the link, but then
+//! a sleep would have been as good, and other processes of this processor had less of it.
 
 use std::time::Duration;
 

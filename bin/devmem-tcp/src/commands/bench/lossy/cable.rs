@@ -6,13 +6,17 @@
 //! our stack -- UNIX socket ----------/
 //! ```
 //!
-//! Both senders have the same way: one process that has their frames, and the receiver behind it.
+//! Both senders have the same way: one process that has their frames, on the sender's processor, and the receiver behind
+//! it, on the other one. Left to the scheduler, the cable shares the receiver's processor whenever the sender's is never
+//! idle, and then every single packet costs two changes between the two.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use devmem_linux::cpu;
 use devmem_tcp::{Netdev, NetdevBuilder};
 
 use super::super::receiver::ReceiverProcess;
@@ -33,12 +37,13 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// Joins the two hosts; returns when they are.
+    /// Joins the two hosts, by a process on `processor`; returns when they are.
     pub fn new(
         sender: Sender,
         receiver: &ReceiverProcess,
         impairment: &str,
         mtu: u16,
+        processor: usize,
     ) -> Result<Self> {
         let program = std::env::current_exe().context("find this program")?;
         let socket = std::env::temp_dir().join(format!("devmem-tcp-lossy-{}", std::process::id()));
@@ -52,7 +57,13 @@ impl Cable {
         command.arg(format!("tap:dmfar,{RECEIVER}/{PREFIX}"));
         command.args(["--b-netns", &format!("pid:{}", receiver.id())]);
         command.stdin(Stdio::null()).stderr(Stdio::piped());
-        let child = command.spawn().context("start the cable")?;
+        // A process keeps to the processors of the thread that starts it.
+        let start = || {
+            cpu::pin_current_thread(processor).context("pin the cable")?;
+            command.spawn().context("start the cable")
+        };
+        let child = thread::scope(|scope| scope.spawn(start).join())
+            .map_err(|_| anyhow!("starting the cable panicked"))??;
         let mut cable = Self { child, socket };
         cable.wait_until_joined()?;
         Ok(cable)

@@ -148,7 +148,7 @@ struct Bench {
     mtu: u16,
     congestion: Congestion,
     memory: Dmabuf,
-    /// The receiver's processor and the sender's.
+    /// The receiver's processor, and that of the sender and the cable.
     cpus: (usize, usize),
 }
 
@@ -157,7 +157,7 @@ impl Bench {
     fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
         let receiving = Receiving::Verified(self.time);
         let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
-        let cable = Cable::new(sender, &receiver, impairment, self.mtu)?;
+        let cable = Cable::new(sender, &receiver, impairment, self.mtu, self.cpus.1)?;
         let sent = match sender {
             Sender::Kernel => self.send_by_kernel(&mut receiver),
             Sender::Ours => self.send_by_us(&cable, &mut receiver),

@@ -8,7 +8,7 @@ use super::runner::{self, Ended, Invocation};
 use super::steps::Cmd;
 
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 8;
+const FUZZ_SECONDS: u32 = 5;
 
 /// Seconds for the targets whose input is what a guest does to the emulated NIC: they start from less, and a
 /// guest is the nearest that an attacker comes.

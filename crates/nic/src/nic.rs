@@ -451,7 +451,7 @@ impl Nic {
         self.config.mtu
     }
 
-    /// Returns the bytes of the longest super-packet of IPv4; of IPv6 it is [`MAX_PACKET_LEN`].
+    /// Returns the bytes of the longest super-packet of IPv4; of IPv6 it is [`MAX_PACKET_LEN`](crate::MAX_PACKET_LEN).
     pub fn max_super_packet_v4(&self) -> usize {
         self.caps.max_super_packet_v4
     }

@@ -3,7 +3,7 @@
 use netmem::{FragList, Payload};
 use wire::{EthernetHeader, Ipv4Header, RxHeaders, SegmentHeaders, TxChecksum};
 
-use crate::link::MAX_FRAME_LEN;
+use crate::link::MAX_PACKET_LEN;
 use crate::packet::{HeadBuf, TxPacket};
 
 /// A super-packet that is being cut: payload by moving handles, never bytes.
@@ -56,7 +56,7 @@ impl Segmenter {
 
 fn headers_of(packet: &TxPacket) -> Option<SegmentHeaders> {
     let mut head = packet.head;
-    if packet.frame_len() > MAX_FRAME_LEN {
+    if packet.frame_len() > EthernetHeader::LEN + MAX_PACKET_LEN {
         // Its length field says nothing, and any length will do: each segment gets its own.
         let ip = head.as_mut_slice().get_mut(EthernetHeader::LEN..)?;
         Ipv4Header::set_total_len(ip, u16::MAX);

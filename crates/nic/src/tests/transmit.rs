@@ -160,23 +160,27 @@ fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
             ..bench.nic.features()
         };
         bench.nic.set_features(features);
-        let segment = tcp(&pattern(1, 150_000));
-        let tx = packet(&mut bench, &segment, 1448);
-        bench.nic.transmit(tx, NOW).unwrap();
-        let sent = std::mem::take(&mut bench.link.lock().sent);
-        if link_tso {
-            let [whole] = &sent[..] else {
-                panic!("{} frames", sent.len());
-            };
-            assert_eq!((whole.gso_size, &whole.bytes[16..18]), (1448, &[0; 2][..]));
-            assert_eq!(whole.bytes.len(), segment.head().len() + 150_000);
-        } else {
-            let segments = sent.iter().map(|sent| {
-                let headers = RxHeaders::parse(&sent.bytes, sent.bytes.len()).unwrap();
-                assert!(headers.payload_len <= 1448);
-                &sent.bytes[headers.header_len..]
-            });
-            assert_eq!(segments.collect::<Vec<_>>().concat(), segment.payload);
+        let head_len = tcp(&[]).head().len();
+        // The shortest one, and a long one.
+        for frame_len in [14 + 65_536, 150_000] {
+            let segment = tcp(&pattern(1, frame_len - head_len));
+            let tx = packet(&mut bench, &segment, 1448);
+            bench.nic.transmit(tx, NOW).unwrap();
+            let sent = std::mem::take(&mut bench.link.lock().sent);
+            if link_tso {
+                let [whole] = &sent[..] else {
+                    panic!("{} frames", sent.len());
+                };
+                assert_eq!((whole.gso_size, &whole.bytes[16..18]), (1448, &[0; 2][..]));
+                assert_eq!(whole.bytes.len(), frame_len);
+            } else {
+                let segments = sent.iter().map(|sent| {
+                    let headers = RxHeaders::parse(&sent.bytes, sent.bytes.len()).unwrap();
+                    assert!(headers.payload_len <= 1448);
+                    &sent.bytes[headers.header_len..]
+                });
+                assert_eq!(segments.collect::<Vec<_>>().concat(), segment.payload);
+            }
         }
         let tx = packet(&mut bench, &tcp(&pattern(1, 160_000)), 1448);
         let refused = bench.nic.transmit(tx, NOW);

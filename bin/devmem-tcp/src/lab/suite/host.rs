@@ -34,6 +34,9 @@ pub struct TestPlan {
 #[derive(Debug, Serialize)]
 struct GroupReport {
     group: Group,
+    /// What the guest ran on, once it did.
+    #[serde(skip)]
+    accel: Option<Accel>,
     boot_s: f64,
     total_s: f64,
     kernel_complaints: Vec<String>,
@@ -84,7 +87,10 @@ pub fn run(
         devmem_rx_to_plain,
         passed: all().filter(|row| row.ok).count(),
         failed: all().filter(|row| !row.ok).count(),
-        accel: plan.machine.accel,
+        accel: groups
+            .iter()
+            .find_map(|group| group.accel)
+            .unwrap_or(plan.machine.accel),
         bytes: plan.bytes,
         qemu: kit.qemu.version.clone(),
         kernel: kit.kernel.release.clone(),
@@ -118,6 +124,7 @@ fn run_group(
 ) -> Result<GroupReport, Failure> {
     let mut report = GroupReport {
         group,
+        accel: None,
         boot_s: 0.0,
         total_s: 0.0,
         kernel_complaints: Vec::new(),
@@ -140,6 +147,7 @@ fn run_group(
     report.rows = collected.rows;
     let trouble = match outcome {
         Ok(outcome) => {
+            report.accel = Some(outcome.accel);
             report.boot_s = outcome.boot_s;
             report.total_s = outcome.total_s;
             report.kernel_complaints = outcome.kernel_complaints;

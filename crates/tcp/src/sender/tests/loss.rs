@@ -253,6 +253,15 @@ fn a_silence_in_recovery_is_probed_once() {
 }
 
 #[test]
+fn without_probes_in_recovery_a_silence_ends_with_the_timeout() {
+    let mut bench = in_recovery(|setup| setup.config.recovery_probes = false);
+    let rto = bench.info().rto.as_millis() as u64;
+    let (after, _) = bench.fire_and_drain();
+    let info = bench.info();
+    assert_eq!((after, info.total_rto, info.tail_probes), (rto, 1, 0));
+}
+
+#[test]
 fn a_probe_in_recovery_repeats_where_there_is_nothing_new() {
     let mut bench = in_recovery(|setup| setup.window = 10_000);
     let (_, probe) = bench.fire_and_drain();

@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn ranges_that_touch_become_one_frag() {
-        let (_dmabuf, memory) = memory(1 << 16);
+        let (_dmabuf, memory) = memory(4096);
         let send = memory.begin();
         let mut list = FragList::new();
         send.append(100, 50, &mut list).unwrap();

@@ -31,7 +31,10 @@ fn the_dmabuf_provider_keeps_the_contract() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "looks at every byte; the provider of a whole one is the same")]
+#[cfg_attr(
+    miri,
+    ignore = "looks at every byte; the provider of a whole one is the same"
+)]
 fn a_provider_of_part_of_a_dmabuf_keeps_the_contract() {
     let dmabuf = Dmabuf::anonymous(16 * NIOV).unwrap();
     let range = 4 * NIOV..12 * NIOV;

@@ -123,7 +123,7 @@ pub const STEPS: &[Step] = &[
         why: "the README's test command",
         required: true,
         beside: true,
-        limit: minutes(12),
+        limit: minutes(15),
         action: Action::Tests(cmd(CI_TEST_COMMAND), Show::AsItComes),
     },
     Step {

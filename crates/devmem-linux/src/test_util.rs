@@ -20,8 +20,12 @@ use crate::{netns, probe};
 const INNER: &str = "DEVMEM_TEST_IN_NETNS";
 /// A comma-separated list of what must not be skipped: `tun`, `kernel`, `gpu`.
 const REQUIRE: &str = "DEVMEM_REQUIRE";
+/// Set for tests that then move gigabytes.
+const SLOW: &str = "DEVMEM_SLOW";
 /// No test of ours runs longer, even on a slow and shared machine.
 const LIMIT: Duration = Duration::from_secs(180);
+/// The same with [`SLOW`].
+const SLOW_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs `body` in a fresh network namespace, in which it may make TAPs. `test` is the path of the calling
 /// test as `cargo test` prints it. Where that is not possible prints `SKIP` with the reason, or fails if
@@ -54,11 +58,15 @@ pub fn in_netns(test: &str, body: impl FnOnce()) {
         pipe.read_to_end(&mut stdout).expect("a pipe can be read");
         String::from_utf8_lossy(&stdout).into_owned()
     });
-    let status = wait_or_kill(&mut child, LIMIT);
+    let limit = match env::var_os(SLOW) {
+        Some(_) => SLOW_LIMIT,
+        None => LIMIT,
+    };
+    let status = wait_or_kill(&mut child, limit);
     let stdout = reader.join().expect("the reader does not panic");
     assert!(
         status.is_some(),
-        "{test} took longer than {LIMIT:?}; it printed:\n{stdout}"
+        "{test} took longer than {limit:?}; it printed:\n{stdout}"
     );
     assert!(
         status.is_some_and(|s| s.success()),

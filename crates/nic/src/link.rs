@@ -20,7 +20,7 @@ pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
-pub use tap::{TapLink, TapOptions, VnetHeaderLen};
+pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions, VnetHeaderLen};
 pub use unix::{NoHello, UnixLink, WireHello, set_wire_buffers};
 pub use wire::{Cable, WireLink, WireOptions};
 

@@ -451,11 +451,6 @@ impl Nic {
         self.config.mtu
     }
 
-    /// Returns the bytes of the longest super-packet of IPv4; of IPv6 it is [`MAX_PACKET_LEN`](crate::MAX_PACKET_LEN).
-    pub fn max_super_packet_v4(&self) -> usize {
-        self.caps.max_super_packet_v4
-    }
-
     /// Returns what the link can do.
     pub fn link_caps(&self) -> LinkCaps {
         self.caps

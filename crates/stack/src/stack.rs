@@ -375,7 +375,7 @@ impl Stack {
         if !peer.is_ipv4() || self.routes.is_ours(peer) {
             return link;
         }
-        let longest = self.nic.max_super_packet_v4();
+        let longest = self.nic.link_caps().max_super_packet_v4;
         LinkLimits {
             max_gso_payload: link.max_gso_payload.max(longest - MAX_HEADERS_V4),
             ..link

@@ -86,7 +86,7 @@ pub struct TapLink {
 /// Bytes of the longest super-packet sent where the kernel takes longer ones than an IPv4 header can tell the length of.
 /// The kernel takes up to 524,280; past this nothing was gained (`bench tx`), and 4 KiB pieces of it are still written from
 /// where they lie.
-const BIG_PACKET_LEN: usize = 192 << 10;
+pub const BIG_PACKET_LEN: usize = 192 << 10;
 
 /// Most payload pieces written from where they lie (linux: MAX_SKB_FRAGS, 17 by default). A packet of more
 /// consists of tiny pieces, and is copied together first.

@@ -48,7 +48,7 @@ pub struct Veth {
 
 impl Veth {
     /// Makes the pair; `longest`: bytes of the sender's super-packets, if not the kernel's default.
-    pub fn new(sender: &NetNs, mtu: u16, longest: Option<u32>) -> Result<Self> {
+    pub fn new(sender: &NetNs, mtu: u16, longest: Option<usize>) -> Result<Self> {
         let (mut here, there) = Interface::create_veth_pair("dmbench0", "dmbench1")?;
         let moved = there.move_to(sender.as_fd());
         here.set_mtu(mtu.into())?;
@@ -61,9 +61,9 @@ impl Veth {
             there.set_mtu(mtu.into())?;
             there.add_address(IpAddr::V4(SENDER), PREFIX)?;
             if let Some(bytes) = longest {
-                there.set_gso_ipv4_max_size(bytes)?;
+                there.set_gso_ipv4_max_size(u32::try_from(bytes)?)?;
             }
-            there.set_up()
+            anyhow::Ok(there.set_up()?)
         })??;
         Ok(veth)
     }

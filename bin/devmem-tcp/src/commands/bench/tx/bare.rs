@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
 use netmem::{DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
+use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN};
 use wire::{
     ArpOperation, ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network,
     RxHeaders, TcpFlags, TcpHeader, TcpOptions, emit_arp_frame, emit_tcp_frame_headers,
@@ -19,7 +20,7 @@ use wire::{
 use super::super::network::open_tap;
 use super::super::runner::Bench;
 use super::super::sender::{PORT, RECEIVER, SENDER, Sent, wait_for_sender};
-use super::cases::{BIG_PACKET_BYTES, Packets};
+use super::cases::Packets;
 
 /// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
 const VNET_LEN: usize = 10;
@@ -52,8 +53,8 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     peer.connect()?;
     let end = Instant::now() + bench.plan.time;
     let longest = match packets {
-        Packets::Legacy => 65_535,
-        Packets::Usual | Packets::Big => BIG_PACKET_BYTES as usize,
+        Packets::Legacy => MAX_PACKET_LEN,
+        Packets::Usual | Packets::Big => BIG_PACKET_LEN,
     } - HEADERS;
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {

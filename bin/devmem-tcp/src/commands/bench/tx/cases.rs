@@ -1,5 +1,7 @@
 //! What `bench tx` measures: one row each.
 
+use nic::BIG_PACKET_LEN;
+
 use super::super::cases::{CONGESTION, Cores, WRITE_BYTES};
 use super::super::report::{self, RowName};
 
@@ -29,12 +31,9 @@ pub enum Packets {
     Usual,
     /// What the length field of IP can say: less than 64 KiB.
     Legacy,
-    /// [`BIG_PACKET_BYTES`] with IP header (BIG TCP; Linux 6.3 and later).
+    /// [`BIG_PACKET_LEN`] with IP header (BIG TCP; Linux 6.3 and later).
     Big,
 }
-
-/// Bytes of the longest packet that a sender makes for a kernel that takes them, as long as this library's.
-pub const BIG_PACKET_BYTES: u32 = 192 << 10;
 
 /// What the receiving end does otherwise than by default, whoever sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +156,7 @@ impl report::Case for Case {
         parts.extend(match self.packets {
             Packets::Usual => None,
             Packets::Legacy => Some("packets of 64 KiB".to_owned()),
-            Packets::Big => Some(format!("packets of {} KiB", BIG_PACKET_BYTES >> 10)),
+            Packets::Big => Some(format!("packets of {} KiB", BIG_PACKET_LEN >> 10)),
         });
         parts.extend(match self.tuning {
             Tuning::None => None,

@@ -8,6 +8,7 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use nic::BIG_PACKET_LEN;
 
 use super::accounting::Accounting;
 use super::cases::Cores;
@@ -19,7 +20,7 @@ use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
 use crate::output::Failure;
-use cases::{BIG_PACKET_BYTES, CASES, Case, LOW_WATER, Packets, Sender, Tuning};
+use cases::{CASES, Case, LOW_WATER, Packets, Sender, Tuning};
 
 /// The comparisons that matter: ours with the faster of the kernel's two ways, and both with the bare ceiling.
 const SUBJECT: Subject = Subject {
@@ -112,7 +113,7 @@ fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Se
         },
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
-    let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_BYTES);
+    let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);
     let _veth = Veth::new(&sender.namespace()?, bench.plan.mtu, longest)?;
     sender.starter()?.go()?;
     sender.finish()

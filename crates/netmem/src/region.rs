@@ -260,11 +260,11 @@ pub(crate) fn readv<'a>(
     io.push(head.as_mut_ptr(), head.len())?;
     io.push_spans(spans)?;
     io.push(spill.as_mut_ptr(), spill.len())?;
-    let IoVecs(vecs) = io;
+    let vecs = io.0.as_slice();
     // SAFETY: all entries (at most MAX_IOVECS) point to memory that may be written until
     // this function returns: `head` and `spill` are borrowed mutably; the regions of the spans are
     // borrowed for 'a, their ranges were checked by `at`, and no reference reaches into them.
-    retry(|| unsafe { libc::readv(fd.as_raw_fd(), vecs.as_ptr(), vecs.len() as libc::c_int) })
+    retry(|| unsafe { libc::syscall(libc::SYS_readv, fd.as_raw_fd(), vecs.as_ptr(), vecs.len()) })
 }
 
 /// Writes once from `head`, then `spans`. Repeats after EINTR.
@@ -276,13 +276,15 @@ pub(crate) fn writev<'a>(
     let mut io = IoVecs::default();
     io.push(head.as_ptr().cast_mut(), head.len())?;
     io.push_spans(spans)?;
-    let IoVecs(vecs) = io;
+    let vecs = io.0.as_slice();
     // SAFETY: all entries (at most MAX_IOVECS) point to memory that may be read until
     // this function returns, as in `readv`; writev writes to none of it.
-    retry(|| unsafe { libc::writev(fd.as_raw_fd(), vecs.as_ptr(), vecs.len() as libc::c_int) })
+    retry(|| unsafe { libc::syscall(libc::SYS_writev, fd.as_raw_fd(), vecs.as_ptr(), vecs.len()) })
 }
 
-fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+/// Makes a system call until it is not interrupted. Not by libc's function: that makes each a place where the thread can
+/// be cancelled, which takes as long as the way into the kernel.
+fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<usize> {
     loop {
         if let Ok(done) = usize::try_from(call()) {
             return Ok(done);

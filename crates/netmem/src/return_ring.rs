@@ -78,14 +78,30 @@ pub(crate) struct ReturnRing {
     capacity: u32,
 }
 
-/// Producers write the head; on a line of its own they do not slow down who reads its neighbours.
-#[repr(align(64))]
-struct CachePadded(AtomicU64);
+/// Producers write the head; with no neighbour on its line they slow down nobody who reads one.
+///
+/// Room instead of alignment: every send from device memory allocates one of these, and malloc is slow to align.
+#[repr(C)]
+struct CachePadded {
+    _before: [u64; 7],
+    word: AtomicU64,
+    _behind: [u64; 7],
+}
+
+impl CachePadded {
+    fn new(word: u64) -> Self {
+        CachePadded {
+            _before: [0; 7],
+            word: AtomicU64::new(word),
+            _behind: [0; 7],
+        }
+    }
+}
 
 impl ReturnRing {
     /// Returns an empty ring that takes about `capacity` net_iovs.
     pub(crate) fn new(capacity: u32) -> Self {
-        let head = CachePadded(AtomicU64::new(Chain::EMPTY.pack()));
+        let head = CachePadded::new(Chain::EMPTY.pack());
         ReturnRing { head, capacity }
     }
 
@@ -102,7 +118,7 @@ impl ReturnRing {
         }
         // A pool has fewer net_iovs than u32::MAX, and each is here once.
         let len = indices.len() as u32;
-        let mut seen = self.head.0.load(Ordering::Relaxed);
+        let mut seen = self.head.word.load(Ordering::Relaxed);
         loop {
             let chain = Chain::unpack(seen);
             if chain.len >= self.capacity {
@@ -123,7 +139,7 @@ impl ReturnRing {
             .pack();
             // Release: the links, and what we did with the memory, are seen by who takes them. Later
             // pushes are read-modify-writes and so continue our release sequence.
-            match self.head.0.compare_exchange_weak(
+            match self.head.word.compare_exchange_weak(
                 seen,
                 next,
                 Ordering::Release,
@@ -137,7 +153,7 @@ impl ReturnRing {
 
     /// Returns how many net_iovs wait.
     pub(crate) fn len(&self) -> u32 {
-        match Chain::unpack(self.head.0.load(Ordering::Relaxed)) {
+        match Chain::unpack(self.head.word.load(Ordering::Relaxed)) {
             Chain::CLOSED => 0,
             chain => chain.len,
         }
@@ -148,12 +164,12 @@ impl ReturnRing {
         if self.len() == 0 {
             return Chain::EMPTY;
         }
-        Chain::unpack(self.head.0.swap(Chain::EMPTY.pack(), Ordering::Acquire))
+        Chain::unpack(self.head.word.swap(Chain::EMPTY.pack(), Ordering::Acquire))
     }
 
     /// Takes all that wait and turns later pushes away.
     pub(crate) fn close(&self) -> Chain {
-        let chain = Chain::unpack(self.head.0.swap(Chain::CLOSED.pack(), Ordering::Acquire));
+        let chain = Chain::unpack(self.head.word.swap(Chain::CLOSED.pack(), Ordering::Acquire));
         if chain == Chain::CLOSED {
             Chain::EMPTY
         } else {

@@ -115,10 +115,11 @@ struct SendContext<'a> {
     sending: &'a mut Sending,
 }
 
-/// Most bytes queued at once: what one outgoing packet can carry, so that its frags need not be split.
-const PIECE_BYTES: usize = 64 << 10;
+/// Most bytes copied at once: what is copied in vain when the pages run out.
+const COPIED_BYTES: usize = 64 << 10;
 
-/// Most frags queued at once (linux MAX_SKB_FRAGS): what is queued is charged by the piece.
+/// Most frags queued at once (linux MAX_SKB_FRAGS): what is queued is charged by the piece. Of device memory that may be
+/// a whole send, which is then shared, acknowledged and let go of as one piece.
 const PIECE_FRAGS: usize = 17;
 
 impl Stack {
@@ -264,7 +265,7 @@ fn send_host(
         };
         let cut = packet_end(if reports { pieces } else { &[] }, sent).unwrap_or(host.len());
         let room = socket.conn.write_room().min(cut - sent);
-        let n = rest.len().min(PIECE_BYTES).min(room);
+        let n = rest.len().min(COPIED_BYTES).min(room);
         let Some(piece) = rest.get(..n).filter(|piece| !piece.is_empty()) else {
             break Some(SendError::WouldBlock);
         };
@@ -364,7 +365,7 @@ fn send_device(
     let mut current = 0..0;
     let (mut sent, mut end) = (0, 0);
     while sent < total {
-        let room = socket.conn.write_room().min(PIECE_BYTES);
+        let room = socket.conn.write_room();
         let piece = next_piece(&send, &mut current, &mut rest, room);
         let len = piece.len();
         if len == 0 {

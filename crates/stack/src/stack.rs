@@ -421,14 +421,19 @@ impl Stack {
     /// empty, that includes every ACK that was held back for more to acknowledge.
     fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
         let mut batch = std::mem::take(&mut self.arrivals);
-        for &slot in &batch {
-            if let Some(socket) = self.sockets.at_mut(slot) {
-                socket.has_arrivals = burst == Burst::GoesOn;
+        batch.retain(|&slot| {
+            // A slot stands there twice when a closed socket's successor has it, and counts once.
+            let socket = self.sockets.at_mut(slot);
+            let waits = socket.is_some_and(|socket| std::mem::take(&mut socket.has_arrivals));
+            if waits {
                 self.speak(slot, burst, now);
             }
-        }
-        if burst == Burst::Over {
-            batch.clear();
+            waits && burst == Burst::GoesOn
+        });
+        for &slot in &batch {
+            if let Some(socket) = self.sockets.at_mut(slot) {
+                socket.has_arrivals = true;
+            }
         }
         batch.append(&mut self.arrivals);
         self.arrivals = batch;

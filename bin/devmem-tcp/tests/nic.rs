@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{LIMIT, Running, run, start, start_with};
 use devmem_linux::test_util::in_netns;
@@ -21,7 +21,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with,
 };
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 
 /// Bytes of the virtio-net header before each frame.
@@ -234,6 +234,47 @@ fn a_client_that_talks_nonsense_is_put_out_and_the_next_machine_served() {
     let report = end(nic);
     assert_eq!(report["machine"]["put_out"], 1, "{report}");
     assert_eq!(report["machine"]["clients"], 2, "{report}");
+}
+
+#[test]
+fn who_cannot_be_let_in_for_want_of_descriptors_waits_at_the_door() {
+    let files = Files::new("no-descriptors");
+    let mut nic = serve(&files, "");
+    let usual = descriptors(nic.pid(), lowest_unused(nic.pid()));
+    let machine = std::os::unix::net::UnixStream::connect(files.at("nic")).unwrap();
+    nic.until("a machine could not be let in");
+    let wire = files.at("wire");
+    let wire = std::thread::spawn(move || Wire::join(&wire));
+    nic.until("the other end of the wire could not be let in");
+    // They are tried again, and nothing more is said.
+    std::thread::sleep(Duration::from_millis(600));
+    descriptors(nic.pid(), usual);
+    let wire = wire.join().unwrap();
+    nic.until("a machine is there");
+    drop(machine);
+    nic.until("the client has left");
+    let mut machine = Machine::start(&files.at("nic"), one_queue());
+    let sent = frame(1, 100);
+    wire.send(&sent);
+    assert_eq!(machine.receive(0)[0].frame(), sent);
+    kill_process(nic.pid(), Signal::INT).unwrap();
+    let stderr = nic.finish().stderr;
+    assert_eq!(stderr.matches("could not be let in").count(), 2, "{stderr}");
+}
+
+/// Sets how many descriptors a process may have; returns how many it might.
+fn descriptors(pid: Pid, most: Option<u64>) -> Option<u64> {
+    let limit = Rlimit {
+        current: most,
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let before = prlimit(Some(pid), Resource::Nofile, limit).unwrap();
+    before.current
+}
+
+fn lowest_unused(pid: Pid) -> Option<u64> {
+    let open = PathBuf::from(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+    (0..).find(|number: &u64| fs::symlink_metadata(open.join(number.to_string())).is_err())
 }
 
 #[test]

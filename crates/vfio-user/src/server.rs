@@ -9,7 +9,7 @@ use crate::bus::Bus;
 use crate::connection::{Connection, Gone};
 use crate::device::Device;
 use crate::session::SessionStats;
-use crate::socket_file::{ListenError, SocketFile};
+use crate::socket_file::{ListenError, SocketFile, is_shut_out};
 
 /// What a poll loop shall wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,8 @@ pub enum Event {
     SentAway,
     /// The client is gone; the device was reset and the next client may come.
     Left(Gone),
-    /// A client could not be let in.
+    /// A client could not be let in, for want of descriptors or memory. It and others wait at the door until
+    /// [`Server::listen_again`]: asked at once, the system would say the same without end.
     NotAccepted(io::Error),
 }
 
@@ -52,6 +53,8 @@ pub struct Server {
     listener: UnixListener,
     file: SocketFile,
     client: Option<Connection>,
+    /// The last client could not be let in.
+    deaf: bool,
     bus: Bus,
     stats: ServerStats,
 }
@@ -73,6 +76,7 @@ impl Server {
             listener,
             file,
             client: None,
+            deaf: false,
             bus: Bus::new(device.vectors()),
             stats: ServerStats::default(),
         })
@@ -102,8 +106,8 @@ impl Server {
         stats
     }
 
-    /// Returns what to wait for: the listening socket, and the client's if there is one.
-    pub fn poll_fds(&self) -> (BorrowedFd<'_>, Option<(BorrowedFd<'_>, Interest)>) {
+    /// Returns what to wait for: the listening socket unless nobody can be let in, and the client's if there is one.
+    pub fn poll_fds(&self) -> (Option<BorrowedFd<'_>>, Option<(BorrowedFd<'_>, Interest)>) {
         let client = self.client.as_ref().map(|client| {
             let interest = match client.wants_to_send() {
                 true => Interest::Write,
@@ -111,7 +115,8 @@ impl Server {
             };
             (client.fd(), interest)
         });
-        (self.listener.as_fd(), client)
+        let listener = (!self.deaf).then(|| self.listener.as_fd());
+        (listener, client)
     }
 
     /// Serves what has come, if something has. Never waits. To be called again until neither descriptor is ready.
@@ -123,10 +128,16 @@ impl Server {
             self.stats.put_out += u64::from(matches!(gone, Gone::Breach(_)));
             return Some(Event::Left(gone));
         }
+        if self.deaf {
+            return None;
+        }
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
-            Err(error) if is_no_client(&error) => return None,
-            Err(error) => return Some(Event::NotAccepted(error)),
+            Err(error) if is_shut_out(&self.listener, &error) => {
+                self.deaf = true;
+                return Some(Event::NotAccepted(error));
+            }
+            Err(_) => return None,
         };
         if self.client.is_some() {
             self.stats.sent_away += 1;
@@ -141,6 +152,11 @@ impl Server {
         Some(Event::Joined)
     }
 
+    /// Lets clients in again after [`Event::NotAccepted`], if that can be done now.
+    pub fn listen_again(&mut self) {
+        self.deaf = false;
+    }
+
     /// Ends the conversation with the client that is there, if one is, and resets the device.
     pub fn put_out(&mut self, device: &mut impl Device) {
         let Some(client) = self.client.take() else {
@@ -151,10 +167,4 @@ impl Server {
         device.reset(&mut self.bus);
         self.bus.clear();
     }
-}
-
-/// Nobody is at the door, or whoever was has gone again.
-fn is_no_client(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
 }

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Why nothing can listen at a path.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +86,17 @@ impl Drop for SocketFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Tells whether accept(2) on a non-blocking listener failed with `error` although somebody waits there: for want of
+/// descriptors or memory. Without them the system fails before it looks whether anybody does.
+pub fn is_shut_out(listener: impl AsFd, error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
+        return false;
+    }
+    let mut fds = [PollFd::new(&listener, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Removes a socket that nobody listens to.

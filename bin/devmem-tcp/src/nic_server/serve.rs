@@ -22,6 +22,9 @@ use crate::signals::Signals;
 /// Longest sleep: poll(2) counts in an int of milliseconds.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
+/// How long a machine waits that could not be let in.
+const LET_IN_AGAIN: Duration = Duration::from_millis(200);
+
 /// Serves one device until told to stop.
 ///
 /// # Errors
@@ -50,6 +53,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         control: plan.control.then(Control::new),
         knobs: plan.knobs,
         start: Clock::now(),
+        deaf_until: None,
         over: false,
     };
     let served = service.run();
@@ -103,6 +107,8 @@ struct Service<'a> {
     control: Option<Control>,
     knobs: Knobs,
     start: Clock,
+    /// A machine could not be let in, and none since: when to listen for them again.
+    deaf_until: Option<Clock>,
     /// The end has come.
     over: bool,
 }
@@ -122,6 +128,9 @@ impl Service<'_> {
         while !self.over && !self.signals.stop().is_set() {
             let ready = self.sleep()?;
             self.gvnic.begin(self.server.bus());
+            if self.deaf_until.is_some() && self.deaf_for().is_none() {
+                self.server.listen_again();
+            }
             if ready.signal {
                 self.on_signal();
             }
@@ -163,7 +172,7 @@ impl Service<'_> {
         };
         let control = self.control.as_ref().and_then(Control::fd);
         let wanted: [Option<(BorrowedFd<'_>, PollFlags)>; 6] = [
-            Some((listener, PollFlags::IN)),
+            listener.map(|fd| (fd, PollFlags::IN)),
             client,
             listens.map(|fd| (fd, PollFlags::IN)),
             peer.map(|fd| (fd, wire)),
@@ -206,18 +215,38 @@ impl Service<'_> {
 
     /// Returns how long to sleep at most.
     fn time_left(&self) -> Option<Timespec> {
-        let due = self.gvnic.next_due()?;
         let passed = u64::try_from(self.gvnic.started().elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let left = due.saturating_since(wire::Instant::from_nanos(passed));
+        let device = self
+            .gvnic
+            .next_due()
+            .map(|due| due.saturating_since(wire::Instant::from_nanos(passed)));
+        let left = device.into_iter().chain(self.deaf_for()).min()?;
         Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
+    }
+
+    /// Returns how much longer nobody is let in.
+    fn deaf_for(&self) -> Option<Duration> {
+        let left = self.deaf_until?.saturating_duration_since(Clock::now());
+        (!left.is_zero()).then_some(left)
     }
 
     fn on_event(&mut self, event: &Event) {
         match event {
-            Event::Joined => note("a machine is there"),
-            Event::SentAway => note("a second machine was sent away: one at a time"),
+            Event::Joined => {
+                self.deaf_until = None;
+                note("a machine is there");
+            }
+            Event::SentAway => {
+                self.deaf_until = None;
+                note("a second machine was sent away: one at a time");
+            }
             Event::NotAccepted(error) => {
-                note(format_args!("a machine could not be let in: {error}"))
+                let again = Clock::now() + LET_IN_AGAIN;
+                if self.deaf_until.replace(again).is_none() {
+                    note(format_args!(
+                        "a machine could not be let in: {error}; it waits"
+                    ));
+                }
             }
             Event::Left(gone) => {
                 note(format_args!("{gone}; waiting for the next one"));

@@ -13,13 +13,13 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, accept_with, bind, connect, listen, recv, send, sendmsg, socket_with,
 };
-use vfio_user::{ListenError, SocketFile};
+use vfio_user::{ListenError, SocketFile, is_shut_out};
 use wire::Instant;
 
 use super::port::{Written, read_packet};
 use crate::output::{Failure, note};
 
-/// How long to wait before looking for the other end again.
+/// How long to wait before looking for the other end again, or letting it in that could not be let in.
 const RETRY: Duration = Duration::from_millis(200);
 /// Ends of the wire that are let in, or sent away, in one go.
 const BATCH_ENDS: usize = 16;
@@ -36,7 +36,13 @@ pub struct UnixPort {
 #[derive(Debug)]
 enum Way {
     /// The other end comes to us. The file goes with the port.
-    Listen { listener: OwnedFd, file: SocketFile },
+    Listen {
+        listener: OwnedFd,
+        file: SocketFile,
+        /// It could not be let in, for want of descriptors or memory: not tried again before this time. Tried at once,
+        /// it would fail without end.
+        deaf_until: Option<Instant>,
+    },
     /// We go to the other end, next at this time.
     Connect { path: PathBuf, at: Instant },
 }
@@ -70,7 +76,11 @@ impl UnixPort {
         })?;
         Ok(Self {
             ours: WireHello { offloads, mtu },
-            way: Way::Listen { listener, file },
+            way: Way::Listen {
+                listener,
+                file,
+                deaf_until: None,
+            },
             peer: None,
         })
     }
@@ -104,8 +114,12 @@ impl UnixPort {
     /// What to poll for reading: who comes, and who is there.
     pub fn fds(&self) -> (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
         let listener = match &self.way {
-            Way::Listen { listener, .. } => Some(listener.as_fd()),
-            Way::Connect { .. } => None,
+            Way::Listen {
+                listener,
+                deaf_until: None,
+                ..
+            } => Some(listener.as_fd()),
+            Way::Listen { .. } | Way::Connect { .. } => None,
         };
         (listener, self.peer.as_ref().map(|peer| peer.socket.as_fd()))
     }
@@ -114,19 +128,42 @@ impl UnixPort {
     pub fn next_due(&self) -> Option<Instant> {
         match self.way {
             Way::Connect { at, .. } if self.peer.is_none() => Some(at),
-            _ => None,
+            Way::Connect { .. } => None,
+            Way::Listen { deaf_until, .. } => deaf_until,
         }
     }
 
     /// Takes in who comes, looks for who does not, listens for the hello.
     pub fn tend(&mut self, now: Instant) {
         match &mut self.way {
-            Way::Listen { listener, file } => {
+            Way::Listen {
+                deaf_until: Some(until),
+                ..
+            } if *until > now => {}
+            Way::Listen {
+                listener,
+                file,
+                deaf_until,
+            } => {
                 // One more while one is there: closed at once. The rest of a crowd waits for the next round.
                 for _ in 0..BATCH_ENDS {
-                    let Ok(socket) = accept_with(&*listener, FLAGS) else {
-                        break;
+                    let socket = match accept_with(&*listener, FLAGS) {
+                        Ok(socket) => socket,
+                        Err(error) if is_shut_out(&*listener, &error.into()) => {
+                            if deaf_until.replace(now + RETRY).is_none() {
+                                note(format_args!(
+                                    "{}: the other end of the wire could not be let in: {error}; it waits",
+                                    file.path().display()
+                                ));
+                            }
+                            break;
+                        }
+                        Err(_) => {
+                            *deaf_until = None;
+                            break;
+                        }
                     };
+                    *deaf_until = None;
                     if self.peer.as_ref().is_none_or(Peer::is_gone) {
                         self.peer = greet(socket, self.ours);
                     } else {

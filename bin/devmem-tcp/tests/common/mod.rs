@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use devmem_linux::probe;
 use devmem_linux::test_util::{skip, wait_or_kill};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 /// No run of a test is longer, even on a slow and shared machine.
@@ -121,6 +122,12 @@ impl Running {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();
+            if self.stderr.buffer().is_empty() {
+                let limit = Timespec::try_from(LIMIT).expect("a short time");
+                let mut fds = [PollFd::new(self.stderr.get_ref(), PollFlags::IN)];
+                let ready = poll(&mut fds, Some(&limit));
+                assert_eq!(ready, Ok(1), "it never said {text:?}: {}", self.said);
+            }
             let read = self.stderr.read_line(&mut line).expect("stderr is text");
             assert_ne!(read, 0, "it ended without saying {text:?}: {}", self.said);
             self.said.push_str(&line);

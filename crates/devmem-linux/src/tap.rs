@@ -21,7 +21,6 @@ pub(crate) const TUN_PATH: &std::ffi::CStr = c"/dev/net/tun";
 
 /// Flags of `TUNSETIFF` and of `TUNSETOFFLOAD` (linux include/uapi/linux/if_tun.h).
 const IFF_TAP: u16 = 0x0002;
-const IFF_NAPI: u16 = 0x0010;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
@@ -104,12 +103,6 @@ impl TapOptions {
         }
         let existed = Interface::by_name(name).is_ok();
         let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
-        if *offloads == TapOffloads::Segmentation {
-            // What we write is received in a softirq of the processor that wrote it (Linux 4.15; no flag before). It
-            // frees first what the receiver is done with, and the next packet is written to pages that are still in the
-            // cache; without, they come home 32 packets at a time (linux net/core/dev.c `skb_defer_free_flush`).
-            flags |= IFF_NAPI;
-        }
         if *queues > 1 {
             flags |= IFF_MULTI_QUEUE;
         }

@@ -128,9 +128,7 @@ impl Service<'_> {
         while !self.over && !self.signals.stop().is_set() {
             let ready = self.sleep()?;
             self.gvnic.begin(self.server.bus());
-            if self.deaf_until.is_some() && self.deaf_for().is_none() {
-                self.server.listen_again();
-            }
+            self.listen_again();
             if ready.signal {
                 self.on_signal();
             }
@@ -222,6 +220,20 @@ impl Service<'_> {
             .map(|due| due.saturating_since(wire::Instant::from_nanos(passed)));
         let left = device.into_iter().chain(self.deaf_for()).min()?;
         Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
+    }
+
+    /// Lets machines in again when it is time. What could not be let in and went away since is forgotten.
+    fn listen_again(&mut self) {
+        let Some(since) = self
+            .deaf_until
+            .and_then(|until| Clock::now().checked_duration_since(until))
+        else {
+            return;
+        };
+        self.server.listen_again();
+        if since > LET_IN_AGAIN {
+            self.deaf_until = None;
+        }
     }
 
     /// Returns how much longer nobody is let in.

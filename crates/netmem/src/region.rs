@@ -282,8 +282,8 @@ pub(crate) fn writev<'a>(
     retry(|| unsafe { libc::syscall(libc::SYS_writev, fd.as_raw_fd(), vecs.as_ptr(), vecs.len()) })
 }
 
-/// Makes a system call until it is not interrupted. Not by libc's function: that makes each a place where the thread can
-/// be cancelled, which takes as long as the way into the kernel.
+/// Makes a system call until it is not interrupted. Not by libc's function: that prepares for the thread being cancelled,
+/// before and behind each call.
 fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<usize> {
     loop {
         if let Ok(done) = usize::try_from(call()) {

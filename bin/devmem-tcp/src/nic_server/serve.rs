@@ -213,11 +213,11 @@ impl Service<'_> {
 
     /// Returns how long to sleep at most.
     fn time_left(&self) -> Option<Timespec> {
-        let passed = u64::try_from(self.gvnic.started().elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let device = self
-            .gvnic
-            .next_due()
-            .map(|due| due.saturating_since(wire::Instant::from_nanos(passed)));
+        let device = self.gvnic.next_due().map(|due| {
+            let passed = self.gvnic.started().elapsed().as_nanos();
+            let now = wire::Instant::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX));
+            due.saturating_since(now)
+        });
         let left = device.into_iter().chain(self.deaf_for()).min()?;
         Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
     }

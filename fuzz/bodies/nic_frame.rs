@@ -210,7 +210,7 @@ impl Link for Script {
             mtu: 1500,
             vnet: true,
             tso: true,
-            max_super_packet_v4: nic::MAX_PACKET_LEN,
+            max_super_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
         }

@@ -120,6 +120,18 @@ impl Interface {
         self.index
     }
 
+    /// Tells whether this kernel takes super-packets that are longer than the length field of their IP header can say, of
+    /// both families, on any way (BIG TCP; Linux 6.3 and later).
+    ///
+    /// # Errors
+    ///
+    /// The namespace has no loopback interface to be asked about, or netlink fails.
+    pub fn kernel_has_big_tcp() -> Result<bool, NetlinkError> {
+        // It says the limits of any interface once it knows them.
+        let facts = Self::by_name("lo")?.facts()?;
+        Ok(facts.gso_ipv4_max_size.is_some())
+    }
+
     /// Asks the kernel for address, MTU and state.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ pub(crate) const TUN_PATH: &std::ffi::CStr = c"/dev/net/tun";
 
 /// Flags of `TUNSETIFF` and of `TUNSETOFFLOAD` (linux include/uapi/linux/if_tun.h).
 const IFF_TAP: u16 = 0x0002;
+const IFF_NAPI: u16 = 0x0010;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
@@ -69,6 +70,11 @@ pub struct TapOptions {
     pub offloads: TapOffloads,
     /// The virtio-net header's form.
     pub vnet_header: VnetHeader,
+    /// The kernel receives what we write in a softirq (`IFF_NAPI`, Linux 4.15), and frees there first what its receivers are
+    /// done with: the next packet is written to memory that is still in the cache. Without, such memory comes home 32
+    /// packets at a time (linux net/core/dev.c `skb_defer_free_flush`). Pays for packets of more than 64 KiB and for small
+    /// ones; those of 64 KiB cost a tenth more.
+    pub napi: bool,
 }
 
 impl TapOptions {
@@ -79,6 +85,7 @@ impl TapOptions {
             queues: 1,
             offloads: TapOffloads::Segmentation,
             vnet_header: VnetHeader::Short,
+            napi: false,
         }
     }
 
@@ -93,6 +100,7 @@ impl TapOptions {
             queues,
             offloads,
             vnet_header,
+            napi,
         } = self;
         check_name(name)?;
         if !(1..=MAX_QUEUES).contains(queues) {
@@ -105,6 +113,9 @@ impl TapOptions {
         let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
         if *queues > 1 {
             flags |= IFF_MULTI_QUEUE;
+        }
+        if *napi {
+            flags |= IFF_NAPI;
         }
         let mut got = name.clone();
         let mut fds = Vec::with_capacity(usize::from(*queues));

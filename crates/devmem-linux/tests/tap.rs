@@ -7,6 +7,7 @@ use devmem_linux::netif::Interface;
 use devmem_linux::netns::NetNs;
 use devmem_linux::tap::{TapError, TapOffloads, TapOptions, VnetHeader};
 use devmem_linux::test_util::in_netns;
+use rustix::io::Errno;
 
 /// `EtherType` of ARP.
 const ARP: [u8; 2] = [0x08, 0x06];
@@ -73,6 +74,50 @@ fn packets_of_the_kernel_arrive_with_the_header_length_that_was_asked_for() {
                     Err(errno) => panic!("no ARP request was sent: {errno}"),
                 });
                 assert!(found);
+            }
+        },
+    );
+}
+
+#[test]
+fn the_kernel_answers_what_is_written_at_once_or_in_a_softirq() {
+    in_netns(
+        "the_kernel_answers_what_is_written_at_once_or_in_a_softirq",
+        || {
+            for napi in [false, true] {
+                let options = TapOptions {
+                    napi,
+                    ..TapOptions::new("dm0")
+                };
+                let tap = options.open().unwrap();
+                let mut host = tap.interface().unwrap();
+                host.add_address(ip("10.77.0.1"), 24).unwrap();
+                host.set_up().unwrap();
+                let header = usize::from(tap.vnet_header().len_bytes());
+                let queue = tap.into_queues().remove(0);
+                // From 10.77.0.2: who has 10.77.0.1 (RFC 826)?
+                let mut request = vec![0; header];
+                request.extend([0xff; 6]);
+                request.extend([2, 0, 0, 0, 0, 2]);
+                request.extend(ARP);
+                request.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+                request.extend([2, 0, 0, 0, 0, 2, 10, 77, 0, 2]);
+                request.extend([0, 0, 0, 0, 0, 0, 10, 77, 0, 1]);
+                assert_eq!(rustix::io::write(&queue, &request), Ok(request.len()));
+                // Other frames (IPv6 housekeeping) may come first; a softirq may be left to another thread.
+                let mut frame = [0; 2048];
+                let found = (0..5000).any(|_| match rustix::io::read(&queue, &mut frame[..]) {
+                    Ok(len) => {
+                        frame[..len].get(header + 12..header + 14) == Some(&ARP)
+                            && frame[header + 20..header + 22] == [0, 2]
+                    }
+                    Err(Errno::AGAIN) => {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                        false
+                    }
+                    Err(errno) => panic!("napi {napi}: {errno}"),
+                });
+                assert!(found, "napi {napi}: no ARP reply was sent");
             }
         },
     );

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use nic::{
@@ -183,6 +184,8 @@ impl NetdevBuilder {
 impl NetdevBuilder {
     /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up.
     fn open_tap(&self, name: &str, offloads: bool) -> Result<TapLink, OpenError> {
+        // Without segmentation offload no packet is longer than the MTU.
+        let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
             queues: self.tap_queues,
             offloads: if offloads {
@@ -191,6 +194,7 @@ impl NetdevBuilder {
                 TapOffloads::None
             },
             vnet_header: VnetHeader::Short,
+            napi: big_tcp,
             ..TapOptions::new(name)
         }
         .open()?;
@@ -199,13 +203,11 @@ impl NetdevBuilder {
                 name: name.to_owned(),
                 source,
             })?;
-        // A kernel that knows the limit takes such packets; the limit itself is for the other direction.
-        let facts = tap.interface().and_then(|mut end| end.facts());
         let options = nic::TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
             mtu: self.mtu,
-            big_tcp: facts.is_ok_and(|facts| facts.gso_ipv4_max_size.is_some()),
+            big_tcp,
         };
         TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
     }

@@ -42,7 +42,7 @@ impl Link for HandLink {
             mtu: u16::MAX,
             vnet: false,
             tso: false,
-            max_super_packet_v4: nic::MAX_PACKET_LEN,
+            max_super_packet: nic::MAX_PACKET_LEN,
             tx_checksum: false,
             queues: 1,
         }
@@ -347,7 +347,7 @@ pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment<'_>) -> 
     frame.truncate(len);
     let mut sum = wire::Checksum::new();
     sum.add_bytes(payload);
-    fill_checksum(&mut frame, sum.partial(), tcp_tx_checksum(&ethernet, &ip));
+    fill_checksum(&mut frame, sum.partial(), tcp_tx_checksum(len, &tcp));
     frame.extend_from_slice(payload);
     frame
 }

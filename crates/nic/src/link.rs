@@ -42,9 +42,9 @@ pub struct LinkCaps {
     pub vnet: bool,
     /// Takes, and gives, super-packets of up to [`MAX_PACKET_LEN`] bytes.
     pub tso: bool,
-    /// Bytes of the longest super-packet of IPv4 that it takes, [`MAX_PACKET_LEN`] at least. One that is longer has 0 for
-    /// its length (Linux: BIG TCP, `gso_ipv4_max_size`).
-    pub max_super_packet_v4: usize,
+    /// Bytes of the longest super-packet that it takes, [`MAX_PACKET_LEN`] at least. One that is longer has 0 in its length
+    /// field (Linux: BIG TCP), and if it is of IPv6 a jumbo payload option (RFC 2675).
+    pub max_super_packet: usize,
     /// Finishes checksums of frames it takes.
     pub tx_checksum: bool,
     /// Queues of the link itself (fds of a TAP); not the queues of the NIC.
@@ -169,6 +169,8 @@ pub enum Sent {
     Done,
     /// The link took nothing; try again later.
     Busy,
+    /// The link took nothing: it has no memory for a frame that long. One of [`MAX_FRAME_LEN`] is never refused so.
+    TooLong,
 }
 
 /// One frame to send.

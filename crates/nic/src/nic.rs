@@ -361,7 +361,7 @@ impl Nic {
             checksum,
             tso: checksum && self.caps.tso && self.features.link_tso,
             longest: usize::from(self.config.mtu) + EthernetHeader::TAGGED_LEN,
-            longest_super: self.caps.max_super_packet_v4 + EthernetHeader::TAGGED_LEN,
+            longest_super: self.caps.max_super_packet + EthernetHeader::TAGGED_LEN,
         }
     }
 

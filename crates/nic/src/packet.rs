@@ -36,7 +36,7 @@ pub struct HeadBuf {
 }
 
 impl HeadBuf {
-    /// Most bytes it holds: a tagged Ethernet header, IPv6 and TCP with all options take 118.
+    /// Most bytes it holds: a tagged Ethernet header, IPv6 with a jumbo payload option and TCP with all options take 126.
     pub const CAPACITY: usize = 128;
 
     /// Lets `emit` write headers and say how long they are.
@@ -70,6 +70,11 @@ impl HeadBuf {
     /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// Forgets what is behind `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(u8::try_from(len).unwrap_or(u8::MAX));
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {

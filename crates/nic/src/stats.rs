@@ -44,6 +44,8 @@ pub struct TxStats {
     pub frames: u64,
     /// Packets cut into segments by this NIC because the link does not.
     pub software_tso: u64,
+    /// Super-packets cut into shorter super-packets because the link had no memory for one that long.
+    pub shortened: u64,
     /// Checksums computed by this NIC because the link does not.
     pub software_checksum: u64,
     /// Times the link said it was busy; the packet waited.

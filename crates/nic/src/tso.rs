@@ -1,7 +1,7 @@
-//! Cutting a super-packet into segments when the link does not.
+//! Cutting a super-packet into segments when the link does not, or into shorter super-packets.
 
 use netmem::{FragList, Payload};
-use wire::{EthernetHeader, Ipv4Header, RxHeaders, SegmentHeaders, TxChecksum};
+use wire::{EthernetHeader, RxHeaders, SegmentHeaders, shorten_big_headers};
 
 use crate::link::MAX_PACKET_LEN;
 use crate::packet::{HeadBuf, TxPacket};
@@ -11,58 +11,69 @@ use crate::packet::{HeadBuf, TxPacket};
 pub(crate) struct Segmenter {
     head: HeadBuf,
     rest: FragList,
-    gso_size: usize,
-    checksum: TxChecksum,
+    /// Most bytes of payload of a piece.
+    piece: usize,
+    /// Bytes of payload of the segments that a piece is cut into, if it is longer.
+    gso_size: u16,
     headers: SegmentHeaders,
 }
 
 impl Segmenter {
-    /// Prepares to cut `packet`; `None` if its headers are not those of a TCP packet with a checksum
+    /// Prepares to cut `packet` into its segments; `None` if its headers are not those of a TCP packet with a checksum
     /// to finish.
-    pub(crate) fn new(packet: TxPacket) -> Option<Self> {
-        let headers = headers_of(&packet)?;
+    pub(crate) fn into_segments(packet: TxPacket) -> Option<Self> {
+        let piece = usize::from(packet.gso_size);
+        Self::new(packet, |_| piece)
+    }
+
+    /// Prepares to cut `packet` into super-packets that say their length; `None` as above.
+    pub(crate) fn into_shorter(packet: TxPacket) -> Option<Self> {
+        let gso_size = usize::from(packet.gso_size).max(1);
+        Self::new(packet, |head_len| {
+            let most = MAX_PACKET_LEN - (head_len - EthernetHeader::LEN);
+            most - most % gso_size
+        })
+    }
+
+    fn new(packet: TxPacket, piece: impl FnOnce(usize) -> usize) -> Option<Self> {
+        let frame_len = packet.frame_len();
         let TxPacket {
-            head,
+            mut head,
             payload,
             checksum,
             gso_size,
         } = packet;
+        // Each piece gets its own length.
+        let len = shorten_big_headers(head.as_mut_slice());
+        head.truncate(len);
+        let headers = RxHeaders::parse(head.as_slice(), frame_len).ok()?;
+        if headers.tcp().is_none() || checksum.is_none() || headers.header_len != len {
+            return None;
+        }
         Some(Self {
             head,
             rest: payload,
-            gso_size: usize::from(gso_size).max(1),
-            checksum: checksum?,
-            headers,
+            piece: piece(len).max(1),
+            gso_size,
+            headers: SegmentHeaders::new(&headers)?,
         })
     }
 
-    /// Returns the next segment, its checksum still to be finished; `None` after the last.
+    /// Returns the next piece, its checksum still to be finished; `None` after the last.
     pub(crate) fn next(&mut self) -> Option<TxPacket> {
         if self.rest.is_empty() {
             return None;
         }
-        let payload = self.rest.split_off_front(self.gso_size);
+        let payload = self.rest.split_off_front(self.piece);
         let mut head = self.head;
         self.headers
             .write_next(head.as_mut_slice(), payload.len(), self.rest.len());
+        let is_super = payload.len() > usize::from(self.gso_size);
         Some(TxPacket {
             head,
             payload,
-            checksum: Some(self.checksum),
-            gso_size: 0,
+            checksum: Some(self.headers.checksum()),
+            gso_size: if is_super { self.gso_size } else { 0 },
         })
     }
-}
-
-fn headers_of(packet: &TxPacket) -> Option<SegmentHeaders> {
-    let mut head = packet.head;
-    if packet.frame_len() > EthernetHeader::LEN + MAX_PACKET_LEN {
-        // Its length field says nothing, and any length will do: each segment gets its own.
-        let ip = head.as_mut_slice().get_mut(EthernetHeader::LEN..)?;
-        Ipv4Header::set_total_len(ip, u16::MAX);
-    }
-    let headers = RxHeaders::parse(head.as_slice(), packet.frame_len()).ok()?;
-    headers.tcp()?;
-    let whole_head = headers.header_len == packet.head.as_slice().len();
-    SegmentHeaders::new(&headers).filter(|_| whole_head)
 }

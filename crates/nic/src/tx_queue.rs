@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use netmem::{DmaPort, FragList, Payload};
-use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum};
+use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum, segment_headers_len};
 
 use crate::drops::{DropReason, Drops};
 use crate::link::{Link, Sent, TxFrame};
@@ -156,8 +156,9 @@ impl TxQueue {
         }
         let gso_size = usize::from(packet.gso_size);
         let is_super = gso_size > 0 && packet.payload.len() > gso_size;
+        let segment_len = segment_headers_len(packet.head.as_slice()) + gso_size;
         let (len, max) = match is_super {
-            true if head_len + gso_size > longest => (head_len + gso_size, longest),
+            true if segment_len > longest => (segment_len, longest),
             true => (packet.frame_len(), longest_super),
             false => (packet.frame_len(), longest),
         };
@@ -168,7 +169,7 @@ impl TxQueue {
             return Ok(Waiting { packet, rest: None });
         }
         if is_super {
-            let mut rest = Segmenter::new(packet).ok_or(TransmitError::BadSuperPacket)?;
+            let mut rest = Segmenter::into_segments(packet).ok_or(TransmitError::BadSuperPacket)?;
             let first = rest.next().ok_or(TransmitError::BadSuperPacket)?;
             self.stats.software_tso += 1;
             return Ok(Waiting {
@@ -224,7 +225,20 @@ impl TxQueue {
                     self.stats.busy += 1;
                     return Err(Stuck::Busy(Box::new(waiting)));
                 }
-                Err(_) => {
+                Ok(Sent::TooLong) if waiting.rest.is_none() => {
+                    let mut pieces = Segmenter::into_shorter(waiting.packet);
+                    let Some(first) = pieces.as_mut().and_then(Segmenter::next) else {
+                        tx.drops.count(DropReason::TxInvalid);
+                        return Err(Stuck::Failed);
+                    };
+                    self.stats.shortened += 1;
+                    waiting = Waiting {
+                        packet: first,
+                        rest: pieces.map(Box::new),
+                    };
+                    continue;
+                }
+                Ok(Sent::TooLong) | Err(_) => {
                     tx.drops.count(match tx.link.is_up() {
                         true => DropReason::TxLinkError,
                         false => DropReason::TxLinkDown,

@@ -90,7 +90,7 @@ impl Link for ScriptLink {
             mtu: self.mtu,
             vnet: self.tso,
             tso: self.tso,
-            max_super_packet_v4: nic::MAX_PACKET_LEN,
+            max_super_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
         }

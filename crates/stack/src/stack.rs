@@ -36,8 +36,8 @@ const SCRATCH_BYTES: usize = 65_535;
 const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
 
-/// The longest IPv4 and TCP headers that we send, with options.
-const MAX_HEADERS_V4: usize = 20 + 60;
+/// The longest headers that we send: IPv6 with a jumbo payload option (RFC 2675), and TCP with all of its own.
+const MAX_HEADERS: usize = 40 + 8 + 60;
 
 /// Why there is no stack.
 #[derive(Debug, Error)]
@@ -372,12 +372,12 @@ impl Stack {
     pub(crate) fn link_limits(&self, peer: IpAddr) -> LinkLimits {
         let link = LinkLimits::of_mss(self.nic.mtu() - headers_for(peer));
         // What goes to ourselves is received as it was sent, and nobody receives such packets.
-        if !peer.is_ipv4() || self.routes.is_ours(peer) {
+        if self.routes.is_ours(peer) {
             return link;
         }
-        let longest = self.nic.link_caps().max_super_packet_v4;
+        let longest = self.nic.link_caps().max_super_packet;
         LinkLimits {
-            max_gso_payload: link.max_gso_payload.max(longest - MAX_HEADERS_V4),
+            max_gso_payload: link.max_gso_payload.max(longest - MAX_HEADERS),
             ..link
         }
     }

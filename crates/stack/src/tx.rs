@@ -316,7 +316,7 @@ fn emit_headers(
     };
     let head =
         HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
-    let checksum = Some(tcp_tx_checksum(&ethernet, &ip));
+    let checksum = Some(tcp_tx_checksum(head.as_slice().len(), &tcp));
     // A payload that fits one packet is no super-packet.
     let gso_size = if payload.len() > usize::from(gso_size) {
         gso_size

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
-    ARP_LEN, ArpPacket, Checksum, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, protocol,
+    ARP_LEN, ArpPacket, Checksum, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader,
+    jumbo::JumboPayload, protocol,
 };
 
 /// Hop limit and TTL of what we send (IANA "IP Time To Live", RFC 1700).
@@ -96,14 +97,6 @@ impl IpRepr {
         self
     }
 
-    /// Returns the bytes this header takes on the wire.
-    pub const fn header_len(&self) -> usize {
-        match self {
-            Self::V4 { .. } => Ipv4Header::LEN,
-            Self::V6 { .. } => Ipv6Header::LEN,
-        }
-    }
-
     /// Returns the sum of the pseudo-header for `len` bytes of transport header and payload.
     pub fn pseudo_header(&self, protocol: u8, len: u32) -> Checksum {
         match *self {
@@ -115,11 +108,11 @@ impl IpRepr {
     /// Writes the header of a packet with `len` bytes of transport header and payload to the start
     /// of `out`, returns its length.
     ///
-    /// A super-packet of IPv4 that is longer than its length field can say has 0 there (Linux: BIG TCP,
-    /// `iph_set_totlen`).
+    /// A super-packet that is longer than its length field can say has 0 there (Linux: BIG TCP). One of IPv4 says no
+    /// length at all (`iph_set_totlen`); one of IPv6 has it in a hop-by-hop option (RFC 2675 2).
     ///
     /// # Panics
-    /// If `out` is too short, or a packet of IPv6 longer than its length field can say.
+    /// If `out` is too short.
     pub fn emit(&self, protocol: u8, len: usize, out: &mut [u8]) -> usize {
         match *self {
             Self::V4 {
@@ -149,17 +142,23 @@ impl IpRepr {
                 hop_limit,
                 traffic_class,
                 flow_label,
-            } => Ipv6Header {
-                src,
-                dst,
-                next_header: protocol,
-                hop_limit,
-                traffic_class,
-                flow_label,
-                payload_len: u16::try_from(len)
-                    .expect("the sender cuts packets of IPv6, super-packets too, below 64 KiB"),
+            } => {
+                let payload_len = u16::try_from(len).ok();
+                let at = Ipv6Header {
+                    src,
+                    dst,
+                    next_header: payload_len.map_or(protocol::HOP_BY_HOP, |_| protocol),
+                    hop_limit,
+                    traffic_class,
+                    flow_label,
+                    payload_len: payload_len.unwrap_or(0),
+                }
+                .emit(out);
+                match payload_len {
+                    Some(_) => at,
+                    None => at + JumboPayload::new(protocol, len).emit(&mut out[at..]),
+                }
             }
-            .emit(out),
         }
     }
 }
@@ -174,11 +173,11 @@ pub struct TxChecksum {
     pub offset: u16,
 }
 
-/// Returns where the NIC finishes the checksum of a frame with these headers before TCP's.
-pub const fn tcp_tx_checksum(ethernet: &EthernetHeader, ip: &IpRepr) -> TxChecksum {
+/// Returns where the NIC finishes the checksum of a TCP frame whose headers, `head_len` bytes, end with `tcp`.
+pub fn tcp_tx_checksum(head_len: usize, tcp: &TcpHeader) -> TxChecksum {
     TxChecksum {
-        // At most 18 + 40.
-        start: (ethernet.header_len() + ip.header_len()) as u16,
+        // At most 18 bytes of Ethernet, 40 of IPv6 and 8 of its option.
+        start: (head_len - tcp.emit_len()) as u16,
         offset: TcpHeader::CHECKSUM_OFFSET as u16,
     }
 }
@@ -206,7 +205,7 @@ pub fn emit_frame_headers(
 /// finish as [`tcp_tx_checksum`] says (Linux: CHECKSUM_PARTIAL), or for [`fill_checksum`].
 ///
 /// # Panics
-/// If `out` is shorter than the headers, or a packet of IPv6 longer than its length field can say.
+/// If `out` is shorter than the headers.
 pub fn emit_tcp_frame_headers(
     ethernet: &EthernetHeader,
     ip: &IpRepr,
@@ -257,7 +256,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{EtherType, MacAddr, RxHeaders, TcpFlags, TcpOptions, Timestamps};
+    use crate::{
+        EtherType, MacAddr, RxHeaders, TcpFlags, TcpOptions, Timestamps, shorten_big_headers,
+    };
 
     const V4: IpRepr = IpRepr::v4(Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2));
     const V6: IpRepr = IpRepr::v6(
@@ -302,8 +303,9 @@ mod tests {
             IpAddr::V6(Ipv6Addr::LOCALHOST),
         );
         assert_eq!(IpRepr::new(four, six), None);
-        assert_eq!(IpRepr::new(four, four).map(|ip| ip.header_len()), Some(20));
-        assert_eq!(IpRepr::new(six, six).map(|ip| ip.header_len()), Some(40));
+        let emitted = |ip: IpRepr| ip.emit(protocol::TCP, 20, &mut [0; 128]);
+        assert_eq!(IpRepr::new(four, four).map(emitted), Some(20));
+        assert_eq!(IpRepr::new(six, six).map(emitted), Some(40));
     }
 
     #[test]
@@ -314,19 +316,13 @@ mod tests {
             let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp(), 1000, &mut out);
             let headers = RxHeaders::parse(&out[..len], len + 1000).unwrap();
             assert_eq!((headers.header_len, headers.payload_len), (len, 1000));
-            let what = tcp_tx_checksum(&ethernet, &ip);
+            let what = tcp_tx_checksum(len, &tcp());
             assert_eq!(Some(usize::from(what.start)), headers.l4_offset());
             let field = usize::from(what.start + what.offset);
             assert_eq!(Some(field), headers.l4_checksum_offset());
             let stored = u16::from_be_bytes([out[field], out[field + 1]]);
             assert_eq!(stored, ip.pseudo_header(protocol::TCP, 1032).partial());
         }
-    }
-
-    #[test]
-    #[should_panic(expected = "below 64 KiB")]
-    fn a_packet_too_long_for_its_length_field_is_a_bug_of_the_sender() {
-        emit_tcp_frame_headers(&ethernet(&V6, None), &V6, &tcp(), 65_535, &mut [0; 128]);
     }
 
     #[test]
@@ -343,9 +339,64 @@ mod tests {
         assert_eq!(head[50..52], pseudo.to_be_bytes());
         // Nobody receives it before it is cut.
         assert!(RxHeaders::parse(head, len + 200_000).is_err());
-        Ipv4Header::set_total_len(&mut head[EthernetHeader::LEN..], u16::MAX);
+        assert_eq!(shorten_big_headers(head), len);
         let headers = RxHeaders::parse(head, len + 200_000).unwrap();
         assert_eq!(headers.header_len, len);
+    }
+
+    #[test]
+    fn a_super_packet_too_long_for_ipv6s_length_field_has_a_jumbo_payload_option() {
+        let emit = |payload_len| {
+            let mut out = vec![0; 128];
+            let len =
+                emit_tcp_frame_headers(&ethernet(&V6, None), &V6, &tcp(), payload_len, &mut out);
+            out.truncate(len);
+            out
+        };
+        // 32 bytes of TCP header; the longest that the length field can say, and one more.
+        let usual = emit(65_535 - 32);
+        assert_eq!(
+            (usual.len(), &usual[18..21]),
+            (14 + 40 + 32, &[0xff, 0xff, 6][..])
+        );
+        let mut jumbo = emit(65_536 - 32);
+        assert_eq!(jumbo.len(), usual.len() + 8);
+        assert_eq!(jumbo[18..21], [0, 0, protocol::HOP_BY_HOP]);
+        // RFC 2675 2: TCP follows, no more units, option 0xc2 of 4 bytes, 65,536 + 8.
+        assert_eq!(jumbo[54..62], [6, 0, 0xc2, 4, 0, 1, 0, 8]);
+        let what = tcp_tx_checksum(jumbo.len(), &tcp());
+        assert_eq!((what.start, what.offset), (62, 16));
+        let pseudo = V6.pseudo_header(protocol::TCP, 65_536).partial();
+        assert_eq!(jumbo[78..80], pseudo.to_be_bytes());
+        // Nobody receives it before it is cut; then its headers are the others, but for the sum of another length.
+        let frame_len = jumbo.len() + 65_536 - 32;
+        assert!(RxHeaders::parse(&jumbo, frame_len).is_err());
+        let len = shorten_big_headers(&mut jumbo);
+        assert_eq!(
+            (&jumbo[..70], &jumbo[72..len]),
+            (&usual[..70], &usual[72..])
+        );
+        let headers = RxHeaders::parse(&jumbo[..len], frame_len - 8).unwrap();
+        assert_eq!(headers.header_len, len);
+    }
+
+    proptest! {
+        #[test]
+        fn headers_that_say_their_length_stay_as_they_are(
+            mut head in proptest::collection::vec(any::<u8>(), 0..100),
+            kind in 0..3u8,
+            payload_len in 0..3000usize,
+        ) {
+            if kind < 2 {
+                let ip = if kind == 0 { V4 } else { V6 };
+                head.resize(128, 0);
+                let len = emit_tcp_frame_headers(&ethernet(&ip, None), &ip, &tcp(), payload_len, &mut head);
+                head.truncate(len);
+            }
+            let before = head.clone();
+            prop_assert_eq!(shorten_big_headers(&mut head), before.len());
+            prop_assert_eq!(head, before);
+        }
     }
 
     #[test]
@@ -382,9 +433,9 @@ mod tests {
             let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), &mut out);
             let mut sum = Checksum::new();
             sum.add_bytes(&payload);
-            fill_checksum(&mut out[..len], sum.partial(), tcp_tx_checksum(&ethernet, &ip));
+            fill_checksum(&mut out[..len], sum.partial(), tcp_tx_checksum(len, &tcp));
 
-            let segment = [&out[14 + ip.header_len()..len], &payload].concat();
+            let segment = [&out[len - tcp.emit_len()..len], &payload].concat();
             let mut sum = ip.pseudo_header(protocol::TCP, segment.len() as u32);
             sum.add_bytes(&segment);
             prop_assert_eq!(sum.finish(), 0);

@@ -129,18 +129,21 @@ impl Ipv4Header {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Changes the total length of the packet that begins with `packet`, and its header checksum with it; what is no IPv4
-    /// header stays as it is.
-    pub fn set_total_len(packet: &mut [u8], total_len: u16) {
+    /// Sets the total length of the packet that begins with `packet`, if it has none, to the longest there is, and its
+    /// header checksum with it; what is no IPv4 header stays as it is.
+    pub(crate) fn set_missing_total_len(packet: &mut [u8]) {
         let Some(Ok(header_len)) = packet.first().map(|&first| Self::announced_len(first)) else {
             return;
         };
         let Some(header) = packet.get_mut(..header_len) else {
             return;
         };
-        if let Ok((raw, _)) = Raw::mut_from_prefix(header) {
-            raw.total_len = total_len.into();
-            raw.checksum = 0.into();
+        match Raw::mut_from_prefix(header) {
+            Ok((raw, _)) if raw.total_len.get() == 0 => {
+                raw.total_len = u16::MAX.into();
+                raw.checksum = 0.into();
+            }
+            _ => return,
         }
         let sum = checksum(header);
         if let Ok((raw, _)) = Raw::mut_from_prefix(header) {

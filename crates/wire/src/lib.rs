@@ -23,6 +23,7 @@ mod ethernet;
 mod icmp;
 mod ipv4;
 mod ipv6;
+mod jumbo;
 pub mod protocol;
 mod rx_headers;
 mod segmentation;
@@ -46,6 +47,7 @@ pub use icmp::{
 };
 pub use ipv4::Ipv4Header;
 pub use ipv6::{Ipv6Header, MAX_EXTENSION_HEADERS, MAX_EXTENSION_LEN};
+pub use jumbo::{segment_headers_len, shorten_big_headers};
 pub use rx_headers::{FourTuple, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport};
 pub use segmentation::SegmentHeaders;
 pub use tcp::{TcpFlags, TcpHeader};

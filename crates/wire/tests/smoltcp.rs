@@ -81,7 +81,7 @@ proptest! {
         frame.truncate(len);
         let mut sum = Checksum::new();
         sum.add_bytes(&payload);
-        fill_checksum(&mut frame, sum.partial(), tcp_tx_checksum(&ethernet, &ip));
+        fill_checksum(&mut frame, sum.partial(), tcp_tx_checksum(len, &tcp));
         frame.extend(&payload);
 
         let seen = EthernetFrame::new_checked(&frame[..]).unwrap();

@@ -143,7 +143,7 @@ impl<L: Link> Impaired<L> {
                     return;
                 }
                 Ok(Sent::Done) => self.waiting = false,
-                Err(_) => {
+                Ok(Sent::TooLong) | Err(_) => {
                     self.waiting = false;
                     self.refused += 1;
                 }
@@ -173,7 +173,7 @@ impl<L: Link> Link for Impaired<L> {
             name: "impaired",
             vnet: false,
             tso: false,
-            max_super_packet_v4: MAX_PACKET_LEN,
+            max_super_packet: MAX_PACKET_LEN,
             tx_checksum: false,
             ..self.inner.caps()
         }

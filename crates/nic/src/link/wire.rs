@@ -140,7 +140,7 @@ impl Link for WireLink {
             mtu,
             vnet: offload,
             tso: offload,
-            max_super_packet_v4: MAX_PACKET_LEN,
+            max_super_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
             queues: 1,
         }

@@ -43,6 +43,8 @@ pub(super) struct Script {
     pub(super) sent: Vec<SentFrame>,
     /// Frames the link still takes before it is busy.
     pub(super) takes: usize,
+    /// Bytes of the longest frame that it has memory for.
+    pub(super) takes_bytes: usize,
     pub(super) refuses: bool,
     pub(super) up: bool,
     pub(super) rx_fails: usize,
@@ -78,7 +80,7 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     mtu: 9000,
     vnet: false,
     tso: false,
-    max_super_packet_v4: MAX_PACKET_LEN,
+    max_super_packet: MAX_PACKET_LEN,
     tx_checksum: false,
     queues: 1,
 };
@@ -95,6 +97,7 @@ impl ScriptedLink {
             incoming: VecDeque::new(),
             sent: Vec::new(),
             takes: usize::MAX,
+            takes_bytes: usize::MAX,
             refuses: false,
             up: true,
             rx_fails: 0,
@@ -162,6 +165,9 @@ impl Link for ScriptedLink {
         }
         if script.takes == 0 {
             return Ok(Sent::Busy);
+        }
+        if frame.frame_len() > script.takes_bytes {
+            return Ok(Sent::TooLong);
         }
         script.takes -= 1;
         let mut bytes = Vec::new();
@@ -281,8 +287,13 @@ impl Tcp {
     pub(super) fn frame(&self) -> Vec<u8> {
         let mut frame = self.head();
         frame.extend_from_slice(&self.payload);
-        fill_checksum(&mut frame, 0, tcp_tx_checksum(&self.ethernet(), &self.ip()));
+        fill_checksum(&mut frame, 0, self.tx_checksum());
         frame
+    }
+
+    /// Where the NIC finishes the checksum.
+    pub(super) fn tx_checksum(&self) -> TxChecksum {
+        tcp_tx_checksum(self.head().len(), &self.header())
     }
 }
 

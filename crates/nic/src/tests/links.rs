@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netmem::{HostProvider, NiovSize, PagePool, Payload, PoolConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use wire::{Instant, tcp_tx_checksum};
+use wire::Instant;
 
 use super::harness::*;
 use crate::*;
@@ -32,7 +32,7 @@ fn packet(nic: &mut Nic, segment: &Tcp, gso_size: u16) -> TxPacket {
     TxPacket {
         head: HeadBuf::from_slice(&segment.head()).unwrap(),
         payload: nic.host_payload(&segment.payload).unwrap(),
-        checksum: Some(tcp_tx_checksum(&segment.ethernet(), &segment.ip())),
+        checksum: Some(segment.tx_checksum()),
         gso_size,
     }
 }

@@ -1,7 +1,6 @@
 //! What this NIC sends to itself.
 
 use netmem::{DmabufId, Payload, TxMemory};
-use wire::tcp_tx_checksum;
 
 use super::harness::*;
 use crate::*;
@@ -14,7 +13,7 @@ fn own(memory: &TxMemory, segment: &Tcp, len: usize) -> TxPacket {
     TxPacket {
         head: HeadBuf::from_slice(&head).unwrap(),
         payload: memory.begin().frags(100, len).unwrap(),
-        checksum: Some(tcp_tx_checksum(&segment.ethernet(), &segment.ip())),
+        checksum: Some(segment.tx_checksum()),
         gso_size: 1448,
     }
 }

@@ -1,7 +1,7 @@
 //! What leaves, and who computed its checksum.
 
 use netmem::Payload;
-use wire::{Network, RxHeaders, TcpFlags, tcp_tx_checksum};
+use wire::{Network, RxHeaders, TcpFlags};
 
 use super::harness::*;
 use crate::*;
@@ -10,7 +10,7 @@ fn packet(bench: &mut Bench, segment: &Tcp, gso_size: u16) -> TxPacket {
     TxPacket {
         head: HeadBuf::from_slice(&segment.head()).unwrap(),
         payload: bench.nic.host_payload(&segment.payload).unwrap(),
-        checksum: Some(tcp_tx_checksum(&segment.ethernet(), &segment.ip())),
+        checksum: Some(segment.tx_checksum()),
         gso_size,
     }
 }
@@ -150,7 +150,7 @@ fn software_segmentation_makes_the_segments_that_tcp_would_have_made() {
 #[test]
 fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
     let caps = LinkCaps {
-        max_super_packet_v4: 160_000,
+        max_super_packet: 160_000,
         ..OFFLOADED
     };
     for link_tso in [true, false] {
@@ -160,23 +160,38 @@ fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
             ..bench.nic.features()
         };
         bench.nic.set_features(features);
-        let head_len = tcp(&[]).head().len();
-        // The shortest one, and a long one.
-        for frame_len in [14 + 65_536, 150_000] {
-            let segment = tcp(&pattern(1, frame_len - head_len));
-            let tx = packet(&mut bench, &segment, 1448);
+        // The shortest one of IPv4 and of IPv6, and a long one.
+        for (v6, payload_len) in [
+            (false, 65_536 - 20 - 32),
+            (true, 65_536 - 32),
+            (false, 150_000),
+            (true, 150_000),
+        ] {
+            let segment = Tcp {
+                v6,
+                ..tcp(&pattern(1, payload_len))
+            };
+            // What an MTU of 1500 leaves: the option of the super-packet is in none of its segments.
+            let gso_size = if v6 { 1428 } else { 1448 };
+            let tx = packet(&mut bench, &segment, gso_size);
             bench.nic.transmit(tx, NOW).unwrap();
             let sent = std::mem::take(&mut bench.link.lock().sent);
             if link_tso {
                 let [whole] = &sent[..] else {
                     panic!("{} frames", sent.len());
                 };
-                assert_eq!((whole.gso_size, &whole.bytes[16..18]), (1448, &[0; 2][..]));
-                assert_eq!(whole.bytes.len(), frame_len);
+                let length_field = if v6 { 18..20 } else { 16..18 };
+                assert_eq!(
+                    (whole.gso_size, &whole.bytes[length_field]),
+                    (gso_size, &[0; 2][..])
+                );
+                assert_eq!(whole.bytes.len(), segment.head().len() + payload_len);
+                assert!(whole.bytes.ends_with(&segment.payload));
             } else {
                 let segments = sent.iter().map(|sent| {
                     let headers = RxHeaders::parse(&sent.bytes, sent.bytes.len()).unwrap();
-                    assert!(headers.payload_len <= 1448);
+                    assert_eq!(sent.bytes.len(), headers.header_len + headers.payload_len);
+                    assert!(headers.payload_len <= usize::from(gso_size));
                     &sent.bytes[headers.header_len..]
                 });
                 assert_eq!(segments.collect::<Vec<_>>().concat(), segment.payload);
@@ -191,6 +206,65 @@ fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
         assert_eq!(bench.nic.drops().get(DropReason::TxInvalid), 1);
         bench.finish();
     }
+}
+
+#[test]
+fn a_super_packet_that_the_link_has_no_memory_for_leaves_as_shorter_ones() {
+    let caps = LinkCaps {
+        max_super_packet: 160_000,
+        ..OFFLOADED
+    };
+    let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
+    bench.link.lock().takes_bytes = MAX_FRAME_LEN;
+    for (turn, v6) in [false, true].into_iter().enumerate() {
+        let segment = Tcp {
+            v6,
+            flags: TcpFlags::ACK | TcpFlags::PSH,
+            ..tcp(&pattern(1, 150_000))
+        };
+        let tx = packet(&mut bench, &segment, 1400);
+        // What does not leave at once leaves later.
+        bench.link.lock().takes = 1;
+        bench.nic.transmit(tx, NOW).unwrap();
+        assert_eq!(bench.link.lock().sent.len(), 1);
+        bench.link.lock().takes = usize::MAX;
+        assert_eq!(bench.nic.flush_tx(NOW), 0);
+        let sent = std::mem::take(&mut bench.link.lock().sent);
+        let mut seq = segment.seq;
+        let mut payload = Vec::new();
+        for (at, frame) in sent.iter().enumerate() {
+            let headers = RxHeaders::parse(&frame.bytes, frame.bytes.len()).unwrap();
+            assert_eq!(frame.bytes.len(), headers.header_len + headers.payload_len);
+            let tcp = headers.tcp().unwrap();
+            let is_last = at + 1 == sent.len();
+            assert_eq!((tcp.seq, tcp.flags.contains(TcpFlags::PSH)), (seq, is_last));
+            let what = frame.checksum.unwrap();
+            assert_eq!(Some(usize::from(what.start)), headers.l4_offset());
+            // Only the last one ends with a segment that is not full.
+            assert_eq!(frame.gso_size, 1400);
+            assert!(is_last || headers.payload_len.is_multiple_of(1400));
+            seq += headers.payload_len as u32;
+            payload.extend_from_slice(&frame.bytes[headers.header_len..]);
+        }
+        assert_eq!((sent.len(), payload), (3, segment.payload));
+        let stats = bench.nic.tx_stats();
+        let packets = turn as u64 + 1;
+        assert_eq!(
+            (
+                stats.packets,
+                stats.frames,
+                stats.shortened,
+                stats.software_tso
+            ),
+            (packets, 3 * packets, packets, 0)
+        );
+    }
+    // A link that refuses any length loses the packet, and the NIC says so.
+    bench.link.lock().takes_bytes = 1000;
+    let tx = packet(&mut bench, &tcp(&pattern(1, 150_000)), 1400);
+    assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::Refused));
+    assert_eq!(bench.nic.drops().get(DropReason::TxLinkError), 1);
+    bench.finish();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{Checksum, Ecn, IpRepr, RxHeaders, protocol};
+use wire::{Checksum, Ecn, IpRepr, Ipv6Header, RxHeaders, protocol};
 
 /// One TCP option of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,8 +145,9 @@ pub fn build(path: Path, segment: &Segment, payload_from: u32) -> Vec<u8> {
     sum.add_bytes(&tcp);
     let check = sum.finish().to_be_bytes();
     tcp[16..18].copy_from_slice(&check);
-    let mut packet = vec![0; ip.header_len()];
-    ip.emit(protocol::TCP, tcp.len(), &mut packet);
+    let mut packet = vec![0; Ipv6Header::LEN];
+    let ip_len = ip.emit(protocol::TCP, tcp.len(), &mut packet);
+    packet.truncate(ip_len);
     packet.extend(tcp);
     packet
 }

@@ -58,7 +58,7 @@ pub fn receive(
         pages: &pages,
         size: size.bytes(),
     };
-    let mut peer = Peer::new(open_tap(mtu)?, mtu);
+    let mut peer = Peer::new(open_tap(mtu, true)?, mtu);
     let mut meter = Meter::default();
     let mut head = [0; VNET_LEN + MAX_HEADER_LEN];
     let mut spill = vec![0; PACKET_MAX];
@@ -261,9 +261,9 @@ impl Peer {
         };
         let ip = IpRepr::v4(RECEIVER, self.address);
         let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
-        let len =
-            VNET_LEN + emit_tcp_frame_headers(&ethernet, &ip, &tcp, 0, &mut frame[VNET_LEN..]);
-        let checksum = tcp_tx_checksum(&ethernet, &ip);
+        let head_len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, 0, &mut frame[VNET_LEN..]);
+        let checksum = tcp_tx_checksum(head_len, &tcp);
+        let len = VNET_LEN + head_len;
         frame[0] = VNET_NEEDS_CSUM;
         frame[6..8].copy_from_slice(&checksum.start.to_ne_bytes());
         frame[8..10].copy_from_slice(&checksum.offset.to_ne_bytes());

@@ -14,9 +14,14 @@ use super::sender::{PREFIX, RECEIVER, SENDER};
 /// Name of the TAP.
 pub const TAP: &str = "dmbench";
 
-/// Makes a TAP with offloads on and sets up the kernel's end of it for the sender. It goes away with the fd.
-pub fn open_tap(mtu: u16) -> Result<OwnedFd> {
-    let tap = TapOptions::new(TAP).open()?;
+/// Makes a TAP with offloads on and sets up the kernel's end of it for the sender; `napi` as the library has it on this
+/// kernel, or not. It goes away with the fd.
+pub fn open_tap(mtu: u16, napi: bool) -> Result<OwnedFd> {
+    let options = TapOptions {
+        napi: napi && Interface::kernel_has_big_tcp()?,
+        ..TapOptions::new(TAP)
+    };
+    let tap = options.open()?;
     let mut interface = tap.interface()?;
     interface.set_mtu(mtu.into())?;
     interface.add_address(IpAddr::V4(SENDER), PREFIX)?;

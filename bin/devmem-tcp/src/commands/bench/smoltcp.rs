@@ -31,7 +31,7 @@ const CHUNK: usize = 256 << 10;
 /// Receives one stream.
 pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<Received> {
     let mut device = VnetTap {
-        tap: open_tap(mtu)?,
+        tap: open_tap(mtu, true)?,
         frame: vec![0; VNET_LEN + FRAME_MAX],
         mtu,
     };

@@ -48,7 +48,11 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let (_pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
     let write =
         |tap: BorrowedFd<'_>, head: &[u8], payload: &FragList| port.writev(tap, head, payload);
-    let mut peer = Peer::new(open_tap(bench.plan.mtu)?, bench.plan.mtu, write);
+    let mut peer = Peer::new(
+        open_tap(bench.plan.mtu, packets != Packets::Legacy)?,
+        bench.plan.mtu,
+        write,
+    );
     let before = cpu::process_cpu_time();
     peer.connect()?;
     let end = Instant::now() + bench.plan.time;
@@ -263,7 +267,7 @@ where
         let mut head = [0; VNET_LEN + MAX_HEADER_LEN];
         let frame = &mut head[VNET_LEN..];
         let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), frame);
-        let checksum = tcp_tx_checksum(&ethernet, &ip);
+        let checksum = tcp_tx_checksum(len, &tcp);
         head[0] = VNET_NEEDS_CSUM;
         head[6..8].copy_from_slice(&checksum.start.to_ne_bytes());
         head[8..10].copy_from_slice(&checksum.offset.to_ne_bytes());

@@ -194,7 +194,7 @@ impl NetdevBuilder {
                 TapOffloads::None
             },
             vnet_header: VnetHeader::Short,
-            napi: big_tcp,
+            napi: big_tcp && self.tcp.max_gso_payload > tcp::config::LEGACY_GSO_PAYLOAD,
             ..TapOptions::new(name)
         }
         .open()?;

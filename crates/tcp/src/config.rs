@@ -327,6 +327,7 @@ pub struct Config {
     /// How long a closed connection stays in FIN-WAIT-2.
     pub fin_wait_2_timeout: Duration,
     /// Longest payload of one outgoing segment; less, if the NIC takes less ([`LinkLimits::max_gso_payload`]).
+    /// [`LEGACY_GSO_PAYLOAD`] is better for who sends mostly 64 KiB at a time or less.
     pub max_gso_payload: usize,
     /// What is added to the millisecond clock of the timestamps option, so that it tells nobody our
     /// uptime.

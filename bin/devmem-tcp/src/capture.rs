@@ -16,7 +16,8 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
 use wire::Instant;
 
-/// Longest frame that Wireshark takes (its `WTAP_MAX_PACKET_SIZE_STANDARD`); ours are a quarter of that.
+/// Longest frame that Wireshark takes (its `WTAP_MAX_PACKET_SIZE_STANDARD`). What comes in is a quarter of that; of a longer
+/// one that goes out, this much is kept.
 const SNAP_LEN: u32 = 256 << 10;
 /// `if_tsresol`: timestamps count 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
@@ -111,7 +112,7 @@ impl<W: Write> State<W> {
             interface_id: 0,
             timestamp: self.start + Duration::from_nanos(now.as_nanos()),
             original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
-            data: Cow::Borrowed(frame),
+            data: Cow::Borrowed(&frame[..frame.len().min(SNAP_LEN as usize)]),
             options: vec![EnhancedPacketOption::Flags(flags)],
         };
         match self.writer.write_block(&packet.into_block()) {
@@ -141,7 +142,9 @@ mod tests {
         let mut state = State::new(&mut file, "dm0").unwrap();
         state.frame(Instant::from_nanos(1), Direction::Rx, &[7; 60]);
         state.frame(Instant::from_nanos(1_500_000_001), Direction::Tx, &[8; 61]);
-        assert_eq!(state.finish().unwrap(), 2);
+        let longer = vec![9; SNAP_LEN as usize + 1];
+        state.frame(Instant::from_nanos(2_000_000_000), Direction::Tx, &longer);
+        assert_eq!(state.finish().unwrap(), 3);
         let start = state.start;
         drop(state);
 
@@ -152,7 +155,9 @@ mod tests {
                 packets.push(packet.into_owned());
             }
         }
-        assert_eq!(packets.len(), 2);
+        assert_eq!(packets.len(), 3);
+        assert_eq!(&packets[2].data[..], &longer[1..]);
+        assert_eq!(packets[2].original_len, SNAP_LEN + 1);
         assert_eq!(packets[0].data, vec![7; 60]);
         assert_eq!(packets[1].data, vec![8; 61]);
         assert_eq!(packets[0].timestamp, start + Duration::from_nanos(1));

@@ -138,7 +138,8 @@ impl NetdevBuilder {
         self
     }
 
-    /// Shows every frame, payload included, to `sink`. For debugging: payload is copied out for it.
+    /// Shows every frame, payload included, to `sink`. For debugging: payload is copied out for it. A super-packet is one
+    /// frame of up to [`nic::BIG_PACKET_LEN`] bytes of IP packet, which is more than Wireshark reads of one (256 KiB).
     pub fn capture(mut self, sink: Box<dyn FrameSink>) -> Self {
         self.capture = Some(Capture(sink));
         self

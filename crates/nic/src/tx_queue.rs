@@ -156,11 +156,12 @@ impl TxQueue {
         }
         let gso_size = usize::from(packet.gso_size);
         let is_super = gso_size > 0 && packet.payload.len() > gso_size;
-        let segment_len = segment_headers_len(packet.head.as_slice()) + gso_size;
-        let (len, max) = match is_super {
-            true if segment_len > longest => (segment_len, longest),
-            true => (packet.frame_len(), longest_super),
-            false => (packet.frame_len(), longest),
+        // Headers are looked at only where there are segments.
+        let segment_len = || segment_headers_len(packet.head.as_slice()) + gso_size;
+        let (len, max) = match is_super.then(segment_len) {
+            Some(segment) if segment > longest => (segment, longest),
+            Some(_) => (packet.frame_len(), longest_super),
+            None => (packet.frame_len(), longest),
         };
         if len > max {
             return Err(TransmitError::TooLong { len, max });

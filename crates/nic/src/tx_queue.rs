@@ -6,7 +6,7 @@ use netmem::{DmaPort, FragList, Payload};
 use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum, segment_headers_len};
 
 use crate::drops::{DropReason, Drops};
-use crate::link::{Link, Sent, TxFrame};
+use crate::link::{Link, MAX_FRAME_LEN, Sent, TxFrame};
 use crate::packet::TxPacket;
 use crate::stats::TxStats;
 use crate::tso::Segmenter;
@@ -44,7 +44,39 @@ pub enum TransmitError {
 pub(crate) struct TxQueue {
     waiting: VecDeque<Waiting>,
     limit: usize,
+    refusals: Refusals,
     pub(crate) stats: TxStats,
+}
+
+/// When to offer a long super-packet to a link that refused one ([`Sent::TooLong`]). A refusal costs the link an attempt
+/// to find memory, and the next attempt may fail as well: after each in a row, twice as many leave as shorter ones unasked.
+#[derive(Debug, Default)]
+struct Refusals {
+    in_a_row: u32,
+    /// Long super-packets that are not offered from now.
+    unasked: u32,
+}
+
+impl Refusals {
+    /// Most long super-packets that are not offered, as a power of two.
+    const MOST_UNASKED_LOG: u32 = 6;
+
+    /// Returns whether to offer the next one.
+    fn may_ask(&mut self) -> bool {
+        let may = self.unasked == 0;
+        self.unasked = self.unasked.saturating_sub(1);
+        may
+    }
+
+    fn on_taken(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// The first says little: the kernel has lengths that it refuses, next to those that it takes.
+    fn on_refused(&mut self) {
+        self.unasked = (1 << self.in_a_row.min(Self::MOST_UNASKED_LOG)) - 1;
+        self.in_a_row = self.in_a_row.saturating_add(1);
+    }
 }
 
 /// A packet, or the rest of a super-packet that this NIC is cutting.
@@ -79,6 +111,7 @@ impl TxQueue {
         Self {
             waiting: VecDeque::new(),
             limit: limit as usize,
+            refusals: Refusals::default(),
             stats: TxStats::default(),
         }
     }
@@ -167,7 +200,11 @@ impl TxQueue {
             return Err(TransmitError::TooLong { len, max });
         }
         if is_super && tso && packet.checksum.is_some() {
-            return Ok(Waiting { packet, rest: None });
+            let is_long = len > MAX_FRAME_LEN;
+            return match is_long && !self.refusals.may_ask() {
+                true => self.shorten(packet).ok_or(TransmitError::BadSuperPacket),
+                false => Ok(Waiting { packet, rest: None }),
+            };
         }
         if is_super {
             let mut rest = Segmenter::into_segments(packet).ok_or(TransmitError::BadSuperPacket)?;
@@ -185,6 +222,17 @@ impl TxQueue {
         Ok(Waiting {
             packet: self.finish_checksum(packet, tx),
             rest: None,
+        })
+    }
+
+    /// Cuts a super-packet into shorter ones; `None` if it is not one that can be cut.
+    fn shorten(&mut self, packet: TxPacket) -> Option<Waiting> {
+        let mut rest = Segmenter::into_shorter(packet)?;
+        let packet = rest.next()?;
+        self.stats.shortened += 1;
+        Some(Waiting {
+            packet,
+            rest: Some(Box::new(rest)),
         })
     }
 
@@ -221,22 +269,21 @@ impl TxQueue {
                 Ok(Sent::Done) => {
                     self.stats.frames += 1;
                     self.stats.bytes += frame.frame_len() as u64;
+                    if frame.frame_len() > MAX_FRAME_LEN {
+                        self.refusals.on_taken();
+                    }
                 }
                 Ok(Sent::Busy) => {
                     self.stats.busy += 1;
                     return Err(Stuck::Busy(Box::new(waiting)));
                 }
                 Ok(Sent::TooLong) if waiting.rest.is_none() => {
-                    let mut pieces = Segmenter::into_shorter(waiting.packet);
-                    let Some(first) = pieces.as_mut().and_then(Segmenter::next) else {
+                    self.refusals.on_refused();
+                    let Some(shorter) = self.shorten(waiting.packet) else {
                         tx.drops.count(DropReason::TxInvalid);
                         return Err(Stuck::Failed);
                     };
-                    self.stats.shortened += 1;
-                    waiting = Waiting {
-                        packet: first,
-                        rest: pieces.map(Box::new),
-                    };
+                    waiting = shorter;
                     continue;
                 }
                 Ok(Sent::TooLong) | Err(_) => {

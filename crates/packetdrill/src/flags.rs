@@ -75,6 +75,9 @@ pub enum FlagsError {
 /// linux `tcp_min_tso_segs`.
 const MIN_TSO_SEGS: u8 = 2;
 
+/// Linux's largest send buffer (third number of `tcp_wmem`).
+const WMEM_MAX: usize = 4 << 20;
+
 const NAMES: &str = "mtu, devmem, tso, pacing, initial_cwnd, acks, rmem, wmem, seed, sysctls, and the kernel's names \
                      (tcp_sack=0)";
 
@@ -99,6 +102,7 @@ impl Default for Flags {
             seed: 1,
             sysctls: None,
             tcp: tcp::Config {
+                snd_buf_max: WMEM_MAX,
                 ack_style: AckStyle::Linux,
                 push_super_segments: true,
                 min_tso_segs: Some(MIN_TSO_SEGS),

@@ -36,8 +36,10 @@ const SCRATCH_BYTES: usize = 65_535;
 const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
 
-/// The longest headers that we send: IPv6 with a jumbo payload option (RFC 2675), and TCP with all of its own.
-const MAX_HEADERS: usize = 40 + 8 + 60;
+/// The longest headers that we send over IPv4: TCP with all of its options.
+const MAX_HEADERS_V4: usize = 20 + 60;
+/// The same over IPv6, with a jumbo payload option (RFC 2675).
+const MAX_HEADERS_V6: usize = 40 + 8 + 60;
 
 /// Why there is no stack.
 #[derive(Debug, Error)]
@@ -375,9 +377,13 @@ impl Stack {
         if self.routes.is_ours(peer) {
             return link;
         }
-        let longest = self.nic.link_caps().max_super_packet;
+        let headers = match peer {
+            IpAddr::V4(_) => MAX_HEADERS_V4,
+            IpAddr::V6(_) => MAX_HEADERS_V6,
+        };
+        let longest = self.nic.link_caps().max_super_packet - headers;
         LinkLimits {
-            max_gso_payload: link.max_gso_payload.max(longest - MAX_HEADERS),
+            max_gso_payload: link.max_gso_payload.max(longest),
             ..link
         }
     }

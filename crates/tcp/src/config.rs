@@ -83,6 +83,10 @@ pub const TSO_WIN_DIVISOR: u8 = 3;
 /// Age at which a remembered timestamp no longer condemns a segment (RFC 7323 5.5).
 pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
+/// Send buffer, default: more than the window of a Linux receiver (`tcp_rmem`, 6 MiB), so that a peer that pauses holds its
+/// sender up only when it has no room. Linux has 4 MiB (`tcp_wmem`) and counts copies; device memory is not copied.
+pub const SND_BUF_MAX: usize = 8 << 20;
+
 /// Longest payload of one outgoing segment before the NIC cuts it, with an IP header that says how long it is
 /// (linux `GSO_LEGACY_MAX_SIZE` less headers, which an IP total length must still hold).
 pub const LEGACY_GSO_PAYLOAD: usize = 65_160;
@@ -353,7 +357,7 @@ impl Default for Config {
             rcv_buf_max: 6 << 20,
             rcv_buf_start: 128 << 10,
             rcv_space_initial: 64 << 10,
-            snd_buf_max: 4 << 20,
+            snd_buf_max: SND_BUF_MAX,
             window_scaling: true,
             timestamps: true,
             sack: true,

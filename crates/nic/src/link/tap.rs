@@ -83,10 +83,11 @@ pub struct TapLink {
     nothing: FragList,
 }
 
-/// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of. The
-/// kernel takes up to 524,280. Of this length 1 MiB leaves in three packets with no small one behind them, whatever the
-/// MTU, and 11 of the 17 pieces of memory that a packet may have are enough if none is smaller than 32 KiB.
-pub const BIG_PACKET_LEN: usize = 350 << 10;
+/// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of: as
+/// long as any that the kernel makes (linux `GSO_MAX_SIZE`). 1 MiB leaves in two of them. The kernel holds one in 16 pieces
+/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]); it also refuses
+/// those whose last piece is of 24 to 28 KiB, which it takes as three.
+pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 
 /// Most payload pieces written from where they lie (linux: MAX_SKB_FRAGS, 17 by default). A packet of more
 /// consists of tiny pieces, and is copied together first.

@@ -268,6 +268,39 @@ fn a_super_packet_that_the_link_has_no_memory_for_leaves_as_shorter_ones() {
 }
 
 #[test]
+fn a_link_that_refused_long_super_packets_is_offered_fewer() {
+    let caps = LinkCaps {
+        max_super_packet: 160_000,
+        ..OFFLOADED
+    };
+    let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
+    // Sends a packet that has room in one frame, or in three; returns in how many it left.
+    let send = |bench: &mut Bench, link_takes: usize| {
+        bench.link.lock().takes_bytes = link_takes;
+        let tx = packet(bench, &tcp(&pattern(1, 150_000)), 1400);
+        bench.nic.transmit(tx, NOW).unwrap();
+        std::mem::take(&mut bench.link.lock().sent).len()
+    };
+    // After the first refusal the next is offered, after the second one is not, then three are not.
+    let takes = [MAX_FRAME_LEN, MAX_FRAME_LEN, usize::MAX, MAX_FRAME_LEN];
+    assert_eq!(takes.map(|takes| send(&mut bench, takes)), [3; 4]);
+    let frames = [(); 5].map(|()| send(&mut bench, usize::MAX));
+    assert_eq!(frames, [3, 3, 3, 1, 1]);
+    // One that was taken ends the row.
+    assert_eq!(send(&mut bench, MAX_FRAME_LEN), 3);
+    assert_eq!(send(&mut bench, usize::MAX), 1);
+    // No row is so long that no packet is offered: one of 64 is.
+    for _ in 0..500 {
+        assert_eq!(send(&mut bench, MAX_FRAME_LEN), 3);
+    }
+    let frames = [(); 64].map(|()| send(&mut bench, usize::MAX));
+    assert!(frames.contains(&1), "{frames:?}");
+    // In one piece or three, each counts once.
+    assert_eq!(bench.nic.tx_stats().packets, 4 + 5 + 2 + 500 + 64);
+    bench.finish();
+}
+
+#[test]
 fn a_super_packet_of_one_segment_is_an_ordinary_packet() {
     let mut bench = Bench::with_device(NicConfig::default());
     let segment = tcp(&pattern(1, 1400));

@@ -113,7 +113,7 @@ fn bytes_go_both_ways_and_a_full_queue_is_eagain_until_the_peer_reads() {
         let it = world(v6);
         for (from, to) in [(it.client, it.server), (it.server, it.client)] {
             assert_eq!(it.recv(to, 1), Err(Errno::EAGAIN));
-            let bytes = pattern(20 << 20);
+            let bytes = pattern(32 << 20);
             let (mut sent, mut seen) = (0, Vec::new());
             let mut was_full = false;
             while seen.len() < bytes.len() {

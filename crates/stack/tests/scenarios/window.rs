@@ -128,13 +128,15 @@ fn single_bytes_kept_for_ever_stall_the_sender_too() {
 
 #[test]
 fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
+    // More than a send buffer holds.
+    const BYTES: u64 = 12_000_000;
     let mut pair = Pair::new(&PairConfig {
         host_mem_bytes: 1 << 20,
         ..PairConfig::default()
     });
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let pattern = Pattern::new(4);
-    let mut source = Source::new(sender, pattern, 8_000_000, 65_536);
+    let mut source = Source::new(sender, pattern, BYTES, 65_536);
     // Nobody reads for a minute.
     let end = pair.now() + Duration::from_secs(60);
     pair.run(|pair| match pair.now() < end {
@@ -142,14 +144,14 @@ fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
         false => Progress::Done,
     })
     .unwrap();
-    assert!(source.sent() < 8_000_000);
+    assert!(source.sent() < BYTES);
     assert_eq!(pair.a.info(sender).unwrap().unwrap().snd_wnd, 0);
     let unread = pair.b.info(receiver).unwrap().unwrap().readable;
     assert!(unread > 400_000, "{unread} bytes of 1 MiB were used");
     let mut sink = Sink::new(receiver, pattern);
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))
         .unwrap();
-    assert_eq!(sink.report().readable_bytes, 8_000_000);
+    assert_eq!(sink.report().readable_bytes, BYTES);
     assert_no_memory_drops(&pair.b);
     pair.a.close(sender).unwrap();
     pair.b.close(receiver).unwrap();

@@ -72,7 +72,7 @@ impl Refusals {
         self.in_a_row = 0;
     }
 
-    /// The first says little: the kernel has lengths that it refuses, next to those that it takes.
+    /// The first alone says little: memory was short for a moment, or that length is one which the kernel never takes.
     fn on_refused(&mut self) {
         self.unasked = (1 << self.in_a_row.min(Self::MOST_UNASKED_LOG)) - 1;
         self.in_a_row = self.in_a_row.saturating_add(1);

@@ -1,5 +1,6 @@
 //! What a connection is told from above, and every number with its source.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 /// Smallest MSS that a peer or a path can talk us down to: full options leave 8 bytes of it
@@ -94,6 +95,11 @@ pub const LEGACY_GSO_PAYLOAD: usize = 65_160;
 /// Longest payload of one outgoing segment before the NIC cuts it, whatever NIC (linux `GSO_MAX_SIZE`, 8 times 65,535,
 /// less the longest IPv4 and TCP headers).
 pub const MAX_GSO_PAYLOAD: usize = 8 * 65_535 - 80;
+
+/// Lengths below [`MAX_GSO_PAYLOAD`] that no segment has: Linux lays the payload of a packet in 15 pieces of 32 KiB and the
+/// rest in pieces of 16, 8 and 4 KiB, and where it needs all three they are one more than it may have (`MAX_SKB_FRAGS`).
+pub const UNFIT_GSO_PAYLOAD: RangeInclusive<u64> =
+    (15 << 15) + (24 << 10) + 1..=(15 << 15) + (28 << 10);
 
 /// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk
 /// transfer, default. PERF.md measured no gain past the upper one.

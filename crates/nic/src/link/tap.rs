@@ -85,8 +85,8 @@ pub struct TapLink {
 
 /// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of: as
 /// long as any that the kernel makes (linux `GSO_MAX_SIZE`). 1 MiB leaves in two of them. The kernel holds one in 16 pieces
-/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]); it also refuses
-/// those whose last piece is of 24 to 28 KiB, which it takes as three.
+/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]). It also refuses one
+/// with 24 to 28 KiB behind 15 pieces, for which it wants three more; TCP makes no such length.
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 
 /// Most payload pieces written from where they lie (linux: MAX_SKB_FRAGS, 17 by default). A packet of more

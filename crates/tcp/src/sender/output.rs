@@ -8,6 +8,7 @@ use wire::{Ecn, Instant};
 use super::recovery::Phase;
 use super::timers::Due;
 use super::{Busy, DataSegment, Sender};
+use crate::config::UNFIT_GSO_PAYLOAD;
 use crate::congestion::Limit;
 use crate::rack::TailProbe;
 
@@ -19,6 +20,14 @@ const PACING_SHIFT: u32 = 10;
 
 /// Super-segments may be longer the shorter the round trip is: halved for every 512 us (linux `tcp_tso_rtt_log`).
 const TSO_RTT_LOG: u32 = 9;
+
+/// Returns `len`, or the most whole packets below it that a NIC takes as one segment ([`UNFIT_GSO_PAYLOAD`]).
+fn fit(len: u64, mss: u64) -> u64 {
+    match UNFIT_GSO_PAYLOAD.contains(&len) {
+        true => (UNFIT_GSO_PAYLOAD.start() - 1) / mss * mss,
+        false => len,
+    }
+}
 
 /// A range that is about to leave.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +135,7 @@ impl<P: Payload> Sender<P> {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.
             congestion: if pipe == 0 { room.max(mss) } else { room },
-            burst: (packets * mss).min(self.pacer.allowance(self.mss(), now)),
+            burst: fit(packets * mss, mss).min(self.pacer.allowance(self.mss(), now)),
         }
     }
 
@@ -241,13 +250,14 @@ impl<P: Payload> Sender<P> {
         let len = self
             .queue
             .until_boundary(self.snd_nxt, unsent.min(most) as usize) as u64;
+        let len = fit(len, mss);
         let fin = self.fin && len == unsent && allowance.window > len && allowance.burst > len;
         let together = len == unsent || self.ends_at_boundary(len);
         let len =
             if len.is_multiple_of(mss) || fin || (together && self.may_send_small(len, unsent)) {
                 len
             } else {
-                len / mss * mss
+                fit(len / mss * mss, mss)
             };
         if len == 0 && !fin {
             return self.overdue_range(allowance);

@@ -43,6 +43,7 @@ pub fn sent(start: i64, end: i64, flags: &str) -> Sent {
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub config: Config,
+    pub mss: u16,
     pub sack: bool,
     pub timestamps: bool,
     pub ecn: bool,
@@ -58,6 +59,7 @@ impl Default for Setup {
                 congestion: CongestionKind::NewReno,
                 ..Config::default()
             },
+            mss: MSS,
             sack: true,
             timestamps: false,
             ecn: false,
@@ -87,7 +89,7 @@ impl Bench {
         let mut sender = Sender::new(&setup.config, ISS);
         let established = Established {
             negotiated: Negotiated {
-                snd_mss: MSS,
+                snd_mss: setup.mss,
                 window_scaling: false,
                 snd_wscale: 0,
                 rcv_wscale: 0,

@@ -6,7 +6,7 @@ use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
 use super::harness::{Bench, ISS, PEER, sent};
-use crate::config::Config;
+use crate::config::{Config, MAX_GSO_PAYLOAD, UNFIT_GSO_PAYLOAD};
 use crate::error::TcpError;
 use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
@@ -53,6 +53,33 @@ fn a_super_segment_is_whole_packets() {
         segments.iter().map(|s| s.push).collect::<Vec<_>>(),
         [false, false, true]
     );
+}
+
+#[test]
+fn no_super_segment_has_a_length_that_is_refused() {
+    // The longest for Ethernet and for jumbo frames, the latter not all that fits; then what is left of a send, all of it
+    // or whole packets.
+    for (mss, longest) in [(1448, 362 * 1448), (8948, 57 * 8948), (8928, 57 * 8928)] {
+        for (last, corked) in (515_000..522_000).step_by(500).zip([false, true].repeat(7)) {
+            let mut bench = Bench::with(|setup| {
+                setup.mss = mss;
+                setup.config.nodelay = true;
+                setup.config.cork = corked;
+                setup.config.initial_cwnd = u16::MAX;
+                setup.config.max_gso_payload = MAX_GSO_PAYLOAD;
+                setup.window = u32::MAX >> 2;
+            });
+            bench.write(2 * longest + last);
+            let segments = bench.drain_raw();
+            let lens: Vec<_> = segments.iter().map(|s| s.payload.len()).collect();
+            assert_eq!(lens[..2], [longest; 2], "{last} bytes are left");
+            let held = if corked { last % usize::from(mss) } else { 0 };
+            assert_eq!(lens[2..].iter().sum::<usize>(), last - held);
+            for len in lens {
+                assert!(!UNFIT_GSO_PAYLOAD.contains(&(len as u64)), "{len}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -83,6 +83,27 @@ fn no_super_segment_has_a_length_that_is_refused() {
 }
 
 #[test]
+fn the_longest_super_segment_waits_for_no_ack_though_more_would_fit() {
+    let mut bench = Bench::with(|setup| {
+        setup.mss = 8948;
+        setup.config.nodelay = true;
+        setup.config.initial_cwnd = u16::MAX;
+        setup.config.max_gso_payload = MAX_GSO_PAYLOAD;
+        setup.window = u32::MAX >> 2;
+    });
+    // The first ACK is close, and something left just now: what is not full would wait.
+    bench.write(1000);
+    assert_eq!(bench.drain_raw().len(), 1);
+    bench.pass(60);
+    bench.write(1000);
+    assert_eq!(bench.drain_raw().len(), 1);
+    bench.write(57 * 8948 + 8948);
+    let segments = bench.drain_raw();
+    let lens: Vec<_> = segments.iter().map(|s| s.payload.len()).collect();
+    assert_eq!(lens, [57 * 8948, 8948]);
+}
+
+#[test]
 fn the_window_bounds_what_is_in_flight() {
     let mut bench = Bench::with(|setup| setup.window = 5000);
     bench.write(20_000);

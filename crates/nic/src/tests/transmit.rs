@@ -147,14 +147,16 @@ fn software_segmentation_makes_the_segments_that_tcp_would_have_made() {
     }
 }
 
+/// A link of super-packets longer than a length field can say.
+const LONG_PACKETS: LinkCaps = LinkCaps {
+    max_super_packet: 160_000,
+    ..OFFLOADED
+};
+
 #[test]
 fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
-    let caps = LinkCaps {
-        max_super_packet: 160_000,
-        ..OFFLOADED
-    };
     for link_tso in [true, false] {
-        let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
+        let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
         let features = Features {
             link_tso,
             ..bench.nic.features()
@@ -210,11 +212,7 @@ fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
 
 #[test]
 fn a_super_packet_that_the_link_has_no_memory_for_leaves_as_shorter_ones() {
-    let caps = LinkCaps {
-        max_super_packet: 160_000,
-        ..OFFLOADED
-    };
-    let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
+    let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
     bench.link.lock().takes_bytes = MAX_FRAME_LEN;
     for (turn, v6) in [false, true].into_iter().enumerate() {
         let segment = Tcp {
@@ -269,11 +267,7 @@ fn a_super_packet_that_the_link_has_no_memory_for_leaves_as_shorter_ones() {
 
 #[test]
 fn a_link_that_refused_long_super_packets_is_offered_fewer() {
-    let caps = LinkCaps {
-        max_super_packet: 160_000,
-        ..OFFLOADED
-    };
-    let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
+    let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
     // Sends a packet that has room in one frame, or in three; returns in how many it left.
     let send = |bench: &mut Bench, link_takes: usize| {
         bench.link.lock().takes_bytes = link_takes;

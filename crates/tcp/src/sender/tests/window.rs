@@ -55,20 +55,25 @@ fn a_super_segment_is_whole_packets() {
     );
 }
 
+/// A bench in which no window limits the length of a segment.
+fn of_longest_segments(mss: u16, corked: bool) -> Bench {
+    Bench::with(|setup| {
+        setup.mss = mss;
+        setup.config.nodelay = true;
+        setup.config.cork = corked;
+        setup.config.initial_cwnd = u16::MAX;
+        setup.config.max_gso_payload = MAX_GSO_PAYLOAD;
+        setup.window = u32::MAX >> 2;
+    })
+}
+
 #[test]
 fn no_super_segment_has_a_length_that_is_refused() {
     // The longest for Ethernet and for jumbo frames, the latter not all that fits; then what is left of a send, all of it
     // or whole packets.
     for (mss, longest) in [(1448, 362 * 1448), (8948, 57 * 8948), (8928, 57 * 8928)] {
         for (last, corked) in (515_000..522_000).step_by(500).zip([false, true].repeat(7)) {
-            let mut bench = Bench::with(|setup| {
-                setup.mss = mss;
-                setup.config.nodelay = true;
-                setup.config.cork = corked;
-                setup.config.initial_cwnd = u16::MAX;
-                setup.config.max_gso_payload = MAX_GSO_PAYLOAD;
-                setup.window = u32::MAX >> 2;
-            });
+            let mut bench = of_longest_segments(mss, corked);
             bench.write(2 * longest + last);
             let segments = bench.drain_raw();
             let lens: Vec<_> = segments.iter().map(|s| s.payload.len()).collect();
@@ -84,13 +89,7 @@ fn no_super_segment_has_a_length_that_is_refused() {
 
 #[test]
 fn the_longest_super_segment_waits_for_no_ack_though_more_would_fit() {
-    let mut bench = Bench::with(|setup| {
-        setup.mss = 8948;
-        setup.config.nodelay = true;
-        setup.config.initial_cwnd = u16::MAX;
-        setup.config.max_gso_payload = MAX_GSO_PAYLOAD;
-        setup.window = u32::MAX >> 2;
-    });
+    let mut bench = of_longest_segments(8948, false);
     // The first ACK is close, and something left just now: what is not full would wait.
     bench.write(1000);
     assert_eq!(bench.drain_raw().len(), 1);

@@ -13,6 +13,7 @@
 
 mod device_source;
 mod door;
+mod inject;
 mod pair;
 mod pattern;
 mod program;

@@ -14,6 +14,7 @@ use steer::RxQueueId;
 use wire::{Instant, MacAddr};
 
 use crate::door::Door;
+use crate::inject::{Injected, Injector};
 
 /// Steps after which a run is given up: many more than any test needs.
 pub const MAX_STEPS: usize = 2_000_000;
@@ -87,6 +88,8 @@ pub struct PairConfig {
     pub max_orphans: usize,
     /// Bound of sockets.
     pub max_sockets: usize,
+    /// Length of the on-link IPv4 prefix.
+    pub prefix_len: u8,
 }
 
 impl Default for PairConfig {
@@ -102,6 +105,7 @@ impl Default for PairConfig {
             wire_frames: 1024,
             max_orphans: stack::MAX_ORPHANS,
             max_sockets: stack::MAX_SOCKETS,
+            prefix_len: 24,
         }
     }
 }
@@ -149,6 +153,7 @@ pub struct Pair<D> {
     /// The other.
     pub b: D,
     cable: Cable,
+    injectors: [Injector; 2],
     now: Instant,
     bound: BTreeMap<(u8, DmabufId), Dmabuf>,
 }
@@ -179,12 +184,15 @@ impl<D: Door> Pair<D> {
                 Box::new(Impaired::both(link_a, impairment).expect("the wire has no offloads"))
             }
         };
-        let a = D::open(make_stack(Side::A, link_a, config));
+        let (link_a, to_a) = Injected::new(link_a);
+        let (link_b, to_b) = Injected::new(link_b);
+        let a = D::open(make_stack(Side::A, Box::new(link_a), config));
         let b = D::open(make_stack(Side::B, Box::new(link_b), config));
         Self {
             a,
             b,
             cable,
+            injectors: [to_a, to_b],
             now: Instant::from_millis(1),
             bound: BTreeMap::new(),
         }
@@ -198,6 +206,11 @@ impl<D: Door> Pair<D> {
     /// Returns the handle that pulls the cable.
     pub fn cable(&self) -> &Cable {
         &self.cable
+    }
+
+    /// Has `side` receive a frame that the other end did not send: from a third station on the wire.
+    pub fn inject(&self, side: Side, frame: Vec<u8>) {
+        self.injectors[side as usize].push(frame);
     }
 
     /// Returns one of the ends.
@@ -471,7 +484,7 @@ fn make_stack(side: Side, link: Box<dyn Link>, config: &PairConfig) -> Stack {
     let nic = Nic::new(link, nic).expect("a configuration that can be");
     let secret = Secret::from_seed(config.seed.wrapping_mul(2).wrapping_add(side as u64));
     let stack = StackConfig {
-        addresses: vec![(side.ipv4(), 24), (side.ipv6(), 64)],
+        addresses: vec![(side.ipv4(), config.prefix_len), (side.ipv6(), 64)],
         tcp: config.tcp.clone(),
         max_orphans: config.max_orphans,
         max_sockets: config.max_sockets,

@@ -11,7 +11,7 @@ use crate::Stack;
 use crate::socket::sockopt::Options;
 use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::{Burst, headers_for};
-use crate::tx::Egress;
+use crate::tx::{Egress, Speaker};
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
@@ -140,7 +140,8 @@ impl Stack {
             Some(SocketKind::TimeWait(time_wait)) => {
                 let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
                 if let Some(segment) = time_wait.state.poll_send(now) {
-                    self.send_segment(&tuple, Egress::to(next_hop), None, segment, now);
+                    let (egress, speaker) = (Egress::to(next_hop), Speaker::Answer(None));
+                    self.send_segment(&tuple, egress, speaker, segment, now);
                 }
                 self.settle(slot, now);
             }
@@ -149,7 +150,9 @@ impl Stack {
     }
 
     fn send_all(&mut self, slot: u32, now: Instant) {
-        let owner = self.sockets.id(slot);
+        let Some(id) = self.sockets.id(slot) else {
+            return;
+        };
         while self.nic.tx_room() > 0 {
             let Some(connection) = self.sockets.connection_at(slot) else {
                 return;
@@ -163,7 +166,7 @@ impl Stack {
                 tos: connection.options.tos,
                 hop_limit: connection.options.hop_limit,
             };
-            self.send_segment(&tuple, egress, owner, segment, now);
+            self.send_segment(&tuple, egress, Speaker::Connection(id), segment, now);
         }
         // The link is busy: the rest waits for the next poll, unsent and uncounted.
         self.touch(slot);
@@ -377,7 +380,7 @@ impl Stack {
                 listener.options,
                 crate::stack::four_tuple(endpoints.local, endpoints.remote),
             );
-            self.send_syn_ack(&tuple, &options, segment, now);
+            self.send_syn_ack(&tuple, None, &options, segment, now);
         }
     }
 

@@ -14,8 +14,13 @@ use tcp::SegmentDrop;
 pub enum DropReason {
     /// Neither ARP, IPv4 nor IPv6.
     UnhandledProtocol,
-    /// ARP that cannot be: about another network, or from a group address.
+    /// ARP that cannot be: about another network, from a group or zero hardware address, or neither a
+    /// question nor an answer.
     ArpInvalid,
+    /// ARP or an advertisement by which another station claims one of our addresses (RFC 5227 2.4).
+    AddressConflict,
+    /// ARP or an advertisement that did not replace the hardware address known of a neighbour.
+    NeighborClaimRefused,
     /// The destination is not one of our addresses: we do not forward.
     IpNotForUs,
     /// The source is a loopback, group, unspecified or our own address.
@@ -39,8 +44,13 @@ pub enum DropReason {
     TcpNoSocket,
     /// A packet waited for its neighbour's address, and nobody answered.
     NeighborFailed,
-    /// A packet gave way to newer ones that wait for their neighbour's address.
+    /// A packet of a connection gave way to newer ones that wait for their neighbour's address.
     NeighborQueueFull,
+    /// An answer to a packet that belongs to no connection (a SYN-ACK, a RST, an echo reply) gave way to
+    /// newer answers that wait for their neighbour's address.
+    NeighborAnswersFull,
+    /// Such an answer did not leave: its neighbour is unknown, and too many were asked for already.
+    NeighborAskLimited,
     /// No route to the destination of something we had to send.
     NoRoute,
     /// A packet was not sent for want of host memory for its payload.
@@ -49,9 +59,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::UnhandledProtocol,
         Self::ArpInvalid,
+        Self::AddressConflict,
+        Self::NeighborClaimRefused,
         Self::IpNotForUs,
         Self::IpMartianSource,
         Self::IpFragment,
@@ -64,6 +76,8 @@ impl DropReason {
         Self::TcpNoSocket,
         Self::NeighborFailed,
         Self::NeighborQueueFull,
+        Self::NeighborAnswersFull,
+        Self::NeighborAskLimited,
         Self::NoRoute,
         Self::TxNoMemory,
     ];
@@ -73,6 +87,8 @@ impl DropReason {
         match self {
             Self::UnhandledProtocol => "unhandled_protocol",
             Self::ArpInvalid => "arp_invalid",
+            Self::AddressConflict => "address_conflict",
+            Self::NeighborClaimRefused => "neighbor_claim_refused",
             Self::IpNotForUs => "ip_not_for_us",
             Self::IpMartianSource => "ip_martian_source",
             Self::IpFragment => "ip_fragment",
@@ -85,6 +101,8 @@ impl DropReason {
             Self::TcpNoSocket => "tcp_no_socket",
             Self::NeighborFailed => "neighbor_failed",
             Self::NeighborQueueFull => "neighbor_queue_full",
+            Self::NeighborAnswersFull => "neighbor_answers_full",
+            Self::NeighborAskLimited => "neighbor_ask_limited",
             Self::NoRoute => "no_route",
             Self::TxNoMemory => "tx_no_memory",
         }

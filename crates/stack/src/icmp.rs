@@ -19,45 +19,17 @@ use wire::{
 use crate::Stack;
 use crate::connection::IcmpKind;
 use crate::drops::DropReason;
-use crate::neighbor::Learnt;
+use crate::neighbor::{Change, Claim, Learnt};
 use crate::route::{Destination, is_unicast};
 
 /// Echo requests answered in a second (linux `icmp_msgs_per_sec`), and as many errors passed on.
 ///
 /// Each has a bucket of its own, so that a flood of pings silences no router. Neighbour discovery,
 /// which only the link's own hosts can send, has no limit, as ARP has none.
-const MESSAGES_PER_SECOND: u64 = 1000;
+pub(crate) const MESSAGES_PER_SECOND: u64 = 1000;
 
 /// Messages that may come at once (linux `icmp_msgs_burst`).
-const BURST: u64 = 50;
-
-/// Nanoseconds that one message costs.
-const COST_NS: u64 = 1_000_000_000 / MESSAGES_PER_SECOND;
-
-/// A bucket of time: each message takes [`COST_NS`] out of it.
-#[derive(Debug)]
-pub(crate) struct RateLimit {
-    /// Time up to which everything is spent.
-    spent_until: u64,
-}
-
-impl RateLimit {
-    pub(crate) const fn new() -> Self {
-        Self { spent_until: 0 }
-    }
-
-    /// Returns whether one more message may be dealt with.
-    pub(crate) fn allow(&mut self, now: Instant) -> bool {
-        // Shifted by a burst, so that the bucket is full when the clock starts.
-        let now = now.as_nanos().saturating_add(BURST * COST_NS);
-        let next = self.spent_until.max(now - BURST * COST_NS) + COST_NS;
-        if next > now {
-            return false;
-        }
-        self.spent_until = next;
-        true
-    }
-}
+pub(crate) const BURST: u64 = 50;
 
 /// What an error says has happened to a packet of ours.
 struct Complaint {
@@ -67,11 +39,17 @@ struct Complaint {
 
 impl Stack {
     /// Deals with an ICMP message over IPv4.
-    pub(crate) fn receive_icmpv4(&mut self, ip: &Ipv4Header, payload: &FragList, now: Instant) {
+    pub(crate) fn receive_icmpv4(
+        &mut self,
+        ethernet: &EthernetHeader,
+        ip: &Ipv4Header,
+        payload: &FragList,
+        now: Instant,
+    ) {
         let mut buffer = std::mem::take(&mut self.scratch);
         if read(payload, &mut buffer) {
             match Icmpv4::parse(&buffer) {
-                Ok(message) => self.on_icmpv4(ip, &message, now),
+                Ok(message) => self.on_icmpv4(ethernet, ip, &message, now),
                 Err(_) => self.drops.count(DropReason::IcmpInvalid),
             }
         } else {
@@ -100,9 +78,18 @@ impl Stack {
         self.scratch = buffer;
     }
 
-    fn on_icmpv4(&mut self, ip: &Ipv4Header, message: &Icmpv4<'_>, now: Instant) {
+    fn on_icmpv4(
+        &mut self,
+        ethernet: &EthernetHeader,
+        ip: &Ipv4Header,
+        message: &Icmpv4<'_>,
+        now: Instant,
+    ) {
         match *message {
-            Icmpv4::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
+            Icmpv4::EchoRequest(echo) => {
+                let from = self.station(ethernet.src);
+                self.answer_echo((ip.dst.into(), ip.src.into()), from, &echo, now);
+            }
             Icmpv4::DestinationUnreachable {
                 code: 4,
                 mtu,
@@ -145,7 +132,10 @@ impl Stack {
         now: Instant,
     ) {
         match *message {
-            Icmpv6::EchoRequest(echo) => self.answer_echo(ip.dst.into(), ip.src.into(), &echo, now),
+            Icmpv6::EchoRequest(echo) => {
+                let from = self.station(ethernet.src);
+                self.answer_echo((ip.dst.into(), ip.src.into()), from, &echo, now);
+            }
             Icmpv6::PacketTooBig { mtu, quoted } => {
                 self.on_complaint(
                     Complaint {
@@ -187,7 +177,13 @@ impl Stack {
 
     /// Answers a ping to one of our addresses; one to everybody is nobody's business (RFC 1122
     /// 3.2.2.6).
-    fn answer_echo(&mut self, ours: IpAddr, peer: IpAddr, echo: &Echo<'_>, now: Instant) {
+    fn answer_echo(
+        &mut self,
+        (ours, peer): (IpAddr, IpAddr),
+        from: Option<MacAddr>,
+        echo: &Echo<'_>,
+        now: Instant,
+    ) {
         if self.routes.destination(ours) != Destination::Ours {
             return self.drops.count(DropReason::IcmpIgnored);
         }
@@ -221,6 +217,7 @@ impl Stack {
             HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
         self.output(
             peer,
+            from,
             TxPacket {
                 head,
                 payload,
@@ -282,14 +279,31 @@ impl Stack {
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
             return self.drops.count(DropReason::IcmpInvalid);
         }
-        let to = source_mac.unwrap_or(from);
+        // Only the option says where its sender is (RFC 4861 7.2.3); without it the answer goes where the question came
+        // from, and nothing is learnt.
+        let known = self.neighbors.peek(peer.into());
+        let to = match source_mac {
+            Some(mac) => self.station(mac),
+            None => known.or(self.station(from)),
+        };
+        let Some(to) = to else {
+            return self.drops.count(DropReason::IcmpInvalid);
+        };
         let head =
             HeadBuf::with(|out| answer(true).emit_frame((self.mac(), to), (target, peer), out));
-        let waited = self.neighbors.expect(peer.into(), to, now);
         self.send_frame(head, now);
-        self.send_waited(to, waited, now);
+        if source_mac.is_some() {
+            let claim = Claim {
+                mac: to,
+                learnt: Learnt::Hearsay,
+                change: Change::Replaces,
+            };
+            let waited = self.neighbors.expect(peer.into(), claim, now);
+            self.send_waited(to, waited.unwrap_or_default(), now);
+        }
     }
 
+    /// Notes where a neighbour says it is (RFC 4861 7.2.5).
     fn on_advertisement(&mut self, told: &NeighborAdvertisement, now: Instant) {
         let NeighborAdvertisement {
             target,
@@ -300,27 +314,33 @@ impl Stack {
         } = *told;
         let target = IpAddr::V6(target);
         if self.routes.is_ours(target) {
-            // Somebody else has our address; we do not defend it beyond answering.
-            return self.drops.count(DropReason::IcmpInvalid);
+            // Another station has our address, which is not defended beyond answering; or this is our own advertisement
+            // that the link brought back.
+            let is_our_own = target_mac == Some(self.mac());
+            return self.drops.count(match is_our_own {
+                true => DropReason::IcmpInvalid,
+                false => DropReason::AddressConflict,
+            });
         }
-        let known = self.neighbors.peek(target);
-        let mac = match (known, target_mac) {
-            // Without override a known address stays as it is (RFC 4861 7.2.5).
-            (Some(known), Some(_)) if !overrides => known,
-            (_, Some(mac)) => mac,
-            (Some(known), None) => known,
-            (None, None) => return self.drops.count(DropReason::IcmpInvalid),
-        };
-        if mac.is_multicast() {
+        let mac = target_mac.or_else(|| self.neighbors.peek(target));
+        let Some(mac) = mac.and_then(|mac| self.station(mac)) else {
             return self.drops.count(DropReason::IcmpInvalid);
-        }
-        let learnt = if solicited {
-            Learnt::Answer
-        } else {
-            Learnt::Hearsay
         };
-        let waited = self.neighbors.learn(target, mac, learnt, now);
-        self.send_waited(mac, waited, now);
+        let claim = Claim {
+            mac,
+            learnt: match solicited {
+                true => Learnt::Answer,
+                false => Learnt::Hearsay,
+            },
+            change: match overrides {
+                true => Change::Replaces,
+                false => Change::Doubts,
+            },
+        };
+        match self.neighbors.learn(target, claim, now) {
+            Ok(waited) => self.send_waited(mac, waited, now),
+            Err(_) => self.drops.count(DropReason::NeighborClaimRefused),
+        }
     }
 }
 
@@ -355,22 +375,5 @@ fn unreachable_v6(code: u8) -> IcmpKind {
         0 => IcmpKind::Unreachable(Unreachable::Net),
         4 => IcmpKind::Unreachable(Unreachable::Port),
         _ => IcmpKind::Unreachable(Unreachable::Host),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_burst_passes_and_then_a_thousand_a_second() {
-        for start_ms in [0, 10, 5_000] {
-            let mut limit = RateLimit::new();
-            let at = |ms: u64| Instant::from_millis(start_ms + ms);
-            let burst = (0..500).filter(|_| limit.allow(at(0))).count();
-            assert_eq!(burst, 50, "from {start_ms} ms");
-            let later = (0..500).filter(|_| limit.allow(at(20))).count();
-            assert!((19..=21).contains(&later), "{later} from {start_ms} ms");
-        }
     }
 }

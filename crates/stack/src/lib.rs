@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arp;
 mod bind_addr;
 mod binding;
 mod binding_tx;
@@ -37,6 +38,7 @@ mod neighbor;
 mod path_mtu;
 mod ports;
 mod random;
+mod rate_limit;
 mod route;
 mod rx;
 mod socket;
@@ -53,7 +55,9 @@ pub use config::{
 };
 pub use drops::DropReason;
 pub use neighbor::{
-    MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS, REACHABLE_TIME, RETRANS_TIMER,
+    ANSWER_BROADCASTS_PER_SECOND, ANSWER_UNICASTS_PER_SECOND, LOCK_TIME, MAX_ANSWERS_HELD,
+    MAX_ANSWERS_PER_NEIGHBOR, MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS,
+    REACHABLE_TIME, RETRANS_TIMER,
 };
 pub use ports::EPHEMERAL_FIRST;
 pub use random::Secret;

@@ -1,28 +1,55 @@
-//! Who has which MAC address: one cache for ARP and for neighbour discovery.
+//! Which hardware address a neighbour has: one cache for ARP and for neighbour discovery.
 //!
-//! The states are those of RFC 4861 7.3.2 as far as they change what is sent: an entry is
-//! *incomplete* (asked for, packets wait), *reachable*, *stale* (older than 30 s; still used, and
-//! asked about once it is used) or *probing*. ARP entries follow the same rules, as Linux's
-//! `net/core/neighbour.c` does for both. Everything is bounded: entries, packets that wait,
-//! questions asked.
+//! The states are those of RFC 4861 7.3.2 as far as they change what is sent. A *question* is an
+//! address that was asked for (incomplete: packets wait). A *known* address is reachable, stale
+//! (older than 30 s; still used, and asked about once it is used) or probed. ARP entries follow the
+//! same rules, as Linux's `net/core/neighbour.c` does for both.
+//!
+//! Anybody can have us answer any address of the link: a SYN with a forged source is enough. So
+//! answers to packets that belong to no connection are kept apart from packets of connections. They
+//! wait in room of their own, ask within a limit of questions a second, and never evict what
+//! a connection uses. No packet costs a walk over a table: what is due is kept in order, and a walk
+//! that makes room makes it for many entries, or is not repeated for a while.
 
-use std::collections::HashMap;
+mod held;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use wire::{Instant, MacAddr};
 
 use crate::random::KeyedState;
+use crate::rate_limit::RateLimit;
+use held::Held;
 
-/// Most entries; the least recently used one gives way (linux `gc_thresh3` is 1024).
+/// Most neighbours that are known (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;
 
-/// Most packets that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks for at least
-/// one, linux `unres_qlen_bytes` comes to about 100).
+/// Most packets of connections that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks
+/// for at least one, linux `unres_qlen_bytes` comes to about 100).
 pub const MAX_HELD_PER_NEIGHBOR: usize = 16;
 
-/// Most packets that wait in all.
+/// Most packets of connections that wait in all; the oldest gives way.
 pub const MAX_HELD: usize = 256;
+
+/// Most answers that wait for one address: SYN-ACKs, resets, echo replies. The oldest gives way.
+pub const MAX_ANSWERS_PER_NEIGHBOR: usize = 4;
+
+/// Most answers that wait in all; the oldest gives way, and its question with it.
+pub const MAX_ANSWERS_HELD: usize = 256;
+
+/// Questions to everybody on the link that are asked in a second for the sake of answers, and as
+/// many at once. Linux has no such limit; its table limits it to about a thousand.
+pub const ANSWER_BROADCASTS_PER_SECOND: u64 = 100;
+
+/// Questions to one station that are asked in a second for the sake of answers.
+pub const ANSWER_UNICASTS_PER_SECOND: u64 = 10_000;
+
+/// The same at once.
+const ANSWER_UNICASTS_BURST: u64 = 256;
 
 /// How long a confirmed address is believed (RFC 4861 10, REACHABLE_TIME).
 pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
@@ -34,29 +61,57 @@ pub const RETRANS_TIMER: Duration = Duration::from_secs(1);
 /// MAX_UNICAST_SOLICIT).
 pub const MAX_SOLICITS: u8 = 3;
 
-/// What is known about one address.
-#[derive(Debug)]
-enum State<P> {
-    /// Asked for; nothing can be sent yet.
-    Incomplete {
-        held: Vec<P>,
-        asked: u8,
-        next: Instant,
-    },
-    /// Confirmed; stale after `until`.
-    Known { mac: MacAddr, until: Instant },
-    /// Used although stale, and asked for.
-    Probing {
-        mac: MacAddr,
-        asked: u8,
-        next: Instant,
-    },
+/// After a change, an ARP packet that is not gratuitous does not change an entry again for so long:
+/// of several stations that answer the first one is believed (linux `locktime`).
+pub const LOCK_TIME: Duration = Duration::from_secs(1);
+
+/// An entry that a connection used within this time gives way to no stranger (linux
+/// `neigh_forced_gc` spares what was updated within five seconds, and what is referenced).
+const IN_USE: Duration = Duration::from_secs(5);
+
+/// Entries that make room at once: the walk over the table is paid by as many newcomers.
+const EVICTED_AT_ONCE: usize = MAX_NEIGHBORS / 8;
+
+/// For so long the table is not walked again after a walk that freed little.
+const CROWDED: Duration = Duration::from_millis(100);
+
+/// What a packet belongs to that needs a hardware address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A connection of ours, from its first SYN on if we open it.
+    Connection,
+    /// Nothing that is kept: it answers a packet that anybody may have sent, in a frame from this
+    /// station (`None`: the frame is not at hand).
+    Answer { from: Option<MacAddr> },
 }
 
+/// A known neighbour.
 #[derive(Debug)]
-struct Entry<P> {
-    state: State<P>,
-    used: Instant,
+struct Known {
+    mac: MacAddr,
+    /// Stale after this.
+    until: Instant,
+    /// When it was first known, or its address or state last changed.
+    changed: Instant,
+    /// When a connection last used it.
+    used: Option<Instant>,
+    /// It is used although stale, and asked for.
+    probe: Option<Asking>,
+}
+
+/// An address that was asked for; nothing can be sent to it yet.
+#[derive(Debug)]
+struct Question {
+    asking: Asking,
+    /// The station that an answer's occasion came from: asked first, and alone.
+    hint: Option<MacAddr>,
+}
+
+/// How often was asked, and when is the next time.
+#[derive(Debug, Clone, Copy)]
+struct Asking {
+    asked: u8,
+    next: Instant,
 }
 
 /// What [`Neighbors::poll`] wants done.
@@ -68,402 +123,417 @@ pub(crate) enum NeighborAction<P> {
     Unreachable { ip: IpAddr, held: Vec<P> },
 }
 
+/// What became of a packet that was to wait.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Hold<P> {
+    /// It waits.
+    Waits,
+    /// It waits, and this older one gave way.
+    GaveWay(P),
+    /// Too many questions were asked for the sake of answers: this one is not, and nothing waits for it.
+    NotAsked(P),
+}
+
 /// How an address was learnt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Learnt {
     /// From an answer to our question: confirmed.
     Answer,
-    /// From somebody's own question or announcement: good to use, not confirmed.
+    /// From a station's question or announcement: good to use, not confirmed.
     Hearsay,
 }
+
+/// What a claim does to a known entry with another hardware address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Replaces it: a question to us, gratuitous ARP, an advertisement with the override flag.
+    Replaces,
+    /// Replaces it unless it changed within [`LOCK_TIME`]: any other ARP packet.
+    AfterLock,
+    /// Makes it stale, so that it is asked about: an advertisement without the override flag (RFC
+    /// 4861 7.2.5).
+    Doubts,
+}
+
+/// What a packet says of a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) mac: MacAddr,
+    pub(crate) learnt: Learnt,
+    pub(crate) change: Change,
+}
+
+/// A claim that did not replace what is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotBelieved;
 
 /// The cache. `P` is a packet that waits for an address.
 #[derive(Debug)]
 pub(crate) struct Neighbors<P> {
-    entries: HashMap<IpAddr, Entry<P>, KeyedState>,
-    held: usize,
-    /// Packets that gave way with the question they waited for, and were not told of yet.
-    evicted: usize,
-    /// No timer of any entry is earlier.
-    next: Option<Instant>,
+    /// At most [`MAX_NEIGHBORS`].
+    known: HashMap<IpAddr, Known, KeyedState>,
+    /// Each has a packet that waits for it.
+    questions: HashMap<IpAddr, Question, KeyedState>,
+    /// When to ask again, for each question and each probe.
+    due: BTreeSet<(Instant, IpAddr)>,
+    of_connections: Held<P>,
+    answers: Held<P>,
+    /// Questions to single stations that are asked beside the others.
+    asides: Vec<(IpAddr, MacAddr)>,
+    broadcasts: RateLimit,
+    unicasts: RateLimit,
+    /// The table is not walked for room before this.
+    crowded_until: Instant,
 }
 
 impl<P> Neighbors<P> {
     pub(crate) fn new(hash_key: [u8; 16]) -> Self {
+        let hash = KeyedState::new(hash_key);
         Self {
-            entries: HashMap::with_hasher(KeyedState::new(hash_key)),
-            held: 0,
-            evicted: 0,
-            next: None,
+            known: HashMap::with_hasher(hash.clone()),
+            questions: HashMap::with_hasher(hash.clone()),
+            due: BTreeSet::new(),
+            of_connections: Held::new(hash.clone(), MAX_HELD_PER_NEIGHBOR, MAX_HELD),
+            answers: Held::new(hash, MAX_ANSWERS_PER_NEIGHBOR, MAX_ANSWERS_HELD),
+            asides: Vec::new(),
+            broadcasts: RateLimit::new(ANSWER_BROADCASTS_PER_SECOND, ANSWER_BROADCASTS_PER_SECOND),
+            unicasts: RateLimit::new(ANSWER_UNICASTS_PER_SECOND, ANSWER_UNICASTS_BURST),
+            crowded_until: Instant::ZERO,
         }
     }
 
-    /// Returns how many packets gave way to a new entry since this was last asked.
-    pub(crate) fn take_evicted(&mut self) -> usize {
-        std::mem::take(&mut self.evicted)
+    /// Returns how many neighbours are known.
+    pub(crate) fn known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Returns how many addresses were asked for and did not answer yet.
+    pub(crate) fn questions(&self) -> usize {
+        self.questions.len()
     }
 
     /// Returns where packets to `ip` go; using a stale entry starts a probe.
-    pub(crate) fn lookup(&mut self, ip: IpAddr, now: Instant) -> Option<MacAddr> {
-        let entry = self.entries.get_mut(&ip)?;
-        entry.used = now;
-        match entry.state {
-            State::Incomplete { .. } => None,
-            State::Probing { mac, .. } => Some(mac),
-            State::Known { mac, until } => {
-                if now > until {
-                    entry.state = State::Probing {
-                        mac,
-                        asked: 0,
-                        next: now,
-                    };
-                    self.next = Some(now);
-                }
-                Some(mac)
-            }
+    pub(crate) fn lookup(&mut self, ip: IpAddr, purpose: Purpose, now: Instant) -> Option<MacAddr> {
+        let known = self.known.get_mut(&ip)?;
+        if purpose == Purpose::Connection {
+            known.used = Some(now);
         }
+        if now > known.until
+            && known.probe.is_none()
+            && (purpose == Purpose::Connection || self.unicasts.allow(now))
+        {
+            known.probe = Some(Asking {
+                asked: 0,
+                next: now,
+            });
+            self.due.insert((now, ip));
+        }
+        Some(known.mac)
     }
 
     /// Returns what is believed of `ip`, without using it.
     pub(crate) fn peek(&self, ip: IpAddr) -> Option<MacAddr> {
-        match self.entries.get(&ip)?.state {
-            State::Incomplete { .. } => None,
-            State::Known { mac, .. } | State::Probing { mac, .. } => Some(mac),
+        Some(self.known.get(&ip)?.mac)
+    }
+
+    /// Keeps `packet` until `ip` answers, and has it asked for by the next [`Neighbors::poll`].
+    pub(crate) fn hold(
+        &mut self,
+        ip: IpAddr,
+        packet: P,
+        purpose: Purpose,
+        now: Instant,
+    ) -> Hold<P> {
+        debug_assert!(!self.known.contains_key(&ip));
+        if !self.may_wait(ip, purpose, now) {
+            return Hold::NotAsked(packet);
+        }
+        let room = match purpose {
+            Purpose::Connection => &mut self.of_connections,
+            Purpose::Answer { .. } => &mut self.answers,
+        };
+        let gave_way = room.push(ip, packet);
+        match gave_way {
+            None => Hold::Waits,
+            Some((ip, packet)) => {
+                self.end_idle_question(ip);
+                Hold::GaveWay(packet)
+            }
         }
     }
 
-    /// Keeps `packet` until `ip` answers and starts asking; returns a packet that had to give way.
-    pub(crate) fn hold(&mut self, ip: IpAddr, packet: P, now: Instant) -> Option<P> {
-        if !self.entries.contains_key(&ip) {
-            self.make_room();
-            let state = State::Incomplete {
-                held: Vec::new(),
-                asked: 0,
-                next: now,
-            };
-            self.entries.insert(ip, Entry { state, used: now });
-            self.next = Some(now);
+    /// Has `ip` asked for if it was not; returns whether it is.
+    fn may_wait(&mut self, ip: IpAddr, purpose: Purpose, now: Instant) -> bool {
+        let from = match purpose {
+            Purpose::Connection => None,
+            Purpose::Answer { from } => from,
+        };
+        if let Some(question) = self.questions.get_mut(&ip) {
+            if purpose == Purpose::Connection && !self.of_connections.has(ip) {
+                // So far one station was asked, for the sake of an answer. Everybody is asked now.
+                self.due.remove(&(question.asking.next, ip));
+                *question = Question::new(None, now);
+                self.due.insert((now, ip));
+            }
+            // Another station may be the right one to ask: the first one forged its address.
+            if let Some(from) = from.filter(|&from| question.hint != Some(from))
+                && self.unicasts.allow(now)
+            {
+                question.hint = Some(from);
+                self.asides.push((ip, from));
+            }
+            return true;
         }
-        let full = self.held >= MAX_HELD;
-        let Some(Entry {
-            state: State::Incomplete { held, .. },
-            ..
-        }) = self.entries.get_mut(&ip)
-        else {
-            debug_assert!(false, "hold is for addresses that lookup does not know");
-            return Some(packet);
-        };
-        let gives_way = if held.len() >= MAX_HELD_PER_NEIGHBOR || (full && !held.is_empty()) {
-            Some(held.remove(0))
-        } else if full {
-            return Some(packet);
-        } else {
-            self.held += 1;
-            None
-        };
-        held.push(packet);
-        gives_way
+        let hint = from.filter(|_| self.unicasts.allow(now));
+        let is_free = purpose == Purpose::Connection || hint.is_some();
+        if !is_free && !self.broadcasts.allow(now) {
+            return false;
+        }
+        self.questions.insert(ip, Question::new(hint, now));
+        self.due.insert((now, ip));
+        true
     }
 
-    /// Notes that `ip` is at `mac`; returns the packets that waited for it.
+    /// Notes what is said of `ip`; returns the packets that waited for it.
     ///
-    /// Hearsay about an address nobody here asked for makes no entry: a peer must not fill the
-    /// cache. A caller that is about to answer `ip` calls [`Neighbors::expect`] first.
+    /// What is said of an address that nobody here asked for makes no entry: a peer must not fill
+    /// the cache. A caller that is about to answer `ip` calls [`Neighbors::expect`].
+    ///
+    /// # Errors
+    /// [`NotBelieved`]: another hardware address is known, and stays.
     pub(crate) fn learn(
         &mut self,
         ip: IpAddr,
-        mac: MacAddr,
-        learnt: Learnt,
+        claim: Claim,
         now: Instant,
-    ) -> Vec<P> {
-        let Some(entry) = self.entries.get_mut(&ip) else {
-            return Vec::new();
-        };
-        let until = match (learnt, &entry.state) {
-            (Learnt::Answer, _) => now + REACHABLE_TIME,
-            // Hearsay that says what we believe already neither confirms nor unsettles it.
-            (Learnt::Hearsay, State::Known { mac: old, until }) if *old == mac => *until,
-            (Learnt::Hearsay, State::Probing { mac: old, .. }) if *old == mac => return Vec::new(),
-            (Learnt::Hearsay, _) => now,
-        };
-        match std::mem::replace(&mut entry.state, State::Known { mac, until }) {
-            State::Incomplete { held, .. } => {
-                self.held -= held.len();
-                held
+    ) -> Result<Vec<P>, NotBelieved> {
+        if let Some(known) = self.known.get_mut(&ip) {
+            let probe = known.probe;
+            let believed = known.believe(claim, now);
+            if let (Some(probe), None) = (probe, known.probe) {
+                self.due.remove(&(probe.next, ip));
             }
-            State::Known { .. } | State::Probing { .. } => Vec::new(),
+            return believed.map(|()| Vec::new());
         }
+        let Some(question) = self.questions.remove(&ip) else {
+            return Ok(Vec::new());
+        };
+        self.due.remove(&(question.asking.next, ip));
+        let mut waited = Vec::new();
+        self.of_connections.take(ip, &mut waited);
+        let purpose = match waited.is_empty() {
+            true => Purpose::Answer { from: None },
+            false => Purpose::Connection,
+        };
+        self.answers.take(ip, &mut waited);
+        self.insert(ip, claim, purpose, now);
+        Ok(waited)
     }
 
-    /// Makes an entry for a neighbour that asked for us: we are about to answer it (RFC 826, RFC
-    /// 4861 7.2.3).
-    pub(crate) fn expect(&mut self, ip: IpAddr, mac: MacAddr, now: Instant) -> Vec<P> {
-        if !self.entries.contains_key(&ip) {
-            self.make_room();
-            self.entries.insert(
-                ip,
-                Entry {
-                    state: State::Known { mac, until: now },
-                    used: now,
-                },
-            );
-            return Vec::new();
+    /// Notes a neighbour that asked for us: we are about to answer it (RFC 826, RFC 4861 7.2.3).
+    ///
+    /// # Errors
+    /// As [`Neighbors::learn`].
+    pub(crate) fn expect(
+        &mut self,
+        ip: IpAddr,
+        claim: Claim,
+        now: Instant,
+    ) -> Result<Vec<P>, NotBelieved> {
+        if !self.known.contains_key(&ip) && !self.questions.contains_key(&ip) {
+            self.insert(ip, claim, Purpose::Answer { from: None }, now);
+            return Ok(Vec::new());
         }
-        self.learn(ip, mac, Learnt::Hearsay, now)
+        self.learn(ip, claim, now)
     }
 
     /// Returns when [`Neighbors::poll`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.next
+        Some(self.due.first()?.0)
     }
 
     /// Returns the next question to ask or failure to report, until `None`.
-    ///
-    /// The cache is walked only when a deadline has come, at most a few times per
-    /// [`RETRANS_TIMER`].
     pub(crate) fn poll(&mut self, now: Instant) -> Option<NeighborAction<P>> {
-        if self.next? > now {
-            return None;
+        if let Some((ip, mac)) = self.asides.pop() {
+            let known = Some(mac);
+            return Some(NeighborAction::Solicit { ip, known });
         }
-        let mut earliest: Option<Instant> = None;
-        let mut due = None;
-        for (&ip, entry) in &self.entries {
-            let next = match entry.state {
-                State::Known { .. } => continue,
-                State::Incomplete { next, .. } | State::Probing { next, .. } => next,
-            };
-            if next <= now {
-                due = Some(ip);
-                break;
+        loop {
+            let &(next, ip) = self.due.first()?;
+            if next > now {
+                return None;
             }
-            earliest = Some(earliest.map_or(next, |earliest| earliest.min(next)));
+            self.due.pop_first();
+            if let Some(action) = self.advance(ip, now) {
+                return Some(action);
+            }
         }
-        let Some(ip) = due else {
-            self.next = earliest;
-            return None;
-        };
-        self.advance(ip, now)
     }
 
     /// Forgets everything; returns the packets that waited (link down).
     pub(crate) fn clear(&mut self) -> Vec<P> {
-        self.held = 0;
-        self.next = None;
-        let held = self
-            .entries
-            .drain()
-            .filter_map(|(_, entry)| match entry.state {
-                State::Incomplete { held, .. } => Some(held),
-                State::Known { .. } | State::Probing { .. } => None,
-            });
-        held.flatten().collect()
+        self.known.clear();
+        self.questions.clear();
+        self.due.clear();
+        self.asides.clear();
+        let mut waited = Vec::new();
+        self.of_connections.take_all(&mut waited);
+        self.answers.take_all(&mut waited);
+        waited
     }
 
-    /// Asks once more for `ip`, or gives it up.
+    /// Asks once more for `ip`, whose time has come, or gives it up; `None` if the question is left out.
     fn advance(&mut self, ip: IpAddr, now: Instant) -> Option<NeighborAction<P>> {
-        let entry = self.entries.get_mut(&ip)?;
-        let (asked, next, known) = match &mut entry.state {
-            State::Known { .. } => return None,
-            State::Incomplete { asked, next, .. } => (asked, next, None),
-            State::Probing { asked, next, mac } => (asked, next, Some(*mac)),
+        let (asking, known) = match (self.questions.get_mut(&ip), self.known.get_mut(&ip)) {
+            (Some(question), _) => {
+                let hint = question.hint.filter(|_| question.asking.asked == 0);
+                (&mut question.asking, hint)
+            }
+            (None, Some(known)) => (known.probe.as_mut()?, Some(known.mac)),
+            (None, None) => return None,
         };
-        if *asked < MAX_SOLICITS {
-            *asked += 1;
-            *next = now + RETRANS_TIMER;
-            return Some(NeighborAction::Solicit { ip, known });
+        if asking.asked >= MAX_SOLICITS {
+            return Some(self.give_up(ip));
         }
-        let held = match self.entries.remove(&ip)?.state {
-            State::Incomplete { held, .. } => held,
-            State::Known { .. } | State::Probing { .. } => Vec::new(),
-        };
-        self.held -= held.len();
-        Some(NeighborAction::Unreachable { ip, held })
+        let is_first = asking.asked == 0;
+        asking.asked += 1;
+        asking.next = now + RETRANS_TIMER;
+        self.due.insert((asking.next, ip));
+        // The first question was paid for when it was put; for a connection all are free.
+        let is_free = is_first || known.is_some() || self.of_connections.has(ip);
+        (is_free || self.broadcasts.allow(now)).then_some(NeighborAction::Solicit { ip, known })
     }
 
-    /// Evicts the least recently used settled entry if the cache is full, or else the oldest
-    /// question.
-    fn make_room(&mut self) {
-        if self.entries.len() < MAX_NEIGHBORS {
+    fn give_up(&mut self, ip: IpAddr) -> NeighborAction<P> {
+        self.known.remove(&ip);
+        self.questions.remove(&ip);
+        let mut held = Vec::new();
+        self.of_connections.take(ip, &mut held);
+        self.answers.take(ip, &mut held);
+        NeighborAction::Unreachable { ip, held }
+    }
+
+    /// Drops a question that no packet waits for any more.
+    fn end_idle_question(&mut self, ip: IpAddr) {
+        if self.of_connections.has(ip) || self.answers.has(ip) {
             return;
         }
-        let oldest = self
-            .entries
+        if let Some(question) = self.questions.remove(&ip) {
+            self.due.remove(&(question.asking.next, ip));
+        }
+    }
+
+    /// Makes an entry if there is room for it, or room can be made.
+    fn insert(&mut self, ip: IpAddr, claim: Claim, purpose: Purpose, now: Instant) {
+        if self.known.len() >= MAX_NEIGHBORS && !self.make_room(purpose, now) {
+            return;
+        }
+        let Claim {
+            mac,
+            learnt,
+            change: _,
+        } = claim;
+        let until = match learnt {
+            Learnt::Answer => now + REACHABLE_TIME,
+            Learnt::Hearsay => now,
+        };
+        let used = (purpose == Purpose::Connection).then_some(now);
+        self.known.insert(
+            ip,
+            Known {
+                mac,
+                until,
+                changed: now,
+                used,
+                probe: None,
+            },
+        );
+    }
+
+    /// Evicts entries that no connection ever used, the oldest first; if there are none, the one that was not used for
+    /// the longest time. Returns whether there is room.
+    fn make_room(&mut self, purpose: Purpose, now: Instant) -> bool {
+        if purpose != Purpose::Connection && now < self.crowded_until {
+            return false;
+        }
+        let strangers = self.known.iter().filter(|(_, known)| known.used.is_none());
+        let mut strangers: Vec<_> = strangers.map(|(&ip, known)| (known.changed, ip)).collect();
+        if strangers.len() < EVICTED_AT_ONCE {
+            self.crowded_until = now + CROWDED;
+        } else {
+            strangers.select_nth_unstable(EVICTED_AT_ONCE - 1);
+            strangers.truncate(EVICTED_AT_ONCE);
+        }
+        for &(_, ip) in &strangers {
+            self.forget(ip);
+        }
+        if !strangers.is_empty() {
+            return true;
+        }
+        let idle = self
+            .known
             .iter()
-            .min_by_key(|(_, entry)| (matches!(entry.state, State::Incomplete { .. }), entry.used))
-            .map(|(&ip, _)| ip);
-        if let Some(Entry {
-            state: State::Incomplete { held, .. },
-            ..
-        }) = oldest.and_then(|ip| self.entries.remove(&ip))
-        {
-            self.held -= held.len();
-            self.evicted += held.len();
+            .min_by_key(|(_, known)| known.used)
+            .map(|(&ip, known)| (ip, known.used.map_or(IN_USE, |at| now.saturating_since(at))));
+        let idle = idle.filter(|&(_, idle)| purpose == Purpose::Connection || idle >= IN_USE);
+        if let Some((ip, _)) = idle {
+            self.forget(ip);
+        }
+        idle.is_some()
+    }
+
+    fn forget(&mut self, ip: IpAddr) {
+        let probe = self.known.remove(&ip).and_then(|known| known.probe);
+        if let Some(probe) = probe {
+            self.due.remove(&(probe.next, ip));
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-    const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-
-    fn ip(last: u16) -> IpAddr {
-        IpAddr::from([10, 0, (last >> 8) as u8, last as u8])
+impl Question {
+    fn new(hint: Option<MacAddr>, now: Instant) -> Self {
+        let asking = Asking {
+            asked: 0,
+            next: now,
+        };
+        Self { asking, hint }
     }
+}
 
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
-
-    fn neighbors() -> Neighbors<u32> {
-        Neighbors::new([7; 16])
-    }
-
-    fn solicit(last: u16, known: Option<MacAddr>) -> Option<NeighborAction<u32>> {
-        Some(NeighborAction::Solicit {
-            ip: ip(last),
-            known,
-        })
-    }
-
-    #[test]
-    fn a_packet_waits_for_the_answer_and_then_leaves() {
-        let mut cache = neighbors();
-        assert_eq!(cache.lookup(ip(1), at(0)), None);
-        assert_eq!(cache.hold(ip(1), 11, at(0)), None);
-        assert_eq!(cache.hold(ip(1), 12, at(0)), None);
-        assert_eq!(cache.poll(at(0)), solicit(1, None));
-        assert_eq!(cache.poll(at(0)), None);
-        assert_eq!(cache.learn(ip(1), MAC, Learnt::Answer, at(3)), [11, 12]);
-        assert_eq!(cache.lookup(ip(1), at(4)), Some(MAC));
-        assert_eq!(cache.held, 0);
-        assert_eq!(cache.poll(at(5000)), None);
-        assert_eq!(cache.next_deadline(), None);
-    }
-
-    #[test]
-    fn after_three_questions_the_address_is_unreachable_and_the_packets_come_back() {
-        let mut cache = neighbors();
-        cache.hold(ip(1), 11, at(0));
-        for second in 0..3 {
-            assert_eq!(cache.poll(at(second * 1000)), solicit(1, None));
-            assert_eq!(cache.poll(at(second * 1000 + 999)), None);
-        }
-        let held = vec![11];
-        assert_eq!(
-            cache.poll(at(3000)),
-            Some(NeighborAction::Unreachable { ip: ip(1), held })
-        );
-        assert_eq!((cache.held, cache.entries.len()), (0, 0));
-        assert_eq!(cache.poll(at(9000)), None);
-    }
-
-    #[test]
-    fn a_stale_address_is_used_and_asked_about_by_unicast() {
-        let mut cache = neighbors();
-        cache.hold(ip(1), 11, at(0));
-        cache.learn(ip(1), MAC, Learnt::Answer, at(0));
-        assert_eq!(cache.lookup(ip(1), at(30_000)), Some(MAC));
-        assert_eq!(cache.next_deadline(), Some(at(0)));
-        assert_eq!(cache.poll(at(30_000)), None);
-        assert_eq!(cache.lookup(ip(1), at(30_001)), Some(MAC));
-        assert_eq!(cache.poll(at(30_001)), solicit(1, Some(MAC)));
-        assert_eq!(cache.learn(ip(1), OTHER, Learnt::Answer, at(30_002)), []);
-        assert_eq!(cache.lookup(ip(1), at(31_001)), Some(OTHER));
-        assert_eq!(cache.poll(at(31_001)), None);
-    }
-
-    #[test]
-    fn a_probe_without_an_answer_forgets_the_address() {
-        let mut cache = neighbors();
-        cache.expect(ip(1), MAC, at(0));
-        assert_eq!(cache.lookup(ip(1), at(1)), Some(MAC));
-        for second in 0..3 {
-            assert_eq!(cache.poll(at(1 + second * 1000)), solicit(1, Some(MAC)));
-        }
-        assert_eq!(
-            cache.poll(at(3001)),
-            Some(NeighborAction::Unreachable {
-                ip: ip(1),
-                held: vec![]
-            })
-        );
-        assert_eq!(cache.lookup(ip(1), at(3002)), None);
-    }
-
-    #[test]
-    fn hearsay_moves_an_address_but_makes_no_entry_and_confirms_nothing() {
-        let mut cache = neighbors();
-        assert_eq!(cache.learn(ip(1), MAC, Learnt::Hearsay, at(0)), []);
-        assert_eq!(cache.lookup(ip(1), at(0)), None);
-        cache.expect(ip(1), MAC, at(0));
-        cache.learn(ip(1), MAC, Learnt::Answer, at(0));
-        cache.learn(ip(1), MAC, Learnt::Hearsay, at(29_000));
-        cache.lookup(ip(1), at(30_001));
-        assert_eq!(cache.poll(at(30_001)), solicit(1, Some(MAC)));
-        cache.learn(ip(1), OTHER, Learnt::Hearsay, at(30_002));
-        assert_eq!(cache.lookup(ip(1), at(30_002)), Some(OTHER));
-    }
-
-    #[test]
-    fn the_oldest_waiting_packet_gives_way() {
-        let mut cache = neighbors();
-        for packet in 0..MAX_HELD_PER_NEIGHBOR as u32 {
-            assert_eq!(cache.hold(ip(1), packet, at(0)), None);
-        }
-        assert_eq!(cache.hold(ip(1), 99, at(0)), Some(0));
-        for last in 2..100 {
-            for packet in 0..MAX_HELD_PER_NEIGHBOR as u32 {
-                cache.hold(ip(last), packet, at(0));
+impl Known {
+    /// Follows a claim, or leaves the entry with its hardware address.
+    fn believe(&mut self, claim: Claim, now: Instant) -> Result<(), NotBelieved> {
+        let Claim {
+            mac,
+            learnt,
+            change,
+        } = claim;
+        let is_other = mac != self.mac;
+        if is_other {
+            let is_locked = now.saturating_since(self.changed) <= LOCK_TIME;
+            match change {
+                Change::Replaces => {}
+                Change::AfterLock if !is_locked => {}
+                Change::AfterLock => return Err(NotBelieved),
+                Change::Doubts => {
+                    self.until = self.until.min(now);
+                    return Err(NotBelieved);
+                }
             }
         }
-        assert_eq!(cache.held, MAX_HELD);
-        assert_eq!(cache.hold(ip(200), 7, at(0)), Some(7));
-    }
-
-    #[test]
-    fn the_cache_is_bounded_and_keeps_what_is_used() {
-        let mut cache = neighbors();
-        for last in 0..2 * MAX_NEIGHBORS as u16 {
-            cache.expect(ip(last), MAC, at(u64::from(last)));
-            assert_eq!(
-                cache.lookup(ip(0), at(u64::from(last))),
-                Some(MAC),
-                "{last}"
-            );
+        let was_reachable = self.probe.is_none() && now <= self.until;
+        match learnt {
+            Learnt::Answer => self.until = now + REACHABLE_TIME,
+            Learnt::Hearsay if is_other => self.until = now,
+            // What is said says what we believe already: neither confirmed nor unsettled.
+            Learnt::Hearsay => return Ok(()),
         }
-        assert_eq!(cache.entries.len(), MAX_NEIGHBORS);
-    }
-
-    #[test]
-    fn packets_that_give_way_with_their_question_are_told_of_once() {
-        let mut cache = neighbors();
-        for last in 0..MAX_NEIGHBORS as u16 {
-            let packet = u32::from(last);
-            let gave_way = cache.hold(ip(last), packet, at(u64::from(last)));
-            assert_eq!(gave_way.is_some(), last >= MAX_HELD as u16, "{last}");
+        if is_other || !was_reachable {
+            self.changed = now;
         }
-        assert_eq!(cache.take_evicted(), 0);
-        cache.expect(ip(MAX_NEIGHBORS as u16), MAC, at(MAX_NEIGHBORS as u64));
-        assert_eq!((cache.take_evicted(), cache.held), (1, MAX_HELD - 1));
-        assert_eq!(cache.take_evicted(), 0);
-    }
-
-    #[test]
-    fn clearing_returns_what_waited() {
-        let mut cache = neighbors();
-        cache.hold(ip(1), 11, at(0));
-        cache.expect(ip(2), MAC, at(0));
-        assert_eq!(cache.clear(), [11]);
-        assert_eq!(
-            (
-                cache.held,
-                cache.next_deadline(),
-                cache.lookup(ip(2), at(0))
-            ),
-            (0, None, None)
-        );
+        self.mac = mac;
+        self.probe = None;
+        Ok(())
     }
 }

@@ -5,14 +5,12 @@ use nic::{Origin, RxPacket};
 use steer::RxQueueId;
 use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{
-    ARP_LEN, ArpOperation, ArpPacket, Ecn, EtherType, EthernetHeader, FourTuple, Instant, Network,
-    RxHeaders, TcpFlags, TcpHeader, Transport, emit_arp_frame, protocol,
+    Ecn, FourTuple, Instant, MacAddr, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol,
 };
 
 use crate::Stack;
 use crate::demux::Owner;
 use crate::drops::DropReason;
-use crate::neighbor::Learnt;
 use crate::route::Destination;
 use crate::socket::SocketKind;
 use crate::stack::Burst;
@@ -20,6 +18,8 @@ use crate::stack::Burst;
 /// A TCP segment with what the connection does not know: who it is for and where it came in.
 pub(crate) struct Incoming {
     pub(crate) tuple: FourTuple,
+    /// Station that the frame came from; `None`: from ourselves, or from no station's address.
+    pub(crate) from: Option<MacAddr>,
     pub(crate) queue: RxQueueId,
     pub(crate) segment: Segment<FragList>,
 }
@@ -35,49 +35,6 @@ impl Stack {
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
             Network::Other => self.drop_packet(packet.payload, DropReason::UnhandledProtocol),
         }
-    }
-
-    /// Answers questions about our addresses and learns from answers (RFC 826).
-    fn receive_arp(&mut self, ethernet: &EthernetHeader, payload: &FragList, now: Instant) {
-        let Some(arp) = parse_arp(payload) else {
-            return self.drops.count(DropReason::ArpInvalid);
-        };
-        let ArpPacket {
-            op,
-            sender_mac,
-            sender_ip,
-            target_ip,
-            target_mac: _,
-        } = arp;
-        let is_probe = sender_ip.is_unspecified();
-        let is_plausible = !sender_mac.is_multicast()
-            && sender_mac == ethernet.src
-            && (is_probe
-                || self.routes.is_on_link(sender_ip.into())
-                    && !self.routes.is_martian_source(sender_ip.into()));
-        if !is_plausible {
-            return self.drops.count(DropReason::ArpInvalid);
-        }
-        let for_us = self.routes.is_ours(target_ip.into());
-        let waited = match op {
-            _ if is_probe => Vec::new(),
-            ArpOperation::REPLY if for_us => {
-                self.neighbors
-                    .learn(sender_ip.into(), sender_mac, Learnt::Answer, now)
-            }
-            _ if for_us => self.neighbors.expect(sender_ip.into(), sender_mac, now),
-            // Somebody talks about himself: a gratuitous ARP.
-            _ => self
-                .neighbors
-                .learn(sender_ip.into(), sender_mac, Learnt::Hearsay, now),
-        };
-        if op == ArpOperation::REQUEST && for_us {
-            let ethernet = self.ethernet(sender_mac, EtherType::ARP);
-            let reply = arp.reply(self.mac());
-            let head = nic::HeadBuf::with(|out| emit_arp_frame(&ethernet, &reply, out));
-            self.send_frame(head, now);
-        }
-        self.send_waited(sender_mac, waited, now);
     }
 
     /// Judges addresses and protocol of an IP packet.
@@ -114,6 +71,7 @@ impl Stack {
                         self.receive_tcp(
                             Incoming {
                                 tuple,
+                                from: self.station(headers.ethernet.src),
                                 queue,
                                 segment,
                             },
@@ -133,7 +91,9 @@ impl Stack {
 
     fn receive_other(&mut self, number: u8, headers: &RxHeaders, payload: FragList, now: Instant) {
         match (headers.network, number) {
-            (Network::Ipv4(ip), protocol::ICMP) => self.receive_icmpv4(&ip, &payload, now),
+            (Network::Ipv4(ip), protocol::ICMP) => {
+                self.receive_icmpv4(&headers.ethernet, &ip, &payload, now)
+            }
             (Network::Ipv6(ip), protocol::ICMPV6) => {
                 self.receive_icmpv6(&headers.ethernet, &ip, &payload, now)
             }
@@ -154,13 +114,14 @@ impl Stack {
     fn refuse(&mut self, incoming: Incoming, now: Instant) {
         let Incoming {
             tuple,
+            from,
             segment,
             queue: _,
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
         self.drop_packet(segment.payload, DropReason::TcpNoSocket);
         if let Some(reset) = reset {
-            self.send_control(&tuple, reset, now);
+            self.send_control(&tuple, from, reset, now);
         }
     }
 
@@ -168,6 +129,7 @@ impl Stack {
     fn connection_segment(&mut self, slot: u32, incoming: Incoming, now: Instant) {
         let Incoming {
             tuple,
+            from,
             queue,
             segment,
         } = incoming;
@@ -199,6 +161,7 @@ impl Stack {
                 listener,
                 Incoming {
                     tuple,
+                    from,
                     queue,
                     segment,
                 },
@@ -247,6 +210,7 @@ impl Stack {
     ) {
         let Incoming {
             tuple,
+            from,
             queue,
             segment,
         } = incoming;
@@ -282,7 +246,7 @@ impl Stack {
                 reason
                     .into_iter()
                     .for_each(|reason| self.drops.count_segment(reason));
-                self.send_syn_ack(&tuple, &options, reply, now);
+                self.send_syn_ack(&tuple, from, &options, reply, now);
             }
             ListenOutcome::Accepted(conn, disposition) => {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {
@@ -378,13 +342,4 @@ pub(crate) fn endpoints(tuple: &FourTuple) -> tcp::Endpoints {
         local: std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port),
         remote: std::net::SocketAddr::new(tuple.src_ip, tuple.src_port),
     }
-}
-
-fn parse_arp(payload: &FragList) -> Option<ArpPacket> {
-    let mut bytes = [0; ARP_LEN];
-    let first = payload
-        .first()
-        .filter(|frag| frag.is_readable() && frag.len() >= ARP_LEN)?;
-    first.copy_to(0, &mut bytes).ok()?;
-    ArpPacket::parse(&bytes).ok()
 }

@@ -13,10 +13,11 @@ use crate::binding::Bindings;
 use crate::config::StackConfig;
 use crate::demux::Demux;
 use crate::drops::{DropReason, Drops};
-use crate::icmp::RateLimit;
+use crate::icmp;
 use crate::neighbor::Neighbors;
 use crate::ports::EphemeralPorts;
 use crate::random::Secret;
+use crate::rate_limit::RateLimit;
 use crate::route::{AddressError, Routes};
 use crate::socket::{Socket, SocketId, SocketTable};
 use crate::timers::Timers;
@@ -108,6 +109,10 @@ pub struct StackStats {
     pub orphans: usize,
     /// Four-tuples in use now, TIME-WAIT included.
     pub connections: usize,
+    /// Neighbours that are known now, at most [`MAX_NEIGHBORS`](crate::MAX_NEIGHBORS).
+    pub neighbors: usize,
+    /// Neighbours that packets wait for now, asked for and without an answer.
+    pub neighbors_asked: usize,
 }
 
 /// A TCP/IP stack on one NIC. One owner; no thread, no clock, no I/O but through the NIC.
@@ -206,8 +211,8 @@ impl Stack {
             timers: Timers::default(),
             windows,
             bindings: Bindings::default(),
-            echo_limit: RateLimit::new(),
-            complaints_limit: RateLimit::new(),
+            echo_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
+            complaints_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
             send_pool: send_pool(send_memory_bytes)?,
             touched: Vec::new(),
             draining: Vec::new(),
@@ -335,6 +340,8 @@ impl Stack {
             sockets: self.sockets.len(),
             orphans: self.orphans,
             connections: self.demux.connections(),
+            neighbors: self.neighbors.known(),
+            neighbors_asked: self.neighbors.questions(),
             ..self.stats
         }
     }

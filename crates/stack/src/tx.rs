@@ -13,7 +13,7 @@ use wire::{
 
 use crate::Stack;
 use crate::drops::DropReason;
-use crate::neighbor::NeighborAction;
+use crate::neighbor::{Hold, NeighborAction, Purpose};
 use crate::socket::SocketId;
 use crate::socket::sockopt::Options;
 
@@ -21,8 +21,27 @@ use crate::socket::sockopt::Options;
 #[derive(Debug)]
 pub(crate) struct Waiting {
     packet: TxPacket,
-    /// Who is told when nobody answers, and the sequence number of his segment.
+    /// Socket to notify if resolution fails, and the sequence number of its segment.
     owner: Option<(SocketId, SeqNum)>,
+}
+
+/// What a segment belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Speaker {
+    /// A connection, notified if its neighbour cannot be found.
+    Connection(SocketId),
+    /// No connection: the segment answers one that anybody may have sent, from this station if its
+    /// frame is at hand.
+    Answer(Option<MacAddr>),
+}
+
+impl Speaker {
+    const fn purpose(self) -> Purpose {
+        match self {
+            Self::Connection(_) => Purpose::Connection,
+            Self::Answer(from) => Purpose::Answer { from },
+        }
+    }
 }
 
 /// How a segment leaves.
@@ -62,19 +81,23 @@ impl Stack {
     pub(crate) fn send_control(
         &mut self,
         tuple: &FourTuple,
+        from: Option<MacAddr>,
         segment: Segment<FragList>,
         now: Instant,
     ) {
+        let speaker = Speaker::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
-            Ok(next_hop) => self.send_segment(tuple, Egress::to(next_hop), None, segment, now),
+            Ok(next_hop) => self.send_segment(tuple, Egress::to(next_hop), speaker, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
 
-    /// Sends a segment of a handshake that a listener with these options leads.
+    /// Sends a segment of a handshake that a listener with these options leads; `from`: as for
+    /// [`Speaker::Answer`].
     pub(crate) fn send_syn_ack(
         &mut self,
         tuple: &FourTuple,
+        from: Option<MacAddr>,
         options: &Options,
         segment: Segment<FragList>,
         now: Instant,
@@ -84,8 +107,9 @@ impl Stack {
             tos: options.tos,
             hop_limit: options.hop_limit,
         };
+        let speaker = Speaker::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
-            Ok(next_hop) => self.send_segment(tuple, egress(next_hop), None, segment, now),
+            Ok(next_hop) => self.send_segment(tuple, egress(next_hop), speaker, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
@@ -95,13 +119,16 @@ impl Stack {
         &mut self,
         tuple: &FourTuple,
         egress: Egress,
-        owner: Option<SocketId>,
+        speaker: Speaker,
         segment: Segment<FragList>,
         now: Instant,
     ) {
-        let next_hop = egress.next_hop;
-        let known = self.hardware_address(next_hop, now);
-        let owner = owner.map(|owner| (owner, segment.seq));
+        let (next_hop, purpose) = (egress.next_hop, speaker.purpose());
+        let known = self.hardware_address(next_hop, purpose, now);
+        let owner = match speaker {
+            Speaker::Connection(owner) => Some((owner, segment.seq)),
+            Speaker::Answer(_) => None,
+        };
         let Some(packet) = emit_headers(
             (self.mac(), known.unwrap_or_default()),
             tuple,
@@ -112,16 +139,23 @@ impl Stack {
         };
         match known {
             Some(_) => self.transmit(packet, now),
-            None => self.hold(next_hop, Waiting { packet, owner }, now),
+            None => self.hold(next_hop, Waiting { packet, owner }, purpose, now),
         }
     }
 
-    /// Sends a packet whose frame lacks nothing but the destination's MAC address.
-    pub(crate) fn output(&mut self, destination: IpAddr, packet: TxPacket, now: Instant) {
+    /// Sends an answer, to a frame from the station `from`, that lacks nothing but the destination's MAC address.
+    pub(crate) fn output(
+        &mut self,
+        destination: IpAddr,
+        from: Option<MacAddr>,
+        packet: TxPacket,
+        now: Instant,
+    ) {
+        let purpose = Purpose::Answer { from };
         let Ok(next_hop) = self.routes.next_hop(destination) else {
             return self.drops.count(DropReason::NoRoute);
         };
-        match self.hardware_address(next_hop, now) {
+        match self.hardware_address(next_hop, purpose, now) {
             Some(mac) => self.transmit(addressed(packet, mac), now),
             None => self.hold(
                 next_hop,
@@ -129,6 +163,7 @@ impl Stack {
                     packet,
                     owner: None,
                 },
+                purpose,
                 now,
             ),
         }
@@ -136,11 +171,16 @@ impl Stack {
 
     /// Returns the hardware address of a host on the link if it is known. Our own is: the NIC takes back what is sent
     /// to it.
-    fn hardware_address(&mut self, next_hop: IpAddr, now: Instant) -> Option<MacAddr> {
+    fn hardware_address(
+        &mut self,
+        next_hop: IpAddr,
+        purpose: Purpose,
+        now: Instant,
+    ) -> Option<MacAddr> {
         match (self.routes.is_ours(next_hop), self.point_to_point) {
             (true, _) => Some(self.mac()),
             (false, Some(peer)) => Some(peer),
-            (false, None) => self.neighbors.lookup(next_hop, now),
+            (false, None) => self.neighbors.lookup(next_hop, purpose, now),
         }
     }
 
@@ -172,18 +212,25 @@ impl Stack {
         let _ = self.nic.transmit(packet, now);
     }
 
-    fn hold(&mut self, next_hop: IpAddr, waiting: Waiting, now: Instant) {
-        if self.neighbors.hold(next_hop, waiting, now).is_some() {
-            self.drops.count(DropReason::NeighborQueueFull);
+    fn hold(&mut self, next_hop: IpAddr, waiting: Waiting, purpose: Purpose, now: Instant) {
+        match (
+            self.neighbors.hold(next_hop, waiting, purpose, now),
+            purpose,
+        ) {
+            (Hold::Waits, _) => {}
+            (Hold::GaveWay(_), Purpose::Connection) => {
+                self.drops.count(DropReason::NeighborQueueFull);
+            }
+            (Hold::GaveWay(_), Purpose::Answer { .. }) => {
+                self.drops.count(DropReason::NeighborAnswersFull);
+            }
+            (Hold::NotAsked(_), _) => self.drops.count(DropReason::NeighborAskLimited),
         }
         self.poll_neighbors(now);
     }
 
     /// Asks for neighbours that are due to be asked for, and gives up those that never answered.
     pub(crate) fn poll_neighbors(&mut self, now: Instant) {
-        for _ in 0..self.neighbors.take_evicted() {
-            self.drops.count(DropReason::NeighborQueueFull);
-        }
         while let Some(action) = self.neighbors.poll(now) {
             match action {
                 NeighborAction::Solicit { ip, known } => self.solicit(ip, known, now),

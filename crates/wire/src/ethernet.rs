@@ -21,6 +21,12 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
+    /// True if it may be a station's own: the group bit is clear, and not every bit is.
+    pub const fn is_unicast(self) -> bool {
+        let [a, b, c, d, e, f] = self.0;
+        !self.is_multicast() && a | b | c | d | e | f != 0
+    }
+
     /// True if every bit is set.
     pub fn is_broadcast(self) -> bool {
         self == Self::BROADCAST
@@ -252,6 +258,14 @@ mod tests {
         assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
         assert!(MacAddr([1, 0, 0, 0, 0, 0]).is_multicast());
         assert!(!HEADER.dst.is_multicast() && !HEADER.dst.is_broadcast());
+        assert!(HEADER.dst.is_unicast() && MacAddr([0, 0, 0, 0, 0, 1]).is_unicast());
+        for other in [
+            MacAddr::BROADCAST,
+            MacAddr([1, 0, 0, 0, 0, 0]),
+            MacAddr([0; 6]),
+        ] {
+            assert!(!other.is_unicast(), "{other}");
+        }
         let group = "ff02::1:ff12:3456".parse().unwrap();
         assert_eq!(
             MacAddr::for_ipv6_multicast(group).to_string(),

@@ -6,7 +6,9 @@ mod door;
 mod scenarios;
 
 mod bind;
+mod flood;
 mod frames;
+mod neighbors;
 mod network;
 mod own;
 mod path_mtu;

@@ -185,10 +185,6 @@ fn arp_that_cannot_be_is_dropped() {
             ..good
         },
         ArpPacket {
-            sender_ip: v4(Side::B),
-            ..good
-        },
-        ArpPacket {
             sender_ip: Ipv4Addr::new(192, 168, 1, 1),
             ..good
         },

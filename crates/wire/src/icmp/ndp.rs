@@ -182,7 +182,8 @@ fn parse_common<'a>(
     Ok((head[4], target, options))
 }
 
-/// Returns the first link-layer address option of `kind`; every option must have a length.
+/// Returns the first link-layer address option of `kind`; every option must have a length, and this one that of an
+/// Ethernet address (RFC 2464 6), which is a station's.
 fn link_address(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, IcmpError> {
     let mut found = None;
     while !options.is_empty() {
@@ -193,8 +194,15 @@ fn link_address(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, IcmpErr
             .then(|| options.split_at_checked(usize::from(units) * 8))
             .flatten()
             .ok_or(IcmpError::BadNeighborDiscovery)?;
-        if let (true, None, &[_, 1, a, b, c, d, e, f]) = (option == kind, found, body) {
-            found = Some(MacAddr([a, b, c, d, e, f]));
+        if option == kind {
+            let &[_, _, a, b, c, d, e, f] = body else {
+                return Err(IcmpError::BadNeighborDiscovery);
+            };
+            let mac = MacAddr([a, b, c, d, e, f]);
+            if !mac.is_unicast() {
+                return Err(IcmpError::BadNeighborDiscovery);
+            }
+            found = found.or(Some(mac));
         }
         options = rest;
     }

@@ -1,0 +1,124 @@
+//! ARP: answers questions for our addresses, learns those of neighbours (RFC 826).
+
+use std::net::Ipv4Addr;
+
+use netmem::FragList;
+use nic::HeadBuf;
+use wire::{
+    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, MacAddr, emit_arp_frame,
+};
+
+use crate::Stack;
+use crate::drops::DropReason;
+use crate::neighbor::{Change, Claim, Learnt};
+
+impl Stack {
+    /// Answers questions about our addresses and learns from questions, answers and announcements.
+    pub(crate) fn receive_arp(
+        &mut self,
+        ethernet: &EthernetHeader,
+        payload: &FragList,
+        now: Instant,
+    ) {
+        let judged = parse_arp(payload)
+            .ok_or(DropReason::ArpInvalid)
+            .and_then(|arp| self.judge_arp(ethernet, &arp).map(|()| arp));
+        let arp = match judged {
+            Ok(arp) => arp,
+            Err(reason) => return self.drops.count(reason),
+        };
+        self.learn_of_arp(ethernet, &arp, now);
+        if arp.op == ArpOperation::REQUEST && self.routes.is_ours(arp.target_ip.into()) {
+            let ethernet = self.ethernet(arp.sender_mac, EtherType::ARP);
+            let reply = arp.reply(self.mac());
+            let head = HeadBuf::with(|out| emit_arp_frame(&ethernet, &reply, out));
+            self.send_frame(head, now);
+        }
+    }
+
+    /// Returns why nothing that an ARP packet says is believed, if that is so (linux
+    /// net/ipv4/arp.c `arp_rcv`, `arp_process`).
+    fn judge_arp(&self, ethernet: &EthernetHeader, arp: &ArpPacket) -> Result<(), DropReason> {
+        let ArpPacket {
+            op,
+            sender_mac,
+            sender_ip,
+            target_ip,
+            target_mac: _,
+        } = *arp;
+        let is_known = op == ArpOperation::REQUEST || op == ArpOperation::REPLY;
+        let is_from_a_station =
+            sender_mac == ethernet.src && self.station(sender_mac) == Some(sender_mac);
+        let is_plausible =
+            is_known && is_from_a_station && !target_ip.is_multicast() && !target_ip.is_loopback();
+        if !is_plausible {
+            return Err(DropReason::ArpInvalid);
+        }
+        if sender_ip.is_unspecified() {
+            // An address probe (RFC 5227 2.1.1) is a question.
+            return match op {
+                ArpOperation::REQUEST => Ok(()),
+                _ => Err(DropReason::ArpInvalid),
+            };
+        }
+        match sender_ip.into() {
+            sender if self.routes.is_ours(sender) => Err(DropReason::AddressConflict),
+            sender if self.routes.is_martian_source(sender) => Err(DropReason::ArpInvalid),
+            sender if !self.routes.is_on_link(sender) => Err(DropReason::ArpInvalid),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes where the sender of a judged packet is.
+    fn learn_of_arp(&mut self, ethernet: &EthernetHeader, arp: &ArpPacket, now: Instant) {
+        let ArpPacket {
+            op,
+            sender_mac,
+            sender_ip,
+            target_mac,
+            target_ip,
+        } = *arp;
+        if sender_ip == Ipv4Addr::UNSPECIFIED {
+            return;
+        }
+        let is_question = op == ArpOperation::REQUEST;
+        let for_us = self.routes.is_ours(target_ip.into());
+        // A gratuitous reply names its sender twice (linux `arp_is_garp`).
+        let is_gratuitous = sender_ip == target_ip && (is_question || target_mac == sender_mac);
+        let is_answer = !is_question && for_us && ethernet.dst == self.mac();
+        let claim = Claim {
+            mac: sender_mac,
+            learnt: match is_answer {
+                true => Learnt::Answer,
+                false => Learnt::Hearsay,
+            },
+            change: match is_gratuitous || is_question && for_us {
+                true => Change::Replaces,
+                false => Change::AfterLock,
+            },
+        };
+        let learnt = match is_question && for_us {
+            true => self.neighbors.expect(sender_ip.into(), claim, now),
+            false => self.neighbors.learn(sender_ip.into(), claim, now),
+        };
+        match learnt {
+            Ok(waited) => self.send_waited(sender_mac, waited, now),
+            Err(_) => self.drops.count(DropReason::NeighborClaimRefused),
+        }
+    }
+
+    /// Returns `mac` if it may be another station's own: no group's, not zero, not ours. What is sent to ours comes
+    /// back to us.
+    pub(crate) fn station(&self, mac: MacAddr) -> Option<MacAddr> {
+        (mac.is_unicast() && mac != self.mac()).then_some(mac)
+    }
+}
+
+fn parse_arp(payload: &FragList) -> Option<ArpPacket> {
+    let mut bytes = [0; ARP_LEN];
+    let first = payload
+        .first()
+        .filter(|frag| frag.is_readable() && frag.len() >= ARP_LEN)?;
+    first.copy_to(0, &mut bytes).ok()?;
+    ArpPacket::parse(&bytes).ok()
+}

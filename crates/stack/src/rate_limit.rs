@@ -1,0 +1,55 @@
+//! How often something may be done: a bucket of time.
+
+use wire::Instant;
+
+/// A bucket of time: each thing that is done takes its share of a second out of it.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    /// Nanoseconds that one thing costs.
+    cost_ns: u64,
+    /// Nanoseconds in a full bucket.
+    burst_ns: u64,
+    /// Time up to which everything is spent.
+    spent_until: u64,
+}
+
+impl RateLimit {
+    /// Returns a full bucket for `per_second` things a second, `burst` of them at once.
+    pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
+        let cost_ns = 1_000_000_000 / per_second;
+        Self {
+            cost_ns,
+            burst_ns: burst * cost_ns,
+            spent_until: 0,
+        }
+    }
+
+    /// Returns whether it may be done once more.
+    pub(crate) fn allow(&mut self, now: Instant) -> bool {
+        // Shifted by a burst, so that the bucket is full when the clock starts.
+        let now = now.as_nanos().saturating_add(self.burst_ns);
+        let next = self.spent_until.max(now - self.burst_ns) + self.cost_ns;
+        if next > now {
+            return false;
+        }
+        self.spent_until = next;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_then_a_thousand_a_second() {
+        for start_ms in [0, 10, 5_000] {
+            let mut limit = RateLimit::new(1000, 50);
+            let at = |ms: u64| Instant::from_millis(start_ms + ms);
+            let burst = (0..500).filter(|_| limit.allow(at(0))).count();
+            assert_eq!(burst, 50, "from {start_ms} ms");
+            let later = (0..500).filter(|_| limit.allow(at(20))).count();
+            assert!((19..=21).contains(&later), "{later} from {start_ms} ms");
+        }
+    }
+}

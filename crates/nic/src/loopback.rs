@@ -14,12 +14,22 @@ use crate::link::{Gso, RxChecksum, VnetMeta};
 use crate::packet::TxPacket;
 use crate::place::{Landed, Place, RxBuffers};
 
+/// Where the next received packet is taken from first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Turn {
+    /// The packets that this NIC sent to itself.
+    Loop,
+    /// The link.
+    #[default]
+    Link,
+}
+
 /// Packets on their way from this NIC to itself, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct LoopQueue {
     packets: VecDeque<TxPacket>,
-    /// The link was served last.
-    is_next: bool,
+    /// Whose turn it was last.
+    last: Turn,
 }
 
 impl LoopQueue {
@@ -35,10 +45,14 @@ impl LoopQueue {
         self.packets.pop_front()
     }
 
-    /// Returns whether it is this queue's turn, and not the link's; every call is one.
-    pub(crate) fn is_next(&mut self) -> bool {
-        self.is_next = !self.is_next && !self.packets.is_empty();
-        self.is_next
+    /// Begins a turn and returns which one it is: this queue's after one of the link's, if it has packets, else the
+    /// link's.
+    pub(crate) fn take_turn(&mut self) -> Turn {
+        self.last = match self.last {
+            Turn::Link if !self.packets.is_empty() => Turn::Loop,
+            Turn::Link | Turn::Loop => Turn::Link,
+        };
+        self.last
     }
 }
 

@@ -12,7 +12,7 @@ use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
 use crate::link::{Link, LinkCaps, MAX_FRAME_LEN, Posted, Received};
-use crate::loopback::{self, LoopQueue};
+use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{Origin, RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
@@ -148,10 +148,9 @@ impl Nic {
 
     /// Takes from the link and from what was sent to this NIC itself in turn, as long as both have something.
     fn next_landed(&mut self, now: Instant) -> Option<Landed> {
-        if self.looped.is_next() {
-            self.receive_looped().or_else(|| self.receive(now))
-        } else {
-            self.receive(now).or_else(|| self.receive_looped())
+        match self.looped.take_turn() {
+            Turn::Loop => self.receive_looped().or_else(|| self.receive(now)),
+            Turn::Link => self.receive(now).or_else(|| self.receive_looped()),
         }
     }
 

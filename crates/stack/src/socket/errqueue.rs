@@ -59,6 +59,9 @@ struct Pending {
 pub(crate) enum Memory {
     /// In device memory.
     Device(TxSend),
+    /// In device memory, whose [`TxSend`] the call that goes on has: it was taken by [`ErrQueue::lend`] and comes back by
+    /// [`ErrQueue::go_on`]. The send is not over before.
+    Lent,
     /// In host memory of the stack, to which they were copied. That is told when the peer has them, as Linux tells it:
     /// a program learns from these entries how far the peer is, too.
     Copied,
@@ -104,10 +107,16 @@ impl ErrQueue {
         }
     }
 
-    /// Takes the memory of a send that goes on, to make frags of it.
-    pub(crate) fn memory_of(&mut self, id: ZerocopyId) -> Option<Memory> {
+    /// Lends the device memory of a send that goes on, to make frags of it; `None` if there is none.
+    pub(crate) fn lend(&mut self, id: ZerocopyId) -> Option<TxSend> {
         let send = self.entry(id)?;
-        Some(std::mem::replace(&mut send.memory, Memory::Copied))
+        match std::mem::replace(&mut send.memory, Memory::Lent) {
+            Memory::Device(memory) => Some(memory),
+            other => {
+                send.memory = other;
+                None
+            }
+        }
     }
 
     /// Nothing more belongs to this send.
@@ -131,6 +140,7 @@ impl ErrQueue {
         while let Some(send) = self.pending.front_mut() {
             let (is_over, copied) = match &mut send.memory {
                 Memory::Device(memory) => (memory.is_over(), false),
+                Memory::Lent => (false, false),
                 Memory::Copied => (send.end <= acked, true),
             };
             if send.is_open || !is_over {
@@ -305,15 +315,30 @@ mod tests {
         let id = queue.begin(Memory::Device(memory.begin()), 100);
         copied(&mut queue, 200);
         assert!(!queue.collect(200) && !queue.is_held_below(200));
-        let Some(Memory::Device(send)) = queue.memory_of(id) else {
-            panic!("it was sent from device memory");
-        };
+        let send = queue.lend(id).expect("it was sent from device memory");
+        assert!(queue.lend(id).is_none(), "it is lent");
         let more = send.frags(0, 100).unwrap();
         queue.go_on(id, Memory::Device(send), 300);
         queue.finish(id);
         assert!(!queue.collect(300) && queue.is_held_below(300));
         drop(more);
         assert!(queue.collect(300));
+        assert_eq!(queue.pop(), Some(range(0, 0, false)));
+        assert_eq!(queue.pop(), Some(range(1, 1, true)));
+    }
+
+    #[test]
+    fn a_send_whose_memory_is_lent_is_not_over_and_a_copied_one_has_none_to_lend() {
+        let (memory, mut queue) = (memory(), ErrQueue::default());
+        let device = queue.begin(Memory::Device(memory.begin()), 100);
+        let host = queue.begin(Memory::Copied, 200);
+        let send = queue.lend(device).expect("it was sent from device memory");
+        assert!(queue.lend(host).is_none());
+        queue.finish(device);
+        queue.finish(host);
+        assert!(!queue.collect(200), "its frags may still be made");
+        queue.go_on(device, Memory::Device(send), 100);
+        assert!(queue.collect(200));
         assert_eq!(queue.pop(), Some(range(0, 0, false)));
         assert_eq!(queue.pop(), Some(range(1, 1, true)));
     }

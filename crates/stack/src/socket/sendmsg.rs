@@ -230,10 +230,8 @@ fn sendmsg(
         (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
             let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
             can_send(id, socket)?;
-            let send = match cx.sending.number.and_then(|id| socket.errors.memory_of(id)) {
-                Some(Memory::Device(send)) => send,
-                _ => binding.memory.begin(),
-            };
+            let lent = cx.sending.number.and_then(|id| socket.errors.lend(id));
+            let send = lent.unwrap_or_else(|| binding.memory.begin());
             send_device(socket, send, cx.sending, (ranges, flags))
         }
         // Taken as the other, an address is no offset and an offset no address.

@@ -416,6 +416,11 @@ fn connecting_to_a_closed_port_is_refused() {
 fn threads_that_wait_for_their_own_streams_do_not_hinder_each_other() {
     let bench = Bench::new("threads");
     let sent = pattern(1_000_000);
+    // One waits from before the first to after the last of the others; each of them gets all of its stream meanwhile,
+    // or times out.
+    let (mut silent, mut idle) = bench.connection();
+    let memory = bench.memory.clone();
+    let waiting = std::thread::spawn(move || receive_all(&mut idle, &memory));
     let workers: Vec<_> = (0..8)
         .map(|_| {
             let (sender, mut stream) = bench.connection();
@@ -433,6 +438,10 @@ fn threads_that_wait_for_their_own_streams_do_not_hinder_each_other() {
     for worker in workers {
         worker.join().unwrap();
     }
+    assert!(!waiting.is_finished(), "nothing was sent to it");
+    silent.write_all(b"at last").unwrap();
+    drop(silent);
+    assert_eq!(waiting.join().unwrap(), b"at last");
     bench.finish();
 }
 

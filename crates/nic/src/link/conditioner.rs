@@ -314,7 +314,8 @@ mod tests {
         u32::from_be_bytes(frame[EthernetHeader::LEN..].try_into().expect("four bytes"))
     }
 
-    /// Offers frames 0..n one per `step`, then lets all come out; returns (when, which).
+    /// Offers frames 0..n one per `step`, then lets all come out; returns (when, which). When is by a clock of such
+    /// steps until the last frame is offered.
     fn run(conditioner: &mut Conditioner, n: u32, step: Duration) -> Vec<(Instant, u32)> {
         let mut out = Vec::new();
         let mut buffer = Vec::new();
@@ -466,14 +467,25 @@ mod tests {
         let step = Duration::from_micros(10);
         let out = run(&mut impaired("delay=5ms,jitter=2ms"), 1000, step);
         assert!(!numbers(&out).is_sorted());
-        for &(at, n) in &out {
+        let took = out.iter().map(|&(at, n)| {
             let sent = Instant::from_nanos(u64::from(n) * 10_000);
-            let took = at.saturating_since(sent);
-            // The last frame went in before the first came out: nothing waited for the poll.
-            assert!(
-                took >= Duration::from_millis(3) && took <= Duration::from_millis(12),
-                "{took:?}"
-            );
+            at.saturating_since(sent)
+        });
+        let (least, most) = (took.clone().min().unwrap(), took.clone().max().unwrap());
+        let ms = Duration::from_millis;
+        assert!(
+            least >= ms(3) && most <= ms(7) + step,
+            "{least:?} to {most:?}"
+        );
+        // Nearly all of its width is used, and evenly: a thousand delays that vary.
+        assert!(
+            least < ms(3) + ms(4) / 50 && most > ms(7) - ms(4) / 50,
+            "{least:?} to {most:?}"
+        );
+        for quarter in 0..4 {
+            let range = ms(3 + quarter)..ms(4 + quarter);
+            let share = took.clone().filter(|took| range.contains(took)).count();
+            assert!((180..320).contains(&share), "{share} of 1000 in {range:?}");
         }
         let out = run(&mut impaired("delay=5ms,jitter=2ms,ordered"), 1000, step);
         assert_eq!(numbers(&out), (0..1000).collect::<Vec<_>>());

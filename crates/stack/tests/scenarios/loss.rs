@@ -23,6 +23,38 @@ struct Case {
     ecn: tcp::EcnPolicy,
 }
 
+/// What became of the frames of one run, or of several.
+#[derive(Debug, Default)]
+struct Fate {
+    /// How many frames more were sent than arrived.
+    lost: i64,
+    /// How many arrived with a wrong checksum.
+    corrupt: u64,
+    /// How many the wire marked (congestion experienced).
+    marked: u64,
+    /// How often a sender made its window smaller because of a mark.
+    reductions: u64,
+    /// The smallest round trip of the sender of each run.
+    round_trips: Vec<Duration>,
+}
+
+impl Fate {
+    fn add(&mut self, other: Self) {
+        let Self {
+            lost,
+            corrupt,
+            marked,
+            reductions,
+            round_trips,
+        } = other;
+        self.lost += lost;
+        self.corrupt += corrupt;
+        self.marked += marked;
+        self.reductions += reductions;
+        self.round_trips.extend(round_trips);
+    }
+}
+
 impl Case {
     /// Derives everything but the impairment from a seed, so that seeds differ in more than their
     /// dice.
@@ -44,9 +76,8 @@ impl Case {
         }
     }
 
-    /// Returns how many frames more were sent than arrived, and how many arrived with a wrong
-    /// checksum.
-    fn run(&self) -> (i64, u64) {
+    /// Runs it to its end, every byte right.
+    fn run(&self) -> Fate {
         let config = PairConfig {
             seed: self.seed,
             impairment: Some(self.impairment),
@@ -78,7 +109,19 @@ impl Case {
             .with_memory(id, pair.dmabuf(Side::B, id))
             .keeping(self.keep);
         let mut answer = Sink::new(sender, back);
+        let (mut reductions, mut round_trip) = (0, Duration::MAX);
         let ran = pair.run(|pair| {
+            // Looked at while they live: a connection that is over has none of it.
+            let infos = [pair.a.info(sender), pair.b.info(receiver)];
+            let [a, b] = infos.map(|info| info.ok().flatten());
+            let both = [&a, &b]
+                .into_iter()
+                .flatten()
+                .map(|info| info.ecn_reductions);
+            reductions = reductions.max(both.sum());
+            if let Some(info) = a.filter(|info| !info.min_rtt.is_zero()) {
+                round_trip = round_trip.min(info.min_rtt);
+            }
             let sent = source.run(&mut pair.a).and(answer.run(&mut pair.a));
             sent.and(sink.run(&mut pair.b)).and(reply.run(&mut pair.b))
         });
@@ -111,22 +154,31 @@ impl Case {
             .iter()
             .map(|end| end.look(|stack| stack.nic().drops().get(nic::DropReason::RxBadChecksum)))
             .sum();
+        // One conditioner, at side A, treats both directions.
+        let wire = pair.a.look(|stack| stack.nic().link().impairment_stats());
+        let wire = wire.expect("the wire is impaired");
         sink.release(&mut pair.b, 0);
         drop((sink, answer));
         pair.a.close(sender).unwrap();
         pair.b.close(receiver).unwrap();
         pair.finish();
-        (sent as i64 - arrived as i64, corrupt)
+        Fate {
+            lost: sent as i64 - arrived as i64,
+            corrupt,
+            marked: wire.rx.marked + wire.tx.marked,
+            reductions,
+            round_trips: vec![round_trip],
+        }
     }
 }
 
 /// Runs all seeds; returns what their runs returned, added up.
-fn sweep(impairment: &str, seeds: std::ops::Range<u64>) -> (i64, u64) {
-    let mut sum = (0, 0);
+fn sweep(impairment: &str, seeds: std::ops::Range<u64>) -> Fate {
+    let mut sum = Fate::default();
     for seed in seeds {
         let case = Case::new(seed, impairment);
         match std::panic::catch_unwind(|| case.run()) {
-            Ok((lost, corrupt)) => sum = (sum.0 + lost, sum.1 + corrupt),
+            Ok(fate) => sum.add(fate),
             Err(_) => panic!("seed {seed} of {impairment}: {case:?}"),
         }
     }
@@ -135,42 +187,54 @@ fn sweep(impairment: &str, seeds: std::ops::Range<u64>) -> (i64, u64) {
 
 #[test]
 fn one_percent_loss() {
-    let (lost, _) = sweep("loss=1%", 0..30);
+    let Fate { lost, .. } = sweep("loss=1%", 0..30);
     assert!(lost > 40, "{lost} frames were lost");
 }
 
 #[test]
 fn five_percent_loss() {
-    let (lost, _) = sweep("loss=5%", 100..130);
+    let Fate { lost, .. } = sweep("loss=5%", 100..130);
     assert!(lost > 200, "{lost} frames were lost");
 }
 
 #[test]
 fn reordering() {
-    let (lost, _) = sweep("reorder=5%,delay=1ms", 200..230);
+    let Fate { lost, .. } = sweep("reorder=5%,delay=1ms", 200..230);
     assert!(lost.abs() < 30, "reordering loses nothing: {lost}");
 }
 
 #[test]
 fn duplication() {
-    let (lost, _) = sweep("dup=5%", 300..330);
+    let Fate { lost, .. } = sweep("dup=5%", 300..330);
     assert!(lost < -200, "{lost} fewer frames were sent than arrived");
 }
 
 #[test]
 fn corruption() {
-    let (_, corrupt) = sweep("corrupt=3%", 400..430);
+    let Fate { corrupt, .. } = sweep("corrupt=3%", 400..430);
     assert!(corrupt > 100, "{corrupt} frames were corrupt");
 }
 
 #[test]
 fn jitter() {
-    let _ = sweep("delay=20ms,jitter=10ms", 500..520);
+    let constant = sweep("delay=20ms", 500..505);
+    let varied = sweep("delay=20ms,jitter=10ms", 500..520);
+    let there_and_back = Duration::from_millis(40);
+    // Without jitter no round trip is shorter than both delays; with it some frames are faster, each run's others.
+    let is_constant = |rtt: &&Duration| **rtt >= there_and_back;
+    assert!(constant.round_trips.iter().all(|rtt| is_constant(&rtt)));
+    let faster = varied.round_trips.iter().filter(|rtt| !is_constant(rtt));
+    assert!(faster.count() >= 18, "{varied:?}");
+    let mut distinct = varied.round_trips.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert!(distinct.len() >= 15, "{varied:?}");
+    assert_eq!(varied.lost, 0, "jitter loses nothing");
 }
 
 #[test]
 fn all_together() {
-    let (_, corrupt) = sweep(
+    let Fate { corrupt, .. } = sweep(
         "loss=2%,reorder=2%,dup=2%,corrupt=2%,delay=5ms,jitter=2ms",
         600..640,
     );
@@ -179,15 +243,20 @@ fn all_together() {
 
 #[test]
 fn marks() {
-    let _ = sweep("ce=5%,delay=1ms", 900..920);
+    let fate = sweep("ce=5%,delay=1ms", 900..920);
+    assert!(fate.marked > 50, "{fate:?}");
+    assert!(fate.reductions > 10, "senders heard of them: {fate:?}");
+    // What cannot be marked is dropped instead: ACKs without payload and SYNs.
+    assert!(fate.lost > 0, "{fate:?}");
 }
 
 #[test]
 fn marks_and_losses() {
-    let _ = sweep(
+    let fate = sweep(
         "ce=10%,loss=2%,reorder=2%,dup=2%,corrupt=1%,delay=2ms,jitter=1ms",
         920..940,
     );
+    assert!(fate.marked > 100 && fate.reductions > 20, "{fate:?}");
 }
 
 #[test]

@@ -83,6 +83,18 @@ impl Port {
         })
     }
 
+    /// What to poll for reading: connections that come or have yet to say hello, and the other end.
+    pub fn fds(&self) -> (impl Iterator<Item = BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
+        let (doors, peer) = match self {
+            Self::Tap(port) => (None, Some(port.fd.as_fd())),
+            Self::Unix(port) => {
+                let (doors, peer) = port.fds();
+                (Some(doors), peer)
+            }
+        };
+        (doors.into_iter().flatten(), peer)
+    }
+
     /// Tells whether somebody is at the other end.
     pub fn is_up(&self) -> bool {
         match self {
@@ -148,11 +160,4 @@ pub fn read_packet(
     Ok(len
         .checked_sub(vnet::LEN)
         .map(|len| (len, vnet::parse(header))))
-}
-
-impl TapPort {
-    /// What to poll.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }

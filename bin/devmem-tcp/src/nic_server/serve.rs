@@ -156,10 +156,7 @@ impl Service<'_> {
     /// Waits until there is something to do.
     fn sleep(&self) -> Result<Ready, Failure> {
         let (listener, client) = self.server.poll_fds();
-        let (listens, peer) = match self.gvnic.wire().port() {
-            Port::Tap(port) => (None, Some(port.fd())),
-            Port::Unix(port) => port.fds(),
-        };
+        let (doors, peer) = self.gvnic.wire().port().fds();
         let client = client.map(|(fd, interest)| match interest {
             Interest::Read => (fd, PollFlags::IN),
             Interest::Write => (fd, PollFlags::OUT),
@@ -169,10 +166,9 @@ impl Service<'_> {
             false => PollFlags::IN,
         };
         let control = self.control.as_ref().and_then(Control::fd);
-        let wanted: [Option<(BorrowedFd<'_>, PollFlags)>; 6] = [
+        let wanted: [Option<(BorrowedFd<'_>, PollFlags)>; 5] = [
             listener.map(|fd| (fd, PollFlags::IN)),
             client,
-            listens.map(|fd| (fd, PollFlags::IN)),
             peer.map(|fd| (fd, wire)),
             Some((self.signals.fd(), PollFlags::IN)),
             control.map(|fd| (fd, PollFlags::IN)),
@@ -184,6 +180,7 @@ impl Service<'_> {
                 .flatten()
                 .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)),
         );
+        fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, self.time_left().as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => {
@@ -199,12 +196,12 @@ impl Service<'_> {
             true => came.next().unwrap_or(PollFlags::empty()),
             false => PollFlags::empty(),
         };
-        let [listener, client, listens, peer, signal, control] =
-            wanted.map(|wanted| next(wanted.is_some()));
+        let [listener, client, peer, signal, control] = wanted.map(|wanted| next(wanted.is_some()));
+        let at_the_doors = came.fold(PollFlags::empty(), |all, came| all | came);
         Ok(Ready {
             machine: !(listener | client).is_empty(),
             // Also "hung up": reading finds out.
-            wire: !(listens | peer.difference(PollFlags::OUT)).is_empty(),
+            wire: !(at_the_doors | peer.difference(PollFlags::OUT)).is_empty(),
             room: peer.contains(PollFlags::OUT),
             signal: !signal.is_empty(),
             control: !control.is_empty(),

@@ -1,7 +1,7 @@
 //! A cable between two processes: a UNIX socket of type SOCK_SEQPACKET, one frame a packet.
 //!
 //! Every packet is a virtio-net header of 10 bytes and a frame, as a TAP has them. The first packet in each direction
-//! is a [`WireHello`], which says what the other end may send.
+//! is a [`WireHello`], which says what the other end may send; the end that connects sends its own first.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

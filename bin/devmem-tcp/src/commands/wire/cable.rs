@@ -1,6 +1,5 @@
 //! The cable between the two ends: one loop, a conditioner for each direction.
 
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
@@ -121,8 +120,8 @@ impl Cable {
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
         // A lane ends where the other one begins.
         let peers = [(&self.ends[0], back), (&self.ends[1], there)].map(|(end, to_it)| {
-            let (listener, peer) = poll_fds(end);
-            fds.extend(listener.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let (doors, peer) = end.fds();
+            fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let wanted = match to_it.waits {
                 true => PollFlags::IN | PollFlags::OUT,
                 false => PollFlags::IN,
@@ -159,14 +158,6 @@ impl Cable {
     fn now(&self) -> Instant {
         // 2^64 ns are 584 years.
         Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-}
-
-/// Who may come, and who is there.
-fn poll_fds(end: &Port) -> (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
-    match end {
-        Port::Tap(port) => (None, Some(port.fd())),
-        Port::Unix(port) => port.fds(),
     }
 }
 

@@ -403,6 +403,30 @@ fn our_own_stack_is_at_the_other_end_of_the_wire() {
 }
 
 #[test]
+fn a_connection_that_says_nothing_does_not_keep_the_other_end_from_the_wire() {
+    let files = Files::new("silent");
+    let nic = serve(&files, "");
+    let flags = SocketFlags::CLOEXEC;
+    let silent: Vec<_> = (0..3)
+        .map(|_| {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let socket = socket_with(family, kind, flags, None).unwrap();
+            connect(&socket, &SocketAddrUnix::new(files.at("wire")).unwrap()).unwrap();
+            socket
+        })
+        .collect();
+    // Once, and not again and again until the silent ones are gone.
+    let wire = Wire::try_join(&files.at("wire")).expect("the one that says hello is the other end");
+    for socket in &silent {
+        let mut packet = [0; 16];
+        let (len, _) = recv(socket, &mut packet[..], RecvFlags::empty()).unwrap_or_default();
+        assert_eq!(len, 0, "closed without a hello");
+    }
+    drop(wire);
+    end(nic);
+}
+
+#[test]
 fn the_kernel_is_at_the_other_end_of_a_tap() {
     in_netns("the_kernel_is_at_the_other_end_of_a_tap", || {
         let files = Files::new("tap");

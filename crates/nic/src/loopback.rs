@@ -28,7 +28,7 @@ pub(crate) enum Turn {
 #[derive(Debug, Default)]
 pub(crate) struct LoopQueue {
     packets: VecDeque<TxPacket>,
-    /// Whose turn it was last.
+    /// The turn that was last.
     last: Turn,
 }
 

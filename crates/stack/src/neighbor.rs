@@ -5,13 +5,17 @@
 //! (older than 30 s; still used, and asked about once it is used) or probed. ARP entries follow the
 //! same rules, as Linux's `net/core/neighbour.c` does for both.
 //!
-//! Anybody can have us answer any address of the link: a SYN with a forged source is enough. So
-//! answers to packets that belong to no connection are kept apart from packets of connections. They
-//! wait in room of their own, ask within a limit of questions a second, and never evict what
-//! a connection uses. No packet costs a walk over a table: what is due is kept in order, and a walk
-//! that makes room makes it for many entries, or is not repeated for a while.
+//! A SYN with a forged source is enough to have us answer any address of the link. So answers to
+//! packets that belong to no connection are kept apart from packets of connections. They wait in room
+//! of their own and never evict what a connection uses. Everybody on the link is asked for their sake
+//! within a limit; beyond it only the station is asked that the packet came from, which costs no
+//! other one anything and finds a peer that is what it says. That station's address is never taken
+//! for the peer's without an answer: a packet says which station forwarded it, not which one has its
+//! source. No packet costs a walk over a table: what is due is kept in order, and a walk that makes
+//! room makes it for many entries, or is not repeated for a while.
 
 mod held;
+mod known;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +28,9 @@ use wire::{Instant, MacAddr};
 use crate::random::KeyedState;
 use crate::rate_limit::RateLimit;
 use held::Held;
+pub use known::LOCK_TIME;
+use known::{Asking, Known};
+pub(crate) use known::{Change, Claim, Learnt, NotBelieved};
 
 /// Most neighbours that are known (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;
@@ -45,7 +52,8 @@ pub const MAX_ANSWERS_HELD: usize = 256;
 /// many at once. Linux has no such limit; its table limits it to about a thousand.
 pub const ANSWER_BROADCASTS_PER_SECOND: u64 = 100;
 
-/// Questions to one station that are asked in a second for the sake of answers.
+/// Questions to the station that a packet came from, asked in a second for the sake of answers when
+/// [`ANSWER_BROADCASTS_PER_SECOND`] is spent.
 pub const ANSWER_UNICASTS_PER_SECOND: u64 = 10_000;
 
 /// The same at once.
@@ -60,10 +68,6 @@ pub const RETRANS_TIMER: Duration = Duration::from_secs(1);
 /// Questions before an address counts as unreachable (RFC 4861 10, MAX_MULTICAST_SOLICIT and
 /// MAX_UNICAST_SOLICIT).
 pub const MAX_SOLICITS: u8 = 3;
-
-/// After a change, an ARP packet that is not gratuitous does not change an entry again for so long:
-/// of several stations that answer the first one is believed (linux `locktime`).
-pub const LOCK_TIME: Duration = Duration::from_secs(1);
 
 /// An entry that a connection used within this time gives way to no stranger (linux
 /// `neigh_forced_gc` spares what was updated within five seconds, and what is referenced).
@@ -85,33 +89,14 @@ pub(crate) enum Purpose {
     Answer { from: Option<MacAddr> },
 }
 
-/// A known neighbour.
-#[derive(Debug)]
-struct Known {
-    mac: MacAddr,
-    /// Stale after this.
-    until: Instant,
-    /// When it was first known, or its address or state last changed.
-    changed: Instant,
-    /// When a connection last used it.
-    used: Option<Instant>,
-    /// It is used although stale, and asked for.
-    probe: Option<Asking>,
-}
-
 /// An address that was asked for; nothing can be sent to it yet.
 #[derive(Debug)]
 struct Question {
     asking: Asking,
-    /// The station that an answer's occasion came from: asked first, and alone.
-    hint: Option<MacAddr>,
-}
-
-/// How often was asked, and when is the next time.
-#[derive(Debug, Clone, Copy)]
-struct Asking {
-    asked: u8,
-    next: Instant,
+    /// Where the first question goes; `None`: to everybody.
+    first: Option<MacAddr>,
+    /// The station that the last answered packet came from.
+    from: Option<MacAddr>,
 }
 
 /// What [`Neighbors::poll`] wants done.
@@ -134,39 +119,6 @@ pub(crate) enum Hold<P> {
     /// Too many questions were asked for the sake of answers: this one is not, and nothing waits for it.
     NotAsked(P),
 }
-
-/// How an address was learnt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Learnt {
-    /// From an answer to our question: confirmed.
-    Answer,
-    /// From a station's question or announcement: good to use, not confirmed.
-    Hearsay,
-}
-
-/// What a claim does to a known entry with another hardware address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// Replaces it: a question to us, gratuitous ARP, an advertisement with the override flag.
-    Replaces,
-    /// Replaces it unless it changed within [`LOCK_TIME`]: any other ARP packet.
-    AfterLock,
-    /// Makes it stale, so that it is asked about: an advertisement without the override flag (RFC
-    /// 4861 7.2.5).
-    Doubts,
-}
-
-/// What a packet says of a neighbour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) mac: MacAddr,
-    pub(crate) learnt: Learnt,
-    pub(crate) change: Change,
-}
-
-/// A claim that did not replace what is believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotBelieved;
 
 /// The cache. `P` is a packet that waits for an address.
 #[derive(Debug)]
@@ -237,7 +189,7 @@ impl<P> Neighbors<P> {
         Some(self.known.get(&ip)?.mac)
     }
 
-    /// Keeps `packet` until `ip` answers, and has it asked for by the next [`Neighbors::poll`].
+    /// Keeps `packet` until `ip` answers, which is asked for by the next [`Neighbors::poll`].
     pub(crate) fn hold(
         &mut self,
         ip: IpAddr,
@@ -270,27 +222,28 @@ impl<P> Neighbors<P> {
             Purpose::Answer { from } => from,
         };
         if let Some(question) = self.questions.get_mut(&ip) {
-            if purpose == Purpose::Connection && !self.of_connections.has(ip) {
+            let is_first = purpose == Purpose::Connection && !self.of_connections.has(ip);
+            if is_first && question.first.is_some() {
                 // So far one station was asked, for the sake of an answer. Everybody is asked now.
                 self.due.remove(&(question.asking.next, ip));
-                *question = Question::new(None, now);
+                *question = Question::new(None, question.from, now);
                 self.due.insert((now, ip));
             }
             // Another station may be the right one to ask: the first one forged its address.
-            if let Some(from) = from.filter(|&from| question.hint != Some(from))
+            if let Some(from) = from.filter(|&from| question.from != Some(from))
                 && self.unicasts.allow(now)
             {
-                question.hint = Some(from);
+                question.from = Some(from);
                 self.asides.push((ip, from));
             }
             return true;
         }
-        let hint = from.filter(|_| self.unicasts.allow(now));
-        let is_free = purpose == Purpose::Connection || hint.is_some();
-        if !is_free && !self.broadcasts.allow(now) {
-            return false;
-        }
-        self.questions.insert(ip, Question::new(hint, now));
+        let first = match from {
+            _ if purpose == Purpose::Connection || self.broadcasts.allow(now) => None,
+            Some(from) if self.unicasts.allow(now) => Some(from),
+            _ => return false,
+        };
+        self.questions.insert(ip, Question::new(first, from, now));
         self.due.insert((now, ip));
         true
     }
@@ -387,8 +340,8 @@ impl<P> Neighbors<P> {
     fn advance(&mut self, ip: IpAddr, now: Instant) -> Option<NeighborAction<P>> {
         let (asking, known) = match (self.questions.get_mut(&ip), self.known.get_mut(&ip)) {
             (Some(question), _) => {
-                let hint = question.hint.filter(|_| question.asking.asked == 0);
-                (&mut question.asking, hint)
+                let first = question.first.filter(|_| question.asking.asked == 0);
+                (&mut question.asking, first)
             }
             (None, Some(known)) => (known.probe.as_mut()?, Some(known.mac)),
             (None, None) => return None,
@@ -492,48 +445,15 @@ impl<P> Neighbors<P> {
 }
 
 impl Question {
-    fn new(hint: Option<MacAddr>, now: Instant) -> Self {
+    fn new(first: Option<MacAddr>, from: Option<MacAddr>, now: Instant) -> Self {
         let asking = Asking {
             asked: 0,
             next: now,
         };
-        Self { asking, hint }
-    }
-}
-
-impl Known {
-    /// Follows a claim, or leaves the entry with its hardware address.
-    fn believe(&mut self, claim: Claim, now: Instant) -> Result<(), NotBelieved> {
-        let Claim {
-            mac,
-            learnt,
-            change,
-        } = claim;
-        let is_other = mac != self.mac;
-        if is_other {
-            let is_locked = now.saturating_since(self.changed) <= LOCK_TIME;
-            match change {
-                Change::Replaces => {}
-                Change::AfterLock if !is_locked => {}
-                Change::AfterLock => return Err(NotBelieved),
-                Change::Doubts => {
-                    self.until = self.until.min(now);
-                    return Err(NotBelieved);
-                }
-            }
+        Self {
+            asking,
+            first,
+            from,
         }
-        let was_reachable = self.probe.is_none() && now <= self.until;
-        match learnt {
-            Learnt::Answer => self.until = now + REACHABLE_TIME,
-            Learnt::Hearsay if is_other => self.until = now,
-            // What is said says what we believe already: neither confirmed nor unsettled.
-            Learnt::Hearsay => return Ok(()),
-        }
-        if is_other || !was_reachable {
-            self.changed = now;
-        }
-        self.mac = mac;
-        self.probe = None;
-        Ok(())
     }
 }

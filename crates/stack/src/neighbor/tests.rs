@@ -41,6 +41,17 @@ fn hearsay(mac: MacAddr) -> Claim {
     claim(mac, Learnt::Hearsay)
 }
 
+/// A cache that has asked everybody as often as it may for the sake of answers, at time 0.
+fn flooded() -> Neighbors<u32> {
+    let mut cache = neighbors();
+    for last in 0..ANSWER_BROADCASTS_PER_SECOND as u16 {
+        assert_eq!(cache.hold(ip(1000 + last), 0, NO_FRAME, at(0)), Hold::Waits);
+    }
+    let all = ANSWER_BROADCASTS_PER_SECOND as usize;
+    assert_eq!(questions(&mut cache, at(0)), (0, all));
+    cache
+}
+
 /// Takes every question that is due; returns how many go to one station, and how many to everybody.
 fn questions(cache: &mut Neighbors<u32>, now: Instant) -> (usize, usize) {
     let (mut one, mut all) = (0, 0);
@@ -221,8 +232,12 @@ fn answers_have_room_of_their_own_and_take_none_of_connections() {
 }
 
 #[test]
-fn a_stranger_is_asked_for_at_the_station_its_packet_came_from_and_later_everybody_is() {
+fn beyond_the_limit_a_stranger_is_asked_for_at_the_station_its_packet_came_from() {
     let mut cache = neighbors();
+    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), Hold::Waits);
+    assert_eq!(cache.poll(at(0)), solicit(1, None), "as long as it may be");
+    let mut cache = flooded();
+    assert_eq!(cache.hold(ip(2), 1, NO_FRAME, at(0)), Hold::NotAsked(1));
     assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), Hold::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, Some(OTHER)));
     assert_eq!(cache.poll(at(0)), None);
@@ -231,13 +246,14 @@ fn a_stranger_is_asked_for_at_the_station_its_packet_came_from_and_later_everybo
     let honest = Purpose::Answer { from };
     assert_eq!(cache.hold(ip(1), 2, honest, at(1)), Hold::Waits);
     assert_eq!(cache.poll(at(1)), solicit(1, Some(MAC)));
-    assert_eq!(cache.poll(at(1000)), solicit(1, None));
-    assert_eq!(cache.poll(at(1000)), None);
+    assert_eq!(cache.hold(ip(1), 3, honest, at(2)), Hold::Waits);
+    assert_eq!(cache.poll(at(2)), None);
+    assert_eq!(cache.learn(ip(1), answer(MAC), at(3)), Ok(vec![1, 2, 3]));
 }
 
 #[test]
-fn a_connection_to_an_address_that_was_asked_for_in_vain_asks_everybody_at_once() {
-    let mut cache = neighbors();
+fn a_connection_to_an_address_that_one_station_was_asked_for_asks_everybody_at_once() {
+    let mut cache = flooded();
     assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), Hold::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, Some(OTHER)));
     assert_eq!(cache.hold(ip(1), 2, OURS, at(1)), Hold::Waits);

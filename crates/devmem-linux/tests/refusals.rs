@@ -1,0 +1,113 @@
+//! What this machine's kernel says when it refuses: its words, and the attribute that it points at.
+
+mod common;
+
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use common::{in_kernel, in_kernel_as_root, veth_pair};
+use devmem_linux::ethtool::{ChannelsChange, Ethtool};
+use devmem_linux::netdev::{Netdev, QueueKind};
+use devmem_linux::netif::{self, Interface};
+
+/// Prints a refusal, for those who compare two versions of this crate, and returns it.
+fn refusal<T, E: Display>(result: Result<T, E>) -> String {
+    let text = match result {
+        Ok(_) => "accepted".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    println!("refusal: {text}");
+    text
+}
+
+#[test]
+fn interface_requests_keep_the_kernels_words() {
+    const TEST: &str = "interface_requests_keep_the_kernels_words";
+    in_kernel(TEST, || {
+        veth_pair("v0", "v1", 1);
+        let mut veth = Interface::by_name("v0").unwrap();
+        let four = IpAddr::from([192, 0, 2, 1]);
+        let words = [
+            (
+                refusal(veth.set_mtu(70_000)),
+                "mtu greater than device maximum",
+            ),
+            (refusal(veth.set_mtu(10)), "mtu less than device minimum"),
+            (
+                refusal(veth.add_address(four, 33)),
+                "ipv4: Invalid prefix length",
+            ),
+            (
+                refusal(Interface::create_veth_pair("v0", "v2")),
+                "make veth pair v0 and v2: EEXIST",
+            ),
+            (refusal(veth.set_mac([1; 6])), "set MAC address of v0: "),
+            (
+                refusal(Interface::by_name("lo").unwrap().delete()),
+                "delete lo: EOPNOTSUPP",
+            ),
+            (refusal(netif::route_interface(four)), ": ENETUNREACH"),
+        ];
+        for (said, expected) in words {
+            assert!(said.contains(expected), "{said}");
+        }
+    });
+}
+
+#[test]
+fn netdev_requests_name_the_attribute() {
+    const TEST: &str = "netdev_requests_name_the_attribute";
+    in_kernel(TEST, || {
+        veth_pair("v0", "v1", 1);
+        Interface::by_name("v0").unwrap().set_up().unwrap();
+        let mut veth = Netdev::by_name("v0").unwrap();
+        refusal(veth.queue(QueueKind::Rx, 77));
+        let counters = refusal(veth.queue_stats());
+        assert!(
+            counters.ends_with("(kernel: attribute ifindex is not accepted)"),
+            "{counters}"
+        );
+    });
+}
+
+#[test]
+fn bind_trials_name_the_attribute() {
+    const TEST: &str = "bind_trials_name_the_attribute";
+    in_kernel_as_root(TEST, || {
+        use devmem_linux::netdev::{DriverSupport, RxQueueId};
+        use std::os::fd::AsFd;
+        let mut lo = Netdev::by_name("lo").unwrap();
+        let fd = std::fs::File::open("/dev/null").unwrap();
+        refusal(lo.bind_rx(fd.as_fd(), &[RxQueueId(0)]));
+        refusal(lo.bind_tx(fd.as_fd()));
+        let none = lo.bind_rx(fd.as_fd(), &[]).unwrap_err();
+        println!("refusal: {none} at {:?}", none.attribute);
+        assert_eq!(none.attribute.as_deref(), Some("queues"));
+        for support in [lo.probe_bind_rx(), lo.probe_bind_tx()] {
+            println!("refusal: {support:?}");
+            assert!(matches!(support, DriverSupport::No { .. }), "{support:?}");
+        }
+    });
+}
+
+#[test]
+fn ethtool_requests_keep_words_and_attribute() {
+    const TEST: &str = "ethtool_requests_keep_words_and_attribute";
+    in_kernel(TEST, || {
+        veth_pair("v0", "v1", 2);
+        let mut veth = Ethtool::by_name("v0").unwrap();
+        let to = |rx| ChannelsChange {
+            rx: Some(rx),
+            ..ChannelsChange::default()
+        };
+        let many = refusal(veth.set_channels(to(3)));
+        assert!(many.contains("exceeds maximum (rx-count)"), "{many}");
+        let unknown = refusal(veth.set_feature("no-such-feature", true));
+        assert!(unknown.contains("(wanted.bits.bit.name)"), "{unknown}");
+        refusal(veth.set_channels(to(0)));
+        refusal(veth.rings());
+        refusal(veth.rss());
+        refusal(veth.rss_contexts());
+        refusal(veth.set_rss_table(0, &[0, 1]));
+    });
+}

@@ -4,6 +4,7 @@ use devmem_uapi::MsgFlags;
 
 use crate::ethtool;
 use crate::netdev::{PagePool, PagePoolStats, QueueInfo, QueueStats};
+use crate::netif;
 use crate::netlink::{Family, fuzz_exchange};
 use crate::socket::{Content, ErrorQueue, Received, RxFrag};
 
@@ -39,16 +40,18 @@ pub fn cmsg(bytes: &[u8]) {
 
 /// Reads `bytes` as the datagrams that answer a netlink request, and every message as every reply we know.
 pub fn netlink(bytes: &[u8]) {
-    // Netlink's fixed header of generic families.
-    const BODY_LEN: usize = 4;
     fuzz_exchange(bytes, &mut |message| {
-        let reply = message.attributes(BODY_LEN);
-        let _ = Family::parse(&reply);
-        let _ = QueueInfo::parse(&reply);
-        let _ = PagePool::parse(&reply);
-        let _ = PagePoolStats::parse(&reply);
-        let _ = QueueStats::parse(&reply, 1);
-        ethtool::fuzz_replies(&reply);
+        netif::fuzz_replies(&message);
+        // The fixed header of generic families has four bytes.
+        let Some(([_, _, _, _], reply)) = message.split::<[u8; 4]>() else {
+            return;
+        };
+        let _ = Family::parse(reply);
+        let _ = QueueInfo::parse(reply);
+        let _ = PagePool::parse(reply);
+        let _ = PagePoolStats::parse(reply);
+        let _ = QueueStats::parse(reply, 1);
+        ethtool::fuzz_replies(reply);
     });
 }
 

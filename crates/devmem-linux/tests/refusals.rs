@@ -4,6 +4,7 @@ mod common;
 
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 
 use common::{in_kernel, in_kernel_as_root, veth_pair};
 use devmem_linux::ethtool::{ChannelsChange, Ethtool};
@@ -55,6 +56,23 @@ fn interface_requests_keep_the_kernels_words() {
 }
 
 #[test]
+fn interface_requests_name_the_attribute() {
+    const TEST: &str = "interface_requests_name_the_attribute";
+    in_kernel(TEST, || {
+        let name = refusal(Interface::by_name("a-name-that-no-interface-has"));
+        assert!(name.contains("ERANGE"), "{name}");
+        assert!(
+            name.contains("(ifname)") || name.contains("attribute ifname"),
+            "{name}"
+        );
+        let lo = Interface::by_name("lo").unwrap();
+        let gone = std::fs::File::open("/dev/null").unwrap();
+        refusal(lo.move_to(gone.as_fd()));
+        refusal(Interface::by_name("lo").unwrap().set_gso_ipv4_max_size(1));
+    });
+}
+
+#[test]
 fn netdev_requests_name_the_attribute() {
     const TEST: &str = "netdev_requests_name_the_attribute";
     in_kernel(TEST, || {
@@ -75,7 +93,6 @@ fn bind_trials_name_the_attribute() {
     const TEST: &str = "bind_trials_name_the_attribute";
     in_kernel_as_root(TEST, || {
         use devmem_linux::netdev::{DriverSupport, RxQueueId};
-        use std::os::fd::AsFd;
         let mut lo = Netdev::by_name("lo").unwrap();
         let fd = std::fs::File::open("/dev/null").unwrap();
         refusal(lo.bind_rx(fd.as_fd(), &[RxQueueId(0)]));

@@ -42,8 +42,8 @@ pub struct Channels {
 
 impl Channels {
     /// Reads a reply; what a driver leaves out it has none of.
-    pub(crate) fn parse(reply: &Attributes<'_>) -> Self {
-        let number = |kind| reply.clone().find(kind).and_then(|a| a.u32()).unwrap_or(0);
+    pub(crate) fn parse(reply: Attributes<'_>) -> Self {
+        let number = |kind| reply.u32(kind).unwrap_or(0);
         Self {
             rx: number(A_RX),
             rx_max: number(A_RX_MAX),
@@ -78,10 +78,7 @@ impl Ethtool {
     ///
     /// `EOPNOTSUPP` if the driver has none to tell of.
     pub fn channels(&mut self) -> Result<Channels, EthtoolError> {
-        let what = format!("read the channels of {}", self.name);
-        let request = self.command(GET, NAMES);
-        let reply = |reply: Attributes<'_>| Some(Channels::parse(&reply));
-        Ok(self.socket.get(&what, request, reply)?)
+        self.read("the channels", GET, NAMES, Channels::parse)
     }
 
     /// Changes the channels.
@@ -91,15 +88,12 @@ impl Ethtool {
     /// `EINVAL` past the maximum, or below a queue that is bound or that RSS still uses.
     pub fn set_channels(&mut self, change: ChannelsChange) -> Result<(), EthtoolError> {
         let ChannelsChange { rx, tx, combined } = change;
-        let what = format!("change the channels of {}", self.name);
-        let counts = [(A_RX, rx), (A_TX, tx), (A_COMBINED, combined)];
-        let request = counts
-            .into_iter()
-            .filter_map(|(kind, count)| Some((kind, count?)))
-            .fold(self.change(SET, NAMES), |r, (kind, count)| {
-                r.u32(kind, count)
-            });
-        self.socket.request(&what, request, |_| Some(()))?;
+        self.change("change the channels", SET, NAMES, |request| {
+            request
+                .with(rx, |r, count| r.u32(A_RX, count))
+                .with(tx, |r, count| r.u32(A_TX, count))
+                .with(combined, |r, count| r.u32(A_COMBINED, count))
+        })?;
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{Ethtool, EthtoolError, HEADER_NAMES};
-use crate::netlink::Names;
-use crate::netlink::attr::{Attribute, Attributes};
+use crate::netlink::attr::Attributes;
+use crate::netlink::{Names, Request};
 
 /// The feature that lets flow rules steer: `ethtool -K ... ntuple`.
 pub const NTUPLE: &str = "rx-ntuple-filter";
@@ -55,32 +55,31 @@ pub struct Feature {
 }
 
 /// Reads a reply.
-pub(crate) fn parse(reply: &Attributes<'_>) -> Vec<Feature> {
-    let bits = |kind| reply.clone().find(kind).map(|set| names(&set));
-    let listed = |set: &Option<Vec<(&str, bool)>>, name: &str| {
-        set.iter().flatten().any(|(bit, on)| *bit == name && *on)
-    };
+pub(crate) fn parse(reply: Attributes<'_>) -> Vec<Feature> {
+    let bits = |kind| reply.nested(kind).map(names).unwrap_or_default();
     let (wanted, active, fixed) = (bits(A_WANTED), bits(A_ACTIVE), bits(A_NOCHANGE));
-    let all = bits(A_HW).unwrap_or_default().into_iter();
-    all.map(|(name, changeable)| Feature {
+    let feature = |(name, changeable): (&str, bool)| Feature {
         name: name.to_owned(),
         changeable,
-        wanted: listed(&wanted, name),
-        active: listed(&active, name),
-        fixed: listed(&fixed, name),
-    })
-    .collect()
+        wanted: lists(&wanted, name),
+        active: lists(&active, name),
+        fixed: lists(&fixed, name),
+    };
+    bits(A_HW).into_iter().map(feature).collect()
+}
+
+fn lists(set: &[(&str, bool)], name: &str) -> bool {
+    set.contains(&(name, true))
 }
 
 /// Returns the bits that a bit set lists: all it speaks of, each with whether it is set.
-fn names<'a>(set: &Attribute<'a>) -> Vec<(&'a str, bool)> {
-    let all_set = set.nested().find(A_BITSET_NOMASK).is_some();
-    let Some(bits) = set.nested().find(A_BITSET_BITS) else {
-        return Vec::new();
-    };
-    let named = bits.nested().all(A_BITS_BIT).filter_map(|bit| {
-        let name = bit.nested().find(A_BIT_NAME)?.text()?;
-        Some((name, all_set || bit.nested().find(A_BIT_VALUE).is_some()))
+fn names(set: Attributes<'_>) -> Vec<(&str, bool)> {
+    let all_set = set.has(A_BITSET_NOMASK);
+    let bits = set.nested(A_BITSET_BITS).into_iter();
+    let bits = bits.flat_map(|bits| bits.all(A_BITS_BIT));
+    let named = bits.map(|bit| bit.nested()).filter_map(|bit| {
+        let name = bit.text(A_BIT_NAME)?;
+        Some((name, all_set || bit.has(A_BIT_VALUE)))
     });
     named.collect()
 }
@@ -92,11 +91,7 @@ impl Ethtool {
     ///
     /// `ENODEV` if the interface went away.
     pub fn features(&mut self) -> Result<Vec<Feature>, EthtoolError> {
-        let what = format!("read the features of {}", self.name);
-        let request = self.command(GET, NAMES);
-        Ok(self
-            .socket
-            .get(&what, request, |reply| Some(parse(&reply)))?)
+        self.read("the features", GET, NAMES, parse)
     }
 
     /// Reads one feature; `None` if this kernel does not know its name.
@@ -115,20 +110,15 @@ impl Ethtool {
     ///
     /// `EOPNOTSUPP` for a name it does not know, `EPERM` without CAP_NET_ADMIN.
     pub fn set_feature(&mut self, name: &str, on: bool) -> Result<(), EthtoolError> {
-        let what = format!("switch {name} of {}", self.name);
-        let request = self.change(SET, NAMES).nested(A_WANTED, |set| {
-            set.nested(A_BITSET_BITS, |bits| {
-                bits.nested(A_BITS_BIT, |bit| {
-                    let bit = bit.text(A_BIT_NAME, name);
-                    if on {
-                        bit.attribute(A_BIT_VALUE, &[])
-                    } else {
-                        bit
-                    }
-                })
+        let bit = |bit: Request| {
+            let bit = bit.text(A_BIT_NAME, name);
+            if on { bit.flag(A_BIT_VALUE) } else { bit }
+        };
+        self.change(&format!("switch {name}"), SET, NAMES, |request| {
+            request.nested(A_WANTED, |set| {
+                set.nested(A_BITSET_BITS, |bits| bits.nested(A_BITS_BIT, bit))
             })
-        });
-        self.socket.request(&what, request, |_| Some(()))?;
+        })?;
         Ok(())
     }
 }
@@ -136,7 +126,6 @@ impl Ethtool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::Request;
 
     fn bit(r: Request, name: &str, value: bool) -> Request {
         r.nested(A_BITS_BIT, |b| {
@@ -162,7 +151,7 @@ mod tests {
                 set.attribute(A_BITSET_NOMASK, &[])
                     .nested(A_BITSET_BITS, |r| bit(r, NTUPLE, false))
             });
-        let features = parse(&Attributes::new(reply.attribute_bytes()));
+        let features = parse(reply.reply());
         let feature = |name: &str, changeable, active| Feature {
             name: name.to_owned(),
             changeable,
@@ -181,6 +170,6 @@ mod tests {
 
     #[test]
     fn a_reply_without_bit_sets_lists_no_feature() {
-        assert_eq!(parse(&Attributes::new(&[])), []);
+        assert_eq!(parse(Attributes::new(&[])), []);
     }
 }

@@ -24,6 +24,7 @@ pub use rings::{DataSplit, Rings, RingsChange};
 pub use rss::{MAIN_CONTEXT, RssContext};
 
 use crate::netif::Interface;
+use crate::netlink::attr::Attributes;
 use crate::netlink::{GenericSocket, Names, NetlinkError, Request};
 use crate::sys::tun::IFNAMSIZ;
 
@@ -45,7 +46,7 @@ const HEADER_NAMES: Names = Names(&[
 
 /// Reads attributes as every reply we know, for fuzzing.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
-pub(crate) fn fuzz_replies(reply: &crate::netlink::attr::Attributes<'_>) {
+pub(crate) fn fuzz_replies(reply: Attributes<'_>) {
     let _ = Rings::parse(reply);
     let _ = Channels::parse(reply);
     let _ = RssContext::parse(reply);
@@ -146,29 +147,36 @@ impl Ethtool {
         self.index
     }
 
-    /// Starts a request about this interface. `names` are those of the attributes beside the header.
-    fn command(&self, command: u8, names: Names) -> Request {
-        let index = self.index.0;
-        self.socket
-            .command(command, names)
-            .nested(A_HEADER, |r| r.u32(A_HEADER_INDEX, index))
+    /// Reads what `command` tells about this interface. `what` is for errors: `"the rings"`. `names` are those of the
+    /// attributes beside the header.
+    fn read<T>(
+        &mut self,
+        what: &str,
+        command: u8,
+        names: Names,
+        parse: impl Fn(Attributes<'_>) -> T,
+    ) -> Result<T, EthtoolError> {
+        let what = format!("read {what} of {}", self.name);
+        let request = about(self.socket.command(command, names), self.index, None);
+        let reply = |reply: Attributes<'_>| Some(parse(reply));
+        Ok(self.socket.get(&what, request, reply)?)
     }
 
-    /// Starts a request that changes something, for which an acknowledgement is answer enough.
-    fn change(&self, command: u8, names: Names) -> Request {
-        let index = self.index.0;
-        self.socket.command(command, names).nested(A_HEADER, |r| {
-            r.u32(A_HEADER_INDEX, index)
-                .u32(A_HEADER_FLAGS, FLAG_OMIT_REPLY)
-        })
-    }
-
-    /// Starts a request for a list of what belongs to this interface.
-    fn list(&self, command: u8, names: Names) -> Request {
-        let index = self.index.0;
+    /// Changes something by what `build` appends to the request; an acknowledgement is answer enough. `what` is for
+    /// errors: `"change the rings"`.
+    fn change(
+        &mut self,
+        what: &str,
+        command: u8,
+        names: Names,
+        build: impl FnOnce(Request) -> Request,
+    ) -> Result<(), NetlinkError> {
+        let what = format!("{what} of {}", self.name);
+        let request = self.socket.command(command, names);
+        let request = build(about(request, self.index, Some(FLAG_OMIT_REPLY)));
         self.socket
-            .list(command, names)
-            .nested(A_HEADER, |r| r.u32(A_HEADER_INDEX, index))
+            .request(&what, request, |_reply| Some(()))
+            .map(|_reply| ())
     }
 
     /// Runs the ioctl command in `buffer`, on the name that the interface has now.
@@ -187,4 +195,13 @@ impl Ethtool {
             .copy_from_slice(bytes);
         crate::sys::ethtool::ethtool(self.ioctl.as_fd(), &padded, buffer).map_err(failed)
     }
+}
+
+/// Says which interface a request is about, and how to answer it.
+fn about(request: Request, index: IfIndex, flags: Option<u32>) -> Request {
+    request.nested(A_HEADER, |header| {
+        header
+            .u32(A_HEADER_INDEX, index.0)
+            .with(flags, |header, flags| header.u32(A_HEADER_FLAGS, flags))
+    })
 }

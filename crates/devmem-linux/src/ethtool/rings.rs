@@ -95,18 +95,16 @@ pub struct Rings {
 
 impl Rings {
     /// Reads a reply.
-    pub(crate) fn parse(reply: &Attributes<'_>) -> Self {
-        let number = |kind| reply.clone().find(kind).and_then(|a| a.u32());
-        let split = reply.clone().find(A_TCP_DATA_SPLIT).and_then(|a| a.u8());
+    pub(crate) fn parse(reply: Attributes<'_>) -> Self {
         Self {
-            rx: number(A_RX),
-            rx_max: number(A_RX_MAX),
-            tx: number(A_TX),
-            tx_max: number(A_TX_MAX),
-            rx_buf_len: number(A_RX_BUF_LEN),
-            data_split: split.map(DataSplit::from_raw),
-            hds_thresh: number(A_HDS_THRESH),
-            hds_thresh_max: number(A_HDS_THRESH_MAX),
+            rx: reply.u32(A_RX),
+            rx_max: reply.u32(A_RX_MAX),
+            tx: reply.u32(A_TX),
+            tx_max: reply.u32(A_TX_MAX),
+            rx_buf_len: reply.u32(A_RX_BUF_LEN),
+            data_split: reply.u8(A_TCP_DATA_SPLIT).map(DataSplit::from_raw),
+            hds_thresh: reply.u32(A_HDS_THRESH),
+            hds_thresh_max: reply.u32(A_HDS_THRESH_MAX),
         }
     }
 }
@@ -129,10 +127,7 @@ impl Ethtool {
     ///
     /// `EOPNOTSUPP` if the driver has none to tell of.
     pub fn rings(&mut self) -> Result<Rings, EthtoolError> {
-        let what = format!("read the rings of {}", self.name);
-        let request = self.command(GET, NAMES);
-        let reply = |reply: Attributes<'_>| Some(Rings::parse(&reply));
-        Ok(self.socket.get(&what, request, reply)?)
+        self.read("the rings", GET, NAMES, Rings::parse)
     }
 
     /// Changes the rings, in one request: split and threshold depend on each other.
@@ -146,18 +141,12 @@ impl Ethtool {
             data_split,
             hds_thresh,
         } = change;
-        let what = format!("change the rings of {}", self.name);
-        let mut request = self.change(SET, NAMES);
-        if let Some(rx) = rx {
-            request = request.u32(A_RX, rx);
-        }
-        if let Some(split) = data_split {
-            request = request.attribute(A_TCP_DATA_SPLIT, &[split.raw()]);
-        }
-        if let Some(thresh) = hds_thresh {
-            request = request.u32(A_HDS_THRESH, thresh);
-        }
-        self.socket.request(&what, request, |_| Some(()))?;
+        self.change("change the rings", SET, NAMES, |request| {
+            request
+                .with(rx, |r, entries| r.u32(A_RX, entries))
+                .with(data_split, |r, split| r.u8(A_TCP_DATA_SPLIT, split.raw()))
+                .with(hds_thresh, |r, bytes| r.u32(A_HDS_THRESH, bytes))
+        })?;
         Ok(())
     }
 }
@@ -175,7 +164,7 @@ mod tests {
             .attribute(A_TCP_DATA_SPLIT, &[2])
             .u32(A_HDS_THRESH, 0)
             .u32(A_HDS_THRESH_MAX, 1023);
-        let rings = Rings::parse(&Attributes::new(reply.attribute_bytes()));
+        let rings = Rings::parse(reply.reply());
         let expected = Rings {
             rx: Some(1024),
             rx_max: Some(4096),
@@ -189,11 +178,11 @@ mod tests {
 
     #[test]
     fn a_driver_that_does_not_know_header_split_says_nothing_of_it() {
-        let rings = Rings::parse(&Attributes::new(&[]));
+        let rings = Rings::parse(Attributes::new(&[]));
         assert_eq!(rings, Rings::default());
         for raw in [0, 3, 255] {
             let reply = Request::new(0, 0, &[]).attribute(A_TCP_DATA_SPLIT, &[raw]);
-            let rings = Rings::parse(&Attributes::new(reply.attribute_bytes()));
+            let rings = Rings::parse(reply.reply());
             assert_eq!(rings.data_split, Some(DataSplit::Unknown));
         }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::RssHeader;
-use super::{Ethtool, EthtoolError, HEADER_NAMES};
+use super::{Ethtool, EthtoolError, FLAG_OMIT_REPLY, HEADER_NAMES, about};
 use crate::netlink::attr::{Attributes, VALUE_BYTES_MAX};
 use crate::netlink::{Names, NetlinkError};
 use crate::sys::ethtool::{RXFH_LEN, command};
@@ -47,14 +47,12 @@ pub struct RssContext {
 
 impl RssContext {
     /// Reads a reply; `None` if there is no table in it.
-    pub(crate) fn parse(reply: &Attributes<'_>) -> Option<Self> {
-        let find = |kind| reply.clone().find(kind);
+    pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
+        let key = reply.find(A_HKEY).map(|key| key.value.to_vec());
         Some(Self {
-            context: find(A_CONTEXT)
-                .and_then(|a| a.u32())
-                .unwrap_or(MAIN_CONTEXT),
-            table: find(A_INDIR)?.u32_array(),
-            key: find(A_HKEY).map_or_else(Vec::new, |a| a.value.to_vec()),
+            context: reply.u32(A_CONTEXT).unwrap_or(MAIN_CONTEXT),
+            table: reply.find(A_INDIR)?.u32_array(),
+            key: key.unwrap_or_default(),
         })
     }
 
@@ -71,12 +69,10 @@ impl Ethtool {
     ///
     /// `EOPNOTSUPP` if the driver has none.
     pub fn rss(&mut self) -> Result<RssContext, EthtoolError> {
-        let what = format!("read the RSS table of {}", self.name);
         if self.socket.family().has(GET) {
-            let request = self.command(GET, NAMES);
             // A driver with a hash and no table answers without one.
-            let parse = |reply: Attributes<'_>| Some(RssContext::parse(&reply).unwrap_or_default());
-            return Ok(self.socket.get(&what, request, parse)?);
+            let parse = |reply: Attributes<'_>| RssContext::parse(reply).unwrap_or_default();
+            return self.read("the RSS table", GET, NAMES, parse);
         }
         self.rss_by_ioctl(MAIN_CONTEXT)
     }
@@ -88,10 +84,8 @@ impl Ethtool {
     /// `EOPNOTSUPP` before Linux 6.12.
     pub fn rss_contexts(&mut self) -> Result<Vec<RssContext>, EthtoolError> {
         let what = format!("list the RSS contexts of {}", self.name);
-        let request = self.list(GET, NAMES);
-        let all = self
-            .socket
-            .dump(&what, &request, |reply| RssContext::parse(&reply))?;
+        let request = about(self.socket.list(GET, NAMES), self.index, None);
+        let all = self.socket.dump(&what, &request, RssContext::parse)?;
         let further = |c: &RssContext| c.context != MAIN_CONTEXT;
         Ok(all.into_iter().filter(further).collect())
     }
@@ -188,18 +182,17 @@ impl Ethtool {
             return Err(NetlinkError::new(&what, RawErrno::OPNOTSUPP));
         }
         // The reply to the making of a context is its number.
-        let mut request = match command {
-            CREATE => self.command(command, NAMES),
-            _ => self.change(command, NAMES),
-        };
-        if context != CONTEXT_ALLOC && context != MAIN_CONTEXT {
-            request = request.u32(A_CONTEXT, context);
-        }
-        if command != DELETE {
-            request = request.attribute(A_INDIR, table.as_bytes());
-        }
+        let flags = (command != CREATE).then_some(FLAG_OMIT_REPLY);
+        let number = ![CONTEXT_ALLOC, MAIN_CONTEXT].contains(&context);
+        let request = about(self.socket.command(command, NAMES), self.index, flags)
+            .with(number.then_some(context), |r, context| {
+                r.u32(A_CONTEXT, context)
+            })
+            .with((command != DELETE).then_some(table), |r, table| {
+                r.attribute(A_INDIR, table.as_bytes())
+            });
         self.socket
-            .request(&what, request, |reply| reply.find(A_CONTEXT)?.u32())
+            .request(&what, request, |reply| reply.u32(A_CONTEXT))
     }
 
     /// Sets a table by ioctl and returns the context's number.
@@ -274,7 +267,7 @@ mod tests {
             .u32(A_HFUNC, 1)
             .attribute(A_INDIR, &table)
             .attribute(A_HKEY, &[9; 40]);
-        let rss = RssContext::parse(&Attributes::new(reply.attribute_bytes())).unwrap();
+        let rss = RssContext::parse(reply.reply()).unwrap();
         assert_eq!(rss.context, 5);
         assert_eq!(rss.table, [0, 1, 2, 0]);
         assert_eq!(rss.key, [9; 40]);

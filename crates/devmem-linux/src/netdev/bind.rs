@@ -1,6 +1,6 @@
 //! bind-rx and bind-tx: a dma-buf becomes the memory of RX queues, or a source for sending.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use devmem_uapi::{DmabufId, Errno, netdev as uapi};
 use serde::Serialize;
@@ -154,10 +154,11 @@ impl Netdev {
         rx_page_size: Option<u32>,
     ) -> Result<BoundRx, BindError> {
         let request = |socket: &GenericSocket, index: u32| {
-            let mut request = bind_request(socket, uapi::CMD_BIND_RX, index, dmabuf);
-            if let Some(bytes) = rx_page_size {
-                request = request.u32(uapi::A_DMABUF_RX_PAGE_SIZE, bytes);
-            }
+            let fd = dmabuf.as_raw_fd();
+            let request = bind_request(socket, uapi::CMD_BIND_RX, index, fd)
+                .with(rx_page_size, |request, bytes| {
+                    request.u32(uapi::A_DMABUF_RX_PAGE_SIZE, bytes)
+                });
             queues.iter().fold(request, |request, queue| {
                 request.nested(uapi::A_DMABUF_QUEUES, |entry| {
                     entry
@@ -182,7 +183,7 @@ impl Netdev {
     /// The kernel's refusal, with its cause.
     pub fn bind_tx(&mut self, dmabuf: BorrowedFd<'_>) -> Result<BoundTx, BindError> {
         let request = |socket: &GenericSocket, index: u32| {
-            bind_request(socket, uapi::CMD_BIND_TX, index, dmabuf)
+            bind_request(socket, uapi::CMD_BIND_TX, index, dmabuf.as_raw_fd())
         };
         match self.bind("bind-tx", request) {
             Ok(binding) => Ok(BoundTx {
@@ -202,7 +203,7 @@ impl Netdev {
         let what = format!("{what} on {}", self.name);
         let mut socket = GenericSocket::open(uapi::FAMILY_NAME)?;
         let request = request(&socket, self.index.0);
-        let id = socket.get(&what, request, |reply| reply.find(uapi::A_DMABUF_ID)?.u32())?;
+        let id = socket.get(&what, request, |reply| reply.u32(uapi::A_DMABUF_ID))?;
         Ok(Binding {
             id: DmabufId(id),
             _netlink: socket,
@@ -262,9 +263,10 @@ impl Netdev {
     /// Tries whether the driver knows bind-rx, with a request that cannot succeed: its queue has no type.
     pub fn probe_bind_rx(&mut self) -> DriverSupport {
         let request = |socket: &GenericSocket, index: u32| {
-            no_fd_request(socket, uapi::CMD_BIND_RX, index).nested(uapi::A_DMABUF_QUEUES, |entry| {
-                entry.u32(uapi::A_QUEUE_ID, 0)
-            })
+            bind_request(socket, uapi::CMD_BIND_RX, index, NEVER_OPEN)
+                .nested(uapi::A_DMABUF_QUEUES, |entry| {
+                    entry.u32(uapi::A_QUEUE_ID, 0)
+                })
         };
         let tried = self.bind("try bind-rx", request);
         judge(&tried.err(), |error| {
@@ -276,8 +278,9 @@ impl Netdev {
 
     /// Tries whether the driver knows bind-tx, with a request that cannot succeed: it has no dma-buf.
     pub fn probe_bind_tx(&mut self) -> DriverSupport {
-        let request =
-            |socket: &GenericSocket, index: u32| no_fd_request(socket, uapi::CMD_BIND_TX, index);
+        let request = |socket: &GenericSocket, index: u32| {
+            bind_request(socket, uapi::CMD_BIND_TX, index, NEVER_OPEN)
+        };
         let tried = self.bind("try bind-tx", request);
         judge(&tried.err(), |error| error.errno == rustix::io::Errno::BADF)
     }
@@ -308,22 +311,12 @@ fn judge(
     }
 }
 
-fn bind_request(
-    socket: &GenericSocket,
-    command: u8,
-    index: u32,
-    dmabuf: BorrowedFd<'_>,
-) -> Request {
-    socket
-        .command(command, DMABUF_NAMES)
-        .u32(uapi::A_DMABUF_IFINDEX, index)
-        .attribute(uapi::A_DMABUF_FD, &dmabuf.as_raw_fd().to_ne_bytes())
-}
+/// A descriptor that is never open.
+const NEVER_OPEN: RawFd = -1;
 
-/// A request with a descriptor that is never open.
-fn no_fd_request(socket: &GenericSocket, command: u8, index: u32) -> Request {
+fn bind_request(socket: &GenericSocket, command: u8, index: u32, dmabuf: RawFd) -> Request {
     socket
         .command(command, DMABUF_NAMES)
         .u32(uapi::A_DMABUF_IFINDEX, index)
-        .attribute(uapi::A_DMABUF_FD, &(-1i32).to_ne_bytes())
+        .attribute(uapi::A_DMABUF_FD, &dmabuf.to_ne_bytes())
 }

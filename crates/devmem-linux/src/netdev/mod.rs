@@ -95,8 +95,7 @@ impl Netdev {
         let what = format!("read netdev {}", self.name);
         let request = self.socket.command(uapi::CMD_DEV_GET, IFINDEX_NAMES);
         let request = request.u32(uapi::A_DEV_IFINDEX, self.index.0);
-        self.socket.get(&what, request, |reply| {
-            reply.find(uapi::A_DEV_XDP_FEATURES).and_then(|a| a.uint())
-        })
+        self.socket
+            .get(&what, request, |reply| reply.uint(uapi::A_DEV_XDP_FEATURES))
     }
 }

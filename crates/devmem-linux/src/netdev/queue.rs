@@ -18,7 +18,8 @@ pub enum QueueKind {
 }
 
 impl QueueKind {
-    fn from_raw(raw: u32) -> Option<Self> {
+    /// Reads `NETDEV_QUEUE_TYPE_*`.
+    pub(super) fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             uapi::QUEUE_TYPE_RX => Some(Self::Rx),
             uapi::QUEUE_TYPE_TX => Some(Self::Tx),
@@ -78,26 +79,24 @@ pub struct QueueInfo {
 
 impl QueueInfo {
     /// Reads a reply; `None` if it is not about a queue.
-    pub(crate) fn parse(reply: &Attributes<'_>) -> Option<Self> {
-        let find = |kind| reply.clone().find(kind);
-        let number = |kind| find(kind).and_then(|a| a.u32());
-        let user = if let Some(dmabuf) = find(uapi::A_QUEUE_DMABUF) {
+    pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
+        let user = if let Some(dmabuf) = reply.find(uapi::A_QUEUE_DMABUF) {
             // A u32 (linux net/core/devmem.c mp_dmabuf_devmem_nl_fill); a kernel that should say it
             // otherwise has bound the queue all the same.
             Some(QueueUser::Dmabuf(DmabufId(dmabuf.u32().unwrap_or(0))))
-        } else if find(uapi::A_QUEUE_IO_URING).is_some() {
+        } else if reply.has(uapi::A_QUEUE_IO_URING) {
             Some(QueueUser::IoUring)
-        } else if find(uapi::A_QUEUE_XSK).is_some() {
+        } else if reply.has(uapi::A_QUEUE_XSK) {
             Some(QueueUser::Xsk)
-        } else if find(uapi::A_QUEUE_LEASE).is_some() {
+        } else if reply.has(uapi::A_QUEUE_LEASE) {
             Some(QueueUser::Lease)
         } else {
             None
         };
         Some(Self {
-            id: number(uapi::A_QUEUE_ID)?,
-            kind: QueueKind::from_raw(number(uapi::A_QUEUE_TYPE)?)?,
-            napi: number(uapi::A_QUEUE_NAPI_ID),
+            id: reply.u32(uapi::A_QUEUE_ID)?,
+            kind: QueueKind::from_raw(reply.u32(uapi::A_QUEUE_TYPE)?)?,
+            napi: reply.u32(uapi::A_QUEUE_NAPI_ID),
             user,
         })
     }
@@ -113,8 +112,7 @@ impl Netdev {
         let what = format!("list the queues of {}", self.name);
         let request = self.socket.list(uapi::CMD_QUEUE_GET, QUEUE_NAMES);
         let request = request.u32(uapi::A_QUEUE_IFINDEX, self.index.0);
-        self.socket
-            .dump(&what, &request, |reply| QueueInfo::parse(&reply))
+        self.socket.dump(&what, &request, QueueInfo::parse)
     }
 
     /// Asks for one queue.
@@ -133,8 +131,7 @@ impl Netdev {
             .u32(uapi::A_QUEUE_IFINDEX, self.index.0)
             .u32(uapi::A_QUEUE_TYPE, kind.raw())
             .u32(uapi::A_QUEUE_ID, id);
-        self.socket
-            .get(&what, request, |reply| QueueInfo::parse(&reply))
+        self.socket.get(&what, request, QueueInfo::parse)
     }
 
     /// Lists the RX queues and who uses them.
@@ -153,11 +150,6 @@ impl Netdev {
 mod tests {
     use super::*;
     use crate::netlink::Request;
-
-    /// Attributes as a reply carries them.
-    fn attributes(build: impl FnOnce(Request) -> Request) -> Vec<u8> {
-        build(Request::new(0, 0, &[])).attribute_bytes().to_vec()
-    }
 
     fn queue() -> Request {
         Request::new(0, 0, &[])
@@ -189,7 +181,7 @@ mod tests {
             ),
         ];
         for (reply, user) in cases {
-            let info = QueueInfo::parse(&Attributes::new(reply.attribute_bytes()));
+            let info = QueueInfo::parse(reply.reply());
             let expected = QueueInfo {
                 id: 15,
                 kind: QueueKind::Rx,
@@ -202,9 +194,11 @@ mod tests {
 
     #[test]
     fn a_reply_without_id_or_with_an_unknown_type_is_no_queue() {
-        let no_id = attributes(|r| r.u32(uapi::A_QUEUE_TYPE, 0));
-        assert_eq!(QueueInfo::parse(&Attributes::new(&no_id)), None);
-        let unknown = attributes(|r| r.u32(uapi::A_QUEUE_ID, 0).u32(uapi::A_QUEUE_TYPE, 7));
-        assert_eq!(QueueInfo::parse(&Attributes::new(&unknown)), None);
+        let no_id = Request::new(0, 0, &[]).u32(uapi::A_QUEUE_TYPE, 0);
+        assert_eq!(QueueInfo::parse(no_id.reply()), None);
+        let unknown = Request::new(0, 0, &[])
+            .u32(uapi::A_QUEUE_ID, 0)
+            .u32(uapi::A_QUEUE_TYPE, 7);
+        assert_eq!(QueueInfo::parse(unknown.reply()), None);
     }
 }

@@ -34,18 +34,16 @@ pub struct PagePool {
 
 impl PagePool {
     /// Reads a reply; `None` if it is not about a page pool.
-    pub(crate) fn parse(reply: &Attributes<'_>) -> Option<Self> {
-        let find = |kind| reply.clone().find(kind);
-        let number = |kind| find(kind).and_then(|a| a.uint());
+    pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
         Some(Self {
-            id: number(uapi::A_PAGE_POOL_ID)?,
-            ifindex: find(uapi::A_PAGE_POOL_IFINDEX).and_then(|a| a.u32()),
-            napi: number(uapi::A_PAGE_POOL_NAPI_ID),
-            inflight: number(uapi::A_PAGE_POOL_INFLIGHT),
-            inflight_bytes: number(uapi::A_PAGE_POOL_INFLIGHT_MEM),
-            detached_at_s: number(uapi::A_PAGE_POOL_DETACH_TIME),
-            dmabuf: find(uapi::A_PAGE_POOL_DMABUF).and_then(|a| a.u32()),
-            io_uring: find(uapi::A_PAGE_POOL_IO_URING).is_some(),
+            id: reply.uint(uapi::A_PAGE_POOL_ID)?,
+            ifindex: reply.u32(uapi::A_PAGE_POOL_IFINDEX),
+            napi: reply.uint(uapi::A_PAGE_POOL_NAPI_ID),
+            inflight: reply.uint(uapi::A_PAGE_POOL_INFLIGHT),
+            inflight_bytes: reply.uint(uapi::A_PAGE_POOL_INFLIGHT_MEM),
+            detached_at_s: reply.uint(uapi::A_PAGE_POOL_DETACH_TIME),
+            dmabuf: reply.u32(uapi::A_PAGE_POOL_DMABUF),
+            io_uring: reply.has(uapi::A_PAGE_POOL_IO_URING),
         })
     }
 }
@@ -63,11 +61,11 @@ pub struct PagePoolStats {
 
 impl PagePoolStats {
     /// Reads a reply; `None` if it is not about a page pool.
-    pub(crate) fn parse(reply: &Attributes<'_>) -> Option<Self> {
-        let info = reply.clone().find(uapi::A_PAGE_POOL_STATS_INFO)?.nested();
+    pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
+        let info = reply.nested(uapi::A_PAGE_POOL_STATS_INFO)?;
         Some(Self {
-            id: info.clone().find(uapi::A_PAGE_POOL_ID)?.uint()?,
-            ifindex: info.find(uapi::A_PAGE_POOL_IFINDEX).and_then(|a| a.u32()),
+            id: info.uint(uapi::A_PAGE_POOL_ID)?,
+            ifindex: info.u32(uapi::A_PAGE_POOL_IFINDEX),
             counters: counters(reply, &uapi::PAGE_POOL_COUNTERS),
         })
     }
@@ -84,26 +82,23 @@ pub struct QueueStats {
 
 impl QueueStats {
     /// Reads a reply about the netdev `ifindex`; `None` if it is about another.
-    pub(crate) fn parse(reply: &Attributes<'_>, ifindex: u32) -> Option<Self> {
-        let number = |kind| reply.clone().find(kind).and_then(|a| a.u32());
-        if number(uapi::A_QSTATS_IFINDEX)? != ifindex {
+    pub(crate) fn parse(reply: Attributes<'_>, ifindex: u32) -> Option<Self> {
+        if reply.u32(uapi::A_QSTATS_IFINDEX)? != ifindex {
             return None;
         }
-        let kind = match number(uapi::A_QSTATS_QUEUE_TYPE) {
+        let kind = match reply.u32(uapi::A_QSTATS_QUEUE_TYPE) {
             None => None,
-            Some(uapi::QUEUE_TYPE_RX) => Some(QueueKind::Rx),
-            Some(uapi::QUEUE_TYPE_TX) => Some(QueueKind::Tx),
-            Some(_) => return None,
+            Some(raw) => Some(QueueKind::from_raw(raw)?),
         };
         Some(Self {
-            queue: kind.zip(number(uapi::A_QSTATS_QUEUE_ID)),
+            queue: kind.zip(reply.u32(uapi::A_QSTATS_QUEUE_ID)),
             counters: counters(reply, &uapi::QUEUE_COUNTERS),
         })
     }
 }
 
-fn counters(reply: &Attributes<'_>, known: &[(u16, &'static str)]) -> BTreeMap<&'static str, u64> {
-    let found = reply.clone().filter_map(|attribute| {
+fn counters(reply: Attributes<'_>, known: &[(u16, &'static str)]) -> BTreeMap<&'static str, u64> {
+    let found = reply.iter().filter_map(|attribute| {
         let (_, name) = known.iter().find(|(kind, _)| *kind == attribute.kind)?;
         Some((*name, attribute.uint()?))
     });
@@ -119,9 +114,7 @@ impl Netdev {
     pub fn page_pools(&mut self) -> Result<Vec<PagePool>, NetlinkError> {
         let what = format!("list the page pools of {}", self.name);
         let request = self.socket.list(uapi::CMD_PAGE_POOL_GET, Names::NONE);
-        let pools = self
-            .socket
-            .dump(&what, &request, |reply| PagePool::parse(&reply))?;
+        let pools = self.socket.dump(&what, &request, PagePool::parse)?;
         let ours = |pool: &PagePool| pool.ifindex == Some(self.index.0);
         Ok(pools.into_iter().filter(ours).collect())
     }
@@ -134,9 +127,7 @@ impl Netdev {
     pub fn page_pool_stats(&mut self) -> Result<Vec<PagePoolStats>, NetlinkError> {
         let what = format!("read the page pool counters of {}", self.name);
         let request = self.socket.list(uapi::CMD_PAGE_POOL_STATS_GET, Names::NONE);
-        let pools = self
-            .socket
-            .dump(&what, &request, |reply| PagePoolStats::parse(&reply))?;
+        let pools = self.socket.dump(&what, &request, PagePoolStats::parse)?;
         let ours = |pool: &PagePoolStats| pool.ifindex == Some(self.index.0);
         Ok(pools.into_iter().filter(ours).collect())
     }
@@ -162,15 +153,13 @@ impl Netdev {
     fn qstats(&mut self, scope: Option<u32>) -> Result<Vec<QueueStats>, NetlinkError> {
         let what = format!("read the queue counters of {}", self.name);
         let index = self.index.0;
-        let mut request = self
+        let request = self
             .socket
             .list(uapi::CMD_QSTATS_GET, IFINDEX_NAMES)
-            .u32(uapi::A_QSTATS_IFINDEX, index);
-        if let Some(scope) = scope {
-            request = request.u32(uapi::A_QSTATS_SCOPE, scope);
-        }
+            .u32(uapi::A_QSTATS_IFINDEX, index)
+            .with(scope, |r, scope| r.u32(uapi::A_QSTATS_SCOPE, scope));
         self.socket
-            .dump(&what, &request, |reply| QueueStats::parse(&reply, index))
+            .dump(&what, &request, |reply| QueueStats::parse(reply, index))
     }
 }
 
@@ -187,7 +176,7 @@ mod tests {
             .u32(uapi::A_PAGE_POOL_INFLIGHT, 1024)
             .attribute(uapi::A_PAGE_POOL_INFLIGHT_MEM, &(4u64 << 20).to_ne_bytes())
             .u32(uapi::A_PAGE_POOL_DMABUF, 3);
-        let pool = PagePool::parse(&Attributes::new(reply.attribute_bytes()));
+        let pool = PagePool::parse(reply.reply());
         let expected = PagePool {
             id: 7,
             ifindex: Some(2),
@@ -211,7 +200,7 @@ mod tests {
             .u32(8, 100)
             .u32(18, 1)
             .u32(99, 5);
-        let stats = PagePoolStats::parse(&Attributes::new(reply.attribute_bytes())).unwrap();
+        let stats = PagePoolStats::parse(reply.reply()).unwrap();
         assert_eq!((stats.id, stats.ifindex), (7, Some(2)));
         let counters: Vec<_> = stats.counters.into_iter().collect();
         assert_eq!(
@@ -227,9 +216,9 @@ mod tests {
             .u32(uapi::A_QSTATS_QUEUE_TYPE, 0)
             .u32(uapi::A_QSTATS_QUEUE_ID, 15)
             .u32(12, 9);
-        let attributes = Attributes::new(reply.attribute_bytes());
-        assert_eq!(QueueStats::parse(&attributes, 3), None);
-        let stats = QueueStats::parse(&attributes, 2).unwrap();
+        let attributes = reply.reply();
+        assert_eq!(QueueStats::parse(attributes, 3), None);
+        let stats = QueueStats::parse(attributes, 2).unwrap();
         assert_eq!(stats.queue, Some((QueueKind::Rx, 15)));
         assert_eq!(stats.counters.get("rx_alloc_fail"), Some(&9));
     }

@@ -1,7 +1,11 @@
 //! Attributes: type, length and value, padded to four bytes (linux include/uapi/linux/netlink.h).
 
-/// `NLA_HDRLEN`: length and type, two bytes each.
-pub const HEADER_LEN: usize = 4;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `struct nlattr`: bytes of header and value, without padding, and the type with its flags.
+type Header = [u16; 2];
+/// `NLA_HDRLEN`.
+pub(super) const HEADER_LEN: usize = size_of::<Header>();
 /// Longest value of an attribute: its length, header included, has 16 bits.
 pub(crate) const VALUE_BYTES_MAX: usize = u16::MAX as usize - HEADER_LEN;
 /// `NLA_ALIGNTO`.
@@ -55,69 +59,121 @@ impl<'a> Attribute<'a> {
         whole.iter().map(|b| u32::from_ne_bytes(*b)).collect()
     }
 
-    /// Walks the attributes in the value.
+    /// Reads the value as attributes.
     pub fn nested(&self) -> Attributes<'a> {
         Attributes::new(self.value)
     }
 
     /// Returns the value as text, up to the first NUL.
     pub fn text(&self) -> Option<&'a str> {
-        let end = self
-            .value
-            .iter()
-            .position(|&b| b == 0)
-            .unwrap_or(self.value.len());
-        std::str::from_utf8(self.value.get(..end)?).ok()
+        let text = self.value.split(|&b| b == 0).next()?;
+        std::str::from_utf8(text).ok()
     }
 }
 
-/// Walks attributes; stops at the first that does not fit.
-#[derive(Clone, Debug)]
+/// The attributes of a message, or of the attribute around them, up to the first that does not fit.
+#[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    rest: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> Attributes<'a> {
-    /// Walks the attributes in `bytes`.
+    /// Reads the attributes in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { bytes }
+    }
+
+    /// Walks all attributes.
+    pub fn iter(self) -> impl Iterator<Item = Attribute<'a>> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || {
+            let (_, attribute, after) = split_first(rest)?;
+            rest = after;
+            Some(attribute)
+        })
     }
 
     /// Walks the attributes of type `kind` only.
     pub fn all(self, kind: u16) -> impl Iterator<Item = Attribute<'a>> {
-        self.filter(move |a| a.kind == kind)
+        self.iter().filter(move |a| a.kind == kind)
     }
 
     /// Returns the first attribute of type `kind`.
-    pub fn find(mut self, kind: u16) -> Option<Attribute<'a>> {
-        Iterator::find(&mut self, |a| a.kind == kind)
+    pub fn find(self, kind: u16) -> Option<Attribute<'a>> {
+        self.all(kind).next()
+    }
+
+    /// Tells whether there is an attribute of type `kind`.
+    pub fn has(self, kind: u16) -> bool {
+        self.find(kind).is_some()
+    }
+
+    /// Returns the value of the first attribute of type `kind`, as [`Attribute::u8`].
+    pub fn u8(self, kind: u16) -> Option<u8> {
+        self.find(kind)?.u8()
+    }
+
+    /// Returns the value of the first attribute of type `kind`, as [`Attribute::u32`].
+    pub fn u32(self, kind: u16) -> Option<u32> {
+        self.find(kind)?.u32()
+    }
+
+    /// Returns the value of the first attribute of type `kind`, as [`Attribute::uint`].
+    pub fn uint(self, kind: u16) -> Option<u64> {
+        self.find(kind)?.uint()
+    }
+
+    /// Returns the value of the first attribute of type `kind`, as [`Attribute::text`].
+    pub fn text(self, kind: u16) -> Option<&'a str> {
+        self.find(kind)?.text()
+    }
+
+    /// Returns the attributes in the first attribute of type `kind`.
+    pub fn nested(self, kind: u16) -> Option<Attributes<'a>> {
+        Some(self.find(kind)?.nested())
     }
 }
 
-impl<'a> Iterator for Attributes<'a> {
-    type Item = Attribute<'a>;
-
-    fn next(&mut self) -> Option<Attribute<'a>> {
-        let (header, _) = self.rest.split_first_chunk::<HEADER_LEN>()?;
-        let len = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let kind = u16::from_ne_bytes([header[2], header[3]]) & TYPE_MASK;
-        let value = self.rest.get(HEADER_LEN..len)?;
-        self.rest = self.rest.get(align(len)..).unwrap_or_default();
-        Some(Attribute { kind, value })
-    }
+/// Splits `bytes` after its first attribute and the padding: whether its value is attributes, it, and the rest. `None`
+/// if it is not there as a whole.
+pub(super) fn split_first(bytes: &[u8]) -> Option<(bool, Attribute<'_>, &[u8])> {
+    let ([len, kind], _) = Header::read_from_prefix(bytes).ok()?;
+    let len = usize::from(len);
+    let attribute = Attribute {
+        kind: kind & TYPE_MASK,
+        value: bytes.get(HEADER_LEN..len)?,
+    };
+    let rest = bytes.get(align(len)..).unwrap_or_default();
+    Some((kind & F_NESTED != 0, attribute, rest))
 }
 
-/// Appends one attribute to a message, or to the value of an attribute around it.
+/// Appends an attribute of type `kind`.
 ///
 /// # Panics
 ///
-/// If the value is longer than an attribute can be (65,531 bytes).
-pub(crate) fn append(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let len = u16::try_from(HEADER_LEN + value.len())
-        .expect("callers pass names, addresses and numbers, a few bytes each");
-    out.extend_from_slice(&len.to_ne_bytes());
-    out.extend_from_slice(&kind.to_ne_bytes());
+/// As [`close`].
+pub(super) fn append(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let start = open(out, kind);
     out.extend_from_slice(value);
+    close(out, start);
+}
+
+/// Appends the header of an attribute, for [`close`] with the returned position once its value follows.
+pub(super) fn open(out: &mut Vec<u8>, kind: u16) -> usize {
+    let start = out.len();
+    out.extend_from_slice([0, kind].as_bytes());
+    start
+}
+
+/// Ends the attribute that starts at `start`: everything after its header is its value.
+///
+/// # Panics
+///
+/// If the value is longer than an attribute can be ([`VALUE_BYTES_MAX`]).
+pub(super) fn close(out: &mut Vec<u8>, start: usize) {
+    let len = u16::try_from(out.len() - start)
+        .expect("callers pass names, numbers and lists, a few kilobytes each");
+    out[start..start + size_of_val(&len)].copy_from_slice(&len.to_ne_bytes());
     out.resize(align(out.len()), 0);
 }
 
@@ -138,7 +194,7 @@ mod tests {
             attribute(4 | 0x8000, &7u32.to_ne_bytes()),
         ]
         .concat();
-        let found: Vec<_> = Attributes::new(&bytes).collect();
+        let found: Vec<_> = Attributes::new(&bytes).iter().collect();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].text(), Some("lo"));
         assert_eq!((found[1].kind, found[1].u32()), (4, Some(7)));
@@ -148,11 +204,11 @@ mod tests {
     fn a_length_past_the_end_or_below_the_header_ends_the_walk() {
         let mut bytes = attribute(1, &[1, 2, 3, 4]);
         bytes[0] = 200;
-        assert_eq!(Attributes::new(&bytes).next(), None);
+        assert_eq!(Attributes::new(&bytes).iter().next(), None);
         bytes[0] = 3;
-        assert_eq!(Attributes::new(&bytes).next(), None);
+        assert_eq!(Attributes::new(&bytes).iter().next(), None);
         bytes[0] = 0;
-        assert_eq!(Attributes::new(&bytes).next(), None);
+        assert_eq!(Attributes::new(&bytes).iter().next(), None);
     }
 
     #[test]
@@ -172,7 +228,7 @@ mod tests {
             attribute(2, &(1u64 << 40).to_ne_bytes()),
         ]
         .concat();
-        let numbers: Vec<_> = Attributes::new(&bytes).map(|a| a.uint()).collect();
+        let numbers: Vec<_> = Attributes::new(&bytes).iter().map(|a| a.uint()).collect();
         assert_eq!(numbers, [Some(7), Some(1 << 40)]);
     }
 

@@ -2,20 +2,22 @@
 
 use rustix::io::Errno;
 
+use super::ack;
 use super::error::NetlinkError;
-use super::message::{Message, Messages, SentRequest};
+use super::message::{Message, messages};
+use super::request::Request;
 
 /// Reads the replies to one request, datagram by datagram.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
     what: &'a str,
-    sent: &'a SentRequest,
+    sent: &'a Request,
     interrupted: bool,
 }
 
 impl<'a> Exchange<'a> {
     /// Starts with nothing received. `what` names the request in errors.
-    pub(super) fn new(what: &'a str, sent: &'a SentRequest) -> Self {
+    pub(super) fn new(what: &'a str, sent: &'a Request) -> Self {
         Self {
             what,
             sent,
@@ -45,9 +47,9 @@ impl<'a> Exchange<'a> {
         datagram: &[u8],
         on_reply: &mut impl FnMut(Message<'_>),
     ) -> Option<Result<(), NetlinkError>> {
-        for message in Messages::new(datagram).filter(|m| m.sequence == self.sent.sequence) {
+        for message in messages(datagram).filter(|m| m.sequence == self.sent.sequence) {
             self.interrupted |= message.was_interrupted();
-            match message.outcome(self.what, self.sent) {
+            match ack::outcome(&message, self.what, self.sent) {
                 Some(outcome) => return Some(outcome),
                 None if message.is_of_a_family() => on_reply(message),
                 None => {}
@@ -66,7 +68,7 @@ impl<'a> Exchange<'a> {
 /// its length in words. For fuzzing; it must not panic.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(Message<'_>)) {
-    use super::message::{F_DUMP, Request};
+    use super::{F_DUMP, Request};
     let names = super::Names(&[(1, "ifindex", super::Names::NONE)]);
     let request = Request::new(0x21, F_DUMP, &[10, 1, 0, 0]).named(names);
     let sent = request.u32(1, 1).nested(2, |r| r.u32(1, 1)).finish(1);
@@ -80,13 +82,13 @@ pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(Message<
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::tests::refusal;
-    use super::super::message::{F_DUMP, Request};
+    use super::super::ack::tests::refusal;
+    use super::super::{F_DUMP, Request};
     use super::*;
 
     const FAMILY: u16 = 0x21;
 
-    fn sent() -> SentRequest {
+    fn sent() -> Request {
         Request::new(FAMILY, F_DUMP, &[10, 1, 0, 0]).finish(9)
     }
 

@@ -4,8 +4,9 @@ use rustix::io::Errno;
 
 use super::attr::Attributes;
 use super::error::NetlinkError;
-use super::message::{F_DUMP, Message, Request};
+use super::message::Message;
 use super::names::Names;
+use super::request::{F_DUMP, Request};
 use super::socket::NetlinkSocket;
 
 /// `GENL_ID_CTRL`: the family that knows the others.
@@ -19,8 +20,9 @@ const ATTR_VERSION: u16 = 3;
 const ATTR_OPS: u16 = 6;
 /// `CTRL_ATTR_OP_ID`.
 const ATTR_OP_ID: u16 = 1;
-/// `GENL_HDRLEN`: command, version, two bytes reserved.
-const HEADER_LEN: usize = 4;
+
+/// `struct genlmsghdr`: command, version, two bytes reserved.
+type Header = [u8; 4];
 
 /// What the kernel says about a generic netlink family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,22 +42,19 @@ impl Family {
     }
 
     /// Reads the controller's answer.
-    pub(crate) fn parse(attributes: &Attributes<'_>) -> Option<Self> {
-        let number = |kind| attributes.clone().find(kind);
-        let id = number(ATTR_ID)?.value.try_into().ok();
-        let operations = number(ATTR_OPS).map(|ops| {
-            // A list nested by position: the type of each entry is its index.
-            let commands = ops.nested().filter_map(|op| op.nested().find(ATTR_OP_ID));
-            let commands = commands.filter_map(|id| id.u32());
-            commands.filter_map(|id| u8::try_from(id).ok()).collect()
-        });
+    pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
+        let id = reply.find(ATTR_ID)?.value.try_into().ok()?;
+        let version = reply.u32(ATTR_VERSION);
+        // A list nested by position: the type of each entry is its index.
+        let operations = reply
+            .nested(ATTR_OPS)
+            .into_iter()
+            .flat_map(Attributes::iter);
+        let commands = operations.filter_map(|operation| operation.nested().u32(ATTR_OP_ID));
         Some(Self {
-            id: id.map(u16::from_ne_bytes)?,
-            version: number(ATTR_VERSION)
-                .and_then(|v| v.u32())
-                .and_then(|v| u8::try_from(v).ok())
-                .unwrap_or(1),
-            commands: operations.unwrap_or_default(),
+            id: u16::from_ne_bytes(id),
+            version: version.and_then(|v| u8::try_from(v).ok()).unwrap_or(1),
+            commands: commands.filter_map(|id| u8::try_from(id).ok()).collect(),
         })
     }
 }
@@ -77,12 +76,9 @@ impl GenericSocket {
     pub fn open(name: &str) -> Result<Self, NetlinkError> {
         let what = format!("find the netlink family {name}");
         let mut socket = NetlinkSocket::generic()?;
-        let mut family = None;
         let request = Request::new(CONTROLLER, 0, &[GET_FAMILY, 1, 0, 0]).text(ATTR_NAME, name);
-        socket.request(&what, request, |reply| {
-            family = family
-                .take()
-                .or(Family::parse(&reply.attributes(HEADER_LEN)));
+        let family = socket.get(&what, request, |reply| {
+            Family::parse(attributes_of(&reply, CONTROLLER)?)
         })?;
         let family = family.ok_or_else(|| NetlinkError::new(&what, Errno::NOENT))?;
         Ok(Self { socket, family })
@@ -95,14 +91,17 @@ impl GenericSocket {
 
     /// Starts a request; its attributes are called `names` in errors.
     pub fn command(&self, command: u8, names: Names) -> Request {
-        let body = [command, self.family.version, 0, 0];
-        Request::new(self.family.id, 0, &body).named(names)
+        self.start(command, 0, names)
     }
 
     /// Starts a request for a list.
     pub fn list(&self, command: u8, names: Names) -> Request {
-        let body = [command, self.family.version, 0, 0];
-        Request::new(self.family.id, F_DUMP, &body).named(names)
+        self.start(command, F_DUMP, names)
+    }
+
+    fn start(&self, command: u8, flags: u16, names: Names) -> Request {
+        let header: Header = [command, self.family.version, 0, 0];
+        Request::new(self.family.id, flags, &header).named(names)
     }
 
     /// Sends a request and returns what `parse` made of the reply; `None` if there was only an
@@ -118,15 +117,9 @@ impl GenericSocket {
         mut parse: impl FnMut(Attributes<'_>) -> Option<T>,
     ) -> Result<Option<T>, NetlinkError> {
         let id = self.family.id;
-        let mut found = None;
-        self.socket.request(what, request, |reply| {
-            if let Some(attributes) = attributes_of(&reply, id)
-                && found.is_none()
-            {
-                found = parse(attributes);
-            }
-        })?;
-        Ok(found)
+        self.socket.get(what, request, |reply| {
+            attributes_of(&reply, id).and_then(&mut parse)
+        })
     }
 
     /// As [`request`](Self::request), for a reply without which the answer means nothing.
@@ -165,7 +158,8 @@ impl GenericSocket {
 
 /// Returns the attributes of a reply of the family `id`.
 fn attributes_of<'a>(reply: &Message<'a>, id: u16) -> Option<Attributes<'a>> {
-    (reply.kind == id).then(|| reply.attributes(HEADER_LEN))
+    let (_, attributes) = reply.split::<Header>()?;
+    (reply.kind == id).then_some(attributes)
 }
 
 #[cfg(test)]
@@ -193,7 +187,7 @@ mod tests {
         let request = Request::new(CONTROLLER, F_DUMP, &[GET_FAMILY, 1, 0, 0]);
         let families = socket
             .dump("list families", &request, |reply| {
-                Family::parse(&reply.attributes(HEADER_LEN))
+                Family::parse(attributes_of(&reply, CONTROLLER)?)
             })
             .unwrap();
         assert!(families.iter().any(|f| f.id == CONTROLLER), "{families:?}");

@@ -6,18 +6,21 @@
 //! the same for one generic family. Kernel bytes are never trusted to be well formed: a length that
 //! does not fit ends the walk.
 
+mod ack;
 pub mod attr;
 mod error;
 mod exchange;
 mod generic;
 mod message;
 mod names;
+mod request;
 mod socket;
 
 pub use error::{BadAttribute, NetlinkError};
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) use exchange::fuzz_exchange;
 pub use generic::{Family, GenericSocket};
-pub use message::{F_DUMP, Message, Messages, Request};
+pub use message::Message;
 pub use names::Names;
+pub use request::{F_DUMP, Request};
 pub use socket::NetlinkSocket;

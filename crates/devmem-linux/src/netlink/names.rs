@@ -1,6 +1,6 @@
 //! What attributes are called, so that an error says `queues.id` and not `offset 44`.
 
-use super::attr::{self, F_NESTED, align};
+use super::attr::{self, split_first};
 
 /// The names of one level of attributes: type, name, and the names below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,61 +11,44 @@ impl Names {
     pub const NONE: Self = Self(&[]);
 
     /// Writes a path of attribute types with dots.
-    pub(super) fn text(self, path: &[u16]) -> String {
+    pub(super) fn text(self, path: impl IntoIterator<Item = u16>) -> String {
         let mut level = self;
-        let mut words = Vec::with_capacity(path.len());
-        for kind in path {
-            match level.0.iter().find(|(k, ..)| k == kind) {
-                Some((_, name, below)) => {
-                    words.push((*name).to_owned());
-                    level = *below;
-                }
-                None => {
-                    words.push(format!("#{kind}"));
-                    level = Self::NONE;
-                }
+        let word = |kind| match level.0.iter().find(|(k, ..)| *k == kind) {
+            Some((_, name, below)) => {
+                level = *below;
+                (*name).to_owned()
             }
-        }
+            None => {
+                level = Self::NONE;
+                format!("#{kind}")
+            }
+        };
+        let words: Vec<_> = path.into_iter().map(word).collect();
         words.join(".")
     }
 }
 
-/// Returns the path to the attribute that starts at `offset` of `message`, whose attributes start at
-/// `first`, with `extra` one level below it. `None` if no attribute starts there.
-pub(super) fn path_at(
-    message: &[u8],
-    first: usize,
-    offset: usize,
-    extra: Option<u16>,
-    names: Names,
-) -> Option<String> {
+/// Returns the types from the outermost nest inward to the attribute that starts at `offset` of `attributes`; `None`
+/// if none starts there.
+pub(super) fn path_at(mut attributes: &[u8], mut offset: usize) -> Option<Vec<u16>> {
     let mut path = Vec::new();
-    let mut at = first;
-    let mut end = message.len();
-    // Each turn moves forward by a header or more, so it ends.
+    // Each turn leaves a header or more behind, so it ends.
     loop {
-        let header = message
-            .get(at..end)?
-            .first_chunk::<{ attr::HEADER_LEN }>()?;
-        let len = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let kind = u16::from_ne_bytes([header[2], header[3]]);
-        if len < attr::HEADER_LEN {
-            return None;
-        }
-        let after = at.checked_add(align(len))?;
-        if offset >= after {
-            at = after;
+        let (is_nest, first, rest) = split_first(attributes)?;
+        let len = attributes.len() - rest.len();
+        if offset >= len {
+            offset -= len;
+            attributes = rest;
             continue;
         }
-        path.push(kind & !F_NESTED);
-        if offset == at {
-            path.extend(extra);
-            return Some(names.text(&path));
+        path.push(first.kind);
+        if offset == 0 {
+            return Some(path);
         }
-        if kind & F_NESTED == 0 {
+        if !is_nest {
             return None;
         }
-        end = end.min(at.checked_add(len)?);
-        at += attr::HEADER_LEN;
+        offset = offset.checked_sub(attr::HEADER_LEN)?;
+        attributes = first.value;
     }
 }

@@ -11,7 +11,8 @@ use rustix::net::{
 
 use super::error::NetlinkError;
 use super::exchange::Exchange;
-use super::message::{Message, Request};
+use super::message::Message;
+use super::request::Request;
 use crate::sys;
 
 /// Replies are at most a page or two; an interface with many virtual functions has the longest.
@@ -58,7 +59,7 @@ impl NetlinkSocket {
             protocol,
         )
         .map_err(failed)?;
-        sys::netlink::enable_extended_ack(fd.as_fd()).map_err(failed)?;
+        sys::netlink::set_options(fd.as_fd()).map_err(failed)?;
         bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
         Ok(Self {
             fd,
@@ -72,7 +73,8 @@ impl NetlinkSocket {
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, with its text; or what send(2) or recv(2) said.
+    /// The kernel's refusal, with its text; `ETIMEDOUT` if it has not answered after ten seconds; or what send(2) or
+    /// recv(2) said.
     pub fn request(
         &mut self,
         what: &str,
@@ -80,6 +82,25 @@ impl NetlinkSocket {
         on_reply: impl FnMut(Message<'_>),
     ) -> Result<(), NetlinkError> {
         self.exchange(what, request, on_reply).map(|_complete| ())
+    }
+
+    /// As [`request`](Self::request); returns what `parse` made of the first reply that it can read, or `None` if it
+    /// could read none.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn get<T>(
+        &mut self,
+        what: &str,
+        request: Request,
+        mut parse: impl FnMut(Message<'_>) -> Option<T>,
+    ) -> Result<Option<T>, NetlinkError> {
+        let mut found = None;
+        self.request(what, request, |reply| {
+            found = found.take().or_else(|| parse(reply));
+        })?;
+        Ok(found)
     }
 
     /// Asks for a list and returns what `parse` made of its entries. A list that changed while it was

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// Asks for error texts in acknowledgements (`NETLINK_EXT_ACK`) and for acknowledgements without
 /// the request's body (`NETLINK_CAP_ACK`); linux include/uapi/linux/netlink.h.
-pub(crate) fn enable_extended_ack(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn set_options(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set_option(fd, libc::NETLINK_EXT_ACK)?;
     set_option(fd, libc::NETLINK_CAP_ACK)
 }
@@ -28,9 +28,9 @@ fn set_option(fd: BorrowedFd<'_>, option: c_int) -> Result<(), Errno> {
             LEN,
         )
     };
-    if rc == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(super::last_errno())
+    }
 }

@@ -1,0 +1,186 @@
+//! Route netlink's messages, as much of them as this crate sends and reads (linux include/uapi/linux/rtnetlink.h).
+
+use std::net::IpAddr;
+
+use zerocopy::IntoBytes;
+
+use super::InterfaceFacts;
+use crate::netlink::attr::Attributes;
+use crate::netlink::{F_DUMP, Message, Names, Request};
+
+/// Message types.
+pub(super) const RTM_NEWLINK: u16 = 16;
+pub(super) const RTM_DELLINK: u16 = 17;
+pub(super) const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const RTM_GETROUTE: u16 = 26;
+/// `NLM_F_CREATE` and `NLM_F_EXCL`: make it; say so if it exists.
+const F_CREATE_EXCL: u16 = 0x400 | 0x200;
+/// Link attributes (linux include/uapi/linux/if_link.h).
+pub(super) const IFLA_ADDRESS: u16 = 1;
+pub(super) const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_MTU: u16 = 4;
+pub(super) const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+pub(super) const IFLA_NET_NS_FD: u16 = 28;
+/// `IFLA_XDP`, and `IFLA_XDP_ATTACHED` in it: `XDP_ATTACHED_NONE` is 0.
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+pub(super) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+/// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
+const VETH_INFO_PEER: u16 = 1;
+/// Address attributes and flags (linux include/uapi/linux/if_addr.h).
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_F_NODAD: u8 = 0x02;
+/// Route attributes.
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+/// `IFF_UP` (linux include/uapi/linux/if.h).
+pub(super) const IFF_UP: u32 = 0x1;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// Attribute names, for errors.
+const LINK_NAMES: Names = Names(&[
+    (IFLA_ADDRESS, "address", Names::NONE),
+    (IFLA_IFNAME, "ifname", Names::NONE),
+    (IFLA_MTU, "mtu", Names::NONE),
+    (IFLA_TXQLEN, "txqlen", Names::NONE),
+    (IFLA_LINKINFO, "linkinfo", Names::NONE),
+    (IFLA_NET_NS_FD, "net-ns-fd", Names::NONE),
+    (IFLA_GSO_IPV4_MAX_SIZE, "gso-ipv4-max-size", Names::NONE),
+]);
+const ADDRESS_NAMES: Names = Names(&[
+    (IFA_ADDRESS, "address", Names::NONE),
+    (IFA_LOCAL, "local", Names::NONE),
+]);
+
+/// `struct ifinfomsg`: family and hardware type; index; flags; which flags to change.
+type LinkBody = [u32; 4];
+/// `struct ifaddrmsg`: family, prefix, flags, scope, a byte each; index.
+type AddressBody = [u32; 2];
+/// `struct rtmsg`: family, destination's prefix, and ten bytes that nothing here needs.
+type RouteBody = [u8; 12];
+
+/// What a link message says.
+pub(super) struct Link<'a> {
+    pub(super) index: u32,
+    /// Set up by its administrator.
+    pub(super) up: bool,
+    attributes: Attributes<'a>,
+}
+
+impl<'a> Link<'a> {
+    /// Reads a reply; `None` if it is not about a link.
+    pub(super) fn parse(reply: &Message<'a>) -> Option<Self> {
+        let ([_, index, flags, _], attributes) = reply.split::<LinkBody>()?;
+        (reply.kind == RTM_NEWLINK).then_some(Self {
+            index,
+            up: flags & IFF_UP != 0,
+            attributes,
+        })
+    }
+
+    pub(super) fn name(&self) -> Option<&'a str> {
+        self.attributes.text(IFLA_IFNAME)
+    }
+
+    pub(super) fn facts(&self) -> InterfaceFacts {
+        let mac = self.attributes.find(IFLA_ADDRESS);
+        InterfaceFacts {
+            mac: mac.and_then(|mac| mac.value.try_into().ok()),
+            mtu: self.attributes.u32(IFLA_MTU).unwrap_or(0),
+            up: self.up,
+            gso_ipv4_max_size: self.attributes.u32(IFLA_GSO_IPV4_MAX_SIZE),
+        }
+    }
+
+    pub(super) fn has_xdp_program(&self) -> bool {
+        let xdp = self.attributes.nested(IFLA_XDP);
+        let mode = xdp.and_then(|xdp| xdp.u8(IFLA_XDP_ATTACHED));
+        mode.is_some_and(|mode| mode != 0)
+    }
+}
+
+/// Starts a request about the interface `index`; 0 if an attribute names it.
+pub(super) fn link(kind: u16, index: u32) -> Request {
+    link_request(kind, 0, [0, index, 0, 0])
+}
+
+/// Asks for those flags of the interface `index` that are in `mask` to be as in `flags`.
+pub(super) fn link_flags(index: u32, flags: u32, mask: u32) -> Request {
+    link_request(RTM_NEWLINK, 0, [0, index, flags, mask])
+}
+
+pub(super) fn list_links() -> Request {
+    link_request(RTM_GETLINK, F_DUMP, LinkBody::default())
+}
+
+pub(super) fn create_veth_pair(name: &str, peer: &str) -> Request {
+    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
+        .text(IFLA_IFNAME, name)
+        .nested(IFLA_LINKINFO, |info| {
+            let info = info.attribute(IFLA_INFO_KIND, b"veth");
+            info.nested(IFLA_INFO_DATA, |data| {
+                data.nested_after(VETH_INFO_PEER, LinkBody::default().as_bytes(), |p| {
+                    p.text(IFLA_IFNAME, peer)
+                })
+            })
+        })
+}
+
+fn link_request(kind: u16, flags: u16, body: LinkBody) -> Request {
+    Request::new(kind, flags, body.as_bytes()).named(LINK_NAMES)
+}
+
+/// Asks for an address; of IPv6 without duplicate address detection.
+pub(super) fn create_address(index: u32, address: IpAddr, prefix: u8) -> Request {
+    let (family, flags, bytes) = match address {
+        IpAddr::V4(v4) => (AF_INET, 0, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AF_INET6, IFA_F_NODAD, v6.octets().to_vec()),
+    };
+    let body: AddressBody = [u32::from_ne_bytes([family, prefix, flags, 0]), index];
+    Request::new(RTM_NEWADDR, F_CREATE_EXCL, body.as_bytes())
+        .named(ADDRESS_NAMES)
+        .attribute(IFA_LOCAL, &bytes)
+        .attribute(IFA_ADDRESS, &bytes)
+}
+
+/// Asks for the addresses of the interface `index`; without strict checking (Linux before 4.20) for all.
+pub(super) fn list_addresses(index: u32) -> Request {
+    let body: AddressBody = [0, index];
+    Request::new(RTM_GETADDR, F_DUMP, body.as_bytes())
+}
+
+/// Reads an address of the interface `index`; `None` if the reply is about something else.
+pub(super) fn address(reply: &Message<'_>, index: u32) -> Option<IpAddr> {
+    let ([_, found], attributes) = reply.split::<AddressBody>()?;
+    // The address itself; the other is the peer's where there is one.
+    let local = attributes.find(IFA_LOCAL);
+    let bytes = local.or_else(|| attributes.find(IFA_ADDRESS))?.value;
+    let address = match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok()?.into(),
+        _ => <[u8; 16]>::try_from(bytes).ok()?.into(),
+    };
+    (found == index).then_some(address)
+}
+
+pub(super) fn get_route(destination: IpAddr) -> Request {
+    let (family, prefix, bytes) = match destination {
+        IpAddr::V4(v4) => (AF_INET, 32, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AF_INET6, 128, v6.octets().to_vec()),
+    };
+    let mut body = RouteBody::default();
+    (body[0], body[1]) = (family, prefix);
+    Request::new(RTM_GETROUTE, 0, &body).attribute(RTA_DST, &bytes)
+}
+
+/// Reads the index of the interface that a route leaves by.
+pub(super) fn route_interface(reply: &Message<'_>) -> Option<u32> {
+    let (_, attributes) = reply.split::<RouteBody>()?;
+    attributes.u32(RTA_OIF)
+}

@@ -1,0 +1,153 @@
+//! Requests: built attribute by attribute, and kept as they were sent, because refusals point into them.
+
+use zerocopy::IntoBytes;
+
+use super::attr::{self, F_NESTED, align};
+use super::message::Header;
+use super::names::{Names, path_at};
+
+/// `NLM_F_REQUEST` and `NLM_F_ACK`: every request of ours wants an answer.
+const F_REQUEST_ACK: u16 = 0x1 | 0x4;
+/// `NLM_F_DUMP` (`NLM_F_ROOT` and `NLM_F_MATCH`): a request for a list.
+pub const F_DUMP: u16 = 0x300;
+
+/// A request under construction, or as it was sent.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Header, the family's fixed body, attributes.
+    pub(super) bytes: Vec<u8>,
+    attributes_at: usize,
+    names: Names,
+    /// 0 until it is sent.
+    pub(super) sequence: u32,
+}
+
+impl Request {
+    /// Starts a request of type `kind` with `flags` (`NLM_F_*` beyond request and ack) and the
+    /// family's fixed body.
+    pub fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let header = Header::new(kind, flags | F_REQUEST_ACK);
+        let mut bytes = [header.as_bytes(), body].concat();
+        bytes.resize(align(bytes.len()), 0);
+        Self {
+            attributes_at: bytes.len(),
+            bytes,
+            names: Names::NONE,
+            sequence: 0,
+        }
+    }
+
+    /// Says how the attributes are called, for errors that point at one.
+    #[must_use]
+    pub fn named(self, names: Names) -> Self {
+        Self { names, ..self }
+    }
+
+    /// Appends an attribute.
+    ///
+    /// # Panics
+    ///
+    /// If the value is longer than an attribute can be (65,531 bytes).
+    #[must_use]
+    pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        attr::append(&mut self.bytes, kind, value);
+        self
+    }
+
+    /// Appends an attribute whose presence says everything.
+    #[must_use]
+    pub fn flag(self, kind: u16) -> Self {
+        self.attribute(kind, &[])
+    }
+
+    /// Appends a number of one byte.
+    #[must_use]
+    pub fn u8(self, kind: u16, value: u8) -> Self {
+        self.attribute(kind, &[value])
+    }
+
+    /// Appends a number.
+    #[must_use]
+    pub fn u32(self, kind: u16, value: u32) -> Self {
+        self.attribute(kind, &value.to_ne_bytes())
+    }
+
+    /// Appends text, with its terminating NUL.
+    ///
+    /// # Panics
+    ///
+    /// If it is longer than an attribute can be.
+    #[must_use]
+    pub fn text(self, kind: u16, value: &str) -> Self {
+        self.attribute(kind, &[value.as_bytes(), b"\0"].concat())
+    }
+
+    /// Appends an attribute that holds the attributes which `build` appends.
+    ///
+    /// # Panics
+    ///
+    /// If they are longer than an attribute can be (65,531 bytes).
+    #[must_use]
+    pub fn nested(self, kind: u16, build: impl FnOnce(Self) -> Self) -> Self {
+        self.nested_after(kind, &[], build)
+    }
+
+    /// As [`nested`](Self::nested), with a fixed body before the attributes.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    #[must_use]
+    pub(crate) fn nested_after(
+        mut self,
+        kind: u16,
+        body: &[u8],
+        build: impl FnOnce(Self) -> Self,
+    ) -> Self {
+        let start = attr::open(&mut self.bytes, kind | F_NESTED);
+        self.bytes.extend_from_slice(body);
+        let mut request = build(self);
+        attr::close(&mut request.bytes, start);
+        request
+    }
+
+    /// Appends what `append` does with the value, if there is one.
+    #[must_use]
+    pub(crate) fn with<T>(self, value: Option<T>, append: impl FnOnce(Self, T) -> Self) -> Self {
+        match value {
+            Some(value) => append(self, value),
+            None => self,
+        }
+    }
+
+    /// Returns the attributes so far, as a reply would carry them.
+    #[cfg(test)]
+    pub(crate) fn reply(&self) -> attr::Attributes<'_> {
+        attr::Attributes::new(&self.bytes[self.attributes_at..])
+    }
+
+    /// Fills in the length and the sequence number.
+    ///
+    /// # Panics
+    ///
+    /// If the message is 4 GiB long.
+    #[must_use]
+    pub(super) fn finish(mut self, sequence: u32) -> Self {
+        Header::complete(&mut self.bytes, sequence);
+        self.sequence = sequence;
+        self
+    }
+
+    /// Names the attribute at `offset` in the message; `extra` is one more below it.
+    pub(super) fn attribute_path(&self, offset: u32, extra: Option<u16>) -> Option<String> {
+        let offset = usize::try_from(offset).ok()?;
+        let attributes = self.bytes.get(self.attributes_at..)?;
+        let path = path_at(attributes, offset.checked_sub(self.attributes_at)?)?;
+        Some(self.names.text(path.into_iter().chain(extra)))
+    }
+
+    /// Names an attribute of type `kind` that should be at the outermost level.
+    pub(super) fn top_level_path(&self, kind: u16) -> String {
+        self.names.text([kind])
+    }
+}

@@ -1,9 +1,11 @@
 //! A netlink socket: one request, its replies, its acknowledgement.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, bind,
     netlink, recvfrom, sendto, socket_with,
@@ -17,6 +19,9 @@ use crate::sys;
 
 /// Replies are at most a page or two; an interface with many virtual functions has the longest.
 const RECEIVE_BYTES: usize = 64 * 1024;
+/// How long to wait for an answer. The kernel has it ready when the request is sent, and makes a list as it is read: if
+/// there is none after this, there is none.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a list is read again because it changed while it was being read.
 const DUMP_ATTEMPTS: usize = 8;
 
@@ -60,6 +65,7 @@ impl NetlinkSocket {
         )
         .map_err(failed)?;
         sys::netlink::set_options(fd.as_fd()).map_err(failed)?;
+        set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT)).map_err(failed)?;
         bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
         Ok(Self {
             fd,
@@ -146,6 +152,7 @@ impl NetlinkSocket {
             let received = recvfrom(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC);
             let (_, len, sender) = match received {
                 Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Err(failed(Errno::TIMEDOUT)),
                 other => other.map_err(failed)?,
             };
             if !is_kernel(sender) {
@@ -163,4 +170,38 @@ fn is_kernel(sender: Option<SocketAddrAny>) -> bool {
     sender
         .and_then(|address| SocketAddrNetlink::try_from(address).ok())
         .is_some_and(|address| address.pid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_the_kernel_does_not_answer_times_out() {
+        let mut socket = NetlinkSocket::route().unwrap();
+        let soon = Duration::from_millis(20);
+        set_socket_timeout(&socket.fd, Timeout::Recv, Some(soon)).unwrap();
+        // No request, and no wish for an acknowledgement: the kernel has nothing to say.
+        let mut silent = Request::new(18, 0, &[0; 16]);
+        silent.bytes[6..8].copy_from_slice(&[0; 2]);
+        let error = socket.request("ask", silent, |_| {}).unwrap_err();
+        assert_eq!(error.errno, Errno::TIMEDOUT);
+        // The socket can still be used.
+        let mut links = 0;
+        let list = Request::new(18, crate::netlink::F_DUMP, &[0; 16]);
+        socket.request("list", list, |_| links += 1).unwrap();
+        assert!(links >= 1);
+    }
+
+    #[test]
+    fn what_the_kernel_would_ignore_is_refused() {
+        // A list of links (`RTM_GETLINK`) of one type: the kernel lists no such thing.
+        let mut body = [0; 16];
+        body[2] = 1;
+        let list = Request::new(18, crate::netlink::F_DUMP, &body);
+        let refused = NetlinkSocket::route()
+            .unwrap()
+            .request("list", list, |_| {});
+        assert_eq!(refused.unwrap_err().errno, Errno::INVAL);
+    }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use common::{in_kernel, in_kernel_as_root, veth_pair};
@@ -11,7 +12,7 @@ use devmem_linux::ethtool::{
     ChannelsChange, DataSplit, Ethtool, NTUPLE, RingsChange, RuleAction, TcpFlow,
 };
 use devmem_linux::netdev::{DriverSupport, Netdev, QueueKind, RxQueueId};
-use devmem_linux::netif::Interface;
+use devmem_linux::netif::{self, Interface};
 use devmem_linux::tap::TapOptions;
 use devmem_uapi::{Errno, IfIndex};
 use rustix::io::Errno as RawErrno;
@@ -299,6 +300,38 @@ fn what_a_driver_does_not_have_is_unsupported_with_the_kernels_words() {
             let error = refusal.unwrap_err();
             assert!(error.is_unsupported(), "{i}: {error}");
         }
+    });
+}
+
+#[test]
+fn an_interface_lists_its_addresses_and_no_others() {
+    const TEST: &str = "an_interface_lists_its_addresses_and_no_others";
+    in_kernel(TEST, || {
+        veth_pair("v0", "v1", 1);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let given = [
+            ("v0", ip("192.0.2.1"), 24),
+            ("v0", ip("2001:db8::1"), 64),
+            ("v1", ip("198.51.100.1"), 24),
+        ];
+        for (name, address, prefix) in given {
+            let mut interface = Interface::by_name(name).unwrap();
+            interface.quiet_ipv6();
+            match interface.add_address(address, prefix) {
+                Err(error) if address.is_ipv6() => {
+                    return devmem_linux::test_util::skip(TEST, "kernel", &error.to_string());
+                }
+                other => other.unwrap(),
+            }
+        }
+        for name in ["v0", "v1"] {
+            let index = Interface::by_name(name).unwrap().index();
+            let of_it = given.iter().filter(|(of, ..)| *of == name);
+            let expected: Vec<_> = of_it.map(|(_, address, _)| *address).collect();
+            assert_eq!(netif::addresses(index).unwrap(), expected, "{name}");
+        }
+        let gone = netif::addresses(4242).unwrap_err();
+        assert_eq!(gone.errno, RawErrno::NODEV, "{gone}");
     });
 }
 

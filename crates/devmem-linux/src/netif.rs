@@ -351,6 +351,12 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_no_message_can_carry_is_refused() {
+        let error = Interface::by_name(&"x".repeat(70_000)).unwrap_err();
+        assert_eq!(error.errno, Errno::MSGSIZE);
+    }
+
+    #[test]
     fn an_unknown_interface_is_enodev_with_its_name() {
         let error = Interface::by_name("nosuch0").unwrap_err();
         assert_eq!(error.errno, Errno::NODEV);

@@ -117,6 +117,7 @@ pub(super) mod tests {
             .u32(1, 7)
             .nested(2, |r| r.u32(1, 9))
             .finish(9)
+            .unwrap()
     }
 
     /// Offsets in `request()`: header, body, first attribute (4 + 4), nest header.
@@ -131,7 +132,7 @@ pub(super) mod tests {
         for (kind, value) in attributes {
             request = request.attribute(*kind, value);
         }
-        let mut bytes = request.finish(9).bytes;
+        let mut bytes = request.finish(9).unwrap().bytes;
         bytes[6..8].copy_from_slice(&(F_CAPPED | F_ACK_TLVS).to_ne_bytes());
         bytes
     }
@@ -208,7 +209,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_acknowledgement_without_a_code_is_no_success() {
-        let bytes = Request::new(TYPE_ERROR, 0, &[]).finish(9).bytes;
+        let bytes = Request::new(TYPE_ERROR, 0, &[]).finish(9).unwrap().bytes;
         assert_eq!(error(&bytes).errno, Errno::BADMSG);
     }
 

@@ -147,17 +147,6 @@ pub(super) fn split_first(bytes: &[u8]) -> Option<(bool, Attribute<'_>, &[u8])> 
     Some((kind & F_NESTED != 0, attribute, rest))
 }
 
-/// Appends an attribute of type `kind`.
-///
-/// # Panics
-///
-/// As [`close`].
-pub(super) fn append(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let start = open(out, kind);
-    out.extend_from_slice(value);
-    close(out, start);
-}
-
 /// Appends the header of an attribute, for [`close`] with the returned position once its value follows.
 pub(super) fn open(out: &mut Vec<u8>, kind: u16) -> usize {
     let start = out.len();
@@ -165,16 +154,14 @@ pub(super) fn open(out: &mut Vec<u8>, kind: u16) -> usize {
     start
 }
 
-/// Ends the attribute that starts at `start`: everything after its header is its value.
-///
-/// # Panics
-///
-/// If the value is longer than an attribute can be ([`VALUE_BYTES_MAX`]).
-pub(super) fn close(out: &mut Vec<u8>, start: usize) {
-    let len = u16::try_from(out.len() - start)
-        .expect("callers pass names, numbers and lists, a few kilobytes each");
+/// Ends the attribute that starts at `start`: everything after its header is its value. Returns `None` if that is
+/// longer than [`VALUE_BYTES_MAX`].
+#[must_use]
+pub(super) fn close(out: &mut Vec<u8>, start: usize) -> Option<()> {
+    let len = u16::try_from(out.len() - start).ok()?;
     out[start..start + size_of_val(&len)].copy_from_slice(&len.to_ne_bytes());
     out.resize(align(out.len()), 0);
+    Some(())
 }
 
 #[cfg(test)]
@@ -183,7 +170,9 @@ mod tests {
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        append(&mut out, kind, value);
+        let start = open(&mut out, kind);
+        out.extend_from_slice(value);
+        close(&mut out, start).unwrap();
         out
     }
 

@@ -72,6 +72,7 @@ pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(Message<
     let names = super::Names(&[(1, "ifindex", super::Names::NONE)]);
     let request = Request::new(0x21, F_DUMP, &[10, 1, 0, 0]).named(names);
     let sent = request.u32(1, 1).nested(2, |r| r.u32(1, 1)).finish(1);
+    let sent = sent.expect("it is a few bytes");
     let mut exchange = Exchange::new("fuzz", &sent);
     while let Some((words, rest)) = bytes.split_first() {
         let (datagram, rest) = rest.split_at(rest.len().min(usize::from(*words) * 4));
@@ -89,18 +90,23 @@ mod tests {
     const FAMILY: u16 = 0x21;
 
     fn sent() -> Request {
-        Request::new(FAMILY, F_DUMP, &[10, 1, 0, 0]).finish(9)
+        Request::new(FAMILY, F_DUMP, &[10, 1, 0, 0])
+            .finish(9)
+            .unwrap()
     }
 
     fn reply(kind: u16, sequence: u32, flags: u16) -> Vec<u8> {
         let request = Request::new(kind, 0, &[10, 1, 0, 0]).u32(1, sequence);
-        let mut bytes = request.finish(sequence).bytes;
+        let mut bytes = request.finish(sequence).unwrap().bytes;
         bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
         bytes
     }
 
     fn done(code: i32) -> Vec<u8> {
-        Request::new(3, 0, &code.to_ne_bytes()).finish(9).bytes
+        Request::new(3, 0, &code.to_ne_bytes())
+            .finish(9)
+            .unwrap()
+            .bytes
     }
 
     #[test]

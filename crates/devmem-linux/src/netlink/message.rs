@@ -35,16 +35,13 @@ impl Header {
         }
     }
 
-    /// Writes length and sequence number into the header that `message` starts with.
-    ///
-    /// # Panics
-    ///
-    /// If it does not start with one, or is 4 GiB long.
-    pub(super) fn complete(message: &mut [u8], sequence: u32) {
-        let len = u32::try_from(message.len()).expect("a request is a few kilobytes");
-        let (mut header, _) = Self::read_from_prefix(message).expect("it starts with one");
+    /// Writes length and sequence number into the header that `message` starts with; `None` if there is none, or if the
+    /// message is 4 GiB long.
+    pub(super) fn complete(message: &mut [u8], sequence: u32) -> Option<()> {
+        let len = u32::try_from(message.len()).ok()?;
+        let (mut header, _) = Self::read_from_prefix(message).ok()?;
         (header.len, header.sequence) = (len, sequence);
-        message[..size_of::<Self>()].copy_from_slice(header.as_bytes());
+        header.write_to_prefix(message).ok()
     }
 }
 

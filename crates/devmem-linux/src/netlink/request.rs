@@ -20,6 +20,8 @@ pub struct Request {
     names: Names,
     /// 0 until it is sent.
     pub(super) sequence: u32,
+    /// An attribute was longer than a message can say.
+    too_long: bool,
 }
 
 impl Request {
@@ -34,6 +36,7 @@ impl Request {
             bytes,
             names: Names::NONE,
             sequence: 0,
+            too_long: false,
         }
     }
 
@@ -43,15 +46,12 @@ impl Request {
         Self { names, ..self }
     }
 
-    /// Appends an attribute.
-    ///
-    /// # Panics
-    ///
-    /// If the value is longer than an attribute can be (65,531 bytes).
+    /// Appends an attribute. A request with one of more than 65,531 bytes cannot be sent (`EMSGSIZE`).
     #[must_use]
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        attr::append(&mut self.bytes, kind, value);
-        self
+        let start = attr::open(&mut self.bytes, kind);
+        self.bytes.extend_from_slice(value);
+        self.close(start)
     }
 
     /// Appends an attribute whose presence says everything.
@@ -73,30 +73,18 @@ impl Request {
     }
 
     /// Appends text, with its terminating NUL.
-    ///
-    /// # Panics
-    ///
-    /// If it is longer than an attribute can be.
     #[must_use]
     pub fn text(self, kind: u16, value: &str) -> Self {
         self.attribute(kind, &[value.as_bytes(), b"\0"].concat())
     }
 
     /// Appends an attribute that holds the attributes which `build` appends.
-    ///
-    /// # Panics
-    ///
-    /// If they are longer than an attribute can be (65,531 bytes).
     #[must_use]
     pub fn nested(self, kind: u16, build: impl FnOnce(Self) -> Self) -> Self {
         self.nested_after(kind, &[], build)
     }
 
     /// As [`nested`](Self::nested), with a fixed body before the attributes.
-    ///
-    /// # Panics
-    ///
-    /// As there.
     #[must_use]
     pub(crate) fn nested_after(
         mut self,
@@ -106,9 +94,12 @@ impl Request {
     ) -> Self {
         let start = attr::open(&mut self.bytes, kind | F_NESTED);
         self.bytes.extend_from_slice(body);
-        let mut request = build(self);
-        attr::close(&mut request.bytes, start);
-        request
+        build(self).close(start)
+    }
+
+    fn close(mut self, attribute_start: usize) -> Self {
+        self.too_long |= attr::close(&mut self.bytes, attribute_start).is_none();
+        self
     }
 
     /// Appends what `append` does with the value, if there is one.
@@ -126,16 +117,11 @@ impl Request {
         attr::Attributes::new(&self.bytes[self.attributes_at..])
     }
 
-    /// Fills in the length and the sequence number.
-    ///
-    /// # Panics
-    ///
-    /// If the message is 4 GiB long.
-    #[must_use]
-    pub(super) fn finish(mut self, sequence: u32) -> Self {
-        Header::complete(&mut self.bytes, sequence);
+    /// Fills in the length and the sequence number; `None` if a length is more than a message can say.
+    pub(super) fn finish(mut self, sequence: u32) -> Option<Self> {
+        Header::complete(&mut self.bytes, sequence)?;
         self.sequence = sequence;
-        self
+        (!self.too_long).then_some(self)
     }
 
     /// Names the attribute at `offset` in the message; `extra` is one more below it.
@@ -149,5 +135,23 @@ impl Request {
     /// Names an attribute of type `kind` that should be at the outermost level.
     pub(super) fn top_level_path(&self, kind: u16) -> String {
         self.names.text([kind])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attr::VALUE_BYTES_MAX;
+
+    #[test]
+    fn a_request_with_an_attribute_that_is_too_long_cannot_be_sent() {
+        let new = || Request::new(16, 0, &[]);
+        let longest = new().attribute(1, &[0; VALUE_BYTES_MAX]);
+        assert!(longest.finish(1).is_some());
+        let longer = new().attribute(1, &[0; VALUE_BYTES_MAX + 1]);
+        // What is appended after it makes it no better.
+        assert!(longer.u32(2, 0).finish(1).is_none());
+        let nest = new().nested(1, |r| (0..9_000).fold(r, |r, n| r.u32(2, n)));
+        assert!(nest.finish(1).is_none());
     }
 }

@@ -79,7 +79,7 @@ impl NetlinkSocket {
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, with its text; `ETIMEDOUT` if it has not answered after ten seconds; or what send(2) or
+    /// The kernel's refusal, with its text; `EMSGSIZE` for a request that no message can carry; `ETIMEDOUT` if it has not answered after ten seconds; or what send(2) or
     /// recv(2) said.
     pub fn request(
         &mut self,
@@ -143,6 +143,7 @@ impl NetlinkSocket {
         let failed = |errno| NetlinkError::new(what, errno);
         self.sequence = self.sequence.wrapping_add(1);
         let sent = request.finish(self.sequence);
+        let sent = sent.ok_or_else(|| failed(Errno::MSGSIZE))?;
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.fd, &sent.bytes, SendFlags::empty(), &kernel).map_err(failed)?;
 

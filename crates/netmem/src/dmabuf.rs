@@ -181,7 +181,8 @@ impl Dmabuf {
         self.memory.size()
     }
 
-    /// Returns which pages the memory got, as seen right after it was touched.
+    /// Returns which pages the memory got, as /proc/self/smaps says when this is first called. Reading that takes
+    /// milliseconds in a process with much memory; later calls return the same answer at once.
     pub fn page_kind(&self) -> PageKind {
         self.memory.page_kind()
     }

@@ -41,7 +41,9 @@ pub(crate) struct Memory {
     file: Option<OwnedFd>,
     /// Who made the memory known to devices and wants to be told when the CPU looks at it.
     exporter: OnceLock<Arc<dyn Exporter>>,
-    page_kind: PageKind,
+    /// Set when first asked for: the kernel walks the page tables of the whole process to answer, which takes longer
+    /// than mapping the memory.
+    page_kind: OnceLock<PageKind>,
 }
 
 impl Memory {
@@ -52,13 +54,12 @@ impl Memory {
         // Refused where transparent huge pages are not configured; base pages do, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
-        let page_kind = page_kind::observe(region.address(), size).unwrap_or(PageKind::Base);
         Ok(Memory {
             region,
             access,
             file: None,
             exporter: OnceLock::new(),
-            page_kind,
+            page_kind: OnceLock::new(),
         })
     }
 
@@ -71,7 +72,7 @@ impl Memory {
             access: Access::Host,
             file: None,
             exporter: OnceLock::new(),
-            page_kind: PageKind::Base,
+            page_kind: OnceLock::from(PageKind::Base),
         })
     }
 
@@ -104,13 +105,12 @@ impl Memory {
         populate(&region)?;
         // Refused before Linux 6.1 and for hugetlb; base pages do, slower.
         let _ = region.advise(Advice::Collapse);
-        let page_kind = page_kind::observe(region.address(), size).unwrap_or(PageKind::Base);
         Ok(Memory {
             region,
             access: Access::Device,
             file: Some(file),
             exporter: OnceLock::new(),
-            page_kind,
+            page_kind: OnceLock::new(),
         })
     }
 
@@ -125,7 +125,7 @@ impl Memory {
             access: Access::Device,
             file: None,
             exporter: OnceLock::from(exporter),
-            page_kind: PageKind::Base,
+            page_kind: OnceLock::from(PageKind::Base),
         })
     }
 
@@ -143,7 +143,10 @@ impl Memory {
     }
 
     pub(crate) fn page_kind(&self) -> PageKind {
-        self.page_kind
+        *self.page_kind.get_or_init(|| {
+            let observed = page_kind::observe(self.region.address(), self.region.len());
+            observed.unwrap_or(PageKind::Base)
+        })
     }
 
     pub(crate) fn access(&self) -> Access {

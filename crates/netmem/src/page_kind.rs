@@ -28,8 +28,16 @@ pub(crate) fn observe(address: usize, len: usize) -> Option<PageKind> {
     if cfg!(miri) {
         return None;
     }
+    #[cfg(test)]
+    OBSERVATIONS.with(|count| count.set(count.get() + 1));
     let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     Some(judge(&smaps, address, len))
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`observe`] by this thread.
+    pub(crate) static OBSERVATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Sums the huge pages of the mappings that touch the range (smaps: proc_pid_smaps(5)).

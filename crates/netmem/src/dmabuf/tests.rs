@@ -135,6 +135,22 @@ fn a_memfd_is_the_same_memory_by_its_descriptor_and_cannot_shrink() {
     );
 }
 
+#[test]
+#[cfg_attr(miri, ignore = "/proc/self/smaps")]
+fn smaps_is_read_when_the_page_kind_is_asked_for_and_not_again() {
+    let observations = || crate::page_kind::OBSERVATIONS.get();
+    let before = observations();
+    let memories = [
+        Dmabuf::anonymous(64 << 10).unwrap(),
+        Dmabuf::memfd(64 << 10).unwrap(),
+    ];
+    assert_eq!(observations(), before, "making memory read smaps");
+    for memory in &memories {
+        assert_eq!(memory.page_kind(), memory.clone().page_kind());
+    }
+    assert_eq!(observations(), before + memories.len());
+}
+
 /// What came cannot be foretold; that it was looked at can.
 #[test]
 #[cfg_attr(miri, ignore = "/proc/self/smaps")]

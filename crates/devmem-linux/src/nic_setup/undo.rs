@@ -73,20 +73,35 @@ impl Undo {
     }
 }
 
+/// Largest queue number that is written as a list of weights: more than any NIC has. A table is the kernel's answer or
+/// comes from a file, and the list is as long as its largest number.
+const WEIGHED_QUEUE_MAX: u32 = 4095;
+
 /// Writes a table as arguments of `ethtool -X`: `[start S] equal N` where it is that, else the weight of each
-/// queue. A table may say less regular things than either.
+/// queue. A table may say less regular things than either; one that names queues that no NIC has is only described.
 pub(super) fn table_words(table: &[u32]) -> String {
-    let (Some(first), Some(last)) = (table.iter().min(), table.iter().max()) else {
+    let (Some(&first), Some(&last)) = (table.iter().min(), table.iter().max()) else {
         return "equal 0".to_owned();
     };
-    let count = last - first + 1;
-    let equal = (0u32..).zip(table).all(|(i, q)| *q == first + i % count);
+    // The first and the last number that there is are 2^32 apart, counted with both ends.
+    let count = u64::from(last - first) + 1;
+    let expected = |at: u64| u64::from(first) + at % count;
+    let equal = (0..)
+        .zip(table)
+        .all(|(at, q)| u64::from(*q) == expected(at));
     match (equal, first) {
         (true, 0) => format!("equal {count}"),
         (true, start) => format!("start {start} equal {count}"),
+        (false, _) if last > WEIGHED_QUEUE_MAX => {
+            let entries = table.len();
+            format!("({entries} entries from queue {first} to queue {last})")
+        }
         (false, _) => {
-            let weight = |queue| table.iter().filter(|&&q| q == queue).count().to_string();
-            let weights: Vec<_> = (0..=*last).map(weight).collect();
+            let mut weights = vec![0_usize; last as usize + 1];
+            for queue in table {
+                weights[*queue as usize] += 1;
+            }
+            let weights: Vec<_> = weights.iter().map(usize::to_string).collect();
             format!("weight {}", weights.join(" "))
         }
     }
@@ -103,5 +118,18 @@ mod tests {
         assert_eq!(table_words(&[0, 1, 2, 0]), "equal 3");
         assert_eq!(table_words(&[0, 1, 0, 0]), "weight 3 1");
         assert_eq!(table_words(&[]), "equal 0");
+    }
+
+    #[test]
+    fn a_table_that_names_a_queue_of_billions_takes_few_words() {
+        assert_eq!(
+            table_words(&[u32::MAX, u32::MAX]),
+            "start 4294967295 equal 1"
+        );
+        for table in [[0, u32::MAX], [1, 1_500_000_000]] {
+            let words = table_words(&[table, [5, 5]].concat());
+            assert!(words.len() < 100, "{} bytes", words.len());
+            assert!(words.contains(&table[1].to_string()), "{words}");
+        }
     }
 }

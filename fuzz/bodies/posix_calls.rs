@@ -35,6 +35,14 @@ const MEMORY: usize = 1 << 20;
 /// Long enough for every connection to end by itself: TIME-WAIT, and the patience with those that are silent.
 const LONG: Duration = Duration::from_secs(1000);
 
+thread_local! {
+    /// Device memory to send from and to receive into. Kept from run to run, because mapping it takes longer than most
+    /// runs. No run sees another's bytes: nothing writes to the first, and of the second only what the NIC wrote
+    /// in the same run is read.
+    static MEMORIES: [Dmabuf; 2] =
+        [(); 2].map(|()| Dmabuf::anonymous(MEMORY).expect("a MiB of memory"));
+}
+
 /// The stack's own address, which it talks to.
 const OURS: &str = "10.77.0.1";
 
@@ -60,11 +68,11 @@ pub fn run(data: &[u8]) {
         ..Settings::default()
     };
     let posix = Posix::new(stack, settings, VirtualTime::new(Instant::from_millis(1)));
-    let memory = Dmabuf::anonymous(MEMORY).expect("a MiB of memory");
+    let [to_send, to_receive] = MEMORIES.with(Clone::clone);
     let sending = posix
-        .call(|table| table.bind_tx(&memory))
+        .call(|table| table.bind_tx(&to_send))
         .expect("memory of whole pages");
-    let bound = (setup & BOUND != 0).then(|| bind(&posix));
+    let bound = (setup & BOUND != 0).then(|| bind(&posix, &to_receive));
     let mut run = Run {
         posix: &posix,
         sending,
@@ -76,11 +84,10 @@ pub fn run(data: &[u8]) {
     finish(&posix, bound);
 }
 
-fn bind(posix: &Posix<VirtualTime>) -> (DmabufId, Arc<dyn MemoryProvider>) {
-    let memory = Dmabuf::anonymous(MEMORY).expect("a MiB of memory");
+fn bind(posix: &Posix<VirtualTime>, memory: &Dmabuf) -> (DmabufId, Arc<dyn MemoryProvider>) {
     posix.call(|table| {
         let id = table
-            .bind_rx(&memory, NiovSize::MIN)
+            .bind_rx(memory, NiovSize::MIN)
             .expect("queues that nobody has");
         let provider = table.stack().provider(id).expect("it was bound just now");
         (id, provider)

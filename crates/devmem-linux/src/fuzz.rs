@@ -6,6 +6,7 @@ use crate::ethtool;
 use crate::netdev::{PagePool, PagePoolStats, QueueInfo, QueueStats};
 use crate::netif;
 use crate::netlink::{Family, fuzz_exchange};
+use crate::nic_setup::{fuzz_state_file, fuzz_table};
 use crate::socket::{Content, ErrorQueue, Received, RxFrag};
 
 /// Reads `bytes` as what a recvmsg returned (return value, flags, length of the control buffer, then the buffer,
@@ -38,7 +39,15 @@ pub fn cmsg(bytes: &[u8]) {
     assert_eq!(total, received.bytes, "frags and bytes differ");
 }
 
-/// Reads `bytes` as the datagrams that answer a netlink request, and every message as every reply we know.
+/// Reads `bytes` as the datagrams that answer a netlink request, and every message as every reply we know; then as what
+/// the ethtool ioctl answers about a flow rule.
+///
+/// Each datagram begins with its length in words and a byte of switches: 1 puts the length and the sequence number of its
+/// first message right, 2 has it longer than the buffer.
+///
+/// # Panics
+///
+/// If a flow rule is another one after it was written and read again.
 pub fn netlink(bytes: &[u8]) {
     fuzz_exchange(bytes, &mut |message| {
         netif::fuzz_replies(&message);
@@ -51,8 +60,20 @@ pub fn netlink(bytes: &[u8]) {
         let _ = PagePool::parse(reply);
         let _ = PagePoolStats::parse(reply);
         let _ = QueueStats::parse(reply, 1);
-        ethtool::fuzz_replies(reply);
+        if let Some(rss) = ethtool::fuzz_replies(reply) {
+            fuzz_table(&rss.table);
+        }
     });
+    ethtool::fuzz_ioctl(bytes);
+}
+
+/// Reads `bytes` as the state file of a NIC's set-up, and restores a model of a NIC from it.
+///
+/// # Panics
+///
+/// If a record is another one after it was written and read again, or a change has no outcome.
+pub fn nic_state(bytes: &[u8]) {
+    fuzz_state_file(bytes);
 }
 
 #[cfg(test)]
@@ -89,7 +110,7 @@ mod tests {
                 out.extend_from_slice(&body);
             }
             let words = u8::try_from(out.len() / 4).unwrap_or(u8::MAX);
-            [vec![words], out].concat()
+            [vec![words, 0], out].concat()
         })
     }
 

@@ -44,13 +44,19 @@ const HEADER_NAMES: Names = Names(&[
     (3, "flags", Names::NONE),
 ]);
 
-/// Reads attributes as every reply we know, for fuzzing.
+/// Reads attributes as every reply we know, for fuzzing. Returns an RSS context, if that is what they are.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
-pub(crate) fn fuzz_replies(reply: Attributes<'_>) {
+pub(crate) fn fuzz_replies(reply: Attributes<'_>) -> Option<RssContext> {
     let _ = Rings::parse(reply);
-    let _ = Channels::parse(reply);
-    let _ = RssContext::parse(reply);
+    let _ = Channels::parse(reply).rx_queues();
     let _ = features::parse(reply);
+    RssContext::parse(reply)
+}
+
+/// Reads `bytes` as what the ioctl answers, for fuzzing.
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+pub(crate) fn fuzz_ioctl(bytes: &[u8]) {
+    ntuple::fuzz_rule(bytes);
 }
 
 /// Why an ethtool request failed.

@@ -285,6 +285,25 @@ impl InstalledRule {
     }
 }
 
+/// Reads `bytes` as the ioctl's answer about one rule, for fuzzing.
+///
+/// # Panics
+///
+/// If a rule that can be said as a [`TcpFlow`] is another one after it was written and read again.
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+pub(super) fn fuzz_rule(bytes: &[u8]) {
+    let mut raw = RxClassifier::new(command::GET_RULE);
+    let len = bytes.len().min(RXNFC_LEN);
+    raw.as_mut_bytes()[..len].copy_from_slice(&bytes[..len]);
+    let rule = InstalledRule::decode(&raw);
+    let Some(flow) = rule.flow else { return };
+    let written = InstalledRule::encode(command::INSERT_RULE, &flow, rule.action);
+    let written = written.expect("the addresses are of the flow's kind");
+    let again = InstalledRule::decode(&written);
+    assert_eq!((again.flow, again.action), (rule.flow, rule.action));
+    assert!(!format!("{flow} {}", rule.action).is_empty());
+}
+
 /// Chooses the place for a new rule among `size` of which `taken` are: the last free one, as ethtool does,
 /// so that a newer rule comes before older ones.
 fn free_location(size: u32, taken: &[u32]) -> Option<u32> {

@@ -64,19 +64,33 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Reads `bytes` as the datagrams of an answer, whatever they are: the first byte of each datagram is
-/// its length in words. For fuzzing; it must not panic.
+/// Reads `bytes` as the datagrams that answer a request for a list, for fuzzing. The first byte of each datagram is its
+/// length in words, the second has switches: [`MEND`] and [`CUT`]. Each error is written as people would read it.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(Message<'_>)) {
     use super::{F_DUMP, Request};
+    /// The datagram is one message whose length and sequence number are right, which chance seldom brings.
+    const MEND: u8 = 1;
+    /// The datagram was longer than the buffer.
+    const CUT: u8 = 2;
     let names = super::Names(&[(1, "ifindex", super::Names::NONE)]);
     let request = Request::new(0x21, F_DUMP, &[10, 1, 0, 0]).named(names);
     let sent = request.u32(1, 1).nested(2, |r| r.u32(1, 1)).finish(1);
     let sent = sent.expect("it is a few bytes");
     let mut exchange = Exchange::new("fuzz", &sent);
-    while let Some((words, rest)) = bytes.split_first() {
+    while let [words, switches, rest @ ..] = bytes {
         let (datagram, rest) = rest.split_at(rest.len().min(usize::from(*words) * 4));
-        let _ = exchange.on_datagram(datagram, on_reply);
+        let mut datagram = datagram.to_vec();
+        if switches & MEND != 0
+            && let Some(header) = datagram.first_chunk_mut::<12>()
+        {
+            header[0..4].copy_from_slice(&(u32::from(*words) * 4).to_ne_bytes());
+            header[8..12].copy_from_slice(&sent.sequence.to_ne_bytes());
+        }
+        let len = datagram.len() + usize::from(switches & CUT != 0);
+        if let Some(Err(error)) = exchange.on_received(&datagram, len, on_reply) {
+            assert!(error.to_string().starts_with("fuzz: "));
+        }
         bytes = rest;
     }
 }

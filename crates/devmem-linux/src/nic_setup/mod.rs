@@ -18,7 +18,13 @@ mod state;
 mod trial;
 mod undo;
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+mod fuzz;
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "fuzzing needs less of it than the tests do")
+)]
 mod model;
 #[cfg(test)]
 mod tests;
@@ -26,6 +32,9 @@ mod tests;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+pub(crate) use fuzz::{fuzz_state_file, fuzz_table};
 
 pub use apply::{ApplyError, StepError};
 pub use leftover::{Leftover, Standing};

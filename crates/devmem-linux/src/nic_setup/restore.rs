@@ -104,10 +104,17 @@ pub(super) fn put_back_recorded(
 }
 
 fn put_back(nic: &mut dyn NicControl, state: &mut StateFile, undo: Vec<Undo>) -> RestoreReport {
-    let mut report = RestoreReport::default();
-    let mut kept = Vec::new();
     // Without it only a crash in the middle of this would leave something.
     let _ = state.write(&begun(&undo));
+    let (report, kept) = take_all_back(nic, &undo);
+    state.finish(&kept);
+    report
+}
+
+/// Takes the changes back, the last one first. Returns what became of each, and those that a later try may take back.
+pub(super) fn take_all_back(nic: &mut dyn NicControl, undo: &[Undo]) -> (RestoreReport, Vec<Undo>) {
+    let mut report = RestoreReport::default();
+    let mut kept = Vec::new();
     let mut ours = Vec::new();
     for change in undo.iter().rev() {
         let what = describe(nic.name(), change);
@@ -129,10 +136,9 @@ fn put_back(nic: &mut dyn NicControl, state: &mut StateFile, undo: Vec<Undo>) ->
     }
     kept.extend(look_again(nic, &begun(&ours), &mut report));
     // In the order in which they were made, as a record has them.
-    let (kept, undo) = (begun(&kept), begun(&undo));
-    let kept: Vec<_> = undo.into_iter().filter(|u| kept.contains(u)).collect();
-    state.finish(&kept);
-    report
+    let (kept, undo) = (begun(&kept), begun(undo));
+    let kept = undo.into_iter().filter(|u| kept.contains(u)).collect();
+    (report, kept)
 }
 
 /// Reads back what was put back, in the same order: putting back one setting can make a driver change another.

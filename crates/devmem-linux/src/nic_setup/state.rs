@@ -4,7 +4,7 @@
 //! when that dies, however it dies), and the record, replaced as a whole before and after each change.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -88,6 +88,19 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// Reads a record from the bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them, for people.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        match record.version {
+            VERSION => Ok(record),
+            other => Err(format!("it has version {other}, this is {VERSION}")),
+        }
+    }
+
     pub(super) fn index(&self) -> IfIndex {
         IfIndex(self.ifindex)
     }
@@ -307,14 +320,12 @@ pub(super) fn read(path: &Path) -> Result<Record, StateError> {
     if facts.len() > RECORD_BYTES_MAX {
         return Err(not_ours(format!("it is {} bytes long", facts.len())));
     }
-    let record: Record =
-        serde_json::from_reader(io::BufReader::new(file)).map_err(|e| not_ours(e.to_string()))?;
-    match record.version {
-        VERSION => Ok(record),
-        other => Err(not_ours(format!(
-            "it has version {other}, this is {VERSION}"
-        ))),
-    }
+    let mut bytes = Vec::new();
+    // It may grow while it is read.
+    file.take(RECORD_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Record::parse(&bytes).map_err(not_ours)
 }
 
 /// Opens a file for this user alone; never through a symbolic link.

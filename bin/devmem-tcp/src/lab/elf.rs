@@ -109,7 +109,8 @@ fn list(command: &mut Command) -> io::Result<Vec<PathBuf>> {
     Ok(parse_list(&text))
 }
 
-fn parse_list(text: &str) -> Vec<PathBuf> {
+/// Reads what a loader lists.
+pub fn parse_list(text: &str) -> Vec<PathBuf> {
     let paths = text.lines().filter_map(|line| {
         let (_, right) = line.split_once(" => ")?;
         let (path, _address) = right.rsplit_once(" (")?;
@@ -119,7 +120,7 @@ fn parse_list(text: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the loader that a program names.
-fn interpreter(elf: &[u8]) -> Option<PathBuf> {
+pub fn interpreter(elf: &[u8]) -> Option<PathBuf> {
     let header = program_header(elf, PT_INTERP)?;
     let offset = usize::try_from(u64_at(header, 8)?).ok()?;
     let len = usize::try_from(u64_at(header, 32)?).ok()?;
@@ -127,8 +128,8 @@ fn interpreter(elf: &[u8]) -> Option<PathBuf> {
     std::str::from_utf8(text).ok().map(PathBuf::from)
 }
 
-/// Whether it asks to be linked when it is loaded.
-fn is_dynamic(elf: &[u8]) -> bool {
+/// Tells whether it asks to be linked when it is loaded.
+pub fn is_dynamic(elf: &[u8]) -> bool {
     program_header(elf, PT_DYNAMIC).is_some()
 }
 

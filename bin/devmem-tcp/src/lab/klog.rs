@@ -1,5 +1,9 @@
 //! The guest's kernel log, judged: a warning of the kernel fails the run, whatever the command said.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
 /// What the kernel prints in front of what must never happen. `Call Trace:` comes with most of them, and alone too.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
@@ -21,6 +25,28 @@ const COMPLAINTS: &[&str] = &[
 
 /// Most complaints that are kept: a guest may repeat itself for ever.
 const MAX_COMPLAINTS: usize = 64;
+
+/// Most bytes of a log that are looked at: a guest may write without end. It fails a run that there are more.
+const MAX_LOG_BYTES: u64 = 64 << 20;
+
+/// Reads the log of a guest; what cannot be read is empty. A log that is too long ends with a complaint of our own.
+pub fn read(path: &Path) -> String {
+    read_at_most(path, MAX_LOG_BYTES).unwrap_or_default()
+}
+
+fn read_at_most(path: &Path, most: u64) -> io::Result<String> {
+    let file = File::open(path)?;
+    let is_cut = file.metadata()?.len() > most;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    let mut log = String::from_utf8_lossy(&bytes).into_owned();
+    if is_cut {
+        log.push_str(&format!(
+            "\n[0.0] BUG: the kernel's log is longer than {most} bytes\n"
+        ));
+    }
+    Ok(log)
+}
 
 /// Returns the lines in which the kernel complains, each once, in order.
 pub fn complaints(log: &str) -> Vec<String> {
@@ -66,6 +92,20 @@ WARNING: this is what a program printed\r
         let found = complaints(log);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("WARNING: CPU: 0"));
+    }
+
+    #[test]
+    fn a_log_without_end_is_cut_and_complained_of() {
+        let path = std::env::temp_dir().join(format!("devmem-tcp-klog-{}", std::process::id()));
+        std::fs::write(&path, "[ 1.0] all is well\n".repeat(100)).unwrap();
+        let whole = read_at_most(&path, 10_000).unwrap();
+        let cut = read_at_most(&path, 1000).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((whole.len(), complaints(&whole).len()), (1900, 0));
+        assert!(cut.len() < 1100, "{} bytes", cut.len());
+        let complaint = "BUG: the kernel's log is longer than 1000 bytes";
+        assert_eq!(complaints(&cut), [complaint]);
+        assert_eq!(read(&path), "");
     }
 
     #[test]

@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::accel::{self, Accel};
-use super::frame::{self, Kind};
+use super::conversation::{Conversation, Word};
+use super::frame;
 use super::initramfs::Initramfs;
 use super::job::{JOB_PATH, Job, TOOL_PATH};
 use super::kit::Kit;
@@ -175,7 +176,7 @@ fn run_by(
         Duration::ZERO
     });
     nics.stop();
-    let log = String::from_utf8_lossy(&fs::read(&log_path).unwrap_or_default()).into_owned();
+    let log = klog::read(&log_path);
     if let Some(kept) = &plan.log {
         fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
     }
@@ -283,61 +284,44 @@ impl Guest {
     ) -> Result<Said, Failure> {
         let mut guest = self.accept(listener)?;
         let mut said = Said::default();
-        let mut ready = false;
-        let mut exited = false;
-        let mut file: Option<(usize, File)> = None;
+        let mut conversation = Conversation::new(plan.get.len().min(job.get.len()));
+        let mut file: Option<File> = None;
         loop {
-            let limit = match ready {
+            let limit = match conversation.is_ready() {
                 false => Some(BOOT_LIMIT),
                 true => plan.limit,
             };
-            self.wait(
-                &guest,
-                limit.map(|limit| limit.saturating_sub(self.start.elapsed())),
-                ready,
-            )?;
+            let left = limit.map(|limit| limit.saturating_sub(self.start.elapsed()));
+            self.wait(&guest, left, conversation.is_ready())?;
             let frame = frame::read(&mut guest).context("listen to the guest")?;
             let Some((kind, payload)) = frame else {
                 return Err(Failure::failed("the guest ended without a word"));
             };
-            let text = || String::from_utf8_lossy(&payload).into_owned();
-            match kind {
-                // Each would cost a thread.
-                Kind::Ready if ready => return Err(Failure::failed("the guest was ready twice")),
-                Kind::Ready => {
-                    (ready, said.boot) = (true, self.start.elapsed());
+            let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
+            match word {
+                Word::Ready => {
+                    said.boot = self.start.elapsed();
                     if job.stdin {
                         let to = guest.try_clone().context("clone the control socket")?;
                         // It may wait for input for ever; then it ends with the process.
                         thread::spawn(move || frame::pass_in(io::stdin().lock(), to));
                     }
                 }
-                Kind::Stdout => output
-                    .stdout(&payload)
+                Word::Stdout(bytes) => output
+                    .stdout(bytes)
                     .context("pass on the command's output")?,
-                Kind::Stderr => output
-                    .stderr(&payload)
+                Word::Stderr(bytes) => output
+                    .stderr(bytes)
                     .context("pass on the command's errors")?,
-                Kind::Exit => {
-                    said.exit_code = text().parse().context("the guest's exit code")?;
-                    exited = true;
-                }
-                Kind::File => file = Some(open_file(plan, job, &text())?),
-                Kind::FileBytes => {
-                    if let Some((_, file)) = &mut file {
-                        file.write_all(&payload).context("write a file of --get")?;
+                Word::File(place) => file = Some(create_file(plan, place)?),
+                Word::FileBytes(bytes) => {
+                    if let Some(file) = &mut file {
+                        file.write_all(bytes).context("write a file of --get")?;
                     }
                 }
-                Kind::FileError => said.missing_files.push(text()),
-                Kind::Trouble => {
-                    return Err(Failure::failed(format!(
-                        "the guest could not go on: {}",
-                        text()
-                    )));
-                }
-                Kind::Stdin => return Err(Failure::failed("the guest says what only a host does")),
-                Kind::Bye if exited => return Ok(said),
-                Kind::Bye => return Err(Failure::failed("the guest left without an exit code")),
+                Word::FileMissing(why) => said.missing_files.push(why),
+                Word::Exit => {}
+                Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
             }
         }
     }
@@ -413,14 +397,12 @@ impl Guest {
     }
 }
 
-/// Opens the place here for the file that the guest names by its number.
-fn open_file(plan: &MachinePlan, job: &Job, number: &str) -> Result<(usize, File), Failure> {
-    let index: usize = number.parse().context("the guest's number of a file")?;
-    let (_, place) = plan
+/// Makes the file here for the file of the guest at `place` of the list.
+fn create_file(plan: &MachinePlan, place: usize) -> Result<File, Failure> {
+    let (_, path) = plan
         .get
-        .get(index)
-        .filter(|_| index < job.get.len())
+        .get(place)
         .context("the guest sends a file that nobody asked for")?;
-    let file = File::create(place).with_context(|| format!("--get: write {}", place.display()))?;
-    Ok((index, file))
+    let file = File::create(path).with_context(|| format!("--get: write {}", path.display()))?;
+    Ok(file)
 }

@@ -3,7 +3,7 @@
 //!
 //! A run goes `kit` (what a guest is made of: found or fetched) -> `initramfs` (its files) -> `nics` (device servers) ->
 //! `machine` (a guest of `qemu`, and what comes back over the control port) -> `klog` (the kernel's log, judged). On the other side
-//! `guest` is process 1; `job` and `frame` are what the two say to each other. `suite` is what the lab is for: the
+//! `guest` is process 1; `job`, `frame` and `conversation` are what the two say to each other. `suite` is what the lab is for: the
 //! acceptance tests.
 //!
 //! What it does not do: it changes nothing on this machine outside of its cache folder and a scratch folder.
@@ -12,8 +12,11 @@ pub mod accel;
 pub mod apt;
 pub mod args;
 pub mod cache;
+pub mod conversation;
 pub mod elf;
 pub mod frame;
+#[cfg(test)]
+mod fuzz_replay;
 pub mod guest;
 pub mod initramfs;
 pub mod job;

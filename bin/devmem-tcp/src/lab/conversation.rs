@@ -1,0 +1,185 @@
+//! What a guest may say over the control port, and in which order. The guest may be anything: what it says takes no more
+//! memory than one frame, and one text for each file that it was asked for.
+
+use super::frame::Kind;
+
+/// What one frame of the guest means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word<'a> {
+    /// The command starts.
+    Ready,
+    /// Bytes of the command's standard output.
+    Stdout(&'a [u8]),
+    /// Bytes of the command's standard error.
+    Stderr(&'a [u8]),
+    /// The file with this place in the list of `--get` begins.
+    File(usize),
+    /// More bytes of that file.
+    FileBytes(&'a [u8]),
+    /// The next file of the list could not be read: why.
+    FileMissing(String),
+    /// The command has ended.
+    Exit,
+    /// Everything was said; the command's exit code.
+    Bye(i32),
+}
+
+/// How far a conversation has come.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    /// Files that the guest was asked for.
+    files_wanted: usize,
+    /// Files that it sent or could not read, in the order of the list.
+    files_told: usize,
+    /// Bytes of a file may come.
+    file_is_open: bool,
+    is_ready: bool,
+    exit_code: Option<i32>,
+}
+
+impl Conversation {
+    /// Returns a conversation with a guest that was asked for `files_wanted` files and has said nothing yet.
+    pub fn new(files_wanted: usize) -> Self {
+        Self {
+            files_wanted,
+            files_told: 0,
+            file_is_open: false,
+            is_ready: false,
+            exit_code: None,
+        }
+    }
+
+    /// Tells whether the guest is up.
+    pub fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    /// Takes one frame.
+    ///
+    /// # Errors
+    ///
+    /// For people: the guest could not go on, or says what no guest of ours says, or says it at the wrong time.
+    pub fn take<'a>(&mut self, kind: Kind, payload: &'a [u8]) -> Result<Word<'a>, String> {
+        let text = || String::from_utf8_lossy(payload).into_owned();
+        match kind {
+            // Each would cost a thread.
+            Kind::Ready if self.is_ready => Err("the guest was ready twice".to_owned()),
+            Kind::Ready => {
+                self.is_ready = true;
+                Ok(Word::Ready)
+            }
+            Kind::Stdout => Ok(Word::Stdout(payload)),
+            Kind::Stderr => Ok(Word::Stderr(payload)),
+            Kind::Exit if self.exit_code.is_some() => {
+                Err("the guest's command ended twice".to_owned())
+            }
+            Kind::Exit => {
+                let code = text().parse();
+                self.exit_code =
+                    Some(code.map_err(|error| format!("the guest's exit code: {error}"))?);
+                Ok(Word::Exit)
+            }
+            Kind::File => self.begin_file(&text()),
+            Kind::FileBytes if self.file_is_open => Ok(Word::FileBytes(payload)),
+            Kind::FileBytes => Err("the guest sends bytes of no file".to_owned()),
+            Kind::FileError => {
+                self.next_file()?;
+                self.file_is_open = false;
+                Ok(Word::FileMissing(text()))
+            }
+            Kind::Trouble => Err(format!("the guest could not go on: {}", text())),
+            Kind::Stdin => Err("the guest says what only a host does".to_owned()),
+            Kind::Bye => match self.exit_code {
+                Some(code) => Ok(Word::Bye(code)),
+                None => Err("the guest left without an exit code".to_owned()),
+            },
+        }
+    }
+
+    fn begin_file(&mut self, number: &str) -> Result<Word<'static>, String> {
+        let named: usize = number
+            .parse()
+            .map_err(|error| format!("the guest's number of a file: {error}"))?;
+        let next = self.next_file()?;
+        if named != next {
+            return Err(format!("the guest sends file {named} when {next} is next"));
+        }
+        self.file_is_open = true;
+        Ok(Word::File(next))
+    }
+
+    /// Counts one more file of the list and returns its place.
+    fn next_file(&mut self) -> Result<usize, String> {
+        let place = self.files_told;
+        if place >= self.files_wanted {
+            return Err("the guest sends a file that nobody asked for".to_owned());
+        }
+        self.files_told += 1;
+        Ok(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_says_everything_in_its_order() {
+        let mut guest = Conversation::new(2);
+        assert!(!guest.is_ready());
+        let said: [(Kind, &[u8], Word<'_>); 8] = [
+            (Kind::Ready, b"1.5", Word::Ready),
+            (Kind::Stdout, b"out", Word::Stdout(b"out")),
+            (Kind::Stderr, b"", Word::Stderr(b"")),
+            (
+                Kind::FileError,
+                b"gone",
+                Word::FileMissing("gone".to_owned()),
+            ),
+            (Kind::File, b"1", Word::File(1)),
+            (Kind::FileBytes, b"bytes", Word::FileBytes(b"bytes")),
+            (Kind::Exit, b"-3", Word::Exit),
+            (Kind::Bye, b"", Word::Bye(-3)),
+        ];
+        for (kind, payload, word) in said {
+            assert_eq!(guest.take(kind, payload), Ok(word));
+        }
+        assert!(guest.is_ready());
+    }
+
+    #[test]
+    fn files_that_could_not_be_read_are_told_of_once_each() {
+        let mut guest = Conversation::new(2);
+        for _ in 0..2 {
+            assert!(guest.take(Kind::FileError, b"why").is_ok());
+        }
+        for _ in 0..3 {
+            let refused = guest.take(Kind::FileError, b"why").unwrap_err();
+            assert!(refused.contains("nobody asked"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_comes_at_the_wrong_time_is_refused() {
+        let wrong: [&[(Kind, &[u8])]; 9] = [
+            &[(Kind::Ready, b""), (Kind::Ready, b"")],
+            &[(Kind::Bye, b"")],
+            &[(Kind::Exit, b"0"), (Kind::Exit, b"0")],
+            &[(Kind::Exit, b"99999999999")],
+            &[(Kind::FileBytes, b"x")],
+            &[(Kind::File, b"1")],
+            &[(Kind::File, b"0"), (Kind::File, b"0")],
+            &[(Kind::Stdin, b"x")],
+            &[(Kind::Trouble, b"no disk")],
+        ];
+        for frames in wrong {
+            let mut guest = Conversation::new(2);
+            let taken: Vec<_> = frames
+                .iter()
+                .map(|(kind, payload)| guest.take(*kind, payload).is_ok())
+                .collect();
+            let expected: Vec<_> = (1..=frames.len()).map(|at| at < frames.len()).collect();
+            assert_eq!(taken, expected, "{frames:?}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The kernel log of a guest.
+//!
+//! Input: one byte, how many lines of its end are wanted; then the log.
+
+use super::klog::{complaints, tail};
+
+/// Checks that complaints are lines of the log, few and each one once, and that an end is an end.
+pub fn run(data: &[u8]) {
+    let Some((&lines, log)) = data.split_first() else {
+        return;
+    };
+    let log = String::from_utf8_lossy(log);
+    let found = complaints(&log);
+    assert!(found.len() <= 64);
+    for (at, complaint) in found.iter().enumerate() {
+        assert!(log.contains(complaint.as_str()));
+        assert!(!found[..at].contains(complaint), "{complaint:?} twice");
+    }
+    let end = tail(&log, lines.into());
+    assert!(end.lines().count() <= usize::from(lines));
+    assert!(end.len() <= log.len());
+}

@@ -1,0 +1,65 @@
+//! What a guest of the lab says over its virtio serial port; and the other way, what its process 1 hears.
+//!
+//! Input: one byte, how many files the guest was asked for; then the bytes of the port.
+
+use std::io::{self, Read};
+
+use super::conversation::{Conversation, Word};
+use super::frame::{self, Kind, MAX_FRAME_BYTES};
+
+/// Checks that whatever the guest says is bounded, is said in an order that makes sense, and can be said again.
+pub fn run(data: &[u8]) {
+    let Some((&files, stream)) = data.split_first() else {
+        return;
+    };
+    let files = usize::from(files % 4);
+    let mut guest = Conversation::new(files);
+    let (mut from, mut told, mut is_over) = (InBits(stream), 0, false);
+    while !is_over && let Ok(Some((kind, payload))) = frame::read(&mut from) {
+        assert!(payload.len() <= MAX_FRAME_BYTES);
+        assert_again(kind, &payload);
+        let Ok(word) = guest.take(kind, &payload) else {
+            break;
+        };
+        match word {
+            Word::File(place) => {
+                assert_eq!(place, told, "files come in the order of the list");
+                told += 1;
+            }
+            Word::FileMissing(_) => told += 1,
+            Word::FileBytes(_) => assert!(told > 0, "bytes of no file"),
+            Word::Bye(_) => is_over = true,
+            Word::Ready | Word::Stdout(_) | Word::Stderr(_) | Word::Exit => {}
+        }
+        assert!(told <= files, "more files than were asked for");
+    }
+    hear(stream);
+}
+
+/// A frame that was read is written to the same bytes, and read again.
+fn assert_again(kind: Kind, payload: &[u8]) {
+    let mut written = Vec::new();
+    frame::write(&mut written, kind, payload).expect("memory takes everything");
+    let again = frame::read(&mut written.as_slice()).expect("it was a frame");
+    assert_eq!(again, Some((kind, payload.to_vec())));
+}
+
+/// Standard input, as process 1 of the guest takes it: what comes out came in.
+fn hear(stream: &[u8]) {
+    let mut heard = Vec::new();
+    frame::take_in(stream, &mut heard);
+    assert!(heard.len() <= stream.len());
+}
+
+/// A port that gives its bytes one, two and three at a time.
+struct InBits<'a>(&'a [u8]);
+
+impl Read for InBits<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let most = self.0.len() % 3 + 1;
+        let (now, later) = self.0.split_at(most.min(out.len()).min(self.0.len()));
+        out[..now.len()].copy_from_slice(now);
+        self.0 = later;
+        Ok(now.len())
+    }
+}

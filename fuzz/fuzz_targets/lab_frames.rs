@@ -1,0 +1,12 @@
+#![no_main]
+
+#[path = "../bodies/lab_frames.rs"]
+mod body;
+#[allow(dead_code, reason = "the rest of the file is for the lab")]
+#[path = "../../bin/devmem-tcp/src/lab/conversation.rs"]
+mod conversation;
+#[allow(dead_code, reason = "the rest of the file is for the lab")]
+#[path = "../../bin/devmem-tcp/src/lab/frame.rs"]
+mod frame;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));

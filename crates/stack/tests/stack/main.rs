@@ -9,6 +9,7 @@ mod bind;
 mod flood;
 mod frames;
 mod neighbors;
+mod fuzz_replay;
 mod network;
 mod own;
 mod path_mtu;

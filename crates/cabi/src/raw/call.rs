@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use devmem_posix::abi::ioctl as requests;
 use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, MsgFlags};
-use libc::{iovec, msghdr, sockaddr, socklen_t};
+use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 pub use super::file::{pipe, read_file, readv, splice, write_file, writev};
 use super::memory::{read, slice, slice_mut, write};
@@ -46,14 +46,15 @@ pub unsafe fn connect<W: Waiter>(
     posix.connect(fd, address)
 }
 
+/// Returns the bytes of an address; EINVAL if it is longer than any (linux `move_addr_to_kernel`), which a length that was
+/// negative is.
 unsafe fn sockaddr_in<'a>(address: *const sockaddr, len: socklen_t) -> Result<&'a [u8], Errno> {
+    let len = usize::try_from(len)
+        .ok()
+        .filter(|len| *len <= size_of::<sockaddr_storage>());
+    let len = len.ok_or(Errno::EINVAL)?;
     // SAFETY: the word at the top of the file.
-    unsafe {
-        slice(
-            address.cast::<c_void>(),
-            usize::try_from(len).unwrap_or(usize::MAX),
-        )
-    }
+    unsafe { slice(address.cast::<c_void>(), len) }
 }
 
 /// Writes an address and its length, which may be more than there was room for.
@@ -198,6 +199,8 @@ pub unsafe fn sendmsg<W: Waiter>(
     let head = unsafe { read(msg) }?;
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
+    // Linux `____sys_sendmsg`.
+    c_int::try_from(head.msg_controllen).map_err(|_| Errno::ENOBUFS)?;
     // SAFETY: as above.
     let control = unsafe { message::control(&head) }?;
     let by = By::Socket(flags.cast_unsigned());

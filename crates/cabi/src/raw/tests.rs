@@ -202,6 +202,35 @@ fn short_buffers_get_what_fits_and_null_ones_are_efault() {
 }
 
 #[test]
+fn an_address_longer_than_any_is_einval_and_nothing_behind_it_is_read() {
+    let it = world();
+    let (posix, fd) = (&it.posix, it.client);
+    // 128 bytes is the longest (sockaddr_storage); what is behind the address does not count.
+    let mut long: Vec<u8> = address().into();
+    long.resize(200, 0);
+    let at = long.as_ptr().cast::<sockaddr>();
+    let connected = c!(call::connect(posix, fd, at, 128));
+    assert_eq!(connected, Ok(()), "the outcome of the connection");
+    for len in [129, 200, u32::MAX] {
+        assert_eq!(c!(call::connect(posix, fd, at, len)), Err(Errno::EINVAL));
+        assert_eq!(c!(call::bind(posix, fd, at, len)), Err(Errno::EINVAL));
+    }
+}
+
+#[test]
+fn a_control_buffer_longer_than_an_int_is_enobufs() {
+    let it = world();
+    let mut byte = exactly(1);
+    let mut entries = [entry(&mut byte)];
+    for len in [1 << 31, usize::MAX] {
+        let mut msg = message(&mut entries);
+        msg.msg_controllen = len;
+        let sent = c!(call::sendmsg(&it.posix, it.client, &raw const msg, 0));
+        assert_eq!(sent, Err(Errno::ENOBUFS));
+    }
+}
+
+#[test]
 fn poll_and_epoll_write_what_they_were_given_room_for_and_lose_no_edge() {
     let it = world();
     let posix = &it.posix;

@@ -4,6 +4,8 @@
 //! makes it a failure. The whole run keeps inside [`BUDGET`]: a step that is not required is skipped when too
 //! little time is left for it.
 
+#[cfg(test)]
+mod fuzz_list;
 mod lab;
 mod optional;
 mod parallel;

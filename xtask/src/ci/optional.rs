@@ -29,6 +29,10 @@ const FUZZ_ENV: &[(&str, &str)] = &[
     ("CARGO_TARGET_DIR", "target/fuzz"),
 ];
 
+/// What a target runs with. AddressSanitizer keeps freed blocks to find who uses them still: 256 MiB by default, so
+/// that every block is made of memory that was never touched, which costs half of the time.
+const FUZZ_RUN_ENV: &[(&str, &str)] = &[("ASAN_OPTIONS", "quarantine_size_mb=16")];
+
 /// What Miri interprets: it is some hundred times slower than the machine, so unit tests only, and only of crates
 /// that do not forbid unsafe code, for it finds nothing in the others. A mapping is outside of what it can model in
 /// full: tests that need one are marked `cfg_attr(miri, ignore)`.
@@ -145,7 +149,9 @@ fn run_target(target: &str, programs: &str, deadline: Instant) -> Result<(), Ver
         "{programs}/{target} {corpus} {kept} \
          -max_total_time={seconds} -timeout=10 -artifact_prefix={artifacts}/"
     );
-    let ended = Invocation::new(&format!("fuzz-{target}"), &line, deadline).run();
+    let mut run = Invocation::new(&format!("fuzz-{target}"), &line, deadline);
+    run.env = FUZZ_RUN_ENV;
+    let ended = run.run();
     if let Ended::Failed(how) = &ended {
         let keep = format!("keep the input of {artifacts} as {kept}/NAME");
         return Err(Verdict::Failed(format!("{target}: {how}; {keep}")));
@@ -185,19 +191,6 @@ pub fn done(ended: Ended) -> Result<String, Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_fuzz_target_is_a_program_of_the_fuzz_package() {
-        let targets = runner::stems_in("fuzz/fuzz_targets").unwrap();
-        let manifest = std::fs::read_to_string(runner::in_root("fuzz/Cargo.toml")).unwrap();
-        assert!(!targets.is_empty());
-        for target in &targets {
-            assert!(
-                manifest.contains(&format!("\nname = \"{target}\"\n")),
-                "{target}"
-            );
-        }
-    }
 
     #[test]
     fn one_failure_is_the_verdict_of_all() {

@@ -8,6 +8,7 @@ mod kernel_log;
 mod lab_elf;
 #[path = "../../../../fuzz/bodies/lab_frames.rs"]
 mod lab_frames;
+#[allow(clippy::print_stderr, reason = "it names the input that failed")]
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 

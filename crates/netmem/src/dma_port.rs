@@ -44,6 +44,9 @@ pub struct DmaPort {
 }
 
 impl DmaPort {
+    /// Most frags of a payload that [`writev`](Self::writev) surely takes: those that touch in memory count as one.
+    pub const MAX_WRITE_FRAGS: usize = region::MAX_IOVECS - 1;
+
     pub(crate) fn new() -> Self {
         DmaPort { _private: () }
     }
@@ -51,7 +54,8 @@ impl DmaPort {
     /// Reads one packet from `fd` into `head`, then the room in `tail`, then `spill`: where the rest
     /// goes when a packet is longer than the room. Returns its length.
     ///
-    /// Spans that touch in memory count as one buffer; with `head` and `spill` there may be 64.
+    /// Spans that touch in memory count as one buffer; with `head` and `spill` there may be one more than
+    /// [`MAX_WRITE_FRAGS`](Self::MAX_WRITE_FRAGS).
     ///
     /// # Errors
     ///
@@ -70,7 +74,8 @@ impl DmaPort {
     ///
     /// # Errors
     ///
-    /// What writev says (EINTR is retried); `ArgumentListTooLong` for a payload in too many pieces.
+    /// What writev says (EINTR is retried); `ArgumentListTooLong` for a payload in more pieces than
+    /// [`MAX_WRITE_FRAGS`](Self::MAX_WRITE_FRAGS).
     pub fn writev(&self, fd: BorrowedFd<'_>, head: &[u8], payload: &FragList) -> io::Result<usize> {
         region::writev(fd, head, payload.iter().map(Frag::bytes))
     }

@@ -19,9 +19,9 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The smallest page that a region is made of.
 pub(crate) const BASE_PAGE_BYTES: usize = 4096;
 
-/// Most buffers of one readv or writev, after adjacent ones were merged: a 64 KiB packet in scattered
-/// 4 KiB net_iovs needs 17, a header and a spill buffer.
-pub(crate) const MAX_IOVECS: usize = 64;
+/// Most buffers of one readv or writev, after adjacent ones were merged. Written: a header, and a super-packet of 512 KiB
+/// in pieces of 6 KiB or more. Read: a 64 KiB packet in scattered 4 KiB net_iovs needs 17, a header and a spill buffer.
+pub(crate) const MAX_IOVECS: usize = 91;
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ::wire::{EthernetHeader, Instant, has_cwr};
-use netmem::FragList;
+use netmem::{DmaPort, FragList};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -89,9 +89,9 @@ pub struct TapLink {
 /// with 24 to 28 KiB behind 15 pieces, for which it wants three more; TCP makes no such length.
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 
-/// Most payload pieces written from where they lie (linux: MAX_SKB_FRAGS, 17 by default). A packet of more
-/// consists of tiny pieces, and is copied together first.
-const MAX_PIECES: usize = 90;
+/// Most payload pieces written from where they lie. A packet of more consists of small pieces, and is copied together
+/// first.
+const MAX_PIECES: usize = DmaPort::MAX_WRITE_FRAGS;
 
 impl TapLink {
     /// Makes a link of the fds of one TAP device.

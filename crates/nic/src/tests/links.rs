@@ -687,6 +687,35 @@ fn a_tap_takes_packets_in_more_pieces_than_a_write_can_have() {
 }
 
 #[test]
+fn a_tap_takes_packets_whose_pieces_do_not_touch_however_many_they_are() {
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    for pieces in [1, 63, 64, 90, 91, 120] {
+        let bytes = pattern(1, pieces * 10);
+        let segment = tcp(&bytes);
+        let mut payload = netmem::FragList::new();
+        let mut between = Vec::new();
+        for piece in segment.payload.chunks(10) {
+            payload.append(nic.host_payload(piece).unwrap());
+            // Host payload lies one behind the other: this keeps two pieces apart.
+            between.push(nic.host_payload(&[0xff; 10]).unwrap());
+        }
+        assert_eq!(payload.frag_count(), pieces);
+        let tx = packet(&mut nic, &segment, 0);
+        nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
+        let mut got = vec![0; 2000];
+        let n = rustix::io::read(&kernel[0], &mut got);
+        let n = n.unwrap_or_else(|errno| panic!("{pieces} pieces: {errno}, {:?}", nic.drops()));
+        assert_eq!(
+            got[10..n],
+            [segment.head(), segment.payload].concat(),
+            "{pieces} pieces"
+        );
+    }
+    assert_eq!(nic.drops().total(), 0);
+}
+
+#[test]
 fn frames_under_way_arrive_although_the_link_failed_meanwhile() {
     let (tap, kernel) = fake_tap(
         1,

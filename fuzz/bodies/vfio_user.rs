@@ -96,7 +96,7 @@ pub fn run(data: &[u8]) {
         config: PciConfig::new(identity, [4096, 4096, 4096, 0, 0, 0], msix),
         memory: vec![0; BAR_BYTES as usize],
     };
-    let mut bus = Bus::new(device.vectors());
+    let mut bus = Bus::new(device.vectors()).expect("this machine has asynchronous I/O");
     let mut session = Session::default();
     let mut out = Vec::new();
     // VERSION, 20 bytes: 0.0 without JSON.

@@ -7,6 +7,7 @@ mod machine;
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -234,6 +235,64 @@ fn a_client_that_talks_nonsense_is_put_out_and_the_next_machine_served() {
     let report = end(nic);
     assert_eq!(report["machine"]["put_out"], 1, "{report}");
     assert_eq!(report["machine"]["clients"], 2, "{report}");
+}
+
+#[test]
+fn a_machine_that_makes_its_full_interrupts_wait_stops_nobody() {
+    let files = Files::new("full-interrupts");
+    let nic = serve(&files, "");
+    let wire = Wire::join(&files.at("wire"));
+    let mut machine = Machine::start(&files.at("nic"), one_queue());
+    machine.pci.make_interrupts_wait();
+    wire.send(&frame(1, 100));
+    // The packet is there before its interrupt is raised; the device goes on, answers, and serves the next machine.
+    machine.receive_without_interrupt(0);
+    machine.settle();
+    drop(machine);
+    let mut machine = Machine::start(&files.at("nic"), one_queue());
+    let sent = frame(7, 100);
+    wire.send(&sent);
+    assert_eq!(machine.receive(0)[0].frame(), sent);
+    machine.driver.enable_irq(&mut machine.pci, 1, None);
+    machine.settle();
+    machine.pci.make_interrupts_wait();
+    wire.send(&sent);
+    machine.receive_without_interrupt(0);
+    // With the machine still there and its interrupts full, one SIGTERM ends the process.
+    kill_process(nic.pid(), Signal::TERM).unwrap();
+    let report = nic.finish().json();
+    assert_eq!(report["machine"]["clients"], 2, "{report}");
+    assert_eq!(report["machine"]["interrupts_unheard"], 0, "{report}");
+}
+
+#[test]
+fn a_machine_that_comes_back_at_once_is_let_in() {
+    let files = Files::new("back-at-once");
+    let nic = serve(&files, "");
+    const ROUNDS: u32 = 300;
+    for round in 0..ROUNDS {
+        let mut stream = std::os::unix::net::UnixStream::connect(files.at("nic")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        // VERSION 0.0 without JSON, and posted writes that are still unread when this end is closed.
+        let version = [0, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        stream.write_all(&version).unwrap();
+        let mut answer = [0; 16];
+        let answered = stream.read_exact(&mut answer);
+        assert!(answered.is_ok(), "round {round}: {answered:?}");
+        let write = [
+            &[0, 0, 10, 0, 36, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0][..],
+            &[8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0],
+        ]
+        .concat();
+        for _ in 0..200 {
+            stream.write_all(&write).unwrap();
+        }
+        // A process that another test is about to start has a copy of this end for a moment: closing is not enough.
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+    let report = end(nic);
+    assert_eq!(report["machine"]["sent_away"], 0, "{report}");
+    assert_eq!(report["machine"]["clients"], ROUNDS, "{report}");
 }
 
 #[test]

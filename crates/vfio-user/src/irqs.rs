@@ -1,10 +1,11 @@
 //! Interrupts: an eventfd for each MSI-X vector that the client listens to.
 
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+
+use crate::eventfd::Signaller;
 
 /// What is wrong with a range of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,29 +28,41 @@ pub enum IrqsError {
         /// Vectors.
         count: u32,
     },
+    /// The descriptor is of another kind of file, which signalling might wait for.
+    #[error("the descriptor for vector {vector} is no eventfd")]
+    NoEventfd {
+        /// The vector.
+        vector: u32,
+    },
     /// The descriptor cannot be used.
     #[error("descriptor for a vector: {0}")]
     System(Errno),
 }
 
 /// The MSI-X vectors of a device, as far as the client listens to them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Irqs {
+    /// Eventfds, and nothing else: `assign` has asked.
     vectors: Vec<Option<OwnedFd>>,
+    signaller: &'static Signaller,
     raised: Cell<u64>,
     unheard: Cell<u64>,
 }
 
 impl Irqs {
     /// Returns `count` vectors to which nobody listens.
-    pub(crate) fn new(count: u16) -> Self {
+    ///
+    /// # Errors
+    /// What the kernel said to being asked for a way of signalling eventfds: see [`Signaller::of_process`].
+    pub(crate) fn new(count: u16) -> Result<Self, Errno> {
         let mut vectors = Vec::new();
         vectors.resize_with(usize::from(count), || None);
-        Self {
+        Ok(Self {
             vectors,
+            signaller: Signaller::of_process()?,
             raised: Cell::new(0),
             unheard: Cell::new(0),
-        }
+        })
     }
 
     /// Returns how many vectors there are.
@@ -59,7 +72,8 @@ impl Irqs {
 
     /// Raises one vector; false if nobody listens to it.
     ///
-    /// Never waits: a counter that is full stays full, which is as good as raised.
+    /// Never waits, whatever the client does with its eventfd meanwhile: a counter that is full stays full, which is as
+    /// good as raised.
     pub fn raise(&self, vector: u16) -> bool {
         let fd = self.vectors.get(usize::from(vector));
         let Some(fd) = fd.and_then(Option::as_ref) else {
@@ -67,8 +81,8 @@ impl Irqs {
             return false;
         };
         count_one(&self.raised);
-        match rustix::io::write(fd, &1u64.to_ne_bytes()) {
-            Ok(_) | Err(Errno::AGAIN) => true,
+        match self.signaller.signal(fd.as_fd()) {
+            Ok(()) => true,
             Err(_) => {
                 count_one(&self.unheard);
                 false
@@ -89,14 +103,17 @@ impl Irqs {
     /// Listens to vectors by these descriptors, one each. Those that were there are closed.
     ///
     /// # Errors
-    /// See [`IrqsError`]; nothing has changed then but vectors before a descriptor that cannot be used.
+    /// See [`IrqsError`]; nothing has changed then.
     pub(crate) fn assign(&mut self, start: u32, fds: Vec<OwnedFd>) -> Result<(), IrqsError> {
         let count = u32::try_from(fds.len()).unwrap_or(u32::MAX);
-        let vectors = self.range(start, count)?;
-        for (vector, fd) in vectors.iter_mut().zip(fds) {
-            // A client that takes this back later makes its own device wait for it.
-            let flags = fcntl_getfl(&fd).map_err(IrqsError::System)?;
-            fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(IrqsError::System)?;
+        self.range(start, count)?;
+        for (vector, fd) in (start..).zip(&fds) {
+            let is_eventfd = self.signaller.is_eventfd(fd.as_fd());
+            if !is_eventfd.map_err(IrqsError::System)? {
+                return Err(IrqsError::NoEventfd { vector });
+            }
+        }
+        for (vector, fd) in self.range(start, count)?.iter_mut().zip(fds) {
             *vector = Some(fd);
         }
         Ok(())

@@ -20,6 +20,7 @@ mod bus;
 mod connection;
 mod device;
 mod dma;
+mod eventfd;
 mod irqs;
 mod message;
 mod pci;

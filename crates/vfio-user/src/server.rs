@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::bus::Bus;
 use crate::connection::{Connection, Gone};
 use crate::device::Device;
@@ -67,6 +69,8 @@ impl Server {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(path: &Path, device: &impl Device) -> Result<Self, ListenError> {
+        let bus = Bus::new(device.vectors());
+        let bus = bus.map_err(|errno| ListenError::Interrupts(errno.into()))?;
         let (listener, file) = SocketFile::bind(path, |path| {
             let listener = UnixListener::bind(path)?;
             listener.set_nonblocking(true)?;
@@ -77,7 +81,7 @@ impl Server {
             file,
             client: None,
             deaf: false,
-            bus: Bus::new(device.vectors()),
+            bus,
             stats: ServerStats::default(),
         })
     }
@@ -131,6 +135,18 @@ impl Server {
         if self.deaf {
             return None;
         }
+        if let Some(client) = &self.client {
+            match look(&self.listener, client.fd()) {
+                AtTheDoor::Nobody => return None,
+                // It may have sent more before it went, which is of no use to anybody now. The next client is let in by
+                // the next call.
+                AtTheDoor::Successor => {
+                    self.put_out(device);
+                    return Some(Event::Left(Gone::Left));
+                }
+                AtTheDoor::Rival => {}
+            }
+        }
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if is_shut_out(&self.listener, &error) => {
@@ -166,5 +182,36 @@ impl Server {
         // The device first: it may still want to write to the guest.
         device.reset(&mut self.bus);
         self.bus.clear();
+    }
+}
+
+/// What a listening socket and a client's tell when they are looked at together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtTheDoor {
+    /// No connection waits.
+    Nobody,
+    /// A connection waits, and the client that is there has closed its end.
+    Successor,
+    /// A connection waits, and the client is still there.
+    Rival,
+}
+
+/// Looks whether a connection waits and, after that, whether `client` has hung up.
+///
+/// Asked in the other order, a client that closes its end and connects again in between would count as a rival of
+/// itself. poll(2) looks at descriptors in the order of its array (linux fs/select.c `do_poll`).
+fn look(listener: &UnixListener, client: BorrowedFd<'_>) -> AtTheDoor {
+    let mut fds = [
+        PollFd::new(listener, PollFlags::IN),
+        PollFd::from_borrowed_fd(client, PollFlags::empty()),
+    ];
+    if poll(&mut fds, Some(&Timespec::default())).is_err() {
+        return AtTheDoor::Nobody;
+    }
+    let [listener, client] = fds.map(|fd| fd.revents());
+    match (listener.is_empty(), client.contains(PollFlags::HUP)) {
+        (true, _) => AtTheDoor::Nobody,
+        (false, true) => AtTheDoor::Successor,
+        (false, false) => AtTheDoor::Rival,
     }
 }

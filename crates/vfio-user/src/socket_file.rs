@@ -32,6 +32,9 @@ pub enum ListenError {
         /// What it said.
         source: io::Error,
     },
+    /// There is no way to raise interrupts. [`SocketFile::bind`] raises none.
+    #[error("interrupts cannot be raised: io_setup: {0}")]
+    Interrupts(io::Error),
 }
 
 /// The file of a socket that this process listens on; dropping it removes the file, unless another is there by now.

@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::os::fd::AsFd;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 
 use common::*;
 use vfio_user::{Event, Gone, Server};
@@ -205,22 +206,35 @@ fn when_a_client_leaves_its_memory_goes_and_the_next_one_finds_a_fresh_device() 
     for round in 0..3 {
         let mut client = bench.client();
         assert_eq!(bench.device.memory[0], 0, "round {round}");
-        // A pipe for an interrupt: it is at its end when the server has closed its copy.
-        let (ours, theirs) = rustix::pipe::pipe().unwrap();
+        let interrupt = new_eventfd();
         let memory = guest_memory(0x1000);
         let map = dma_map(MAP_RW, 0, 0, 0x1000);
         bench.ask_ok(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
         let assign = set_irqs(ASSIGN, 2, 0, 1);
-        bench.ask_ok(&mut client, SET_IRQS, &assign, &[theirs.as_fd()]);
+        bench.ask_ok(&mut client, SET_IRQS, &assign, &[interrupt.as_fd()]);
+        assert_eq!(copies(&interrupt), 2, "ours and the server's");
         bench.ask_ok(&mut client, REGION_WRITE, &access(0, 0, 1, &[7]), &[]);
-        drop((client, theirs));
+        drop(client);
         assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
         assert!(!bench.server.is_connected());
         assert!(bench.server.bus().dma.is_empty());
         assert!(!bench.server.bus().irqs.raise(0));
-        assert_eq!(rustix::io::read(&ours, &mut [0; 1]), Ok(0));
+        assert_eq!(copies(&interrupt), 1);
     }
     assert_eq!(bench.server.stats().clients, 3);
+}
+
+/// How many descriptors of this process are of the same eventfd, by its number in /proc/PID/fdinfo.
+fn copies(fd: &impl AsRawFd) -> usize {
+    let id = |info: String| {
+        let line = info.lines().find(|line| line.starts_with("eventfd-id:"));
+        line.map(str::to_owned)
+    };
+    let of_fd = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
+    let wanted = id(of_fd).expect("an eventfd");
+    let infos = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let texts = infos.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    texts.filter_map(id).filter(|id| *id == wanted).count()
 }
 
 #[test]
@@ -232,6 +246,68 @@ fn a_second_client_is_sent_away_and_the_first_one_does_not_notice() {
     second.set_nonblocking(true).unwrap();
     assert!(Client::of(second).is_closed());
     bench.ask_ok(&mut client, GET_INFO, &[0; 16], &[]);
+}
+
+#[test]
+fn a_client_that_went_with_messages_unread_makes_room_for_the_next_one() {
+    let mut bench = Bench::new();
+    for messages in 50..250 {
+        let mut client = bench.client();
+        // From 128 on more than the server reads in one go.
+        for _ in 0..messages {
+            client.send(REGION_WRITE, POSTED, &access(0, 0, 1, &[7]), &[]);
+        }
+        drop(client);
+        let next = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
+        next.set_nonblocking(true).unwrap();
+        let events = bench.turn();
+        assert!(
+            matches!(events[..], [Event::Left(_), Event::Joined]),
+            "{messages} messages: {events:?}"
+        );
+        drop(next);
+        assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
+    }
+    assert_eq!(bench.server.stats().sent_away, 0);
+}
+
+#[test]
+fn a_client_that_closes_and_connects_at_once_is_never_a_second_one() {
+    const ROUNDS: u64 = 3_000;
+    let mut bench = Bench::new();
+    let path = bench.server.path().to_owned();
+    let clients = std::thread::spawn(move || {
+        for _ in 0..ROUNDS {
+            let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+            let version = message(1, VERSION, 0, &version_body());
+            std::io::Write::write_all(&mut stream, &version).unwrap();
+            let mut answer = [0; 16];
+            std::io::Read::read_exact(&mut stream, &mut answer).expect("let in");
+        }
+    });
+    let mut left = 0;
+    while left < ROUNDS {
+        match bench.server.on_ready(&mut bench.device) {
+            Some(Event::Left(_)) => left += 1,
+            Some(Event::SentAway) => break,
+            Some(Event::NotAccepted(error)) => panic!("{error}"),
+            Some(Event::Joined) | None => {}
+        }
+    }
+    assert_eq!(bench.server.stats().sent_away, 0, "after {left} rounds");
+    clients.join().unwrap();
+}
+
+#[test]
+fn a_client_that_is_there_keeps_its_place_while_others_come_and_go() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    for _ in 0..100 {
+        drop(std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap());
+        assert!(matches!(bench.turn()[..], [Event::SentAway]));
+        bench.ask_ok(&mut client, GET_INFO, &[0; 16], &[]);
+    }
+    assert_eq!(bench.server.stats().sent_away, 100);
 }
 
 #[test]

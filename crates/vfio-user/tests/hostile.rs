@@ -3,11 +3,18 @@
 mod common;
 
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
+    memfd_create,
+};
 use vfio_user::{Breach, Command, DmaError, Event, Gone, Session};
 
 const MAP_RW: u32 = 3;
@@ -483,21 +490,139 @@ fn vectors_that_do_not_exist_and_descriptors_that_do_not_match_are_einval() {
     }
 }
 
-#[test]
-fn an_eventfd_that_is_full_does_not_stop_the_device() {
-    let mut bench = Bench::new();
-    let mut client = bench.client();
-    // A blocking one, one step from its end.
+/// An eventfd one step from its highest value: a write would wait, if its flags say so.
+fn full_eventfd() -> OwnedFd {
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    bench.ask_ok(
-        &mut client,
-        SET_IRQS,
-        &set_irqs(ASSIGN, 2, 0, 1),
-        &[fd.as_fd()],
-    );
-    bench.ask_ok(&mut client, REGION_WRITE, &access(2, RAISE, 1, &[0]), &[]);
-    assert_eq!(times_raised(&fd), u64::MAX - 1);
+    fd
+}
+
+fn set_blocking(fd: impl AsFd) {
+    let flags = fcntl_getfl(&fd).unwrap();
+    fcntl_setfl(&fd, flags - OFlags::NONBLOCK).unwrap();
+}
+
+/// Does `work` in a thread, so that a server which waits for ever fails the test and does not stop it.
+#[track_caller]
+fn without_waiting(work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        work();
+        done.send(()).unwrap();
+    });
+    match is_done.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the server waits for its client"),
+        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => worker.join().unwrap(),
+    }
+}
+
+#[test]
+fn an_eventfd_that_is_full_does_not_stop_the_device() {
+    without_waiting(|| {
+        let mut bench = Bench::new();
+        let mut client = bench.client();
+        let fd = full_eventfd();
+        let assign = set_irqs(ASSIGN, 2, 0, 1);
+        bench.ask_ok(&mut client, SET_IRQS, &assign, &[fd.as_fd()]);
+        for _ in 0..3 {
+            bench.ask_ok(&mut client, REGION_WRITE, &access(2, RAISE, 1, &[0]), &[]);
+        }
+        assert_eq!(times_raised(&fd), u64::MAX);
+        assert_eq!(bench.server.bus().irqs.raised(), 3);
+    });
+}
+
+#[test]
+fn a_client_that_makes_its_full_eventfd_wait_does_not_stop_the_device() {
+    without_waiting(|| {
+        let mut bench = Bench::new();
+        let mut client = bench.client();
+        let fd = new_eventfd();
+        let assign = set_irqs(ASSIGN, 2, 0, 1);
+        bench.ask_ok(&mut client, SET_IRQS, &assign, &[fd.as_fd()]);
+        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        set_blocking(&fd);
+        for _ in 0..3 {
+            bench.ask_ok(&mut client, REGION_WRITE, &access(2, RAISE, 1, &[0]), &[]);
+        }
+        let raise_all = set_irqs(0x21, 2, 0, 3);
+        bench.ask_ok(&mut client, SET_IRQS, &raise_all, &[]);
+        drop(client);
+        assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
+        bench.client();
+    });
+}
+
+#[test]
+fn a_client_that_fills_its_eventfd_and_changes_its_flags_all_the_time_does_not_stop_the_device() {
+    without_waiting(|| {
+        let mut bench = Bench::new();
+        let mut client = bench.client();
+        let fd = Arc::new(new_eventfd());
+        let assign = set_irqs(ASSIGN, 2, 0, 1);
+        bench.ask_ok(&mut client, SET_IRQS, &assign, &[fd.as_fd()]);
+        let over = Arc::new(AtomicBool::new(false));
+        let mischief = thread::spawn({
+            let (fd, over) = (Arc::clone(&fd), Arc::clone(&over));
+            move || {
+                while !over.load(Ordering::Relaxed) {
+                    let flags = fcntl_getfl(&*fd).unwrap();
+                    fcntl_setfl(&*fd, flags | OFlags::NONBLOCK).unwrap();
+                    let _ = rustix::io::write(&*fd, &(u64::MAX - 1).to_ne_bytes());
+                    set_blocking(&*fd);
+                    thread::yield_now();
+                    fcntl_setfl(&*fd, flags | OFlags::NONBLOCK).unwrap();
+                    let _ = rustix::io::read(&*fd, &mut [0; 8]);
+                }
+            }
+        });
+        for _ in 0..50_000 {
+            assert!(bench.server.bus().irqs.raise(0));
+        }
+        over.store(true, Ordering::Relaxed);
+        mischief.join().unwrap();
+    });
+}
+
+#[test]
+fn a_vector_takes_an_eventfd_and_no_other_file() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let folder = std::fs::File::open("/").unwrap();
+    let memory = guest_memory(0x1000);
+    let socket = client.stream.try_clone().unwrap();
+    let good = new_eventfd();
+    let assign = set_irqs(ASSIGN, 2, 0, 2);
+    for bad in [
+        reader.as_fd(),
+        writer.as_fd(),
+        folder.as_fd(),
+        memory.as_fd(),
+        socket.as_fd(),
+    ] {
+        let reply = bench.ask(&mut client, SET_IRQS, &assign, &[good.as_fd(), bad]);
+        assert_eq!(reply.errno, EINVAL);
+    }
+    assert_eq!(bench.server.stats().session.fds_closed, 10);
+    assert!(!bench.server.bus().irqs.raise(0), "all or none");
+    assert_eq!(times_raised(&good), 0, "asking what it is raises nothing");
+    let semaphore = rustix::event::EventfdFlags::SEMAPHORE | rustix::event::EventfdFlags::NONBLOCK;
+    let counting = rustix::event::eventfd(0, semaphore).unwrap();
+    let fds = [good.as_fd(), counting.as_fd()];
+    bench.ask_ok(&mut client, SET_IRQS, &assign, &fds);
+    assert!(bench.server.bus().irqs.raise(0) && bench.server.bus().irqs.raise(1));
+    assert_eq!((times_raised(&good), times_raised(&counting)), (1, 1));
+}
+
+#[test]
+fn the_flags_of_an_eventfd_stay_as_its_client_wants_them() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let assign = set_irqs(ASSIGN, 2, 0, 1);
+    bench.ask_ok(&mut client, SET_IRQS, &assign, &[fd.as_fd()]);
+    assert!(!fcntl_getfl(&fd).unwrap().contains(OFlags::NONBLOCK));
 }
 
 #[test]

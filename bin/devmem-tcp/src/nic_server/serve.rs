@@ -1,5 +1,6 @@
 //! The loop: sleeps until the machine, the wire, a timer or a signal has something, and does it.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant as Clock};
 
@@ -88,14 +89,27 @@ fn open_capture(plan: &GvnicPlan) -> Result<Option<Capture>, Failure> {
 }
 
 fn refused(error: ListenError) -> Failure {
-    let remedy = match error {
+    let remedy = match &error {
         ListenError::InUse { .. } => "end that process, or choose another --socket",
         ListenError::NotASocket { .. } => "choose another --socket, or move that file away",
         ListenError::System { .. } => {
             "--socket names a file to be made, of at most 107 bytes, in a folder that you may write to"
         }
+        ListenError::Interrupts(source) => return no_interrupts(&error, source),
     };
     Failure::failed(format!("--socket: {error}")).with_remedy(remedy)
+}
+
+/// Says how to get the system's asynchronous I/O, by which interrupts are raised.
+fn no_interrupts(error: &ListenError, source: &io::Error) -> Failure {
+    match Errno::from_io_error(source) {
+        Some(Errno::AGAIN) => Failure::failed(error).with_remedy(
+            "other processes have all contexts for asynchronous I/O: raise the limit with `sysctl fs.aio-max-nr=1048576`",
+        ),
+        _ => Failure::unsupported(error).with_remedy(
+            "it takes a kernel with CONFIG_AIO, and a seccomp filter that lets io_setup, io_submit and io_getevents through",
+        ),
+    }
 }
 
 /// A device that is served.

@@ -94,7 +94,7 @@ impl UnixPort {
             let remedy = match error {
                 ListenError::InUse { .. } => "choose another path, or use unix:PATH to join it",
                 ListenError::NotASocket { .. } => "choose another path, or move that file away",
-                ListenError::System { .. } => {
+                ListenError::System { .. } | ListenError::Interrupts(_) => {
                     "it names a file to be made, in a folder that you may write to"
                 }
             };

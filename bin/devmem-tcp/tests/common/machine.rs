@@ -8,10 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 use gve_driver::{Bus, Driver, GuestRam, QueueOptions, RxPacket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
+    memfd_create,
+};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::common::LIMIT;
@@ -105,6 +109,20 @@ impl Machine {
         }
     }
 
+    /// Waits for packets on an RX queue without its interrupt: looks again and again, as long as the device answers.
+    #[track_caller]
+    pub fn receive_without_interrupt(&mut self, queue: u16) -> Vec<RxPacket> {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let packets = self.driver.poll_rx(queue).expect("no violation");
+            if !packets.is_empty() {
+                return packets;
+            }
+            assert!(Instant::now() < until, "nothing comes");
+            self.settle();
+        }
+    }
+
     /// Returns a word of configuration space.
     pub fn config(&mut self, offset: u64) -> u32 {
         let mut word = [0; 4];
@@ -123,6 +141,16 @@ impl Pci {
         let ready = poll(&mut fds, Some(&limit)).expect("poll");
         assert_eq!(ready, 1, "vector {vector} was not raised");
         rustix::io::read(fd, &mut [0; 8]).expect("it was raised");
+    }
+
+    /// Makes each vector's eventfd full, and such that a write to it waits until somebody reads.
+    pub fn make_interrupts_wait(&self) {
+        for fd in &self.vectors {
+            rustix::io::read(fd, &mut [0; 8]).ok();
+            rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).expect("it was empty");
+            let flags = fcntl_getfl(fd).expect("flags");
+            fcntl_setfl(fd, flags - OFlags::NONBLOCK).expect("flags");
+        }
     }
 
     fn send(&mut self, command: u16, flags: u32, body: &[u8], fds: &[BorrowedFd<'_>]) {

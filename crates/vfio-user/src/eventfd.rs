@@ -1,0 +1,219 @@
+//! Raising an eventfd that a client gave us, without ever waiting for the client.
+//!
+//! write(2) to an eventfd blocks while its counter is full, unless O_NONBLOCK is set, and O_NONBLOCK belongs to the open
+//! file, which the client shares and may change between any check and the write. Eventfds take no RWF_NOWAIT on
+//! writes (EOPNOTSUPP, Linux 6.18). The kernel itself signals eventfds by a function that never waits
+//! (`eventfd_signal`, linux fs/eventfd.c): so does Linux AIO when a request with IOCB_FLAG_RESFD is complete. The
+//! request here reads nothing from a pipe at its end: it is complete before io_submit(2) returns, which is one system
+//! call for one interrupt, as write(2) was.
+//!
+// UNSAFETY: io_setup(2), io_submit(2) and io_getevents(2) have no safe wrapper. The kernel gets pointers
+// to values on this stack that outlive the call, and keeps none of them: no request has a buffer, and each is
+// complete when its call returns.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+/// Completions that the context has room for at least, before they have to be taken out.
+const COMPLETIONS: libc::c_long = 128;
+
+/// Operations and flags of `struct iocb` (linux include/uapi/linux/aio_abi.h).
+const IOCB_CMD_PREAD: u16 = 0;
+const IOCB_CMD_PWRITE: u16 = 1;
+const IOCB_FLAG_RESFD: u32 = 1;
+
+/// `struct iocb`. The two words of `aio_key` and `aio_rw_flags`, whose order depends on the machine, are 0 in a request; the
+/// kernel writes to the first.
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key_and_rw_flags: [u32; 2],
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    eventfd: u32,
+}
+
+const _: () = assert!(size_of::<Iocb>() == 64);
+
+/// `struct io_event`.
+#[repr(C)]
+struct Completion {
+    _words: [u64; 4],
+}
+
+/// Signals eventfds of others. A process has one, from its first use to its end: the system has few contexts, and takes
+/// tens of milliseconds to destroy one. Threads may use it at once.
+///
+/// Invariant: `context` is a context of io_setup(2), which nothing destroys.
+#[derive(Debug)]
+pub(crate) struct Signaller {
+    context: libc::c_ulong,
+    /// The reading end of a pipe that has no other end: reading it gives nothing, at once.
+    nothing: OwnedFd,
+}
+
+impl Signaller {
+    /// Returns the signaller of this process.
+    ///
+    /// # Errors
+    /// What io_setup(2) said to the first who asked: `AGAIN` if the system has no contexts left (fs.aio-max-nr), `NOSYS`
+    /// if the kernel has no AIO, `PERM` or `NOSYS` if a seccomp filter keeps it away; or what pipe(2) said.
+    pub(crate) fn of_process() -> Result<&'static Self, Errno> {
+        static SIGNALLER: OnceLock<Result<Signaller, Errno>> = OnceLock::new();
+        let made = SIGNALLER.get_or_init(Self::new);
+        made.as_ref().map_err(|errno| *errno)
+    }
+
+    fn new() -> Result<Self, Errno> {
+        let (nothing, _closed_at_once) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel reads and writes `context` during the call only; 0 says that there is no context yet.
+        let made =
+            unsafe { libc::syscall(libc::SYS_io_setup, COMPLETIONS, ptr::from_mut(&mut context)) };
+        check(made)?;
+        Ok(Self { context, nothing })
+    }
+
+    /// Tells whether `fd` is an eventfd. Its counter stays as it is.
+    ///
+    /// # Errors
+    /// What io_submit(2) said.
+    pub(crate) fn is_eventfd(&self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        // Before the kernel finds that `nothing` cannot be written to, which is an error and signals nobody, it has
+        // found out what `fd` is.
+        match self.submit(IOCB_CMD_PWRITE, fd) {
+            Err(Errno::BADF) => Ok(true),
+            Err(Errno::INVAL) => Ok(false),
+            Err(errno) => Err(errno),
+            Ok(()) => Err(Errno::NOTRECOVERABLE),
+        }
+    }
+
+    /// Adds 1 to the counter of an eventfd, unless it has its highest value. Never waits.
+    ///
+    /// # Errors
+    /// `INVAL` if it is no eventfd; else what io_submit(2) said, for want of memory.
+    pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        match self.submit(IOCB_CMD_PREAD, eventfd) {
+            Err(Errno::AGAIN) => {
+                self.take_completions();
+                self.submit(IOCB_CMD_PREAD, eventfd)
+            }
+            done => done,
+        }
+    }
+
+    fn submit(&self, opcode: u16, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::BADF);
+        let mut request = Iocb {
+            opcode,
+            file: number(self.nothing.as_fd())?,
+            flags: IOCB_FLAG_RESFD,
+            eventfd: number(eventfd)?,
+            ..Iocb::default()
+        };
+        let mut requests = [ptr::from_mut(&mut request)];
+        let count: libc::c_long = 1;
+        // SAFETY: (1) `context` is one, by the type's invariant; (2) `requests` has `count` pointers, to a request that
+        // the kernel may read and write; both outlive the call, and the kernel keeps neither; (3) the request
+        // has no buffer: 0 bytes at address 0.
+        let submitted = unsafe {
+            libc::syscall(
+                libc::SYS_io_submit,
+                self.context,
+                count,
+                requests.as_mut_ptr(),
+            )
+        };
+        check(submitted)
+    }
+
+    /// Makes room for completions. What they say is of no interest.
+    fn take_completions(&self) {
+        let mut completions = [const { MaybeUninit::<Completion>::uninit() }; 64];
+        let least: libc::c_long = 0;
+        let most = libc::c_long::try_from(completions.len()).unwrap_or(0);
+        let no_time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        loop {
+            // SAFETY: (1) `context` is one, by the type's invariant; (2) there is room for `most` completions; (3) the
+            // kernel reads `no_time`; (4) all of it outlives the call.
+            let taken = unsafe {
+                libc::syscall(
+                    libc::SYS_io_getevents,
+                    self.context,
+                    least,
+                    most,
+                    completions.as_mut_ptr(),
+                    ptr::from_ref(&no_time),
+                )
+            };
+            if taken < most {
+                return;
+            }
+        }
+    }
+}
+
+fn check(returned: libc::c_long) -> Result<(), Errno> {
+    match returned {
+        0.. => Ok(()),
+        _ => {
+            Err(Errno::from_io_error(&std::io::Error::last_os_error())
+                .unwrap_or(Errno::NOTRECOVERABLE))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::read;
+
+    use super::*;
+
+    fn counter(fd: &OwnedFd) -> u64 {
+        let mut count = [0; 8];
+        read(fd, &mut count).unwrap();
+        u64::from_ne_bytes(count)
+    }
+
+    #[test]
+    fn more_signals_than_there_is_room_for_completions_are_all_counted() {
+        let signaller = Signaller::of_process().unwrap();
+        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        for _ in 0..10_000 {
+            signaller.signal(fd.as_fd()).unwrap();
+        }
+        assert_eq!(counter(&fd), 10_000);
+    }
+
+    #[test]
+    fn an_eventfd_is_told_from_other_files_and_not_raised_by_it() {
+        let signaller = Signaller::of_process().unwrap();
+        let fd = eventfd(7, EventfdFlags::CLOEXEC).unwrap();
+        assert_eq!(signaller.is_eventfd(fd.as_fd()), Ok(true));
+        assert_eq!(counter(&fd), 7);
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let folder = std::fs::File::open("/").unwrap();
+        for other in [reader.as_fd(), writer.as_fd(), folder.as_fd()] {
+            assert_eq!(signaller.is_eventfd(other), Ok(false));
+            assert_eq!(signaller.signal(other), Err(Errno::INVAL));
+        }
+    }
+}

@@ -170,7 +170,8 @@ pub struct Recv {
     /// Leave the first N payload bytes of every packet in host memory
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub linear: u16,
-    /// Write every packet, payload included, to FILE for Wireshark
+    /// Write every packet, payload included, to FILE for Wireshark. Where the disk is full the run goes on without, and
+    /// ends with exit code 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     #[command(flatten)]
@@ -332,7 +333,8 @@ pub struct Nic {
     /// What is wrong with the cable, in both directions; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
-    /// Write every frame, payload included, to FILE for Wireshark
+    /// Write every frame, payload included, to FILE for Wireshark. Where the disk is full the run goes on without, and
+    /// ends with exit code 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     /// For tests: leave the first N payload bytes of split packets in the header buffer

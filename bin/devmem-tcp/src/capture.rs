@@ -2,19 +2,22 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nic::{Direction, FrameSink};
-use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
+use pcap_file::{DataLink, PcapError};
+use rustix::io::Errno;
 use wire::Instant;
+
+use crate::output::{Failure, note};
 
 /// Longest frame that Wireshark takes (its `WTAP_MAX_PACKET_SIZE_STANDARD`). What comes in is a quarter of that; of a longer
 /// one that goes out, this much is kept.
@@ -29,13 +32,21 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// A capture file under way. Clones write to the same file.
 #[derive(Clone)]
-pub struct Capture(Arc<Mutex<State<File>>>);
+pub struct Capture(Arc<Mutex<State>>);
 
-struct State<W: Write> {
-    writer: PcapNgWriter<BufWriter<W>>,
+struct State {
+    path: PathBuf,
+    file: File,
+    /// Makes bytes of blocks: those that the file does not have yet.
+    encoder: PcapNgWriter<Vec<u8>>,
+    /// Where each of these packets ends in the encoder's bytes.
+    ends: Vec<usize>,
     /// Wall-clock time at the zero of the stack's clock.
     start: Duration,
-    frames: u64,
+    /// Bytes of whole blocks in the file.
+    written: u64,
+    /// Packets in the file.
+    packets: u64,
     /// The first error; nothing is written after it.
     error: Option<io::Error>,
 }
@@ -45,26 +56,49 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// The file cannot be made or written.
-    pub fn create(path: &Path, name: &str) -> io::Result<Self> {
-        Ok(Self(Arc::new(Mutex::new(State::new(
-            File::create(path)?,
-            name,
-        )?))))
+    /// The file cannot be made.
+    pub fn create(path: &Path, name: &str) -> Result<Self, Failure> {
+        let made = File::create(path).and_then(|file| State::new(path, file, name));
+        let state = made.map_err(|error| {
+            anyhow::Error::from(error).context(format!("create {}", path.display()))
+        })?;
+        Ok(Self(Arc::new(Mutex::new(state))))
     }
 
-    /// Writes out what is left. Returns how many packets the file has.
+    /// Writes out what is left, and says how many packets the file has.
     ///
     /// # Errors
     ///
     /// The first error of the whole capture.
-    pub fn finish(&self) -> io::Result<u64> {
-        self.state().finish()
+    pub fn finish(&self) -> Result<(), Failure> {
+        let mut state = self.state();
+        state.write_out();
+        state.outcome()?;
+        let State { path, packets, .. } = &*state;
+        note(format_args!("{packets} packets in {}", path.display()));
+        Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State<File>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // A writer that panicked left a block unfinished at worst; the count stays right.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the capture of a run, if it has one. The run's own error is the one to end with; the capture's is said before it.
+///
+/// # Errors
+///
+/// That of the run, else that of the capture.
+pub fn finish(capture: Option<Capture>, run: Result<(), Failure>) -> Result<(), Failure> {
+    let captured = capture.map_or(Ok(()), |capture| capture.finish());
+    match (run, captured) {
+        (Ok(()), captured) => captured,
+        (Err(error), Ok(())) => Err(error),
+        (Err(error), Err(captured)) => {
+            note(captured);
+            Err(error)
+        }
     }
 }
 
@@ -74,10 +108,9 @@ impl FrameSink for Capture {
     }
 }
 
-impl<W: Write> State<W> {
-    fn new(file: W, name: &str) -> io::Result<Self> {
-        let buffered = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let mut writer = PcapNgWriter::new(buffered).map_err(io::Error::other)?;
+impl State {
+    fn new(path: &Path, file: File, name: &str) -> io::Result<Self> {
+        let mut encoder = PcapNgWriter::new(Vec::new()).map_err(cause)?;
         let interface = InterfaceDescriptionBlock {
             linktype: DataLink::ETHERNET,
             snaplen: SNAP_LEN,
@@ -86,16 +119,20 @@ impl<W: Write> State<W> {
                 InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
             ],
         };
-        writer
+        encoder
             .write_block(&interface.into_block())
-            .map_err(io::Error::other)?;
+            .map_err(cause)?;
         let start = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         Ok(Self {
-            writer,
+            path: path.to_owned(),
+            file,
+            encoder,
+            ends: Vec::new(),
             start,
-            frames: 0,
+            written: 0,
+            packets: 0,
             error: None,
         })
     }
@@ -115,18 +152,87 @@ impl<W: Write> State<W> {
             data: Cow::Borrowed(&frame[..frame.len().min(SNAP_LEN as usize)]),
             options: vec![EnhancedPacketOption::Flags(flags)],
         };
-        match self.writer.write_block(&packet.into_block()) {
-            Ok(_) => self.frames += 1,
-            Err(error) => self.error = Some(io::Error::other(error)),
+        if let Err(error) = self.encoder.write_block(&packet.into_block()) {
+            self.fail(cause(error));
+            return;
+        }
+        let bytes = self.encoder.get_ref().len();
+        self.ends.push(bytes);
+        if bytes >= BUFFER_BYTES {
+            self.write_out();
         }
     }
 
-    fn finish(&mut self) -> io::Result<u64> {
-        if let Some(error) = self.error.take() {
-            return Err(error);
+    /// Writes the encoder's bytes to the file. Of an error the file keeps whole packets.
+    fn write_out(&mut self) {
+        if self.error.is_some() {
+            return;
         }
-        self.writer.get_mut().flush()?;
-        Ok(self.frames)
+        let bytes = std::mem::take(self.encoder.get_mut());
+        let ends = std::mem::take(&mut self.ends);
+        let mut done = 0;
+        let error = loop {
+            match self.file.write(&bytes[done..]) {
+                _ if done == bytes.len() => break None,
+                Ok(0) => break Some(io::ErrorKind::WriteZero.into()),
+                Ok(more) => done += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Some(error),
+            }
+        };
+        let whole = ends.partition_point(|&end| end <= done);
+        self.packets += whole as u64;
+        match error {
+            None => self.written += done as u64,
+            Some(error) => {
+                let end = ends[..whole].last().copied().unwrap_or(0);
+                self.written += end as u64;
+                // What is left of a block would be no capture file to some readers. A pipe cannot be made shorter.
+                let _ = self.file.set_len(self.written);
+                self.fail(error);
+            }
+        }
+        // The memory is used again.
+        *self.encoder.get_mut() = bytes;
+        self.encoder.get_mut().clear();
+        self.ends = ends;
+        self.ends.clear();
+    }
+
+    /// Says at once that there is no more capture from here on: the run goes on.
+    fn fail(&mut self, error: io::Error) {
+        note(format_args!(
+            "write {}: {error}; it has {} packets, and the run goes on without a capture",
+            self.path.display(),
+            self.packets
+        ));
+        self.error = Some(error);
+    }
+
+    fn outcome(&mut self) -> Result<(), Failure> {
+        let Some(error) = self.error.take() else {
+            return Ok(());
+        };
+        let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
+        let is_full = Errno::from_io_error(&error).is_some_and(|errno| full.contains(&errno));
+        let what = format!(
+            "the capture is not complete, {} has its first {} packets: write",
+            self.path.display(),
+            self.packets
+        );
+        let failure = Failure::from(anyhow::Error::from(error).context(what));
+        Err(match is_full {
+            true => failure.with_remedy("make room there, or name a file elsewhere with --capture"),
+            false => failure,
+        })
+    }
+}
+
+/// Returns what the system said: the library calls errors of writing errors of reading.
+fn cause(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
     }
 }
 
@@ -136,25 +242,46 @@ mod tests {
 
     use super::*;
 
+    /// A file of a test's own, gone with it.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let name = format!("capture-{test}-{}.pcapng", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn packets(&self) -> Vec<EnhancedPacketBlock<'static>> {
+            let file = std::fs::read(&self.0).unwrap();
+            let mut reader = PcapNgReader::new(&file[..]).unwrap();
+            let mut packets = Vec::new();
+            while let Some(block) = reader.next_block() {
+                if let Block::EnhancedPacket(packet) = block.unwrap() {
+                    packets.push(packet.into_owned());
+                }
+            }
+            packets
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
     #[test]
     fn what_was_captured_reads_back_with_time_direction_and_payload() {
-        let mut file = Vec::new();
-        let mut state = State::new(&mut file, "dm0").unwrap();
-        state.frame(Instant::from_nanos(1), Direction::Rx, &[7; 60]);
-        state.frame(Instant::from_nanos(1_500_000_001), Direction::Tx, &[8; 61]);
+        let scratch = Scratch::new("reads-back");
+        let mut capture = Capture::create(&scratch.0, "dm0").unwrap();
+        capture.frame(Instant::from_nanos(1), Direction::Rx, &[7; 60]);
+        capture.frame(Instant::from_nanos(1_500_000_001), Direction::Tx, &[8; 61]);
         let longer = vec![9; SNAP_LEN as usize + 1];
-        state.frame(Instant::from_nanos(2_000_000_000), Direction::Tx, &longer);
-        assert_eq!(state.finish().unwrap(), 3);
-        let start = state.start;
-        drop(state);
-
-        let mut reader = PcapNgReader::new(&file[..]).unwrap();
-        let mut packets = Vec::new();
-        while let Some(block) = reader.next_block() {
-            if let Block::EnhancedPacket(packet) = block.unwrap() {
-                packets.push(packet.into_owned());
-            }
-        }
+        capture.frame(Instant::from_nanos(2_000_000_000), Direction::Tx, &longer);
+        capture.finish().unwrap();
+        assert_eq!(capture.state().packets, 3);
+        let start = capture.state().start;
+        let packets = scratch.packets();
         assert_eq!(packets.len(), 3);
         assert_eq!(&packets[2].data[..], &longer[1..]);
         assert_eq!(packets[2].original_len, SNAP_LEN + 1);
@@ -170,20 +297,27 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_reported_at_the_end_and_once() {
-        struct Full;
-        impl Write for Full {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::StorageFull.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let mut state = State::new(Full, "dm0").unwrap();
+    fn a_full_disk_is_named_with_the_file_and_what_it_has() {
+        let mut capture = Capture::create(Path::new("/dev/full"), "dm0").unwrap();
         for _ in 0..3 {
-            state.frame(Instant::ZERO, Direction::Rx, &vec![0; BUFFER_BYTES]);
+            capture.frame(Instant::ZERO, Direction::Rx, &[0; 100]);
         }
-        assert!(state.finish().is_err());
+        let said = capture.finish().unwrap_err().to_string();
+        for words in [
+            "/dev/full has its first 0 packets: write: No space left on device",
+            "--capture",
+        ] {
+            assert!(said.contains(words), "no {words:?} in: {said}");
+        }
+        assert!(!said.contains("reading"), "{said}");
+    }
+
+    #[test]
+    fn a_run_that_failed_ends_with_its_own_error() {
+        let capture = || Capture::create(Path::new("/dev/full"), "dm0").unwrap();
+        let failed = finish(Some(capture()), Err(Failure::failed("the run")));
+        assert_eq!(failed.unwrap_err().to_string(), "the run");
+        assert!(finish(Some(capture()), Ok(())).is_err());
+        assert!(finish(None, Ok(())).is_ok());
     }
 }

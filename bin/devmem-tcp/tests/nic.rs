@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Running, run, start, start_with};
-use devmem_linux::test_util::in_netns;
+use common::{LIMIT, Running, run, start, start_command, start_with, tool};
+use devmem_linux::test_util::{in_netns, skip};
 use gve_driver::{QueueOptions, TxRequest};
 use machine::Machine;
+use pcap_file::pcapng::{Block, PcapNgReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
@@ -383,6 +384,60 @@ fn a_capture_has_every_frame_with_its_payload() {
     for frame in [to, from] {
         assert!(bytes.windows(frame.len()).any(|window| window == frame));
     }
+}
+
+#[test]
+fn a_capture_that_fills_its_disk_keeps_whole_packets_and_the_device_goes_on() {
+    const TEST: &str = "a_capture_that_fills_its_disk_keeps_whole_packets_and_the_device_goes_on";
+    let files = Files::new("full-disk");
+    let disk = files.at("disk");
+    fs::create_dir(&disk).unwrap();
+    let capture = disk.join("frames.pcapng");
+    let mount = format!("mount -t tmpfs -o size=1536k disk {}", disk.display());
+    let mut probe = std::process::Command::new("unshare");
+    probe.args(["--mount", "sh", "-c", &mount]);
+    if !probe.output().is_ok_and(|probed| probed.status.success()) {
+        return skip(TEST, "tun", "no tmpfs can be mounted in a namespace here");
+    }
+    let options = format!("--capture {}", capture.display());
+    let mut command = std::process::Command::new("unshare");
+    let script = format!("{mount} && exec \"$@\"");
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
+    command.arg(tool().get_program());
+    command.args(self::command(&files, &options).split_whitespace());
+    let mut nic = start_command(command);
+    nic.until("a gVNIC 02:00:00:00:00:09");
+    let wire = Wire::join(&files.at("wire"));
+    // 3 MB, of which half has room.
+    for number in 0..2000u32 {
+        wire.send(&frame(number.to_le_bytes()[0], 1514));
+    }
+    nic.until("No space left on device");
+    let pid = nic.pid().as_raw_nonzero();
+    let path = PathBuf::from(format!("/proc/{pid}/root")).join(capture.strip_prefix("/").unwrap());
+    let bytes = fs::read(path).unwrap();
+    let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+    let mut packets = 0u32;
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.expect("whole blocks") {
+            assert_eq!(
+                packet.data[14..],
+                frame(packets.to_le_bytes()[0], 1514)[14..]
+            );
+            packets += 1;
+        }
+    }
+    assert!(packets > 500, "{packets}");
+    let mut machine = Machine::start(&files.at("nic"), one_queue());
+    let sent = frame(7, 100);
+    wire.send(&sent);
+    assert_eq!(machine.receive(0)[0].frame(), sent);
+    kill_process(nic.pid(), Signal::TERM).unwrap();
+    let ended = nic.finish();
+    let kept = format!("frames.pcapng has its first {packets} packets: write: No space left");
+    ended.failed_with(1, &kept);
+    let report: Value = serde_json::from_slice(&ended.stdout).expect("the report, all the same");
+    assert_eq!(report["frames"]["rx_frames"], 2001, "{report}");
 }
 
 #[test]

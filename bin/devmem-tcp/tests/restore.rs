@@ -1,6 +1,8 @@
 //! `devmem-tcp restore`: what a run left that was killed. The settings are a veth's, which has features to switch; what
 //! only a NIC for device memory has is in the lab's tests.
 
+#[path = "restore/bad_files.rs"]
+mod bad_files;
 mod common;
 
 use std::fs::{self, File};

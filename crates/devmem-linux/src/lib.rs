@@ -36,6 +36,7 @@ pub mod netlink;
 pub mod netns;
 pub mod nic_setup;
 pub mod probe;
+pub mod small_file;
 pub mod socket;
 pub mod supervise;
 pub mod tap;

@@ -9,7 +9,7 @@ use devmem_linux::cpu;
 use devmem_tcp::{Netdev, Purpose};
 
 use crate::backend::{self, Backend};
-use crate::capture::Capture;
+use crate::capture::{self, Capture};
 use crate::kernel;
 use crate::output::{Failure, note, print_json, tell};
 use crate::pattern::{Expected, RepeatingPattern};
@@ -51,13 +51,7 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     let receiver = Receiver::open(builder, &plan.nic, local)?;
     let report = RunReport::of("user", link, &plan.nic, local.ip());
     let received = receive(plan, stop, receiver, output, report);
-    if let (Some(capture), Some(path)) = (capture, &plan.capture) {
-        let packets = capture
-            .finish()
-            .with_context(|| format!("write {}", path.display()))?;
-        note(format_args!("{packets} packets in {}", path.display()));
-    }
-    received
+    capture::finish(capture, received)
 }
 
 /// `--dry-run`, and no NIC of the kernel to set up: by the user's choice, or because it cannot.
@@ -172,10 +166,7 @@ fn open_output(destination: Option<&Destination>) -> Result<Option<Output>, Fail
 }
 
 fn open_capture(plan: &RecvPlan) -> Result<Option<Capture>, Failure> {
-    let Some(path) = &plan.capture else {
-        return Ok(None);
-    };
-    let capture = Capture::create(path, &plan.link.tap.link.to_string())
-        .with_context(|| format!("create {}", path.display()))?;
-    Ok(Some(capture))
+    let name = plan.link.tap.link.to_string();
+    let path = plan.capture.as_ref();
+    path.map(|path| Capture::create(path, &name)).transpose()
 }

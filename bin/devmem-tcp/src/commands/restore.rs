@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use devmem_linux::nic_setup::{
-    Leftover, RestoreReport, Standing, StateError, restore_from_state_file, state_files,
+    Leftover, RestoreReport, Standing, StateError, StateFault, restore_from_state_file, state_files,
 };
 use serde::Serialize;
 
@@ -45,39 +45,49 @@ impl Outcome {
 /// Something could not be restored, or the interface that was named is in use.
 pub fn run(args: &args::Restore) -> Result<(), Failure> {
     let mut leftovers = Vec::new();
-    let mut unread = None;
-    for path in state_files() {
+    let mut unread = Vec::new();
+    for path in state_files()? {
         match Leftover::read(&path) {
             Ok(leftover) => leftovers.push(leftover),
-            Err(error) if is_gone(&error) => {}
+            // A run that ends while we look takes its file along.
+            Err(error) if error.is_not_found() => {}
             // One bad file is no reason to leave the others unrestored.
-            Err(error)
-                if args
-                    .interface
-                    .as_deref()
-                    .is_none_or(|name| is_named(&path, name)) =>
-            {
-                unread = Some(error);
-            }
-            Err(_) => {}
+            Err(error) => match args.interface.as_deref() {
+                Some(name) if !is_named(&path, name) => {}
+                _ => unread.push(error),
+            },
         }
     }
     if let Some(name) = &args.interface {
         leftovers.retain(|leftover| leftover.interface == *name);
     }
-    match args.list {
-        true => list(&leftovers, args.output.json),
-        false => restore(args, leftovers),
-    }?;
-    match unread {
+    let judged = match unread.is_empty() {
+        true => Judged::All,
+        false => Judged::Some,
+    };
+    let done = match args.list {
+        true => list(&leftovers, args.output.json, judged),
+        false => restore(args, leftovers, judged),
+    };
+    // The last thing said is the error of the run: what could not be restored, else the last file.
+    let last = match &done {
+        Ok(()) => unread.pop(),
+        Err(_) => None,
+    };
+    for error in unread {
+        note(Failure::from(error));
+    }
+    match last {
         Some(error) => Err(error)?,
-        None => Ok(()),
+        None => done,
     }
 }
 
-/// A run that ends while we look takes its file along.
-fn is_gone(error: &StateError) -> bool {
-    matches!(error, StateError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+/// Whether all state files could be read: only then is it known that nothing is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judged {
+    All,
+    Some,
 }
 
 /// Tells whether a state file is called after an interface: NAME-NAMESPACE.json.
@@ -87,13 +97,12 @@ fn is_named(path: &Path, interface: &str) -> bool {
     rest.is_some_and(|namespace| namespace.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn list(leftovers: &[Leftover], json: bool) -> Result<(), Failure> {
+fn list(leftovers: &[Leftover], json: bool, judged: Judged) -> Result<(), Failure> {
     if json {
         return print_json(&leftovers);
     }
-    if leftovers.is_empty() {
+    if leftovers.is_empty() && judged == Judged::All {
         note("nothing is left to restore");
-        return Ok(());
     }
     let mut stdout = std::io::stdout().lock();
     for leftover in leftovers {
@@ -127,7 +136,7 @@ fn description(leftover: &Leftover) -> String {
     text
 }
 
-fn restore(args: &args::Restore, leftovers: Vec<Leftover>) -> Result<(), Failure> {
+fn restore(args: &args::Restore, leftovers: Vec<Leftover>, judged: Judged) -> Result<(), Failure> {
     let named = args.interface.is_some();
     let mut outcomes = Vec::new();
     let mut refused = None;
@@ -150,7 +159,7 @@ fn restore(args: &args::Restore, leftovers: Vec<Leftover>) -> Result<(), Failure
     if let Some(refused) = refused {
         return Err(Failure::failed(refused));
     }
-    if outcomes.is_empty() {
+    if outcomes.is_empty() && judged == Judged::All {
         note("nothing is left to restore");
     }
     match complaint(&outcomes) {
@@ -176,18 +185,21 @@ fn restore_one(leftover: &Leftover) -> Option<Outcome> {
     let interface = &leftover.interface;
     let report = match restore_from_state_file(&leftover.path) {
         Ok(report) => report,
-        Err(StateError::NotOurs { .. }) if leftover.standing == Standing::Void => {
+        Err(StateError::NotOurs {
+            fault: StateFault::OtherBoot,
+            ..
+        }) => {
             note(description(leftover));
             return None;
         }
         // Its run, or another who restores, has been faster.
-        Err(error) if is_gone(&error) => return None,
+        Err(error) if error.is_not_found() => return None,
         Err(error) => {
             return Some(Outcome {
                 interface: interface.clone(),
                 restored: Vec::new(),
                 left: Vec::new(),
-                failed: vec![error.to_string()],
+                failed: vec![Failure::from(error).to_string()],
             });
         }
     };
@@ -223,7 +235,7 @@ mod tests {
             list: false,
             output: args::OutputArgs { json: false },
         };
-        let restored = restore(&args, vec![leftover("one"), leftover("two")]);
+        let restored = restore(&args, vec![leftover("one"), leftover("two")], Judged::All);
         std::fs::remove_dir_all(&folder).unwrap();
         let said = restored.unwrap_err().to_string();
         for name in ["one", "two"] {

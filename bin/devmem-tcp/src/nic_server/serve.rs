@@ -15,7 +15,7 @@ use super::control::{Command, Control};
 use super::gvnic::Gvnic;
 use super::port::Port;
 use super::report::NicReport;
-use crate::capture::Capture;
+use crate::capture::{self, Capture};
 use crate::output::{Failure, note, print_json, tell};
 use crate::plan::GvnicPlan;
 use crate::signals::Signals;
@@ -67,25 +67,16 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     let report = NicReport::new(plan, &mut server, &gvnic, service.start.elapsed());
     drop(server);
     tell(&report);
-    if let (Some(capture), Some(path)) = (capture, &plan.capture) {
-        let written = capture.finish();
-        let packets = written.with_context(|| format!("write {}", path.display()))?;
-        note(format_args!("{packets} packets in {}", path.display()));
-    }
-    if plan.json {
-        print_json(&report)?;
-    }
-    served
+    let printed = match plan.json {
+        true => print_json(&report),
+        false => Ok(()),
+    };
+    capture::finish(capture, served.and(printed))
 }
 
 fn open_capture(plan: &GvnicPlan) -> Result<Option<Capture>, Failure> {
-    let Some(path) = &plan.capture else {
-        return Ok(None);
-    };
-    let capture = Capture::create(path, "gvnic");
-    Ok(Some(
-        capture.with_context(|| format!("create {}", path.display()))?,
-    ))
+    let path = plan.capture.as_ref();
+    path.map(|path| Capture::create(path, "gvnic")).transpose()
 }
 
 fn refused(error: ListenError) -> Failure {

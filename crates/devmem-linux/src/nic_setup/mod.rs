@@ -15,6 +15,7 @@ mod plan;
 mod reading;
 mod restore;
 mod state;
+mod state_fault;
 mod trial;
 mod undo;
 
@@ -41,6 +42,7 @@ pub use leftover::{Leftover, Standing};
 pub use plan::{PlanError, SetupPlan, Step};
 pub use restore::{RestoreReport, restore_from_state_file};
 pub use state::{StateError, state_files};
+pub use state_fault::StateFault;
 
 use crate::netdev::RxQueueId;
 use control::NicControl;

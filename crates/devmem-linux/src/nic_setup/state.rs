@@ -3,20 +3,22 @@
 //! Two files an interface: a lock, held as long as the process that changed it lives (the kernel lets go of it
 //! when that dies, however it dies), and the record, replaced as a whole before and after each change.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use devmem_uapi::IfIndex;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::state_fault::StateFault;
 use super::undo::Undo;
 use crate::ethtool::EthtoolError;
+use crate::small_file::{self, OpenFor, SmallFileError};
 
 /// The format of the record. A program that knows another number leaves the file alone.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// No record is longer: a table of a few thousand entries, twice.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
@@ -40,12 +42,20 @@ pub enum StateError {
         path: PathBuf,
     },
     /// No folder for state files.
-    #[error("no folder for state files: {}: {source}", path.display())]
+    #[error("the folder of state files {}: {source}", path.display())]
     Folder {
         /// The one tried.
         path: PathBuf,
         /// What was said.
         source: io::Error,
+    },
+    /// The folder for state files is not one that this user alone can write to.
+    #[error("the folder of state files {}: {fault}{}", path.display(), fault.remedy(path))]
+    FolderNotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: StateFault,
     },
     /// The file could not be read or written.
     #[error("state file {}: {source}", path.display())]
@@ -56,16 +66,33 @@ pub enum StateError {
         source: io::Error,
     },
     /// The file is not one of ours, or not for here and now.
-    #[error("state file {}: {why}", path.display())]
+    #[error("state file {}: {fault}{}", path.display(), fault.remedy(path))]
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// Why not.
-        why: String,
+        /// What is wrong with it.
+        fault: StateFault,
     },
     /// The interface could not be reached.
     #[error(transparent)]
     Kernel(EthtoolError),
+}
+
+impl StateError {
+    /// Tells whether the file is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::NotFound)
+    }
+
+    fn of_file(path: &Path, error: SmallFileError) -> Self {
+        let path = path.to_owned();
+        let fault = match error {
+            SmallFileError::System(source) => return Self::File { path, source },
+            SmallFileError::Kind(kind) => StateFault::Kind(kind),
+            SmallFileError::TooLong { limit } => StateFault::TooLong { limit },
+        };
+        Self::NotOurs { path, fault }
+    }
 }
 
 fn pid_words(pid: &Option<u32>) -> String {
@@ -92,12 +119,13 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// What is wrong with them, for people.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        match record.version {
-            VERSION => Ok(record),
-            other => Err(format!("it has version {other}, this is {VERSION}")),
+    /// What is wrong with them.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, StateFault> {
+        // The version first: another one may have other fields.
+        let Versioned { version } = serde_json::from_slice(bytes).map_err(StateFault::Damaged)?;
+        match version {
+            VERSION => serde_json::from_slice(bytes).map_err(StateFault::Damaged),
+            other => Err(StateFault::Version(other)),
         }
     }
 
@@ -174,20 +202,16 @@ impl StateFile {
     pub(super) fn take_over(path: &Path) -> Result<(Self, Record), StateError> {
         let lock = lock(path, &path.display().to_string())?;
         let record = read(path)?;
-        let not_ours = |why: &str| StateError::NotOurs {
+        let not_ours = |fault| StateError::NotOurs {
             path: path.to_owned(),
-            why: why.to_owned(),
+            fault,
         };
         if record.boot_id != boot_id() {
             remove(path);
-            return Err(not_ours(
-                "it is of another boot, which has undone everything; removed",
-            ));
+            return Err(not_ours(StateFault::OtherBoot));
         }
         if !record.is_of_this_namespace()? {
-            return Err(not_ours(
-                "it belongs to another network namespace: restore there",
-            ));
+            return Err(not_ours(StateFault::OtherNamespace));
         }
         let state = Self {
             path: path.to_owned(),
@@ -219,7 +243,8 @@ impl StateFile {
         };
         let json = serde_json::to_vec(&record).map_err(|e| failed(e.into()))?;
         let temporary = self.path.with_extension("json.new");
-        let mut file = open_private(&temporary, true).map_err(failed)?;
+        let mut file = open_private(&temporary, OpenFor::Writing)?;
+        file.set_len(0).map_err(failed)?;
         file.write_all(&json).map_err(failed)?;
         // A power failure undoes the NIC's settings too, so nothing needs to reach a disk.
         fs::rename(&temporary, &self.path).map_err(failed)
@@ -236,17 +261,27 @@ impl StateFile {
 }
 
 /// Lists the state files of this user, those of living processes too.
-pub fn state_files() -> Vec<PathBuf> {
-    let entries = fs::read_dir(default_folder())
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|e| e == "json"))
-        .collect();
+///
+/// # Errors
+/// [`StateError::Folder`], [`StateError::FolderNotOurs`]: their folder is there and cannot be read, or others may write to it.
+pub fn state_files() -> Result<Vec<PathBuf>, StateError> {
+    let folder = default_folder();
+    let failed = |source| StateError::Folder {
+        path: folder.clone(),
+        source,
+    };
+    if !folder_is_ours(&folder)? {
+        return Ok(Vec::new());
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|e| e == "json") {
+            files.push(path);
+        }
+    }
     files.sort_unstable();
-    files
+    Ok(files)
 }
 
 /// Root's files are in a folder that only root can write, whatever its environment says: they tell root what to
@@ -260,13 +295,38 @@ fn default_folder() -> PathBuf {
 }
 
 fn make_folder(folder: &Path) -> Result<(), StateError> {
-    let made = DirBuilder::new().mode(0o700).create(folder);
-    match made {
+    match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(StateError::Folder {
             path: folder.to_owned(),
             source: error,
         }),
-        _ => Ok(()),
+        _ => folder_is_ours(folder).map(drop),
+    }
+}
+
+/// Judges the folder: what lies in it is obeyed, so that nobody else may put anything there. False if there is none.
+fn folder_is_ours(folder: &Path) -> Result<bool, StateError> {
+    let path = || folder.to_owned();
+    let facts = match fs::symlink_metadata(folder) {
+        Ok(facts) => facts,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(source) => {
+            return Err(StateError::Folder {
+                path: path(),
+                source,
+            });
+        }
+    };
+    let fault = match facts.is_dir() {
+        true => StateFault::of_rights(&facts),
+        false => Some(StateFault::NoFolder),
+    };
+    match fault {
+        None => Ok(true),
+        Some(fault) => Err(StateError::FolderNotOurs {
+            path: path(),
+            fault,
+        }),
     }
 }
 
@@ -277,7 +337,7 @@ fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
         path: lock_path.clone(),
         source,
     };
-    let file = open_private(&lock_path, true).map_err(failed)?;
+    let file = open_private(&lock_path, OpenFor::Writing)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -304,41 +364,36 @@ pub(super) fn is_owned(path: &Path) -> Result<bool, StateError> {
 
 /// Reads a record, if nobody else can have written it.
 pub(super) fn read(path: &Path) -> Result<Record, StateError> {
-    let failed = |source| StateError::File {
+    let not_ours = |fault| StateError::NotOurs {
         path: path.to_owned(),
-        source,
+        fault,
     };
-    let not_ours = |why: String| StateError::NotOurs {
-        path: path.to_owned(),
-        why,
-    };
-    let file = open_private(path, false).map_err(failed)?;
-    let facts = file.metadata().map_err(failed)?;
-    if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
-        return Err(not_ours("somebody else may have written it".to_owned()));
-    }
-    if facts.len() > RECORD_BYTES_MAX {
-        return Err(not_ours(format!("it is {} bytes long", facts.len())));
-    }
-    let mut bytes = Vec::new();
-    // It may grow while it is read.
-    file.take(RECORD_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    let file = open_private(path, OpenFor::Reading)?;
+    let bytes = small_file::read_open(&file, RECORD_BYTES_MAX)
+        .map_err(|error| StateError::of_file(path, error))?;
     Record::parse(&bytes).map_err(not_ours)
 }
 
-/// Opens a file for this user alone; never through a symbolic link.
-fn open_private(path: &Path, write: bool) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits();
-    OpenOptions::new()
-        .read(true)
-        .write(write)
-        .create(write)
-        .truncate(write)
-        .mode(0o600)
-        .custom_flags(i32::try_from(flags).unwrap_or(0))
-        .open(path)
+/// What records of all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// Opens a file that this user alone may write to; never through a symbolic link, and without waiting.
+fn open_private(path: &Path, purpose: OpenFor) -> Result<File, StateError> {
+    let file = small_file::open(path, purpose).map_err(|error| StateError::of_file(path, error))?;
+    let facts = file.metadata().map_err(|source| StateError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    match StateFault::of_rights(&facts) {
+        None => Ok(file),
+        Some(fault) => Err(StateError::NotOurs {
+            path: path.to_owned(),
+            fault,
+        }),
+    }
 }
 
 fn remove(path: &Path) {

@@ -184,7 +184,7 @@ fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_bac
     let refused = bench.nic.plan_receive(bench.address()).apply();
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("devmem-tcp restore"), "{refused}");
-    let files = devmem_linux::nic_setup::state_files();
+    let files = devmem_linux::nic_setup::state_files().unwrap();
     let ours = files
         .iter()
         .find(|path| path.to_string_lossy().contains(&bench.name));

@@ -1,0 +1,121 @@
+//! What can be wrong with a state file, and what to do about it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::state::VERSION;
+use crate::small_file::FileKind;
+
+/// Bits of a mode that let others write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// What is wrong with a state file, or its folder.
+#[derive(Debug, thiserror::Error)]
+pub enum StateFault {
+    /// Something else lies there.
+    #[error("it is {0}, and not a regular file")]
+    Kind(FileKind),
+    /// Something else lies in the place of the folder.
+    #[error("it is not a folder")]
+    NoFolder,
+    /// Another user owns it.
+    #[error(
+        "it belongs to user {owner} and this is user {user}: somebody else may have written it"
+    )]
+    Owner {
+        /// User id of its owner.
+        owner: u32,
+        /// Effective user id of this process.
+        user: u32,
+    },
+    /// Others may write to it.
+    #[error("its mode is {mode:04o}: somebody else may have written it")]
+    Mode {
+        /// Permission bits.
+        mode: u32,
+    },
+    /// It has more bytes than any state file.
+    #[error("it is longer than {limit} bytes, which no state file is")]
+    TooLong {
+        /// The limit.
+        limit: u64,
+    },
+    /// It does not have the format. The cause has line and column.
+    #[error("it is damaged: {0}")]
+    Damaged(serde_json::Error),
+    /// It has the format of another version of this program.
+    #[error("it has format {0}, and this program writes format {VERSION}")]
+    Version(u32),
+    /// It is of another boot, which has undone everything.
+    #[error("it is of another boot, which has undone everything; removed")]
+    OtherBoot,
+    /// It belongs to another network namespace.
+    #[error("it belongs to another network namespace: restore there")]
+    OtherNamespace,
+}
+
+impl StateFault {
+    /// Judges owner and mode; `None` if nobody but this user can have written it.
+    pub(super) fn of_rights(facts: &Metadata) -> Option<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let (owner, mode) = (facts.uid(), facts.mode() & 0o7777);
+        match (owner == user, mode & OTHERS_WRITE) {
+            (false, _) => Some(Self::Owner { owner, user }),
+            (true, 0) => None,
+            (true, _) => Some(Self::Mode { mode }),
+        }
+    }
+
+    /// Returns what to do about it at `path`: on a line of its own, empty if the fault says all.
+    pub(super) fn remedy(&self, path: &Path) -> String {
+        let path = quoted(path);
+        let by_hand = "put back by hand what it names (`ethtool -k`, `-g`, `-x` and `-n` with the interface show the settings)";
+        match self {
+            Self::Kind(FileKind::Folder) => {
+                format!("\n`ls -ld {path}` shows it, `rmdir {path}` removes it when it is empty")
+            }
+            Self::Kind(_) | Self::NoFolder => {
+                format!("\n`ls -ld {path}` shows what it is, `rm {path}` removes it")
+            }
+            Self::Owner { .. } => format!(
+                "\n`ls -ld {path}` shows it: run as its owner, or `rm -r {path}` if it is nobody's"
+            ),
+            Self::Mode { .. } => format!(
+                "\nlook at it with `ls -ld {path}`, and with `cat` if it is a file; if nothing in it is foreign: `chmod go-w {path}`, else: `rm -r {path}`"
+            ),
+            Self::TooLong { .. } => {
+                format!("\n`head -c 1000 {path}` shows how it begins, `rm {path}` removes it")
+            }
+            Self::Damaged(_) => {
+                format!("\n`cat {path}` shows what is left of it: {by_hand}, then `rm {path}`")
+            }
+            Self::Version(_) => format!(
+                "\nrestore with the version that wrote it; or `cat {path}`, {by_hand}, then `rm {path}`"
+            ),
+            Self::OtherBoot | Self::OtherNamespace => String::new(),
+        }
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.+:,@".contains(c);
+    match text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_commands_are_as_a_shell_takes_them() {
+        assert_eq!(quoted(Path::new("/run/a-1.json")), "/run/a-1.json");
+        assert_eq!(quoted(Path::new("/run/a b")), "'/run/a b'");
+        assert_eq!(quoted(Path::new("/run/a'b")), r"'/run/a'\''b'");
+    }
+}

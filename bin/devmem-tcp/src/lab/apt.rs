@@ -100,17 +100,21 @@ impl Apt {
             target: source.suites.last().cloned().unwrap_or_default(),
         };
         let activity = Activity::spinner("reading the lists of packages");
-        let update = apt.apt_get(["-q", "-o", "APT::Update::Error-Mode=any", "update"]);
-        let done = run(update, &activity, || None);
+        // Without a network apt tries again for many seconds; so it does only if that may help.
+        let once = apt.update(&["-o", "Acquire::Retries=0"], &activity);
+        let done = match once {
+            Err(said) if !is_without_network(&said) => apt.update(&[], &activity),
+            done => done,
+        };
         activity.finish();
-        done.map_err(|said| {
-            Failure::unsupported(format!(
-                "cannot read the package lists of {}: {said}",
-                source.suites.join(", ")
-            ))
-            .with_remedy("is there a network? --mirror and --suite say where else to look")
-        })?;
+        done.map_err(|said| no_lists(source, &said))?;
         Ok(apt)
+    }
+
+    fn update(&self, options: &[&str], activity: &Activity) -> Result<(), String> {
+        let mut update = self.apt_get(["-q", "-o", "APT::Update::Error-Mode=any"]);
+        update.args(options).arg("update");
+        run(update, activity, || None)
     }
 
     /// Fetches `wanted` and what they depend on, and unpacks all of it below `root`. Returns what came, as
@@ -188,6 +192,33 @@ impl Apt {
             .args(arguments);
         command.env("LC_ALL", "C");
         command
+    }
+}
+
+/// Tells from apt's errors that no package can come: no host name is known, or no address can be reached. One that did not
+/// answer in time may do so later.
+fn is_without_network(said: &str) -> bool {
+    let unresolved = ["Temporary failure resolving", "Could not resolve"];
+    let unreachable = said.contains("Network is unreachable") && !said.contains("timed out");
+    unreachable || unresolved.iter().any(|words| said.contains(words))
+}
+
+fn no_lists(source: &Source, said: &str) -> Failure {
+    let suites = source.suites.join(", ");
+    match is_without_network(said) {
+        true => {
+            // All files fail in the same way.
+            let first = said.split("; ").next().unwrap_or_default();
+            Failure::unsupported(format!(
+                "there is no network to fetch packages by: {first}"
+            ))
+            .with_remedy(
+                "connect this machine and run it again; --mirror names an archive that can be reached (also file:/PATH), \
+                 --cache a folder with what was fetched elsewhere",
+            )
+        }
+        false => Failure::unsupported(format!("cannot read the package lists of {suites}: {said}"))
+            .with_remedy("--mirror and --suite say where else to look"),
     }
 }
 
@@ -370,6 +401,24 @@ mod tests {
         assert_eq!(package.bytes, 10_377_056);
         for other in ["Reading package lists...", "'x' y", "'x' a_b_c.deb", ""] {
             assert_eq!(parse_uri_line(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_trying_again_does_not_mend_is_told_from_what_it_may() {
+        for said in [
+            "Failed to fetch http://a/InRelease  Temporary failure resolving 'a'",
+            "Failed to fetch http://a/InRelease  Could not resolve 'a'",
+            "Cannot initiate the connection to 10.0.0.1:80. - connect (101: Network is unreachable)",
+        ] {
+            assert!(is_without_network(said), "{said}");
+        }
+        for said in [
+            "Failed to fetch http://a/InRelease  502  Bad Gateway",
+            "connect (101: Network is unreachable) Could not connect to a:80 (192.0.2.1), connection timed out",
+            "The repository 'http://a x Release' is not signed.",
+        ] {
+            assert!(!is_without_network(said), "{said}");
         }
     }
 

@@ -1,9 +1,11 @@
 //! The folder where fetched things stay: complete or not there, whatever happens while they are fetched.
 
-use std::fs::{self, File, OpenOptions};
+use std::fmt;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use devmem_linux::small_file::{self, OpenFor};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,8 @@ use crate::output::{Failure, note};
 
 /// The file that says that a folder is complete. It is written last.
 const MANIFEST: &str = "manifest.json";
+/// No manifest is longer: it has a line for each package.
+const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Name of a folder in the making.
 const STAGING: &str = "staging";
 
@@ -67,10 +71,23 @@ impl Cache {
     }
 
     /// Returns the folder `key` with what it has in it, if it is complete.
-    pub fn get(&self, key: &str) -> Option<(PathBuf, Manifest)> {
+    ///
+    /// # Errors
+    ///
+    /// The folder is there, and its manifest is damaged or cannot be read: its path and what is wrong with it.
+    pub fn get(&self, key: &str) -> Result<Option<(PathBuf, Manifest)>, String> {
         let folder = self.folder.join(key);
-        let text = fs::read_to_string(folder.join(MANIFEST)).ok()?;
-        Some((folder, serde_json::from_str(&text).ok()?))
+        let manifest = folder.join(MANIFEST);
+        let damaged = |why: &dyn fmt::Display| format!("{}: {why}", manifest.display());
+        let text = match small_file::read(&manifest, MANIFEST_BYTES_MAX) {
+            Ok(text) => text,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(damaged(&error)),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(found) => Ok(Some((folder, found))),
+            Err(error) => Err(damaged(&error)),
+        }
     }
 
     /// Waits until no other process writes to the cache.
@@ -82,13 +99,8 @@ impl Cache {
         let shown = self.folder.display();
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("make the cache folder {shown}"))?;
-        let mut options = OpenOptions::new();
-        let lock = options
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.folder.join("lock"));
-        let lock = lock.with_context(|| format!("write to the cache folder {shown}"))?;
+        let lock = small_file::open(&self.folder.join("lock"), OpenFor::Writing);
+        let lock = lock.with_context(|| format!("lock the cache folder: {shown}/lock"))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
                 note("another devmem-tcp fetches the lab; waiting for it");
@@ -145,6 +157,8 @@ fn remove(folder: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     fn cache(name: &str) -> Cache {
@@ -160,23 +174,23 @@ mod tests {
         let manifest = || Manifest {
             packages: vec!["a 1".to_owned()],
         };
-        assert!(cache.get("x").is_none());
+        assert!(cache.get("x").unwrap().is_none());
         let locked = cache.lock().unwrap();
         let broken = locked.put("x", |folder| {
             fs::write(folder.join("half"), "").unwrap();
             Err(Failure::failed("no network"))
         });
-        assert!(broken.is_err() && cache.get("x").is_none());
+        assert!(broken.is_err() && cache.get("x").unwrap().is_none());
         assert!(!cache.folder.join(STAGING).exists());
         locked
             .put("x", |folder| {
                 assert!(!folder.join("half").exists());
                 fs::write(folder.join("whole"), "").unwrap();
-                assert!(cache.get("x").is_none());
+                assert!(cache.get("x").unwrap().is_none());
                 Ok(manifest())
             })
             .unwrap();
-        let (folder, found) = cache.get("x").unwrap();
+        let (folder, found) = cache.get("x").unwrap().unwrap();
         assert!(folder.join("whole").exists());
         assert_eq!(found.packages, manifest().packages);
         fs::remove_dir_all(cache.folder()).unwrap();
@@ -198,7 +212,29 @@ mod tests {
                 .put("x", |_| Err(Failure::failed("no network")))
                 .is_err()
         );
-        assert!(cache.get("x").is_some());
+        assert!(cache.get("x").unwrap().is_some());
+        fs::remove_dir_all(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_manifest_is_named_and_what_is_no_file_is_not_waited_for() {
+        let cache = cache("damaged");
+        let folder = cache.folder.join("x");
+        fs::create_dir_all(&folder).unwrap();
+        let manifest = folder.join(MANIFEST);
+        fs::write(&manifest, "{\"packages\": [").unwrap();
+        let said = cache.get("x").unwrap_err();
+        assert!(said.contains("manifest.json: EOF while parsing"), "{said}");
+        fs::remove_file(&manifest).unwrap();
+        let fifo = |path: &Path| {
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(CWD, path, FileType::Fifo, mode, 0).unwrap();
+        };
+        fifo(&manifest);
+        assert!(cache.get("x").unwrap_err().contains("it is a FIFO"));
+        fifo(&cache.folder.join("lock"));
+        let said = cache.lock().unwrap_err().to_string();
+        assert!(said.contains("/lock: it is a FIFO"), "{said}");
         fs::remove_dir_all(cache.folder()).unwrap();
     }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::apt::{self, Apt, Source};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
+use super::image;
 use crate::output::{Failure, note};
 
 /// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
@@ -187,22 +188,34 @@ impl Qemu {
         Ok(command)
     }
 
-    /// Asks it for its version and for the device; nothing if it cannot do it.
-    fn probe(mut self) -> Option<Self> {
+    /// Asks it for its version and for the device.
+    ///
+    /// # Errors
+    ///
+    /// What it said instead, or why it could not be asked.
+    fn probe(mut self) -> Result<Self, String> {
         let ask = |arguments: &[&str]| {
-            let mut command = self.command().ok()?;
-            let output = command.args(arguments).stdin(Stdio::null()).output().ok()?;
-            output
-                .status
-                .success()
-                .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+            let command = self.command();
+            let output = command.and_then(|mut c| c.args(arguments).stdin(Stdio::null()).output());
+            let output = output.map_err(|error| error.to_string())?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            match output.status.success() {
+                true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+                false => Err(match said.lines().last() {
+                    Some(line) => line.to_owned(),
+                    None => format!("it ended: {}", output.status),
+                }),
+            }
         };
-        let devices = ask(&["-device", "help"])?;
+        // About the one device: for a list of all, QEMU loads all its modules, and looks for those it does not have in
+        // the machine's folder of modules. What another version of QEMU has there ends it.
+        let help = ask(&["-device", &format!("{QEMU_DEVICE},help")])?;
         let version = ask(&["--version"])?;
         self.version = version.lines().next().unwrap_or_default().to_owned();
-        devices
-            .contains(&format!("\"{QEMU_DEVICE}\""))
-            .then_some(self)
+        match help.contains(QEMU_DEVICE) {
+            true => Ok(self),
+            false => Err(format!("it knows no {QEMU_DEVICE}")),
+        }
     }
 }
 
@@ -212,8 +225,9 @@ fn named_qemu(program: &Path) -> Result<Qemu, Failure> {
         root: None,
         version: String::new(),
     };
-    qemu.probe().ok_or_else(|| {
-        Failure::unsupported(format!("{} has no device {QEMU_DEVICE}", program.display()))
+    qemu.probe().map_err(|said| {
+        let program = program.display();
+        Failure::unsupported(format!("{program} has no device {QEMU_DEVICE}: {said}"))
             .with_remedy("QEMU 10.1 or later has it")
     })
 }
@@ -228,17 +242,23 @@ fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
         root: Some(root.to_owned()),
         version: String::new(),
     };
-    qemu.probe().ok_or_else(|| {
+    qemu.probe().map_err(|said| {
         Failure::unsupported(format!(
-            "the QEMU of these packages has no device {QEMU_DEVICE}"
+            "the QEMU of these packages has no device {QEMU_DEVICE}: {said}"
         ))
         .with_remedy("--suite names a release with QEMU 10.1 or later")
     })
 }
 
-/// A kernel of the person's own: whether it has what it takes shows when it boots.
+/// A kernel of the person's own: whether it has the drivers shows when it boots.
 fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure> {
-    fs::File::open(image).with_context(|| format!("open the kernel {}", image.display()))?;
+    image::check(image)?;
+    if let Some(modules) = modules.filter(|modules| !modules.is_dir()) {
+        return Err(Failure::usage(format_args!(
+            "--modules {}: there is no such folder",
+            modules.display()
+        )));
+    }
     Ok(Kernel {
         image: image.to_owned(),
         modules: modules.map(find_modules).unwrap_or_default(),
@@ -397,19 +417,24 @@ fn packages(
     };
     let parts: Vec<&str> = wanted.iter().map(|(part, _)| *part).collect();
     let key = format!("{}-{}", suites.join("+").replace('/', "_"), parts.join("+"));
-    if let Some((folder, manifest)) = cache.get(&key).filter(|_| !options.refresh) {
-        return Ok((folder.join("root"), manifest.packages));
-    }
+    let why = match cache.get(&key) {
+        Ok(Some((folder, manifest))) if !options.refresh => {
+            return Ok((folder.join("root"), manifest.packages));
+        }
+        Ok(_) => format!("the lab is not in {}", cache.folder().display()),
+        Err(damaged) => format!("the lab's cache is damaged: {damaged}"),
+    };
     if options.offline {
-        return Err(Failure::unsupported(format!(
-            "the lab is not in {}",
-            cache.folder().display()
-        ))
-        .with_remedy("run `devmem-tcp lab fetch` once with a network, without --offline"));
+        return Err(Failure::unsupported(why)
+            .with_remedy("run `devmem-tcp lab fetch` once with a network, without --offline"));
     }
     let locked = cache.lock()?;
     // Another process may have fetched it meanwhile.
-    if cache.get(&key).is_none() || options.refresh {
+    let found = cache.get(&key);
+    if let Err(damaged) = &found {
+        note(format_args!("the lab's cache is damaged: {damaged}"));
+    }
+    if options.refresh || !matches!(found, Ok(Some(_))) {
         note(format_args!(
             "fetching {} from {}, about 100 MB, once",
             parts.join(", "),
@@ -427,6 +452,7 @@ fn packages(
     }
     let (folder, manifest) = cache
         .get(&key)
+        .map_err(Failure::failed)?
         .context("the cache lost what was put into it")?;
     Ok((folder.join("root"), manifest.packages))
 }
@@ -494,6 +520,28 @@ mod tests {
         let beside = root.join("lib/modules/7.9.0/vmlinuz");
         assert_eq!(found(), Ok(("7.9.0".to_owned(), beside)));
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_qemu_that_would_find_the_modules_of_another_version_is_asked_for_the_one_device() {
+        use std::os::unix::fs::PermissionsExt;
+        // As Debian's QEMU 11.1 does on a machine with the QEMU 7.2 of Debian 12.
+        let script = "#!/bin/sh\n\
+            case \"$*\" in\n\
+            '-device help') echo 'failed to open module: libepoxy.so.0' >&2; kill -ABRT $$;;\n\
+            '-device vfio-user-pci,help') echo 'vfio-user-pci options:';;\n\
+            --version) echo 'QEMU emulator version 11.1.3';;\n\
+            esac\n";
+        let path = std::env::temp_dir().join(format!("modules-qemu-{}", std::process::id()));
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        let qemu = named_qemu(&path);
+        fs::write(&path, "#!/bin/sh\necho 'what it says' >&2\nexit 1\n").unwrap();
+        let broken = named_qemu(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(qemu.unwrap().version, "QEMU emulator version 11.1.3");
+        let said = broken.unwrap_err().to_string();
+        assert!(said.contains("what it says"), "{said}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod frame;
 #[cfg(test)]
 mod fuzz_replay;
 pub mod guest;
+mod image;
 pub mod initramfs;
 pub mod job;
 pub mod kit;

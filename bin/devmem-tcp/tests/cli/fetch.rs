@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,4 +206,55 @@ fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
         assert!(asked.contains(&format!("{name}_1_amd64.deb")), "{asked}");
     }
     fs::remove_dir_all(&folder).expect("it is ours");
+}
+
+/// Has `lab fetch` use an apt-get that fails to update with `said`; returns what it was asked to update, line by line.
+fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
+    let folder = env::temp_dir().join(format!("devmem-tcp-apt-{name}-{}", std::process::id()));
+    let programs = folder.join("bin");
+    fs::create_dir_all(&programs).expect("there is room");
+    let asked = folder.join("asked");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *update) echo \"$*\" >>{}; echo \"E: {said}\" >&2; exit 100;; esac\n",
+        asked.display()
+    );
+    for (program, text) in [("apt-get", script.as_str()), ("dpkg-deb", "#!/bin/sh\n")] {
+        let path = programs.join(program);
+        fs::write(&path, text).expect("there is room");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    }
+    let mut command = tool();
+    let options = "lab fetch --packaged --suite test --mirror http://archive.invalid/ --cache";
+    command.args(options.split(' ')).arg(folder.join("cache"));
+    let path = env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", programs.display()));
+    let finished = start_command(command).finish();
+    let asked = fs::read_to_string(&asked).unwrap_or_default();
+    fs::remove_dir_all(&folder).expect("it is ours");
+    (finished, asked.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn without_a_network_apt_is_asked_once_and_not_to_try_again() {
+    const NO_NETWORK: &str = "fetch::without_a_network_apt_is_asked_once_and_not_to_try_again";
+    if env::consts::ARCH != "x86_64" {
+        let reason = "packages for the lab are known for x86_64 only";
+        return skip(NO_NETWORK, "apt", reason);
+    }
+    let said = "Failed to fetch http://archive.invalid/InRelease  Temporary failure resolving 'archive.invalid'";
+    let (finished, asked) = updates_that_fail("none", said);
+    finished.failed_with(
+        3,
+        "there is no network to fetch packages by: Failed to fetch",
+    );
+    assert!(finished.stderr.contains("--mirror"), "{}", finished.stderr);
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    assert!(asked[0].contains("Acquire::Retries=0"), "{asked:?}");
+
+    // What may be mended by trying again is tried again, as often as the machine's apt does.
+    let (finished, asked) =
+        updates_that_fail("bad", "http://archive.invalid/InRelease  502  Bad Gateway");
+    finished.failed_with(3, "cannot read the package lists of test: ");
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(!asked[1].contains("Retries"), "{asked:?}");
 }

@@ -133,7 +133,7 @@ fn a_damaged_file_is_named_with_the_place_of_its_fault_and_what_to_do() {
     assert_eq!(other.code, Some(0), "{}", other.stderr);
     bench.run("torn0").failed_with(1, "it is damaged");
     let newer = bench.write("torn0-4026531840.json", b"{\"version\": 2, \"what\": []}");
-    bench.assert_says(&newer, &["it has format 2", "restore with the version"]);
+    bench.assert_says(&newer, &["it has version 2", "restore with the version"]);
 }
 
 #[test]

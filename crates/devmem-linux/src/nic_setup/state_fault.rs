@@ -45,7 +45,7 @@ pub enum StateFault {
     #[error("it is damaged: {0}")]
     Damaged(serde_json::Error),
     /// It has the format of another version of this program.
-    #[error("it has format {0}, and this program writes format {VERSION}")]
+    #[error("it has version {0}, and this program writes version {VERSION}")]
     Version(u32),
     /// It is of another boot, which has undone everything.
     #[error("it is of another boot, which has undone everything; removed")]

@@ -11,12 +11,17 @@ use rustix::net::{
 };
 
 use crate::bus::Bus;
+use crate::closing::{ClientFds, ClientSocket};
 use crate::device::Device;
 use crate::message::{Body, Header, MAX_MESSAGE_BYTES, MAX_MESSAGE_FDS};
 use crate::session::{Breach, Message, Session, SessionStats, body_len};
 
 /// Messages taken in one go, so that a client that talks without pause leaves time for the device's other side.
 const BATCH_MESSAGES: usize = 128;
+
+/// Most descriptors that come with one piece of a message (linux include/net/scm.h). There is room for all of them: those that
+/// the kernel closes for want of room it closes here and now.
+const SCM_MAX_FD: usize = 253;
 
 /// Why a client is not there any more.
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +43,13 @@ pub enum Gone {
 /// A connected client.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: OwnedFd,
+    socket: ClientSocket<OwnedFd>,
     session: Session,
     /// The message that is coming in.
     buffer: Box<[u8]>,
     filled: usize,
     /// Descriptors that came with it.
-    fds: Vec<OwnedFd>,
+    fds: ClientFds,
     too_many_fds: bool,
     /// What the client has yet to take. Nothing more is read from it while there is something.
     out: Vec<u8>,
@@ -55,11 +60,11 @@ impl Connection {
     /// A client on a non-blocking stream socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
-            socket,
+            socket: ClientSocket::new(socket),
             session: Session::default(),
             buffer: vec![0; MAX_MESSAGE_BYTES].into_boxed_slice(),
             filled: 0,
-            fds: Vec::new(),
+            fds: ClientFds::default(),
             too_many_fds: false,
             out: Vec::new(),
             sent: 0,
@@ -67,7 +72,7 @@ impl Connection {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.get().as_fd()
     }
 
     /// True while the client has replies to take.
@@ -126,18 +131,18 @@ impl Connection {
 
     /// Reads once, to at most `wanted` bytes of the message; false if nothing is there.
     fn receive(&mut self, wanted: usize) -> Result<bool, Gone> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut self.buffer[self.filled..wanted])];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = match recvmsg(&self.socket, &mut parts, &mut control, flags) {
+        let got = match recvmsg(self.socket.get(), &mut parts, &mut control, flags) {
             Ok(got) => got,
             Err(Errno::AGAIN) => return Ok(false),
             Err(Errno::INTR) => return Ok(true),
             Err(Errno::CONNRESET) => return Err(self.left()),
             Err(errno) => return Err(errno.into()),
         };
-        // What did not fit the control buffer, or our table of descriptors, the kernel has closed.
+        // What did not fit our table of descriptors the kernel has closed.
         self.too_many_fds |= got.flags.contains(ReturnFlags::CTRUNC);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
@@ -146,7 +151,7 @@ impl Connection {
         }
         if self.fds.len() > MAX_MESSAGE_FDS {
             self.too_many_fds = true;
-            self.fds.clear();
+            self.fds = ClientFds::default();
         }
         if got.bytes == 0 {
             return Err(self.left());
@@ -168,7 +173,7 @@ impl Connection {
             let parts = [IoSlice::new(&self.out[self.sent..])];
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match sendmsg(
-                &self.socket,
+                self.socket.get(),
                 &parts,
                 &mut SendAncillaryBuffer::default(),
                 flags,

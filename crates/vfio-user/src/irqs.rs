@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::closing::ClientFds;
 use crate::eventfd::Signaller;
 
 /// What is wrong with a range of vectors.
@@ -104,16 +105,17 @@ impl Irqs {
     ///
     /// # Errors
     /// See [`IrqsError`]; nothing has changed then.
-    pub(crate) fn assign(&mut self, start: u32, fds: Vec<OwnedFd>) -> Result<(), IrqsError> {
+    pub(crate) fn assign(&mut self, start: u32, fds: ClientFds) -> Result<(), IrqsError> {
         let count = u32::try_from(fds.len()).unwrap_or(u32::MAX);
         self.range(start, count)?;
-        for (vector, fd) in (start..).zip(&fds) {
+        for (vector, fd) in (start..).zip(&*fds) {
             let is_eventfd = self.signaller.is_eventfd(fd.as_fd());
             if !is_eventfd.map_err(IrqsError::System)? {
                 return Err(IrqsError::NoEventfd { vector });
             }
         }
-        for (vector, fd) in self.range(start, count)?.iter_mut().zip(fds) {
+        let eventfds = fds.into_checked();
+        for (vector, fd) in self.range(start, count)?.iter_mut().zip(eventfds) {
             *vector = Some(fd);
         }
         Ok(())

@@ -9,7 +9,8 @@
 //! into anybody's poll loop, and between two calls the device may use the bus as it likes.
 //!
 //! The client is not trusted. A message is judged before anything is done about it; what is wrong inside a
-//! message is answered with an errno, and a client that breaks the message format itself is put out. Memory that
+//! message is answered with an errno, and a client that breaks the message format itself is put out. Nothing that is
+//! done with its descriptors waits for it: see `eventfd` and `closing`. Memory that
 //! the client could take away under our feet (a file that may shrink) is never mapped, but read and written by
 //! system calls. Whatever a client does, it holds a bounded number of descriptors and windows and bytes of ours.
 //!
@@ -17,6 +18,7 @@
 //! tracking, no region that the client maps, no INTx.
 
 mod bus;
+mod closing;
 mod connection;
 mod device;
 mod dma;

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::bus::Bus;
+use crate::closing::ClientSocket;
 use crate::connection::{Connection, Gone};
 use crate::device::Device;
 use crate::session::SessionStats;
@@ -52,7 +53,7 @@ pub struct ServerStats {
 /// A device's socket. Dropping the server puts the client out and removes the file.
 #[derive(Debug)]
 pub struct Server {
-    listener: UnixListener,
+    listener: ClientSocket<UnixListener>,
     file: SocketFile,
     client: Option<Connection>,
     /// The last client could not be let in.
@@ -77,7 +78,7 @@ impl Server {
             Ok(listener)
         })?;
         Ok(Self {
-            listener,
+            listener: ClientSocket::new(listener),
             file,
             client: None,
             deaf: false,
@@ -119,7 +120,7 @@ impl Server {
             };
             (client.fd(), interest)
         });
-        let listener = (!self.deaf).then(|| self.listener.as_fd());
+        let listener = (!self.deaf).then(|| self.listener.get().as_fd());
         (listener, client)
     }
 
@@ -136,7 +137,7 @@ impl Server {
             return None;
         }
         if let Some(client) = &self.client {
-            match look(&self.listener, client.fd()) {
+            match look(self.listener.get(), client.fd()) {
                 AtTheDoor::Nobody => return None,
                 // It may have sent more before it went, which is of no use to anybody now. The next client is let in by
                 // the next call.
@@ -147,15 +148,16 @@ impl Server {
                 AtTheDoor::Rival => {}
             }
         }
-        let stream = match self.listener.accept() {
+        let stream = match self.listener.get().accept() {
             Ok((stream, _)) => stream,
-            Err(error) if is_shut_out(&self.listener, &error) => {
+            Err(error) if is_shut_out(self.listener.get(), &error) => {
                 self.deaf = true;
                 return Some(Event::NotAccepted(error));
             }
             Err(_) => return None,
         };
         if self.client.is_some() {
+            drop(ClientSocket::new(stream));
             self.stats.sent_away += 1;
             return Some(Event::SentAway);
         }

@@ -1,11 +1,12 @@
 //! The conversation with one client: what each message does and what it is answered.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::bus::Bus;
+use crate::closing::{ClientFds, is_memory};
 use crate::device::Device;
 use crate::message::{
     Body, Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, MAJOR, MAX_MESSAGE_FDS,
@@ -19,7 +20,7 @@ use crate::windows::{MAX_WINDOWS, MapRequest, PAGE_BYTES, Protection};
 pub(crate) struct Message<'a> {
     pub(crate) header: Header,
     pub(crate) body: &'a [u8],
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) fds: ClientFds,
     /// More descriptors came than may; they are closed.
     pub(crate) too_many_fds: bool,
 }
@@ -112,7 +113,7 @@ impl Session {
             let message = Message {
                 header,
                 body,
-                fds: Vec::new(),
+                fds: ClientFds::default(),
                 too_many_fds: false,
             };
             self.on_message(device, bus, message, out)?;
@@ -220,14 +221,19 @@ impl Session {
         Ok(())
     }
 
-    fn dma_map(&mut self, bus: &mut Bus, body: &[u8], mut fds: Vec<OwnedFd>) -> Answer {
+    fn dma_map(&mut self, bus: &mut Bus, body: &[u8], fds: ClientFds) -> Answer {
         let (map, _) = DmaMap::split(body).ok_or(Errno::INVAL)?;
         let flags = map.flags.get();
         if flags & !(DmaMap::READ | DmaMap::WRITE) != 0 || fds.len() > 1 {
             self.stats.fds_closed += fds.len() as u64;
             return Err(Errno::INVAL);
         }
-        let file = fds.pop();
+        // Anything else might make each access wait.
+        if !fds.iter().all(|fd| is_memory(fd.as_fd())) {
+            self.stats.fds_closed += fds.len() as u64;
+            return Err(Errno::INVAL);
+        }
+        let file = fds.into_checked().pop();
         self.stats.windows_without_fd += u64::from(file.is_none());
         let request = MapRequest {
             address: map.address.get(),
@@ -306,7 +312,7 @@ impl Session {
         Ok(())
     }
 
-    fn set_irqs(&mut self, bus: &mut Bus, body: &[u8], fds: Vec<OwnedFd>) -> Answer {
+    fn set_irqs(&mut self, bus: &mut Bus, body: &[u8], fds: ClientFds) -> Answer {
         let (set, data) = SetIrqs::split(body).ok_or(Errno::INVAL)?;
         let (start, count) = (set.start.get(), set.count.get());
         let given = fds.len();
@@ -376,7 +382,7 @@ fn set_vectors(
     flags: u32,
     (start, count): (u32, u32),
     data: &[u8],
-    fds: Vec<OwnedFd>,
+    fds: ClientFds,
 ) -> Answer {
     const ASSIGN: u32 = SetIrqs::DATA_EVENTFD | SetIrqs::ACTION_TRIGGER;
     const RAISE_ALL: u32 = SetIrqs::DATA_NONE | SetIrqs::ACTION_TRIGGER;

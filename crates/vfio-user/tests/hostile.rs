@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -349,7 +349,17 @@ fn descriptors_that_are_no_files_are_no_memory() {
     ] {
         assert_eq!(bench.ask(&mut client, DMA_MAP, &map, &[fd]).errno, EINVAL);
     }
-    let read_only = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    // A file on a disk, or of a program behind FUSE: reading it may take as long as that wants.
+    let on_disk = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    assert_eq!(
+        bench
+            .ask(&mut client, DMA_MAP, &map, &[on_disk.as_fd()])
+            .errno,
+        EINVAL
+    );
+    let memory = unsealed_memory(0x1000);
+    let again = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let read_only = std::fs::File::open(again).unwrap();
     let write = dma_map(MAP_RW, 0, 0, 0x1000);
     assert_eq!(
         bench
@@ -613,6 +623,78 @@ fn a_vector_takes_an_eventfd_and_no_other_file() {
     bench.ask_ok(&mut client, SET_IRQS, &assign, &fds);
     assert!(bench.server.bus().irqs.raise(0) && bench.server.bus().irqs.raise(1));
     assert_eq!((times_raised(&good), times_raised(&counting)), (1, 1));
+}
+
+/// A socket that close(2) waits for, a minute and longer: it has bytes that its peer does not take, and SO_LINGER.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(600))).unwrap();
+    socket.set_nonblocking(false).unwrap();
+    (socket.into(), peer)
+}
+
+#[test]
+fn descriptors_whose_closing_waits_do_not_stop_the_server() {
+    without_waiting(|| {
+        let mut bench = Bench::new();
+        let mut peers = Vec::new();
+        let mut give = || {
+            let (socket, peer) = lingering();
+            peers.push(peer);
+            socket
+        };
+        let mut client = bench.client();
+        // With a request that wants none, with one that wants other ones, too many, and with none at all.
+        let bodies = [
+            (GET_INFO, vec![0; 16], 1),
+            (SET_IRQS, set_irqs(ASSIGN, 2, 0, 1), 1),
+            (DMA_MAP, dma_map(MAP_RW, 0, 0, 0x1000), 1),
+            (DMA_MAP, dma_map(MAP_RW, 0, 0, 0x1000), 2),
+        ];
+        for (command, body, count) in bodies {
+            let sockets: Vec<_> = (0..count).map(|_| give()).collect();
+            let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            client.send(command, 0, &body, &fds);
+            drop(sockets);
+            bench.turn();
+            client.receive().expect("an answer");
+        }
+        let socket = give();
+        let flood: Vec<_> = (0..200).map(|_| socket.as_fd()).collect();
+        client.send(GET_INFO, 0, &[0; 16], &flood);
+        drop(flood);
+        drop(socket);
+        bench.turn();
+        assert_eq!(client.receive().unwrap().errno, EMFILE);
+        // One that is sent away with one in its queue, and one that leaves with one.
+        let other = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
+        let socket = give();
+        let mut other = Client::of(other);
+        other.send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
+        drop(socket);
+        assert!(matches!(bench.turn()[..], [Event::SentAway]));
+        let socket = give();
+        for _ in 0..200 {
+            client.send(REGION_WRITE, POSTED, &access(0, 0, 1, &[7]), &[]);
+        }
+        client.send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
+        drop((socket, client));
+        let next = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
+        assert!(matches!(bench.turn()[..], [Event::Left(_), Event::Joined]));
+        // And one whose socket waits at the door when the server ends.
+        let socket = give();
+        Client::of(next).send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
+        drop(socket);
+        let late = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
+        let socket = give();
+        Client::of(late).send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
+        drop(socket);
+        drop(bench);
+    });
 }
 
 #[test]

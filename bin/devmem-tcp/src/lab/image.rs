@@ -30,7 +30,7 @@ const TABLE_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Image {
     /// For x86, with a boot header.
-    BzImage { version: u16 },
+    X86 { version: u16 },
     /// An ELF file for x86-64, with the entry that QEMU needs or not.
     Elf { pvh: bool },
     /// An ELF file for another processor.
@@ -86,7 +86,7 @@ impl Image {
         };
         if is_at(0x1fe, &[0x55, 0xaa]) && is_at(BOOT_MAGIC_AT, b"HdrS") {
             let version = u16_at(&head, BOOT_VERSION_AT).unwrap_or(0);
-            return Ok(Self::BzImage { version });
+            return Ok(Self::X86 { version });
         }
         if is_at(0, b"\x7fELF") {
             let machine = u16_at(&head, 18).unwrap_or(0);
@@ -111,7 +111,7 @@ impl Image {
 
     fn starts(self) -> bool {
         match self {
-            Self::BzImage { version } => version >= BOOT_VERSION_MIN,
+            Self::X86 { version } => version >= BOOT_VERSION_MIN,
             Self::Elf { pvh } => pvh,
             Self::ForeignElf { .. } | Self::Other(_) | Self::Unknown => false,
         }
@@ -121,7 +121,7 @@ impl Image {
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BzImage { version } => write!(
+            Self::X86 { version } => write!(
                 f,
                 "an x86 kernel of boot protocol {}.{:02}",
                 version >> 8,

@@ -106,7 +106,11 @@ pub enum CpuAccess {
 /// last handle is dropped *and* the last net_iov that a NIC cut from it is home.
 ///
 /// The copies here are its owner's: the stack never calls them. Copying to bytes that were lent to a
-/// NIC, or sent and not completed, tears them, as it does on a real device.
+/// NIC, or sent and not completed, tears them, as it does on a real device. Copying to bytes of a frag that is lent to the
+/// copying program changes that frag, and nothing else: data may be worked on where it lies.
+///
+/// After fork(2) the child has a copy of anonymous memory, as it was then; memory that has a file (`memfd`, a dma-buf) is the
+/// same in both processes.
 #[derive(Clone, Debug)]
 pub struct Dmabuf {
     memory: Arc<Memory>,

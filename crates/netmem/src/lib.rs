@@ -18,6 +18,10 @@
 //! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). It is unmapped when its user, its provider and its
 //! last net_iov are all gone.
 //!
+//! Two bindings of the same memory would lend the same net_iov twice: an [`RxClaim`] is the right of one to hand it out,
+//! and there is no other until the first is dropped and all that it lent is home. [`Process`] and [`PerProcess`] tell a
+//! child by fork(2) from its parent.
+//!
 //! On the way of a received segment: the NIC queue posts what [`PagePool::alloc`] gave (step 1 of the
 //! walk in ARCHITECTURE.md), reads a packet into it with [`DmaPort::readv`], and wraps it in frags; TCP
 //! orders them as `Payload` (step 6); the socket lends them out under tokens (step 8); and
@@ -67,9 +71,11 @@ mod payload;
 pub mod pool_bench;
 mod pool_shared;
 mod pool_types;
+mod process;
 mod provider;
 mod region;
 mod return_ring;
+mod rx_claim;
 mod sync;
 mod tx_memory;
 
@@ -86,7 +92,9 @@ pub use page_kind::PageKind;
 pub use page_pool::PagePool;
 pub use payload::Payload;
 pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
+pub use process::{PerProcess, Process};
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};
+pub use rx_claim::{InUse, InUseReason, RxClaim};
 pub use tx_memory::{TxMemory, TxSend};

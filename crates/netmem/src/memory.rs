@@ -160,6 +160,16 @@ impl Memory {
         }
     }
 
+    /// Returns every file that the memory is a mapping of, or is known by: its own, and its exporter's dma-buf.
+    pub(crate) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let exported = self.exporter.get().and_then(|exporter| exporter.as_fd());
+        self.file
+            .as_ref()
+            .map(AsFd::as_fd)
+            .into_iter()
+            .chain(exported)
+    }
+
     /// Checks that a range lies inside.
     pub(crate) fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         let size = self.size();

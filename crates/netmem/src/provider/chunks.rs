@@ -45,7 +45,8 @@ impl Chunks {
 
     /// Returns how many net_iovs are free, as of some moment ago.
     pub(super) fn free(&self) -> u32 {
-        self.free.load(Ordering::Relaxed)
+        // Acquire pairs with the Release of who freed them: who finds all of them free may give the memory to others.
+        self.free.load(Ordering::Acquire)
     }
 
     /// Takes up to `out.len()` net_iovs, ascending. Returns how many.
@@ -55,7 +56,7 @@ impl Chunks {
         }
         let mut map = self.lock();
         let taken = map.take_lowest(out);
-        self.free.store(map.free, Ordering::Relaxed);
+        self.free.store(map.free, Ordering::Release);
         taken
     }
 
@@ -66,7 +67,7 @@ impl Chunks {
         }
         let mut map = self.lock();
         let found = map.take_run(out);
-        self.free.store(map.free, Ordering::Relaxed);
+        self.free.store(map.free, Ordering::Release);
         found
     }
 
@@ -80,7 +81,7 @@ impl Chunks {
         for &index in indices {
             map.put(index);
         }
-        self.free.store(map.free, Ordering::Relaxed);
+        self.free.store(map.free, Ordering::Release);
     }
 
     fn lock(&self) -> MutexGuard<'_, Bitmap> {

@@ -106,7 +106,12 @@ int dmt_memory_write(dmt_memory *memory, size_t offset, const void *buf, size_t 
 /* Payload that arrives on STACK lands in MEMORY from now on, in net_iovs of 64 KiB, of which MEMORY must be a multiple;
  * header split is switched on for it. Writes the binding's id, which control messages name.
  *
- * EINVAL (not a multiple of 65536 bytes), EEXIST (a queue is bound already), ENOMEM (too little for every queue). */
+ * MEMORY has one such binding at a time, on whatever stack of this process. It can be bound again when the earlier one was
+ * given up (dmt_unbind, dmt_stack_close) and its last frag was given back (SO_DEVMEM_DONTNEED) or forgotten with its
+ * socket, at once then.
+ *
+ * EINVAL (not a multiple of 65536 bytes), EEXIST (a queue is bound already), EBUSY (MEMORY is bound already, or some of it
+ * is still lent from an earlier binding), ENOMEM (too little for every queue). */
 int dmt_bind_rx(dmt_stack *stack, dmt_memory *memory, uint32_t *id);
 
 /* Ranges of MEMORY may be sent: sendmsg with MSG_ZEROCOPY on a socket with SO_ZEROCOPY, a SCM_DEVMEM_DMABUF control

@@ -211,6 +211,8 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 {
 	static uint64_t many[129];
 	dmt_memory *memory = dmt_memory_new(1 << 20);
+	dmt_stack *other = dmt_open("mem:other", "address=10.77.0.9/24");
+	uint32_t other_id;
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(80) };
 	struct epoll_event events[2];
 	int epfd = dmt_epoll_create1(stack, 0);
@@ -232,7 +234,13 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 	EXPECT(EFAULT, dmt_bind_tx(stack, memory, NULL));
 	WORKS(dmt_bind_rx(stack, memory, &some_id));
 	EXPECT(EEXIST, dmt_bind_rx(stack, memory, &some_id));
+	/* Memory is bound once, on whatever stack. */
+	EXPECT(EBUSY, dmt_bind_rx(other, memory, &other_id));
 	WORKS(dmt_unbind(stack, some_id));
+	WORKS(dmt_bind_rx(other, memory, &other_id));
+	EXPECT(EBUSY, dmt_bind_rx(stack, memory, &some_id));
+	WORKS(dmt_unbind(other, other_id));
+	WORKS(dmt_stack_close(other));
 	EXPECT(EINVAL, dmt_unbind(stack, some_id));
 	WORKS(dmt_bind_tx(stack, memory, &some_id));
 	WORKS(dmt_unbind(stack, some_id));

@@ -188,6 +188,9 @@ impl RxBatch {
     /// Copies all bytes, in order and without gaps, to `target` from `offset` on: device to device, one pass.
     /// Returns how many bytes that were.
     ///
+    /// `target` is written as by [`Dmabuf::copy_from`]: a target that is itself bound for receiving is written over what a
+    /// NIC put there, so take other memory.
+    ///
     /// # Errors
     /// They do not fit, or a frag's memory is no longer bound. Nothing was copied past the error.
     pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {

@@ -16,7 +16,9 @@ use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 /// Device memory bound to RX queues of a [`Netdev`]: their packets' payload lands in it.
 ///
 /// Dropping it unbinds: the queues go back to host memory at once. The memory itself is let go when its last
-/// net_iov is home, however late, so frags that are still held stay valid.
+/// net_iov is home, however late, so frags that are still held stay valid: their bytes do not change, because nothing
+/// else is received there meanwhile. Memory has one receive binding at a time, on whatever NIC; it can be bound again
+/// when this is dropped and the last frag received through it was given back, at once then.
 pub struct BoundRx {
     binding: Binding,
     id: DmabufId,

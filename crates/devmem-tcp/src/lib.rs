@@ -200,7 +200,8 @@ pub use devmem_linux::nic_setup::{ApplyError, Drift, PlanError, RestoreReport};
 pub use devmem_linux::socket::ControlProblem;
 pub use devmem_uapi::{DmabufId, Errno};
 pub use netmem::{
-    CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter, NiovSize, PageKind,
+    CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter, InUse, InUseReason,
+    NiovSize, PageKind,
 };
 pub use nic::{Direction, FrameSink, Impairment};
 pub use steer::RxQueueId;

@@ -186,8 +186,13 @@ impl Netdev {
     /// Binds `memory` to RX queues with net_iovs of the usual size: 64 KiB in user space, one page in the kernel, whose
     /// memory must be a dma-buf (`udmabuf`, `dma_heap`, or `Dmabuf::memfd`, which becomes a udmabuf).
     ///
+    /// Memory has one receive binding at a time, in this process: the same `Dmabuf`, a clone of it, or another one of the
+    /// same file (two dma-bufs that an exporter made of the same pages cannot be told from different memory). Sending
+    /// from it meanwhile is allowed ([`bind_tx`](Self::bind_tx)).
+    ///
     /// # Errors
-    /// Each of the kernel's refusals, with its errno and what to do.
+    /// Each of the kernel's refusals, with its errno and what to do. [`BindError::InUse`] (EBUSY): the memory is bound
+    /// already, or some of it is still lent from an earlier binding, and what to do about it. Never waits.
     pub fn bind_rx(&self, memory: &Dmabuf, queues: &[RxQueueId]) -> Result<BoundRx, BindError> {
         BoundRx::bind(self, memory, queues, None)
     }

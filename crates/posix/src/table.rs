@@ -230,7 +230,7 @@ impl Table {
     /// Attaches `memory` to every receive queue, header split switched on for it: payload lands there from now on.
     ///
     /// # Errors
-    /// As bind-rx of the kernel.
+    /// As bind-rx of the kernel; EBUSY: the memory is bound already, or some of it is still lent from an earlier binding.
     pub fn bind_rx(&mut self, memory: &Dmabuf, niov_size: NiovSize) -> Result<DmabufId, Errno> {
         let queues = 0..self.stack.nic().channels().rx;
         let queues: Vec<RxQueueId> = queues.map(RxQueueId).collect();

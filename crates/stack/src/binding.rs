@@ -3,14 +3,15 @@
 //! A bind goes step by step, each leaving something that undoes it when a later one fails: the
 //! request is judged in the kernel's order (ABI.md 2), the memory is cut into net_iovs, the queues
 //! are restarted one by one, the binding gets its place in the table. A binding is not freed by
-//! unbinding but when its last net_iov is home.
+//! unbinding but when its last net_iov is home; until then its memory is not bound a second time, or two
+//! bindings would lend the same bytes ([`RxClaim`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
-use netmem::{Dmabuf, DmabufProvider, GeometryError, MemoryProvider, NiovSize};
+use netmem::{Dmabuf, DmabufProvider, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim};
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
 use thiserror::Error;
@@ -97,6 +98,10 @@ pub enum BindRxError {
         /// Who has it; `None` for a provider that is no dma-buf.
         by: Owner,
     },
+    /// The memory is bound already, or some of it is still lent from an earlier binding. Linux takes it, and each binding
+    /// hands out the other's net_iovs.
+    #[error(transparent)]
+    InUse(#[from] InUse),
     /// The NIC could not restart the queue.
     #[error("rx queue {queue} could not be restarted with the dma-buf's memory: {source}")]
     Restart {
@@ -124,7 +129,8 @@ impl fmt::Display for Owner {
 }
 
 impl BindRxError {
-    /// Returns the errno of the same refusal by the kernel.
+    /// Returns the errno of the same refusal by the kernel; of [`InUse`](Self::InUse), which the kernel does not refuse,
+    /// EBUSY.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NoQueues
@@ -134,6 +140,7 @@ impl BindRxError {
             | Self::Threshold { .. } => Errno::EINVAL,
             Self::UnknownInterface { .. } => Errno::ENODEV,
             Self::QueueTaken { .. } => Errno::EEXIST,
+            Self::InUse(_) => Errno::EBUSY,
             Self::Restart { source, .. } => match source {
                 RestartError::NoSuchQueue { .. } => Errno::EINVAL,
                 _ => Errno::ENOMEM,
@@ -151,6 +158,8 @@ struct Binding {
     /// Keeps the memory mapped while it is bound; frags that are out keep it longer.
     dmabuf: Dmabuf,
     provider: Arc<dyn MemoryProvider>,
+    /// Keeps other bindings from handing out the same memory.
+    _claim: RxClaim,
 }
 
 /// What is bound, as [`Stack::bindings`] tells it.
@@ -317,9 +326,30 @@ fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     }
 }
 
+/// Takes the memory for the queues of a binding.
+fn claim(
+    request: &BindRx,
+    provider: &Arc<dyn MemoryProvider>,
+    holder: String,
+) -> Result<RxClaim, InUse> {
+    let claim = RxClaim::take(&request.dmabuf, request.niov_size, holder)?;
+    let provider = Arc::downgrade(provider);
+    claim.lent_by(move || {
+        let lent = |provider: Arc<dyn MemoryProvider>| {
+            provider
+                .area()
+                .count()
+                .saturating_sub(provider.free_niovs())
+        };
+        provider.upgrade().map_or(0, lent) as usize
+    });
+    Ok(claim)
+}
+
 impl Stack {
     /// Attaches a dma-buf to receive queues; payload that is steered to them lands there from now
-    /// on.
+    /// on. Memory has one binding at a time: it can be bound again, here or on another stack, when the earlier one was
+    /// given up and the last of its net_iovs is home, and at once then.
     ///
     /// # Errors
     /// [`BindRxError`], and nothing has changed: queues that were restarted already have host
@@ -327,17 +357,20 @@ impl Stack {
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
         request.validate(self.ifindex, &self.nic)?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
+        let provider = DmabufProvider::new(&request.dmabuf, id, request.niov_size)?;
+        let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+        request
+            .queues
+            .iter()
+            .try_for_each(|&queue| validate_queue(queue, &self.nic))?;
+        // Dropped after the restarted queues, if one of them fails.
+        let claim = claim(&request, &provider, self.holder(&request.queues))?;
         let BindRx {
             ifindex: _,
             dmabuf,
             niov_size,
             queues,
         } = request;
-        let provider: Arc<dyn MemoryProvider> =
-            Arc::new(DmabufProvider::new(&dmabuf, id, niov_size)?);
-        queues
-            .iter()
-            .try_for_each(|&queue| validate_queue(queue, &self.nic))?;
         let mut restarted = Restarted::none(&mut self.nic);
         for queue in queues {
             restarted.restart(queue, &provider)?;
@@ -353,9 +386,20 @@ impl Stack {
                 niov_size,
                 dmabuf,
                 provider,
+                _claim: claim,
             },
         );
         Ok(id)
+    }
+
+    /// Names the queues, for the refusal of a second binding of the same memory.
+    fn holder(&self, queues: &[RxQueueId]) -> String {
+        let queues: Vec<_> = queues.iter().map(RxQueueId::to_string).collect();
+        let queues = queues.join(", ");
+        match self.addresses().next() {
+            Some(address) => format!("rx queue {queues} of the NIC with the address {address}"),
+            None => format!("rx queue {queues} of a NIC without an address"),
+        }
     }
 
     /// Detaches a dma-buf: its queues go on with host memory, while other queues run. Frags that
@@ -393,6 +437,7 @@ impl Stack {
                     niov_size,
                     dmabuf,
                     provider: _,
+                    _claim: _,
                 },
             )| BindingInfo {
                 id,
@@ -440,11 +485,13 @@ mod tests {
     fn binding() -> Binding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
         let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
+        let claim = RxClaim::take(&dmabuf, niov_size, String::new()).unwrap();
         Binding {
             queues: Vec::new(),
             niov_size,
             dmabuf,
             provider,
+            _claim: claim,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use devmem_linux::dmabuf::ExportError;
-use netmem::DmabufError;
+use netmem::{DmabufError, InUse};
 
 use super::kernel::{Hinted, KernelError};
 
@@ -49,7 +49,11 @@ pub enum NoDmabuf {
 pub enum BindError {
     /// The stack refuses.
     #[error(transparent)]
-    Refused(#[from] stack::BindRxError),
+    Refused(stack::BindRxError),
+    /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. Both backends
+    /// refuse it, in the same words, because a second binding hands out what the first has lent; Linux itself does not.
+    #[error(transparent)]
+    InUse(InUse),
     /// The kernel refuses.
     #[error("{}", Hinted(.0, &.0.cause))]
     Kernel(Box<devmem_linux::netdev::BindError>),
@@ -59,6 +63,15 @@ pub enum BindError {
     /// The kernel has no call for it.
     #[error(transparent)]
     NoFamily(Box<KernelError>),
+}
+
+impl From<stack::BindRxError> for BindError {
+    fn from(error: stack::BindRxError) -> Self {
+        match error {
+            stack::BindRxError::InUse(in_use) => Self::InUse(in_use),
+            error => Self::Refused(error),
+        }
+    }
 }
 
 /// Why memory could not be bound for sending.

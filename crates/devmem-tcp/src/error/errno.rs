@@ -124,6 +124,7 @@ impl BindError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Refused(error) => error.errno(),
+            Self::InUse(_) => Errno::EBUSY,
             Self::Kernel(error) => error.errno,
             Self::Memory(error) => error.errno(),
             Self::NoFamily(error) => error.errno,

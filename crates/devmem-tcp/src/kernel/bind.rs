@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use devmem_linux::netdev::{self as linux, RxQueueId};
 use devmem_linux::socket::TxSource;
 use devmem_uapi::DmabufId;
-use netmem::{Dmabuf, Exporter, NiovSize};
+use netmem::{Dmabuf, Exporter, NiovSize, RxClaim};
 
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
@@ -14,11 +14,12 @@ use super::setup::Prepared;
 use crate::bound::NetIovCount;
 use crate::error::{BindError, BindTxError, KernelError, NoDmabuf};
 
-/// Memory bound to RX queues. The fields are dropped in this order: first the queues are let go, then what was set up
-/// for them is put back, in whatever order the program drops its values.
+/// Memory bound to RX queues. The fields are dropped in this order: first the queues are let go, then the memory may be
+/// bound again, then what was set up for the queues is put back, in whatever order the program drops its values.
 #[derive(Debug)]
 pub(crate) struct Rx {
     binding: linux::BoundRx,
+    _claim: RxClaim,
     nic: Arc<Nic>,
     _prepared: Vec<Arc<Prepared>>,
 }
@@ -39,16 +40,31 @@ impl Rx {
         // The default needs no word, and kernels before 7.3 know none.
         let wanted = size.map(NiovSize::bytes).filter(|bytes| *bytes != page);
         let wanted = wanted.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
-        let mut netdev = nic
-            .netdev()
-            .map_err(|error| BindError::no_family(nic, &error))?;
-        let binding = netdev
-            .bind_rx_sized(fd, &queues, wanted)
-            .map_err(|error| BindError::Kernel(Box::new(error)))?;
         let size = match size {
             Some(size) => size,
             None => NiovSize::new(page).unwrap_or_default(),
         };
+        let mut netdev = nic
+            .netdev()
+            .map_err(|error| BindError::no_family(nic, &error))?;
+        let claim = RxClaim::take(memory, size, holder(nic, &queues));
+        if let Err(in_use) = &claim
+            && !nic.has_bound_one_of(&queues)
+        {
+            return Err(BindError::InUse(in_use.clone()));
+        }
+        // A queue that this process has bound is refused by the kernel, which says more (EEXIST) than that the memory is
+        // in use.
+        let binding = netdev
+            .bind_rx_sized(fd, &queues, wanted)
+            .map_err(|error| BindError::Kernel(Box::new(error)))?;
+        let claim = claim.map_err(BindError::InUse)?;
+        let lent = NetIovs {
+            nic: Arc::clone(nic),
+            id: binding.id(),
+            total: memory.size() / size.bytes(),
+        };
+        claim.lent_by(move || lent.lent().unwrap_or(0));
         let mut known = nic.known();
         known.memories.retain(|_, memory| !memory.is_freed());
         known.memories.insert(binding.id(), memory.observer());
@@ -60,6 +76,7 @@ impl Rx {
         drop(known);
         let rx = Self {
             binding,
+            _claim: claim,
             nic: Arc::clone(nic),
             _prepared: prepared,
         };
@@ -80,6 +97,12 @@ impl Rx {
     }
 }
 
+/// Names the queues, for the refusal of a second binding of the same memory.
+fn holder(nic: &Nic, queues: &[RxQueueId]) -> String {
+    let queues: Vec<_> = queues.iter().map(|queue| queue.0.to_string()).collect();
+    format!("rx queue {} of {}", queues.join(", "), nic.name())
+}
+
 impl Drop for Rx {
     fn drop(&mut self) {
         let id = self.id();
@@ -98,19 +121,22 @@ pub(crate) struct NetIovs {
 impl NetIovs {
     /// Counts them; a kernel that does not say has none at home.
     pub(crate) fn count(&self) -> NetIovCount {
-        let pools = self.nic.netdev().and_then(|mut netdev| netdev.page_pools());
-        let home = pools.map_or(0, |pools| {
-            let ours = pools.iter().filter(|pool| pool.dmabuf == Some(self.id.0));
-            let out = ours.fold(0, |sum: u64, pool| {
-                sum.saturating_add(pool.inflight.unwrap_or(0))
-            });
-            let out = usize::try_from(out).unwrap_or(usize::MAX);
-            self.total.saturating_sub(out)
-        });
+        let out = self.lent().unwrap_or(self.total);
         NetIovCount {
             total: self.total,
-            home,
+            home: self.total.saturating_sub(out),
         }
+    }
+
+    /// Counts those that are not home; `None` if the kernel does not say.
+    fn lent(&self) -> Option<usize> {
+        let pools = self.nic.netdev().and_then(|mut netdev| netdev.page_pools());
+        let pools = pools.ok()?;
+        let ours = pools.iter().filter(|pool| pool.dmabuf == Some(self.id.0));
+        let out = ours.fold(0, |sum: u64, pool| {
+            sum.saturating_add(pool.inflight.unwrap_or(0))
+        });
+        Some(usize::try_from(out).unwrap_or(usize::MAX))
     }
 }
 

@@ -72,6 +72,13 @@ impl Nic {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether one of the queues is bound by this process, through this handle of the interface.
+    pub(super) fn has_bound_one_of(&self, queues: &[RxQueueId]) -> bool {
+        let known = self.known();
+        let mut bound = known.bound.iter().flat_map(|(_, queues)| queues);
+        bound.any(|queue| queues.contains(queue))
+    }
+
     /// The memory behind a binding, if anybody still has it.
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
         let known = self.known();

@@ -250,3 +250,118 @@ fn unbinding_frees_the_memory_when_nothing_is_out() {
     assert!(observer.is_freed());
     assert_eq!(pair.b.stack_mut().bindings().count(), 0);
 }
+
+/// Lets `a` send to `b`, whose queue 0 is bound, and returns the socket that has the bytes.
+fn lend(pair: &mut Pair, bytes: &[u8]) -> (stack::SocketId, Vec<devmem_uapi::DmabufCmsg>) {
+    let address = "10.77.0.2:80".parse().unwrap();
+    let now = pair.now();
+    let listener = pair.b.stack_mut().listen(address, 1).unwrap();
+    let client = pair.a.stack_mut().connect(address, now).unwrap();
+    pair.run_until_idle().unwrap();
+    let server = pair.b.stack_mut().accept(listener).unwrap().0;
+    let message = stack::SendMsg::new(bytes);
+    let flags = devmem_uapi::MsgFlags::empty();
+    pair.a.stack_mut().sendmsg(client, &message, flags).unwrap();
+    pair.run_until_idle().unwrap();
+    let mut host = [0; 64];
+    let mut message = stack::RecvMsg::with_len(&mut host, usize::MAX);
+    let mut control = [0; 256];
+    let mut messages = devmem_uapi::CmsgWriter::new(&mut control);
+    let flags = devmem_uapi::MsgFlags::SOCK_DEVMEM;
+    let received = pair
+        .b
+        .stack_mut()
+        .recvmsg(server, &mut message, &mut messages, flags)
+        .unwrap();
+    assert_eq!(received.bytes, bytes.len());
+    let frag = |cmsg: devmem_uapi::Cmsg<'_>| match devmem_uapi::DevmemCmsg::parse(&cmsg) {
+        Some(devmem_uapi::DevmemCmsg::Dmabuf(frag)) => frag,
+        other => panic!("it is split: {other:?}"),
+    };
+    (
+        server,
+        devmem_uapi::CmsgIter::new(&control).map(frag).collect(),
+    )
+}
+
+#[test]
+fn memory_that_is_bound_is_ebusy_on_other_queues_and_other_stacks() {
+    let mut pair = pair(3);
+    set_rings(pair.a.stack_mut(), TcpDataSplit::Enabled, 0);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    let first = request(&[1]);
+    let again = |queues: &[u16]| BindRx {
+        dmabuf: first.dmabuf.clone(),
+        ..request(queues)
+    };
+    let id = pair.b.stack_mut().bind_rx(again(&[1])).unwrap();
+    let words = [
+        "bound for receiving already",
+        "rx queue 1",
+        "10.77.0.2",
+        "other memory",
+    ];
+    for stack in [pair.a.stack_mut(), pair.b.stack_mut()] {
+        let before = bound_queues(stack);
+        let error = stack.bind_rx(again(&[2])).unwrap_err();
+        assert_eq!(error.errno(), Errno::EBUSY, "{error}");
+        let text = error.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        assert_eq!(bound_queues(stack), before);
+    }
+    // The kernel's own refusals come first.
+    let taken = pair.b.stack_mut().bind_rx(again(&[1])).unwrap_err();
+    assert_eq!(taken.errno(), Errno::EEXIST);
+    let none = pair.b.stack_mut().bind_rx(again(&[9])).unwrap_err();
+    assert_eq!(none.errno(), Errno::EINVAL);
+    // Sending from it is allowed, and its end frees it.
+    let tx = stack::BindTx {
+        ifindex: IfIndex(1),
+        dmabuf: first.dmabuf.clone(),
+    };
+    pair.b.stack_mut().bind_tx(tx).unwrap();
+    pair.b.stack_mut().unbind_rx(id).unwrap();
+    pair.a.stack_mut().bind_rx(again(&[2])).unwrap();
+}
+
+#[test]
+fn memory_with_a_lent_frag_is_ebusy_until_its_token_is_given_back() {
+    let mut pair = pair(1);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    let first = request(&[0]);
+    let memory = first.dmabuf.clone();
+    let again = || BindRx {
+        dmabuf: memory.clone(),
+        ..request(&[0])
+    };
+    let id = pair.b.stack_mut().bind_rx(first).unwrap();
+    let (socket, frags) = lend(&mut pair, b"held");
+    assert_eq!(frags.len(), 1);
+    pair.b.stack_mut().unbind_rx(id).unwrap();
+    let error = pair.b.stack_mut().bind_rx(again()).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("64 KiB of the memory (1 net_iov)"),
+        "{text}"
+    );
+    let at = usize::try_from(frags[0].frag_offset).unwrap();
+    assert_eq!(memory.slice(at..at + 4).to_vec(), b"held");
+    let token = devmem_uapi::DmabufToken::one(frags[0].frag_token);
+    assert_eq!(pair.b.stack_mut().dontneed(socket, &[token]), Ok(1));
+    pair.b.stack_mut().bind_rx(again()).unwrap();
+}
+
+#[test]
+fn a_bind_that_fails_at_a_queue_does_not_keep_the_memory() {
+    let mut pair = pair(3);
+    set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
+    let memory = Dmabuf::anonymous(2 * 65_536).unwrap();
+    let bind = |queues: &[u16]| BindRx {
+        dmabuf: memory.clone(),
+        ..request(queues)
+    };
+    let error = pair.b.stack_mut().bind_rx(bind(&[0, 1, 2])).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOMEM, "{error}");
+    pair.b.stack_mut().bind_rx(bind(&[0])).unwrap();
+}

@@ -21,6 +21,14 @@
  * Handles: stacks and memories are named by handles, which are never used twice. One that was closed, or never was, is
  * EBADF.
  *
+ * fork(2): stacks and memories belong to the process that made them. In a child every call with a handle of its parent's is
+ * EOWNERDEAD, at once, and changes nothing: the thread that drives the stack is not in the child, and locks may be held by
+ * other threads that are not. (A handle that the parent closed before the fork is EOWNERDEAD in the child, too.) The parent
+ * goes on undisturbed, whatever the child does and however it ends; it may fork while other threads are in calls. A child
+ * may open stacks and make memories of its own. All descriptors are close-on-exec; a child that does not execute a program
+ * holds its copies until it ends, and until then a TAP of its parent's stays in being, also when the parent closed its
+ * stack.
+ *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #ifndef DEVMEM_TCP_H
 #define DEVMEM_TCP_H

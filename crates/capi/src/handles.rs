@@ -1,42 +1,86 @@
 //! Numbers in place of pointers.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Things that C names by number. No number is used twice.
+use devmem_uapi::Errno;
+use netmem::PerProcess;
+
+/// Things that C names by number. No number is used twice, and none of a process is one in its child by fork(2): the child
+/// has a table of its own, so that nothing of its parent's is used, waited for or dropped there.
 #[derive(Debug)]
 pub struct Handles<T> {
-    table: RwLock<(usize, BTreeMap<usize, Arc<T>>)>,
+    /// The last number, of this process or its parent before the fork.
+    last: AtomicUsize,
+    tables: PerProcess<Table<T>>,
+}
+
+#[derive(Debug)]
+struct Table<T> {
+    /// Numbers up to this one are the parent's.
+    inherited: usize,
+    things: RwLock<BTreeMap<usize, Arc<T>>>,
 }
 
 impl<T> Handles<T> {
     /// Returns an empty table.
     pub const fn new() -> Self {
         Self {
-            table: RwLock::new((0, BTreeMap::new())),
+            last: AtomicUsize::new(0),
+            tables: PerProcess::new(),
         }
+    }
+
+    fn table(&self) -> &Table<T> {
+        self.tables.get_or_init(|| Table {
+            inherited: self.last.load(Ordering::Relaxed),
+            things: RwLock::default(),
+        })
     }
 
     /// Adds a thing and returns its number, never 0.
     pub fn insert(&self, thing: T) -> usize {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        // Before the number is taken, which is then above those of the parent.
+        let table = self.table();
         // One number for each thing ever made: 2^64 of them do not come to an end.
-        table.0 = table.0.wrapping_add(1);
-        let number = table.0;
-        table.1.insert(number, Arc::new(thing));
+        let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let mut things = table.things.write().unwrap_or_else(PoisonError::into_inner);
+        things.insert(number, Arc::new(thing));
         number
     }
 
     /// Returns the thing with this number; it lives as long as somebody uses it.
-    pub fn get(&self, number: usize) -> Option<Arc<T>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.1.get(&number).cloned()
+    ///
+    /// # Errors
+    /// EBADF: there is none. EOWNERDEAD: it was made before this process was forked, by its parent.
+    pub fn get(&self, number: usize) -> Result<Arc<T>, Errno> {
+        let table = self.table();
+        let things = table.things.read().unwrap_or_else(PoisonError::into_inner);
+        let found = things.get(&number).cloned();
+        found.ok_or_else(|| table.missing(number))
     }
 
     /// Takes a thing out.
-    pub fn remove(&self, number: usize) -> Option<Arc<T>> {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.1.remove(&number)
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn remove(&self, number: usize) -> Result<Arc<T>, Errno> {
+        let table = self.table();
+        let mut things = table.things.write().unwrap_or_else(PoisonError::into_inner);
+        let found = things.remove(&number);
+        found.ok_or_else(|| table.missing(number))
+    }
+}
+
+impl<T> Table<T> {
+    /// Returns why there is nothing with this number.
+    fn missing(&self, number: usize) -> Errno {
+        match number {
+            0 => Errno::EBADF,
+            number if number <= self.inherited => Errno::EOWNERDEAD,
+            _ => Errno::EBADF,
+        }
     }
 }
 
@@ -54,10 +98,13 @@ mod tests {
     fn numbers_are_not_used_again() {
         let handles = Handles::new();
         let first = handles.insert("first");
-        assert_eq!(handles.get(first).as_deref(), Some(&"first"));
-        assert!(handles.remove(first).is_some());
+        assert_eq!(handles.get(first).as_deref(), Ok(&"first"));
+        assert!(handles.remove(first).is_ok());
         let second = handles.insert("second");
         assert_ne!((first, 0), (second, second));
-        assert!(handles.get(first).is_none() && handles.remove(first).is_none());
+        for missing in [0, first, second + 1] {
+            assert_eq!(handles.get(missing), Err(Errno::EBADF));
+            assert_eq!(handles.remove(missing), Err(Errno::EBADF));
+        }
     }
 }

@@ -93,14 +93,14 @@ pub(crate) fn with_last_error<T>(with: impl FnOnce(&CString) -> T) -> T {
     LAST_ERROR.with(|last| with(&last.borrow()))
 }
 
-/// Returns the stack with this number; EBADF if there is none.
+/// Returns the stack with this number; EBADF if there is none, EOWNERDEAD if it is the parent's of a forked process.
 pub(crate) fn stack(number: usize) -> Result<Arc<OpenStack>, Errno> {
-    STACKS.get(number).ok_or(Errno::EBADF)
+    STACKS.get(number)
 }
 
 /// Closes a stack: when the last call in it is over, its connections say goodbye and its thread ends.
 pub(crate) fn close(number: usize) -> Result<(), Errno> {
-    let stack = STACKS.remove(number).ok_or(Errno::EBADF)?;
+    let stack = STACKS.remove(number)?;
     // Those who wait in calls of it find their files gone.
     stack.posix().call(devmem_posix::Table::close_all);
     Ok(())
@@ -112,12 +112,12 @@ pub(crate) fn new_memory(bytes: usize) -> Result<usize, Errno> {
     Ok(MEMORIES.insert(memory))
 }
 
-/// Returns the memory with this number; EBADF if there is none.
+/// Returns the memory with this number; EBADF and EOWNERDEAD as [`stack`].
 pub(crate) fn memory(number: usize) -> Result<Arc<Dmabuf>, Errno> {
-    MEMORIES.get(number).ok_or(Errno::EBADF)
+    MEMORIES.get(number)
 }
 
 /// Forgets a memory; bindings and frags keep it as long as they need it.
 pub(crate) fn free_memory(number: usize) -> Result<(), Errno> {
-    MEMORIES.remove(number).map(drop).ok_or(Errno::EBADF)
+    MEMORIES.remove(number).map(drop)
 }

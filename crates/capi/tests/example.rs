@@ -106,6 +106,13 @@ fn bad_input_is_an_errno() {
 }
 
 #[test]
+fn a_child_by_fork_has_no_part_in_its_parents_stacks_and_the_parent_goes_on() {
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/fork.c"), "40 forks, 0 wrong\n");
+    }
+}
+
+#[test]
 fn times_are_those_of_linux() {
     if has_compiler() {
         assert_eq!(compile_and_run("tests/times.c"), "0 wrong\n");
@@ -247,5 +254,9 @@ fn the_header_and_the_library_have_the_same_functions() {
         .map(str::to_owned)
         .collect();
     assert_eq!(declared, names(&rust, "fn "));
+    // What is called in a child by fork is every function but those that make something new.
+    let called = names(&(read("tests/every_call.h") + &read("tests/fork.c")), "");
+    let missing: Vec<_> = declared.difference(&called).collect();
+    assert_eq!(missing, Vec::<&String>::new());
     assert!(declared.len() > 35, "{declared:?}");
 }

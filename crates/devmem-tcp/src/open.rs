@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
+use netmem::PerProcess;
 use nic::{
     Cable, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
     VnetHeaderLen, WireHello, WireLink, WireOptions,
@@ -345,13 +346,12 @@ struct NamedWire {
     second: Option<WireLink>,
 }
 
-/// In-memory wires whose two ends exist.
-static WIRES: Mutex<Option<HashMap<String, NamedWire>>> = Mutex::new(None);
+/// In-memory wires whose two ends exist; a child by fork(2) has none of its parent's.
+static WIRES: PerProcess<Mutex<HashMap<String, NamedWire>>> = PerProcess::new();
 
 /// One end of the wire `name`. A third NIC is refused; the name is free again when one of the two is gone.
 fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenError> {
-    let mut wires = WIRES.lock().unwrap_or_else(PoisonError::into_inner);
-    let wires = wires.get_or_insert_default();
+    let mut wires = WIRES.get().lock().unwrap_or_else(PoisonError::into_inner);
     wires.retain(|_, wire| !wire.cable.is_ended());
     if let Some(wire) = wires.get_mut(name) {
         return wire.second.take().ok_or_else(|| OpenError::WireTaken {

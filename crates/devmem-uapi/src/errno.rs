@@ -86,6 +86,7 @@ errnos! {
     EHOSTUNREACH = 113, "no route to the host";
     EALREADY = 114, "already in progress";
     EINPROGRESS = 115, "now in progress";
+    EOWNERDEAD = 130, "its owner is gone";
 }
 
 impl Errno {
@@ -194,6 +195,7 @@ mod tests {
             (Errno::EALREADY, libc::EALREADY),
             (Errno::EINPROGRESS, libc::EINPROGRESS),
             (Errno::ELOOP, libc::ELOOP),
+            (Errno::EOWNERDEAD, libc::EOWNERDEAD),
         ];
         assert_eq!(ours_and_libcs.len(), Errno::NAMED.len());
         for (ours, libcs) in ours_and_libcs {

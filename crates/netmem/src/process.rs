@@ -112,7 +112,7 @@ struct OfProcess<T> {
     next: OnceBox<OfProcess<T>>,
 }
 
-impl<T: Default> PerProcess<T> {
+impl<T> PerProcess<T> {
     /// Returns a value that no process has used yet.
     pub const fn new() -> Self {
         Self {
@@ -120,15 +120,16 @@ impl<T: Default> PerProcess<T> {
         }
     }
 
-    /// Returns this process's value. Those of its ancestors are passed on the way: one for each fork.
-    pub fn get(&self) -> &T {
+    /// Returns this process's value, made by `make` when it is first asked for. Those of its ancestors are passed on the
+    /// way: one for each fork. Of two threads that make one at the same time, both get that of the first.
+    pub fn get_or_init(&self, make: impl Fn() -> T) -> &T {
         let process = Process::current();
         let mut at = &self.first;
         loop {
             let found = at.get_or_init(|| {
                 Box::new(OfProcess {
                     process,
-                    value: T::default(),
+                    value: make(),
                     next: OnceBox::new(),
                 })
             });
@@ -138,9 +139,17 @@ impl<T: Default> PerProcess<T> {
             at = &found.next;
         }
     }
+
+    /// Returns this process's value, the default when it is first asked for.
+    pub fn get(&self) -> &T
+    where
+        T: Default,
+    {
+        self.get_or_init(T::default)
+    }
 }
 
-impl<T: Default> Default for PerProcess<T> {
+impl<T> Default for PerProcess<T> {
     fn default() -> Self {
         Self::new()
     }

@@ -46,7 +46,9 @@
 //!
 //! # What it does not do
 //!
-//! - UDP, Unix sockets, sendfile, dup, fork: its files are not the kernel's.
+//! - UDP, Unix sockets, sendfile, dup: its files are not the kernel's.
+//! - fork(2): a child has no part in its parent's files ([`Engine`] says what a child may do with them: drop them). It may
+//!   have a stack of its own.
 //! - Signals: no call returns EINTR.
 
 #![forbid(unsafe_code)]

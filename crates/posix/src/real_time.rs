@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use netmem::Process;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::Stack;
 use wire::Instant;
@@ -93,8 +94,15 @@ impl Waiter for RealTime {
 
 /// A table in the machine's time, with the thread that drives it. Dropping it closes what is open and lets
 /// connections say goodbye, two seconds at most.
+///
+/// It belongs to the process that started it. A child by fork(2) has a copy without that thread, whose locks may be held by
+/// threads that the child does not have either: nothing of it may be called there ([`is_of_this_process`]
+/// tells), and dropping it does nothing.
+///
+/// [`is_of_this_process`]: Self::is_of_this_process
 #[derive(Debug)]
 pub struct Engine {
+    process: Process,
     posix: Arc<Posix<RealTime>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -117,9 +125,15 @@ impl Engine {
             .name("devmem-posix".to_owned())
             .spawn(move || drive(&driven, &links))?;
         Ok(Self {
+            process: Process::current(),
             posix,
             thread: Some(thread),
         })
+    }
+
+    /// Returns whether this process started it: its parent by fork(2) may have.
+    pub fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
     }
 
     /// Returns the table.
@@ -130,6 +144,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if !self.is_of_this_process() {
+            // Its thread is not here to be joined, and its files are the parent's, to be neither closed nor told goodbye.
+            std::mem::forget(Arc::clone(&self.posix));
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.posix.call(Table::close_all);
         self.posix.waiter().closing.store(true, Ordering::Release);
         self.posix.waiter().wake_driver();

@@ -144,6 +144,11 @@ impl RxBatch {
             self.items.clear();
             return Ok(0);
         };
+        if let Err(forked) = owner.check() {
+            // In a child by fork(2) the frags are the parent's.
+            self.items.clear();
+            return Err(forked.into());
+        }
         let lent = self.devices().count();
         let tokens = self.items.drain(..).filter_map(Item::token);
         let freed = match &owner {
@@ -220,8 +225,8 @@ impl RxBatch {
                 continue;
             };
             let owner = self.owner.as_ref();
-            let memory = owner.and_then(|owner| owner.memory(dmabuf));
-            let memory = memory.ok_or(GatherError::Gone { dmabuf })?;
+            let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;
+            let memory = memory.flatten().ok_or(GatherError::Gone { dmabuf })?;
             let from = memory.cpu_view(CpuAccess::Read)?;
             for item in run {
                 to.copy_from(&from, item.start(), at, item.len())?;
@@ -349,7 +354,9 @@ impl RxFrag {
 
 impl Drop for RxFrag {
     fn drop(&mut self) {
-        if let Kept::Device { device, owner } = &self.0 {
+        if let Kept::Device { device, owner } = &self.0
+            && owner.check().is_ok()
+        {
             // As for the batch: nothing here could act on a shortfall.
             match owner {
                 Socket::User(inner) => {

@@ -136,7 +136,7 @@ impl UserRx {
         let (id, provider) = shared.driver.with(*at, |stack, _| {
             let id = stack.bind_rx(request)?;
             Ok::<_, BindError>((id, stack.provider(id)))
-        })?;
+        })??;
         let Some(provider) = provider else {
             unreachable!("the stack knows what it bound just now")
         };
@@ -165,7 +165,8 @@ impl fmt::Debug for BoundRx {
 impl Drop for UserRx {
     fn drop(&mut self) {
         let id = self.id;
-        self.shared.driver.with(self.at, |stack, _| {
+        // In a child by fork(2) the binding is the parent's.
+        let _ = self.shared.driver.with(self.at, |stack, _| {
             // This handle is the only one that unbinds, and host memory for the queues is kept ready.
             let unbound = stack.unbind_rx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");

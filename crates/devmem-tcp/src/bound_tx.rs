@@ -66,15 +66,19 @@ impl BoundTx {
     }
 
     /// How many sends from the memory are not complete, over all streams, those dropped since included. At 0 all of
-    /// it may be changed.
+    /// it may be changed. In a child by fork(2), whose sends they are not, 0.
     pub fn in_flight(&self) -> usize {
         match &self.binding {
             Binding::User(UserTx { shared, at, id }) => {
                 let in_flight = |stack: &mut stack::Stack, _| stack.sends_in_flight(*id);
                 // Bound until this is dropped.
-                shared.driver.with(*at, in_flight).unwrap_or(0)
+                let in_flight = shared.driver.with(*at, in_flight).ok().flatten();
+                in_flight.unwrap_or(0)
             }
-            Binding::Kernel(tx) => tx.in_flight(),
+            Binding::Kernel(tx) => match tx.nic().check() {
+                Ok(()) => tx.in_flight(),
+                Err(_forked) => 0,
+            },
         }
     }
 }
@@ -87,7 +91,9 @@ impl UserTx {
             ifindex: IFINDEX,
             dmabuf: memory.clone(),
         };
-        let id = shared.driver.with(*at, |stack, _| stack.bind_tx(request))?;
+        let id = shared
+            .driver
+            .with(*at, |stack, _| stack.bind_tx(request))??;
         Ok(Self {
             shared: Arc::clone(shared),
             at: *at,
@@ -108,7 +114,8 @@ impl fmt::Debug for BoundTx {
 impl Drop for UserTx {
     fn drop(&mut self) {
         let id = self.id;
-        self.shared.driver.with(self.at, |stack, _| {
+        // In a child by fork(2) the binding is the parent's.
+        let _ = self.shared.driver.with(self.at, |stack, _| {
             // This handle is the only one that unbinds.
             let unbound = stack.unbind_tx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");

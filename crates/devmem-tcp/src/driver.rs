@@ -24,6 +24,8 @@ use wire::Instant;
 use devmem_uapi::DmabufId;
 
 use crate::clock::Clock;
+use crate::error::Forked;
+use crate::home::Home;
 use crate::send_signal::SendSignals;
 use crate::spin::Spin;
 
@@ -70,6 +72,14 @@ pub(crate) enum NotReady {
     WouldBlock,
     /// The time given is over.
     TimedOut,
+    /// The driver is in the process that forked this one.
+    Forked(Forked),
+}
+
+impl From<Forked> for NotReady {
+    fn from(forked: Forked) -> Self {
+        Self::Forked(forked)
+    }
 }
 
 /// A thread parked for a socket.
@@ -201,6 +211,7 @@ impl Core {
 
 /// One or two stacks, their clock, and the threads that drive them.
 pub(crate) struct Driver {
+    home: Home,
     core: Mutex<Core>,
     /// Signalled when a virtual-time pair changes; real time uses the link's fd.
     changed: Condvar,
@@ -239,6 +250,7 @@ impl Driver {
         links: Vec<OwnedFd>,
     ) -> rustix::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
+            home: Home::here(),
             core: Mutex::new(Core {
                 stacks,
                 clock,
@@ -263,7 +275,24 @@ impl Driver {
         }))
     }
 
-    /// The lock. A panic of another thread while it held it leaves the stack consistent between calls, so a
+    /// Refuses in a child by fork(2) of the process that made it.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.home.check()
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.home.is_here()
+    }
+
+    /// The lock, in the process that made it.
+    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Core>, Forked> {
+        self.check()?;
+        Ok(self.lock())
+    }
+
+    /// The lock, for who runs in the process that made it. A panic of another thread while it held it leaves the stack consistent between calls, so a
     /// poisoned lock is taken all the same: destructors must still return tokens.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
@@ -288,13 +317,17 @@ impl Driver {
         self.callers.load(Ordering::Relaxed) > 0
     }
 
-    /// Runs `call` on one stack and lets those know whom its effects concern.
-    pub(crate) fn with<T>(&self, at: StackIndex, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        let mut core = self.lock();
+    /// Runs `call` on one stack and lets those know whom its effects concern; in a child by fork(2), nothing.
+    pub(crate) fn with<T>(
+        &self,
+        at: StackIndex,
+        call: impl FnOnce(&mut Stack, Instant) -> T,
+    ) -> Result<T, Forked> {
+        let mut core = self.enter()?;
         let now = core.clock.now();
         let result = call(&mut core.stacks[at.0], now);
         self.after_call(&mut core);
-        result
+        Ok(result)
     }
 
     /// Polls the stacks and tells those who wait what became ready. Returns whether there was work.
@@ -334,8 +367,8 @@ impl Driver {
         &self,
         at: StackIndex,
         socket: SocketId,
-    ) -> rustix::io::Result<Arc<OwnedFd>> {
-        let mut core = self.lock();
+    ) -> std::io::Result<Arc<OwnedFd>> {
+        let mut core = self.enter()?;
         core.last_foreground = None;
         let fd = core.readiness_fd(at, socket)?;
         drop(core);
@@ -382,6 +415,7 @@ impl Driver {
         wait: Wait,
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
+        self.check()?;
         let _caller = Caller::enter(&self.callers);
         let mut core = self.lock();
         let started = core.clock.now();

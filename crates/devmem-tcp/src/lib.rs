@@ -162,6 +162,7 @@ mod choice;
 mod clock;
 mod driver;
 mod error;
+mod home;
 mod kernel;
 mod link_spec;
 mod listener;
@@ -180,9 +181,9 @@ pub use bound::{BoundRx, NetIovCount, Unbound};
 pub use bound_tx::BoundTx;
 pub use choice::{BackendKind, Choice, Purpose};
 pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    GatherError, KernelError, KernelNic, ListenError, Misplacement, NoDmabuf, OpenError, RecvError,
-    ReleaseError, SendError, SetupError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError, Forked,
+    GatherError, KernelError, KernelNic, ListenError, Misplacement, NoDmabuf, NoSoftwareNic,
+    OpenError, RecvError, ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};

@@ -50,6 +50,7 @@ impl Listener {
         let inner = match &self.socket {
             ListenSocket::User(inner) => inner,
             ListenSocket::Kernel(listening) => {
+                listening.nic().check()?;
                 let (socket, peer) = listening.accept(self.limit)?;
                 return Ok((Stream::new(Socket::Kernel(socket)), peer));
             }
@@ -68,7 +69,7 @@ impl Listener {
         match &self.socket {
             ListenSocket::User(inner) => {
                 let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
-                inner.shared.driver.with(inner.at, local).ok()
+                inner.shared.driver.with(inner.at, local).ok()?.ok()
             }
             ListenSocket::Kernel(listening) => listening.local_addr(),
         }
@@ -93,7 +94,10 @@ impl Listener {
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.socket {
             ListenSocket::User(inner) => inner.readiness_fd(),
-            ListenSocket::Kernel(listening) => Ok(listening.fd()),
+            ListenSocket::Kernel(listening) => {
+                listening.nic().check()?;
+                Ok(listening.fd())
+            }
         }
     }
 }

@@ -15,7 +15,9 @@ use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
 use crate::driver::{Driver, StackIndex, WaitLimit};
-use crate::error::{BindError, BindTxError, ConnectError, KernelNic, ListenError, OpenError};
+use crate::error::{
+    BindError, BindTxError, ConnectError, Forked, KernelNic, ListenError, NoSoftwareNic, OpenError,
+};
 use crate::kernel;
 use crate::listener::{ListenSocket, Listener};
 use crate::open::NetdevBuilder;
@@ -52,6 +54,13 @@ const LINGER: Duration = Duration::from_millis(500);
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if !self.driver.is_here() {
+            // A child by fork(2): the thread is not there to be joined, the connections are the parent's and go on, and a
+            // stack that a thread was at work on at the fork must not even be taken apart.
+            std::mem::forget(Arc::clone(&self.driver));
+            std::mem::forget(self.background.take());
+            return;
+        }
         self.driver.linger(LINGER);
         self.driver.close();
         if let Some(background) = &mut self.background {
@@ -64,6 +73,12 @@ impl Drop for Shared {
 /// kernel with the kernel's ([`kernel`](Self::kernel)).
 ///
 /// Cheap to clone: clones are handles of the same device.
+///
+/// It belongs to the process that opened it, with everything made of it. In a child by fork(2) every call that may fail
+/// returns its `Forked` error ([`Forked`](crate::Forked), EOWNERDEAD) at once, the others nothing or 0, and dropping a
+/// handle changes nothing: bindings, settings and connections stay the parent's, which goes on undisturbed. A child may open
+/// NICs of its own. Descriptors are close-on-exec; a child that executes no program holds its copies until it ends, and
+/// until then a TAP, a socket of the kernel or a binding to the kernel's NIC stays in being also when the parent lets go of it.
 #[derive(Clone, Debug)]
 pub struct Netdev {
     pub(crate) backend: Backend,
@@ -88,7 +103,7 @@ impl UserNic {
     fn begin_connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
         let Self { shared, at } = self;
         let connect = |stack: &mut Stack, now| stack.connect(address, now);
-        let socket = shared.driver.with(*at, connect)?;
+        let socket = shared.driver.with(*at, connect)??;
         Ok(Inner::new(Arc::clone(shared), *at, socket))
     }
 
@@ -104,12 +119,20 @@ impl UserNic {
     fn listen(&self, address: SocketAddr) -> Result<Arc<Inner>, ListenError> {
         let Self { shared, at } = self;
         let listen = |stack: &mut Stack, _| stack.listen(address, BACKLOG);
-        let socket = shared.driver.with(*at, listen)?;
+        let socket = shared.driver.with(*at, listen)??;
         Ok(Inner::new(Arc::clone(shared), *at, socket))
     }
 }
 
 impl Netdev {
+    /// Refuses in a child by fork(2) of the process that opened it.
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        match &self.backend {
+            Backend::User(nic) => nic.shared.driver.check(),
+            Backend::Kernel(nic) => nic.check(),
+        }
+    }
+
     pub(crate) fn of_stack(shared: Arc<Shared>, at: StackIndex) -> Self {
         Self {
             backend: Backend::User(UserNic { shared, at }),
@@ -194,6 +217,7 @@ impl Netdev {
     /// Each of the kernel's refusals, with its errno and what to do. [`BindError::InUse`] (EBUSY): the memory is bound
     /// already, or some of it is still lent from an earlier binding, and what to do about it. Never waits.
     pub fn bind_rx(&self, memory: &Dmabuf, queues: &[RxQueueId]) -> Result<BoundRx, BindError> {
+        self.check()?;
         BoundRx::bind(self, memory, queues, None)
     }
 
@@ -208,6 +232,7 @@ impl Netdev {
         queues: &[RxQueueId],
         niov_size: NiovSize,
     ) -> Result<BoundRx, BindError> {
+        self.check()?;
         BoundRx::bind(self, memory, queues, Some(niov_size))
     }
 
@@ -216,6 +241,7 @@ impl Netdev {
     /// # Errors
     /// Each of the kernel's refusals, with its errno and what to do.
     pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
+        self.check()?;
         BoundTx::bind(self, memory)
     }
 
@@ -224,6 +250,7 @@ impl Netdev {
     /// # Errors
     /// Not an address; the port is taken or the address is not this NIC's.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
+        self.check()?;
         let address = resolve(address).map_err(ListenError::Address)?;
         let socket = match &self.backend {
             Backend::User(nic) => ListenSocket::User(nic.listen(address)?),
@@ -239,6 +266,7 @@ impl Netdev {
     /// # Errors
     /// Not an address; no route; refused, reset or unanswered.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        self.check()?;
         let address = resolve(address).map_err(ConnectError::Address)?;
         let socket = match &self.backend {
             Backend::User(nic) => Socket::User(nic.connect(address)?),
@@ -250,6 +278,7 @@ impl Netdev {
     /// Begins to connect; [`Socket::connected`] tells what becomes of it.
     #[cfg(feature = "tokio")]
     pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
+        self.check()?;
         let socket = match &self.backend {
             Backend::User(nic) => Socket::User(nic.begin_connect(address)?),
             Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::begin_connect(nic, address)?),
@@ -260,35 +289,37 @@ impl Netdev {
     /// Looks at or changes the NIC of the user-space stack: rings, channels, RSS, rules, counters.
     ///
     /// # Errors
-    /// [`KernelNic`]: it is an interface of the kernel, whose NIC is not in this process.
-    pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> Result<T, KernelNic> {
+    /// [`NoSoftwareNic`]: it is an interface of the kernel, or of the process that forked this one.
+    pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
-                Ok(shared.driver.with(*at, |stack, _| call(stack.nic_mut())))
+                Ok(shared.driver.with(*at, |stack, _| call(stack.nic_mut()))?)
             }
-            Backend::Kernel(nic) => Err(KernelNic {
+            Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
                 interface: nic.name().to_owned(),
-            }),
+            })),
         }
     }
 
     /// Packets dropped so far by reason; reasons that never happened are left out. Of an interface of the kernel, what
-    /// its driver counts (`ip -s link` counts more).
+    /// its driver counts (`ip -s link` counts more). None in a child by fork(2).
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
         match &self.backend {
-            Backend::User(UserNic { shared, at }) => shared.driver.with(*at, |stack, _| {
-                stack.drops().filter(|(_, count)| *count > 0).collect()
-            }),
+            Backend::User(UserNic { shared, at }) => {
+                let drops =
+                    |stack: &mut Stack, _| stack.drops().filter(|(_, count)| *count > 0).collect();
+                shared.driver.with(*at, drops).unwrap_or_default()
+            }
             Backend::Kernel(nic) => nic.drops(),
         }
     }
 
-    /// The addresses of the NIC.
+    /// The addresses of the NIC. None of a user-space NIC in a child by fork(2).
     pub fn addresses(&self) -> Vec<IpAddr> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
                 let addresses = |stack: &mut Stack, _| stack.addresses().collect();
-                shared.driver.with(*at, addresses)
+                shared.driver.with(*at, addresses).unwrap_or_default()
             }
             Backend::Kernel(nic) => nic.addresses(),
         }

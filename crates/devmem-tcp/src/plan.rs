@@ -47,6 +47,7 @@ impl ReceivePlan {
     /// # Errors
     /// The interface cannot be prepared.
     pub fn commands(&self) -> Result<Vec<String>, SetupError> {
+        self.netdev.check()?;
         match &self.netdev.backend {
             Backend::User(_) => Ok(self.to_string().lines().map(str::to_owned).collect()),
             Backend::Kernel(nic) => kernel::commands(nic, self.local, self.queues),
@@ -66,12 +67,13 @@ impl ReceivePlan {
             local,
             queues,
         } = self;
+        netdev.check()?;
         match &netdev.backend {
             Backend::User(nic) => {
                 let applied = nic
                     .shared
                     .driver
-                    .with(nic.at, |stack, _| apply(stack.nic_mut(), local, queues))?;
+                    .with(nic.at, |stack, _| apply(stack.nic_mut(), local, queues))??;
                 let queues = applied.queues.clone();
                 let nic = nic.clone();
                 let _restores = UserSettings { nic, applied };
@@ -96,7 +98,8 @@ impl fmt::Display for ReceivePlan {
 }
 
 /// The settings made for a receiver. Dropping it puts back exactly what was there before; for an interface of the
-/// kernel, as soon as no binding of these queues is left.
+/// kernel, as soon as no binding of these queues is left. In a child by fork(2) dropping it changes nothing: the settings are
+/// the parent's.
 #[derive(Debug)]
 pub struct Setup {
     queues: Vec<RxQueueId>,
@@ -153,7 +156,8 @@ impl Drop for UserSettings {
     fn drop(&mut self) {
         let UserNic { shared, at } = &self.nic;
         let restore = |stack: &mut stack::Stack, _| self.applied.restore(stack.nic_mut());
-        shared.driver.with(*at, restore);
+        // In a child by fork(2) the settings are the parent's.
+        let _ = shared.driver.with(*at, restore);
     }
 }
 

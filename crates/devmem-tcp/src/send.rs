@@ -217,7 +217,7 @@ impl Inner {
         }
         let option = SocketOption::Zerocopy(true);
         let set = |stack: &mut Stack, _| stack.set_option(self.socket, option);
-        let set = self.shared.driver.with(self.at, set);
+        let set = self.shared.driver.with(self.at, set)?;
         // The socket is open as long as this stream, and the option has no bad value.
         debug_assert!(set.is_ok(), "{set:?}");
         self.sends().enabled = set.is_ok();
@@ -227,7 +227,7 @@ impl Inner {
     /// As [`collect`](Self::collect), for who has no stack in hand.
     fn collect_now(&self) -> Result<u64, CompletionError> {
         let collect = |stack: &mut Stack, _| self.collect(stack);
-        Ok(self.shared.driver.with(self.at, collect)?)
+        Ok(self.shared.driver.with(self.at, collect)??)
     }
 }
 
@@ -240,6 +240,7 @@ impl Stream {
     /// memory, a binding of another NIC; the connection's own end. What was queued before an error is waited for by
     /// [`Completions::wait_all`].
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.socket.check()?;
         match (&self.socket, &tx.binding) {
             (Socket::User(inner), Binding::User(bound))
                 if Arc::ptr_eq(&bound.shared, &inner.shared) && bound.at == inner.at =>
@@ -275,6 +276,7 @@ impl Stream {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.socket.check()?;
         let all = 0..bytes.len();
         let ranges = std::slice::from_ref(&all);
         match &self.socket {
@@ -330,6 +332,7 @@ impl Completions {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_all(&self) -> Result<(), CompletionError> {
+        self.socket.check()?;
         let sent = match &self.socket {
             Socket::User(inner) => inner.sends().sent,
             Socket::Kernel(socket) => socket.sent(),
@@ -342,6 +345,7 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn is_complete(&self, id: SendId) -> Result<bool, CompletionError> {
+        self.socket.check()?;
         let through = match &self.socket {
             Socket::User(inner) => inner.collect_now()?,
             Socket::Kernel(socket) => socket.collect()?,
@@ -354,6 +358,7 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn try_next(&self) -> Result<Option<Completion>, CompletionError> {
+        self.socket.check()?;
         let (first, end) = match &self.socket {
             Socket::User(inner) => {
                 let end = inner.collect_now()?;
@@ -381,6 +386,7 @@ impl Completions {
     /// # Errors
     /// The socket's own.
     pub fn counts(&self) -> Result<SendCounts, CompletionError> {
+        self.socket.check()?;
         match &self.socket {
             Socket::User(inner) => {
                 let complete = inner.collect_now()?;
@@ -415,6 +421,7 @@ impl Completions {
     }
 
     fn wait_until(&self, end: u64) -> Result<(), CompletionError> {
+        self.socket.check()?;
         let inner = match &self.socket {
             Socket::User(inner) => inner,
             Socket::Kernel(socket) => return socket.wait_until(end, self.limit),

@@ -15,7 +15,7 @@ use stack::{Readiness, SendMsg, SocketId};
 
 use crate::batch::{BatchSink, Item, RxBatch};
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
-use crate::error::{ConnectError, RecvError, ReleaseError, SendError, ShutdownError};
+use crate::error::{ConnectError, Forked, RecvError, ReleaseError, SendError, ShutdownError};
 use crate::kernel;
 use crate::netdev::Shared;
 use crate::send::Sends;
@@ -38,15 +38,26 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// The memory behind a binding, if anybody still has it.
-    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
+    /// Refuses in a child by fork(2) of the process that opened the NIC. Asked before any lock is taken.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Forked> {
         match self {
-            Self::User(inner) => inner.memory(dmabuf),
-            Self::Kernel(socket) => socket.nic().memory(dmabuf),
+            Self::User(inner) => inner.shared.driver.check(),
+            Self::Kernel(socket) => socket.nic().check(),
         }
     }
 
+    /// The memory behind a binding, if anybody still has it.
+    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Result<Option<Dmabuf>, Forked> {
+        self.check()?;
+        Ok(match self {
+            Self::User(inner) => inner.memory(dmabuf),
+            Self::Kernel(socket) => socket.nic().memory(dmabuf),
+        })
+    }
+
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.check()?;
         match self {
             Self::User(inner) => inner.readiness_fd(),
             Self::Kernel(socket) => socket.readiness_fd(),
@@ -70,7 +81,7 @@ impl Socket {
     pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
         match self {
             Self::User(inner) => {
-                let mut core = inner.shared.driver.lock();
+                let mut core = inner.shared.driver.enter()?;
                 Ok(core.senders.fd((inner.at, inner.socket))?)
             }
             Self::Kernel(socket) => Ok(Arc::new(socket.edges(EventFlags::OUT)?)),
@@ -79,14 +90,16 @@ impl Socket {
 
     /// Asks for one word of the signal, before the attempt that must not be missed.
     pub(crate) fn arm_send_signal(&self) {
-        if let Self::User(inner) = self {
-            let mut core = inner.shared.driver.lock();
+        if let Self::User(inner) = self
+            && let Ok(mut core) = inner.shared.driver.enter()
+        {
             core.senders.arm((inner.at, inner.socket));
         }
     }
 
     /// An fd that becomes readable when sends became complete.
     pub(crate) fn completion_signal(&self) -> io::Result<OwnedFd> {
+        self.check()?;
         match self {
             Self::User(inner) => inner.readiness_fd()?.try_clone_to_owned(),
             Self::Kernel(socket) => Ok(socket.edges(EventFlags::ERR)?),
@@ -105,7 +118,10 @@ impl Socket {
     pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
         match self {
             Self::User(inner) => inner.connected(WaitLimit::Never),
-            Self::Kernel(socket) => socket.connected_now(),
+            Self::Kernel(socket) => match socket.nic().check() {
+                Ok(()) => socket.connected_now(),
+                Err(forked) => Some(Err(forked.into())),
+            },
         }
     }
 }
@@ -144,13 +160,14 @@ impl Inner {
     pub(crate) fn dontneed(&self, tokens: &[DmabufToken]) -> Result<usize, ReleaseError> {
         self.shared
             .driver
-            .with(self.at, |stack, _| stack.dontneed(self.socket, tokens))
+            .with(self.at, |stack, _| stack.dontneed(self.socket, tokens))?
             .map(|freed| freed as usize)
             .map_err(ReleaseError::Refused)
     }
 
     /// The fd that says when this socket is ready.
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.shared.driver.check()?;
         if let Some(fd) = self.readiness.get() {
             return Ok(fd.as_fd());
         }
@@ -166,7 +183,7 @@ impl Inner {
     /// Fails in virtual time, where nothing happens while nobody calls.
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        if self.shared.driver.lock().clock.is_virtual() {
+        if self.shared.driver.enter()?.clock.is_virtual() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \
@@ -176,9 +193,9 @@ impl Inner {
         Ok(())
     }
 
-    fn shutdown(&self, how: Shutdown) -> Result<(), stack::ShutdownError> {
+    fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
         let shutdown = |stack: &mut stack::Stack, _| stack.shutdown(self.socket, how);
-        self.shared.driver.with(self.at, shutdown)
+        Ok(self.shared.driver.with(self.at, shutdown)??)
     }
 
     /// Makes `attempt` until it gives a result.
@@ -239,7 +256,7 @@ impl Inner {
         received.map(|outcome| outcome.bytes)
     }
 
-    /// The memory behind a binding, if it is still bound.
+    /// The memory behind a binding, if it is still bound. Not in a child by fork(2).
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
         self.shared
             .driver
@@ -252,12 +269,15 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.driver.with(self.at, |stack, _| {
+        let closed = self.shared.driver.with(self.at, |stack, _| {
             // This handle is the only one that closes the socket.
             let closed = stack.close(self.socket);
             debug_assert!(closed.is_ok(), "{closed:?}");
         });
-        self.shared.driver.lock().forget(self.at, self.socket);
+        // In a child by fork(2) the socket is the parent's.
+        if closed.is_ok() {
+            self.shared.driver.lock().forget(self.at, self.socket);
+        }
     }
 }
 
@@ -319,6 +339,7 @@ impl Stream {
     /// [`RecvError::WouldBlock`] and [`RecvError::TimedOut`] as set; [`RecvError::Misplaced`] under
     /// [`Placement::Strict`]; the connection's own end otherwise.
     pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
+        self.socket.check()?;
         batch.release()?;
         let received = match &self.socket {
             Socket::User(inner) => inner.recv(batch, self.placement, self.limit),
@@ -364,7 +385,13 @@ impl Stream {
         match &self.socket {
             Socket::User(inner) => {
                 let peer = |stack: &mut stack::Stack, _| stack.peer_addr(inner.socket);
-                inner.shared.driver.with(inner.at, peer).ok().flatten()
+                inner
+                    .shared
+                    .driver
+                    .with(inner.at, peer)
+                    .ok()?
+                    .ok()
+                    .flatten()
             }
             Socket::Kernel(socket) => socket.peer_addr(),
         }
@@ -375,7 +402,7 @@ impl Stream {
         match &self.socket {
             Socket::User(inner) => {
                 let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
-                inner.shared.driver.with(inner.at, local).ok()
+                inner.shared.driver.with(inner.at, local).ok()?.ok()
             }
             Socket::Kernel(socket) => socket.local_addr(),
         }
@@ -386,8 +413,9 @@ impl Stream {
     /// # Errors
     /// The connection is not, or no longer, established.
     pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
+        self.socket.check()?;
         match &self.socket {
-            Socket::User(inner) => Ok(inner.shutdown(Shutdown::Write)?),
+            Socket::User(inner) => inner.shutdown(Shutdown::Write),
             Socket::Kernel(socket) => socket.shutdown(Shutdown::Write),
         }
     }
@@ -410,7 +438,13 @@ impl Stream {
         match &self.socket {
             Socket::User(inner) => {
                 let info = |stack: &mut stack::Stack, _| stack.info(inner.socket);
-                inner.shared.driver.with(inner.at, info).ok().flatten()
+                inner
+                    .shared
+                    .driver
+                    .with(inner.at, info)
+                    .ok()?
+                    .ok()
+                    .flatten()
             }
             Socket::Kernel(socket) => socket.tcp_info(),
         }
@@ -440,6 +474,7 @@ impl AsFd for Stream {
 
 impl io::Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.check()?;
         let inner = match &self.socket {
             Socket::User(inner) => inner,
             Socket::Kernel(socket) => return Ok(socket.write(bytes, self.limit)?),

@@ -92,6 +92,8 @@ pub use page_kind::PageKind;
 pub use page_pool::PagePool;
 pub use payload::Payload;
 pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
+#[cfg(any(test, feature = "test-util"))]
+pub use process::in_child;
 pub use process::{PerProcess, Process};
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]

@@ -63,12 +63,16 @@ enum Outcome {
 }
 
 impl NicSetup {
-    /// Puts everything back and says how that went. Dropping does the same and keeps silent.
+    /// Puts everything back and says how that went. Dropping does the same and keeps silent. In a child by fork(2) of the
+    /// process that made the settings neither does anything: they are the parent's.
     pub fn restore(mut self) -> RestoreReport {
         self.put_back()
     }
 
     fn put_back(&mut self) -> RestoreReport {
+        if !self.state.is_of_this_process() {
+            return RestoreReport::default();
+        }
         let undo = mem::take(&mut self.undo);
         put_back(self.nic.as_mut(), &mut self.state, undo)
     }
@@ -76,7 +80,8 @@ impl NicSetup {
 
 impl Drop for NicSetup {
     fn drop(&mut self) {
-        if !self.undo.is_empty() {
+        // A child by fork(2) has a copy; the settings and the state file are the parent's.
+        if !self.undo.is_empty() && self.state.is_of_this_process() {
             let _report = self.put_back();
         }
     }

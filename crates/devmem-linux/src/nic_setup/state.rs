@@ -150,17 +150,29 @@ pub(super) struct StateFile {
     path: PathBuf,
     interface: String,
     index: IfIndex,
-    _lock: Lock,
+    lock: Lock,
 }
 
-/// A locked file. The kernel unlocks it when the process dies.
+/// A locked file. The kernel unlocks it when the process dies, and all that it forked and that hold the file.
 #[derive(Debug)]
-struct Lock(File);
+struct Lock {
+    file: File,
+    /// The process that locked it: a child by fork(2) has a copy, and unlocking that would unlock its parent's.
+    pid: u32,
+}
+
+impl Lock {
+    fn is_of_this_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+}
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // Closing would do, were it not that a child between fork and exec holds the same lock for a moment.
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        if self.is_of_this_process() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -194,7 +206,7 @@ impl StateFile {
             path,
             interface: interface.to_owned(),
             index,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -217,13 +229,18 @@ impl StateFile {
             path: path.to_owned(),
             interface: record.interface.clone(),
             index: record.index(),
-            _lock: lock,
+            lock,
         };
         Ok((state, record))
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Tells whether this process has the claim, and not the one that forked it.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.lock.is_of_this_process()
     }
 
     /// Replaces the record.
@@ -339,7 +356,10 @@ fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
     };
     let file = open_private(&lock_path, OpenFor::Writing)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Lock(file)),
+        Ok(()) => Ok(Lock {
+            file,
+            pid: std::process::id(),
+        }),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let record = read(path).ok();
             Err(StateError::Busy {

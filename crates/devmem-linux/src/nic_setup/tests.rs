@@ -467,6 +467,29 @@ fn a_rule_that_is_there_already_is_not_ours_to_remove() {
 }
 
 #[test]
+fn a_child_by_fork_restores_nothing_and_leaves_the_state_file_and_its_lock() {
+    let (model, folder) = (Model::new(), Folder::new());
+    let before = model.nic().settings.clone();
+    let mut setup = Some(apply(&model, &folder, 1));
+    let made = model.nic().settings.clone();
+    let left = crate::sys::child::in_child(|| {
+        // The model is a copy, too: what is done to it is seen here.
+        drop(setup.take());
+        match model.nic().settings == made {
+            true => Ok(()),
+            false => Err(rustix::io::Errno::BUSY),
+        }
+    });
+    assert_eq!(left, Ok(()));
+    assert_eq!(folder.records().len(), 1);
+    // The interface is still claimed.
+    assert!(super::state::is_owned(&folder.records()[0]).unwrap());
+    drop(setup.take());
+    assert_eq!(model.nic().settings, before);
+    assert!(folder.records().is_empty());
+}
+
+#[test]
 fn verify_names_what_a_device_reset_took_away() {
     let (model, folder) = (Model::new(), Folder::new());
     let mut setup = apply(&model, &folder, 1);

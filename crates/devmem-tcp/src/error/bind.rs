@@ -5,6 +5,7 @@ use std::io;
 use devmem_linux::dmabuf::ExportError;
 use netmem::{DmabufError, InUse};
 
+use super::Forked;
 use super::kernel::{Hinted, KernelError};
 
 /// Why device memory could not be made.
@@ -47,6 +48,9 @@ pub enum NoDmabuf {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The stack refuses.
     #[error(transparent)]
     Refused(stack::BindRxError),
@@ -78,6 +82,9 @@ impl From<stack::BindRxError> for BindError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindTxError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::BindTxError),

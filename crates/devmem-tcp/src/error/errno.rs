@@ -5,8 +5,8 @@ use std::io;
 use devmem_uapi::Errno;
 
 use super::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, ListenError, NoDmabuf,
-    RecvError, ReleaseError, SendError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, Forked, ListenError,
+    NoDmabuf, RecvError, ReleaseError, SendError, ShutdownError,
 };
 
 /// The errno of an error of Rust's own, or of what it means.
@@ -14,10 +14,19 @@ fn io_errno(error: &io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(Errno::EINVAL.0))
 }
 
+impl Forked {
+    /// Returns EOWNERDEAD. No call of the kernel's sockets returns it, so that it cannot be taken for anything that
+    /// happened to a connection, or for a handle that was closed.
+    pub const fn errno(&self) -> Errno {
+        Errno::EOWNERDEAD
+    }
+}
+
 impl ListenError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::Address(error) => io_errno(error),
             Self::Refused(refused) => refused.errno(),
             Self::Kernel(error) => error.errno,
@@ -29,6 +38,7 @@ impl ConnectError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::Address(error) | Self::System(error) => io_errno(error),
             Self::Refused(refused) => refused.errno(),
             Self::Ended(ended) => ended.errno(),
@@ -42,6 +52,7 @@ impl AcceptError {
     /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
             Self::System(error) => io_errno(error),
             Self::Refused(refused) => refused.errno(),
@@ -54,6 +65,7 @@ impl RecvError {
     /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
             Self::Misplaced { .. } => Errno::EFAULT,
             Self::Refused(refused) => refused.errno(),
@@ -68,6 +80,7 @@ impl SendError {
     /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
             Self::OtherNetdev { .. } => Errno::ENODEV,
             Self::Refused(refused) => refused.errno(),
@@ -80,6 +93,7 @@ impl CompletionError {
     /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::WouldBlock | Self::TimedOut => Errno::EAGAIN,
             Self::Refused(refused) => refused.errno(),
             Self::Kernel(error) => error.errno,
@@ -91,6 +105,7 @@ impl ReleaseError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::Missing { .. } => Errno::EINVAL,
             Self::Refused(refused) => refused.errno(),
             Self::Kernel(error) => error.errno,
@@ -102,6 +117,7 @@ impl ShutdownError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::Refused(refused) => refused.errno(),
             Self::Kernel(error) => error.errno,
         }
@@ -123,6 +139,7 @@ impl BindError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::Refused(error) => error.errno(),
             Self::InUse(_) => Errno::EBUSY,
             Self::Kernel(error) => error.errno,
@@ -136,6 +153,7 @@ impl BindTxError {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Forked(forked) => forked.errno(),
             Self::Refused(error) => error.errno(),
             Self::Kernel(error) => error.errno,
             Self::Memory(error) => error.errno(),

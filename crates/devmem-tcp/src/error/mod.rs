@@ -112,10 +112,42 @@ pub struct KernelNic {
     pub interface: String,
 }
 
+/// The NIC, and everything made of it, belongs to the process that forked this one: nothing was done, to either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the NIC belongs to process {owner}, of which this one is a fork\n  open a NIC in this process, or fork before opening it"
+)]
+pub struct Forked {
+    /// The process that opened the NIC.
+    pub owner: u32,
+}
+
+impl From<Forked> for io::Error {
+    fn from(forked: Forked) -> Self {
+        let Errno(errno) = forked.errno();
+        Self::new(Self::from_raw_os_error(errno).kind(), forked)
+    }
+}
+
+/// Why there is no software NIC to look at or to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoSoftwareNic {
+    /// It is an interface of the kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelNic),
+    /// It is in another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
 /// Why a receiver's settings could not be made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// Queue 0 stays with host memory, so fewer queues than there are can take device memory.
     #[error("{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0\n  ask for 1 to {}, or open the NIC with more queues", channels.saturating_sub(1))]
     Queues {
@@ -145,6 +177,9 @@ pub enum SetupError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutdownError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The stack refuses.
     #[error(transparent)]
     Refused(#[from] stack::ShutdownError),
@@ -157,6 +192,9 @@ pub enum ShutdownError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// Not an address.
     #[error("not an address: {0}\n  write it as 10.77.0.2:5201 or [fd77::2]:5201")]
     Address(io::Error),
@@ -172,6 +210,9 @@ pub enum ListenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// Not an address.
     #[error("not an address: {0}\n  write it as 10.77.0.1:5201 or [fd77::1]:5201")]
     Address(io::Error),
@@ -196,6 +237,9 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// None waits, and the listener is non-blocking.
     #[error("no connection waits to be accepted")]
     WouldBlock,
@@ -217,6 +261,9 @@ pub enum AcceptError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// Nothing is there, and the stream is non-blocking.
     #[error("nothing to receive yet")]
     WouldBlock,
@@ -255,6 +302,9 @@ pub enum RecvError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The send queue is full, and the stream is non-blocking.
     #[error("the send queue is full")]
     WouldBlock,
@@ -281,6 +331,9 @@ pub enum SendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The send is not complete, and the stream is non-blocking.
     #[error("the send is not complete yet")]
     WouldBlock,
@@ -299,6 +352,9 @@ pub enum CompletionError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// Tokens were returned by somebody else.
     #[error(
         "{lent} frags were lent but {freed} came home\n  their tokens were returned twice, or behind the library's back"
@@ -321,6 +377,9 @@ pub enum ReleaseError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GatherError {
+    /// The NIC is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The target is too small.
     #[error(
         "{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory"
@@ -359,6 +418,7 @@ macro_rules! from_not_ready {
                 match reason {
                     NotReady::WouldBlock => Self::WouldBlock,
                     NotReady::TimedOut => Self::TimedOut,
+                    NotReady::Forked(forked) => Self::Forked(forked),
                 }
             }
         }

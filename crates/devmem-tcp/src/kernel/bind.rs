@@ -105,6 +105,11 @@ fn holder(nic: &Nic, queues: &[RxQueueId]) -> String {
 
 impl Drop for Rx {
     fn drop(&mut self) {
+        if self.nic.check().is_err() {
+            // A child by fork(2): closing its copy of the netlink socket unbinds nothing, and the settings are the parent's.
+            self._prepared.drain(..).for_each(std::mem::forget);
+            return;
+        }
         let id = self.id();
         self.nic.known().bound.retain(|(bound, _)| *bound != id);
     }

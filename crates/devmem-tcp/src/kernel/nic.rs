@@ -13,13 +13,15 @@ use netmem::{Dmabuf, MemoryObserver};
 use super::send::Leaving;
 use super::setup::Prepared;
 use super::socket::Socket;
-use crate::error::OpenError;
+use crate::error::{Forked, OpenError};
+use crate::home::Home;
 
 /// An interface by its name, in the network namespace where it was looked up.
 #[derive(Debug)]
 pub(crate) struct Nic {
     name: String,
     index: IfIndex,
+    home: Home,
     known: Mutex<Known>,
 }
 
@@ -49,8 +51,15 @@ impl Nic {
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),
+            home: Home::here(),
             known: Mutex::default(),
         }))
+    }
+
+    /// Refuses in a child by fork(2) of the process that found it. Asked before any lock is taken.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.home.check()
     }
 
     pub(crate) fn name(&self) -> &str {

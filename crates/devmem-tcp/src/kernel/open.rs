@@ -90,6 +90,10 @@ impl Listening {
         SocketAddr::try_from(address).ok()
     }
 
+    pub(crate) fn nic(&self) -> &Arc<Nic> {
+        &self.nic
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

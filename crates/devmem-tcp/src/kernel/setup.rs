@@ -10,10 +10,13 @@ use devmem_linux::nic_setup::{
 
 use super::nic::Nic;
 use crate::error::SetupError;
+use crate::home::Home;
 
-/// Settings that were made. They are put back when the set-up and every binding of its queues are gone.
+/// Settings that were made. They are put back when the set-up and every binding of its queues are gone. In a child by
+/// fork(2) there is nothing to say or to put back: they are the parent's, and `NicSetup` does nothing there when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Prepared {
+    home: Home,
     queues: Vec<RxQueueId>,
     /// `None` once they were put back.
     setup: Mutex<Option<NicSetup>>,
@@ -26,6 +29,9 @@ impl Prepared {
 
     /// Puts the settings back now and says how that went.
     pub(crate) fn restore(&self) -> RestoreReport {
+        if !self.home.is_here() {
+            return RestoreReport::default();
+        }
         let setup = self
             .setup
             .lock()
@@ -36,6 +42,9 @@ impl Prepared {
 
     /// What is no longer as it was set up. A NIC that cannot be asked says nothing.
     pub(crate) fn drifts(&self) -> Vec<Drift> {
+        if !self.home.is_here() {
+            return Vec::new();
+        }
         let mut setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
         let drifts = setup
             .as_mut()
@@ -45,6 +54,9 @@ impl Prepared {
 
     /// What was changed, as commands.
     pub(crate) fn changes(&self) -> Vec<String> {
+        if !self.home.is_here() {
+            return Vec::new();
+        }
         let setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
         setup.as_ref().map(NicSetup::changes).unwrap_or_default()
     }
@@ -102,6 +114,7 @@ pub(crate) fn prepare(
         });
     };
     let prepared = Arc::new(Prepared {
+        home: Home::here(),
         queues: setup.queues().to_vec(),
         setup: Mutex::new(Some(setup)),
     });

@@ -198,6 +198,9 @@ pub(super) fn refused(
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.leave();
+        // In a child by fork(2) the sends are the parent's, and only the copy of the descriptor goes.
+        if self.nic.check().is_ok() {
+            self.leave();
+        }
     }
 }

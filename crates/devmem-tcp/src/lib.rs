@@ -149,6 +149,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # After fork
+//!
+//! A NIC and all that is made of it belong to the process that opened it. A child by fork(2) is refused every call on them at
+//! once ([`Forked`], EOWNERDEAD), disturbs nothing by dropping them, and may open NICs of its own: see [`Netdev`].
+//!
+//! # Either backend
+//!
 //! [`Netdev::auto`] takes the kernel's interface where it can do what the program wants and a NIC in user space where not,
 //! and says why.
 

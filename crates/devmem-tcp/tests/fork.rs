@@ -178,6 +178,15 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
     wrong
 }
 
+/// Tells the sender to stop when it is dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What the forking thread holds at the fork; the child takes its copy out.
 type Held = Option<(World, (Stream, Stream), RxBatch)>;
 
@@ -204,6 +213,8 @@ fn under_traffic(world: World, child: fn(&mut Held) -> u8) -> (World, Stream) {
             sent
         });
         let receiving = scope.spawn(|| receive_all(&mut receiver, &memory, &received));
+        // Also when something below fails: the scope waits for its threads.
+        let stop = Stop(&stop);
         for _ in 0..20 {
             let before = received.load(Ordering::Relaxed);
             assert_eq!(in_child(|| child(&mut held)), Some(0));
@@ -211,7 +222,7 @@ fn under_traffic(world: World, child: fn(&mut Held) -> u8) -> (World, Stream) {
                 std::thread::yield_now();
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         receiving.join().unwrap();
         assert_eq!(received.load(Ordering::Relaxed), sending.join().unwrap());
     });

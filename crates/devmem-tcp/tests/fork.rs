@@ -112,7 +112,7 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
     check(batch.release().is_err_and(|error| error.errno() == dead));
     check(to.write(b"x").is_err());
     check(
-        to.send(&world.tx, &[0..1])
+        to.send(&world.tx, &[0..1, 2..3])
             .is_err_and(|error| error.errno() == dead),
     );
     check(

@@ -305,6 +305,8 @@ fn strict_placement_without_a_binding_says_that_there_is_none() {
 fn the_software_nic_of_a_kernel_interface_is_asked_for_in_vain() {
     let lo = Netdev::kernel("lo").unwrap();
     let refused = lo.with_nic(|_| ()).unwrap_err();
-    assert_eq!(refused.interface, "lo");
+    let interface = "lo".to_owned();
+    let lo = devmem_tcp::KernelNic { interface };
+    assert_eq!(refused, devmem_tcp::NoSoftwareNic::Kernel(lo));
     assert!(refused.to_string().contains("ethtool -x lo"), "{refused}");
 }

@@ -119,6 +119,7 @@ struct Run<'p> {
 }
 
 impl Run<'_> {
+    #[expect(clippy::too_many_lines, reason = "one arm for each call")]
     fn call(&mut self, [which, file, a, b]: [u8; 4]) {
         let fd = devmem_posix::FD_BASE + i32::from(file % FILES) - 1;
         let (posix, number) = (self.posix, i32::from(a));

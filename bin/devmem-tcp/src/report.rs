@@ -148,18 +148,7 @@ impl fmt::Display for RunReport {
             },
             format_args!("{} over {}, {connections}", Size(self.bytes), self.link),
         )?;
-        match (self.verified_bytes, self.bad_bytes) {
-            (Some(good), Some(0)) if good == self.bytes => {
-                let place = if self.direction == Direction::Tx {
-                    "by the peer"
-                } else {
-                    "where it lies"
-                };
-                row(f, "verified", format_args!("every byte, {place}"))?;
-            }
-            (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
-            _ => row(f, "verified", format_args!("not asked for"))?,
-        }
+        self.verified_row(f)?;
         let rate = (self.gbit_per_s, self.seconds);
         row(
             f,
@@ -169,9 +158,30 @@ impl fmt::Display for RunReport {
         if let Some(sending) = &self.sending {
             sending.rows(f)?;
         }
-        if self.direction == Direction::Tx {
-            return drop_rows(f, &self.drops);
+        if self.direction != Direction::Tx {
+            self.receiving_rows(f)?;
         }
+        drop_rows(f, &self.drops)
+    }
+}
+
+impl RunReport {
+    fn verified_row(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.verified_bytes, self.bad_bytes) {
+            (Some(good), Some(0)) if good == self.bytes => {
+                let place = if self.direction == Direction::Tx {
+                    "by the peer"
+                } else {
+                    "where it lies"
+                };
+                row(f, "verified", format_args!("every byte, {place}"))
+            }
+            (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD")),
+            _ => row(f, "verified", format_args!("not asked for")),
+        }
+    }
+
+    fn receiving_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpu = (self.recv_cpu_s_per_gb, self.check_cpu_s_per_gb);
         row(
             f,
@@ -197,8 +207,7 @@ impl fmt::Display for RunReport {
             f,
             "net_iovs",
             format_args!("{home} of {total} home, {size} each, {kind}"),
-        )?;
-        drop_rows(f, &self.drops)
+        )
     }
 }
 

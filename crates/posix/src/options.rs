@@ -360,6 +360,10 @@ impl Options {
         Ok(bytes.saturating_mul(2))
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one row for each option of the level"
+    )]
     fn set_tcp(&mut self, name: i32, value: &[u8]) -> Result<Effect, Errno> {
         match name {
             tcp_opt::CONGESTION => {

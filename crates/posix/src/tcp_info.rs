@@ -37,6 +37,10 @@ pub const fn state_number(state: StateKind) -> u8 {
 pub const LISTEN: u8 = 10;
 
 /// Returns the facts as the kernel's structure; those that the stack does not keep are 0. `now` is what times since then count to.
+#[expect(
+    clippy::too_many_lines,
+    reason = "the fields of one kernel structure, in their order"
+)]
 pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(TCP_INFO_LEN));
     let option = |set: bool, bit: u8| if set { bit } else { 0 };

@@ -245,14 +245,7 @@ impl fmt::Display for Impairment {
             mtu,
             seed,
         } = *self;
-        let mut separator = "";
-        let mut part = |f: &mut fmt::Formatter<'_>, shown: bool, text: fmt::Arguments<'_>| {
-            if !shown {
-                return Ok(());
-            }
-            let before = std::mem::replace(&mut separator, ",");
-            write!(f, "{before}{text}")
-        };
+        let mut parts = Vec::new();
         for (key, probability) in [
             ("loss", loss),
             ("ce", ce),
@@ -260,40 +253,22 @@ impl fmt::Display for Impairment {
             ("dup", duplicate),
             ("corrupt", corrupt),
         ] {
-            part(
-                f,
-                probability != Probability::NEVER,
-                format_args!("{key}={probability}"),
-            )?;
+            parts.push((probability != Probability::NEVER).then(|| format!("{key}={probability}")));
         }
-        part(
-            f,
-            reorder_gap != DEFAULT_REORDER_GAP,
-            format_args!("gap={reorder_gap}"),
-        )?;
-        part(
-            f,
-            delay != Duration::ZERO,
-            format_args!("delay={}", Time(delay)),
-        )?;
-        part(
-            f,
-            jitter != Duration::ZERO,
-            format_args!("jitter={}", Time(jitter)),
-        )?;
-        part(f, ordered, format_args!("ordered"))?;
-        if let Some(rate) = rate {
-            part(f, true, format_args!("rate={}", Rate(rate)))?;
-        }
-        part(f, limit != DEFAULT_LIMIT, format_args!("limit={limit}"))?;
-        if let Some(mtu) = mtu {
-            part(f, true, format_args!("mtu={mtu}"))?;
-        }
-        part(f, seed != Self::NONE.seed, format_args!("seed={seed}"))?;
-        if separator.is_empty() {
-            f.write_str("none")
-        } else {
-            Ok(())
+        parts.extend([
+            (reorder_gap != DEFAULT_REORDER_GAP).then(|| format!("gap={reorder_gap}")),
+            (delay != Duration::ZERO).then(|| format!("delay={}", Time(delay))),
+            (jitter != Duration::ZERO).then(|| format!("jitter={}", Time(jitter))),
+            ordered.then(|| "ordered".to_owned()),
+            rate.map(|rate| format!("rate={}", Rate(rate))),
+            (limit != DEFAULT_LIMIT).then(|| format!("limit={limit}")),
+            mtu.map(|mtu| format!("mtu={mtu}")),
+            (seed != Self::NONE.seed).then(|| format!("seed={seed}")),
+        ]);
+        let said: Vec<String> = parts.into_iter().flatten().collect();
+        match said.is_empty() {
+            true => f.write_str("none"),
+            false => f.write_str(&said.join(",")),
         }
     }
 }

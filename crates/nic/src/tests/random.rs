@@ -125,6 +125,7 @@ struct Held {
 }
 
 /// Takes one step; what is received joins `held`.
+#[expect(clippy::too_many_lines, reason = "one row for each case")]
 fn take(bench: &mut Bench, step: Step, held: &mut Vec<Held>) {
     match step {
         Step::Segment {

@@ -25,6 +25,7 @@ fn mutated(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     frame
 }
 
+#[expect(clippy::too_many_lines, reason = "one row for each case")]
 fn bad_frames() -> Vec<(DropReason, Vec<u8>)> {
     vec![
         (DropReason::RxRunt, vec![]),

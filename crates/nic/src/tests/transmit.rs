@@ -403,6 +403,10 @@ fn a_link_that_is_down_loses_what_is_sent_and_works_again_when_up() {
     bench.finish();
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario, read from top to bottom"
+)]
 #[test]
 fn packets_that_make_no_sense_are_refused() {
     let mut bench = plain_bench();

@@ -220,6 +220,10 @@ impl Player {
         assert_eq!(self.loaded.netdev_send(&bytes), Ok(0), "line {line}");
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one check for each field of a packet, in their order"
+    )]
     fn expect_packet(&mut self, line: usize, expected: &Segment) -> i64 {
         let (bytes, at) = self.loaded.netdev_receive();
         let at = at - self.started;

@@ -209,6 +209,10 @@ fn an_address_is_bound_once_unless_both_allow_it() {
     assert!(u16::from_be_bytes([name[2], name[3]]) >= stack::EPHEMERAL_FIRST);
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario, read from top to bottom"
+)]
 #[test]
 fn device_memory_goes_out_and_comes_in_with_the_kernels_bytes() {
     let (posix, other) = table();
@@ -308,6 +312,10 @@ fn device_memory_goes_out_and_comes_in_with_the_kernels_bytes() {
     assert_eq!(provider.free_niovs(), provider.area().count());
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario, read from top to bottom"
+)]
 #[test]
 fn what_is_set_is_got_and_what_is_not_done_is_refused() {
     let it = loopback();

@@ -382,6 +382,10 @@ fn level_and_type_follow_the_family() {
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario, read from top to bottom"
+)]
 #[test]
 fn host_memory_with_msg_zerocopy_is_copied_and_says_so() {
     let mut sending = Sending::new();

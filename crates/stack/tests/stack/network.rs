@@ -401,6 +401,10 @@ fn icmp_with_a_wrong_checksum_is_dropped() {
     );
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario, read from top to bottom"
+)]
 #[test]
 fn packets_that_are_not_for_us_or_from_nobody_are_counted() {
     let mut peer = peer();

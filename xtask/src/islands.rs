@@ -1,8 +1,9 @@
-//! `cargo xtask unsafe`: the word `unsafe` stays on its islands, and an island is small enough to prove.
+//! `cargo xtask unsafe`: unsafe code stays on its islands, and an island is small enough to prove.
+//!
+//! The workspace denies the lint `unsafe_code`, so unsafe code exists only below an attribute that allows it:
+//! those attributes are what this check looks for.
 
-use crate::finding::Finding;
-use crate::source::Source;
-use crate::workspace::{Package, Workspace};
+use crate::workspace::{Finding, Workspace, production_part};
 
 /// The only places with unsafe code: a file, or a folder (with `/` at its end).
 const ISLANDS: &[&str] = &[
@@ -21,228 +22,142 @@ const ISLANDS: &[&str] = &[
 /// Production lines of an island file: everything in it is part of the proof.
 const ISLAND_LINES_MAX: usize = 300;
 
-/// What the comment that an island file opens with must have: a reason follows.
-const OPENING: &str = "// UNSAFETY:";
+/// Begins the line that gives the reason, in the comment that an island file opens with.
+const OPENING: &str = "// UNSAFETY: ";
 
 /// Checks the whole workspace.
 pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, source) in &workspace.sources {
-        match is_island(path) {
-            true => findings.extend(check_island(path, source)),
-            false => findings.extend(check_mainland(path, source)),
+    for (path, text) in workspace.rust() {
+        match ISLANDS.iter().any(|island| covers(island, path)) {
+            true => findings.extend(check_island(path, text)),
+            false => findings.extend(check_mainland(path, text)),
         }
     }
-    for package in &workspace.packages {
-        for root in &package.roots {
-            let source = workspace.sources.get(root);
-            findings.extend(check_root(package, root, source));
+    for folder in workspace.packages() {
+        findings.extend(check_root(workspace, folder));
+    }
+    for island in ISLANDS {
+        if !workspace.rust().any(|(path, _)| covers(island, path)) {
+            findings.push(Finding::new(file!(), 0, format!("{island} does not exist")));
         }
     }
     findings
 }
 
-fn is_island(path: &str) -> bool {
-    ISLANDS.iter().any(|island| match island.ends_with('/') {
-        true => path.starts_with(island),
-        false => path == *island,
-    })
+fn covers(island: &str, path: &str) -> bool {
+    path == island || island.ends_with('/') && path.starts_with(island)
 }
 
-fn has_island(package: &Package) -> bool {
-    ISLANDS
-        .iter()
-        .any(|island| island.starts_with(&format!("{}/", package.folder)))
-}
-
-fn check_island(path: &str, source: &Source) -> Vec<Finding> {
+fn check_island(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let reason = source
-        .opening
-        .iter()
-        .find_map(|line| line.strip_prefix(OPENING));
-    if reason.is_none_or(|reason| reason.trim().is_empty()) {
-        let what = format!("the comment an island opens with has no `{OPENING}` and a reason");
+    let mut opening = text.lines().take_while(|line| line.starts_with("//"));
+    if !opening.any(|line| line.starts_with(OPENING)) {
+        let what = format!("the comment that the file opens with lacks `{OPENING}` and a reason");
         findings.push(Finding::new(path, 1, what));
     }
-    let lines = source.production_lines();
+    let lines = production_part(text).lines().count();
     if lines >= ISLAND_LINES_MAX {
-        let what = format!(
-            "{lines} lines: an island stays under {ISLAND_LINES_MAX}, all of it is part of the proof"
-        );
+        let what = format!("{lines} lines: an island stays under {ISLAND_LINES_MAX}");
         findings.push(Finding::new(path, 0, what));
     }
     findings
 }
 
-fn check_mainland(path: &str, source: &Source) -> Vec<Finding> {
+/// Outside of the islands only `mod` items of an island may carry the attribute.
+fn check_mainland(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Some(error) = &source.error {
-        findings.push(Finding::new(
-            path,
-            0,
-            format!("cannot be read as Rust: {error}"),
-        ));
-    }
-    for line in source.lines_saying("unsafe") {
-        findings.push(Finding::new(
-            path,
-            line,
-            format!(
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let named = line.trim_start().starts_with("unsafe_code,");
+        let allows = ["allow", "expect", "warn"].map(|level| format!("{level}(unsafe_code"));
+        if !named && !allows.iter().any(|allows| line.contains(allows)) || is_quoted(line) {
+            continue;
+        }
+        let item = lines[at..].iter().find(|line| line.ends_with(';'));
+        let island = item.and_then(|item| Some(item.rsplit_once("mod ")?.1.trim_end_matches(';')));
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let is_island = |name: &str| {
+            let child = format!("{folder}/{name}");
+            ISLANDS.contains(&format!("{child}/").as_str())
+                || ISLANDS.contains(&format!("{child}.rs").as_str())
+        };
+        if !island.is_some_and(is_island) {
+            let what = format!(
                 "unsafe code outside of the islands ({})",
                 ISLANDS.join(", ")
-            ),
-        ));
+            );
+            findings.push(Finding::new(path, at + 1, what));
+        }
     }
     findings
 }
 
-/// A library or binary root without an island forbids unsafe code; the library of a crate with an island cannot.
-/// Tests and benches are held to it by the workspace's lint and by the words of their files.
-fn check_root(package: &Package, root: &str, source: Option<&Source>) -> Vec<Finding> {
-    let Some(source) = source else {
-        return vec![Finding::new(
-            root,
-            0,
-            "cargo builds this file and git does not have it",
-        )];
+/// Tells whether the attribute of a line is text of a string or a comment.
+fn is_quoted(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("//") || line.contains('"')
+}
+
+/// A library or program without an island forbids unsafe code for all of its modules.
+fn check_root(workspace: &Workspace, folder: &str) -> Vec<Finding> {
+    let prefix = format!("{folder}/src/");
+    let has_island = ISLANDS.iter().any(|island| island.starts_with(&prefix));
+    let roots = ["lib.rs", "main.rs"].map(|name| format!("{prefix}{name}"));
+    let forbids = |root: &String| {
+        let text = workspace.texts.get(root)?;
+        let forbids = text.lines().any(|line| line == "#![forbid(unsafe_code)]");
+        let exempt = has_island && root.ends_with("/lib.rs");
+        (!forbids && !exempt).then(|| Finding::new(root, 0, "lacks #![forbid(unsafe_code)]"))
     };
-    if !root.starts_with(&format!("{}/src/", package.folder)) {
-        return Vec::new();
-    }
-    let library_of_island = has_island(package) && root == format!("{}/src/lib.rs", package.folder);
-    let forbids = source
-        .attributes
-        .iter()
-        .any(|attribute| attribute == "forbid(unsafe_code)");
-    match forbids || library_of_island {
-        true => Vec::new(),
-        false => vec![Finding::new(root, 0, "lacks #![forbid(unsafe_code)]")],
-    }
+    roots.iter().filter_map(forbids).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const REGION: &str = "crates/netmem/src/region.rs";
-
-    fn package(folder: &str) -> Package {
-        Package {
-            folder: folder.to_owned(),
-            edges: Vec::new(),
-            roots: Vec::new(),
-        }
+    #[test]
+    fn an_attribute_outside_of_the_islands_is_found() {
+        let allows = concat!("#![allow", "(unsafe_code)]\n");
+        assert_eq!(check_mainland("crates/tcp/src/lib.rs", allows).len(), 1);
+        let expects = concat!("fn a() {\n    #[expect", "(unsafe_code, reason = b)]\n}\n");
+        assert_eq!(check_mainland("crates/tcp/src/lib.rs", expects)[0].line, 2);
     }
 
     #[test]
-    fn unsafe_code_outside_of_the_islands_is_found() {
-        let source = Source::parse("// unsafe\nfn a() {\n    unsafe { b() }\n}\n");
-        let findings = check_mainland("crates/tcp/src/lib.rs", &source);
-        assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].line, 3);
+    fn the_module_item_of_an_island_may_carry_it() {
+        let item = concat!(
+            "#[allow(\n    unsafe",
+            "_code,\n    reason = \"x\"\n)]\nmod sys;\n"
+        );
+        assert_eq!(check_mainland("crates/devmem-linux/src/lib.rs", item), []);
+        assert_eq!(check_mainland("crates/tcp/src/lib.rs", item).len(), 1);
     }
 
     #[test]
-    fn an_unsafe_attribute_counts_as_unsafe_code() {
-        let source = Source::parse("#[unsafe(no_mangle)]\nfn a() {}\n");
-        assert_eq!(check_mainland("crates/tcp/src/lib.rs", &source).len(), 1);
+    fn an_island_opens_with_its_reason_and_is_short() {
+        let good = "//! Maps.\n// UNSAFETY: maps memory\nfn a() {}\n";
+        assert_eq!(check_island("a.rs", good), []);
+        assert_eq!(check_island("a.rs", "//! Maps.\nfn a() {}\n").len(), 1);
+        let long = good.to_owned() + &"fn b() {}\n".repeat(ISLAND_LINES_MAX);
+        assert_eq!(check_island("a.rs", &long).len(), 1);
     }
 
     #[test]
-    fn the_lint_name_is_not_unsafe_code() {
-        let source = Source::parse("#![forbid(unsafe_code)]\n#![deny(unsafe_op_in_unsafe_fn)]\n");
-        assert_eq!(check_mainland("crates/tcp/src/lib.rs", &source), []);
-    }
-
-    #[test]
-    fn the_islands_are_these() {
-        assert!(is_island(REGION));
-        assert!(is_island("crates/devmem-linux/src/sys/tun.rs"));
-        assert!(!is_island("crates/netmem/src/region_extra.rs"));
-        assert!(!is_island("crates/netmem/src/lib.rs"));
-        assert!(!is_island("crates/devmem-linux/src/sys.rs"));
-    }
-
-    #[test]
-    fn an_island_opens_with_its_reason() {
-        for with in [
-            "// UNSAFETY: maps memory\nfn a() { unsafe {} }\n",
-            "//! A region.\n//!\n// UNSAFETY: maps memory\n// and more\nfn a() {}\n",
-        ] {
-            assert_eq!(check_island(REGION, &Source::parse(with)), [], "{with}");
-        }
-        for without in [
-            "fn a() { unsafe {} }\n",
-            "// UNSAFETY:\nfn a() {}\n",
-            "\n// UNSAFETY: late\n",
-            "//! A region.\nfn a() {}\n// UNSAFETY: later\n",
-        ] {
-            let found = check_island(REGION, &Source::parse(without));
-            assert_eq!(found.len(), 1, "{without}");
-        }
-    }
-
-    #[test]
-    fn an_island_of_300_lines_is_too_long_and_its_tests_do_not_count() {
-        let text = |lines: usize| {
-            format!(
-                "// UNSAFETY: maps memory\n{}",
-                "const A: u8 = 0;\n".repeat(lines - 1)
-            )
+    fn a_root_without_an_island_must_forbid_unsafe_code() {
+        let mut workspace = Workspace::default();
+        let mut findings = |folder: &str, name: &str, text: &str| {
+            let path = format!("{folder}/src/{name}");
+            workspace.texts.insert(path, text.to_owned());
+            check_root(&workspace, folder).len()
         };
-        assert_eq!(check_island(REGION, &Source::parse(&text(299))), []);
-        assert_eq!(check_island(REGION, &Source::parse(&text(300))).len(), 1);
-        let tests = format!(
-            "{}#[cfg(test)]\nmod tests {{\n{}}}\n",
-            text(299),
-            "\n".repeat(200)
-        );
-        assert_eq!(check_island(REGION, &Source::parse(&tests)), []);
-    }
-
-    #[test]
-    fn a_crate_without_an_island_forbids_unsafe_code_in_its_roots() {
-        let tcp = package("crates/tcp");
-        let forbids = Source::parse("#![forbid(unsafe_code)]\n");
-        let silent = Source::parse("// #![forbid(unsafe_code)]\n");
+        assert_eq!(findings("crates/tcp", "lib.rs", "fn a() {}\n"), 1);
         assert_eq!(
-            check_root(&tcp, "crates/tcp/src/lib.rs", Some(&forbids)),
-            []
+            findings("crates/wire", "lib.rs", "#![forbid(unsafe_code)]\n"),
+            0
         );
-        assert_eq!(
-            check_root(&tcp, "crates/tcp/src/lib.rs", Some(&silent)).len(),
-            1
-        );
-        assert_eq!(
-            check_root(&tcp, "crates/tcp/src/main.rs", Some(&silent)).len(),
-            1
-        );
-        assert_eq!(
-            check_root(&tcp, "crates/tcp/tests/trace.rs", Some(&silent)),
-            []
-        );
-    }
-
-    #[test]
-    fn the_library_of_a_crate_with_an_island_cannot_forbid_but_its_binary_can() {
-        let netmem = package("crates/netmem");
-        let silent = Source::parse("mod region;\n");
-        assert_eq!(
-            check_root(&netmem, "crates/netmem/src/lib.rs", Some(&silent)),
-            []
-        );
-        assert_eq!(
-            check_root(&netmem, "crates/netmem/src/main.rs", Some(&silent)).len(),
-            1
-        );
-    }
-
-    #[test]
-    fn a_root_that_git_does_not_have_is_found() {
-        assert_eq!(
-            check_root(&package("crates/tcp"), "crates/tcp/src/lib.rs", None).len(),
-            1
-        );
+        assert_eq!(findings("crates/devmem-linux", "lib.rs", "mod sys;\n"), 0);
+        assert_eq!(findings("crates/devmem-linux", "main.rs", "mod a;\n"), 1);
     }
 }

@@ -1,155 +1,89 @@
-//! `cargo xtask`: the checks that cargo itself does not make, and the run that CI makes of all of them.
+//! `cargo xtask`: the checks of sources that no existing tool makes.
 //!
-//! Key types: [`workspace::Workspace`] (what is checked: packages and source files), [`source::Source`]
-//! (a Rust file as tokens, so that comments and strings never count as code) and [`finding::Finding`]
-//! (one broken rule in one place). Each check is a function from the first two to a list of the third,
-//! with its table of rules at the top of its file.
+//! Each check is a function from a [`workspace::Workspace`] (the text files that git lists) to a list of
+//! findings, with its table of rules at the top of its file. cargo-deny checks the dependency direction
+//! (`deny.toml`), clippy the length of functions and the types that only some crates may use (`clippy.toml`),
+//! typos the spelling; `.ci/run` runs them all.
 //!
-//! It judges sources; it does not build, and it changes no file.
+//! It reads sources; it does not build, and it changes no file.
 
 #![forbid(unsafe_code)]
 
-mod ci;
-mod finding;
+mod fuzz;
 mod islands;
-mod layers;
-mod names;
+mod map;
 mod sizes;
-mod source;
 mod walks;
 mod workspace;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use workspace::{Finding, Workspace};
 
-use finding::Finding;
-use workspace::Workspace;
+/// A check: its name, its line of the usage, its function.
+type Check = (&'static str, &'static str, fn(&Workspace) -> Vec<Finding>);
 
-const USAGE: &str = "\
-usage: cargo xtask COMMAND
-
-  layers   dependency direction, and the names that only some crates may say
-  unsafe   the word `unsafe` only in its islands
-  sizes    lines per file, and (advice) per function
-  walks    the functions that ARCHITECTURE.md walks through exist
-  names    nothing of the writer's machine and no unfinished-work marks in committed files
-  ci       everything CI runs, step by step, with a table at the end
-           [--list] [--only STEP,STEP] [--skip STEP,STEP] [--require-all]";
+const CHECKS: &[Check] = &[
+    ("unsafe", "unsafe code only in its islands", islands::check),
+    ("sizes", "lines per file", sizes::check),
+    (
+        "walks",
+        "the functions that ARCHITECTURE.md walks through exist, under the whole path it gives",
+        walks::check,
+    ),
+    (
+        "fuzz",
+        "README, package and tests name the same fuzz targets",
+        fuzz::check,
+    ),
+    (
+        "map",
+        "ARCHITECTURE.md shows every package; README gives CI's commands",
+        map::check,
+    ),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
-        Ok(Outcome::Passed) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed) => ExitCode::FAILURE,
-        Ok(Outcome::Usage) => {
-            eprintln!("{USAGE}");
-            ExitCode::from(2)
+    let Some(chosen) = choose(&arguments) else {
+        eprintln!("usage: cargo xtask all | CHECK...\n");
+        for (name, what, _) in CHECKS {
+            eprintln!("  {name:<8} {what}");
         }
+        return ExitCode::from(2);
+    };
+    let workspace = match Workspace::load() {
+        Ok(workspace) => workspace,
         Err(error) => {
-            eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("xtask: {error}");
+            return ExitCode::FAILURE;
         }
-    }
-}
-
-/// How a command ended.
-enum Outcome {
-    Passed,
-    Failed,
-    Usage,
-}
-
-fn run(arguments: &[String]) -> Result<Outcome> {
-    let Some((command, rest)) = arguments.split_first() else {
-        return Ok(Outcome::Usage);
     };
-    if command == "ci" {
-        return ci::run(rest);
-    }
-    let Some(check) = Check::from_name(command).filter(|_| rest.is_empty()) else {
-        return Ok(Outcome::Usage);
-    };
-    let workspace = Workspace::load()?;
-    let report = check.run(&workspace);
-    print!("{}", report.text);
-    Ok(if report.passed {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    })
-}
-
-/// One of the checks of sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
-    Layers,
-    Unsafe,
-    Sizes,
-    Walks,
-    Names,
-}
-
-/// What a check has to say.
-struct Report {
-    passed: bool,
-    text: String,
-}
-
-impl Check {
-    const ALL: [Self; 5] = [
-        Self::Layers,
-        Self::Unsafe,
-        Self::Sizes,
-        Self::Walks,
-        Self::Names,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Layers => "layers",
-            Self::Unsafe => "unsafe",
-            Self::Sizes => "sizes",
-            Self::Walks => "walks",
-            Self::Names => "names",
+    let mut status = ExitCode::SUCCESS;
+    for (name, _, check) in chosen {
+        let findings = check(&workspace);
+        for finding in &findings {
+            println!("{name}: {finding}");
+            status = ExitCode::FAILURE;
         }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|check| check.name() == name)
-    }
-
-    fn run(self, workspace: &Workspace) -> Report {
-        let (findings, advice) = match self {
-            Self::Layers => (layers::check(workspace), Vec::new()),
-            Self::Unsafe => (islands::check(workspace), Vec::new()),
-            Self::Sizes => sizes::check(workspace),
-            Self::Walks => (walks::check(workspace), Vec::new()),
-            Self::Names => (names::check(workspace), Vec::new()),
-        };
-        self.report(workspace, &findings, &advice)
-    }
-
-    fn report(self, workspace: &Workspace, findings: &[Finding], advice: &[Finding]) -> Report {
-        let mut text = String::new();
-        for note in advice {
-            text += &format!("{}: advice: {note}\n", self.name());
-        }
-        for finding in findings {
-            text += &format!("{}: {finding}\n", self.name());
-        }
-        let verdict = if findings.is_empty() { "ok" } else { "FAILED" };
-        text += &format!(
-            "{}: {verdict}: {} packages, {} Rust files, {} findings\n",
-            self.name(),
-            workspace.packages.len(),
-            workspace.sources.len(),
+        println!(
+            "{name}: {} files, {} findings",
+            workspace.texts.len(),
             findings.len()
         );
-        Report {
-            passed: findings.is_empty(),
-            text,
-        }
+    }
+    status
+}
+
+/// Returns the checks that the arguments name; `None` is a usage error.
+fn choose(arguments: &[String]) -> Option<Vec<&'static Check>> {
+    match arguments {
+        [] => None,
+        [all] if all == "all" => Some(CHECKS.iter().collect()),
+        names => names
+            .iter()
+            .map(|name| CHECKS.iter().find(|check| check.0 == name))
+            .collect(),
     }
 }
 
@@ -158,50 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_is_reached_by_its_name() {
-        for check in Check::ALL {
-            assert_eq!(Check::from_name(check.name()), Some(check));
-            assert!(
-                USAGE.contains(&format!("\n  {} ", check.name())),
-                "{} is not in the usage",
-                check.name()
-            );
-        }
-        assert_eq!(Check::from_name("nothing"), None);
-    }
-
-    #[test]
-    fn a_report_with_a_finding_has_not_passed() {
-        let workspace = Workspace::default();
-        assert!(Check::Sizes.report(&workspace, &[], &[]).passed);
-        let finding = Finding::new("crates/wire/src/lib.rs", 3, "too long");
-        let report = Check::Sizes.report(&workspace, &[finding], &[]);
-        assert!(!report.passed);
-        assert!(
-            report
-                .text
-                .contains("sizes: crates/wire/src/lib.rs:3: too long\n")
-        );
-        assert!(report.text.contains("sizes: FAILED: "));
-    }
-
-    #[test]
-    fn advice_alone_passes() {
-        let advice = Finding::new("crates/wire/src/lib.rs", 3, "long function");
-        assert!(
-            Check::Sizes
-                .report(&Workspace::default(), &[], &[advice])
-                .passed
-        );
-    }
-
-    #[test]
-    fn an_unknown_command_is_a_usage_error() {
-        assert!(matches!(run(&["nothing".to_owned()]), Ok(Outcome::Usage)));
-        assert!(matches!(run(&[]), Ok(Outcome::Usage)));
-        assert!(matches!(
-            run(&["layers".to_owned(), "extra".to_owned()]),
-            Ok(Outcome::Usage)
-        ));
+    fn checks_are_chosen_by_name_and_an_unknown_name_is_a_usage_error() {
+        let chosen = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            choose(&names).map(|checks| checks.iter().map(|check| check.0).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&["walks", "unsafe"]), Some(vec!["walks", "unsafe"]));
+        assert_eq!(chosen(&["all"]).map(|all| all.len()), Some(CHECKS.len()));
+        assert_eq!(chosen(&["walk"]), None);
+        assert_eq!(chosen(&[]), None);
     }
 }

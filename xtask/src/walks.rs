@@ -1,28 +1,27 @@
 //! `cargo xtask walks`: the walks of ARCHITECTURE.md name functions that exist.
+//!
+//! A name is compared as a whole: `Type::method` needs that method in an `impl` or `trait` of that type,
+//! `module::function` that function in that module's file.
 
 use std::collections::BTreeSet;
 
-use crate::finding::Finding;
-use crate::workspace::Workspace;
+use crate::workspace::{Finding, Workspace, production_part};
 
-/// Where the walks are told.
+/// Where the walks are described.
 const MAP: &str = "ARCHITECTURE.md";
-/// The heading over them; the next one of its rank ends them.
+/// The heading above them; the next one of its rank ends them.
 const HEADING: &str = "## The walks";
 
 /// Checks the whole workspace.
 pub fn check(workspace: &Workspace) -> Vec<Finding> {
-    let sources = workspace.sources.iter();
-    let product = sources.filter(|(path, _)| path.starts_with("crates/"));
-    let functions = product
-        .flat_map(|(_, source)| &source.functions)
-        .map(|function| function.name.as_str())
-        .collect();
-    let map = workspace.texts.get(MAP).map_or("", String::as_str);
-    check_map(map, &functions)
+    let mut known = BTreeSet::new();
+    for (path, text) in workspace.production() {
+        known.extend(names_in(path, production_part(text)));
+    }
+    check_map(workspace.text(MAP), &known)
 }
 
-fn check_map(map: &str, functions: &BTreeSet<&str>) -> Vec<Finding> {
+fn check_map(map: &str, known: &BTreeSet<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut steps = 0;
     let mut inside = false;
@@ -30,78 +29,182 @@ fn check_map(map: &str, functions: &BTreeSet<&str>) -> Vec<Finding> {
         if line.starts_with("## ") {
             inside = line == HEADING;
         }
-        if !inside {
-            continue;
-        }
-        for name in quoted_paths(line) {
+        let names = line
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| is_path(name));
+        for name in names.filter(|_| inside) {
             steps += 1;
-            if !functions.contains(name) {
-                let what = format!("no function of the crates is called {name}");
+            if !known.contains(name) {
+                let what = format!("the crates have no {name}");
                 findings.push(Finding::new(MAP, index + 1, what));
             }
         }
     }
     if steps == 0 {
-        findings.push(Finding::new(MAP, 0, format!("no step under {HEADING:?}")));
+        findings.push(Finding::new(MAP, 0, format!("no step below {HEADING:?}")));
     }
     findings
 }
 
-/// Lists the last parts of what a line quotes as `path::function`; `Enum::Variant` is none.
-fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
-    let quoted = line.split('`').skip(1).step_by(2);
-    quoted
-        .filter_map(|path| path.rsplit_once("::"))
-        .filter_map(|(_, last)| {
-            let is_function = last
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-            is_function.then_some(last)
+/// Tells whether quoted text is a path of two parts.
+fn is_path(name: &str) -> bool {
+    let of_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    name.split_once("::")
+        .is_some_and(|(owner, last)| of_name(owner) && of_name(last))
+}
+
+/// Lists `owner::name` for the functions, types and variants of a file as rustfmt writes it: an item of the file
+/// begins at the first column, what an `impl`, a `trait` or an `enum` has one level deeper.
+fn names_in(path: &str, text: &str) -> Vec<String> {
+    let module = module_of(path);
+    let mut names = Vec::new();
+    let mut owner = String::new();
+    for line in text.lines() {
+        let item = line.trim_start();
+        let declared = without_modifiers(item);
+        match line.len() - item.len() {
+            0 if line.starts_with('}') => owner.clear(),
+            0 => {
+                if let Some(name) = word_after(declared, "fn ") {
+                    names.push(format!("{module}::{name}"));
+                }
+                for keyword in ["struct ", "enum ", "trait "] {
+                    if let Some(name) = word_after(declared, keyword) {
+                        names.push(format!("{module}::{name}"));
+                        owner = name.to_owned();
+                    }
+                }
+                if declared.starts_with("impl") {
+                    owner = implementor(declared);
+                }
+            }
+            4 if !owner.is_empty() => {
+                let variant = item
+                    .chars()
+                    .next()
+                    .is_some_and(|first| first.is_ascii_uppercase());
+                let name = match word_after(declared, "fn ") {
+                    None if variant => word(item),
+                    name => name,
+                };
+                names.extend(name.map(|name| format!("{owner}::{name}")));
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Returns the last name of a module's path: the file's name, or its folder's.
+fn module_of(path: &str) -> &str {
+    let stem = path.trim_end_matches(".rs");
+    let stem = stem.strip_suffix("/mod").unwrap_or(stem);
+    stem.rsplit('/').next().unwrap_or(stem)
+}
+
+fn without_modifiers(item: &str) -> &str {
+    let mut rest = item;
+    for modifier in [
+        "pub ",
+        "pub(crate) ",
+        "pub(super) ",
+        "const ",
+        "async ",
+        "unsafe ",
+    ] {
+        rest = rest.strip_prefix(modifier).unwrap_or(rest);
+    }
+    rest
+}
+
+fn word_after<'a>(item: &'a str, keyword: &str) -> Option<&'a str> {
+    word(item.strip_prefix(keyword)?)
+}
+
+fn word(text: &str) -> Option<&str> {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    Some(&text[..end.unwrap_or(text.len())]).filter(|word| !word.is_empty())
+}
+
+/// Returns the name of the type of `impl<..> Type<..> {` or `impl<..> Trait for Type<..> {`.
+fn implementor(item: &str) -> String {
+    let mut depth = 0_i32;
+    let outside: String = item
+        .chars()
+        .filter(|&c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0 && c != '>'
         })
+        .collect();
+    let subject = outside.trim_start_matches("impl").trim_start();
+    let subject = subject.rsplit(" for ").next().unwrap_or(subject);
+    let path = subject.split([' ', '{']).next().unwrap_or(subject);
+    path.rsplit("::").next().unwrap_or(path).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FUNCTIONS: [&str; 2] = ["parse", "poll_rx"];
+    const FILE: &str = "\
+pub fn judge() {}
+pub struct Nic<L: Link> {
+    rx: u8,
+}
+impl<L: Link> Nic<L> {
+    /// Takes.
+    pub(crate) fn poll_rx(&mut self) {}
+}
+impl<P> fmt::Display for Segment<P> {
+    fn fmt(&self) {}
+}
+pub trait Link {
+    fn send(&self);
+}
+enum Room {
+    None,
+    Bytes(u8),
+}
+";
 
-    fn whats(map: &str) -> Vec<(usize, String)> {
-        let findings = check_map(map, &FUNCTIONS.into_iter().collect());
-        findings
+    fn names() -> BTreeSet<String> {
+        names_in("crates/nic/src/rx_checksum.rs", FILE)
             .into_iter()
-            .map(|finding| (finding.line, finding.what))
             .collect()
     }
 
     #[test]
-    fn a_step_that_is_a_function_is_fine() {
-        assert_eq!(
-            whats("## The walks\n1. `Nic::poll_rx`, `RxHeaders::parse`; `DropReason::RxRunt`\n"),
-            []
-        );
+    fn a_name_has_its_type_or_its_module() {
+        let names = names();
+        for name in [
+            "rx_checksum::judge",
+            "rx_checksum::Nic",
+            "Nic::poll_rx",
+            "Segment::fmt",
+            "Link::send",
+            "Room::None",
+            "Room::Bytes",
+        ] {
+            assert!(names.contains(name), "{name} in {names:?}");
+        }
+        assert_eq!(module_of("crates/stack/src/socket/mod.rs"), "socket");
     }
 
     #[test]
-    fn a_step_that_is_no_function_is_found_at_its_line() {
-        let found = whats("## The walks\n1. `Nic::poll_rx` -> `Nic::gone`\n");
-        assert_eq!(
-            found,
-            [(2, "no function of the crates is called gone".to_owned())]
-        );
-    }
-
-    #[test]
-    fn what_is_told_elsewhere_is_left_alone() {
-        assert_eq!(
-            whats("`a::b`\n## The walks\n`a::parse`\n## Other\n`a::c`\n"),
-            []
-        );
+    fn a_method_of_another_type_is_found_at_its_line() {
+        let map = "## The walks\n1. `Nic::poll_rx` -> `Link::poll_rx`, `u32`\n## Other\n`a::b`\n";
+        let findings = check_map(map, &names());
+        let found: Vec<_> = findings.iter().map(|f| (f.line, f.what.as_str())).collect();
+        assert_eq!(found, [(2, "the crates have no Link::poll_rx")]);
     }
 
     #[test]
     fn a_map_without_walks_is_found() {
-        assert_eq!(whats("# Architecture\n").len(), 1);
-        assert_eq!(whats("").len(), 1);
+        assert_eq!(check_map("# Architecture\n", &names()).len(), 1);
+        assert_eq!(check_map("`Nic::poll_rx`\n", &names()).len(), 1);
     }
 }

@@ -1,191 +1,129 @@
-//! What is checked: the packages as cargo sees them, and the files as git lists them.
+//! What is checked: the text files that git lists.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
-
-use crate::source::Source;
-
-/// The workspace, read once.
+/// The text files of the repository, read once.
 #[derive(Debug, Default)]
 pub struct Workspace {
-    /// Members, in the order cargo lists them.
-    pub packages: Vec<Package>,
-    /// Every tracked or not ignored Rust file, by path from the root.
-    pub sources: BTreeMap<String, Source>,
-    /// Every tracked or not ignored text file, Rust included, by path from the root.
+    /// Content by path from the root. A file that is not UTF-8 is not listed.
     pub texts: BTreeMap<String, String>,
 }
 
-/// One workspace member.
+/// A rule that a file breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Package {
-    /// Folder from the root, such as `crates/wire`.
-    pub folder: String,
-    /// Dependencies that are themselves in this workspace.
-    pub edges: Vec<Edge>,
-    /// Root file of each target (`src/lib.rs`, `src/main.rs`, tests, benches), from the root.
-    pub roots: Vec<String>,
+pub struct Finding {
+    /// Path from the root.
+    pub path: String,
+    /// Line, counted from 1; 0 for the whole file.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub what: String,
 }
 
-/// A dependency of one workspace member on another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edge {
-    /// Folder of the member depended on.
-    pub to: String,
-    /// True where only tests, examples and benches get it.
-    pub dev: bool,
+impl Finding {
+    /// Returns a finding at a line of a file.
+    pub fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line,
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
 }
 
 impl Workspace {
-    /// Reads the workspace of the current directory.
-    pub fn load() -> Result<Self> {
-        let metadata = metadata()?;
-        let root = PathBuf::from(text(&metadata, "workspace_root")?);
-        let packages = packages(&metadata, &root)?;
-        let mut workspace = Self {
-            packages,
-            ..Self::default()
+    /// Reads tracked files and those that git would not ignore, so that a check sees a file before its commit.
+    pub fn load() -> Result<Self, String> {
+        let root = root();
+        let listed = Command::new("git")
+            .args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ])
+            .current_dir(&root)
+            .output()
+            .map_err(|error| format!("cannot start git: {error}"))?;
+        if !listed.status.success() {
+            let said = String::from_utf8_lossy(&listed.stderr);
+            return Err(format!("git ls-files failed: {}", said.trim()));
+        }
+        let names = String::from_utf8_lossy(&listed.stdout);
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(root.join(name)).ok()?;
+            Some((name.to_owned(), text))
         };
-        for path in files(&root)? {
-            // A file that git lists and the disk lacks was deleted and not yet committed; one that is not
-            // UTF-8 is no text.
-            let Ok(content) = std::fs::read_to_string(root.join(&path)) else {
-                continue;
-            };
-            workspace.add(path, content);
-        }
-        if workspace.sources.is_empty() {
-            bail!(
-                "no Rust file found under {}: nothing would be checked",
-                root.display()
-            );
-        }
-        Ok(workspace)
-    }
-
-    /// Takes one file in.
-    pub fn add(&mut self, path: String, content: String) {
-        if path.ends_with(".rs") {
-            self.sources.insert(path.clone(), Source::parse(&content));
-        }
-        self.texts.insert(path, content);
-    }
-}
-
-fn metadata() -> Result<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .context("cannot start cargo metadata")?;
-    if !output.status.success() {
-        bail!(
-            "cargo metadata failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
-    value[key]
-        .as_str()
-        .with_context(|| format!("cargo metadata has no {key}"))
-}
-
-fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
-    value[key]
-        .as_array()
-        .map(Vec::as_slice)
-        .with_context(|| format!("cargo metadata has no list {key}"))
-}
-
-fn packages(metadata: &Value, root: &Path) -> Result<Vec<Package>> {
-    list(metadata, "packages")?
-        .iter()
-        .map(|package| self::package(package, root))
-        .collect()
-}
-
-fn package(package: &Value, root: &Path) -> Result<Package> {
-    let manifest = Path::new(text(package, "manifest_path")?);
-    let folder = manifest.parent().context("a manifest has no folder")?;
-    let mut edges = Vec::new();
-    for dependency in list(package, "dependencies")? {
-        // Only path dependencies have a path, and all of ours lie in the workspace.
-        if let Some(path) = dependency["path"].as_str() {
-            let dev = dependency["kind"].as_str() == Some("dev");
-            edges.push(Edge {
-                to: relative(Path::new(path), root),
-                dev,
-            });
+        let texts: BTreeMap<_, _> = names.split('\0').filter_map(read).collect();
+        match texts.keys().any(|path| path.ends_with(".rs")) {
+            true => Ok(Self { texts }),
+            false => Err(format!("git lists no Rust file under {}", root.display())),
         }
     }
-    let roots = list(package, "targets")?
-        .iter()
-        .map(|target| Ok(relative(Path::new(text(target, "src_path")?), root)))
-        .collect::<Result<_>>()?;
-    Ok(Package {
-        folder: relative(folder, root),
-        edges,
-        roots,
-    })
-}
 
-fn relative(path: &Path, root: &Path) -> String {
-    path.strip_prefix(root)
-        .unwrap_or(path)
-        .to_string_lossy()
-        .into_owned()
-}
-
-/// Lists tracked files and those that git would not ignore, so that a check sees a file before its commit.
-fn files(root: &Path) -> Result<Vec<String>> {
-    let listed = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
-        .current_dir(root)
-        .output();
-    let listed = listed.ok().filter(|output| output.status.success());
-    let Some(listed) = listed else {
-        // A source archive has no repository.
-        let mut files = Vec::new();
-        walk(root, root, &mut files)?;
-        return Ok(files);
-    };
-    let names = String::from_utf8_lossy(&listed.stdout);
-    Ok(names
-        .split('\0')
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect())
-}
-
-/// Lists the files under a folder; build output and hidden folders other than CI's are left out.
-fn walk(folder: &Path, root: &Path, files: &mut Vec<String>) -> Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let kind = entry.file_type()?;
-        let skipped =
-            name == "target" || (name.starts_with('.') && name != ".ci" && name != ".cargo");
-        if kind.is_dir() && !skipped {
-            walk(&entry.path(), root, files)?;
-        } else if kind.is_file() {
-            files.push(relative(&entry.path(), root));
-        }
+    /// Lists the Rust files, without those of integration tests and of `tests.rs` siblings.
+    pub fn production(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rust().filter(|(path, _)| !is_test_file(path))
     }
-    Ok(())
+
+    /// Lists all Rust files.
+    pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+        let texts = self.texts.iter();
+        texts
+            .filter(|(path, _)| path.ends_with(".rs"))
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// Returns the text of a file; empty if it does not exist.
+    pub fn text(&self, path: &str) -> &str {
+        self.texts.get(path).map_or("", String::as_str)
+    }
+
+    /// Lists the folders of the packages, fuzz targets and this program included.
+    pub fn packages(&self) -> impl Iterator<Item = &str> {
+        let manifests = self
+            .texts
+            .iter()
+            .filter(|(_, text)| text.lines().any(|line| line == "[package]"));
+        manifests.filter_map(|(path, _)| path.strip_suffix("/Cargo.toml"))
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.split('/').any(|part| part == "tests")
+}
+
+/// Returns the part of a file before its module of unit tests, which is the last item of a file here.
+pub fn production_part(text: &str) -> &str {
+    let mut from = 0;
+    while let Some(at) = text[from..].find("#[cfg(") {
+        let at = from + at;
+        let mut lines = text[at..].lines();
+        let is_test = lines
+            .next()
+            .is_some_and(|line| line.contains("(test") || line.contains("(all(test"));
+        let item = lines.find(|line| !line.trim_start().starts_with("#["));
+        let is_module = item.is_some_and(|item| item.starts_with("mod ") && item.ends_with('{'));
+        if is_test && is_module && text[..at].ends_with('\n') {
+            return &text[..at];
+        }
+        from = at + 1;
+    }
+    text
 }
 
 #[cfg(test)]
@@ -193,62 +131,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_workspace_loads_with_its_packages_and_files() {
+    fn this_workspace_has_its_packages_and_files() {
         let workspace = Workspace::load().unwrap();
+        assert!(workspace.packages().any(|folder| folder == "xtask"));
         assert!(
             workspace
-                .packages
-                .iter()
-                .any(|package| package.folder == "crates/wire")
+                .production()
+                .any(|(path, _)| path == "xtask/src/main.rs")
         );
-        assert!(workspace.sources.contains_key("xtask/src/workspace.rs"));
+        assert!(
+            workspace
+                .production()
+                .all(|(path, _)| !path.contains("/tests/"))
+        );
         assert!(workspace.texts.contains_key("Cargo.toml"));
     }
 
     #[test]
-    fn dev_dependencies_are_told_from_normal_ones() {
-        let metadata = serde_json::json!({ "packages": [{
-            "manifest_path": "/root-of-it/crates/stack/Cargo.toml",
-            "dependencies": [
-                { "name": "devmem-nic", "kind": null, "path": "/root-of-it/crates/nic" },
-                { "name": "devmem-netsim", "kind": "dev", "path": "/root-of-it/crates/netsim" },
-                { "name": "slab", "kind": null },
-            ],
-            "targets": [{ "src_path": "/root-of-it/crates/stack/src/lib.rs" }],
-        }]});
-        let packages = packages(&metadata, Path::new("/root-of-it")).unwrap();
-        let expected = Package {
-            folder: "crates/stack".to_owned(),
-            edges: vec![
-                Edge {
-                    to: "crates/nic".to_owned(),
-                    dev: false,
-                },
-                Edge {
-                    to: "crates/netsim".to_owned(),
-                    dev: true,
-                },
-            ],
-            roots: vec!["crates/stack/src/lib.rs".to_owned()],
-        };
-        assert_eq!(packages, [expected]);
-    }
-
-    #[test]
-    fn a_source_archive_without_a_repository_is_walked() {
-        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        let mut files = Vec::new();
-        walk(root, root, &mut files).unwrap();
-        assert!(files.iter().any(|file| file == "xtask/src/workspace.rs"));
-        assert!(
-            !files
-                .iter()
-                .any(|file| file.starts_with("target/") || file.starts_with(".git/"))
-        );
-    }
-
-    #[test]
-    fn metadata_without_packages_is_an_error() {
-        assert!(packages(&serde_json::json!({}), Path::new("/")).is_err());
+    fn the_production_part_ends_at_the_module_of_tests() {
+        for head in [
+            "#[cfg(test)]\n",
+            "#[cfg(all(test, not(loom)))]\n#[path = \"x.rs\"]\n",
+        ] {
+            let text = format!("fn a() {{}}\n{head}mod tests {{\n}}\n");
+            assert_eq!(production_part(&text), "fn a() {}\n", "{head}");
+        }
+        for whole in [
+            "#[cfg(test)]\nmod tests;\nfn a() {}\n",
+            "#[cfg(test)]\nuse a::{b};\nfn a() {}\n",
+            "#[cfg(feature = \"x\")]\nmod b {\n}\n",
+        ] {
+            assert_eq!(production_part(whole), whole);
+        }
     }
 }

@@ -7,15 +7,15 @@ use crate::workspace::{Finding, Workspace, production_part};
 
 /// The only places with unsafe code: a file, or a folder (with `/` at its end).
 const ISLANDS: &[&str] = &[
-    "crates/netmem/src/process.rs",
-    "crates/netmem/src/region.rs",
-    "crates/devmem-linux/src/sys/",
-    "crates/vfio-user/src/dma.rs",
-    "crates/vfio-user/src/eventfd.rs",
-    "crates/cabi/src/raw/",
-    "crates/packetdrill/src/ffi.rs",
-    "crates/packetdrill/tests/player/loaded.rs",
-    "crates/capi/src/ffi/",
+    "crates/core/netmem/src/process.rs",
+    "crates/core/netmem/src/region.rs",
+    "crates/kernel/src/sys/",
+    "crates/gvnic/vfio-user/src/dma.rs",
+    "crates/gvnic/vfio-user/src/eventfd.rs",
+    "crates/doors/cabi/src/raw/",
+    "crates/doors/packetdrill/src/ffi.rs",
+    "crates/doors/packetdrill/tests/player/loaded.rs",
+    "crates/doors/capi/src/ffi/",
     "fuzz/bodies/cabi_calls.rs",
 ];
 
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn an_attribute_outside_of_the_islands_is_found() {
         let allows = concat!("#![allow", "(unsafe_code)]\n");
-        assert_eq!(check_mainland("crates/tcp/src/lib.rs", allows).len(), 1);
+        assert_eq!(check_mainland("crates/core/tcp/src/lib.rs", allows).len(), 1);
         let expects = concat!("fn a() {\n    #[expect", "(unsafe_code, reason = b)]\n}\n");
-        assert_eq!(check_mainland("crates/tcp/src/lib.rs", expects)[0].line, 2);
+        assert_eq!(check_mainland("crates/core/tcp/src/lib.rs", expects)[0].line, 2);
     }
 
     #[test]
@@ -131,8 +131,8 @@ mod tests {
             "#[allow(\n    unsafe",
             "_code,\n    reason = \"x\"\n)]\nmod sys;\n"
         );
-        assert_eq!(check_mainland("crates/devmem-linux/src/lib.rs", item), []);
-        assert_eq!(check_mainland("crates/tcp/src/lib.rs", item).len(), 1);
+        assert_eq!(check_mainland("crates/kernel/src/lib.rs", item), []);
+        assert_eq!(check_mainland("crates/core/tcp/src/lib.rs", item).len(), 1);
     }
 
     #[test]
@@ -152,12 +152,12 @@ mod tests {
             workspace.texts.insert(path, text.to_owned());
             check_root(&workspace, folder).len()
         };
-        assert_eq!(findings("crates/tcp", "lib.rs", "fn a() {}\n"), 1);
+        assert_eq!(findings("crates/core/tcp", "lib.rs", "fn a() {}\n"), 1);
         assert_eq!(
-            findings("crates/wire", "lib.rs", "#![forbid(unsafe_code)]\n"),
+            findings("crates/core/wire", "lib.rs", "#![forbid(unsafe_code)]\n"),
             0
         );
-        assert_eq!(findings("crates/devmem-linux", "lib.rs", "mod sys;\n"), 0);
-        assert_eq!(findings("crates/devmem-linux", "main.rs", "mod a;\n"), 1);
+        assert_eq!(findings("crates/kernel", "lib.rs", "mod sys;\n"), 0);
+        assert_eq!(findings("crates/kernel", "main.rs", "mod a;\n"), 1);
     }
 }

@@ -86,14 +86,14 @@ mod tests {
         };
         assert_eq!(findings("Cargo.toml", "rust-version = \"1.91\"\n"), 5);
         assert_eq!(
-            findings("crates/wire/Cargo.toml", "[package]\nname = \"a\"\n"),
+            findings("crates/core/wire/Cargo.toml", "[package]\nname = \"a\"\n"),
             7
         );
         assert_eq!(
             findings("deny.toml", "{ crate = \"a\", wrappers = [] }\n"),
             6
         );
-        assert_eq!(findings("ARCHITECTURE.md", "crates/wire  headers\n"), 5);
+        assert_eq!(findings("ARCHITECTURE.md", "crates/core/wire  headers\n"), 5);
         let readme = format!("Rust 1.91 or later\n{}\n\n{}\n", COMMANDS[0], COMMANDS[1]);
         assert_eq!(findings("README.md", &readme), 2);
         let run = format!("    {} --bytes 1\n    {}\n", COMMANDS[0], COMMANDS[1]);

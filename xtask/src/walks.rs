@@ -172,7 +172,7 @@ enum Room {
 ";
 
     fn names() -> BTreeSet<String> {
-        names_in("crates/nic/src/rx_checksum.rs", FILE)
+        names_in("crates/core/nic/src/rx_checksum.rs", FILE)
             .into_iter()
             .collect()
     }
@@ -191,7 +191,7 @@ enum Room {
         ] {
             assert!(names.contains(name), "{name} in {names:?}");
         }
-        assert_eq!(module_of("crates/stack/src/socket/mod.rs"), "socket");
+        assert_eq!(module_of("crates/core/stack/src/socket/mod.rs"), "socket");
     }
 
     #[test]

@@ -1,0 +1,25 @@
+//! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
+
+#[path = "../../../../fuzz/bodies/impair_text.rs"]
+mod impair_text;
+#[path = "../../../../fuzz/bodies/nic_frame.rs"]
+mod nic_frame;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
+#[path = "../../../../fuzz/bodies/unix_wire.rs"]
+mod unix_wire;
+
+#[test]
+fn kept_frames_end_as_packets_or_counted_drops() {
+    replay::replay("nic_frame", nic_frame::run);
+}
+
+#[test]
+fn kept_impairments_are_written_as_they_are_read() {
+    replay::replay("impair_text", impair_text::run);
+}
+
+#[test]
+fn kept_packets_of_a_unix_wire_are_frames_or_counted_drops() {
+    replay::replay("unix_wire", unix_wire::run);
+}

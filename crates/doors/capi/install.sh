@@ -1,0 +1,40 @@
+#!/bin/sh
+# Installs the C library under PREFIX: a shared object with versioned symbols, the header, the pkg-config file.
+#
+#   cargo build --release -p devmem-tcp-c
+#   [DESTDIR=FOLDER] crates/doors/capi/install.sh PREFIX [FOLDER of libdevmemtcp.a, target/release by default]
+#
+# With DESTDIR everything is put below that folder and still says that it is in PREFIX, as packages are made.
+#
+# The shared object is linked here and not by cargo: rustc (1.95) hands the linker an anonymous version script of its own
+# for every cdylib, before any argument of ours. GNU ld refuses a second one with names ("anonymous version tag cannot
+# be combined with other version tags"); lld takes both, and gives every symbol the first that names it, which is
+# rustc's: the library that cargo links has no versions either way. A version in a symbol's own name (.symver, name@@node)
+# has to stand in the object file that defines it, and rustc chooses which that is.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+prefix=${1:?"usage: [DESTDIR=FOLDER] install.sh PREFIX [FOLDER of libdevmemtcp.a]"}
+built=${2:-$here/../../../target/release}
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$here/../../../Cargo.toml")
+soname=libdevmemtcp.so.0
+
+[ -e "$built/libdevmemtcp.a" ] || {
+	echo "no libdevmemtcp.a in $built; build it first: cargo build --release -p devmem-tcp-c" >&2
+	exit 1
+}
+case $prefix in
+/*) ;;
+*) prefix=$PWD/$prefix ;;
+esac
+to=${DESTDIR:-}$prefix
+mkdir -p "$to/lib/pkgconfig" "$to/include"
+${CC:-cc} -shared -o "$to/lib/libdevmemtcp.so.$version" \
+	-Wl,-soname,$soname -Wl,--version-script="$here/devmemtcp.map" -Wl,--gc-sections \
+	-Wl,-u,dmt_open -Wl,--whole-archive "$built/libdevmemtcp.a" -Wl,--no-whole-archive \
+	-lgcc_s -lpthread -lm -ldl -lc
+ln -sf "libdevmemtcp.so.$version" "$to/lib/$soname"
+ln -sf $soname "$to/lib/libdevmemtcp.so"
+cp "$here/include/devmem_tcp.h" "$to/include/"
+sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" "$here/devmemtcp.pc.in" \
+	> "$to/lib/pkgconfig/devmemtcp.pc"

@@ -3,7 +3,7 @@
 #[path = "../bodies/kernel_log.rs"]
 mod body;
 #[allow(dead_code, reason = "the rest of the file is for the lab")]
-#[path = "../../bin/devmem-tcp/src/lab/klog.rs"]
+#[path = "../../crates/gvnic/lab/src/klog.rs"]
 mod klog;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));

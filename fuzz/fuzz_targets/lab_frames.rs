@@ -3,10 +3,10 @@
 #[path = "../bodies/lab_frames.rs"]
 mod body;
 #[allow(dead_code, reason = "the rest of the file is for the lab")]
-#[path = "../../bin/devmem-tcp/src/lab/conversation.rs"]
+#[path = "../../crates/gvnic/lab/src/conversation.rs"]
 mod conversation;
 #[allow(dead_code, reason = "the rest of the file is for the lab")]
-#[path = "../../bin/devmem-tcp/src/lab/frame.rs"]
+#[path = "../../crates/gvnic/lab/src/frame.rs"]
 mod frame;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));

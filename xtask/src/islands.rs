@@ -120,9 +120,15 @@ mod tests {
     #[test]
     fn an_attribute_outside_of_the_islands_is_found() {
         let allows = concat!("#![allow", "(unsafe_code)]\n");
-        assert_eq!(check_mainland("crates/core/tcp/src/lib.rs", allows).len(), 1);
+        assert_eq!(
+            check_mainland("crates/core/tcp/src/lib.rs", allows).len(),
+            1
+        );
         let expects = concat!("fn a() {\n    #[expect", "(unsafe_code, reason = b)]\n}\n");
-        assert_eq!(check_mainland("crates/core/tcp/src/lib.rs", expects)[0].line, 2);
+        assert_eq!(
+            check_mainland("crates/core/tcp/src/lib.rs", expects)[0].line,
+            2
+        );
     }
 
     #[test]

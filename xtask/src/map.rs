@@ -93,7 +93,10 @@ mod tests {
             findings("deny.toml", "{ crate = \"a\", wrappers = [] }\n"),
             6
         );
-        assert_eq!(findings("ARCHITECTURE.md", "crates/core/wire  headers\n"), 5);
+        assert_eq!(
+            findings("ARCHITECTURE.md", "crates/core/wire  headers\n"),
+            5
+        );
         let readme = format!("Rust 1.91 or later\n{}\n\n{}\n", COMMANDS[0], COMMANDS[1]);
         assert_eq!(findings("README.md", &readme), 2);
         let run = format!("    {} --bytes 1\n    {}\n", COMMANDS[0], COMMANDS[1]);

@@ -3,8 +3,8 @@
 use devmem_tcp::{BackendKind, Choice, Purpose};
 
 use crate::args::BackendChoice;
-use crate::output::{Failure, note};
 use crate::plan::LinkPlan;
+use tool::output::{Failure, note};
 
 /// Whose stack.
 #[derive(Clone, Debug, PartialEq, Eq)]

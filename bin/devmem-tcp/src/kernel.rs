@@ -7,8 +7,8 @@ use anyhow::Context;
 use devmem_linux::netif::Interface;
 use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 
-use crate::output::{Failure, note};
 use crate::plan::{KernelPlan, LinkPlan};
+use tool::output::{Failure, note};
 
 /// The heap that every machine with dma-heaps has.
 const HEAP: &str = "system";

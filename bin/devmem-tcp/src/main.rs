@@ -10,33 +10,22 @@
 
 mod args;
 mod backend;
-mod capture;
 mod commands;
-mod counters;
 mod kernel;
-mod lab;
 mod ncdevmem;
-mod nic_server;
-mod output;
-mod pattern;
 mod plan;
-mod progress;
 mod receiver;
 mod report;
-mod sender;
-mod signals;
-mod size;
-mod source;
 mod transfer;
-mod transmit;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Cli, Command};
-use output::{Exit, Failure};
-use plan::{DemoPlan, GvnicPlan, RecvPlan, SendPlan, WirePlan};
+use gvnic_server::plan::{GvnicPlan, WirePlan};
+use plan::{DemoPlan, RecvPlan, SendPlan};
+use tool::output::{Exit, Failure};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
@@ -59,11 +48,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => commands::demo::run(&DemoPlan::new(args)?),
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
-        Command::Wire(args) => commands::wire::run(&WirePlan::new(args)?),
-        Command::Nic(args) => commands::nic::run(&GvnicPlan::new(args)?),
+        Command::Wire(args) => gvnic_server::cable::run(&WirePlan::new(args)?),
+        Command::Nic(args) => gvnic_server::nic::serve(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),
         Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
-        Command::Lab(args) => commands::lab::run(*args),
+        Command::Lab(args) => lab::run(*args),
         Command::GuestInit => lab::guest::init(),
         Command::GuestTest(args) => lab::suite::rows::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

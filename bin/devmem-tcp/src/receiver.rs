@@ -8,10 +8,10 @@ use anyhow::Context;
 use devmem_tcp::{BoundRx, Dmabuf, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound};
 
 use crate::kernel;
-use crate::output::{Failure, note};
 use crate::plan::{KernelPlan, NicPlan};
 use crate::report::RunReport;
 use crate::transfer::{Task, Totals, Transfer};
+use tool::output::{Failure, note};
 
 /// How long the kernel may take to let go of memory that nobody uses any more: it looks once a second.
 const LETTING_GO: Duration = Duration::from_secs(3);

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::args::Direction;
 use crate::plan::NicPlan;
-use crate::progress::gbit_per_s;
-use crate::size::Size;
+use tool::progress::gbit_per_s;
+use tool::size::Size;
 
 pub use send::{SendReport, Sending};
 

@@ -13,9 +13,9 @@ use devmem_linux::cpu;
 use devmem_tcp::{AcceptError, Dmabuf, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::output::{Failure, note};
-use crate::pattern::{BLOCK_BYTES, Expected, Verifier};
 use crate::report::RunReport;
+use tool::output::{Failure, note};
+use tool::pattern::{BLOCK_BYTES, Expected, Verifier};
 
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;

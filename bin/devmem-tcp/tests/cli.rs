@@ -161,3 +161,36 @@ fn a_full_disk_on_stdout_is_a_failure_that_says_so() {
         assert!(said.contains(": write to stdout: No space left"), "{said}");
     }
 }
+
+/// Copies the tool to a folder of its own, so that nothing lies beside it.
+fn tool_in_a_folder() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let copy = folder.path().join("devmem-tcp");
+    std::fs::copy(common::tool().get_program(), &copy).expect("the tool can be copied");
+    (folder, copy)
+}
+
+#[test]
+fn bench_without_its_program_ends_with_3_and_the_command_that_builds_it() {
+    let (_folder, copy) = tool_in_a_folder();
+    let mut command = std::process::Command::new(copy);
+    command.args(["bench", "rx"]);
+    let finished = common::start_command(command).finish();
+    finished.failed_with(3, "cargo build --release --bin devmem-bench");
+}
+
+#[test]
+fn bench_hands_every_argument_on_to_its_program() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let (folder, copy) = tool_in_a_folder();
+    let program = folder.path().join("devmem-bench");
+    std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("it can be written");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&program, executable).expect("its mode can be set");
+    let mut command = std::process::Command::new(copy);
+    command.args(["bench", "rx", "--json", "--help", "-x"]);
+    let finished = common::start_command(command).finish();
+    assert_eq!(finished.code, Some(7), "{}", finished.stderr);
+    assert_eq!(finished.stdout, b"rx --json --help -x\n");
+}

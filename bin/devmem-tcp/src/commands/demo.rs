@@ -12,16 +12,16 @@ use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::Netdev;
 
 use crate::args::{DemoLink, Direction};
-use crate::output::{Failure, note, print_json, tell};
-use crate::pattern::Expected;
 use crate::plan::DemoPlan;
-use crate::progress::Progress;
 use crate::receiver::Receiver;
 use crate::report::{RunReport, Sending};
-use crate::sender::{Share, pattern_of, send, shares};
-use crate::signals::StopFlag;
 use crate::transfer::{Go, Task, Totals};
-use crate::transmit::Sent;
+use tool::output::{Failure, note, print_json, tell};
+use tool::pattern::Expected;
+use tool::progress::Progress;
+use tool::sender::{Share, pattern_of, send, shares};
+use tool::signals::StopFlag;
+use tool::transmit::Sent;
 
 /// The TAP interface, in a network of its own.
 const TAP: &str = "tap:dm0";

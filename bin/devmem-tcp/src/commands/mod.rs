@@ -3,12 +3,9 @@
 pub mod bench;
 pub mod demo;
 pub mod doctor;
-pub mod lab;
-pub mod nic;
 pub mod packetdrill_path;
 pub mod receiver;
 pub mod recv;
 pub mod restore;
 pub mod send;
 pub mod sender;
-pub mod wire;

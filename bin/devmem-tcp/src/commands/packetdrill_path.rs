@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::args::PacketdrillPath;
-use crate::output::{Failure, print_json, print_line};
+use tool::output::{Failure, print_json, print_line};
 
 /// The file's name.
 const LIBRARY: &str = "libdevmem_packetdrill.so";

@@ -10,9 +10,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Receiver;
-use crate::output::{Failure, print_json, print_line};
-use crate::pattern::{Expected, Verifier};
-use crate::sender::pattern_of;
+use tool::output::{Failure, print_json, print_line};
+use tool::pattern::{Expected, Verifier};
+use tool::sender::pattern_of;
 
 /// Bytes of one receive.
 const BUFFER_BYTES: usize = 256 << 10;

@@ -9,16 +9,16 @@ use devmem_linux::cpu;
 use devmem_tcp::{Netdev, Purpose};
 
 use crate::backend::{self, Backend};
-use crate::capture::{self, Capture};
 use crate::kernel;
-use crate::output::{Failure, note, print_json, tell};
-use crate::pattern::{Expected, RepeatingPattern};
 use crate::plan::{Destination, RecvPlan};
-use crate::progress::Progress;
 use crate::receiver::Receiver;
 use crate::report::RunReport;
-use crate::signals::StopFlag;
 use crate::transfer::{Go, Task};
+use tool::capture::{self, Capture};
+use tool::output::{Failure, note, print_json, tell};
+use tool::pattern::{Expected, RepeatingPattern};
+use tool::progress::Progress;
+use tool::signals::StopFlag;
 
 /// Receives as `plan` says.
 ///

@@ -10,7 +10,7 @@ use devmem_linux::nic_setup::{
 use serde::Serialize;
 
 use crate::args;
-use crate::output::{Failure, note, print_json};
+use tool::output::{Failure, note, print_json};
 
 /// What became of one interface. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
@@ -233,7 +233,7 @@ mod tests {
         let args = args::Restore {
             interface: None,
             list: false,
-            output: args::OutputArgs { json: false },
+            output: tool::parse::OutputArgs { json: false },
         };
         let restored = restore(&args, vec![leftover("one"), leftover("two")], Judged::All);
         std::fs::remove_dir_all(&folder).unwrap();

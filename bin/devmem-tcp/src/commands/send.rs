@@ -10,15 +10,15 @@ use devmem_tcp::{Dmabuf, Netdev, Purpose, Stream};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
-use crate::output::{Failure, note, print_json, tell};
-use crate::pattern::RepeatingPattern;
 use crate::plan::{Input, SendPlan};
-use crate::progress::Progress;
 use crate::report::{SendReport, Sending};
-use crate::sender::pattern_of;
-use crate::signals::StopFlag;
-use crate::source::{Made, Source};
-use crate::transmit::Transmit;
+use tool::output::{Failure, note, print_json, tell};
+use tool::pattern::RepeatingPattern;
+use tool::progress::Progress;
+use tool::sender::pattern_of;
+use tool::signals::StopFlag;
+use tool::source::{Made, Source};
+use tool::transmit::Transmit;
 
 /// Sends as `plan` says.
 ///

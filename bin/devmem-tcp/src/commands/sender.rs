@@ -8,8 +8,8 @@ use devmem_linux::cpu;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::args::Sender;
-use crate::output::Failure;
-use crate::sender::{Share, pattern_of, send, shares};
+use tool::output::Failure;
+use tool::sender::{Share, pattern_of, send, shares};
 
 /// Sends the pattern over kernel sockets.
 ///

@@ -17,7 +17,7 @@ use rustix::net::{self, sockopt};
 use super::flags::ClientPlan;
 use super::memory;
 use super::server::{refused_binding, tcp_socket};
-use crate::output::{Failure, say};
+use tool::output::{Failure, say};
 
 /// Chunks smaller than this can be too many for a packet.
 const THIN_BYTES: usize = 2048;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use devmem_uapi::IfIndex;
 
-use crate::output::{Failure, say};
+use tool::output::{Failure, say};
 
 pub const HELP: &str = "\
 ncdevmem: receive into device memory, or send from it, through the kernel

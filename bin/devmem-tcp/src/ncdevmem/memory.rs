@@ -3,7 +3,7 @@
 use anyhow::Context;
 use devmem_linux::dmabuf::{DmabufFd, ExportError};
 
-use crate::output::{Failure, say};
+use tool::output::{Failure, say};
 
 /// Pages of its memory: a little less than udmabuf's limit of 64 MiB.
 const PAGES: usize = 16_000;

@@ -27,8 +27,8 @@ use std::path::Path;
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netdev::{Netdev, RxQueueId};
 
-use crate::output::{Exit, Failure, print_line, say};
 use flags::{Flags, HELP, Job};
+use tool::output::{Exit, Failure, print_line, say};
 
 /// The name that makes this program it, and that its messages begin with.
 pub const NAME: &str = "ncdevmem";

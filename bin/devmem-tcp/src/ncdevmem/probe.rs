@@ -11,8 +11,8 @@ use devmem_linux::nic_setup::NicSetup;
 use super::flags::{Binding, ProbePlan};
 use super::server::refused_binding;
 use super::{memory, queue_ids, setup};
-use crate::output::{Failure, say};
-use crate::signals::StopPipe;
+use tool::output::{Failure, say};
+use tool::signals::StopPipe;
 
 /// Probes a NIC. Whatever becomes of that, it is put back.
 ///

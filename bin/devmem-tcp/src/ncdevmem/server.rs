@@ -15,8 +15,8 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use super::flags::ServerPlan;
 use super::validate::Validator;
 use super::{memory, queue_ids, setup};
-use crate::output::{Failure, say};
-use crate::signals::StopPipe;
+use tool::output::{Failure, say};
+use tool::signals::StopPipe;
 
 /// Most bytes of one receive, and most frags that it can tell of.
 const RECV_BYTES: usize = 800 << 10;

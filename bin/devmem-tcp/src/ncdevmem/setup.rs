@@ -4,7 +4,7 @@ use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
 
 use super::flags::Binding;
 use super::queue_ids;
-use crate::output::{Failure, say};
+use tool::output::{Failure, say};
 
 /// Prepares the NIC for a binding, unless somebody has.
 ///

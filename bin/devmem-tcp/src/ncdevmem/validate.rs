@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::output::{Failure, say};
+use tool::output::{Failure, say};
 
 /// After so many wrong bytes there is no point in going on.
 const WRONG_BYTES_MAX: u64 = 20;

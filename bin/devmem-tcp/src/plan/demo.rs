@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{NicPlan, Prefix, check_connections, to_usize};
+use tool::parse::{Prefix, to_usize};
+
+use super::{NicPlan, check_connections};
 use crate::args::{self, DemoLink, Direction};
-use crate::output::Failure;
+use tool::output::Failure;
 
 /// A run of `demo`.
 #[derive(Clone, Debug)]

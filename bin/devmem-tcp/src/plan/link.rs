@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
 
-use super::{Prefix, check_interface_name, check_pair, parse_tap};
+use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
+
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
-use crate::output::Failure;
+use tool::output::Failure;
 
 /// Our address on a TAP unless told otherwise.
 const TAP_ADDRESS: &str = "10.77.0.2/24";

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use netmem::NiovSize;
 
 use super::link::users_alone;
-use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov, to_usize};
+use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
 use crate::args;
-use crate::output::Failure;
+use tool::output::Failure;
+use tool::parse::to_usize;
 
 /// A run of `recv`.
 #[derive(Clone, Debug)]

@@ -7,10 +7,11 @@ use nic::Impairment;
 use tcp::EcnPolicy;
 
 use super::link::users_alone;
-use super::{LinkPlan, check_mtu, check_period, parse_impairment, to_usize};
+use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
-use crate::output::Failure;
-use crate::size::Size;
+use tool::output::Failure;
+use tool::parse::{check_mtu, parse_impairment, to_usize};
+use tool::size::Size;
 
 /// Device memory comes in pages of this size.
 const PAGE_BYTES: usize = 4096;

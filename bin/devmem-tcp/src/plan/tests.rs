@@ -1,5 +1,8 @@
 use clap::Parser;
 
+use gvnic_server::plan::WirePlan;
+use tool::parse::Prefix;
+
 use super::*;
 use crate::args::{BackendChoice, Cli, Command};
 

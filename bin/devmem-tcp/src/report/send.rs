@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use super::{per_gb, row};
-use crate::progress::gbit_per_s;
-use crate::size::Size;
-use crate::transmit::Sent;
+use tool::progress::gbit_per_s;
+use tool::size::Size;
+use tool::transmit::Sent;
 
 /// The result of `send`. The field names are the JSON's and stay as they are.
 #[derive(Clone, Debug, Serialize)]

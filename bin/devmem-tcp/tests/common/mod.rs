@@ -84,8 +84,10 @@ pub fn start_with(line: &str, stdin: Stdio) -> Running {
 
 /// The tool: the one built with the tests, or another where these run elsewhere, as in the lab's guest.
 pub fn tool() -> Command {
-    let other = std::env::var_os("DEVMEM_TEST_TOOL");
-    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_devmem-tcp").into()))
+    let built =
+        option_env!("CARGO_BIN_EXE_devmem-tcp").or(option_env!("CARGO_BIN_EXE_devmem-bench"));
+    let other = std::env::var_os("DEVMEM_TEST_TOOL").or(built.map(Into::into));
+    Command::new(other.expect("cargo names the program of this package"))
 }
 
 /// Starts the tool by a command that is complete but for its outputs.

@@ -15,14 +15,14 @@ use devmem_tcp::{BoundTx, Dmabuf, Netdev};
 use super::{PORT, TAP};
 use crate::args::Direction;
 use crate::commands::receiver::Received;
-use crate::output::Failure;
 use crate::plan::DemoPlan;
-use crate::progress::{Progress, gbit_per_s};
 use crate::report::{RunReport, Sending};
-use crate::sender::{Share, pattern_of, shares};
-use crate::signals::StopFlag;
-use crate::source::{Made, Source, is_readable};
-use crate::transmit::{Sent, Transmit};
+use tool::output::Failure;
+use tool::progress::{Progress, gbit_per_s};
+use tool::sender::{Share, pattern_of, shares};
+use tool::signals::StopFlag;
+use tool::source::{Made, Source, is_readable};
+use tool::transmit::{Sent, Transmit};
 
 /// Device memory for the rings of all connections, if their sends are not larger.
 const RING_BYTES: usize = 16 << 20;

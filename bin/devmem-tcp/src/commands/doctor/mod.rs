@@ -12,7 +12,7 @@ use devmem_linux::probe::{Probe, Verdict};
 use serde::Serialize;
 
 use crate::args;
-use crate::output::{Failure, print_json};
+use tool::output::{Failure, print_json};
 
 /// Everything that is said. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]

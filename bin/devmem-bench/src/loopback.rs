@@ -1,0 +1,313 @@
+//! `bench loopback`: between two sockets of one stack, device memory to device memory, next to the plain copy of the same
+//! bytes on the same processor.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use devmem_linux::cpu;
+use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch, Stream};
+use netmem::NiovSize;
+use serde::Serialize;
+
+use super::meter::SILENCE;
+use tool::output::{Failure, note, print_json, tell};
+use tool::pattern::{Expected, PositionPattern, Verifier};
+use tool::size::Size;
+
+/// Bytes of one send.
+const CHUNK: usize = 1 << 20;
+/// Bytes of one copy: the payload of a super-packet.
+const PIECE: usize = tcp::config::MAX_GSO_PAYLOAD;
+/// Frags of one receive call.
+const BATCH_FRAGS: usize = 1024;
+/// Seed of the pattern that is sent.
+const SEED: u64 = 1;
+
+/// Send from device memory to device memory of this host, through the NIC, next to a plain memory copy
+///
+/// One thread sends, polls and receives; the first time around it checks every byte. Then, by turns, it sends
+/// --bytes through TCP and copies as much from the one memory to the other in pieces of a super-packet. The rates are
+/// per second of processor time, the library's background thread included, so that other programs do not count.
+#[derive(Debug, Args)]
+pub struct LoopbackArgs {
+    /// Repetitions
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    reps: usize,
+    /// Bytes of each measurement
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    bytes: Size,
+    /// Device memory to send from, and to receive into: more than the caches hold
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    mem_size: Size,
+    /// Size of one net_iov: a power of two from 4K to 2M
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    niov: Size,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result. The field names are the JSON's and stay as they are.
+#[derive(Debug, Serialize)]
+struct Report {
+    page_kind: String,
+    niov_bytes: usize,
+    verified_bytes: u64,
+    samples: Vec<Sample>,
+    /// Median of the samples' ratios.
+    ratio: f64,
+}
+
+/// One repetition.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Sample {
+    loopback_gb_per_cpu_s: f64,
+    copy_gb_per_cpu_s: f64,
+    /// The first by the second.
+    ratio: f64,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// An option that makes no sense; no memory; a wrong byte.
+pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
+    let size = usize::try_from(args.mem_size.0).unwrap_or(usize::MAX);
+    let bytes = usize::try_from(args.bytes.0).unwrap_or(usize::MAX);
+    let niov = usize::try_from(args.niov.0).unwrap_or(usize::MAX);
+    let niov = NiovSize::new(niov).map_err(|error| Failure::usage(format!("--niov: {error}")))?;
+    if !size.is_multiple_of(NiovSize::MAX.bytes()) || size < 8 * CHUNK {
+        let (unit, least) = (NiovSize::MAX, Size(8 * CHUNK as u64));
+        return Err(Failure::usage(format_args!(
+            "--mem-size {}: a multiple of {unit}, {least} at least",
+            args.mem_size
+        )));
+    }
+    if args.reps == 0 || bytes == 0 {
+        return Err(Failure::usage("--reps and --bytes: 1 at least"));
+    }
+    if let Some(&cpu) = cpu::allowed_cpus().first() {
+        cpu::pin_current_thread(cpu)?;
+    }
+    let mut bench = Bench::new(size, niov)?;
+    let verified_bytes = bench.verify()?;
+    let mut samples = Vec::new();
+    for repetition in 1..=args.reps {
+        let loopback = timed(bytes, || bench.transfer(bytes))?;
+        let copy = timed(bytes, || bench.copy(bytes))?;
+        samples.push(Sample {
+            loopback_gb_per_cpu_s: loopback,
+            copy_gb_per_cpu_s: copy,
+            ratio: loopback / copy,
+        });
+        note(format_args!(
+            "repetition {repetition} of {} done",
+            args.reps
+        ));
+    }
+    let report = Report {
+        page_kind: bench.source.page_kind().to_string(),
+        niov_bytes: niov.bytes(),
+        verified_bytes,
+        ratio: median(samples.iter().map(|sample| sample.ratio)),
+        samples,
+    };
+    tell(&report);
+    if args.json {
+        print_json(&report)?;
+    }
+    Ok(())
+}
+
+/// Returns the rate of `work` in 10^9 bytes per second of processor time.
+fn timed(bytes: usize, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let before = cpu::process_cpu_time();
+    work()?;
+    let used = cpu::process_cpu_time().saturating_sub(before);
+    Ok(bytes as f64 / 1e9 / used.max(Duration::from_nanos(1)).as_secs_f64())
+}
+
+/// Returns the middle of the values, the upper one of two; there is at least one.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A connection of a stack with itself, and the memory at both ends. The fields are undone in their order.
+struct Bench {
+    sender: Stream,
+    receiver: Stream,
+    batch: RxBatch,
+    tx: BoundTx,
+    _rx: devmem_tcp::BoundRx,
+    _setup: devmem_tcp::Setup,
+    source: Dmabuf,
+    target: Dmabuf,
+    /// Where in the source the next send begins.
+    at: usize,
+}
+
+impl Bench {
+    fn new(size: usize, niov: NiovSize) -> Result<Self> {
+        let nic = Netdev::builder("mem:bench-loopback")?
+            .address("10.77.0.2/24")?
+            .open()?;
+        let local = SocketAddr::new(nic.addresses()[0], super::sender::PORT);
+        let (source, target) = (Dmabuf::anonymous(size)?, Dmabuf::anonymous(size)?);
+        let pattern = PositionPattern::new(SEED);
+        let mut block = vec![0; CHUNK];
+        for at in (0..size).step_by(CHUNK) {
+            pattern.fill(at as u64, &mut block);
+            source.copy_in(at, &block)?;
+        }
+        let setup = nic.plan_receive(local).queues(1).apply()?;
+        let rx = nic.bind_rx_sized(&target, setup.queues(), niov)?;
+        let tx = nic.bind_tx(&source)?;
+        let mut listener = nic.listen(local)?;
+        listener.set_timeout(Some(SILENCE));
+        let mut sender = nic.connect(local)?;
+        let (mut receiver, _) = listener.accept()?;
+        sender.set_timeout(Some(SILENCE));
+        receiver.set_timeout(Some(SILENCE));
+        Ok(Self {
+            sender,
+            receiver,
+            batch: RxBatch::with_capacity(BATCH_FRAGS),
+            tx,
+            _rx: rx,
+            _setup: setup,
+            source,
+            target,
+            at: 0,
+        })
+    }
+
+    /// Sends all of the source once and checks what arrives; returns how many bytes that were.
+    fn verify(&mut self) -> Result<u64> {
+        let mut verifier = Verifier::new(Expected::Position(PositionPattern::new(SEED)));
+        let target = self.target.clone();
+        let mut block = Vec::new();
+        self.send_and_receive(self.source.size(), &mut |frag| {
+            match frag {
+                Frag::Linear(bytes) => verifier.check(bytes),
+                Frag::Device { range, .. } => {
+                    block.resize(range.len(), 0);
+                    target.copy_out(range.start, &mut block)?;
+                    verifier.check(&block);
+                }
+            }
+            Ok(())
+        })?;
+        match verifier.first_bad() {
+            Some(position) => bail!("byte {position} arrived wrong"),
+            None => Ok(verifier.good_bytes()),
+        }
+    }
+
+    /// Moves `total` bytes through TCP.
+    fn transfer(&mut self, total: usize) -> Result<()> {
+        self.send_and_receive(total, &mut |_| Ok(()))
+    }
+
+    fn send_and_receive(
+        &mut self,
+        total: usize,
+        look: &mut dyn FnMut(Frag<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut left = total;
+        while left > 0 {
+            let len = CHUNK.min(left).min(self.source.size() - self.at);
+            let range = self.at..self.at + len;
+            let sent = self.sender.send(&self.tx, std::slice::from_ref(&range))?;
+            self.at = (self.at + sent.bytes()) % self.source.size();
+            left -= sent.bytes();
+            let mut missing = sent.bytes();
+            while missing > 0 {
+                let len = self.receiver.recv(&mut self.batch)?;
+                if len == 0 {
+                    bail!("the stream ended");
+                }
+                for frag in &self.batch {
+                    look(frag)?;
+                }
+                self.batch.release()?;
+                missing = missing
+                    .checked_sub(len)
+                    .context("more came than was sent")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies `total` bytes from memory to memory.
+    fn copy(&self, total: usize) -> Result<()> {
+        let pieces = self.source.size() / PIECE;
+        let mut left = total;
+        for piece in (0..pieces).cycle() {
+            if left == 0 {
+                break;
+            }
+            let len = PIECE.min(left);
+            let at = piece * PIECE;
+            self.target.copy_from(&self.source, at, at, len)?;
+            left -= len;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            page_kind,
+            niov_bytes,
+            verified_bytes,
+            samples,
+            ratio,
+        } = self;
+        let verified = Size(*verified_bytes);
+        let niov = Size(*niov_bytes as u64);
+        writeln!(
+            f,
+            "{verified} verified; {page_kind}, net_iovs of {niov}; 10^9 bytes per second of processor time\n"
+        )?;
+        writeln!(f, "{:>10} {:>10} {:>7}", "loopback", "copy", "ratio")?;
+        for Sample {
+            loopback_gb_per_cpu_s,
+            copy_gb_per_cpu_s,
+            ratio,
+        } in samples
+        {
+            writeln!(
+                f,
+                "{loopback_gb_per_cpu_s:>10.1} {copy_gb_per_cpu_s:>10.1} {ratio:>7.2}"
+            )?;
+        }
+        writeln!(f, "{:>21} {ratio:>7.2}", "median")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_to_ourselves_arrives_whole_however_often() {
+        let mut bench = Bench::new(8 * CHUNK, NiovSize::MIN).unwrap();
+        assert_eq!(bench.verify().unwrap(), 8 * CHUNK as u64);
+        bench.transfer(3 * CHUNK + 1).unwrap();
+        bench.copy(9 * CHUNK).unwrap();
+        assert_eq!(bench.at, 3 * CHUNK + 1);
+    }
+
+    #[test]
+    fn the_middle_of_an_even_number_is_the_upper_one() {
+        assert_eq!(median([3.0, 1.0, 2.0, 4.0].into_iter()), 3.0);
+        assert_eq!(median([5.0].into_iter()), 5.0);
+    }
+}

@@ -1,0 +1,99 @@
+//! The network of `bench lossy`: one bad cable to the receiver's host. At its other end is the kernel's sender or ours.
+//!
+//! ```text
+//! kernel sender -- TAP "dmcable" ----\
+//!                                     devmem-tcp wire -- TAP "dmfar" -- kernel receiver
+//! our stack -- UNIX socket ----------/
+//! ```
+//!
+//! Both senders have the same way: one process that has their frames, on the sender's processor, and the receiver behind
+//! it, on the other one. Left to the scheduler, the cable shares the receiver's processor whenever the sender's is never
+//! idle, and then every single packet costs two changes between the two.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use devmem_linux::cpu;
+use devmem_tcp::{Netdev, NetdevBuilder};
+
+use super::super::receiver::ReceiverProcess;
+use super::super::sender::{PREFIX, RECEIVER, SENDER};
+
+/// Who is at the sender's end of a cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    Kernel,
+    Ours,
+}
+
+/// A cable between this host and the receiver's: `devmem-tcp wire` in a process of its own.
+#[derive(Debug)]
+pub struct Cable {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Cable {
+    /// Joins the two hosts, by a process on `processor`; returns when they are.
+    pub fn new(
+        sender: Sender,
+        receiver: &ReceiverProcess,
+        impairment: &str,
+        mtu: u16,
+        processor: usize,
+    ) -> Result<Self> {
+        let program = std::env::current_exe().context("find this program")?;
+        let socket = std::env::temp_dir().join(format!("devmem-tcp-lossy-{}", std::process::id()));
+        let end = match sender {
+            Sender::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
+            Sender::Ours => format!("unix-listen:{}", socket.display()),
+        };
+        let mut command = Command::new(program);
+        command.args(["__cable", "--impair", impairment, "--mtu", &mtu.to_string()]);
+        command.args(["--a", &end, "--b"]);
+        command.arg(format!("tap:dmfar,{RECEIVER}/{PREFIX}"));
+        command.args(["--b-netns", &format!("pid:{}", receiver.id())]);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        // A process keeps to the processors of the thread that starts it.
+        let start = || {
+            cpu::pin_current_thread(processor).context("pin the cable")?;
+            command.spawn().context("start the cable")
+        };
+        let child = thread::scope(|scope| scope.spawn(start).join())
+            .map_err(|_| anyhow!("starting the cable panicked"))??;
+        let mut cable = Self { child, socket };
+        cable.wait_until_joined()?;
+        Ok(cable)
+    }
+
+    /// Returns the NIC of our stack at the sender's end, to be opened.
+    pub fn our_nic(&self, mtu: u16) -> Result<NetdevBuilder> {
+        let nic = Netdev::builder(&format!("unix:{}", self.socket.display()))?;
+        Ok(nic.address(&format!("{SENDER}/{PREFIX}"))?.mtu(mtu))
+    }
+
+    fn wait_until_joined(&mut self) -> Result<()> {
+        let stderr = self.child.stderr.as_mut().context("it was piped")?;
+        let mut says = BufReader::new(stderr);
+        let mut line = String::new();
+        says.read_line(&mut line).context("listen to the cable")?;
+        if !line.contains("are joined") {
+            says.read_to_string(&mut line)
+                .context("listen to the cable")?;
+            bail!("the cable failed: {}", line.trim());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        // The TAPs go with it, the socket's file does not.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}

@@ -1,0 +1,239 @@
+//! `bench lossy`: this sender and the kernel's, with the same congestion control, through the same bad cable.
+
+mod cable;
+mod conduct;
+mod report;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, ValueEnum};
+use devmem_linux::{cpu, netns};
+use devmem_tcp::Dmabuf;
+use nic::Impairment;
+use serde::Serialize;
+use tcp::CongestionKind;
+
+use super::receiver::{ReceiverProcess, Receiving};
+use super::runner::first_two;
+use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
+use cable::{Cable, Sender};
+use conduct::Conduct;
+use report::{Report, Sample};
+use tool::output::{Failure, note, print_json, tell};
+use tool::sender::pattern_of;
+use tool::source::{Made, Source};
+use tool::transmit::Transmit;
+
+/// What the cable is like, unless --impair says it.
+const CABLES: &[&str] = &[
+    "delay=20ms",
+    "loss=1%",
+    "loss=5%",
+    "reorder=1%",
+    "dup=1%",
+    "loss=1%,delay=20ms",
+    "loss=5%,delay=20ms",
+    "loss=1%,reorder=1%,dup=1%,delay=20ms,jitter=1ms,ordered",
+];
+
+/// Bytes of each send call.
+const WRITE_BYTES: usize = 256 << 10;
+/// Device memory of our sender: what its send buffer holds, and as much to be filled meanwhile.
+const RING_BYTES: usize = 8 << 20;
+
+/// Send through a bad cable: this sender next to the kernel's, with the same congestion control, to a kernel receiver
+///
+/// For each kind of cable and each seed the kernel's sender and then this one send for --seconds through
+/// `devmem-tcp wire`; the receiver checks every byte and counts those that came in order. A ratio is that of the bytes of
+/// all seeds. Needs what `devmem-tcp wire` needs, in a network of its own.
+#[derive(Debug, Args)]
+pub struct LossyArgs {
+    /// Seeds of the cable: repetitions of everything
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    seeds: u64,
+    /// Time the receiver counts in each run
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    seconds: f64,
+    /// Largest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u16,
+    /// Congestion control of both senders
+    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
+    congestion: Congestion,
+    /// A cable, without its seed, as in `devmem-tcp wire`; may be given several times [default: all that matter]
+    #[arg(long, value_name = "LIST")]
+    impair: Vec<String>,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// What both ends know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Congestion {
+    Cubic,
+    Reno,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// There is no such network to be had, or a run failed: a wrong byte among others.
+pub fn run(args: &LossyArgs) -> Result<(), Failure> {
+    let time = Duration::try_from_secs_f64(args.seconds)
+        .ok()
+        .filter(|time| (Duration::from_millis(100)..=Duration::from_secs(600)).contains(time))
+        .ok_or_else(|| Failure::usage(format_args!("--seconds {}: 0.1 to 600", args.seconds)))?;
+    let cables = cables(&args.impair)?;
+    if args.seeds == 0 {
+        return Err(Failure::usage("--seeds 0: 3 at least say something"));
+    }
+    // Before any thread: an unprivileged caller gets a user namespace with it.
+    netns::enter_new()?;
+    let bench = Bench {
+        time,
+        mtu: args.mtu,
+        congestion: args.congestion,
+        memory: Dmabuf::anonymous(RING_BYTES)?,
+        cpus: first_two(&cpu::allowed_cpus())?,
+    };
+    let mut report = Report::new(args.congestion, time, args.mtu, &cables);
+    for seed in 1..=args.seeds {
+        for (row, cable) in cables.iter().enumerate() {
+            let impairment = format!("{cable},seed={seed}");
+            let (kernel_bytes, kernel) = bench.run_once(Sender::Kernel, &impairment)?;
+            let (our_bytes, ours) = bench.run_once(Sender::Ours, &impairment)?;
+            let sample = Sample {
+                seed,
+                kernel_bytes,
+                our_bytes,
+                kernel,
+                ours,
+            };
+            report.add(row, sample);
+        }
+        note(format_args!("seed {seed} of {} done", args.seeds));
+    }
+    tell(&report);
+    if args.json {
+        print_json(&report)?;
+    }
+    Ok(())
+}
+
+/// Returns the cables that were asked for, each a valid one.
+fn cables(asked: &[String]) -> Result<Vec<String>, Failure> {
+    let cables: Vec<String> = match asked {
+        [] => CABLES.iter().map(|&cable| cable.to_owned()).collect(),
+        asked => asked.to_vec(),
+    };
+    for cable in &cables {
+        let with_seed = format!("{cable},seed=1");
+        with_seed
+            .parse::<Impairment>()
+            .map_err(|error| Failure::usage(format!("--impair {cable}: {error}")))?;
+    }
+    Ok(cables)
+}
+
+/// What all runs share.
+struct Bench {
+    time: Duration,
+    mtu: u16,
+    congestion: Congestion,
+    memory: Dmabuf,
+    /// The receiver's processor, and that of the sender and the cable.
+    cpus: (usize, usize),
+}
+
+impl Bench {
+    /// Returns how many bytes arrived, and what the sender did for that.
+    fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
+        let receiving = Receiving::Verified(self.time);
+        let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
+        let cable = Cable::new(sender, &receiver, impairment, self.mtu, self.cpus.1)?;
+        let sent = match sender {
+            Sender::Kernel => self.send_by_kernel(&mut receiver),
+            Sender::Ours => self.send_by_us(&cable, &mut receiver),
+        };
+        sent.with_context(|| format!("{sender:?} through {impairment}"))
+    }
+
+    fn send_by_kernel(&self, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
+        let before = Conduct::of_the_kernel()?;
+        let sending = Sending {
+            congestion: match self.congestion {
+                Congestion::Cubic => "cubic",
+                Congestion::Reno => "reno",
+            },
+            write_bytes: WRITE_BYTES,
+            source_bytes: WRITE_BYTES,
+            mode: Mode::Pattern,
+        };
+        let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
+        sender.starter()?.go()?;
+        let bytes = receiver.received()?.bytes;
+        // The sender ends with its handle.
+        Ok((bytes, Conduct::of_the_kernel()?.since(before)))
+    }
+
+    fn send_by_us(&self, cable: &Cable, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| self.send_until(cable, &is_over));
+            let received = receiver.received();
+            is_over.store(true, Ordering::Relaxed);
+            let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+            // A sender that failed is why nothing was received.
+            match received {
+                Ok(received) => Ok((received.bytes, sent?)),
+                Err(error) => Err(sent.err().unwrap_or(error)),
+            }
+        })
+    }
+
+    /// Sends the pattern until it is over; returns what that took.
+    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
+        cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
+        let config = tcp::Config {
+            congestion: match self.congestion {
+                Congestion::Cubic => CongestionKind::Cubic,
+                Congestion::Reno => CongestionKind::NewReno,
+            },
+            ..tcp::Config::default()
+        };
+        let nic = cable.our_nic(self.mtu)?.tcp(config).open()?;
+        let tx = nic.bind_tx(&self.memory)?;
+        let stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
+        let port = stream
+            .local_addr()
+            .context("the connection has ended")?
+            .port();
+        let mut source = Source::made(Made::Position(pattern_of(port)), u64::MAX);
+        let mut transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
+        transmit
+            .feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed))
+            .map_err(|failure| anyhow!("{failure}"))?;
+        let info = transmit.tcp_info();
+        Ok(info.as_ref().map(Conduct::of_ours).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cable_there_is_can_be_made_and_a_wrong_one_is_named() {
+        assert_eq!(cables(&[]).unwrap().len(), CABLES.len());
+        assert_eq!(cables(&["loss=2%".to_owned()]).unwrap(), ["loss=2%"]);
+        let error = cables(&["loss=200%".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("--impair loss=200%"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! `devmem-bench`, or `devmem-tcp bench`: measures receiver and sender next to what they must beat, and the page pool.
+//!
+//! A figure means something only beside the others of the same run: every repetition runs all cases one after
+//! another, each row has its range next to its median, and the report says on what machine it was made.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+mod accounting;
+mod bare;
+mod cases;
+mod kernel_rx;
+mod loopback;
+mod lossy;
+mod meter;
+mod network;
+mod ours;
+mod plan;
+mod pool;
+mod receiver;
+mod report;
+mod runner;
+mod rx;
+mod sample;
+mod sender;
+#[cfg(feature = "bench-smoltcp")]
+mod smoltcp;
+mod tx;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use gvnic_server::plan::WirePlan;
+use tool::output::{Exit, Failure};
+
+/// Measure receiver, sender and page pool, next to what they must beat
+#[derive(Debug, Parser)]
+#[command(name = "devmem-bench", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Rx(rx::RxArgs),
+    Tx(tx::TxArgs),
+    Lossy(lossy::LossyArgs),
+    Loopback(loopback::LoopbackArgs),
+    Pool(pool::PoolArgs),
+    #[command(name = "__sender", hide = true)]
+    Sender(sender::SenderArgs),
+    #[command(name = "__receiver", hide = true)]
+    Receiver(receiver::ReceiverArgs),
+    /// The cable of `lossy`.
+    #[command(name = "__cable", hide = true)]
+    Cable(gvnic_server::args::Wire),
+}
+
+fn main() -> ExitCode {
+    let exit = match run(Cli::parse().what) {
+        Ok(()) => Exit::Done,
+        Err(failure) => failure.report("devmem-bench"),
+    };
+    exit.into()
+}
+
+fn run(what: What) -> Result<(), Failure> {
+    match what {
+        What::Rx(args) => rx::run(&args),
+        What::Tx(args) => tx::run(&args),
+        What::Lossy(args) => lossy::run(&args),
+        What::Loopback(args) => loopback::run(&args),
+        What::Pool(args) => pool::run(&args),
+        What::Sender(args) => Ok(sender::run(&args)?),
+        What::Cable(args) => gvnic_server::cable::run(&WirePlan::new(args)?),
+        What::Receiver(args) => Ok(receiver::run(&args)?),
+    }
+}

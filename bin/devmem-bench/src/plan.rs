@@ -1,0 +1,204 @@
+//! What `bench rx` and `bench tx` will do: their command lines, judged.
+
+use std::time::Duration;
+
+use clap::Args;
+use netmem::NiovSize;
+
+use super::report::Case;
+use tool::output::Failure;
+use tool::size::Size;
+
+/// How rows are measured.
+#[derive(Debug, Args)]
+pub struct MeasureArgs {
+    /// Repetitions of all rows; 5 at least to tell the spread
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    reps: usize,
+    /// Time the sender sends in each run
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    seconds: f64,
+    /// Largest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u16,
+    /// Device memory
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    mem_size: Size,
+    /// Processors of receiver and sender [default: the first two]
+    #[arg(long, value_name = "R,S", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Only these rows
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// List the rows and end
+    #[arg(long)]
+    list: bool,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// A run of a benchmark with rows.
+#[derive(Clone, Debug)]
+pub struct Plan<C> {
+    /// The rows.
+    pub cases: Vec<C>,
+    /// Repetitions of all of them.
+    pub repetitions: usize,
+    /// Time the sender sends in each run.
+    pub time: Duration,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// Bytes of device memory.
+    pub mem_bytes: usize,
+    /// Processors of receiver and sender, if they were chosen.
+    pub cpus: Option<(usize, usize)>,
+    /// Only list the rows.
+    pub list: bool,
+    /// Print the JSON object.
+    pub json: bool,
+}
+
+impl<C: Case> Plan<C> {
+    /// Judges the command line; `all` are the rows there are.
+    ///
+    /// # Errors
+    ///
+    /// An option that makes no sense, named.
+    pub fn new(args: &MeasureArgs, all: &[C]) -> Result<Self, Failure> {
+        let MeasureArgs {
+            reps,
+            seconds,
+            mtu,
+            mem_size,
+            cpus,
+            only,
+            list,
+            json,
+        } = args;
+        if *reps == 0 {
+            return Err(Failure::usage("--reps 0: take 5 at least"));
+        }
+        let time = Duration::try_from_secs_f64(*seconds)
+            .ok()
+            .filter(|time| TIMES.contains(time));
+        let Some(time) = time else {
+            return Err(Failure::usage(format_args!(
+                "--seconds {seconds}: 0.1 to 60"
+            )));
+        };
+        if *mtu < MIN_MTU {
+            return Err(Failure::usage(format_args!(
+                "--mtu {mtu}: {MIN_MTU} at least"
+            )));
+        }
+        let mem_bytes = usize::try_from(mem_size.0).unwrap_or(usize::MAX);
+        if mem_bytes < MIN_MEMORY || !mem_bytes.is_multiple_of(NiovSize::MAX.bytes()) {
+            let (unit, least) = (NiovSize::MAX, Size(MIN_MEMORY as u64));
+            return Err(Failure::usage(format_args!(
+                "--mem-size {mem_size}: a multiple of {unit}, {least} at least"
+            )));
+        }
+        let cpus = match cpus.as_slice() {
+            [] => None,
+            &[receiver, sender] => Some((receiver, sender)),
+            _ => {
+                return Err(Failure::usage(
+                    "--cpus takes two: the receiver's and the sender's",
+                ));
+            }
+        };
+        Ok(Self {
+            cases: chosen(only, all)?,
+            repetitions: *reps,
+            time,
+            mtu: *mtu,
+            mem_bytes,
+            cpus,
+            list: *list,
+            json: *json,
+        })
+    }
+}
+
+/// A shorter run is all slow start, a longer one a mistake.
+const TIMES: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(60);
+
+/// What every IPv4 host takes (RFC 791 3.2).
+const MIN_MTU: u16 = 576;
+
+/// Room for what a sender may have under way, several times.
+const MIN_MEMORY: usize = 32 << 20;
+
+fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
+    let exists = |name: &&String| all.iter().any(|case| case.row_name().name == name.as_str());
+    if let Some(unknown) = only.iter().find(|name| !exists(name)) {
+        let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
+        return Err(failure.with_remedy("--list shows them"));
+    }
+    let is_wanted = |case: &&C| {
+        let name = case.row_name().name;
+        only.is_empty() || only.iter().any(|wanted| wanted == name)
+    };
+    Ok(all.iter().filter(is_wanted).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cases::{self, CASES};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MeasureArgs,
+    }
+
+    fn plan(line: &str) -> Result<Plan<cases::Case>, String> {
+        let words = ["rx"].into_iter().chain(line.split_whitespace());
+        let args = Line::try_parse_from(words)
+            .map_err(|error| error.to_string())?
+            .args;
+        Plan::new(&args, CASES).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_defaults_run_every_row() {
+        let plan = plan("").unwrap();
+        assert_eq!(plan.cases.len(), CASES.len());
+        assert_eq!(
+            (plan.repetitions, plan.time, plan.mtu),
+            (7, Duration::from_secs(1), 1500)
+        );
+        assert_eq!((plan.mem_bytes, plan.cpus), (256 << 20, None));
+    }
+
+    #[test]
+    fn rows_and_processors_can_be_chosen() {
+        let plan = plan("--only A,ours/1core --cpus 2,4").unwrap();
+        let names: Vec<&str> = plan.cases.iter().map(|case| case.name).collect();
+        assert_eq!((names, plan.cpus), (vec!["A", "ours/1core"], Some((2, 4))));
+    }
+
+    #[test]
+    fn an_option_that_makes_no_sense_is_named() {
+        let cases = [
+            ("--reps 0", "--reps 0"),
+            ("--seconds 0", "--seconds 0: "),
+            ("--seconds 1e9", "--seconds 1000000000: "),
+            ("--seconds nan", "--seconds NaN: "),
+            ("--mtu 100", "--mtu 100: "),
+            ("--mem-size 33M", "--mem-size 33 MiB: a multiple of 2 MiB"),
+            ("--mem-size 2M", "32 MiB at least"),
+            ("--cpus 1", "--cpus takes two"),
+            ("--only A,nosuch", "there is no row \"nosuch\""),
+        ];
+        for (line, text) in cases {
+            let error = plan(line).expect_err(line);
+            assert!(error.contains(text), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `bench pool`: the page pool, timed as the kernel times its own.
+
+use std::fs;
+
+use clap::Args;
+use devmem_linux::cpu;
+use netmem::pool_bench::{self, BenchConfig, BenchRow};
+use serde::Serialize;
+
+use tool::output::{Failure, print_json, tell};
+
+/// Time the page pool: its fast path, its return ring and its slow path, for host pages and net_iovs
+///
+/// The three cases of the kernel's page_pool benchmark, in nanoseconds and processor cycles per element. Cycles are
+/// nanoseconds times the clock that /proc/cpuinfo shows, on a virtual machine that of the time stamp counter.
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Repetitions of all cases
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    reps: usize,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct PoolReport {
+    clock_mhz: Option<f64>,
+    repetitions: usize,
+    rows: Vec<PoolRow>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct PoolRow {
+    case: String,
+    memory: String,
+    median_ns: f64,
+    min_ns: f64,
+    max_ns: f64,
+    median_cycles: Option<f64>,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// Memory for the pools cannot be had.
+pub fn run(args: &PoolArgs) -> Result<(), Failure> {
+    if let Some(&cpu) = cpu::allowed_cpus().first() {
+        cpu::pin_current_thread(cpu)?;
+    }
+    let clock_mhz = clock_mhz(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+    let config = BenchConfig {
+        repetitions: args.reps,
+        ..BenchConfig::default()
+    };
+    let rows = pool_bench::run(config)?
+        .iter()
+        .map(|row| PoolRow::new(row, clock_mhz))
+        .collect();
+    let report = PoolReport {
+        clock_mhz,
+        repetitions: args.reps,
+        rows,
+    };
+    tell(table(&report));
+    if args.json {
+        print_json(&report)?;
+    }
+    Ok(())
+}
+
+impl PoolRow {
+    fn new(row: &BenchRow, clock_mhz: Option<f64>) -> Self {
+        let BenchRow {
+            case,
+            memory,
+            median_ns,
+            min_ns,
+            max_ns,
+        } = *row;
+        let median_cycles = clock_mhz.map(|mhz| median_ns * mhz / 1000.0);
+        Self {
+            case: case.to_string(),
+            memory: memory.to_string(),
+            median_ns,
+            min_ns,
+            max_ns,
+            median_cycles,
+        }
+    }
+}
+
+fn table(report: &PoolReport) -> String {
+    let mut text = format!(
+        "{:<12} {:<8} {:>10} {:>26}\n",
+        "case", "memory", "cycles", "ns per element [min-max]"
+    );
+    for PoolRow {
+        case,
+        memory,
+        median_ns,
+        min_ns,
+        max_ns,
+        median_cycles,
+    } in &report.rows
+    {
+        let cycles = median_cycles.map_or_else(|| "-".to_owned(), |cycles| format!("{cycles:.1}"));
+        let range = format!("{median_ns:.2} [{min_ns:.2}-{max_ns:.2}]");
+        text += &format!("{case:<12} {memory:<8} {cycles:>10} {range:>26}\n");
+    }
+    text
+}
+
+/// Reads the first processor's clock.
+fn clock_mhz(cpuinfo: &str) -> Option<f64> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("cpu MHz"))?;
+    line.split(':').nth(1)?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_read_where_it_is_shown() {
+        assert_eq!(
+            clock_mhz("processor\t: 0\ncpu MHz\t\t: 2595.124\n"),
+            Some(2595.124)
+        );
+        assert_eq!(clock_mhz("processor\t: 0\nBogoMIPS\t: 50.00\n"), None);
+    }
+
+    #[test]
+    fn a_table_has_a_line_per_row_and_a_dash_for_unknown_cycles() {
+        let row = PoolRow {
+            case: "fast_path".to_owned(),
+            memory: "host".to_owned(),
+            median_ns: 1.5,
+            min_ns: 1.25,
+            max_ns: 2.0,
+            median_cycles: None,
+        };
+        let text = table(&PoolReport {
+            clock_mhz: None,
+            repetitions: 1,
+            rows: vec![row],
+        });
+        assert_eq!(text.lines().count(), 2);
+        assert!(
+            text.ends_with("fast_path    host              -           1.50 [1.25-2.00]\n"),
+            "{text}"
+        );
+    }
+}

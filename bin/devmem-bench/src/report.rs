@@ -1,0 +1,419 @@
+//! What `bench rx` and `bench tx` say: a table for people, one JSON object for programs.
+
+mod table;
+
+use std::fs;
+
+use serde::Serialize;
+
+use super::sample::Sample;
+use tool::output::say;
+
+/// What all rows share.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// Time the sender sends in each run.
+    pub seconds: f64,
+    /// Repetitions of all rows.
+    pub repetitions: usize,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// Bytes of device memory, or of whatever memory a row uses in its place.
+    pub mem_bytes: usize,
+    /// Pages it is made of.
+    pub page_kind: String,
+    /// Where the receiver ran.
+    pub receiver_cpu: usize,
+    /// Where the sender ran, in rows with two cores.
+    pub sender_cpu: usize,
+}
+
+/// Which end is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that sends.
+    Sender,
+    /// The one that receives.
+    Receiver,
+}
+
+/// What a benchmark is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// The end whose processor time is shown.
+    pub end: End,
+    /// The comparisons that matter: a row, and the rows of which it is compared with the fastest.
+    pub ratios: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// How a row is named.
+#[derive(Clone, Debug)]
+pub struct RowName {
+    /// In tables, in JSON and for `--only`.
+    pub name: &'static str,
+    /// What it is, for people.
+    pub what: &'static str,
+    /// In what it differs from its plain form; may be empty.
+    pub variant: String,
+}
+
+/// What a benchmark measures in one of its rows.
+pub trait Case: Copy {
+    /// Returns the row's names.
+    fn row_name(&self) -> RowName;
+}
+
+/// Lists rows on stderr.
+pub fn list<C: Case>(cases: &[C]) {
+    for case in cases {
+        let RowName {
+            name,
+            what,
+            variant,
+        } = case.row_name();
+        let separator = if variant.is_empty() { "" } else { ", " };
+        say!("{name:<14} {what}{separator}{variant}");
+    }
+}
+
+/// The whole benchmark.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    machine: Machine,
+    settings: Settings,
+    #[serde(skip)]
+    subject: Subject,
+    rows: Vec<Row>,
+}
+
+/// The JSON object: the samples, and what they come to.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    figures: Vec<Figures>,
+    ratios: Vec<Ratio>,
+}
+
+/// On what it was made.
+#[derive(Debug, Serialize)]
+struct Machine {
+    kernel: String,
+    processor: String,
+    processors: usize,
+    build: &'static str,
+}
+
+/// One row.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    variant: String,
+    /// One of each repetition that did not fail.
+    samples: Vec<Sample>,
+    disturbed: usize,
+    errors: Vec<String>,
+}
+
+/// Median, least and most of the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// A row's figures, for JSON.
+#[derive(Debug, Serialize)]
+struct Figures {
+    name: &'static str,
+    gbit_per_s: Spread,
+    sender_cpu_s_per_gb: Spread,
+    receiver_cpu_s_per_gb: Spread,
+    total_cpu_s_per_gb: Spread,
+}
+
+/// How one row does against another, by their medians.
+#[derive(Debug, PartialEq, Serialize)]
+struct Ratio {
+    row: &'static str,
+    against: &'static str,
+    gbit_per_s: f64,
+    /// The median of the ratios within one repetition: what disturbs both disturbs it less. Missing where a
+    /// repetition lacks either.
+    paired_gbit_per_s: Option<f64>,
+    sender_cpu_s_per_gb: f64,
+    receiver_cpu_s_per_gb: f64,
+    total_cpu_s_per_gb: f64,
+}
+
+impl Report {
+    /// Returns a report without samples.
+    pub fn new(settings: Settings, subject: Subject, rows: impl Iterator<Item = RowName>) -> Self {
+        let row = |RowName {
+                       name,
+                       what,
+                       variant,
+                   }| Row {
+            name,
+            what,
+            variant,
+            samples: Vec::new(),
+            disturbed: 0,
+            errors: Vec::new(),
+        };
+        Self {
+            machine: Machine::read(),
+            settings,
+            subject,
+            rows: rows.map(row).collect(),
+        }
+    }
+
+    /// Adds a sample to a row.
+    pub fn add(&mut self, row: usize, sample: Sample) {
+        let row = &mut self.rows[row];
+        row.disturbed += usize::from(sample.is_disturbed());
+        row.samples.push(sample);
+    }
+
+    /// Notes that a run of a row failed.
+    pub fn fail(&mut self, row: usize, error: String) {
+        self.rows[row].errors.push(error);
+    }
+
+    /// Counts the rows that have no sample at all.
+    pub fn rows_without_samples(&self) -> usize {
+        self.rows
+            .iter()
+            .filter(|row| row.samples.is_empty())
+            .count()
+    }
+
+    /// Returns the JSON object.
+    pub fn json(&self) -> impl Serialize + '_ {
+        let figures = self.rows.iter().filter_map(Row::figures).collect();
+        Whole {
+            report: self,
+            figures,
+            ratios: self.ratios(),
+        }
+    }
+
+    fn ratios(&self) -> Vec<Ratio> {
+        let ratios = self.subject.ratios.iter();
+        ratios
+            .filter_map(|(row, against)| {
+                let row = self.row(row)?;
+                let rivals = against.iter().filter_map(|name| self.row(name));
+                let median = |row: &Row| row.figures().map_or(0.0, |f| f.gbit_per_s.median);
+                row.against(rivals.max_by(|a, b| median(a).total_cmp(&median(b)))?)
+            })
+            .collect()
+    }
+
+    fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+impl Row {
+    fn against(&self, rival: &Self) -> Option<Ratio> {
+        let (ours, theirs) = (self.figures()?, rival.figures()?);
+        let of = |value: fn(&Figures) -> Spread| value(&ours).median / value(&theirs).median;
+        let is_whole = self.errors.is_empty() && rival.errors.is_empty();
+        let pairs = self.samples.iter().zip(&rival.samples);
+        let paired = Spread::of(pairs.map(|(ours, theirs)| ours.gbit_per_s / theirs.gbit_per_s));
+        Some(Ratio {
+            row: self.name,
+            against: rival.name,
+            gbit_per_s: of(|figures| figures.gbit_per_s),
+            paired_gbit_per_s: paired.filter(|_| is_whole).map(|paired| paired.median),
+            sender_cpu_s_per_gb: of(|figures| figures.sender_cpu_s_per_gb),
+            receiver_cpu_s_per_gb: of(|figures| figures.receiver_cpu_s_per_gb),
+            total_cpu_s_per_gb: of(|figures| figures.total_cpu_s_per_gb),
+        })
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let spread = |value: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(value));
+        Some(Figures {
+            name: self.name,
+            gbit_per_s: spread(|sample| sample.gbit_per_s)?,
+            sender_cpu_s_per_gb: spread(|sample| sample.sender_cpu_s_per_gb)?,
+            receiver_cpu_s_per_gb: spread(|sample| sample.receiver_cpu_s_per_gb)?,
+            total_cpu_s_per_gb: spread(|sample| sample.total_cpu_s_per_gb)?,
+        })
+    }
+}
+
+impl Spread {
+    /// Returns `None` for no values.
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            0 => (values[middle - 1] + values[middle]) / 2.0,
+            _ => values[middle],
+        };
+        Some(Self { median, min, max })
+    }
+}
+
+impl Machine {
+    fn read() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+        let processor = model
+            .and_then(|line| line.split(':').nth(1))
+            .unwrap_or("unknown")
+            .trim();
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: processor.to_owned(),
+            processors: cpuinfo
+                .lines()
+                .filter(|line| line.starts_with("processor"))
+                .count(),
+            build: if cfg!(debug_assertions) {
+                "debug: figures mean nothing"
+            } else {
+                "release"
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::CASES;
+
+    fn report() -> Report {
+        let settings = Settings {
+            seconds: 1.0,
+            repetitions: 3,
+            mtu: 1500,
+            mem_bytes: 256 << 20,
+            page_kind: "huge".to_owned(),
+            receiver_cpu: 0,
+            sender_cpu: 1,
+        };
+        let subject = Subject {
+            end: End::Receiver,
+            ratios: &[("ours", &["B"]), ("ours", &["A", "A0d"])],
+        };
+        Report::new(settings, subject, CASES.iter().map(Case::row_name))
+    }
+
+    fn sample(gbit_per_s: f64) -> Sample {
+        Sample {
+            bytes: 1,
+            seconds: 1.0,
+            gbit_per_s,
+            sender_cpu_s_per_gb: 0.04,
+            receiver_cpu_s_per_gb: 0.05,
+            total_cpu_s_per_gb: 0.1,
+            other_cpus_busy: 0.0,
+        }
+    }
+
+    fn row(name: &str) -> usize {
+        CASES.iter().position(|case| case.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_spread_is_the_middle_and_both_ends() {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        assert_eq!(
+            spread(&[3.0, 1.0, 2.0]),
+            Some(Spread {
+                median: 2.0,
+                min: 1.0,
+                max: 3.0
+            })
+        );
+        assert_eq!(
+            spread(&[4.0, 1.0, 2.0, 3.0]),
+            Some(Spread {
+                median: 2.5,
+                min: 1.0,
+                max: 4.0
+            })
+        );
+        assert_eq!(spread(&[]), None);
+    }
+
+    #[test]
+    fn ratios_compare_medians_of_rows_that_have_figures() {
+        let mut report = report();
+        for rate in [90.0, 100.0, 110.0] {
+            report.add(row("ours"), sample(rate));
+            report.add(row("B"), sample(2.0 * rate));
+        }
+        let expected = Ratio {
+            row: "ours",
+            against: "B",
+            gbit_per_s: 0.5,
+            paired_gbit_per_s: Some(0.5),
+            sender_cpu_s_per_gb: 1.0,
+            receiver_cpu_s_per_gb: 1.0,
+            total_cpu_s_per_gb: 1.0,
+        };
+        assert_eq!(report.ratios(), [expected]);
+        assert_eq!(report.rows_without_samples(), CASES.len() - 2);
+    }
+
+    #[test]
+    fn a_ratio_is_with_the_fastest_of_the_rivals() {
+        let mut report = report();
+        report.add(row("ours"), sample(90.0));
+        report.add(row("A"), sample(45.0));
+        report.add(row("A0d"), sample(60.0));
+        report.fail(row("A0d"), "the second time it failed".to_owned());
+        let ratios = report.ratios();
+        assert_eq!((ratios[0].against, ratios[0].gbit_per_s), ("A0d", 1.5));
+        assert_eq!(ratios[0].paired_gbit_per_s, None, "a repetition is missing");
+    }
+
+    #[test]
+    fn the_table_has_ranges_failures_and_disturbances() {
+        let mut report = report();
+        report.add(row("A"), sample(83.0));
+        report.add(
+            row("A"),
+            Sample {
+                other_cpus_busy: 1.0,
+                ..sample(19.0)
+            },
+        );
+        report.fail(
+            row("A/bbr"),
+            "congestion control bbr: no such file".to_owned(),
+        );
+        let text = report.to_string();
+        assert!(text.contains("51.0 [19.0-83.0]"), "{text}");
+        assert!(text.contains("(1 of 2 disturbed)"), "{text}");
+        assert!(
+            text.contains("(1 failed: congestion control bbr: no such file)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_json_has_samples_figures_and_ratios() {
+        let mut report = report();
+        report.add(row("ours"), sample(100.0));
+        report.add(row("A"), sample(80.0));
+        let json: serde_json::Value = serde_json::to_value(report.json()).unwrap();
+        assert_eq!(json["rows"][row("ours")]["samples"][0]["gbit_per_s"], 100.0);
+        assert_eq!(json["figures"][1]["name"], "ours");
+        assert_eq!(json["ratios"][0]["gbit_per_s"], 1.25);
+        assert_eq!(json["settings"]["mtu"], 1500);
+        assert!(json["machine"]["kernel"].is_string());
+    }
+}

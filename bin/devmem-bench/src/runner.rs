@@ -1,0 +1,120 @@
+//! All rows of a benchmark, one after another, again and again.
+
+use anyhow::{Context, Result, anyhow};
+use devmem_linux::{cpu, netns};
+use netmem::Dmabuf;
+
+use super::accounting::softirq_threads;
+use super::plan::Plan;
+use super::report::{Case, Report, Settings, Subject};
+use super::sample::{Sample, quietest};
+use tool::output::{Failure, note, print_json, tell};
+
+/// Fewer repetitions say nothing about the range.
+const REPS_ADVISED: usize = 5;
+
+/// Runs a benchmark and prints its report; `run_once` makes one run of one row.
+///
+/// # Errors
+///
+/// There is no network to be had, or a row has no figures at the end.
+pub fn run<C: Case>(
+    plan: &Plan<C>,
+    subject: Subject,
+    run_once: impl Fn(&Bench<'_, C>, &C) -> Result<Sample>,
+) -> Result<(), Failure> {
+    if plan.repetitions < REPS_ADVISED {
+        let repetitions = plan.repetitions;
+        note(format_args!(
+            "{repetitions} repetitions say little about the spread, take {REPS_ADVISED} at least"
+        ));
+    }
+    let bench = Bench::new(plan)?;
+    let rows = plan.cases.iter().map(Case::row_name);
+    let mut report = Report::new(bench.settings(), subject, rows);
+    for repetition in 1..=plan.repetitions {
+        for (row, case) in plan.cases.iter().enumerate() {
+            match quietest(|| run_once(&bench, case)) {
+                Ok(sample) => report.add(row, sample),
+                // One congestion control or one machine's quirk must not cost the other rows.
+                Err(error) => report.fail(row, format!("{error:#}")),
+            }
+        }
+        note(format_args!(
+            "repetition {repetition} of {} done",
+            plan.repetitions
+        ));
+    }
+    tell(&report);
+    if plan.json {
+        print_json(&report.json())?;
+    }
+    match report.rows_without_samples() {
+        0 => Ok(()),
+        failed => Err(anyhow!("{failed} rows have no figures").into()),
+    }
+}
+
+/// What all runs share.
+pub struct Bench<'a, C> {
+    /// What was asked for.
+    pub plan: &'a Plan<C>,
+    /// Where payload goes to or comes from.
+    pub memory: Dmabuf,
+    /// Where the receiver runs.
+    pub receiver_cpu: usize,
+    /// Where the sender runs, in rows with two cores.
+    pub sender_cpu: usize,
+    /// The kernel's softirq threads.
+    pub softirq_threads: Vec<u32>,
+}
+
+impl<'a, C> Bench<'a, C> {
+    fn new(plan: &'a Plan<C>) -> Result<Self, Failure> {
+        // Before any thread: an unprivileged caller gets a user namespace with it.
+        netns::enter_new()?;
+        let (receiver_cpu, sender_cpu) = match plan.cpus {
+            Some(chosen) => chosen,
+            None => first_two(&cpu::allowed_cpus())?,
+        };
+        Ok(Self {
+            plan,
+            memory: Dmabuf::anonymous(plan.mem_bytes)?,
+            receiver_cpu,
+            sender_cpu,
+            softirq_threads: softirq_threads(),
+        })
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            seconds: self.plan.time.as_secs_f64(),
+            repetitions: self.plan.repetitions,
+            mtu: self.plan.mtu,
+            mem_bytes: self.memory.size(),
+            page_kind: self.memory.page_kind().to_string(),
+            receiver_cpu: self.receiver_cpu,
+            sender_cpu: self.sender_cpu,
+        }
+    }
+}
+
+/// Returns the processors of receiver and sender: one for both where there is only one.
+pub fn first_two(allowed: &[usize]) -> Result<(usize, usize)> {
+    let receiver = *allowed
+        .first()
+        .context("no processor is allowed to this process")?;
+    Ok((receiver, allowed.get(1).copied().unwrap_or(receiver)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_processor_serves_both_ends_if_there_is_no_other() {
+        assert_eq!(first_two(&[3]).unwrap(), (3, 3));
+        assert_eq!(first_two(&[3, 5, 7]).unwrap(), (3, 5));
+        assert!(first_two(&[]).is_err());
+    }
+}

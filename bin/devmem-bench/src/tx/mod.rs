@@ -1,0 +1,120 @@
+//! `bench tx`: this sender and the kernel's own, each to a kernel receiver.
+
+mod bare;
+mod cases;
+mod ours;
+
+use std::thread;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use nic::BIG_PACKET_LEN;
+
+use super::accounting::Accounting;
+use super::cases::Cores;
+use super::network::{Veth, steer_receiving};
+use super::plan::{MeasureArgs, Plan};
+use super::receiver::{ReceiverProcess, Receiving};
+use super::report::{self, End, Subject};
+use super::runner::{self, Bench};
+use super::sample::Sample;
+use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
+use cases::{CASES, Case, LOW_WATER, Packets, Sender, Tuning};
+use tool::output::Failure;
+
+/// The comparisons that matter: ours with the faster of the kernel's two ways, and both with the bare ceiling.
+const SUBJECT: Subject = Subject {
+    end: End::Sender,
+    ratios: &[
+        ("ours", &["send", "zerocopy"]),
+        ("ours", &["B"]),
+        ("B", &["send", "zerocopy"]),
+        ("ours", &["send/big"]),
+        ("ours/legacy", &["send", "zerocopy"]),
+        ("ours/legacy", &["B/legacy"]),
+        ("ours/1core", &["send/1core", "zerocopy/1core"]),
+        ("ours/1core", &["B/1core"]),
+        ("ours/64k", &["send/64k", "zerocopy/64k"]),
+        ("ours/rps", &["send/rps"]),
+        ("ours/rps", &["B/rps"]),
+        ("ours/lowat", &["send/lowat"]),
+        ("ours/trunc", &["send/trunc"]),
+        ("ours/trunc", &["B/trunc"]),
+    ],
+};
+
+/// Send to a stock kernel receiver: from device memory, and with the kernel's own send and MSG_ZEROCOPY
+///
+/// Every repetition runs all rows one after another, for as long as --seconds says. Every sender sends the whole of its
+/// memory again and again, so that it is not in the cache. A row's figures are the median over the repetitions, with the
+/// least and the most; runs that the rest of the machine disturbed are repeated, up to three tries. Processor time is in
+/// seconds per 10^9 bytes of payload: that of the sender's process, in which the kernel also does most of the receiving
+/// TCP's work, and the total with the receiver's process and the kernel's softirq threads. Needs what `devmem-tcp demo`
+/// needs for a TAP.
+#[derive(Debug, Args)]
+pub struct TxArgs {
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// There is no network to be had, or a row has no figures at the end.
+pub fn run(args: &TxArgs) -> Result<(), Failure> {
+    let plan = Plan::new(&args.measure, CASES)?;
+    if plan.list {
+        report::list(&plan.cases);
+        return Ok(());
+    }
+    runner::run(&plan, SUBJECT, run_once)
+}
+
+fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
+    let sender_cpu = match case.cores {
+        Cores::Two => bench.sender_cpu,
+        Cores::One => bench.receiver_cpu,
+    };
+    let receiving = match case.tuning {
+        Tuning::None | Tuning::Steering => Receiving::ToTheEnd,
+        Tuning::LowWater => Receiving::InPortions(LOW_WATER),
+        Tuning::Discard => Receiving::Discarded,
+    };
+    let is_steered = case.tuning == Tuning::Steering;
+    let steered = steer_receiving(is_steered.then_some(bench.receiver_cpu));
+    // A kernel that has no such setting has nothing to be undone either.
+    if is_steered {
+        steered?;
+    }
+    let receiver = ReceiverProcess::start(receiving, bench.receiver_cpu, Home::Shared)?;
+    let before = Accounting::now(&bench.softirq_threads);
+    // A thread of its own, so that the pinning ends with the run.
+    let sender = || match case.sender {
+        Sender::Kernel | Sender::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
+        Sender::Bare => bare::send(bench, case.packets, sender_cpu),
+        Sender::Ours => ours::send(bench, case, sender_cpu),
+    };
+    let sent = thread::scope(|scope| scope.spawn(sender).join())
+        .map_err(|_| anyhow!("the sender panicked"))??;
+    let received = receiver.finish()?;
+    let machine = Accounting::now(&bench.softirq_threads).since(before);
+    Sample::new(received, sent, machine)
+}
+
+fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Sent> {
+    let sending = Sending {
+        congestion: Case::CONGESTION,
+        write_bytes: case.write_bytes,
+        source_bytes: bench.memory.size(),
+        mode: match case.sender {
+            Sender::KernelZerocopy => Mode::Zerocopy,
+            Sender::Kernel | Sender::Bare | Sender::Ours => Mode::Copy,
+        },
+    };
+    let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
+    let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);
+    let _veth = Veth::new(&sender.namespace()?, bench.plan.mtu, longest)?;
+    sender.starter()?.go()?;
+    sender.finish()
+}

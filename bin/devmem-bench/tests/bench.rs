@@ -1,0 +1,113 @@
+//! `devmem-bench`: every benchmark runs and says what it is asked for. No figure is judged here: tests share their
+//! machine.
+
+#[path = "../../devmem-tcp/tests/common/mod.rs"]
+mod common;
+
+use common::{has_tap, run};
+use devmem_linux::test_util::skip;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// Asserts that the rows have one sample each, in which bytes arrived at a cost.
+#[track_caller]
+fn assert_rows(json: &Value, names: &[&str]) {
+    let rows = json["rows"].as_array().expect("rows is an array");
+    let found: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(found, names);
+    for row in rows {
+        assert_eq!(row["errors"], serde_json::json!([]), "{row}");
+        let sample = &row["samples"][0];
+        assert!(sample["bytes"].as_u64() > Some(MIB), "{row}");
+        for cost in ["sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"] {
+            assert!(sample[cost].as_f64() > Some(0.0), "{cost}: {row}");
+        }
+    }
+}
+
+#[test]
+fn bench_tx_compares_ours_with_the_kernels_two_ways_of_sending() {
+    if !has_tap("bench_tx_compares_ours_with_the_kernels_two_ways_of_sending") {
+        return;
+    }
+    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only send,zerocopy,B,ours,ours/1core";
+    let json = run(&format!("tx --json {options}")).json();
+    assert_rows(&json, &["send", "zerocopy", "B", "ours", "ours/1core"]);
+    let ratio = &json["ratios"][0];
+    assert_eq!(ratio["row"], "ours");
+    let rival = ratio["against"].as_str().expect("a row's name");
+    assert!(["send", "zerocopy"].contains(&rival), "{ratio}");
+    assert!(ratio["total_cpu_s_per_gb"].as_f64() > Some(0.0), "{ratio}");
+}
+
+#[test]
+fn bench_rx_compares_ours_with_the_kernels_receive() {
+    if !has_tap("bench_rx_compares_ours_with_the_kernels_receive") {
+        return;
+    }
+    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only A,B,ours";
+    let json = run(&format!("rx --json {options}")).json();
+    assert_rows(&json, &["A", "B", "ours"]);
+    assert_eq!(json["ratios"][0]["against"], "B");
+}
+
+#[test]
+fn bench_lossy_sends_every_byte_right_through_the_same_bad_cable_twice() {
+    const TEST: &str = "bench_lossy_sends_every_byte_right_through_the_same_bad_cable_twice";
+    if !has_tap(TEST) {
+        return;
+    }
+    let cable = "loss=1%,dup=1%,reorder=1%,delay=1ms";
+    let finished = run(&format!(
+        "lossy --json --seeds 1 --seconds 0.5 --impair {cable}"
+    ));
+    if finished.code == Some(3) {
+        return skip(TEST, "tun", finished.stderr.trim());
+    }
+    let json = finished.json();
+    let row = &json["rows"][0];
+    assert_eq!(
+        (json["congestion"].as_str(), row["impair"].as_str()),
+        (Some("cubic"), Some(cable))
+    );
+    for bytes in ["kernel_bytes", "our_bytes"] {
+        assert!(
+            row["samples"][0][bytes].as_u64() > Some(0),
+            "{bytes}: {row}"
+        );
+    }
+}
+
+#[test]
+fn bench_loopback_verifies_what_it_sends_to_itself() {
+    let options = "--reps 1 --bytes 24M --mem-size 8M --niov 4K";
+    let json = run(&format!("loopback --json {options}")).json();
+    assert_eq!(json["verified_bytes"], 8 * MIB);
+    assert_eq!(json["samples"].as_array().map(Vec::len), Some(1));
+    assert!(json["ratio"].as_f64() > Some(0.0), "{json}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_is_made() {
+    for (line, text) in [
+        ("tx --only nosuch", "there is no row \"nosuch\""),
+        ("lossy --impair loss=200%", "--impair loss=200%"),
+        ("lossy --seconds 0", "--seconds 0"),
+        ("loopback --mem-size 3M", "--mem-size 3 MiB"),
+        ("loopback --niov 3K", "--niov"),
+    ] {
+        run(line).failed_with(2, text);
+    }
+}
+
+#[test]
+fn the_rows_of_bench_tx_can_be_listed_without_running_them() {
+    let finished = run("tx --list");
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("MSG_ZEROCOPY"),
+        "{}",
+        finished.stderr
+    );
+}

@@ -1,0 +1,451 @@
+//! Packages of the distribution, unpacked into a folder: apt resolves, fetches and checks the signatures; nothing is
+//! installed, and no state of this machine is changed.
+//!
+//! apt gets a state of its own (lists, archives, an empty list of installed packages), so that the result does not depend
+//! on what is installed here and needs no privilege. Where packages come from, and through which proxy, is this
+//! machine's configuration; which suite, is ours.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::progress::Activity;
+use tool::output::Failure;
+
+/// Packages that qemu, the kernel and the guest's tools depend on for setting up a machine they boot, which nothing here does.
+const NOT_NEEDED: &[&str] = &[
+    "adduser",
+    "base-passwd",
+    "cpio",
+    "debconf",
+    "dracut",
+    "dracut-core",
+    "dracut-install",
+    "e2fsprogs",
+    "initramfs-tools",
+    "initramfs-tools-core",
+    "initramfs-tools-bin",
+    "ipxe-qemu",
+    "klibc-utils",
+    "kmod",
+    "linux-base",
+    "login.defs",
+    "logsave",
+    "mount",
+    "passwd",
+    "systemd",
+    "udev",
+];
+/// Where Debian's packages put its archive keys; elsewhere apt's own default is used.
+const KEYRINGS: &[&str] = &[
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+];
+/// Between two looks at how much has arrived.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Where packages come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Suites; the last one is preferred.
+    pub suites: Vec<String>,
+    /// Base address of the archive; this machine's own where none is given.
+    pub mirror: Option<String>,
+}
+
+/// A private apt in a folder.
+#[derive(Debug)]
+pub struct Apt {
+    folder: PathBuf,
+    target: String,
+}
+
+/// A package that is to be fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Package {
+    name: String,
+    version: String,
+    bytes: u64,
+}
+
+impl Apt {
+    /// Writes the configuration into `folder`, which must be empty, and fetches the lists of packages.
+    ///
+    /// # Errors
+    ///
+    /// No apt here, no source for the suite, no network, a signature that does not hold.
+    pub fn new(folder: &Path, source: &Source) -> Result<Self, Failure> {
+        for program in ["apt-get", "dpkg-deb"] {
+            let found = Command::new(program)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .status();
+            if !found.is_ok_and(|status| status.success()) {
+                return Err(Failure::unsupported(format!("there is no {program} here to get packages with"))
+                    .with_remedy("give QEMU 10.1 or later with --qemu and a kernel with --kernel, --modules and --busybox"));
+            }
+        }
+        let mirror = match &source.mirror {
+            Some(mirror) => mirror.clone(),
+            None => configured_mirror(folder)?,
+        };
+        write_configuration(folder, &mirror, &source.suites).context("configure apt")?;
+        let apt = Self {
+            folder: folder.to_owned(),
+            target: source.suites.last().cloned().unwrap_or_default(),
+        };
+        let activity = Activity::spinner("reading the lists of packages");
+        // Without a network apt tries again for many seconds; so it does only if that may help.
+        let once = apt.update(&["-o", "Acquire::Retries=0"], &activity);
+        let done = match once {
+            Err(said) if !is_without_network(&said) => apt.update(&[], &activity),
+            done => done,
+        };
+        activity.finish();
+        done.map_err(|said| no_lists(source, &said))?;
+        Ok(apt)
+    }
+
+    fn update(&self, options: &[&str], activity: &Activity) -> Result<(), String> {
+        let mut update = self.apt_get(["-q", "-o", "APT::Update::Error-Mode=any"]);
+        update.args(options).arg("update");
+        run(update, activity, || None)
+    }
+
+    /// Fetches `wanted` and what they depend on, and unpacks all of it below `root`. Returns what came, as
+    /// `NAME VERSION`.
+    ///
+    /// # Errors
+    ///
+    /// A package that does not exist, a download or a checksum that failed, a full disk.
+    pub fn unpack(&self, wanted: &[&str], root: &Path) -> Result<Vec<String>, Failure> {
+        let packages = self.resolve(wanted)?;
+        let total = packages.iter().map(|package| package.bytes).sum();
+        let debs = self.folder.join("debs");
+        fs::create_dir_all(&debs)?;
+        let activity = Activity::bytes("fetching packages", total);
+        let mut download = self.apt_get(["-q", "download"]);
+        download.args(packages.iter().map(|p| format!("{}={}", p.name, p.version)));
+        download.current_dir(&debs);
+        let done = run(download, &activity, || Some(folder_bytes(&debs)));
+        activity.finish();
+        done.map_err(|said| Failure::failed(format!("fetch packages: {said}")))?;
+
+        let archives: Vec<PathBuf> = fs::read_dir(&debs)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension() == Some(OsStr::new("deb")))
+            .collect();
+        if archives.len() != packages.len() {
+            return Err(Failure::failed(format!(
+                "{} of {} packages came",
+                archives.len(),
+                packages.len()
+            )));
+        }
+        let activity = Activity::count("unpacking", archives.len() as u64);
+        fs::create_dir_all(root)?;
+        for (at, archive) in archives.iter().enumerate() {
+            let mut extract = Command::new("dpkg-deb");
+            extract.arg("-x").arg(archive).arg(root);
+            run(extract, &activity, || None)
+                .map_err(|said| Failure::failed(format!("unpack {}: {said}", archive.display())))?;
+            fs::remove_file(archive)?;
+            activity.at(at as u64 + 1);
+        }
+        activity.finish();
+        Ok(packages
+            .iter()
+            .map(|p| format!("{} {}", p.name, p.version))
+            .collect())
+    }
+
+    fn resolve(&self, wanted: &[&str]) -> Result<Vec<Package>, Failure> {
+        let mut command = self.apt_get(["-q", "-y", "--print-uris", "-t", &self.target, "install"]);
+        let output = command.args(wanted).output().context("run apt-get")?;
+        if !output.status.success() {
+            let said = last_words(&output.stderr);
+            return Err(Failure::unsupported(format!(
+                "{} has no {}: {said}",
+                self.target,
+                wanted.join(", ")
+            ))
+            .with_remedy("--suite names another release"));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let packages: Vec<Package> = text.lines().filter_map(parse_uri_line).collect();
+        Ok(packages
+            .into_iter()
+            .filter(|package| !NOT_NEEDED.contains(&package.name.as_str()))
+            .collect())
+    }
+
+    fn apt_get<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new("apt-get");
+        command
+            .arg("-c")
+            .arg(self.folder.join("apt.conf"))
+            .args(arguments);
+        command.env("LC_ALL", "C");
+        command
+    }
+}
+
+/// Tells from apt's errors that no package can come: no host name is known, or no address can be reached. One that did not
+/// answer in time may do so later.
+fn is_without_network(said: &str) -> bool {
+    let unresolved = ["Temporary failure resolving", "Could not resolve"];
+    let unreachable = said.contains("Network is unreachable") && !said.contains("timed out");
+    unreachable || unresolved.iter().any(|words| said.contains(words))
+}
+
+fn no_lists(source: &Source, said: &str) -> Failure {
+    let suites = source.suites.join(", ");
+    match is_without_network(said) {
+        true => {
+            // All files fail in the same way.
+            let first = said.split("; ").next().unwrap_or_default();
+            Failure::unsupported(format!(
+                "there is no network to fetch packages by: {first}"
+            ))
+            .with_remedy(
+                "connect this machine and run it again; --mirror names an archive that can be reached (also file:/PATH), \
+                 --cache a folder with what was fetched elsewhere",
+            )
+        }
+        false => Failure::unsupported(format!("cannot read the package lists of {suites}: {said}"))
+            .with_remedy("--mirror and --suite say where else to look"),
+    }
+}
+
+/// Reads a line of `--print-uris`: `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
+fn parse_uri_line(line: &str) -> Option<Package> {
+    let (_uri, rest) = line.strip_prefix('\'')?.split_once("' ")?;
+    let mut words = rest.split_whitespace();
+    let mut parts = words.next()?.strip_suffix(".deb")?.split('_');
+    Some(Package {
+        name: parts.next()?.to_owned(),
+        // An epoch's colon is no good in a file's name.
+        version: parts.next()?.replace("%3a", ":"),
+        bytes: words.next()?.parse().ok()?,
+    })
+}
+
+/// Asks apt where this machine gets its own release from. `empty` is a folder: with the machine's own lists apt reads all of
+/// them first, which takes seconds.
+fn configured_mirror(empty: &Path) -> Result<String, Failure> {
+    let release = os_release("VERSION_CODENAME").unwrap_or_default();
+    let output = Command::new("apt-get")
+        .arg("-o")
+        .arg(format!("Dir::State::lists={}", empty.display()))
+        .args([
+            "indextargets",
+            "--no-release-info",
+            "--format",
+            "$(RELEASE) $(COMPONENT) $(REPO_URI)",
+            "Created-By: Packages",
+        ])
+        .output()
+        .context("run apt-get")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let uri = text.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (of, component, uri) = (words.next()?, words.next()?, words.next()?);
+        (of == release && component == "main").then(|| uri.to_owned())
+    });
+    uri.ok_or_else(|| {
+        Failure::unsupported(format!(
+            "apt on this machine has no source for its own release ({release:?})"
+        ))
+        .with_remedy("--mirror says where packages come from")
+    })
+}
+
+/// Returns a field of os-release(5).
+pub fn os_release(field: &str) -> Option<String> {
+    let text = fs::read_to_string("/etc/os-release").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix('='))?;
+    Some(line.trim_matches('"').to_owned())
+}
+
+fn write_configuration(folder: &Path, mirror: &str, suites: &[String]) -> std::io::Result<()> {
+    for part in [
+        "lists/partial",
+        "cache/archives/partial",
+        "sources",
+        "empty",
+    ] {
+        fs::create_dir_all(folder.join(part))?;
+    }
+    fs::write(folder.join("status"), "")?;
+    let keyring = KEYRINGS.iter().find(|path| Path::new(path).exists());
+    let signed = keyring
+        .map(|path| format!("Signed-By: {path}\n"))
+        .unwrap_or_default();
+    let sources = format!(
+        "Types: deb\nURIs: {mirror}\nSuites: {}\nComponents: main\n{signed}",
+        suites.join(" ")
+    );
+    fs::write(folder.join("sources/lab.sources"), sources)?;
+    // What this machine does after its own updates is not to be done after ours. The user `_apt` cannot enter a private folder.
+    let hooks = [
+        "APT::Update::Pre-Invoke",
+        "APT::Update::Post-Invoke",
+        "APT::Update::Post-Invoke-Success",
+    ];
+    let mut text: String = hooks
+        .iter()
+        .map(|hook| format!("#clear {hook};\n"))
+        .collect();
+    let mut set = |key: &str, value: &str| text.push_str(&format!("{key} \"{value}\";\n"));
+    let place = |part: &str| folder.join(part).to_string_lossy().into_owned();
+    set("Dir::State", &place(""));
+    set("Dir::State::lists", &place("lists"));
+    set("Dir::State::status", &place("status"));
+    set("Dir::State::extended_states", &place("extended_states"));
+    set("Dir::Cache", &place("cache"));
+    set("Dir::Cache::archives", &place("cache/archives"));
+    set("Dir::Cache::pkgcache", "pkgcache.bin");
+    set("Dir::Cache::srcpkgcache", "");
+    set("Dir::Etc::sourcelist", "/dev/null");
+    set("Dir::Etc::sourceparts", &place("sources"));
+    set("Dir::Etc::preferences", "/dev/null");
+    set("Dir::Etc::preferencesparts", &place("empty"));
+    set("Dir::Log", &place(""));
+    set("APT::Sandbox::User", "root");
+    set("APT::Install-Recommends", "false");
+    set("Acquire::Languages", "none");
+    set(
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
+        "false",
+    );
+    set(
+        "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled",
+        "false",
+    );
+    fs::write(folder.join("apt.conf"), text)
+}
+
+/// Runs a command to its end, telling `activity` how far it has come. An error has the command's last words.
+fn run(
+    mut command: Command,
+    activity: &Activity,
+    progress: impl Fn() -> Option<u64>,
+) -> Result<(), String> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    devmem_linux::supervise::end_with_parent(&mut command);
+    let mut child: Child = command
+        .spawn()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    let stderr = child.stderr.take();
+    let reader = thread::spawn(move || {
+        let mut said = Vec::new();
+        if let Some(mut stderr) = stderr {
+            let _ = std::io::Read::read_to_end(&mut stderr, &mut said);
+        }
+        said
+    });
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) => activity.look(progress()),
+            Err(error) => return Err(error.to_string()),
+        }
+        thread::sleep(LOOK);
+    };
+    let said = reader.join().unwrap_or_default();
+    if status.success() {
+        return Ok(());
+    }
+    Err(last_words(&said))
+}
+
+/// Returns the errors of what apt said, or the end of it.
+fn last_words(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let errors: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("E: "))
+        .collect();
+    let lines = if errors.is_empty() {
+        text.lines().rev().take(1).collect()
+    } else {
+        errors
+    };
+    lines.join("; ").replace("E: ", "")
+}
+
+fn folder_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries
+        .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_uris_is_read_with_its_epoch() {
+        let line = "'http://archive/pool/q.deb' qemu-system-x86_1%3a11.1.3+ds-1_amd64.deb 10377056 SHA256:ab";
+        let package = parse_uri_line(line).unwrap();
+        assert_eq!(package.name, "qemu-system-x86");
+        assert_eq!(package.version, "1:11.1.3+ds-1");
+        assert_eq!(package.bytes, 10_377_056);
+        for other in ["Reading package lists...", "'x' y", "'x' a_b_c.deb", ""] {
+            assert_eq!(parse_uri_line(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_trying_again_does_not_mend_is_told_from_what_it_may() {
+        for said in [
+            "Failed to fetch http://a/InRelease  Temporary failure resolving 'a'",
+            "Failed to fetch http://a/InRelease  Could not resolve 'a'",
+            "Cannot initiate the connection to 10.0.0.1:80. - connect (101: Network is unreachable)",
+        ] {
+            assert!(is_without_network(said), "{said}");
+        }
+        for said in [
+            "Failed to fetch http://a/InRelease  502  Bad Gateway",
+            "connect (101: Network is unreachable) Could not connect to a:80 (192.0.2.1), connection timed out",
+            "The repository 'http://a x Release' is not signed.",
+        ] {
+            assert!(!is_without_network(said), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_errors_of_apt_are_what_it_said() {
+        let said = b"W: slow\nE: no such package\nE: nor that\n";
+        assert_eq!(last_words(said), "no such package; nor that");
+        assert_eq!(last_words(b"something\nelse"), "else");
+        assert_eq!(last_words(b""), "");
+    }
+
+    #[test]
+    fn the_private_configuration_names_no_place_of_the_machines_apt() {
+        let folder = std::env::temp_dir().join(format!("devmem-tcp-apt-{}", std::process::id()));
+        write_configuration(
+            &folder,
+            "http://archive.invalid/debian",
+            &["a".into(), "b".into()],
+        )
+        .unwrap();
+        let sources = fs::read_to_string(folder.join("sources/lab.sources")).unwrap();
+        assert!(sources.contains("Suites: a b\n"), "{sources}");
+        let text = fs::read_to_string(folder.join("apt.conf")).unwrap();
+        assert!(!text.contains("/var/lib"), "{text}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

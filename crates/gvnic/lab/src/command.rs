@@ -1,0 +1,141 @@
+//! `devmem-tcp lab`: guests whose kernel runs device memory TCP.
+
+use crate::accel;
+use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
+use crate::kit::Kit;
+use crate::machine::{self, Outcome, Output, PassOn};
+use crate::plan::{self as plan, LabRunPlan};
+use crate::suite::Group;
+use crate::suite::host::{self, TestPlan};
+use tool::output::{Failure, note, print_json, say};
+
+/// Does what the subcommand says.
+///
+/// # Errors
+///
+/// What kept it from being done; a guest's command that failed.
+pub fn run(args: Lab) -> Result<(), Failure> {
+    match args.command {
+        LabCommand::Fetch(args) => fetch(args),
+        LabCommand::Status(args) => status(args),
+        LabCommand::Run(args) => run_command(args),
+        LabCommand::Shell(args) => shell(args),
+        LabCommand::Test(args) => test(args),
+    }
+}
+
+fn fetch(args: Fetch) -> Result<(), Failure> {
+    let kit = Kit::provide(&plan::kit(args.kit, args.refresh))?;
+    show(&kit, args.output.json)
+}
+
+fn status(args: Status) -> Result<(), Failure> {
+    let mut options = plan::kit(args.kit, false);
+    options.offline = true;
+    show(&Kit::provide(&options)?, args.output.json)
+}
+
+fn show(kit: &Kit, json: bool) -> Result<(), Failure> {
+    say!(
+        "QEMU     {} ({})",
+        kit.qemu.version,
+        kit.qemu.program.display()
+    );
+    say!(
+        "kernel   {} ({})",
+        kit.kernel.release,
+        kit.kernel.image.display()
+    );
+    for module in &kit.kernel.modules {
+        say!("module   {}", module.display());
+    }
+    say!("shell    {}", kit.busybox.display());
+    for (name, place) in &kit.programs {
+        say!("program  {name} ({})", place.display());
+    }
+    say!(
+        "runs by  {}",
+        if accel::kvm_usable() {
+            "KVM"
+        } else {
+            "software (no /dev/kvm for this user)"
+        }
+    );
+    if json { print_json(kit) } else { Ok(()) }
+}
+
+/// Passes everything on to stderr: stdout is for the JSON.
+struct ToStderr;
+
+impl Output for ToStderr {
+    fn stdout(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        PassOn.stderr(bytes)
+    }
+
+    fn stderr(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        PassOn.stderr(bytes)
+    }
+}
+
+fn run_command(args: Run) -> Result<(), Failure> {
+    let plan = LabRunPlan::run(args)?;
+    let kit = Kit::provide(&plan.kit)?;
+    let mut output: Box<dyn Output> = if plan.json {
+        Box::new(ToStderr)
+    } else {
+        Box::new(PassOn)
+    };
+    let outcome = machine::run(&kit, &plan.machine, &plan.job, output.as_mut())?;
+    if plan.json {
+        print_json(&outcome)?;
+    }
+    judge(&outcome, plan.allow_warnings)
+}
+
+fn shell(args: Shell) -> Result<(), Failure> {
+    let plan = LabRunPlan::shell(args)?;
+    let kit = Kit::provide(&plan.kit)?;
+    note("starting a guest; `exit` or Ctrl-D ends it");
+    let outcome = machine::run(&kit, &plan.machine, &plan.job, &mut PassOn)?;
+    for line in &outcome.kernel_complaints {
+        note(format_args!("the guest's kernel said: {line}"));
+    }
+    Ok(())
+}
+
+fn test(args: Test) -> Result<(), Failure> {
+    let kit = Kit::provide(&plan::kit(args.guest.kit, false))?;
+    let plan = TestPlan {
+        machine: plan::machine(args.guest.machine)?,
+        groups: if args.group.is_empty() {
+            Group::ALL.to_vec()
+        } else {
+            args.group
+        },
+        bytes: args.bytes.0,
+        only: args.only,
+        json: args.output.json,
+    };
+    host::run(&kit, &plan, plan::job)
+}
+
+fn judge(outcome: &Outcome, allow_warnings: bool) -> Result<(), Failure> {
+    if let Some(file) = outcome.missing_files.first() {
+        return Err(Failure::failed(format!("--get: {file}")));
+    }
+    if let Some(first) = outcome
+        .kernel_complaints
+        .first()
+        .filter(|_| !allow_warnings)
+    {
+        let count = outcome.kernel_complaints.len();
+        return Err(
+            Failure::failed(format!("the guest's kernel complained ({count}): {first}"))
+                .with_remedy("--log FILE keeps its log"),
+        );
+    }
+    match outcome.exit_code {
+        0 => Ok(()),
+        code => Err(Failure::of_command(code)),
+    }
+}

@@ -1,0 +1,390 @@
+//! The other side: process 1 of the guest. Mounts what every program expects, loads the driver, sets up the NICs, runs the
+//! command, sends everything back and powers off.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use devmem_linux::netif::{Interface, interfaces};
+use devmem_linux::netns::{self, NetNs};
+use rustix::mount::{MountFlags, mount};
+use rustix::system::{RebootCommand, finit_module, reboot};
+
+use super::frame::{self, Kind, MAX_FRAME_BYTES};
+use super::job::{CONTROL_PORT, GuestNic, JOB_PATH, Job, PEER_NETNS};
+use tool::output::note;
+
+/// `MODULE_INIT_COMPRESSED_FILE` (linux include/uapi/linux/module.h): the kernel unpacks it.
+const COMPRESSED: i32 = 4;
+/// Where programs are.
+const PATH: &str = "/usr/local/bin:/bin:/sbin:/usr/bin:/usr/sbin:/lab/busybox";
+/// Time for a NIC to get its carrier.
+const CARRIER_LIMIT: Duration = Duration::from_secs(5);
+/// Time for a NIC or a port to appear.
+const NIC_LIMIT: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(5);
+/// Exit code of a command that could not be started, as a shell has it.
+const NOT_STARTED: i32 = 127;
+/// What a shell adds to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
+/// Is process 1. Does not return: the guest is off afterwards.
+pub fn init() -> ! {
+    let trouble = match open_control() {
+        Ok(control) => {
+            let control = Mutex::new(control);
+            let work = work(&control);
+            match work {
+                Ok(()) => None,
+                Err(error) => {
+                    let text = format!("{error:#}");
+                    let _ = say(&control, Kind::Trouble, text.as_bytes());
+                    Some(text)
+                }
+            }
+        }
+        Err(error) => Some(format!("{error:#}")),
+    };
+    if let Some(text) = trouble {
+        note(text);
+    }
+    let _ = reboot(RebootCommand::PowerOff);
+    // The kernel panics when process 1 ends, which ends the guest, too.
+    std::process::exit(1)
+}
+
+fn lock(control: &Mutex<File>) -> MutexGuard<'_, File> {
+    control.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn say(control: &Mutex<File>, kind: Kind, payload: &[u8]) -> io::Result<()> {
+    frame::write(&mut *lock(control), kind, payload)
+}
+
+/// Mounts the file systems and finds the control port.
+fn open_control() -> anyhow::Result<File> {
+    for (kind, place) in [
+        ("devtmpfs", "/dev"),
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("tmpfs", "/tmp"),
+        ("tmpfs", "/run"),
+    ] {
+        mount(kind, place, kind, MountFlags::empty(), None)
+            .with_context(|| format!("mount {place}"))?;
+    }
+    let ports = wait_for("the control port", || {
+        let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
+        let named = ports.flatten().find(|port| {
+            fs::read_to_string(port.path().join("name"))
+                .is_ok_and(|name| name.trim() == CONTROL_PORT)
+        });
+        let device = Path::new("/dev").join(named?.file_name());
+        device.exists().then_some(device)
+    })?;
+    File::options()
+        .read(true)
+        .write(true)
+        .open(&ports)
+        .with_context(|| format!("open {}", ports.display()))
+}
+
+/// Reads what this guest is to do.
+///
+/// # Errors
+///
+/// This is no guest of the lab.
+pub fn read_job() -> anyhow::Result<Job> {
+    serde_json::from_slice(&fs::read(JOB_PATH)?).context("read the job")
+}
+
+/// Loads the NICs' driver and sets up all NICs, in namespaces that are there.
+///
+/// # Errors
+///
+/// A module or a NIC that does not come up.
+pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
+    for module in &job.modules {
+        load(Path::new(module)).with_context(|| format!("load {module}"))?;
+    }
+    let peer = match job.nics.iter().any(|nic| nic.peer) {
+        true => Some(NetNs::open(PEER_NETNS)?),
+        false => None,
+    };
+    for nic in &job.nics {
+        set_up(nic, peer.as_ref()).with_context(|| format!("set up {}", nic.name))?;
+    }
+    for nic in job.nics.iter().filter(|nic| !nic.peer) {
+        wait_for_carrier(&nic.name);
+    }
+    Ok(())
+}
+
+/// Waits until the driver has told the kernel that the link is up; not for ever, because a wire may lead nowhere.
+fn wait_for_carrier(name: &str) {
+    let path = format!("/sys/class/net/{name}/carrier");
+    let start = Instant::now();
+    let up = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1");
+    while !up() && start.elapsed() < CARRIER_LIMIT {
+        thread::sleep(LOOK);
+    }
+}
+
+fn work(control: &Mutex<File>) -> anyhow::Result<()> {
+    let job = read_job()?;
+    fs::create_dir_all("/dev/pts")?;
+    // Terminals, for who wants one.
+    let _ = mount("devpts", "/dev/pts", "devpts", MountFlags::empty(), None);
+    let _ = rustix::system::sethostname(b"lab");
+    install_busybox()?;
+    Interface::by_name("lo")?.set_up()?;
+    if job.nics.iter().any(|nic| nic.peer) {
+        make_netns(PEER_NETNS).context("make the peer's network namespace")?;
+    }
+    load_driver_and_set_up(&job)?;
+    say(control, Kind::Ready, b"")?;
+    let code = run(control, &job)?;
+    for (index, path) in job.get.iter().enumerate() {
+        send_file(control, index, path)?;
+    }
+    say(control, Kind::Exit, code.to_string().as_bytes())?;
+    say(control, Kind::Bye, b"")?;
+    Ok(())
+}
+
+/// Links busybox's commands into a folder at the end of the path.
+fn install_busybox() -> anyhow::Result<()> {
+    fs::create_dir_all("/lab/busybox")?;
+    let list = Command::new("/bin/busybox")
+        .arg("--list")
+        .output()
+        .context("run busybox")?;
+    for name in String::from_utf8_lossy(&list.stdout).lines() {
+        let link = Path::new("/lab/busybox").join(name);
+        std::os::unix::fs::symlink("/bin/busybox", &link)
+            .with_context(|| format!("link {}", link.display()))?;
+    }
+    Ok(())
+}
+
+fn load(module: &Path) -> anyhow::Result<()> {
+    let plain = module
+        .extension()
+        .is_some_and(|extension| extension == "ko");
+    let flags = if plain { 0 } else { COMPRESSED };
+    match finit_module(File::open(module)?, c"", flags) {
+        // Built in, or loaded already.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Makes a network namespace with a name, as `ip netns add` does.
+fn make_netns(name: &str) -> anyhow::Result<()> {
+    let place = PathBuf::from("/run/netns").join(name);
+    fs::create_dir_all("/run/netns")?;
+    File::create(&place)?;
+    let made = thread::spawn(move || -> anyhow::Result<()> {
+        netns::enter_new()?;
+        rustix::mount::mount_bind("/proc/thread-self/ns/net", &place)?;
+        Ok(())
+    });
+    made.join().map_err(|_| anyhow!("the thread panicked"))?
+}
+
+/// Gives a NIC its name, place, addresses and MTU, and waits for its carrier.
+fn set_up(nic: &GuestNic, peer: Option<&NetNs>) -> anyhow::Result<()> {
+    let name = wait_for("the NIC", || find_by_mac(nic.mac))?;
+    if name != nic.name {
+        return Err(anyhow!("the kernel calls it {name}"));
+    }
+    match peer.filter(|_| nic.peer) {
+        Some(netns) => {
+            Interface::by_name(&name)?.move_to(netns.as_fd())?;
+            netns.run(|| configure(nic))?
+        }
+        None => configure(nic),
+    }
+}
+
+fn configure(nic: &GuestNic) -> anyhow::Result<()> {
+    let mut interface = Interface::by_name(&nic.name)?;
+    interface.set_mtu(u32::from(nic.mtu))?;
+    interface.quiet_ipv6();
+    interface.set_up()?;
+    for (address, prefix) in &nic.addresses {
+        interface.add_address(*address, *prefix)?;
+    }
+    Ok(())
+}
+
+fn find_by_mac(mac: [u8; 6]) -> Option<String> {
+    let all = interfaces().ok()?;
+    all.into_iter().map(|(_, name, _)| name).find(|name| {
+        let facts = Interface::by_name(name).and_then(|mut interface| interface.facts());
+        facts.is_ok_and(|facts| facts.mac == Some(mac))
+    })
+}
+
+/// Runs the command, its output sent on as it comes, and returns its exit code.
+fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
+    let (program, arguments) = job.command.split_first().context("there is no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir("/root").env_clear();
+    command
+        .env("PATH", PATH)
+        .env("HOME", "/root")
+        .env("TERM", "linux")
+        .env("DEVMEM_LAB", "1")
+        .env("ENV", "/etc/shrc");
+    command.envs(job.env.iter().map(|(name, value)| (name, value)));
+    if job.interactive {
+        return shell(command);
+    }
+    let stdin = || match job.stdin {
+        true => Stdio::piped(),
+        false => Stdio::null(),
+    };
+    command
+        .stdin(stdin())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = match spawn(&mut command, stdin()) {
+        Ok(child) => child,
+        Err(error) => {
+            say(
+                control,
+                Kind::Stderr,
+                format!("devmem-tcp: {program}: {error}\n").as_bytes(),
+            )?;
+            return Ok(NOT_STARTED);
+        }
+    };
+    if let Some(stdin) = child.stdin.take() {
+        let from = lock(control)
+            .try_clone()
+            .context("clone the control port")?;
+        // It may wait for the host for ever; then it ends with the guest.
+        thread::spawn(move || frame::take_in(from, stdin));
+    }
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        scope.spawn(|| pass_on(control, Kind::Stdout, stdout));
+        scope.spawn(|| pass_on(control, Kind::Stderr, stderr));
+        child.wait()
+    })
+    .map(code)
+    .context("wait for the command")
+}
+
+/// Starts a command; std looks for it in our own PATH, which process 1 does not have.
+fn spawn(command: &mut Command, stdin: Stdio) -> io::Result<Child> {
+    let name = command.get_program().to_owned();
+    if Path::new(&name).components().count() > 1 {
+        return command.spawn();
+    }
+    let places = PATH.split(':').map(|folder| Path::new(folder).join(&name));
+    let found = places.into_iter().find(|path| path.exists());
+    let found = found
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such command in the guest"))?;
+    let mut at_place = Command::new(found);
+    at_place
+        .args(command.get_args())
+        .current_dir("/root")
+        .env_clear();
+    let set = command
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    at_place.envs(set);
+    at_place
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    at_place.spawn()
+}
+
+/// A person's shell on the virtio console, a session of its own so that Ctrl-C reaches what it started.
+fn shell(command: Command) -> anyhow::Result<i32> {
+    let device = "/dev/hvc0";
+    let open = || -> anyhow::Result<OwnedFd> {
+        Ok(File::options().read(true).write(true).open(device)?.into())
+    };
+    let mut session = Command::new("/lab/busybox/setsid");
+    session
+        .arg("-c")
+        .arg(command.get_program())
+        .args(command.get_args());
+    session.current_dir("/root").env_clear().envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    session.stdin(open()?).stdout(open()?).stderr(open()?);
+    Ok(code(session.status().context("start the shell")?))
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status
+        .code()
+        .or(status.signal().map(|signal| SIGNALLED + signal))
+        .unwrap_or(NOT_STARTED)
+}
+
+fn pass_on(control: &Mutex<File>, kind: Kind, from: Option<impl Read>) {
+    let Some(mut from) = from else { return };
+    let mut buffer = vec![0; MAX_FRAME_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if say(control, kind, &buffer[..count]).is_err() {
+            return;
+        }
+    }
+}
+
+fn send_file(control: &Mutex<File>, index: usize, path: &str) -> io::Result<()> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            return say(
+                control,
+                Kind::FileError,
+                format!("{path}: {error}").as_bytes(),
+            );
+        }
+    };
+    say(control, Kind::File, index.to_string().as_bytes())?;
+    let mut buffer = vec![0; MAX_FRAME_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => say(control, Kind::FileBytes, &buffer[..count])?,
+            Err(error) => {
+                return say(
+                    control,
+                    Kind::FileError,
+                    format!("{path}: {error}").as_bytes(),
+                );
+            }
+        }
+    }
+}
+
+/// Looks again and again until there is something.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        if start.elapsed() > NIC_LIMIT {
+            return Err(anyhow!("{what} does not appear"));
+        }
+        thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,408 @@
+//! One guest, from start to power-off: the NIC servers, QEMU, and what comes back over the control port.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use super::accel::{self, Accel};
+use super::conversation::{Conversation, Word};
+use super::frame;
+use super::initramfs::Initramfs;
+use super::job::{JOB_PATH, Job, TOOL_PATH};
+use super::kit::Kit;
+use super::klog;
+use super::nics::{NicServers, NicsPlan};
+use super::qemu::Running;
+use super::scratch::Scratch;
+use tool::output::{Failure, note};
+use tool::signals::StopFlag;
+
+/// A guest that says nothing for so long while it boots is not coming up.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// A guest that has said good-bye powers off in this time, or is switched off.
+const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
+/// A guest that has begun to say something says the rest in this time: while that is read nobody looks for signals.
+const FRAME_LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks at the control socket.
+const LOOK: Duration = Duration::from_millis(5);
+/// For a person's shell, which is busybox's: it has line editing.
+const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
+PS1='\\w \\$ '
+";
+/// Most bytes of the guest's root file system: below what its format can say of a file.
+const INITRAMFS_MAX: usize = 2 << 30;
+/// Lines of the kernel's log that a failure shows.
+const LOG_TAIL_LINES: usize = 25;
+
+/// The machine that a guest gets.
+#[derive(Clone, Debug)]
+pub struct MachinePlan {
+    /// How instructions are executed.
+    pub accel: Accel,
+    /// Virtual processors.
+    pub cpus: u16,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Ends a run that takes longer.
+    pub limit: Option<Duration>,
+    /// Files and folders for the guest: where they are here and there.
+    pub put: Vec<(PathBuf, String)>,
+    /// Files from the guest: where they are there and go here.
+    pub get: Vec<(String, PathBuf)>,
+    /// Keep the kernel's log here.
+    pub log: Option<PathBuf>,
+    /// The NICs.
+    pub nics: NicsPlan,
+    /// More words for the kernel's command line.
+    pub append: String,
+    /// Somebody asked for the end.
+    pub stop: StopFlag,
+}
+
+/// How a run went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The command's exit code.
+    pub exit_code: i32,
+    /// From the start of QEMU until the command was started, in seconds.
+    pub boot_s: f64,
+    /// All of it, in seconds.
+    pub total_s: f64,
+    /// How instructions were executed.
+    pub accel: Accel,
+    /// What the kernel complained about.
+    pub kernel_complaints: Vec<String>,
+    /// Files that did not come back, and why.
+    pub missing_files: Vec<String>,
+}
+
+/// Where the command's output goes.
+pub trait Output: Send {
+    /// Takes bytes of standard output.
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Takes bytes of standard error.
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Passes the command's output on as ours.
+#[derive(Debug)]
+pub struct PassOn;
+
+impl Output for PassOn {
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes)?;
+        stdout.flush()
+    }
+
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        io::stderr().lock().write_all(bytes)
+    }
+}
+
+/// Runs `job` in a guest.
+///
+/// # Errors
+///
+/// QEMU or a NIC server that does not start, a guest that does not come up or ends without a word.
+pub fn run(
+    kit: &Kit,
+    plan: &MachinePlan,
+    job: &Job,
+    output: &mut dyn Output,
+) -> Result<Outcome, Failure> {
+    let forced = match plan.accel {
+        Accel::Kvm if !accel::kvm_usable() => {
+            return Err(Failure::unsupported("/dev/kvm cannot be opened")
+                .with_remedy("--accel tcg works everywhere"));
+        }
+        Accel::Kvm => true,
+        Accel::Auto if accel::kvm_usable() && !accel::kvm_found_broken(kit) => false,
+        Accel::Auto | Accel::Tcg => {
+            return run_by(Accel::Tcg, kit, plan, job, output)?
+                .context("KVM gave up")
+                .map_err(Into::into);
+        }
+    };
+    if let Some(outcome) = run_by(Accel::Kvm, kit, plan, job, output)? {
+        return Ok(outcome);
+    }
+    if forced {
+        return Err(Failure::unsupported("KVM cannot run this guest here")
+            .with_remedy("--accel tcg works everywhere"));
+    }
+    accel::remember_broken_kvm(kit);
+    note("KVM cannot run this guest here: software does");
+    let outcome = run_by(Accel::Tcg, kit, plan, job, output)?;
+    Ok(outcome.context("KVM gave up")?)
+}
+
+/// Runs `job` in one guest; `None` if KVM gave up.
+fn run_by(
+    accel: Accel,
+    kit: &Kit,
+    plan: &MachinePlan,
+    job: &Job,
+    output: &mut dyn Output,
+) -> Result<Option<Outcome>, Failure> {
+    let folder = Scratch::new()?;
+    let start = Instant::now();
+    fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
+    let nics = NicServers::start(&plan.nics, folder.folder())?;
+    let listener = UnixListener::bind(folder.path("control")).context("make the control socket")?;
+    let log_path = folder.path("kernel.log");
+    let qemu = Running::start(kit, plan, job, accel, &folder)?;
+    let mut guest = Guest {
+        qemu,
+        nics,
+        start,
+        stop: plan.stop.clone(),
+    };
+    let ended = guest.converse(&listener, plan, job, output);
+    let Guest {
+        mut qemu, mut nics, ..
+    } = guest;
+    // Without its good-bye there is nothing to wait for.
+    qemu.end(if ended.is_ok() {
+        POWER_OFF_LIMIT
+    } else {
+        Duration::ZERO
+    });
+    nics.stop();
+    let log = klog::read(&log_path);
+    if let Some(kept) = &plan.log {
+        fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
+    }
+    if ended.is_err() && accel == Accel::Kvm && qemu.stands_still() {
+        return Ok(None);
+    }
+    let said = ended.inspect_err(|_| {
+        if plan.stop.is_set() {
+            return;
+        }
+        let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said());
+        note(format_args!(
+            "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
+        ));
+    })?;
+    Ok(Some(Outcome {
+        exit_code: said.exit_code,
+        boot_s: said.boot.as_secs_f64(),
+        total_s: start.elapsed().as_secs_f64(),
+        accel,
+        kernel_complaints: klog::complaints(&log),
+        missing_files: said.missing_files,
+    }))
+}
+
+/// Packs the guest's root file system.
+fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, Failure> {
+    // Half of the memory: the guest has the archive and what is unpacked from it at the same time.
+    let limit = usize::try_from(u64::from(plan.memory_mib) << 19).unwrap_or(usize::MAX);
+    let mut archive = Initramfs::new(limit.min(INITRAMFS_MAX));
+    archive
+        .copy(&kit.busybox, "/bin/busybox")
+        .context("pack busybox")?;
+    // This machine's shell: busybox's takes its own commands before those of the path.
+    archive
+        .program(Path::new("/bin/sh"), "/bin/sh")
+        .context("pack the shell")?;
+    archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
+    let me = std::env::current_exe().context("find our own program")?;
+    archive
+        .program(&me, TOOL_PATH)
+        .context("pack our own program")?;
+    if let Some(root) = &kit.tools {
+        for (name, from) in &kit.programs {
+            let place = format!("/usr/local/bin/{name}");
+            archive
+                .packaged_program(root, from, &place)
+                .with_context(|| format!("pack {name}"))?;
+        }
+    }
+    let mut job = job.clone();
+    for module in &kit.kernel.modules {
+        let name = module
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let place = format!("/lab/modules/{name}");
+        archive
+            .copy(module, &place)
+            .with_context(|| format!("pack {name}"))?;
+        job.modules.push(place);
+    }
+    for (from, to) in &plan.put {
+        archive
+            .put(from, to)
+            .with_context(|| format!("--put {}", from.display()))?;
+    }
+    archive.file(
+        "/etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n",
+    );
+    archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
+    archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
+    archive.file(JOB_PATH, 0o644, &serde_json::to_vec(&job)?);
+    Ok(archive.finish())
+}
+
+/// What the guest said.
+#[derive(Debug, Default)]
+struct Said {
+    exit_code: i32,
+    boot: Duration,
+    missing_files: Vec<String>,
+}
+
+/// A guest that is running, with what it needs.
+#[derive(Debug)]
+struct Guest {
+    qemu: Running,
+    nics: NicServers,
+    start: Instant,
+    stop: StopFlag,
+}
+
+impl Guest {
+    /// Waits for the guest, and takes what it says until its good-bye.
+    fn converse(
+        &mut self,
+        listener: &UnixListener,
+        plan: &MachinePlan,
+        job: &Job,
+        output: &mut dyn Output,
+    ) -> Result<Said, Failure> {
+        let mut guest = self.accept(listener)?;
+        let mut said = Said::default();
+        let mut conversation = Conversation::new(plan.get.len().min(job.get.len()));
+        let mut file: Option<File> = None;
+        loop {
+            let limit = match conversation.is_ready() {
+                false => Some(BOOT_LIMIT),
+                true => plan.limit,
+            };
+            let left = limit.map(|limit| limit.saturating_sub(self.start.elapsed()));
+            self.wait(&guest, left, conversation.is_ready())?;
+            let frame = frame::read(&mut guest).context("listen to the guest")?;
+            let Some((kind, payload)) = frame else {
+                return Err(Failure::failed("the guest ended without a word"));
+            };
+            let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
+            match word {
+                Word::Ready => {
+                    said.boot = self.start.elapsed();
+                    if job.stdin {
+                        let to = guest.try_clone().context("clone the control socket")?;
+                        // It may wait for input for ever; then it ends with the process.
+                        thread::spawn(move || frame::pass_in(io::stdin().lock(), to));
+                    }
+                }
+                Word::Stdout(bytes) => output
+                    .stdout(bytes)
+                    .context("pass on the command's output")?,
+                Word::Stderr(bytes) => output
+                    .stderr(bytes)
+                    .context("pass on the command's errors")?,
+                Word::File(place) => file = Some(create_file(plan, place)?),
+                Word::FileBytes(bytes) => {
+                    if let Some(file) = &mut file {
+                        file.write_all(bytes).context("write a file of --get")?;
+                    }
+                }
+                Word::FileMissing(why) => said.missing_files.push(why),
+                Word::Exit => {}
+                Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
+            }
+        }
+    }
+
+    /// Waits until QEMU has the control socket.
+    fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, Failure> {
+        let start = Instant::now();
+        loop {
+            let soon = Timespec::try_from(LOOK).context("a short time")?;
+            let mut fds = [PollFd::new(listener, PollFlags::IN)];
+            // A signal interrupts it: that is looked at below.
+            if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
+                let guest = listener.accept().context("accept QEMU")?.0;
+                guest.set_read_timeout(Some(FRAME_LIMIT))?;
+                return Ok(guest);
+            }
+            self.check_alive()?;
+            if start.elapsed() > BOOT_LIMIT {
+                return Err(Failure::failed("QEMU does not come up"));
+            }
+        }
+    }
+
+    /// Waits until the guest has something to say.
+    fn wait(
+        &mut self,
+        guest: &UnixStream,
+        left: Option<Duration>,
+        ready: bool,
+    ) -> Result<(), Failure> {
+        const SLICE: Duration = Duration::from_millis(200);
+        let start = Instant::now();
+        loop {
+            let slice = left.map_or(SLICE, |left| {
+                left.saturating_sub(start.elapsed()).min(SLICE)
+            });
+            let slice = Timespec::try_from(slice).context("a short time")?;
+            match poll(&mut [PollFd::new(guest, PollFlags::IN)], Some(&slice)) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => {
+                    return Err(anyhow::Error::from(errno)
+                        .context("listen to the guest")
+                        .into());
+                }
+            }
+            self.check_alive()?;
+            if left.is_some_and(|left| start.elapsed() >= left) {
+                return Err(match ready {
+                    false => Failure::failed(format!(
+                        "the guest did not come up within {} s",
+                        BOOT_LIMIT.as_secs()
+                    )),
+                    true => Failure::failed("the command took longer than --limit"),
+                });
+            }
+        }
+    }
+
+    fn check_alive(&mut self) -> Result<(), Failure> {
+        if self.stop.is_set() {
+            return Err(Failure::failed("interrupted"));
+        }
+        if let Some(said) = self.nics.ended() {
+            return Err(Failure::failed(said));
+        }
+        match self.qemu.ended() {
+            None if self.qemu.stands_still() => Err(Failure::failed("the guest stands still")),
+            None => Ok(()),
+            Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
+        }
+    }
+}
+
+/// Makes the file here for the file of the guest at `place` of the list.
+fn create_file(plan: &MachinePlan, place: usize) -> Result<File, Failure> {
+    let (_, path) = plan
+        .get
+        .get(place)
+        .context("the guest sends a file that nobody asked for")?;
+    let file = File::create(path).with_context(|| format!("--get: write {}", path.display()))?;
+    Ok(file)
+}

@@ -1,0 +1,209 @@
+//! The NICs of a guest: one `devmem-tcp nic` for each, joined by wires.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::supervise::end_with_parent;
+use rustix::process::{Pid, Signal, kill_process};
+
+use tool::output::Failure;
+
+/// A NIC server that has no socket after this time is not coming up.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// A NIC server that was asked to end does so in this time.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Largest MTU that a guest may set.
+pub const MAX_MTU: u16 = 9000;
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The NICs of a guest.
+#[derive(Clone, Debug, Default)]
+pub struct NicsPlan {
+    /// How many; two are joined to each other.
+    pub count: usize,
+    /// RX and TX queue pairs of each.
+    pub queues: u16,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// What is wrong with the wire.
+    pub impair: Option<String>,
+    /// Write every packet of the first NIC to this file.
+    pub capture: Option<PathBuf>,
+    /// The other end of the only NIC's wire, as `devmem-tcp nic --wire` takes it.
+    pub wire: Option<String>,
+    /// More options for every server.
+    pub options: Vec<String>,
+    /// A program other than this one to serve them.
+    pub program: Option<PathBuf>,
+}
+
+impl NicsPlan {
+    /// Where the servers listen.
+    pub fn sockets(&self, folder: &Path) -> Vec<PathBuf> {
+        (0..self.count)
+            .map(|index| folder.join(format!("nic{index}")))
+            .collect()
+    }
+
+    /// The wire of the NIC number `index`: two are joined, a further one has nobody to talk to.
+    fn wire(&self, index: usize, folder: &Path) -> String {
+        let pair = folder
+            .join(format!("wire{}", index / 2))
+            .to_string_lossy()
+            .into_owned();
+        match (&self.wire, index % 2) {
+            (Some(wire), _) if self.count == 1 => wire.clone(),
+            (_, 0) => format!("unix-listen:{pair}"),
+            _ => format!("unix:{pair}"),
+        }
+    }
+}
+
+/// The servers, running.
+#[derive(Debug, Default)]
+pub struct NicServers {
+    children: Vec<(Child, PathBuf)>,
+}
+
+impl NicServers {
+    /// Starts them and waits until each has its socket.
+    ///
+    /// # Errors
+    ///
+    /// One did not come up: what it said.
+    pub fn start(plan: &NicsPlan, folder: &Path) -> Result<Self, Failure> {
+        let mut servers = Self::default();
+        let me = match &plan.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("find our own program")?,
+        };
+        for (index, socket) in plan.sockets(folder).into_iter().enumerate() {
+            let said = folder.join(format!("nic{index}.log"));
+            let mut command = Command::new(&me);
+            command
+                .arg("nic")
+                .arg("--socket")
+                .arg(&socket)
+                .arg("--wire")
+                .arg(plan.wire(index, folder));
+            command.args([
+                "--queues",
+                &plan.queues.to_string(),
+                "--mac",
+                &mac_text(super::job::mac(index)),
+            ]);
+            command.args([
+                "--mtu",
+                &plan.mtu.to_string(),
+                "--max-mtu",
+                &MAX_MTU.to_string(),
+            ]);
+            if let Some(impair) = &plan.impair {
+                command.args(["--impair", impair]);
+            }
+            if let Some(capture) = plan.capture.as_ref().filter(|_| index == 0) {
+                command.arg("--capture").arg(capture);
+            }
+            command.args(&plan.options);
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(File::create(&said)?);
+            end_with_parent(&mut command);
+            let child = command.spawn().context("start a NIC server")?;
+            servers.children.push((child, said));
+            servers.wait_for(&socket)?;
+        }
+        Ok(servers)
+    }
+
+    fn wait_for(&mut self, socket: &Path) -> Result<(), Failure> {
+        let start = Instant::now();
+        while !socket.exists() {
+            if let Some(said) = self.ended() {
+                return Err(Failure::failed(said));
+            }
+            if start.elapsed() > START_LIMIT {
+                return Err(Failure::failed(format!(
+                    "a NIC server does not make {}",
+                    socket.display()
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Says what happened if one has ended.
+    pub fn ended(&mut self) -> Option<String> {
+        for (index, (child, said)) in self.children.iter_mut().enumerate() {
+            if let Ok(Some(status)) = child.try_wait() {
+                let said = std::fs::read_to_string(said).unwrap_or_default();
+                return Some(format!(
+                    "the server of NIC {index} ended ({status}): {}",
+                    said.trim()
+                ));
+            }
+        }
+        None
+    }
+
+    /// Asks them to end, and sees to it.
+    pub fn stop(&mut self) {
+        for (child, _) in &self.children {
+            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            // One that has ended is still ours to wait for, so the number is nobody else's.
+            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        }
+        let start = Instant::now();
+        for (child, _) in &mut self.children {
+            while start.elapsed() < STOP_LIMIT && matches!(child.try_wait(), Ok(None)) {
+                thread::sleep(LOOK);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.children.clear();
+    }
+}
+
+impl Drop for NicServers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_nics_share_a_wire_and_a_single_one_may_have_another() {
+        let folder = Path::new("/f");
+        let two = NicsPlan {
+            count: 2,
+            ..NicsPlan::default()
+        };
+        assert_eq!(two.wire(0, folder), "unix-listen:/f/wire0");
+        assert_eq!(two.wire(1, folder), "unix:/f/wire0");
+        let one = NicsPlan {
+            count: 1,
+            wire: Some("tap:x".to_owned()),
+            ..NicsPlan::default()
+        };
+        assert_eq!(one.wire(0, folder), "tap:x");
+    }
+
+    #[test]
+    fn a_mac_address_is_written_as_everybody_writes_it() {
+        assert_eq!(mac_text([2, 0x64, 0, 0xab, 0, 1]), "02:64:00:ab:00:01");
+    }
+}

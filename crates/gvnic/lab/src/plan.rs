@@ -1,0 +1,295 @@
+//! `devmem-tcp lab`: what a guest is made of and what it does.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::args::{KitArgs, MachineArgs, Run, Shell};
+use crate::initramfs::default_place;
+use crate::job::{GuestNic, Job};
+use crate::kit::KitOptions;
+use crate::machine::MachinePlan;
+use crate::nics::NicsPlan;
+use tool::output::Failure;
+use tool::parse::{check_mtu, parse_impairment};
+use tool::signals::StopFlag;
+
+/// Least memory a guest boots with.
+const MIN_MEMORY: u64 = 256 << 20;
+/// Most NICs: their wires and addresses have a byte.
+const MAX_NICS: u8 = 8;
+/// Most virtual processors of QEMU's default machine.
+const MAX_CPUS: u16 = 255;
+/// Most queue pairs of a gVNIC.
+const MAX_QUEUES: u16 = 16;
+
+/// A run in a guest.
+#[derive(Clone, Debug)]
+pub struct LabRunPlan {
+    /// Where the parts come from.
+    pub kit: KitOptions,
+    /// The machine.
+    pub machine: MachinePlan,
+    /// What it does.
+    pub job: Job,
+    /// One JSON object on stdout.
+    pub json: bool,
+    /// Whether the kernel may warn.
+    pub allow_warnings: bool,
+}
+
+impl LabRunPlan {
+    /// Judges `lab run`.
+    ///
+    /// # Errors
+    ///
+    /// A value that makes no sense, with the option's name.
+    pub fn run(args: Run) -> Result<Self, Failure> {
+        let mut machine = machine(args.guest.machine)?;
+        machine.limit = args.limit.map(Duration::from_secs);
+        machine.put = args
+            .put
+            .iter()
+            .map(|text| parse_put(text))
+            .collect::<Result<_, _>>()?;
+        machine.get = args
+            .get
+            .iter()
+            .map(|text| parse_get(text))
+            .collect::<Result<_, _>>()?;
+        let mut job = job(&machine, args.command);
+        job.stdin = args.stdin;
+        job.get = machine.get.iter().map(|(place, _)| place.clone()).collect();
+        for text in &args.env {
+            let (name, value) = text
+                .split_once('=')
+                .ok_or_else(|| Failure::usage(format!("--env {text:?} is not NAME=VALUE")))?;
+            job.env.push((name.to_owned(), value.to_owned()));
+        }
+        Ok(Self {
+            kit: kit(args.guest.kit, false),
+            machine,
+            job,
+            json: args.json,
+            allow_warnings: args.allow_warnings,
+        })
+    }
+
+    /// Judges `lab shell`.
+    ///
+    /// # Errors
+    ///
+    /// As [`LabRunPlan::run`].
+    pub fn shell(args: Shell) -> Result<Self, Failure> {
+        let mut machine = machine(args.guest.machine)?;
+        machine.put = args
+            .put
+            .iter()
+            .map(|text| parse_put(text))
+            .collect::<Result<_, _>>()?;
+        let mut job = job(&machine, vec!["/lab/busybox/ash".to_owned()]);
+        job.interactive = true;
+        Ok(Self {
+            kit: kit(args.guest.kit, false),
+            machine,
+            job,
+            json: false,
+            allow_warnings: true,
+        })
+    }
+}
+
+/// Takes the options about the parts as they are.
+pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
+    let KitArgs {
+        cache,
+        suite,
+        mirror,
+        packaged,
+        offline,
+        qemu,
+        kernel,
+        modules,
+        busybox,
+    } = args;
+    KitOptions {
+        cache,
+        suites: suite,
+        mirror,
+        qemu,
+        kernel,
+        modules,
+        busybox,
+        offline,
+        refresh,
+        packaged,
+    }
+}
+
+/// Judges the options about the machine.
+///
+/// # Errors
+///
+/// A number out of its range.
+pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
+    let MachineArgs {
+        accel,
+        smp,
+        memory,
+        nics,
+        queues,
+        mtu,
+        wire,
+        impair,
+        capture,
+        log,
+        append,
+        nic_program,
+    } = args;
+    let memory_mib = u32::try_from(memory.0 >> 20)
+        .ok()
+        .filter(|_| memory.0 >= MIN_MEMORY);
+    let memory_mib =
+        memory_mib.ok_or_else(|| Failure::usage(format!("--memory {memory}: 256M or more")))?;
+    check("--smp", smp, MAX_CPUS)?;
+    check("--queues", queues, MAX_QUEUES)?;
+    if nics > MAX_NICS {
+        return Err(Failure::usage(format!("--nics {nics}: 0 to {MAX_NICS}")));
+    }
+    if wire.is_some() && nics != 1 {
+        return Err(Failure::usage(
+            "--wire is for --nics 1: two are joined to each other",
+        ));
+    }
+    if let Some(impair) = &impair {
+        parse_impairment(impair)?;
+    }
+    check_mtu(mtu, true)?;
+    Ok(MachinePlan {
+        accel,
+        cpus: smp,
+        memory_mib,
+        limit: None,
+        put: Vec::new(),
+        get: Vec::new(),
+        log,
+        nics: NicsPlan {
+            count: usize::from(nics),
+            queues,
+            mtu,
+            impair,
+            capture,
+            wire,
+            options: Vec::new(),
+            program: nic_program,
+        },
+        append,
+        stop: StopFlag::install().context("install signal handlers")?,
+    })
+}
+
+fn check(option: &str, value: u16, most: u16) -> Result<(), Failure> {
+    match (1..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!("{option} {value}: 1 to {most}"))),
+    }
+}
+
+/// Has a machine run a command.
+pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
+    let count = machine.nics.count;
+    // The command line has at most MAX_NICS.
+    let indices = (0..=u8::MAX).take(count);
+    let nics: Vec<GuestNic> = indices
+        .map(|index| GuestNic::standard(index, count, machine.nics.mtu))
+        .collect();
+    let ours = nics.iter().find(|nic| !nic.peer);
+    let env = ours.map(|nic| ("DEVMEM_TEST_NIC".to_owned(), nic.name.clone()));
+    Job {
+        command,
+        env: env.into_iter().collect(),
+        nics,
+        ..Job::default()
+    }
+}
+
+/// Reads `PATH[:PLACE]`.
+fn parse_put(text: &str) -> Result<(PathBuf, String), Failure> {
+    let (from, to) = match text.rsplit_once(':') {
+        Some((from, to)) => (PathBuf::from(from), to.to_owned()),
+        None => (
+            PathBuf::from(text),
+            default_place(Path::new(text))
+                .to_string_lossy()
+                .into_owned(),
+        ),
+    };
+    if !to.starts_with('/') || to.split('/').any(|part| part == "..") {
+        return Err(Failure::usage(format!(
+            "--put {text:?}: the guest's place must be an absolute path"
+        )));
+    }
+    if from.file_name().is_none() && !text.contains(':') {
+        return Err(Failure::usage(format!(
+            "--put {text:?}: say its place, as {text}:/PLACE"
+        )));
+    }
+    if !from.is_file() && !from.is_dir() {
+        return Err(Failure::usage(format!(
+            "--put: {} is neither a file nor a folder",
+            from.display()
+        )));
+    }
+    Ok((from, to))
+}
+
+/// Reads `PLACE[:FILE]`.
+fn parse_get(text: &str) -> Result<(String, PathBuf), Failure> {
+    let (from, to) = match text.split_once(':') {
+        Some((from, to)) => (from, PathBuf::from(to)),
+        None => (
+            text,
+            Path::new(text)
+                .file_name()
+                .map(PathBuf::from)
+                .unwrap_or_default(),
+        ),
+    };
+    if !from.starts_with('/') || to.as_os_str().is_empty() {
+        return Err(Failure::usage(format!(
+            "--get {text:?}: the guest's place must be an absolute path of a file"
+        )));
+    }
+    Ok((from.to_owned(), to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_go_where_they_are_told_or_keep_their_name() {
+        let me = std::env::current_exe().unwrap();
+        let name = me.file_name().unwrap().to_string_lossy();
+        let (from, to) = parse_put(&me.to_string_lossy()).unwrap();
+        assert_eq!((from, to), (me.clone(), format!("/{name}")));
+        let (_, to) = parse_put(&format!("{}:/bin/x", me.display())).unwrap();
+        assert_eq!(to, "/bin/x");
+        let folder = std::env::temp_dir();
+        let (from, to) = parse_put(&format!("{}:/opt", folder.display())).unwrap();
+        assert_eq!((from, to), (folder, "/opt".to_owned()));
+        for wrong in [".", "/nonexistent", "Cargo.toml:x", "Cargo.toml:/a/../b"] {
+            assert!(parse_put(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            parse_get("/tmp/a.json").unwrap(),
+            ("/tmp/a.json".into(), "a.json".into())
+        );
+        assert_eq!(
+            parse_get("/tmp/a:/b/c").unwrap(),
+            ("/tmp/a".into(), "/b/c".into())
+        );
+        assert!(parse_get("a").is_err() && parse_get("/").is_err());
+    }
+}

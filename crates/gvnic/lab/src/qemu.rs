@@ -1,0 +1,167 @@
+//! QEMU: its command line, its process.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::supervise::end_with_parent;
+
+use super::accel::{Accel, KVM_GAVE_UP};
+use super::job::{CONTROL_PORT, Job, TOOL_PATH};
+use super::kit::Kit;
+use super::machine::MachinePlan;
+use super::scratch::Scratch;
+use tool::output::Failure;
+
+/// Between two looks at the process.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// QEMU, running.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub fn start(
+        kit: &Kit,
+        plan: &MachinePlan,
+        job: &Job,
+        accel: Accel,
+        folder: &Scratch,
+    ) -> Result<Self, Failure> {
+        let mut command = kit.qemu.command().context("find QEMU's libraries")?;
+        arguments(&mut command, kit, plan, accel, folder);
+        if job.interactive {
+            command.args([
+                "-chardev",
+                "stdio,id=term,signal=off",
+                "-device",
+                "virtconsole,chardev=term,name=terminal",
+            ]);
+        } else {
+            command.stdin(Stdio::null());
+        }
+        let said = File::create(folder.path("qemu.log"))?;
+        // Of a shell's terminal, QEMU writes on standard output.
+        command.stderr(said);
+        if !job.interactive {
+            command.stdout(Stdio::null());
+        }
+        end_with_parent(&mut command);
+        let child = command.spawn().context("start QEMU")?;
+        Ok(Self {
+            child,
+            said: folder.path("qemu.log"),
+        })
+    }
+
+    /// Tells how it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Gives it some time to end by itself.
+    pub fn end(&mut self, limit: Duration) {
+        let start = Instant::now();
+        while self.ended().is_none() {
+            if start.elapsed() >= limit {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Tells whether KVM gave up and the guest stands still.
+    pub fn stands_still(&self) -> bool {
+        fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
+    }
+
+    /// Returns what it said on stderr, for a person.
+    pub fn said(&self) -> String {
+        let said = fs::read(&self.said).unwrap_or_default();
+        match said.is_empty() {
+            true => String::new(),
+            false => format!("QEMU said: {}", String::from_utf8_lossy(&said).trim()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// Writes QEMU's command line. Guest memory is a shared memfd, so that the NIC servers reach it.
+fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel, folder: &Scratch) {
+    let memory = plan.memory_mib;
+    let path = |name: &str| folder.path(name).to_string_lossy().into_owned();
+    let accel = match accel {
+        Accel::Kvm => "kvm",
+        Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
+    };
+    let append = format!(
+        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={TOOL_PATH} {} -- __guest-init",
+        plan.append
+    );
+    command.args([
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+    ]);
+    command.args([
+        "-accel",
+        accel,
+        "-cpu",
+        "max",
+        "-smp",
+        &plan.cpus.to_string(),
+    ]);
+    command.args([
+        "-m",
+        &format!("{memory}M"),
+        "-machine",
+        "q35,memory-backend=ram0,usb=off,vmport=off",
+    ]);
+    command.args([
+        "-object",
+        &format!("memory-backend-memfd,id=ram0,size={memory}M,share=on"),
+    ]);
+    command.args(["-serial", &format!("file:{}", path("kernel.log"))]);
+    command.arg("-kernel").arg(&kit.kernel.image).args([
+        "-initrd",
+        &path("initrd"),
+        "-append",
+        &append,
+    ]);
+    command.args([
+        "-chardev",
+        &format!("socket,id=control,path={}", path("control")),
+    ]);
+    command.args(["-device", "virtio-serial-pci,disable-legacy=on"]);
+    command.args([
+        "-device",
+        &format!("virtserialport,chardev=control,name={CONTROL_PORT}"),
+    ]);
+    for socket in plan.nics.sockets(folder.folder()) {
+        let device = serde_json::json!({
+            "driver": "vfio-user-pci",
+            "socket": {"type": "unix", "path": socket.to_string_lossy()},
+        });
+        command.args(["-device", &device.to_string()]);
+    }
+}

@@ -1,0 +1,266 @@
+//! A stream that the guest's kernel receives into device memory, every byte checked where it lies.
+
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use devmem_linux::dmabuf::{Access, CpuAccess};
+use devmem_linux::socket::{Content, FragReturns, RecvBuffer, RecvError, RxFrag};
+use devmem_uapi::{DmabufCmsg, MsgFlags};
+
+use super::Bound;
+use crate::suite::traffic::{self, Rate, STUCK};
+use tool::pattern::Verifier;
+
+/// Most bytes and frags of one receive.
+const RECV_BYTES: usize = 1 << 20;
+const RECV_FRAGS: usize = 512;
+/// A receiver that got nothing for so long, though the peer has more, is starved.
+const STARVED: Duration = Duration::from_millis(1500);
+/// The largest frame the copy out of device memory is checked by.
+const CHECK_BYTES: usize = 64 << 10;
+
+/// A stream that is to be received.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    /// Its bytes.
+    pub bytes: u64,
+    /// What the receiver is like.
+    pub habit: Habit,
+    /// The seed of its pattern; `None` counts bytes and looks at none, as a program does that leaves them to a device.
+    pub seed: Option<u64>,
+    /// Most bytes of one receive that may come as ordinary data, which says that the packet was not of the bound queue.
+    pub ordinary_max: usize,
+}
+
+impl Stream {
+    /// A stream from a sender of ours, every byte of which is looked at.
+    pub fn checked(bytes: u64, habit: Habit) -> Self {
+        Self {
+            bytes,
+            habit,
+            seed: Some(0),
+            ordinary_max: 0,
+        }
+    }
+}
+
+/// How a receiver behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// Gives frags back at once.
+    Good,
+    /// Keeps all of them until nothing comes any more, once; then is good.
+    StarvesOnce,
+    /// Stops after so many bytes, whatever is to come.
+    Leaves(u64),
+}
+
+/// What a stream into device memory was like.
+#[derive(Clone, Debug, Default)]
+pub struct RxReport {
+    /// Bytes that arrived and were right.
+    pub bytes: u64,
+    /// Frags in device memory.
+    pub frags: u64,
+    /// Bytes in host memory, beside device memory.
+    pub linear_bytes: u64,
+    /// From the connection to the end of the stream.
+    pub elapsed: Duration,
+    /// From the connection to the first bytes.
+    pub first: Duration,
+    /// Bytes after which a keeper of frags was starved.
+    pub starved_at: Option<u64>,
+}
+
+impl RxReport {
+    /// Returns how fast it was.
+    pub fn rate(&self) -> Rate {
+        Rate {
+            bytes: self.bytes,
+            elapsed: self.elapsed,
+        }
+    }
+}
+
+/// Receives a stream into `memory` and checks every byte of it, `bytes` in all unless the habit is to leave.
+///
+/// # Errors
+///
+/// A wrong byte; ordinary data where device memory should be; a frag that does not come home; a stream that is stuck.
+pub fn receive(stream: &TcpStream, bound: &Bound, wanted: Stream) -> anyhow::Result<RxReport> {
+    let Stream { bytes, habit, .. } = wanted;
+    let starving = habit == Habit::StarvesOnce;
+    stream.set_read_timeout(Some(if starving { STARVED } else { STUCK }))?;
+    let mut receiver = Receiver::new(stream, bound, wanted);
+    let mut keeping = starving;
+    loop {
+        match receiver.step() {
+            Ok(0) => break,
+            Ok(_) if !keeping => receiver.give_back()?,
+            Ok(_) => {}
+            Err(StepError::Nothing) if keeping => {
+                receiver.report.starved_at = Some(receiver.received);
+                keeping = false;
+                receiver.give_back()?;
+                stream.set_read_timeout(Some(STUCK))?;
+            }
+            Err(StepError::Nothing) => {
+                bail!("stuck after {} bytes", receiver.received)
+            }
+            Err(StepError::Failed(error)) => return Err(error),
+        }
+        if matches!(habit, Habit::Leaves(after) if receiver.received >= after) {
+            receiver.check_verdict()?;
+            return Ok(receiver.report);
+        }
+    }
+    receiver.report.elapsed = receiver.start.elapsed();
+    receiver.give_back()?;
+    ensure!(
+        receiver.received == bytes,
+        "{} of {bytes} bytes arrived",
+        receiver.received
+    );
+    receiver.check_verdict()?;
+    receiver.report.bytes = bytes;
+    Ok(receiver.report)
+}
+
+enum StepError {
+    Nothing,
+    Failed(anyhow::Error),
+}
+
+struct Receiver<'a> {
+    stream: &'a TcpStream,
+    bound: &'a Bound,
+    buffer: RecvBuffer,
+    returns: FragReturns,
+    verifier: Option<Verifier>,
+    received: u64,
+    ordinary_max: usize,
+    scratch: Vec<u8>,
+    report: RxReport,
+    start: Instant,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(stream: &'a TcpStream, bound: &'a Bound, wanted: Stream) -> Self {
+        Self {
+            stream,
+            bound,
+            buffer: RecvBuffer::new(RECV_BYTES, RECV_FRAGS),
+            returns: FragReturns::new(),
+            verifier: wanted.seed.map(traffic::verifier_of),
+            ordinary_max: wanted.ordinary_max,
+            received: 0,
+            scratch: vec![0; CHECK_BYTES],
+            report: RxReport::default(),
+            start: Instant::now(),
+        }
+    }
+
+    /// Receives once and checks what came; 0 at the end of the stream.
+    fn step(&mut self) -> Result<usize, StepError> {
+        let received = match self.buffer.recv(self.stream.as_fd(), MsgFlags::empty()) {
+            Ok(received) => received,
+            Err(RecvError::WouldBlock) => return Err(StepError::Nothing),
+            Err(RecvError::Interrupted) => return Ok(usize::MAX),
+            Err(error) => return Err(StepError::Failed(error.into())),
+        };
+        if self.report.first.is_zero() {
+            self.report.first = self.start.elapsed();
+        }
+        let bytes = received.bytes;
+        let frags = match received.content {
+            Content::End => return Ok(0),
+            Content::Readable(ordinary) if ordinary.len() <= self.ordinary_max => {
+                if let Some(verifier) = &mut self.verifier {
+                    verifier.check(ordinary);
+                }
+                self.report.linear_bytes += bytes as u64;
+                self.received += bytes as u64;
+                return Ok(bytes);
+            }
+            Content::Readable(bytes) => {
+                let at = self.received;
+                return Err(StepError::Failed(anyhow::anyhow!(
+                    "{} ordinary bytes after {at}: not through the bound queue",
+                    bytes.len()
+                )));
+            }
+            Content::Devmem(frags) => frags,
+        };
+        let access = self
+            .bound
+            .memory
+            .cpu_access(Access::Read)
+            .map_err(|error| StepError::Failed(error.into()))?;
+        for frag in frags {
+            match frag {
+                RxFrag::Linear(bytes) => {
+                    if let Some(verifier) = &mut self.verifier {
+                        verifier.check(bytes);
+                    }
+                    self.report.linear_bytes += bytes.len() as u64;
+                }
+                RxFrag::Device(cmsg) => {
+                    self.returns.push(cmsg.frag_token);
+                    self.report.frags += 1;
+                    if cmsg.dmabuf_id != self.bound.rx.id() {
+                        return Err(StepError::Failed(anyhow::anyhow!(
+                            "a frag of dma-buf {:?}",
+                            cmsg.dmabuf_id
+                        )));
+                    }
+                    if let Some(verifier) = &mut self.verifier {
+                        check_frag(&access, verifier, &mut self.scratch, &cmsg)
+                            .map_err(StepError::Failed)?;
+                    }
+                }
+            }
+        }
+        self.received += bytes as u64;
+        Ok(bytes)
+    }
+
+    fn check_verdict(&self) -> anyhow::Result<()> {
+        match &self.verifier {
+            Some(verifier) => traffic::complete(verifier, self.received),
+            None => Ok(()),
+        }
+    }
+
+    fn give_back(&mut self) -> anyhow::Result<()> {
+        if self.returns.is_empty() {
+            return Ok(());
+        }
+        let freed = self.returns.flush(self.stream.as_fd())?;
+        ensure!(
+            freed.missing() == 0,
+            "{} frags were not freed",
+            freed.missing()
+        );
+        Ok(())
+    }
+}
+
+fn check_frag(
+    access: &CpuAccess<'_>,
+    verifier: &mut Verifier,
+    scratch: &mut [u8],
+    cmsg: &DmabufCmsg,
+) -> anyhow::Result<()> {
+    let mut offset = usize::try_from(cmsg.frag_offset)?;
+    let mut left = usize::try_from(cmsg.frag_size)?;
+    while left > 0 {
+        let now = left.min(scratch.len());
+        access.copy_out(offset, &mut scratch[..now])?;
+        verifier.check(&scratch[..now]);
+        offset += now;
+        left -= now;
+    }
+    Ok(())
+}

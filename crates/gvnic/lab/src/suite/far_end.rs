@@ -1,0 +1,87 @@
+//! Our user-space stack at the other end of a guest's wire, in processes of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use devmem_linux::supervise::end_with_parent;
+
+use super::stack_rows::FAR_ADDRESS;
+use tool::output::Failure;
+
+/// When the guest has gone, nobody keeps the other end.
+const LIMIT: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The other end's processes, one after another.
+#[derive(Debug)]
+pub struct FarEnd {
+    wire: PathBuf,
+    children: Vec<(String, Child)>,
+}
+
+impl FarEnd {
+    /// An other end that connects to `wire`, where a NIC listens.
+    pub fn new(wire: &Path) -> Self {
+        Self {
+            wire: wire.to_owned(),
+            children: Vec::new(),
+        }
+    }
+
+    /// Starts `devmem-tcp` with `arguments`, when the one before has ended: there is one wire.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub fn start(&mut self, arguments: &[String]) -> Result<(), Failure> {
+        if let Some((_, last)) = self.children.last_mut() {
+            wait(last);
+        }
+        let address = std::net::IpAddr::from(FAR_ADDRESS);
+        let mut command = Command::new(std::env::current_exe().context("find our own program")?);
+        command.args(arguments).arg("--backend").arg("user");
+        command
+            .arg("--link")
+            .arg(format!("unix:{}", self.wire.display()));
+        command.arg("--addr").arg(format!("{address}/24"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        end_with_parent(&mut command);
+        let child = command.spawn().context("start our stack")?;
+        self.children.push((arguments.join(" "), child));
+        Ok(())
+    }
+
+    /// Waits for all of them. Returns for each what it was, whether it went well, and what it said: its JSON, or its error.
+    pub fn finish(self) -> Vec<(String, bool, String)> {
+        let finish = |(what, mut child): (String, Child)| {
+            let ended = wait(&mut child);
+            let output = child.wait_with_output();
+            let (ok, said) = match output {
+                Ok(output) if output.status.success() => (ended, output.stdout),
+                Ok(output) => (false, output.stderr),
+                Err(error) => (false, error.to_string().into_bytes()),
+            };
+            (what, ok, String::from_utf8_lossy(&said).trim().to_owned())
+        };
+        self.children.into_iter().map(finish).collect()
+    }
+}
+
+/// Waits for a process, and ends it if that takes long. Tells whether it ended by itself.
+fn wait(child: &mut Child) -> bool {
+    let start = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        if start.elapsed() > LIMIT {
+            let _ = child.kill();
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+    true
+}

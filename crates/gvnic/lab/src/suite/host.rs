@@ -1,0 +1,382 @@
+//! `devmem-tcp lab test`: a guest for each group, a table of what its rows did.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::far_end::FarEnd;
+use super::{Group, RowReport, devmem_rows, rows, stack_rows};
+use crate::accel::Accel;
+use crate::job::{Job, TOOL_PATH};
+use crate::kit::Kit;
+use crate::machine::{self, MachinePlan, Output};
+use crate::scratch::Scratch;
+use tool::output::{Failure, note, print_json, say};
+
+/// What to test.
+#[derive(Clone, Debug)]
+pub struct TestPlan {
+    /// The machine of every guest.
+    pub machine: MachinePlan,
+    /// The groups to run.
+    pub groups: Vec<Group>,
+    /// Bytes of a large stream.
+    pub bytes: u64,
+    /// Only rows whose name has this in it.
+    pub only: Option<String>,
+    /// Print one JSON object to stdout at the end.
+    pub json: bool,
+}
+
+/// How a group went.
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    group: Group,
+    /// What the guest ran on, once it did.
+    #[serde(skip)]
+    accel: Option<Accel>,
+    boot_s: f64,
+    total_s: f64,
+    kernel_complaints: Vec<String>,
+    rows: Vec<RowReport>,
+}
+
+/// How all of it went.
+#[derive(Debug, Serialize)]
+struct TestReport {
+    passed: usize,
+    failed: usize,
+    accel: Accel,
+    bytes: u64,
+    qemu: String,
+    kernel: String,
+    seconds: f64,
+    /// Rate of device memory by that of an ordinary socket, of streams that nobody looks at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devmem_rx_to_plain: Option<f64>,
+    groups: Vec<GroupReport>,
+}
+
+/// Runs the groups.
+///
+/// # Errors
+///
+/// A guest that does not come up; a row that failed, or did not run, or made the kernel complain.
+pub fn run(
+    kit: &Kit,
+    plan: &TestPlan,
+    job: impl Fn(&MachinePlan, Vec<String>) -> Job,
+) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut groups = Vec::new();
+    for group in &plan.groups {
+        groups.push(run_group(kit, plan, *group, &job)?);
+    }
+    let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
+    let rate = |name: &str| all().find(|row| row.row == name)?.mb_per_s;
+    let (plain, devmem) = (
+        rate(stack_rows::SPEED_PLAIN),
+        rate(stack_rows::SPEED_DEVMEM),
+    );
+    let devmem_rx_to_plain = plain
+        .zip(devmem)
+        .map(|(plain, devmem)| devmem / plain.max(1e-9));
+    let report = TestReport {
+        devmem_rx_to_plain,
+        passed: all().filter(|row| row.ok).count(),
+        failed: all().filter(|row| !row.ok).count(),
+        accel: groups
+            .iter()
+            .find_map(|group| group.accel)
+            .unwrap_or(plan.machine.accel),
+        bytes: plan.bytes,
+        qemu: kit.qemu.version.clone(),
+        kernel: kit.kernel.release.clone(),
+        seconds: start.elapsed().as_secs_f64(),
+        groups,
+    };
+    note(format_args!(
+        "{} passed, {} failed, in {:.0} s",
+        report.passed, report.failed, report.seconds
+    ));
+    if let Some(ratio) = report.devmem_rx_to_plain {
+        note(format_args!(
+            "devmem rx is {ratio:.1} times an ordinary socket"
+        ));
+    }
+    if plan.json {
+        print_json(&report)?;
+    }
+    match (report.passed, report.failed) {
+        (0, 0) => Err(Failure::usage("no row has that name")),
+        (_, 0) => Ok(()),
+        (_, failed) => Err(Failure::failed(format!("{failed} rows of the lab failed"))),
+    }
+}
+
+fn run_group(
+    kit: &Kit,
+    plan: &TestPlan,
+    group: Group,
+    job: &impl Fn(&MachinePlan, Vec<String>) -> Job,
+) -> Result<GroupReport, Failure> {
+    let mut report = GroupReport {
+        group,
+        accel: None,
+        boot_s: 0.0,
+        total_s: 0.0,
+        kernel_complaints: Vec::new(),
+        rows: Vec::new(),
+    };
+    let names = wanted_rows(plan, group);
+    if names.is_empty() {
+        return Ok(report);
+    }
+    let folder = Scratch::new()?;
+    let wire = folder.path("wire");
+    let mut collected = Collector {
+        far_end: has_far_end(group).then(|| FarEnd::new(&wire)),
+        ..Collector::default()
+    };
+    let machine = machine_for(&plan.machine, group, &wire);
+    note(format_args!("{}: starting a guest", group_name(group)));
+    let job = job(&machine, guest_command(plan, group));
+    let outcome = machine::run(kit, &machine, &job, &mut collected);
+    report.rows = collected.rows;
+    let trouble = match outcome {
+        Ok(outcome) => {
+            report.accel = Some(outcome.accel);
+            report.boot_s = outcome.boot_s;
+            report.total_s = outcome.total_s;
+            report.kernel_complaints = outcome.kernel_complaints;
+            "it did not run".to_owned()
+        }
+        Err(failure) if report.rows.is_empty() => return Err(failure),
+        Err(failure) => failure.to_string(),
+    };
+    report
+        .rows
+        .extend(far_rows(group, collected.far_end, plan.bytes));
+    for name in names {
+        if !report.rows.iter().any(|row| row.row == name) {
+            report.rows.push(shown(failed_row(name, &trouble)));
+        }
+    }
+    let log = log_row(&report);
+    report.rows.push(shown(log));
+    Ok(report)
+}
+
+fn wanted_rows(plan: &TestPlan, group: Group) -> Vec<&'static str> {
+    let wanted = |name: &&str| plan.only.as_ref().is_none_or(|only| name.contains(only));
+    let names = rows::rows(group).iter().map(|(name, _)| *name);
+    names.filter(wanted).collect()
+}
+
+/// What the guest runs.
+fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
+    let bytes = plan.bytes.to_string();
+    let name = group_name(group);
+    let mut words = vec![
+        TOOL_PATH,
+        "__guest-test",
+        "--group",
+        &name,
+        "--bytes",
+        &bytes,
+    ];
+    if let Some(only) = &plan.only {
+        words.extend(["--only", only]);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// The row about the kernel's log.
+fn log_row(report: &GroupReport) -> RowReport {
+    let name = format!("{}: no kernel warning", group_name(report.group));
+    if report.total_s == 0.0 {
+        return failed_row(
+            &name,
+            "the guest did not end by itself: its log is not judged",
+        );
+    }
+    match report.kernel_complaints.first() {
+        None => RowReport {
+            ok: true,
+            ..failed_row(&name, &format!("boot {:.1} s", report.boot_s))
+        },
+        Some(first) => {
+            let count = report.kernel_complaints.len();
+            failed_row(&name, &format!("{count} complaints, the first: {first}"))
+        }
+    }
+}
+
+fn failed_row(name: &str, detail: &str) -> RowReport {
+    RowReport {
+        row: name.to_owned(),
+        ok: false,
+        detail: detail.to_owned(),
+        seconds: 0.0,
+        mb_per_s: None,
+    }
+}
+
+fn group_name(group: Group) -> String {
+    use clap::ValueEnum;
+    group
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+/// What is particular about the guest of a group. `wire` is where our stack connects, if it is the other end.
+fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
+    /// Longer than any group at the default size takes on a busy machine; a row has limits of its own.
+    const LIMIT: Duration = Duration::from_secs(1800);
+    const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
+    let mut machine = machine.clone();
+    machine.limit = machine.limit.or(Some(LIMIT));
+    if matches!(group, Group::Loss | Group::StackLoss) {
+        machine.nics.impair = Some(BAD_WIRE.to_owned());
+    }
+    if group == Group::Knobs {
+        let linear = devmem_rows::LINEAR_BYTES.to_string();
+        let options = ["--linear", &linear, "--unsplit-every", "500"];
+        machine.nics.options = options.map(str::to_owned).to_vec();
+    }
+    if group == Group::Resets {
+        machine.nics.options = ["--reset-every", "50"].map(str::to_owned).to_vec();
+    }
+    if has_far_end(group) {
+        machine.nics.count = 1;
+        machine.nics.wire = Some(format!("unix-listen:{}", wire.display()));
+    }
+    machine
+}
+
+fn has_far_end(group: Group) -> bool {
+    matches!(group, Group::Stack | Group::StackLoss)
+}
+
+/// Waits for our stack's ends, and says how they went: each has a stream of `bytes`.
+fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport> {
+    let ended = far_end.map(FarEnd::finish).unwrap_or_default();
+    let rows = ended.into_iter().enumerate().map(|(at, (what, ok, said))| {
+        let ok = ok && bytes_of(&said) == Some(bytes);
+        RowReport {
+            ok,
+            row: format!("{}: our end {}", group_name(group), at + 1),
+            detail: if ok { what } else { format!("{what}: {said}") },
+            ..failed_row("", "")
+        }
+    });
+    rows.map(shown).collect()
+}
+
+/// The payload bytes that a report of `send` or `recv` tells of.
+fn bytes_of(report: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Report {
+        bytes: u64,
+    }
+    let report: Report = serde_json::from_str(report).ok()?;
+    Some(report.bytes)
+}
+
+/// Takes the rows as they come.
+#[derive(Debug, Default)]
+struct Collector {
+    line: Vec<u8>,
+    rows: Vec<RowReport>,
+    far_end: Option<FarEnd>,
+}
+
+/// What the guest prints: a report, or a wish.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Wish { far_end: Vec<String> },
+    Row(RowReport),
+}
+
+impl Collector {
+    fn take(&mut self, line: Line) -> io::Result<()> {
+        match (line, &mut self.far_end) {
+            (Line::Row(row), _) => self.rows.push(shown(row)),
+            (Line::Wish { far_end }, Some(process)) => {
+                process
+                    .start(&far_end)
+                    .map_err(|failure| io::Error::other(failure.to_string()))?;
+            }
+            (Line::Wish { .. }, None) => return Err(io::Error::other("this guest has a peer")),
+        }
+        Ok(())
+    }
+}
+
+impl Output for Collector {
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
+        /// Longer than any row's report.
+        const MAX_LINE_BYTES: usize = 1 << 20;
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = std::mem::take(&mut self.line);
+                    self.take(serde_json::from_slice(&line)?)?;
+                }
+                _ if self.line.len() < MAX_LINE_BYTES => self.line.push(*byte),
+                _ => return Err(io::Error::other("a row's report has no end")),
+            }
+        }
+        Ok(())
+    }
+
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        machine::PassOn.stderr(bytes)
+    }
+}
+
+/// Prints a row of the table.
+fn shown(row: RowReport) -> RowReport {
+    let mark = if row.ok { "ok    " } else { "FAILED" };
+    let rate = row
+        .mb_per_s
+        .map(|rate| format!("{rate:7.1} MB/s"))
+        .unwrap_or_else(|| " ".repeat(12));
+    say!(
+        "{mark} {:<46} {:6.1} s {rate}  {}",
+        row.row,
+        row.seconds,
+        row.detail
+    );
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_collected_however_the_bytes_are_cut() {
+        let row = failed_row("a", "b");
+        let mut bytes = serde_json::to_vec(&row).unwrap();
+        bytes.push(b'\n');
+        let mut collector = Collector::default();
+        for byte in bytes.iter().chain(&bytes) {
+            collector.stdout(&[*byte]).unwrap();
+        }
+        assert_eq!(collector.rows.len(), 2);
+        assert_eq!(collector.rows[1].row, "a");
+        assert!(collector.stdout(b"no json\n").is_err());
+    }
+
+    #[test]
+    fn an_end_that_had_no_stream_says_so() {
+        assert_eq!(bytes_of(r#"{"backend":"user","bytes":4096}"#), Some(4096));
+        assert_eq!(bytes_of(r#"{"bytes":0}"#), Some(0));
+        assert_eq!(bytes_of("connection refused"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! In the guest: runs the rows of a group, and prints one JSON object for each to stdout.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use super::traffic::{Network, Rate};
+use super::{Group, RowReport, devmem_rows, nic_rows, stack_rows};
+use tool::output::Failure;
+
+/// What a row says when it went well.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// In words.
+    pub detail: String,
+    /// How fast it was.
+    pub rate: Option<Rate>,
+}
+
+impl From<String> for Seen {
+    fn from(detail: String) -> Self {
+        Self { detail, rate: None }
+    }
+}
+
+impl From<Rate> for Seen {
+    fn from(rate: Rate) -> Self {
+        Self {
+            detail: format!("{} MB right", rate.bytes / 1_000_000),
+            rate: Some(rate),
+        }
+    }
+}
+
+/// What a row works with.
+#[derive(Debug)]
+pub struct Context {
+    /// Both ends, where the guest has two NICs.
+    network: Option<Network>,
+    /// Bytes of a large stream; small ones are a part of it.
+    pub bytes: u64,
+}
+
+impl Context {
+    /// Both ends, in a guest that has them.
+    ///
+    /// # Errors
+    ///
+    /// It has one NIC.
+    pub fn network(&self) -> anyhow::Result<&Network> {
+        self.network.as_ref().context("this guest has one NIC")
+    }
+
+    /// Bytes of a stream that only has to show that streams work.
+    pub fn few(&self) -> u64 {
+        (self.bytes / 8).max(1 << 20)
+    }
+}
+
+/// A row: its name and what it does.
+pub type Row = (&'static str, fn(&Context) -> anyhow::Result<Seen>);
+
+/// Returns the rows of a group, in the order they run.
+pub fn rows(group: Group) -> &'static [Row] {
+    match group {
+        Group::Nic => nic_rows::ROWS,
+        Group::Devmem => devmem_rows::ROWS,
+        Group::Loss => devmem_rows::LOSS_ROWS,
+        Group::Knobs => devmem_rows::KNOB_ROWS,
+        Group::Resets => devmem_rows::RESET_ROWS,
+        Group::Stack => stack_rows::ROWS,
+        Group::StackLoss => stack_rows::LOSS_ROWS,
+    }
+}
+
+/// The hidden subcommand that the guest runs.
+#[derive(Debug, clap::Args)]
+pub struct GuestTest {
+    #[arg(long, value_enum)]
+    group: Group,
+    #[arg(long)]
+    bytes: u64,
+    /// Rows whose name has this in it
+    #[arg(long)]
+    only: Option<String>,
+    /// Be the receiver that gets killed
+    #[arg(long)]
+    victim: bool,
+}
+
+/// Runs the rows.
+///
+/// # Errors
+///
+/// There are no two NICs; a row failed.
+pub fn run(args: &GuestTest) -> Result<(), Failure> {
+    if args.victim {
+        return Ok(devmem_rows::be_the_victim(args.bytes)?);
+    }
+    let context = Context {
+        network: Network::open().ok(),
+        bytes: args.bytes,
+    };
+    let mut failed = 0;
+    for (name, run) in rows(args.group) {
+        if args
+            .only
+            .as_ref()
+            .is_some_and(|only| !name.contains(only.as_str()))
+        {
+            continue;
+        }
+        let start = Instant::now();
+        let result = run(&context);
+        let report = report(name, result, start.elapsed().as_secs_f64());
+        failed += u32::from(!report.ok);
+        let mut stdout = std::io::stdout().lock();
+        serde_json::to_writer(&mut stdout, &report)?;
+        writeln!(stdout)?;
+    }
+    match failed {
+        0 => Ok(()),
+        count => Err(Failure::failed(format!("{count} rows failed"))),
+    }
+}
+
+fn report(name: &str, result: anyhow::Result<Seen>, seconds: f64) -> RowReport {
+    let (ok, seen) = match result {
+        Ok(seen) => (true, seen),
+        Err(error) => (false, Seen::from(format!("{error:#}"))),
+    };
+    RowReport {
+        row: name.to_owned(),
+        ok,
+        detail: seen.detail,
+        seconds,
+        mb_per_s: seen.rate.map(|rate| rate.mb_per_s()),
+    }
+}
+
+/// Runs a program of the guest and returns what it printed.
+///
+/// # Errors
+///
+/// It failed: what it said.
+pub fn program(words: &[&str]) -> anyhow::Result<String> {
+    let (name, arguments) = words.split_first().expect("a command has a name");
+    let output = std::process::Command::new(name).args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(
+        output.status.success(),
+        "{}: {}: {}",
+        words.join(" "),
+        output.status,
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_one_name_in_all_groups() {
+        let names: Vec<&str> = Group::ALL
+            .into_iter()
+            .flat_map(rows)
+            .map(|(name, _)| *name)
+            .collect();
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name), "{name} is there twice");
+        }
+        assert!(Group::ALL.into_iter().all(|group| !rows(group).is_empty()));
+    }
+
+    #[test]
+    fn a_failed_row_says_every_cause() {
+        let error = anyhow::anyhow!("no route").context("connect");
+        let report = report("x", Err(error), 1.0);
+        assert!(!report.ok);
+        assert_eq!(report.detail, "connect: no route");
+    }
+}

@@ -1,0 +1,156 @@
+//! Our user-space stack at the other end of the wire, the guest kernel's device memory TCP at this one: two
+//! implementations that have nothing in common test each other.
+//!
+//! The guest asks the host to start the other end with a line of JSON, `{"far_end": [ARGUMENTS]}`: the arguments of
+//! `devmem-tcp`, to which the host adds the wire and the address.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use super::devmem::{Bound, Habit, Memory, Steering, Stream, receive, send_to};
+use super::rows::{Context, Row, Seen};
+use super::traffic::{self, Family, Rate, STUCK};
+use tool::pattern::RepeatingPattern;
+
+/// Where our stack is: in the network of the guest's only NIC.
+pub const FAR_ADDRESS: [u8; 4] = [10, 77, 0, 9];
+/// Its port when it receives.
+const FAR_PORT: u16 = 5201;
+/// The pattern that `devmem-tcp recv -v` checks.
+const PERIOD: u16 = 7;
+const QUEUE: u32 = 2;
+/// Bytes of one read of an ordinary socket.
+const READ_BYTES: usize = 1 << 20;
+
+/// The rows whose rates are compared.
+pub const SPEED_PLAIN: &str = "speed: our stack to a kernel socket";
+pub const SPEED_DEVMEM: &str = "speed: our stack to kernel devmem rx";
+
+pub const ROWS: &[Row] = &[
+    ("our stack to kernel devmem rx", |context| {
+        devmem_rx(context, true)
+    }),
+    (SPEED_PLAIN, plain_rx),
+    (SPEED_DEVMEM, |context| devmem_rx(context, false)),
+    ("kernel devmem tx to our stack", devmem_tx),
+];
+
+pub const LOSS_ROWS: &[Row] = &[
+    ("bad wire: our stack to kernel devmem rx", |context| {
+        devmem_rx(context, true)
+    }),
+    ("bad wire: kernel devmem tx to our stack", devmem_tx),
+];
+
+fn ask_for(arguments: &[&str]) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer(&mut stdout, &serde_json::json!({"far_end": arguments}))?;
+    writeln!(stdout)?;
+    Ok(())
+}
+
+/// Has our stack send a pattern here.
+fn ask_for_sender(listener: &TcpListener, bytes: u64) -> anyhow::Result<TcpStream> {
+    let to = listener.local_addr()?;
+    let (address, port) = (to.ip().to_string(), to.port().to_string());
+    ask_for(&[
+        "send",
+        &address,
+        &port,
+        "--bytes",
+        &bytes.to_string(),
+        "--json",
+    ])?;
+    let (stream, _) = listener.accept()?;
+    traffic::limit(&stream)?;
+    Ok(stream)
+}
+
+fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
+    let mut steering = Steering::new(1)?;
+    let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
+    steering.lead(listener.local_addr()?, QUEUE)?;
+    let stream = ask_for_sender(&listener, context.bytes)?;
+    let wanted = Stream {
+        bytes: context.bytes,
+        habit: Habit::Good,
+        // What the sender's pattern depends on beside the position.
+        seed: check.then_some(u64::from(stream.peer_addr()?.port())),
+        ordinary_max: 0,
+    };
+    let report = receive(&stream, &bound, wanted)?;
+    ensure!(report.frags > 0, "nothing came to device memory");
+    Ok(report.rate().into())
+}
+
+/// The same stream into an ordinary socket's buffer, no byte looked at.
+fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
+    let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
+    let mut stream = ask_for_sender(&listener, context.bytes)?;
+    let start = Instant::now();
+    let mut buffer = vec![0; READ_BYTES];
+    let mut bytes = 0;
+    loop {
+        match stream.read(&mut buffer).context("receive")? {
+            0 => break,
+            count => bytes += count as u64,
+        }
+    }
+    ensure!(
+        bytes == context.bytes,
+        "{bytes} of {} bytes arrived",
+        context.bytes
+    );
+    Ok(Rate {
+        bytes,
+        elapsed: start.elapsed(),
+    }
+    .into())
+}
+
+fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
+    let port = FAR_PORT.to_string();
+    ask_for(&[
+        "recv",
+        "-l",
+        "-p",
+        &port,
+        "-v",
+        &PERIOD.to_string(),
+        "--json",
+    ])?;
+    let stream = connect((IpAddr::from(FAR_ADDRESS), FAR_PORT).into())?;
+    traffic::limit(&stream)?;
+    let pattern = RepeatingPattern::new(PERIOD);
+    let start = Instant::now();
+    let copied = send_to(&stream, context.bytes, &|position, out| {
+        pattern.fill(position, out)
+    })?;
+    ensure!(copied == 0, "the kernel copied {copied} sends");
+    Ok(Rate {
+        bytes: context.bytes,
+        elapsed: start.elapsed(),
+    }
+    .into())
+}
+
+/// Connects to an other end that may still be starting: it is not there yet, or it has no listener yet.
+///
+/// Only a refusal begins another try. A try given up after a time may be one that succeeds at that moment (the kernel
+/// repeats its SYN after one second), and the other end, which takes one connection, would have had it.
+fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
+    let start = Instant::now();
+    loop {
+        match TcpStream::connect_timeout(&to, STUCK) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if start.elapsed() > STUCK => {
+                return Err(error).context("connect to our stack");
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}

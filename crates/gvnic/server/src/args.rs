@@ -1,0 +1,125 @@
+//! The command lines of `nic` and `wire`, as text and numbers; `plan.rs` judges them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tool::parse::OutputArgs;
+
+/// Join two hosts through an imperfect cable
+///
+/// Each end is a TAP interface of a kernel host, usually in its own network namespace, or a UNIX socket, where a stack of
+/// ours (`--link unix:PATH`) or an emulated NIC is. Frames from one go to the other, late, lost, damaged, doubled or out of
+/// order as --impair says. For machines whose kernel has no netem.
+#[derive(Debug, Args)]
+#[command(after_long_help = WIRE_EXAMPLES)]
+pub struct Wire {
+    /// One end: tap:NAME, made if it does not exist; unix-listen:PATH, where the host comes to this socket; unix:PATH,
+    /// where it listens
+    #[arg(long, value_name = "LINK")]
+    pub a: String,
+    /// The other end
+    #[arg(long, value_name = "LINK")]
+    pub b: String,
+    /// Network namespace of the TAP --a: a name under /run/netns, a path, or pid:N
+    #[arg(long, value_name = "NETNS")]
+    pub a_netns: Option<String>,
+    /// Network namespace of the TAP --b
+    #[arg(long, value_name = "NETNS")]
+    pub b_netns: Option<String>,
+    /// Give the kernel's end of --a this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub a_addr: Option<String>,
+    /// Give the kernel's end of --b this address, and set it up
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub b_addr: Option<String>,
+    /// Largest IP packet, set on both ends where an address is given
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// What is wrong with the cable, in both directions; see below
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+    /// End after this many seconds; without it on SIGINT, SIGTERM or SIGHUP
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    /// How the result is reported.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const WIRE_EXAMPLES: &str = "\
+Impairments, separated by commas; every one may be left out:
+  loss=1%  ce=1% (marked as by a router, or lost if not ECN-capable)  reorder=1%  gap=4  dup=1%
+  corrupt=1%  delay=20ms  jitter=2ms  ordered  mtu=1200  rate=1gbit  limit=1000 (frames)  seed=7
+
+Examples:
+  devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\
+                  --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%,delay=10ms
+  devmem-tcp wire --a unix-listen:/tmp/wire --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%
+      between our stack, `devmem-tcp send --link unix:/tmp/wire --addr 10.0.0.1/24 10.0.0.2`, and the kernel's";
+
+/// Serve an emulated gVNIC to a virtual machine (vfio-user)
+///
+/// A network card with header split, RSS, flow rules and coalescing, driven by Linux's own gve driver: what a machine
+/// needs to run the kernel's device memory TCP. QEMU 10.1 or later connects to --socket; the cable goes to the kernel of
+/// this machine (a TAP), to another such NIC, or to `devmem-tcp recv --link unix:PATH`. Machines may come and go, one at
+/// a time. Ends on SIGINT, SIGTERM or SIGHUP, with statistics; SIGUSR1 prints them at any time.
+#[derive(Debug, Args)]
+#[command(after_long_help = NIC_EXAMPLES)]
+pub struct Nic {
+    /// UNIX socket to make, where the virtual machine connects
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// What the cable goes to: tap:NAME, tap:NAME,ADDR/LEN (gives the kernel's end this address), unix-listen:PATH (the
+    /// other end comes to this socket) or unix:PATH (the other end listens there)
+    #[arg(long, value_name = "WIRE")]
+    pub wire: String,
+    /// Queue pairs
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub queues: u16,
+    /// Hardware address the guest takes; random without it
+    #[arg(long, value_name = "ADDRESS")]
+    pub mac: Option<String>,
+    /// Largest IP packet that the device proposes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// Largest IP packet that the guest may set, that of --mtu if not given; Linux guests begin with it
+    #[arg(long, value_name = "BYTES")]
+    pub max_mtu: Option<u16>,
+    /// What is wrong with the cable, in both directions; `devmem-tcp wire --help` has the list
+    #[arg(long, value_name = "LIST", default_value = "none")]
+    pub impair: String,
+    /// Write every frame, payload included, to FILE for Wireshark. Where the disk is full the run goes on without, and
+    /// ends with exit code 1
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
+    /// For tests: leave the first N payload bytes of split packets in the header buffer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub linear: u16,
+    /// For tests: deliver every Nth packet of a queue unsplit, which a devmem queue loses; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub unsplit_every: u32,
+    /// For tests: ask the driver for a reset after every N frames delivered; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub reset_every: u32,
+    /// End when the first machine has left
+    #[arg(long)]
+    pub once: bool,
+    /// For tests: take commands on standard input, a line each: reset, link up, link down, stats (JSON on stdout),
+    /// linear N, unsplit-every N, keep-buffers N, quit
+    #[arg(long)]
+    pub control: bool,
+    /// How the result is reported.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const NIC_EXAMPLES: &str = "\
+Examples:
+  devmem-tcp nic --socket /tmp/nic0.sock --wire tap:dm0,10.77.0.1/24
+      a NIC between a virtual machine and this kernel; then start the machine:
+      qemu-system-x86_64 -machine q35,memory-backend=ram0 -m 2048 \\
+          -object memory-backend-memfd,id=ram0,size=2048M,share=on \\
+          -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/nic0.sock\"}}' ...
+  devmem-tcp nic --socket /tmp/nic0.sock --wire unix-listen:/tmp/wire --impair loss=1%,delay=2ms
+      no privilege, a bad cable; at its other end another NIC with --wire unix:/tmp/wire, or our own stack:
+      devmem-tcp recv --link unix:/tmp/wire -l -p 5201 -v 7";

@@ -1,0 +1,50 @@
+//! `devmem-tcp wire`: two hosts on an imperfect cable.
+
+mod join;
+mod report;
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::plan::WirePlan;
+use join::{Cable, open};
+use report::WireReport;
+use tool::output::{Failure, note, print_json};
+use tool::signals::StopFlag;
+
+/// How long a wait lasts before looking around for signals: they interrupt it, too.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+
+/// Joins the two ends until told to stop.
+///
+/// # Errors
+///
+/// An end that cannot be had, or that failed.
+pub fn run(plan: &WirePlan) -> Result<(), Failure> {
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let [a, b] = &plan.ends;
+    let mut cable = Cable::new([open(a, plan.mtu)?, open(b, plan.mtu)?], plan.impairment);
+    note(format_args!(
+        "{} and {} are joined: {}",
+        a.port, b.port, plan.impairment
+    ));
+    while !stop.is_set() && plan.limit.is_none_or(|limit| cable.elapsed() < limit) {
+        let left = plan
+            .limit
+            .map(|limit| limit.saturating_sub(cable.elapsed()));
+        cable.step(left.unwrap_or(LOOK_AROUND).min(LOOK_AROUND))?;
+    }
+    let [a_to_b, b_to_a] = cable.report();
+    let report = WireReport {
+        seconds: cable.elapsed().as_secs_f64(),
+        impair: plan.impairment.to_string(),
+        a_to_b,
+        b_to_a,
+    };
+    report.show();
+    if plan.json {
+        print_json(&report)?;
+    }
+    Ok(())
+}

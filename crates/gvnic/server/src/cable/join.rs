@@ -1,0 +1,340 @@
+//! The cable between the two ends: one loop, a conditioner for each direction.
+
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::Context;
+use devmem_linux::netns::NetNs;
+use nic::{Conditioner, Impairment, complete_checksum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
+
+use gve::{ChecksumState, Gso, Offload};
+
+use super::report::LaneReport;
+use crate::nic::{FRAME_BUFFER_BYTES, Port, Written};
+use crate::plan::{WireEnd, WirePort};
+use tool::counters::Lane as Counted;
+use tool::output::Failure;
+
+/// Frames taken from one end before the other gets its turn.
+const BATCH_FRAMES: usize = 64;
+
+/// Both directions of a cable.
+#[derive(Debug)]
+pub struct Cable {
+    ends: [Port; 2],
+    /// From the first end to the second, and back.
+    lanes: [Lane; 2],
+    start: Clock,
+    incoming: Box<[u8]>,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Lane {
+    conditioner: Conditioner,
+    /// A segment of a super-packet.
+    segment: Vec<u8>,
+    /// A frame whose time has come.
+    outgoing: Vec<u8>,
+    /// The end that it goes to had no room for it.
+    waits: bool,
+    /// Frames that the receiving end refused: nobody was there, its interface was down, or it was out of memory.
+    refused: u64,
+    /// Super-packets that cannot be cut.
+    uncut: u64,
+}
+
+/// Opens one end, a TAP in its network namespace, and sets the kernel's side of it up if it has an address to get.
+///
+/// # Errors
+///
+/// The TAP or the socket cannot be had.
+pub fn open(end: &WireEnd, mtu: u16) -> Result<Port, Failure> {
+    // Impairment works on frames as they are on a cable. The kernel cuts its super-packets before it hands them to a
+    // TAP; those of a host at a socket are cut here.
+    let cuts = !matches!(end.port, WirePort::Tap { .. });
+    let open = || Port::open(&end.port, mtu, cuts);
+    match &end.netns {
+        Some(name) => NetNs::open(name)?.run(open)?,
+        None => open(),
+    }
+}
+
+impl Cable {
+    /// Joins two ends.
+    pub fn new(ends: [Port; 2], impairment: Impairment) -> Self {
+        // Each direction rolls its own dice.
+        let other = Impairment {
+            seed: !impairment.seed,
+            ..impairment
+        };
+        Self {
+            ends,
+            lanes: [Lane::new(impairment), Lane::new(other)],
+            start: Clock::now(),
+            incoming: vec![0; FRAME_BUFFER_BYTES].into_boxed_slice(),
+        }
+    }
+
+    /// Returns how long the ends have been joined.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Returns what became of the frames of each direction.
+    pub fn report(&self) -> [LaneReport; 2] {
+        self.lanes.each_ref().map(Lane::report)
+    }
+
+    /// Waits for something to do, at most `limit`, and does it.
+    ///
+    /// # Errors
+    ///
+    /// An end failed for good.
+    pub fn step(&mut self, limit: Duration) -> Result<(), Failure> {
+        let room = self.sleep(limit)?;
+        let now = self.now();
+        for (index, end) in self.ends.iter_mut().enumerate() {
+            if let Port::Unix(port) = end {
+                port.tend(now);
+            }
+            self.lanes[index].take_in(end, &mut self.incoming, now)?;
+        }
+        let now = self.now();
+        let [a, b] = &mut self.ends;
+        for ((lane, to), room) in self.lanes.iter_mut().zip([b, a]).zip(room) {
+            lane.let_out(to, now, room);
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a frame comes or is due; tells for each direction whether its end may have room again.
+    fn sleep(&self, limit: Duration) -> Result<[bool; 2], Failure> {
+        let limit = self
+            .next_due()
+            .map_or(limit, |due| due.saturating_since(self.now()).min(limit));
+        let limit = Timespec::try_from(limit).context("a time to sleep")?;
+        let [there, back] = &self.lanes;
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
+        // A lane ends where the other one begins.
+        let peers = [(&self.ends[0], back), (&self.ends[1], there)].map(|(end, to_it)| {
+            let (doors, peer) = end.fds();
+            fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let wanted = match to_it.waits {
+                true => PollFlags::IN | PollFlags::OUT,
+                false => PollFlags::IN,
+            };
+            peer.map(|fd| {
+                fds.push(PollFd::from_borrowed_fd(fd, wanted));
+                fds.len() - 1
+            })
+        });
+        match poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Failure::from(anyhow::Error::from(errno).context("poll"))),
+        }
+        // Nobody there is as good as room: the frame is refused then.
+        let [to_a, to_b] =
+            peers.map(|peer| peer.is_none_or(|at| fds[at].revents() != PollFlags::empty()));
+        Ok([to_b, to_a])
+    }
+
+    /// Returns when there is something to do though nothing comes.
+    fn next_due(&self) -> Option<Instant> {
+        let frames = self
+            .lanes
+            .iter()
+            .filter(|lane| !lane.waits)
+            .filter_map(|lane| lane.conditioner.next_due());
+        let ends = self.ends.iter().filter_map(|end| match end {
+            Port::Tap(_) => None,
+            Port::Unix(port) => port.next_due(),
+        });
+        frames.chain(ends).min()
+    }
+
+    fn now(&self) -> Instant {
+        // 2^64 ns are 584 years.
+        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Lane {
+    fn new(impairment: Impairment) -> Self {
+        Self {
+            conditioner: Conditioner::new(impairment),
+            segment: Vec::new(),
+            outgoing: Vec::new(),
+            waits: false,
+            refused: 0,
+            uncut: 0,
+        }
+    }
+
+    fn take_in(&mut self, from: &mut Port, buffer: &mut [u8], now: Instant) -> Result<(), Failure> {
+        for _ in 0..BATCH_FRAMES {
+            let read = from.read(buffer).map_err(failed)?;
+            let Some((len, offload)) = read else {
+                break;
+            };
+            let Some(frame) = buffer.get_mut(..len) else {
+                continue;
+            };
+            if let Some(gso) = offload.gso {
+                self.take_in_super(frame, gso, now);
+                continue;
+            }
+            if matches!(offload.checksum, ChecksumState::Partial(_)) {
+                complete_checksum(frame);
+            }
+            self.conditioner.push(frame, now);
+        }
+        Ok(())
+    }
+
+    /// Cuts a super-packet: each of its segments has a fate of its own.
+    fn take_in_super(&mut self, frame: &[u8], gso: Gso, now: Instant) {
+        let cut = RxHeaders::parse(frame, frame.len())
+            .ok()
+            .and_then(|headers| Some((headers, SegmentHeaders::new(&headers)?)));
+        let parts = cut.and_then(|(headers, cut)| {
+            let (head, rest) = frame.split_at_checked(headers.header_len)?;
+            let payload = rest.get(..headers.payload_len)?;
+            (!payload.is_empty()).then_some((cut, head, payload))
+        });
+        let Some((mut cut, head, payload)) = parts else {
+            self.uncut += 1;
+            return;
+        };
+        let mut left = payload.len();
+        for part in payload.chunks(usize::from(gso.size.get())) {
+            left -= part.len();
+            self.segment.clear();
+            self.segment.extend_from_slice(head);
+            cut.write_next(&mut self.segment, part.len(), left);
+            self.segment.extend_from_slice(part);
+            fill_checksum(&mut self.segment, 0, cut.checksum());
+            self.conditioner.push(&self.segment, now);
+        }
+    }
+
+    /// Hands over the frames whose time has come; `room`: the end may take the one that it had no room for.
+    fn let_out(&mut self, to: &mut Port, now: Instant, room: bool) {
+        if self.waits && !room {
+            return;
+        }
+        while self.waits || self.conditioner.pop(now, &mut self.outgoing) {
+            self.waits = false;
+            match to.write(&self.outgoing, 0, Offload::default()) {
+                Written::Done => {}
+                Written::Full => {
+                    self.waits = true;
+                    return;
+                }
+                // Or the damage we did made the frame one that the driver refuses.
+                Written::Lost => self.refused += 1,
+            }
+        }
+    }
+
+    fn report(&self) -> LaneReport {
+        let lane = Counted::from(self.conditioner.stats());
+        LaneReport {
+            lane: Counted {
+                delivered: lane.delivered - self.refused - u64::from(self.waits),
+                ..lane
+            },
+            refused: self.refused + self.uncut,
+        }
+    }
+}
+
+fn failed(errno: Errno) -> Failure {
+    let failure = Failure::from(anyhow::Error::from(errno).context("read from a TAP"));
+    match errno {
+        Errno::BADFD => failure.with_remedy("the interface was deleted: start again"),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::num::NonZeroU16;
+
+    use gve::GsoKind;
+    use wire::{
+        EtherType, EthernetHeader, IpRepr, MacAddr, TcpFlags, TcpHeader, TcpOptions,
+        emit_tcp_frame_headers,
+    };
+
+    use super::*;
+
+    const GSO: Gso = Gso {
+        kind: GsoKind::Tcp4,
+        size: NonZeroU16::new(1000).unwrap(),
+    };
+
+    /// A super-packet of 2,500 bytes whose numbers begin at 7.
+    fn super_packet() -> Vec<u8> {
+        let ethernet = EthernetHeader {
+            dst: MacAddr([2, 0, 0, 0, 0, 2]),
+            src: MacAddr([2, 0, 0, 0, 0, 1]),
+            ethertype: EtherType::IPV4,
+            vlan: None,
+        };
+        let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let ip = IpRepr::new(a.into(), b.into()).unwrap();
+        let tcp = TcpHeader {
+            src_port: 1,
+            dst_port: 2,
+            seq: 7,
+            ack: 0,
+            flags: TcpFlags::ACK | TcpFlags::PSH,
+            window: 100,
+            urgent: 0,
+            options: TcpOptions::default(),
+            header_len: TcpHeader::LEN,
+        };
+        let mut frame = vec![0; 128];
+        let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, 2500, &mut frame);
+        frame.truncate(len);
+        frame.resize(len + 2500, 0xa5);
+        frame
+    }
+
+    #[test]
+    fn each_segment_of_a_super_packet_is_a_frame_of_its_own() {
+        let mut lane = Lane::new("none".parse().unwrap());
+        lane.take_in_super(&super_packet(), GSO, Instant::ZERO);
+        let mut frame = Vec::new();
+        for (seq, len) in [(7, 1000), (1007, 1000), (2007, 500)] {
+            assert!(lane.conditioner.pop(Instant::ZERO, &mut frame));
+            let headers = RxHeaders::parse(&frame, frame.len()).unwrap();
+            assert_eq!(
+                (headers.tcp().unwrap().seq, headers.payload_len),
+                (seq, len)
+            );
+            let sent = frame.clone();
+            let what = headers.tx_checksum().unwrap();
+            let field = usize::from(what.start + what.offset);
+            let pseudo = headers.pseudo_header(frame.len() - usize::from(what.start));
+            frame[field..field + 2].copy_from_slice(&pseudo.unwrap().partial().to_be_bytes());
+            fill_checksum(&mut frame, 0, what);
+            assert_eq!(frame, sent, "the checksum is the segment's");
+        }
+        assert!(lane.conditioner.is_empty());
+    }
+
+    #[test]
+    fn what_only_claims_to_be_a_super_packet_is_counted_and_gone() {
+        let mut lane = Lane::new("none".parse().unwrap());
+        let frame = super_packet();
+        for frame in [&frame[..0], &frame[..30], &frame[..54], &[0; 2000]] {
+            lane.take_in_super(frame, GSO, Instant::ZERO);
+        }
+        assert_eq!((lane.report().refused, lane.conditioner.len()), (4, 0));
+    }
+}

@@ -1,0 +1,293 @@
+//! The gVNIC as the machine's PCI bus sees it: `gve` behind configuration space, guest memory and interrupts.
+
+use std::num::NonZeroU32;
+use std::time::Instant as Clock;
+
+use anyhow::Context;
+use gve::{
+    BadAddress, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs, LinkState, Received,
+};
+use gve_defs::pci;
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use steer::ToeplitzKey;
+use vfio_user::{
+    Bus, CONFIG_REGION, Device, DeviceError, DmaWindows, Irqs, Msix, PciConfig, PciIdentity,
+    REGION_COUNT, Region,
+};
+use wire::Instant;
+
+use super::port::Port;
+use super::wire::{BATCH_FRAMES, Incoming, Wire};
+use crate::plan::GvnicPlan;
+use tool::capture::Capture;
+use tool::output::Failure;
+
+/// Bytes of a BAR, as configuration space wants them.
+const BAR_BYTES: u32 = 4096;
+const _: () = assert!(BAR_BYTES as u64 == pci::BAR_BYTES);
+
+/// A gVNIC with its wire.
+pub struct Gvnic {
+    gve: Gve,
+    config: PciConfig,
+    wire: Wire,
+    incoming: Incoming,
+    /// The cable is in as far as the user is concerned.
+    plugged: bool,
+    start: Clock,
+    now: Instant,
+    /// Frames delivered after which the driver is asked for a reset, for tests.
+    reset_every: Option<NonZeroU32>,
+    /// Frames delivered since.
+    since_reset: u32,
+}
+
+impl Gvnic {
+    /// Makes the device of `plan` on `port`.
+    ///
+    /// # Errors
+    ///
+    /// What the device cannot be.
+    pub fn new(plan: &GvnicPlan, port: Port, capture: Option<Capture>) -> Result<Self, Failure> {
+        let mut key = ToeplitzKey::MICROSOFT;
+        getrandom(&mut key.0, GetRandomFlags::empty()).context("getrandom")?;
+        let config = Config {
+            queue_pairs: plan.queues,
+            mtu: plan.mtu,
+            max_mtu: plan.max_mtu,
+            rss_key: key,
+            ..Config::new(plan.mac)
+        };
+        let identity = PciIdentity {
+            vendor: pci::VENDOR_ID,
+            device: pci::DEVICE_ID,
+            revision: pci::REVISION,
+            class: pci::CLASS_CODE,
+            subsystem: (pci::VENDOR_ID, pci::DEVICE_ID),
+        };
+        let msix = Msix {
+            vectors: config.vectors(),
+            bar: pci::MSIX_BAR,
+            table: pci::MSIX_TABLE_OFFSET,
+            pending: pci::MSIX_PBA_OFFSET,
+        };
+        let mut gve = Gve::new(config)?;
+        gve.set_knobs(plan.knobs);
+        Ok(Self {
+            gve,
+            config: PciConfig::new(identity, [BAR_BYTES, BAR_BYTES, BAR_BYTES, 0, 0, 0], msix),
+            wire: Wire::new(port, plan.impairment, capture),
+            incoming: Incoming::new(),
+            plugged: true,
+            start: Clock::now(),
+            now: Instant::ZERO,
+            reset_every: plan.reset_every,
+            since_reset: 0,
+        })
+    }
+
+    pub fn gve(&self) -> &Gve {
+        &self.gve
+    }
+
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    pub fn set_knobs(&mut self, knobs: Knobs) {
+        self.gve.set_knobs(knobs);
+    }
+
+    /// Puts the cable in or out, from the end of the round on.
+    pub fn set_plugged(&mut self, plugged: bool) {
+        self.plugged = plugged;
+    }
+
+    /// Asks the driver to reset the device.
+    pub fn request_reset(&mut self, bus: &Bus) {
+        self.with(bus, Gve::request_reset);
+    }
+
+    /// Begins a round of the loop: everybody learns the time, the guest about the cable. Who has just come to the other
+    /// end may have sent frames already.
+    pub fn begin(&mut self, bus: &Bus) {
+        let nanos = self.start.elapsed().as_nanos();
+        // 2^64 ns are 584 years.
+        self.now = Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.wire.begin(self.now);
+        self.tell_link(bus);
+    }
+
+    fn tell_link(&mut self, bus: &Bus) {
+        let link = match self.plugged && self.wire.port().is_up() {
+            true => LinkState::Up,
+            false => LinkState::Down,
+        };
+        self.with(bus, |gve, env| gve.set_link(link, env));
+    }
+
+    /// Returns when the device's clock began.
+    pub fn started(&self) -> Clock {
+        self.start
+    }
+
+    /// The wire has room again.
+    pub fn wire_has_room(&mut self, bus: &Bus) {
+        self.wire.port_has_room();
+        if self.gve.tx_blocked() {
+            self.with(bus, Gve::resume_tx);
+        }
+    }
+
+    /// Gives the guest what came over the wire, a bounded number of frames.
+    ///
+    /// # Errors
+    ///
+    /// The wire failed for good.
+    pub fn receive(&mut self, bus: &Bus) -> Result<(), Errno> {
+        for _ in 0..BATCH_FRAMES {
+            let Some(frame) = self.wire.receive(&mut self.incoming)? else {
+                break;
+            };
+            let mut env = Env {
+                memory: &Memory(&bus.dma),
+                irqs: &Interrupts(&bus.irqs),
+                backend: &mut self.wire,
+                now: self.now,
+            };
+            // Dropped frames are the device's to count.
+            match self.gve.receive(frame, &mut env) {
+                Received::Delivered => self.note_delivered(bus),
+                Received::Held | Received::Dropped(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts towards the next reset that a test wants.
+    fn note_delivered(&mut self, bus: &Bus) {
+        let Some(every) = self.reset_every else {
+            return;
+        };
+        self.since_reset += 1;
+        if self.since_reset >= every.get() {
+            self.since_reset = 0;
+            self.request_reset(bus);
+        }
+    }
+
+    /// Ends a round: the guest learns about the cable, timers that are due are served.
+    pub fn settle(&mut self, bus: &Bus) {
+        self.tell_link(bus);
+        // A wire that was full, and whose other end left, has room: for nothing.
+        if self.gve.tx_blocked() && !self.wire.port().is_up() {
+            self.wire_has_room(bus);
+        }
+        if self.gve.poll_at().is_some_and(|at| at <= self.now) {
+            self.with(bus, Gve::poll);
+        }
+    }
+
+    /// Returns when there is something to do by itself.
+    pub fn next_due(&self) -> Option<Instant> {
+        [self.gve.poll_at(), self.wire.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn with<T>(&mut self, bus: &Bus, call: impl FnOnce(&mut Gve, &mut Env<'_>) -> T) -> T {
+        let mut env = Env {
+            memory: &Memory(&bus.dma),
+            irqs: &Interrupts(&bus.irqs),
+            backend: &mut self.wire,
+            now: self.now,
+        };
+        call(&mut self.gve, &mut env)
+    }
+}
+
+impl Device for Gvnic {
+    fn regions(&self) -> [Region; REGION_COUNT] {
+        let bar = Region {
+            size: pci::BAR_BYTES,
+        };
+        let mut regions = [Region::NONE; REGION_COUNT];
+        regions[..3].fill(bar);
+        regions[CONFIG_REGION as usize].size = PciConfig::BYTES;
+        regions
+    }
+
+    fn vectors(&self) -> u16 {
+        self.gve.config().vectors()
+    }
+
+    fn region_read(
+        &mut self,
+        _bus: &mut Bus,
+        region: u32,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        if region == CONFIG_REGION {
+            return self.config.read(offset, out);
+        }
+        let bar = u8::try_from(region).map_err(|_| DeviceError)?;
+        // Also BAR 1, as zeros: the client keeps the MSI-X table itself, and no vector is ever pending here.
+        self.gve.read_bar(bar, offset, out);
+        Ok(())
+    }
+
+    fn region_write(
+        &mut self,
+        bus: &mut Bus,
+        region: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        if region == CONFIG_REGION {
+            return self.config.write(offset, bytes);
+        }
+        let bar = u8::try_from(region).map_err(|_| DeviceError)?;
+        self.with(bus, |gve, env| gve.write_bar(bar, offset, bytes, env));
+        Ok(())
+    }
+
+    fn reset(&mut self, _bus: &mut Bus) {
+        self.config.reset();
+        self.gve.reset();
+    }
+}
+
+/// Guest memory, in the device's words.
+struct Memory<'a>(&'a DmaWindows);
+
+impl GuestMemory for Memory<'_> {
+    fn read(&self, addr: GuestAddr, out: &mut [u8]) -> Result<(), BadAddress> {
+        let len = out.len();
+        let read = self.0.read(addr.0, out);
+        read.map_err(|_| BadAddress { addr, len })
+    }
+
+    fn write(&self, addr: GuestAddr, bytes: &[u8]) -> Result<(), BadAddress> {
+        let len = bytes.len();
+        let written = self.0.write(addr.0, bytes);
+        written.map_err(|_| BadAddress { addr, len })
+    }
+
+    fn store_release_u16(&self, addr: GuestAddr, value: u16) -> Result<(), BadAddress> {
+        // Two aligned bytes are one release store; an address that is odd was the guest's own choice of a ring.
+        self.write(addr, &value.to_le_bytes())
+    }
+}
+
+/// Interrupts, in the device's words.
+struct Interrupts<'a>(&'a Irqs);
+
+impl IrqSink for Interrupts<'_> {
+    fn fire(&self, vector: u16) {
+        // One that nobody listens to is counted there.
+        self.0.raise(vector);
+    }
+}

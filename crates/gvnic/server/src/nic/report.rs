@@ -1,0 +1,286 @@
+//! What a device has to say: on SIGUSR1, on request, at the end.
+
+use std::fmt;
+use std::time::Duration;
+
+use gve::{DeviceStats, RxQueueStats, TxQueueStats};
+use serde::Serialize;
+use vfio_user::{Server, ServerStats};
+
+use super::gvnic::Gvnic;
+use super::serve::cpu_seconds;
+use super::wire::WireStats;
+use crate::plan::GvnicPlan;
+use tool::counters::{Lane, counters};
+
+/// The counters of a device and of everything around it. The field names are the JSON's and stay as they are.
+#[derive(Clone, Debug, Serialize)]
+pub struct NicReport {
+    socket: String,
+    wire: String,
+    mac: String,
+    queues: u16,
+    mtu: u16,
+    max_mtu: u16,
+    impair: String,
+    seconds: f64,
+    cpu_seconds: f64,
+    /// The cable is in, and somebody is at its other end.
+    link_up: bool,
+    machine: Machine,
+    frames: WireStats,
+    /// What the impairment did, in both directions.
+    impaired: Option<Impaired>,
+    device: Device,
+    rx: Vec<Rx>,
+    tx: Vec<Tx>,
+}
+
+/// The machine's side.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Machine {
+    connected: bool,
+    clients: u64,
+    sent_away: u64,
+    put_out: u64,
+    messages: u64,
+    posted_writes: u64,
+    refused_requests: u64,
+    windows: usize,
+    windows_without_fd: u64,
+    /// Of all windows.
+    memory_bytes: u64,
+    /// Of those that came with a descriptor.
+    reachable_bytes: u64,
+    interrupts: u64,
+    interrupts_unheard: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Impaired {
+    to_device: Lane,
+    from_device: Lane,
+}
+
+counters!(Device of DeviceStats {
+    adminq_commands,
+    adminq_refused,
+    adminq_broken,
+    bad_doorbells,
+    driver_resets,
+    reset_requests,
+    headers_refused,
+    vlan,
+    ipv6_extensions,
+    drops,
+});
+
+counters!(Rx of RxQueueStats {
+    packets,
+    bytes,
+    split,
+    unsplit,
+    rsc,
+    rule_hits,
+    bad_checksum,
+    no_buffers,
+    over_mru,
+    drops,
+    backlog,
+});
+
+counters!(Tx of TxQueueStats {
+    packets,
+    bytes,
+    gso,
+    segmented,
+    busy,
+    malformed,
+    bad_offload,
+    bad_address,
+    lost,
+});
+
+impl NicReport {
+    /// Reads all counters.
+    pub fn new(plan: &GvnicPlan, server: &mut Server, gvnic: &Gvnic, elapsed: Duration) -> Self {
+        let stats = gvnic.gve().stats();
+        let lanes = gvnic.wire().impairment();
+        Self {
+            socket: plan.socket.display().to_string(),
+            wire: plan.wire.to_string(),
+            mac: plan.mac.to_string(),
+            queues: plan.queues,
+            mtu: plan.mtu,
+            max_mtu: plan.max_mtu,
+            impair: plan.impairment.to_string(),
+            seconds: elapsed.as_secs_f64(),
+            cpu_seconds: cpu_seconds(),
+            link_up: gvnic.gve().link() == gve::LinkState::Up,
+            machine: Machine::new(server),
+            frames: gvnic.wire().stats(),
+            impaired: lanes.map(|[to, from]| Impaired {
+                to_device: to.stats().into(),
+                from_device: from.stats().into(),
+            }),
+            device: stats.device.into(),
+            rx: stats.rx.into_iter().map(Rx::from).collect(),
+            tx: stats.tx.into_iter().map(Tx::from).collect(),
+        }
+    }
+}
+
+impl Machine {
+    fn new(server: &mut Server) -> Self {
+        let ServerStats {
+            clients,
+            sent_away,
+            put_out,
+            session,
+        } = server.stats();
+        let connected = server.is_connected();
+        let bus = server.bus();
+        Self {
+            connected,
+            clients,
+            sent_away,
+            put_out,
+            messages: session.messages,
+            posted_writes: session.posted_writes,
+            refused_requests: session.refused,
+            windows: bus.dma.len(),
+            windows_without_fd: session.windows_without_fd,
+            memory_bytes: bus.dma.total_bytes(),
+            reachable_bytes: bus.dma.reachable_bytes(),
+            interrupts: bus.irqs.raised(),
+            interrupts_unheard: bus.irqs.unheard(),
+        }
+    }
+
+    /// Whether the device cannot reach the guest's memory. QEMU shows its firmware's ROMs without a descriptor always,
+    /// and the much larger memory if it is not shared.
+    fn hides_its_memory(&self) -> bool {
+        self.connected && self.reachable_bytes <= self.memory_bytes / 2
+    }
+}
+
+impl fmt::Display for NicReport {
+    /// Lines for people: what went where, and whatever is not 0 and should be.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine {
+            connected,
+            clients,
+            messages,
+            interrupts,
+            ..
+        } = self.machine;
+        let there = if connected { "there" } else { "not there" };
+        writeln!(
+            f,
+            "      machine  {there}, {clients} so far: {messages} messages, {interrupts} interrupts, {:.2} s of processor time in {:.1} s",
+            self.cpu_seconds, self.seconds
+        )?;
+        let frames = self.frames;
+        let link = if self.link_up { "up" } else { "down" };
+        writeln!(
+            f,
+            "         wire  {link}: {} frames ({} super-packets, {} bytes) in, {} ({}, {}) out",
+            frames.rx_frames,
+            frames.rx_super,
+            frames.rx_bytes,
+            frames.tx_frames,
+            frames.tx_super,
+            frames.tx_bytes
+        )?;
+        if let Some(Impaired {
+            to_device,
+            from_device,
+        }) = self.impaired
+        {
+            for (name, lane) in [("to device", to_device), ("from device", from_device)] {
+                writeln!(f, "{name:>13}  {lane}")?;
+            }
+        }
+        self.queues(f)?;
+        self.complaints(f)
+    }
+}
+
+impl NicReport {
+    /// Writes a line for each queue that did something.
+    fn queues(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (queue, rx) in self
+            .rx
+            .iter()
+            .enumerate()
+            .filter(|(_, rx)| rx.packets + rx.drops > 0)
+        {
+            writeln!(
+                f,
+                "         rx {queue}  {} packets, {} bytes: {} split, {} coalesced; {} dropped, {} held",
+                rx.packets, rx.bytes, rx.split, rx.rsc, rx.drops, rx.backlog
+            )?;
+        }
+        for (queue, tx) in self.tx.iter().enumerate().filter(|(_, tx)| tx.packets > 0) {
+            writeln!(
+                f,
+                "         tx {queue}  {} packets, {} bytes: {} super-packets, {} cut here; {} lost, {} bad",
+                tx.packets,
+                tx.bytes,
+                tx.gso,
+                tx.segmented,
+                tx.lost,
+                tx.malformed + tx.bad_offload + tx.bad_address
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Says what a person should look into.
+    fn complaints(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            (
+                "requests of the machine refused",
+                self.machine.refused_requests,
+            ),
+            ("machines put out for what they sent", self.machine.put_out),
+            ("admin commands refused", self.device.adminq_refused),
+            ("bad doorbells", self.device.bad_doorbells),
+            (
+                "frames dropped before a queue was chosen",
+                self.device.drops,
+            ),
+            ("frames that the wire lost", self.frames.tx_lost),
+        ];
+        for (what, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            writeln!(f, "         note  {count} {what}")?;
+        }
+        if self.machine.hides_its_memory() {
+            writeln!(
+                f,
+                "         note  the machine has shown no memory: it needs memory-backend-memfd with share=on"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_whose_memory_is_not_shared_is_told_from_one_with_roms() {
+        let machine = |memory_bytes, reachable_bytes| Machine {
+            connected: true,
+            memory_bytes,
+            reachable_bytes,
+            ..Machine::default()
+        };
+        let (memory, roms) = (2 << 30, 256 << 10);
+        assert!(machine(0, 0).hides_its_memory());
+        assert!(machine(memory + roms, 0).hides_its_memory());
+        assert!(!machine(memory + roms, memory).hides_its_memory());
+        assert!(!Machine::default().hides_its_memory(), "nobody is there");
+    }
+}

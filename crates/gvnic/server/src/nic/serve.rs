@@ -1,0 +1,325 @@
+//! The loop: sleeps until the machine, the wire, a timer or a signal has something, and does it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use gve::Knobs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use vfio_user::{Event, Interest, ListenError, Server};
+
+use super::control::{Command, Control};
+use super::gvnic::Gvnic;
+use super::port::Port;
+use super::report::NicReport;
+use crate::plan::GvnicPlan;
+use tool::capture::{self, Capture};
+use tool::output::{Failure, note, print_json, tell};
+use tool::signals::Signals;
+
+/// Longest sleep: poll(2) counts in an int of milliseconds.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// How long a machine waits that could not be let in.
+const LET_IN_AGAIN: Duration = Duration::from_millis(200);
+
+/// Serves one device until told to stop.
+///
+/// # Errors
+///
+/// A socket or wire that cannot be had, or a wire that failed.
+pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
+    let signals = Signals::install().context("install signal handlers")?;
+    let capture = open_capture(plan)?;
+    // Impairment works on frames as they are on a cable.
+    let port = Port::open(&plan.wire, plan.max_mtu, plan.impairment.is_none())?;
+    let gvnic = Gvnic::new(plan, port, capture.clone())?;
+    let server = Server::listen(&plan.socket, &gvnic).map_err(refused)?;
+    note(format_args!(
+        "a gVNIC {} with {} queue pairs at {}, on {}, {}",
+        plan.mac,
+        plan.queues,
+        plan.socket.display(),
+        plan.wire,
+        plan.impairment
+    ));
+    let mut service = Service {
+        plan,
+        server,
+        gvnic,
+        signals,
+        control: plan.control.then(Control::new),
+        knobs: plan.knobs,
+        start: Clock::now(),
+        deaf_until: None,
+        over: false,
+    };
+    let served = service.run();
+    let Service {
+        mut server,
+        mut gvnic,
+        ..
+    } = service;
+    server.put_out(&mut gvnic);
+    let report = NicReport::new(plan, &mut server, &gvnic, service.start.elapsed());
+    drop(server);
+    tell(&report);
+    let printed = match plan.json {
+        true => print_json(&report),
+        false => Ok(()),
+    };
+    capture::finish(capture, served.and(printed))
+}
+
+fn open_capture(plan: &GvnicPlan) -> Result<Option<Capture>, Failure> {
+    let path = plan.capture.as_ref();
+    path.map(|path| Capture::create(path, "gvnic")).transpose()
+}
+
+fn refused(error: ListenError) -> Failure {
+    let remedy = match &error {
+        ListenError::InUse { .. } => "end that process, or choose another --socket",
+        ListenError::NotASocket { .. } => "choose another --socket, or move that file away",
+        ListenError::System { .. } => {
+            "--socket names a file to be made, of at most 107 bytes, in a folder that you may write to"
+        }
+        ListenError::Interrupts(source) => return no_interrupts(&error, source),
+    };
+    Failure::failed(format!("--socket: {error}")).with_remedy(remedy)
+}
+
+/// Says how to get the system's asynchronous I/O, by which interrupts are raised.
+fn no_interrupts(error: &ListenError, source: &io::Error) -> Failure {
+    match Errno::from_io_error(source) {
+        Some(Errno::AGAIN) => Failure::failed(error).with_remedy(
+            "other processes have all contexts for asynchronous I/O: raise the limit with `sysctl fs.aio-max-nr=1048576`",
+        ),
+        _ => Failure::unsupported(error).with_remedy(
+            "it takes a kernel with CONFIG_AIO, and a seccomp filter that lets io_setup, io_submit and io_getevents through",
+        ),
+    }
+}
+
+/// A device that is served.
+struct Service<'a> {
+    plan: &'a GvnicPlan,
+    server: Server,
+    gvnic: Gvnic,
+    signals: Signals,
+    control: Option<Control>,
+    knobs: Knobs,
+    start: Clock,
+    /// A machine could not be let in, and none since: when to listen for them again.
+    deaf_until: Option<Clock>,
+    /// The end has come.
+    over: bool,
+}
+
+/// What the last sleep ended with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    machine: bool,
+    wire: bool,
+    room: bool,
+    signal: bool,
+    control: bool,
+}
+
+impl Service<'_> {
+    fn run(&mut self) -> Result<(), Failure> {
+        while !self.over && !self.signals.stop().is_set() {
+            let ready = self.sleep()?;
+            self.gvnic.begin(self.server.bus());
+            self.listen_again();
+            if ready.signal {
+                self.on_signal();
+            }
+            if ready.control {
+                self.on_commands()?;
+            }
+            if ready.machine
+                && let Some(event) = self.server.on_ready(&mut self.gvnic)
+            {
+                self.on_event(&event);
+            }
+            let bus = self.server.bus();
+            if ready.room {
+                self.gvnic.wire_has_room(bus);
+            }
+            // An impaired wire has frames of its own.
+            if ready.wire || self.gvnic.wire().impairment().is_some() {
+                self.gvnic.receive(bus).map_err(wire_failed)?;
+            }
+            self.gvnic.settle(bus);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    fn sleep(&self) -> Result<Ready, Failure> {
+        let (listener, client) = self.server.poll_fds();
+        let (doors, peer) = self.gvnic.wire().port().fds();
+        let client = client.map(|(fd, interest)| match interest {
+            Interest::Read => (fd, PollFlags::IN),
+            Interest::Write => (fd, PollFlags::OUT),
+        });
+        let wire = match self.gvnic.wire().is_full() {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        let control = self.control.as_ref().and_then(Control::fd);
+        let wanted: [Option<(BorrowedFd<'_>, PollFlags)>; 5] = [
+            listener.map(|fd| (fd, PollFlags::IN)),
+            client,
+            peer.map(|fd| (fd, wire)),
+            Some((self.signals.fd(), PollFlags::IN)),
+            control.map(|fd| (fd, PollFlags::IN)),
+        ];
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wanted.len());
+        fds.extend(
+            wanted
+                .iter()
+                .flatten()
+                .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)),
+        );
+        fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        match poll(&mut fds, self.time_left().as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => {
+                return Ok(Ready {
+                    signal: true,
+                    ..Ready::default()
+                });
+            }
+            Err(errno) => return Err(anyhow::Error::from(errno).context("poll").into()),
+        }
+        let mut came = fds.iter().map(PollFd::revents);
+        let mut next = |there: bool| match there {
+            true => came.next().unwrap_or(PollFlags::empty()),
+            false => PollFlags::empty(),
+        };
+        let [listener, client, peer, signal, control] = wanted.map(|wanted| next(wanted.is_some()));
+        let at_the_doors = came.fold(PollFlags::empty(), |all, came| all | came);
+        Ok(Ready {
+            machine: !(listener | client).is_empty(),
+            // Also "hung up": reading finds out.
+            wire: !(at_the_doors | peer.difference(PollFlags::OUT)).is_empty(),
+            room: peer.contains(PollFlags::OUT),
+            signal: !signal.is_empty(),
+            control: !control.is_empty(),
+        })
+    }
+
+    /// Returns how long to sleep at most.
+    fn time_left(&self) -> Option<Timespec> {
+        let device = self.gvnic.next_due().map(|due| {
+            let passed = self.gvnic.started().elapsed().as_nanos();
+            let now = wire::Instant::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX));
+            due.saturating_since(now)
+        });
+        let left = device.into_iter().chain(self.deaf_for()).min()?;
+        Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
+    }
+
+    /// Lets machines in again when it is time. What could not be let in and went away since is forgotten.
+    fn listen_again(&mut self) {
+        let Some(since) = self
+            .deaf_until
+            .and_then(|until| Clock::now().checked_duration_since(until))
+        else {
+            return;
+        };
+        self.server.listen_again();
+        if since > LET_IN_AGAIN {
+            self.deaf_until = None;
+        }
+    }
+
+    /// Returns how much longer nobody is let in.
+    fn deaf_for(&self) -> Option<Duration> {
+        let left = self.deaf_until?.saturating_duration_since(Clock::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Joined => {
+                self.deaf_until = None;
+                note("a machine is there");
+            }
+            Event::SentAway => {
+                self.deaf_until = None;
+                note("a second machine was sent away: one at a time");
+            }
+            Event::NotAccepted(error) => {
+                let again = Clock::now() + LET_IN_AGAIN;
+                if self.deaf_until.replace(again).is_none() {
+                    note(format_args!(
+                        "a machine could not be let in: {error}; it waits"
+                    ));
+                }
+            }
+            Event::Left(gone) => {
+                note(format_args!("{gone}; waiting for the next one"));
+                self.over = self.plan.once;
+            }
+        }
+    }
+
+    fn on_signal(&mut self) {
+        self.signals.clear();
+        if self.signals.take_report() {
+            tell(self.report());
+        }
+    }
+
+    fn on_commands(&mut self) -> Result<(), Failure> {
+        let commands = self.control.as_mut().map(Control::take);
+        for command in commands.into_iter().flatten() {
+            match command {
+                Ok(command) => self.on_command(command)?,
+                Err(error) => note(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_command(&mut self, command: Command) -> Result<(), Failure> {
+        match command {
+            Command::Reset => self.gvnic.request_reset(self.server.bus()),
+            Command::Link(plugged) => self.gvnic.set_plugged(plugged),
+            Command::Stats => print_json(&self.report())?,
+            Command::Quit => self.over = true,
+            Command::Linear(_) | Command::UnsplitEvery(_) | Command::KeepBuffers(_) => {
+                command.turn(&mut self.knobs);
+                self.gvnic.set_knobs(self.knobs);
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) -> NicReport {
+        NicReport::new(
+            self.plan,
+            &mut self.server,
+            &self.gvnic,
+            self.start.elapsed(),
+        )
+    }
+}
+
+fn wire_failed(errno: Errno) -> Failure {
+    let failure = Failure::from(anyhow::Error::from(errno).context("read from the wire"));
+    match errno {
+        Errno::BADFD => failure.with_remedy("the TAP interface was deleted: start again"),
+        _ => failure,
+    }
+}
+
+/// Processor time of this process: what the device has cost.
+pub fn cpu_seconds() -> f64 {
+    cpu::process_cpu_time().as_secs_f64()
+}

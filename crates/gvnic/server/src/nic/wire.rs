@@ -1,0 +1,288 @@
+//! The wire of a device: its port, what is wrong with it, and who looks on.
+
+use gve::{Backend, ChecksumState, GuestMemory, Offload, RxFrame, Sent, TxFrame, WireFeatures};
+use nic::{Conditioner, Direction, FrameSink, Impairment, complete_checksum};
+use rustix::io::Errno;
+use wire::Instant;
+
+use super::port::{FRAME_BUFFER_BYTES, Port, Written};
+use tool::capture::Capture;
+
+/// Frames taken from the port in one go.
+pub const BATCH_FRAMES: usize = 64;
+
+/// The device's side of a wire.
+pub struct Wire {
+    port: Port,
+    /// To the device, and from it.
+    impairment: Option<[Conditioner; 2]>,
+    capture: Option<Capture>,
+    /// The time of the call that is under way: a device sends without saying when.
+    now: Instant,
+    /// The frame that is being sent.
+    outgoing: Vec<u8>,
+    /// An impaired wire's frame that the port has yet to take, if `late_waits`.
+    late: Vec<u8>,
+    late_waits: bool,
+    /// The port was full: wait until it is not.
+    full: bool,
+    stats: WireStats,
+}
+
+/// Buffers for frames to the device, apart from the wire: the device sends while it receives.
+#[derive(Debug)]
+pub struct Incoming {
+    read: Box<[u8]>,
+    due: Vec<u8>,
+}
+
+/// Frames at the port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct WireStats {
+    /// Frames that came.
+    pub rx_frames: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
+    /// Super-packets among them.
+    pub rx_super: u64,
+    /// Frames longer than any may be.
+    pub rx_too_long: u64,
+    /// Frames that went.
+    pub tx_frames: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+    /// Super-packets among them.
+    pub tx_super: u64,
+    /// Times the port was full; the frame waited.
+    pub tx_full: u64,
+    /// Frames for which nobody was there, or which were refused.
+    pub tx_lost: u64,
+}
+
+impl Incoming {
+    pub fn new() -> Self {
+        Self {
+            read: vec![0; FRAME_BUFFER_BYTES].into_boxed_slice(),
+            due: Vec::new(),
+        }
+    }
+}
+
+impl Wire {
+    /// A wire behind `port`.
+    pub fn new(port: Port, impairment: Impairment, capture: Option<Capture>) -> Self {
+        // Each direction rolls its own dice.
+        let other = Impairment {
+            seed: !impairment.seed,
+            ..impairment
+        };
+        let both = || [Conditioner::new(impairment), Conditioner::new(other)];
+        Self {
+            port,
+            impairment: (!impairment.is_none()).then(both),
+            capture,
+            now: Instant::ZERO,
+            outgoing: Vec::new(),
+            late: Vec::new(),
+            late_waits: false,
+            full: false,
+            stats: WireStats::default(),
+        }
+    }
+
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    pub fn stats(&self) -> WireStats {
+        self.stats
+    }
+
+    /// Both directions of the impairment: to the device, and from it.
+    pub fn impairment(&self) -> Option<&[Conditioner; 2]> {
+        self.impairment.as_ref()
+    }
+
+    /// Tells whether frames wait until the port takes some again.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Returns when the wire has something to do by itself.
+    pub fn next_due(&self) -> Option<Instant> {
+        let [rx, tx] = match &self.impairment {
+            // What waits for room is told by the port, not by the clock.
+            Some([rx, tx]) => [rx.next_due(), tx.next_due().filter(|_| !self.late_waits)],
+            None => [None, None],
+        };
+        let port = match &self.port {
+            Port::Tap(_) => None,
+            Port::Unix(port) => port.next_due(),
+        };
+        [rx, tx, port].into_iter().flatten().min()
+    }
+
+    /// Begins a round at `now`: delayed frames go on, a port without its other end looks for it.
+    pub fn begin(&mut self, now: Instant) {
+        self.now = now;
+        if let Port::Unix(port) = &mut self.port {
+            port.tend(now);
+        }
+        self.let_out();
+    }
+
+    /// The port may take frames again.
+    pub fn port_has_room(&mut self) {
+        self.full = false;
+        self.let_out();
+    }
+
+    /// Returns the next frame for the device.
+    ///
+    /// # Errors
+    ///
+    /// The port failed for good.
+    pub fn receive<'a>(
+        &mut self,
+        incoming: &'a mut Incoming,
+    ) -> Result<Option<RxFrame<'a>>, Errno> {
+        if self.impairment.is_some() {
+            return self.receive_impaired(incoming);
+        }
+        let Some((len, offload)) = self.read(&mut incoming.read)? else {
+            return Ok(None);
+        };
+        let bytes = &incoming.read[..len];
+        self.show(Direction::Rx, bytes);
+        Ok(Some(RxFrame { bytes, offload }))
+    }
+
+    fn receive_impaired<'a>(
+        &mut self,
+        incoming: &'a mut Incoming,
+    ) -> Result<Option<RxFrame<'a>>, Errno> {
+        for _ in 0..BATCH_FRAMES {
+            let Some((len, offload)) = self.read(&mut incoming.read)? else {
+                break;
+            };
+            let frame = &mut incoming.read[..len];
+            if matches!(offload.checksum, ChecksumState::Partial(_)) {
+                complete_checksum(frame);
+            }
+            if let Some([rx, _]) = &mut self.impairment {
+                rx.push(frame, self.now);
+            }
+        }
+        let due = match &mut self.impairment {
+            Some([rx, _]) => rx.pop(self.now, &mut incoming.due),
+            None => false,
+        };
+        if !due {
+            return Ok(None);
+        }
+        self.show(Direction::Rx, &incoming.due);
+        Ok(Some(RxFrame::plain(&incoming.due)))
+    }
+
+    /// Reads one frame; those that are too long are counted and gone, a bounded number in one go.
+    fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
+        for _ in 0..BATCH_FRAMES {
+            let Some((len, offload)) = self.port.read(frame)? else {
+                break;
+            };
+            if len >= frame.len() {
+                self.stats.rx_too_long += 1;
+                continue;
+            }
+            self.stats.rx_frames += 1;
+            self.stats.rx_bytes += len as u64;
+            self.stats.rx_super += u64::from(offload.gso.is_some());
+            return Ok(Some((len, offload)));
+        }
+        Ok(None)
+    }
+
+    /// Hands frames whose time has come to the port.
+    fn let_out(&mut self) {
+        while let Some([_, tx]) = &mut self.impairment {
+            if !self.late_waits && !tx.pop(self.now, &mut self.late) {
+                return;
+            }
+            let late = std::mem::take(&mut self.late);
+            let written = self.write(&late, 0, Offload::default());
+            self.late = late;
+            self.late_waits = written == Written::Full;
+            if self.late_waits {
+                self.full = true;
+                return;
+            }
+        }
+    }
+
+    /// Writes a frame to the port.
+    fn write(&mut self, frame: &[u8], head_len: usize, offload: Offload) -> Written {
+        let written = self.port.write(frame, head_len, offload);
+        match written {
+            Written::Done => {
+                self.stats.tx_frames += 1;
+                self.stats.tx_bytes += frame.len() as u64;
+                self.stats.tx_super += u64::from(offload.gso.is_some());
+            }
+            Written::Full => self.stats.tx_full += 1,
+            Written::Lost => self.stats.tx_lost += 1,
+        }
+        written
+    }
+
+    fn show(&mut self, direction: Direction, frame: &[u8]) {
+        if let Some(capture) = &mut self.capture {
+            capture.frame(self.now, direction, frame);
+        }
+    }
+}
+
+impl Backend for Wire {
+    fn features(&self) -> WireFeatures {
+        match self.impairment {
+            // It works on frames as they are on a cable.
+            Some(_) => WireFeatures::empty(),
+            None => self.port.features(),
+        }
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Sent {
+        let mut bytes = std::mem::take(&mut self.outgoing);
+        bytes.clear();
+        let sent = match frame.append_to(memory, &mut bytes) {
+            Ok(()) => self.send_bytes(&bytes, frame),
+            Err(_) => Sent::BadAddress,
+        };
+        self.outgoing = bytes;
+        sent
+    }
+}
+
+impl Wire {
+    /// Sends `bytes`, which are those of `frame`.
+    fn send_bytes(&mut self, bytes: &[u8], frame: &TxFrame<'_>) -> Sent {
+        let written = match &mut self.impairment {
+            Some([_, tx]) => {
+                tx.push(bytes, self.now);
+                self.let_out();
+                Written::Done
+            }
+            None => self.write(bytes, frame.head.len(), frame.offload),
+        };
+        match written {
+            Written::Done => {
+                self.show(Direction::Tx, bytes);
+                Sent::Done
+            }
+            Written::Full => {
+                self.full = true;
+                Sent::Busy
+            }
+            Written::Lost => Sent::Lost,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A run of `wire`.
+
+use std::time::Duration;
+
+use nic::Impairment;
+
+use super::nic::parse_wire;
+use tool::parse::{Prefix, check_mtu, parse_impairment};
+
+use super::WirePort;
+use crate::args;
+use tool::output::Failure;
+
+/// A run of `wire`.
+#[derive(Clone, Debug)]
+pub struct WirePlan {
+    /// The ends.
+    pub ends: [WireEnd; 2],
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// What is wrong with the cable.
+    pub impairment: Impairment,
+    /// When to end by itself.
+    pub limit: Option<Duration>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// One end of a wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireEnd {
+    /// What is there.
+    pub port: WirePort,
+    /// The network namespace of a TAP.
+    pub netns: Option<String>,
+}
+
+impl WirePlan {
+    /// Judges the command line.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the option.
+    pub fn new(args: args::Wire) -> Result<Self, Failure> {
+        let args::Wire {
+            a,
+            b,
+            a_netns,
+            b_netns,
+            a_addr,
+            b_addr,
+            mtu,
+            impair,
+            seconds,
+            output,
+        } = args;
+        let a = WireEnd::new("--a", &a, a_netns, a_addr)?;
+        let b = WireEnd::new("--b", &b, b_netns, b_addr)?;
+        if a.is_same(&b) {
+            return Err(Failure::usage(format!(
+                "--a and --b are the same end, {}",
+                a.port
+            )));
+        }
+        let ipv6 = [&a, &b]
+            .iter()
+            .any(|end| end.address().is_some_and(|p| p.address.is_ipv6()));
+        check_mtu(mtu, ipv6)?;
+        Ok(Self {
+            ends: [a, b],
+            mtu,
+            impairment: parse_impairment(&impair)?,
+            limit: seconds.map(Duration::from_secs),
+            json: output.json,
+        })
+    }
+}
+
+impl WireEnd {
+    fn new(
+        option: &str,
+        link: &str,
+        netns: Option<String>,
+        address: Option<String>,
+    ) -> Result<Self, Failure> {
+        let mut port = parse_wire(option, link)?;
+        let given = address.as_deref().map(str::parse).transpose()?;
+        match &mut port {
+            WirePort::Tap { address, .. } if address.is_none() => *address = given,
+            WirePort::Tap { .. } if given.is_some() => {
+                return Err(Failure::usage(format!(
+                    "{option}-addr: {option} {link} has an address already"
+                )));
+            }
+            WirePort::Listen(_) | WirePort::Connect(_) if given.is_some() || netns.is_some() => {
+                let extra = if netns.is_some() { "netns" } else { "addr" };
+                return Err(Failure::usage(format!(
+                    "{option}-{extra} is for a TAP, and {option} is {link}"
+                )));
+            }
+            _ => {}
+        }
+        Ok(Self { port, netns })
+    }
+
+    /// The address to give the kernel's end.
+    fn address(&self) -> Option<Prefix> {
+        match self.port {
+            WirePort::Tap { address, .. } => address,
+            WirePort::Listen(_) | WirePort::Connect(_) => None,
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (&self.port, &other.port) {
+            (WirePort::Tap { name: a, .. }, WirePort::Tap { name: b, .. }) => {
+                a == b && self.netns == other.netns
+            }
+            (a, b) => a == b,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A run of `nic`.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use gve::{Knobs, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
+use nic::Impairment;
+use rustix::rand::{GetRandomFlags, getrandom};
+use wire::MacAddr;
+
+use tool::parse::{Prefix, parse_impairment, parse_tap};
+
+use crate::args;
+use tool::output::Failure;
+
+/// Longest path of a UNIX socket: `sun_path` less its NUL (linux include/uapi/linux/un.h).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// A run of `nic`: one emulated gVNIC.
+#[derive(Clone, Debug)]
+pub struct GvnicPlan {
+    /// Where the virtual machine connects.
+    pub socket: PathBuf,
+    /// What the cable goes to.
+    pub wire: WirePort,
+    /// Queue pairs.
+    pub queues: u16,
+    /// The hardware address the guest takes.
+    pub mac: MacAddr,
+    /// The MTU the device proposes.
+    pub mtu: u16,
+    /// The largest MTU the guest may set; Linux begins with it.
+    pub max_mtu: u16,
+    /// What is wrong with the cable.
+    pub impairment: Impairment,
+    /// Where packets go.
+    pub capture: Option<PathBuf>,
+    /// What the device does that a good one would not.
+    pub knobs: Knobs,
+    /// Frames after each of which the driver is asked for a reset, for tests.
+    pub reset_every: Option<NonZeroU32>,
+    /// End when the first machine leaves.
+    pub once: bool,
+    /// Take commands on standard input.
+    pub control: bool,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// What a cable goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WirePort {
+    /// A TAP interface, and the address to give the kernel's end.
+    Tap {
+        /// The interface's name.
+        name: String,
+        /// The kernel's address.
+        address: Option<Prefix>,
+    },
+    /// A UNIX socket where the other end will come.
+    Listen(PathBuf),
+    /// A UNIX socket where the other end listens.
+    Connect(PathBuf),
+}
+
+impl fmt::Display for WirePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tap { name, address } => {
+                write!(f, "tap:{name}")?;
+                address.map_or(Ok(()), |address| write!(f, ",{address}"))
+            }
+            Self::Listen(path) => write!(f, "unix-listen:{}", path.display()),
+            Self::Connect(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl GvnicPlan {
+    /// Judges the command line.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the option.
+    pub fn new(args: args::Nic) -> Result<Self, Failure> {
+        let args::Nic {
+            socket,
+            wire,
+            queues,
+            mac,
+            mtu,
+            max_mtu,
+            impair,
+            capture,
+            linear,
+            unsplit_every,
+            reset_every,
+            once,
+            control,
+            output,
+        } = args;
+        if !(1..=MAX_QUEUE_PAIRS).contains(&queues) {
+            return Err(Failure::usage(format!(
+                "--queues {queues}: 1 to {MAX_QUEUE_PAIRS} pairs"
+            )));
+        }
+        let max_mtu = max_mtu.unwrap_or(mtu);
+        if mtu < MIN_MTU || mtu > max_mtu || max_mtu > MAX_MTU {
+            return Err(Failure::usage(format!(
+                "--mtu {mtu} --max-mtu {max_mtu}: {MIN_MTU} to {MAX_MTU}, and the second at least the first"
+            )));
+        }
+        Ok(Self {
+            socket: check_path("--socket", socket)?,
+            wire: parse_wire("--wire", &wire)?,
+            queues,
+            mac: mac.as_deref().map_or_else(random_mac, parse_mac)?,
+            mtu,
+            max_mtu,
+            impairment: parse_impairment(&impair)?,
+            capture,
+            knobs: Knobs {
+                linear_bytes: linear,
+                unsplit_every: NonZeroU32::new(unsplit_every),
+                ..Knobs::default()
+            },
+            reset_every: NonZeroU32::new(reset_every),
+            once,
+            control,
+            json: output.json,
+        })
+    }
+}
+
+/// Reads `tap:NAME[,ADDR/LEN]`, `unix:PATH` or `unix-listen:PATH`, which `option` was given.
+pub(super) fn parse_wire(option: &str, text: &str) -> Result<WirePort, Failure> {
+    if let Some(path) = text.strip_prefix("unix-listen:") {
+        return Ok(WirePort::Listen(check_path(option, path.into())?));
+    }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(WirePort::Connect(check_path(option, path.into())?));
+    }
+    if !text.starts_with("tap:") {
+        return Err(Failure::usage(format!("{option} {text:?} is not a wire"))
+            .with_remedy("write tap:NAME, tap:NAME,ADDR/LEN, unix:PATH or unix-listen:PATH"));
+    }
+    let (tap, address) = match text.split_once(',') {
+        Some((tap, address)) => (tap, Some(address)),
+        None => (text, None),
+    };
+    Ok(WirePort::Tap {
+        name: parse_tap(option, tap)?,
+        address: address.map(str::parse).transpose()?,
+    })
+}
+
+fn check_path(option: &str, path: PathBuf) -> Result<PathBuf, Failure> {
+    let len = path.as_os_str().len();
+    match (1..=MAX_SOCKET_PATH).contains(&len) {
+        true => Ok(path),
+        false => Err(Failure::usage(format!(
+            "{option}: a UNIX socket's path has 1 to {MAX_SOCKET_PATH} bytes, this one {len}"
+        ))),
+    }
+}
+
+fn parse_mac(text: &str) -> Result<MacAddr, Failure> {
+    let mac = text.parse::<MacAddr>().ok();
+    let station = mac.filter(|mac| !mac.is_multicast() && *mac != MacAddr::default());
+    station.ok_or_else(|| {
+        Failure::usage(format!("--mac {text:?} is not the address of a station"))
+            .with_remedy("write it like 02:00:00:00:00:01, the first byte even")
+    })
+}
+
+/// A locally administered address of a station (IEEE 802, 48.2).
+fn random_mac() -> Result<MacAddr, Failure> {
+    let mut bytes = [0; 5];
+    // So few bytes come at once, or not at all.
+    getrandom(&mut bytes, GetRandomFlags::empty()).context("getrandom")?;
+    let [a, b, c, d, e] = bytes;
+    Ok(MacAddr([0x02, a, b, c, d, e]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wires_are_read_as_they_are_written() {
+        for text in [
+            "tap:dm0",
+            "tap:dm0,10.77.0.1/24",
+            "tap:dm0,fd77::1/64",
+            "unix:/run/wire",
+            "unix-listen:wire.sock",
+        ] {
+            assert_eq!(parse_wire("--wire", text).unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "dm0",
+            "tap:",
+            "tap:a/b",
+            "tap:dm0,",
+            "tap:dm0,x",
+            "unix:",
+            "unix-listen:",
+            "mem:x",
+        ] {
+            assert!(parse_wire("--wire", text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_hardware_address_is_a_stations() {
+        assert!(parse_mac("02:00:00:00:00:01").is_ok());
+        for text in [
+            "",
+            "x",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+            "ff:ff:ff:ff:ff:ff",
+        ] {
+            assert!(parse_mac(text).is_err(), "{text}");
+        }
+        let MacAddr([first, ..]) = random_mac().unwrap();
+        assert_eq!(first, 2);
+    }
+}

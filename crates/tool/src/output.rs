@@ -1,0 +1,331 @@
+//! What people and programs get to see: errors, notes, exit codes.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use devmem_linux::errors::CauseKind;
+use devmem_linux::netlink::NetlinkError;
+use devmem_linux::netns::NetnsError;
+use devmem_linux::nic_setup::{PlanError, StateError, StepError};
+use devmem_linux::tap::TapError;
+use devmem_tcp::{BindError, BindTxError, DeviceMemoryError, NoDmabuf, OpenError, SetupError};
+use rustix::io::Errno;
+
+/// Writes a line to stderr as [`tell`] does, with the words of `format!`.
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::output::tell(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+pub use crate::say;
+
+/// How a run ended, as the exit code says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It was done.
+    Done,
+    /// It failed.
+    Failed,
+    /// The command line makes no sense.
+    Usage,
+    /// This machine, or this user on it, cannot.
+    Unsupported,
+    /// As the command that was run for the user did.
+    Command(u8),
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Unsupported => 3,
+            Exit::Command(code) => code,
+        })
+    }
+}
+
+/// An error on its way to the person: what failed and why, and what to do.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    error: anyhow::Error,
+    remedy: Option<String>,
+}
+
+impl Failure {
+    /// The command line makes no sense.
+    pub fn usage(text: impl fmt::Display) -> Self {
+        Self {
+            exit: Exit::Usage,
+            error: anyhow::anyhow!("{text}"),
+            remedy: None,
+        }
+    }
+
+    /// The run failed.
+    pub fn failed(text: impl fmt::Display) -> Self {
+        Self {
+            exit: Exit::Failed,
+            error: anyhow::anyhow!("{text}"),
+            remedy: None,
+        }
+    }
+
+    /// A command that was run for the user failed, and has said why itself.
+    pub fn of_command(code: i32) -> Self {
+        Self {
+            exit: Exit::Command(
+                u8::try_from(code)
+                    .ok()
+                    .filter(|&code| code != 0)
+                    .unwrap_or(1),
+            ),
+            ..Self::failed(format_args!("the command ended with {code}"))
+        }
+    }
+
+    /// This machine cannot.
+    pub fn unsupported(text: impl fmt::Display) -> Self {
+        Self {
+            exit: Exit::Unsupported,
+            error: anyhow::anyhow!("{text}"),
+            remedy: None,
+        }
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Ends the run in another way.
+    #[must_use]
+    pub fn ending_with(self, exit: Exit) -> Self {
+        Self { exit, ..self }
+    }
+
+    /// Prints one line to stderr, after the program's name, and returns how the run ended.
+    pub fn report(&self, program: &str) -> Exit {
+        say!("{program}: {self}");
+        self.exit
+    }
+}
+
+impl fmt::Display for Failure {
+    /// Causes on one line, outermost first, then what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = String::new();
+        let mut hints: Vec<String> = Vec::new();
+        for cause in self.error.chain() {
+            let text = cause.to_string();
+            let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            let first = lines.next().unwrap_or_default();
+            // Library errors put hints on further lines.
+            hints.extend(lines.map(str::to_owned));
+            // Some say their cause themselves, as well as name it.
+            if !said.contains(first) {
+                let separator = if said.is_empty() { "" } else { ": " };
+                said = said + separator + first;
+            }
+        }
+        write!(f, "{said}")?;
+        match (&self.remedy, hints.is_empty()) {
+            (_, false) => write!(f, "; {}", hints.join("; ")),
+            (Some(remedy), true) => write!(f, "; {remedy}"),
+            (None, true) => Ok(()),
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let judged = error.chain().find_map(judge);
+        let (exit, remedy) = judged.unwrap_or((Exit::Failed, None));
+        Self {
+            exit,
+            error,
+            remedy: remedy.map(str::to_owned),
+        }
+    }
+}
+
+/// Finds out whether an error means "not on this machine", and what to do about it.
+fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'static str>)> {
+    if let Some(error) = cause.downcast_ref::<OpenError>() {
+        return match error {
+            OpenError::Tap(error) => judge(error),
+            OpenError::Interface { source, .. } => judge(source),
+            _ => None,
+        };
+    }
+    let (unsupported, remedy) = if let Some(error) = cause.downcast_ref::<TapError>() {
+        (error.is_unsupported(), error.remedy())
+    } else if let Some(error) = cause.downcast_ref::<NetnsError>() {
+        (error.is_unsupported(), error.remedy())
+    } else if let Some(error) = cause.downcast_ref::<NetlinkError>() {
+        match error.errno {
+            Errno::PERM | Errno::ACCESS => (
+                true,
+                Some("run as root: setting up an interface needs CAP_NET_ADMIN"),
+            ),
+            Errno::NODEV => (
+                false,
+                Some("`ip link` lists the interfaces of this network namespace"),
+            ),
+            _ => (false, None),
+        }
+    } else {
+        // These say themselves what to do.
+        (is_beyond_this_kernel(cause)?, None)
+    };
+    Some((
+        if unsupported {
+            Exit::Unsupported
+        } else {
+            Exit::Failed
+        },
+        remedy,
+    ))
+}
+
+/// Tells whether device memory of the kernel cannot be had on this machine, or not by this user; `None` for errors of
+/// other kinds.
+fn is_beyond_this_kernel(cause: &(dyn std::error::Error + 'static)) -> Option<bool> {
+    let kind = if let Some(error) = cause.downcast_ref::<DeviceMemoryError>() {
+        match error {
+            DeviceMemoryError::Export(error) => error.cause.kind,
+            _ => return Some(false),
+        }
+    } else if let Some(error) = cause.downcast_ref::<BindError>() {
+        match error {
+            BindError::Kernel(error) => error.cause.kind,
+            BindError::Memory(NoDmabuf::Export(error)) => error.cause.kind,
+            BindError::NoFamily(error) => error.cause.kind,
+            _ => return Some(false),
+        }
+    } else if let Some(error) = cause.downcast_ref::<BindTxError>() {
+        match error {
+            BindTxError::Kernel(error) => error.cause.kind,
+            BindTxError::Memory(NoDmabuf::Export(error)) => error.cause.kind,
+            BindTxError::NoFamily(error) => error.cause.kind,
+            _ => return Some(false),
+        }
+    } else if let Some(error) = cause.downcast_ref::<SetupError>() {
+        return Some(match error {
+            SetupError::Plan(error) => matches!(**error, PlanError::Unsupported { .. }),
+            SetupError::Apply(error) => is_not_permitted(&error.why),
+            _ => false,
+        });
+    } else {
+        return None;
+    };
+    Some(matches!(
+        kind,
+        CauseKind::NotPermitted
+            | CauseKind::KernelTooOld
+            | CauseKind::DriverCannot
+            | CauseKind::NoExporter
+    ))
+}
+
+/// Tells whether a NIC was not prepared because this user may not.
+fn is_not_permitted(why: &StepError) -> bool {
+    match why {
+        StepError::Refused(error) => {
+            matches!(
+                error.errno(),
+                Some(devmem_uapi::Errno::EPERM | devmem_uapi::Errno::EACCES)
+            )
+        }
+        StepError::State(StateError::Folder { source, .. } | StateError::File { source, .. }) => {
+            source.kind() == io::ErrorKind::PermissionDenied
+        }
+        _ => false,
+    }
+}
+
+/// Writes to stderr, for people. That nobody can read it (a pipe that was closed, a full disk) is no reason to end a
+/// run, least of all in its middle, as std's macros do.
+pub fn tell(text: impl fmt::Display) {
+    let _unheard = io::stderr().lock().write_all(text.to_string().as_bytes());
+}
+
+/// Prints a line for people to stderr.
+pub fn note(text: impl fmt::Display) {
+    say!("devmem-tcp: {text}");
+}
+
+/// Prints a line to stdout.
+///
+/// # Errors
+///
+/// Stdout is closed, or full.
+pub fn print_line(text: impl fmt::Display) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let printed = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    printed.context("write to stdout")
+}
+
+/// Prints the one JSON object of a run to stdout.
+///
+/// # Errors
+///
+/// As [`print_line`].
+pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    Ok(print_line(serde_json::to_string(value)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_with_every_cause_once_and_the_remedy_last() {
+        let tap = TapError::NotAdmin { name: "dm0".into() };
+        let failure = Failure::from(Err::<(), _>(tap).context("open the link").unwrap_err());
+        let text = failure.to_string();
+        assert!(!text.contains('\n'), "{text}");
+        assert!(
+            text.starts_with("open the link: no permission to attach to TAP dm0; run as root"),
+            "{text}"
+        );
+        assert_eq!(failure.exit, Exit::Unsupported);
+    }
+
+    #[test]
+    fn a_hint_on_further_lines_joins_the_first() {
+        let failure = Failure::from(anyhow::anyhow!("bind refused\n  do this\n  or that"));
+        assert_eq!(failure.to_string(), "bind refused; do this; or that");
+        assert_eq!(failure.exit, Exit::Failed);
+    }
+
+    #[test]
+    fn a_cause_that_the_error_has_said_itself_is_not_said_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("open x: {source}\n  look for it")]
+        struct Open {
+            source: std::io::Error,
+        }
+        let source = std::io::Error::other("it is gone");
+        let failure = Failure::from(Open { source });
+        assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+    }
+
+    #[test]
+    fn the_namespaces_own_limit_is_not_the_machines() {
+        assert_eq!(Failure::from(NetnsError::Threads).exit, Exit::Failed);
+        let forbidden = NetnsError::Forbidden {
+            uid: 1,
+            errno: Errno::PERM,
+        };
+        assert_eq!(Failure::from(forbidden).exit, Exit::Unsupported);
+    }
+}

@@ -1,0 +1,167 @@
+//! What several commands read from the command line: addresses, links, impairments, MTUs.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use clap::Args;
+use nic::Impairment;
+
+use crate::output::Failure;
+use crate::size::Size;
+
+/// Longest interface name: `IFNAMSIZ` less its NUL (linux include/uapi/linux/if.h).
+const MAX_INTERFACE_NAME: usize = 15;
+/// Smallest MTUs that every link must carry: RFC 791 3.2 and RFC 8200 5.
+const MIN_MTU: [(bool, u16); 2] = [(false, 576), (true, 1280)];
+/// The TAP driver's largest MTU is that of its largest packet less the Ethernet header (linux drivers/net/tun.c).
+const MAX_MTU: u16 = 65_521;
+/// How a command reports its result.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An address with the length of its network's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The address of a host.
+    pub address: IpAddr,
+    /// Leading bits that name its network.
+    pub len: u8,
+}
+
+impl FromStr for Prefix {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let wrong = || {
+            Failure::usage(format!("{text:?} is not an address with a prefix length"))
+                .with_remedy("write it like 10.77.0.2/24 or fd77::2/64")
+        };
+        let (address, len) = text.split_once('/').ok_or_else(wrong)?;
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let len: u8 = len.parse().map_err(|_| wrong())?;
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        if len > longest || address.is_unspecified() || address.is_multicast() {
+            return Err(wrong());
+        }
+        Ok(Self { address, len })
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+impl Prefix {
+    /// Tells whether `other` is in the same network.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        let shared = match (self.address, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        shared >= u32::from(self.len)
+    }
+}
+
+/// Reads the list of `--impair`.
+///
+/// # Errors
+///
+/// A usage error that says what is wrong with it.
+pub fn parse_impairment(text: &str) -> Result<Impairment, Failure> {
+    text.parse().map_err(|error| {
+        Failure::usage(format!("--impair: {error}"))
+            .with_remedy("`devmem-tcp wire --help` has the list")
+    })
+}
+
+/// Checks that a link can have an MTU (bytes of the largest IP packet).
+///
+/// # Errors
+///
+/// A usage error with the bounds.
+pub fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Failure> {
+    for (version_6, least) in MIN_MTU {
+        if version_6 == ipv6 && !(least..=MAX_MTU).contains(&mtu) {
+            let version = if ipv6 { "IPv6" } else { "IPv4" };
+            return Err(Failure::usage(format!(
+                "--mtu {mtu}: {least} to {MAX_MTU} for {version}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Converts the size that `option` gives to bytes that this machine can address.
+///
+/// # Errors
+///
+/// A usage error: it cannot.
+pub fn to_usize(option: &str, size: Size) -> Result<usize, Failure> {
+    usize::try_from(size.0).map_err(|_| {
+        Failure::usage(format!(
+            "{option} {size}: more than this machine can address"
+        ))
+    })
+}
+
+/// Checks that two ends of a link can talk: one network, two addresses.
+///
+/// # Errors
+///
+/// A usage error that says why they cannot.
+pub fn check_pair(ours: Prefix, peers: Prefix) -> Result<(), Failure> {
+    if ours.address == peers.address {
+        return Err(Failure::usage(format!(
+            "both ends have the address {}",
+            ours.address
+        )));
+    }
+    if !ours.contains(peers.address) || !peers.contains(ours.address) {
+        return Err(Failure::usage(format!(
+            "{ours} and {peers} are not in the same network"
+        )));
+    }
+    Ok(())
+}
+
+/// Tells whether the kernel would take it for the name of an interface.
+pub fn is_interface_name(name: &str) -> bool {
+    (1..=MAX_INTERFACE_NAME).contains(&name.len())
+        && !name.contains(|c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace())
+}
+
+/// Checks the interface name that `option` gives.
+///
+/// # Errors
+///
+/// A usage error: the kernel would not take it.
+pub fn check_interface_name(option: &str, name: &str) -> Result<(), Failure> {
+    match is_interface_name(name) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "{option} {name:?} is not the name of an interface"
+        ))),
+    }
+}
+
+/// Reads `tap:NAME`.
+///
+/// # Errors
+///
+/// A usage error: it is something else.
+pub fn parse_tap(option: &str, text: &str) -> Result<String, Failure> {
+    let name = text.strip_prefix("tap:");
+    let name = name.filter(|name| is_interface_name(name));
+    name.map(str::to_owned).ok_or_else(|| {
+        Failure::usage(format!("{option} {text:?} is not a link"))
+            .with_remedy("write tap:NAME, the interface's name of at most 15 bytes")
+    })
+}

@@ -49,12 +49,6 @@ pub enum Command {
     Sender(Sender),
     #[command(name = "__receiver", hide = true)]
     Receiver(Receiver),
-    /// Process 1 of a guest of the lab.
-    #[command(name = "__guest-init", hide = true)]
-    GuestInit,
-    /// Acceptance tests, in a guest of the lab.
-    #[command(name = "__guest-test", hide = true)]
-    GuestTest(lab::suite::rows::GuestTest),
 }
 
 /// Show device memory TCP at work: a kernel peer, our stack, every byte verified

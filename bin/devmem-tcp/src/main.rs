@@ -29,6 +29,9 @@ use tool::output::{Exit, Failure};
 
 fn main() -> ExitCode {
     // One thread until a command starts more: `demo` enters a user namespace first.
+    if let Some(ended) = lab::guest::run_by_name(std::env::args_os()) {
+        return exit("devmem-tcp", ended);
+    }
     let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
         Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
         None => match Cli::parse().command {
@@ -36,6 +39,10 @@ fn main() -> ExitCode {
             command => ("devmem-tcp", run(command)),
         },
     };
+    exit(program, ended)
+}
+
+fn exit(program: &str, ended: Result<(), Failure>) -> ExitCode {
     let exit = match ended {
         Ok(()) => Exit::Done,
         Err(failure) => failure.report(program),
@@ -53,8 +60,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(&args),
         Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
         Command::Lab(args) => lab::run(*args),
-        Command::GuestInit => lab::guest::init(),
-        Command::GuestTest(args) => lab::suite::rows::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),

@@ -55,7 +55,10 @@ impl Finished {
         let errors: Vec<_> = self
             .stderr
             .lines()
-            .filter(|l| l.starts_with("devmem-tcp: ") || l.starts_with("ncdevmem: "))
+            .filter(|line| {
+                let names = ["devmem-tcp: ", "devmem-bench: ", "ncdevmem: "];
+                names.iter().any(|name| line.starts_with(name))
+            })
             .collect();
         let last = errors.last().unwrap_or(&"");
         assert!(last.contains(text), "no {text:?} in: {}", self.stderr);

@@ -1,6 +1,7 @@
 //! The other side: process 1 of the guest. Mounts what every program expects, loads the driver, sets up the NICs, runs the
 //! command, sends everything back and powers off.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,14 +13,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use clap::Parser;
 use devmem_linux::netif::{Interface, interfaces};
 use devmem_linux::netns::{self, NetNs};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
 use super::frame::{self, Kind, MAX_FRAME_BYTES};
-use super::job::{CONTROL_PORT, GuestNic, JOB_PATH, Job, PEER_NETNS};
-use tool::output::note;
+use super::job::{CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH};
+use super::suite::rows::{self, GuestTest};
+use tool::output::{Failure, note};
 
 /// `MODULE_INIT_COMPRESSED_FILE` (linux include/uapi/linux/module.h): the kernel unpacks it.
 const COMPRESSED: i32 = 4;
@@ -35,8 +38,19 @@ const NOT_STARTED: i32 = 127;
 /// What a shell adds to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
+/// Does what this process was started for, if it was started in a guest of the lab under one of the names that the
+/// program has there: process 1, or the acceptance tests. `None` under any other name.
+pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(), Failure>> {
+    let arguments: Vec<OsString> = arguments.collect();
+    match arguments.first()?.to_str()? {
+        INIT_PATH if std::process::id() == 1 => init(),
+        ROWS_PATH => Some(rows::run(&GuestTest::parse_from(arguments))),
+        _ => None,
+    }
+}
+
 /// Is process 1. Does not return: the guest is off afterwards.
-pub fn init() -> ! {
+fn init() -> ! {
     let trouble = match open_control() {
         Ok(control) => {
             let control = Mutex::new(control);

@@ -138,7 +138,8 @@ impl Initramfs {
         Ok(())
     }
 
-    fn link(&mut self, path: &str, target: &Path) {
+    /// Adds a symbolic link at `path` that leads to `target`.
+    pub fn link(&mut self, path: &str, target: &Path) {
         let name = self.with_parents(path);
         let kind = Kind {
             mode: MODE_LINK,

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 pub const JOB_PATH: &str = "/lab/job.json";
 /// Where our own program is in the guest.
 pub const TOOL_PATH: &str = "/bin/devmem-tcp";
+/// The same program under the name by which the kernel starts it as process 1.
+pub const INIT_PATH: &str = "/init";
+/// The same program under the name by which it runs the acceptance tests.
+pub const ROWS_PATH: &str = "/lab/rows";
 /// The name of the control port; /sys/class/virtio-ports shows it.
 pub const CONTROL_PORT: &str = "devmem-tcp.lab";
 /// The network namespace in the guest of the first NIC of two.

@@ -15,7 +15,7 @@ use super::accel::{self, Accel};
 use super::conversation::{Conversation, Word};
 use super::frame;
 use super::initramfs::Initramfs;
-use super::job::{JOB_PATH, Job, TOOL_PATH};
+use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, TOOL_PATH};
 use super::kit::Kit;
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
@@ -219,6 +219,9 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     archive
         .program(&me, TOOL_PATH)
         .context("pack our own program")?;
+    for name in [INIT_PATH, ROWS_PATH] {
+        archive.link(name, Path::new(TOOL_PATH));
+    }
     if let Some(root) = &kit.tools {
         for (name, from) in &kit.programs {
             let place = format!("/usr/local/bin/{name}");

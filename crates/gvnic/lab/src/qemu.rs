@@ -10,7 +10,7 @@ use anyhow::Context;
 use devmem_linux::supervise::end_with_parent;
 
 use super::accel::{Accel, KVM_GAVE_UP};
-use super::job::{CONTROL_PORT, Job, TOOL_PATH};
+use super::job::{CONTROL_PORT, INIT_PATH, Job};
 use super::kit::Kit;
 use super::machine::MachinePlan;
 use super::scratch::Scratch;
@@ -113,7 +113,7 @@ fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel,
         Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
     };
     let append = format!(
-        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={TOOL_PATH} {} -- __guest-init",
+        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={INIT_PATH} {}",
         plan.append
     );
     command.args([

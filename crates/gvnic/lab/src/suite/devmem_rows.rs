@@ -218,9 +218,8 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
     let steering = Steering::new(1)?;
     drop(steering);
     let part = context.few() / 2;
-    let mut victim = Command::new(crate::job::TOOL_PATH)
+    let mut victim = Command::new(crate::job::ROWS_PATH)
         .args([
-            "__guest-test",
             "--group",
             "devmem",
             "--victim",

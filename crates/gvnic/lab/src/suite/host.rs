@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::far_end::FarEnd;
 use super::{Group, RowReport, devmem_rows, rows, stack_rows};
 use crate::accel::Accel;
-use crate::job::{Job, TOOL_PATH};
+use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
 use crate::machine::{self, MachinePlan, Output};
 use crate::scratch::Scratch;
@@ -179,14 +179,7 @@ fn wanted_rows(plan: &TestPlan, group: Group) -> Vec<&'static str> {
 fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
     let bytes = plan.bytes.to_string();
     let name = group_name(group);
-    let mut words = vec![
-        TOOL_PATH,
-        "__guest-test",
-        "--group",
-        &name,
-        "--bytes",
-        &bytes,
-    ];
+    let mut words = vec![ROWS_PATH, "--group", &name, "--bytes", &bytes];
     if let Some(only) = &plan.only {
         words.extend(["--only", only]);
     }

@@ -74,8 +74,8 @@ pub fn rows(group: Group) -> &'static [Row] {
     }
 }
 
-/// The hidden subcommand that the guest runs.
-#[derive(Debug, clap::Args)]
+/// The command line of the rows, in a guest.
+#[derive(Debug, clap::Parser)]
 pub struct GuestTest {
     #[arg(long, value_enum)]
     group: Group,

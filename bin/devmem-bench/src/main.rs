@@ -30,7 +30,6 @@ mod tx;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use gvnic_server::plan::WirePlan;
 use tool::output::{Exit, Failure};
 
 /// Measure receiver, sender and page pool, next to what they must beat
@@ -54,7 +53,7 @@ enum What {
     Receiver(receiver::ReceiverArgs),
     /// The cable of `lossy`.
     #[command(name = "__cable", hide = true)]
-    Cable(gvnic_server::args::Wire),
+    Cable(lossy::CableArgs),
 }
 
 fn main() -> ExitCode {
@@ -73,7 +72,7 @@ fn run(what: What) -> Result<(), Failure> {
         What::Loopback(args) => loopback::run(&args),
         What::Pool(args) => pool::run(&args),
         What::Sender(args) => Ok(sender::run(&args)?),
-        What::Cable(args) => gvnic_server::cable::run(&WirePlan::new(args)?),
+        What::Cable(args) => lossy::run_cable(args),
         What::Receiver(args) => Ok(receiver::run(&args)?),
     }
 }

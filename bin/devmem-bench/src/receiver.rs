@@ -3,15 +3,15 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use devmem_linux::helper::Helper;
 use devmem_linux::socket::set_receive_low_water;
 use devmem_linux::{cpu, netns};
 use rustix::net::RecvFlags;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::meter::{Meter, Received, SILENCE};
@@ -55,8 +55,6 @@ struct Said {
 
 /// The receiver process: listens, says so, receives.
 pub fn run(args: &ReceiverArgs) -> Result<()> {
-    // Nobody else would end it if the benchmark is killed.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
     cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
     let listener =
         TcpListener::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT)).context("listen")?;
@@ -171,15 +169,14 @@ pub enum Receiving {
 /// The receiver process, seen from the benchmark.
 #[derive(Debug)]
 pub struct ReceiverProcess {
-    child: Child,
+    child: Helper,
     says: BufReader<ChildStdout>,
 }
 
 impl ReceiverProcess {
     /// Starts the process and waits until it listens, on any address that it has or gets.
     pub fn start(receiving: Receiving, cpu: usize, home: Home) -> Result<Self> {
-        let program = std::env::current_exe().context("find this program")?;
-        let mut command = Command::new(program);
+        let mut command = Helper::this_program();
         command.args(["__receiver", "--cpu", &cpu.to_string()]);
         match receiving {
             Receiving::ToTheEnd => {}
@@ -197,8 +194,8 @@ impl ReceiverProcess {
         if home == Home::OfItsOwn {
             netns::start_in_new(&mut command);
         }
-        let mut child = command.spawn().context("start the receiver")?;
-        let says = child.stdout.take().context("the receiver has no stdout")?;
+        let mut child = Helper::start(&mut command).context("start the receiver")?;
+        let says = child.take_stdout().context("the receiver has no stdout")?;
         let mut receiver = Self {
             child,
             says: BufReader::new(says),
@@ -242,13 +239,5 @@ impl ReceiverProcess {
             bail!("the receiver failed");
         }
         Ok(line)
-    }
-}
-
-impl Drop for ReceiverProcess {
-    fn drop(&mut self) {
-        // After `finish` it is gone already; both calls then say so.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -4,11 +4,12 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
 use std::os::fd::AsFd;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use devmem_linux::helper::Helper;
 use devmem_linux::netns::NetNs;
 use devmem_linux::socket::{ErrorQueue, enable_zerocopy};
 use devmem_linux::{cpu, netns};
@@ -183,7 +184,7 @@ fn connect(congestion: &str) -> Result<TcpStream> {
 /// The sender process, seen from the benchmark.
 #[derive(Debug)]
 pub struct SenderProcess {
-    child: Child,
+    child: Helper,
     go: Option<ChildStdin>,
 }
 
@@ -205,8 +206,7 @@ impl SenderProcess {
             source_bytes,
             mode,
         } = sending;
-        let program = std::env::current_exe().context("find this program")?;
-        let mut command = Command::new(program);
+        let mut command = Helper::this_program();
         command.args(["__sender", "--congestion", congestion]);
         let numbers = [
             ("--millis", time.as_millis()),
@@ -228,8 +228,8 @@ impl SenderProcess {
         if home == Home::OfItsOwn {
             netns::start_in_new(&mut command);
         }
-        let mut child = command.spawn().context("start the sender")?;
-        let go = child.stdin.take();
+        let mut child = Helper::start(&mut command).context("start the sender")?;
+        let go = child.take_stdin();
         Ok(Self { child, go })
     }
 
@@ -249,12 +249,9 @@ impl SenderProcess {
     /// Waits for the process's end and returns what it says.
     pub fn finish(mut self) -> Result<Sent> {
         let mut said = String::new();
-        let stdout = self
-            .child
-            .stdout
-            .as_mut()
-            .context("the sender has no stdout")?;
+        let stdout = self.child.take_stdout();
         stdout
+            .context("the sender has no stdout")?
             .read_to_string(&mut said)
             .context("listen to the sender")?;
         let status = self.child.wait().context("wait for the sender")?;
@@ -262,14 +259,6 @@ impl SenderProcess {
             bail!("the sender failed: {status}");
         }
         serde_json::from_str(&said).with_context(|| format!("the sender said {said:?}"))
-    }
-}
-
-impl Drop for SenderProcess {
-    fn drop(&mut self) {
-        // After `finish` it is gone already; both calls then say so.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

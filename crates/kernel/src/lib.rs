@@ -30,6 +30,7 @@ pub mod errors;
 pub mod ethtool;
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub mod fuzz;
+pub mod helper;
 pub mod netdev;
 pub mod netif;
 pub mod netlink;
@@ -38,7 +39,7 @@ pub mod nic_setup;
 pub mod probe;
 pub mod small_file;
 pub mod socket;
-pub mod supervise;
+
 pub mod tap;
 #[cfg(feature = "test-util")]
 pub mod test_util;

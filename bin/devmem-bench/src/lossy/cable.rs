@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kernel sender -- TAP "dmcable" ----\
-//!                                     devmem-tcp wire -- TAP "dmfar" -- kernel receiver
+//!                                     the cable ------ TAP "dmfar" -- kernel receiver
 //! our stack -- UNIX socket ----------/
 //! ```
 //!
@@ -12,12 +12,15 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::Stdio;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
+use clap::Args;
 use devmem_linux::cpu;
+use devmem_linux::helper::Helper;
 use devmem_tcp::{Netdev, NetdevBuilder};
+use gvnic_server::plan::WirePlan;
+use tool::output::Failure;
 
 use super::super::receiver::ReceiverProcess;
 use super::super::sender::{PREFIX, RECEIVER, SENDER};
@@ -29,10 +32,27 @@ pub enum Sender {
     Ours,
 }
 
-/// A cable between this host and the receiver's: `devmem-tcp wire` in a process of its own.
+/// What the process of the cable is started with.
+#[derive(Debug, Args)]
+pub struct CableArgs {
+    /// Processor that it keeps to
+    #[arg(long)]
+    cpu: usize,
+    #[command(flatten)]
+    wire: gvnic_server::args::Wire,
+}
+
+/// The process of the cable: joins two hosts until it is ended.
+pub fn run(args: CableArgs) -> Result<(), Failure> {
+    let CableArgs { cpu, wire } = args;
+    cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+    gvnic_server::cable::run(&WirePlan::new(wire)?)
+}
+
+/// A cable between this host and the receiver's: a helper process that does what `devmem-tcp wire` does.
 #[derive(Debug)]
 pub struct Cable {
-    child: Child,
+    child: Helper,
     socket: PathBuf,
 }
 
@@ -45,25 +65,19 @@ impl Cable {
         mtu: u16,
         processor: usize,
     ) -> Result<Self> {
-        let program = std::env::current_exe().context("find this program")?;
         let socket = std::env::temp_dir().join(format!("devmem-tcp-lossy-{}", std::process::id()));
         let end = match sender {
             Sender::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
             Sender::Ours => format!("unix-listen:{}", socket.display()),
         };
-        let mut command = Command::new(program);
-        command.args(["__cable", "--impair", impairment, "--mtu", &mtu.to_string()]);
+        let mut command = Helper::this_program();
+        command.args(["__cable", "--cpu", &processor.to_string()]);
+        command.args(["--impair", impairment, "--mtu", &mtu.to_string()]);
         command.args(["--a", &end, "--b"]);
         command.arg(format!("tap:dmfar,{RECEIVER}/{PREFIX}"));
         command.args(["--b-netns", &format!("pid:{}", receiver.id())]);
         command.stdin(Stdio::null()).stderr(Stdio::piped());
-        // A process keeps to the processors of the thread that starts it.
-        let start = || {
-            cpu::pin_current_thread(processor).context("pin the cable")?;
-            command.spawn().context("start the cable")
-        };
-        let child = thread::scope(|scope| scope.spawn(start).join())
-            .map_err(|_| anyhow!("starting the cable panicked"))??;
+        let child = Helper::start(&mut command).context("start the cable")?;
         let mut cable = Self { child, socket };
         cable.wait_until_joined()?;
         Ok(cable)
@@ -76,7 +90,7 @@ impl Cable {
     }
 
     fn wait_until_joined(&mut self) -> Result<()> {
-        let stderr = self.child.stderr.as_mut().context("it was piped")?;
+        let stderr = self.child.take_stderr().context("it was piped")?;
         let mut says = BufReader::new(stderr);
         let mut line = String::new();
         says.read_line(&mut line).context("listen to the cable")?;
@@ -91,9 +105,8 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
+        self.child.kill();
         // The TAPs go with it, the socket's file does not.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.socket);
+        let _gone = std::fs::remove_file(&self.socket);
     }
 }

@@ -21,6 +21,7 @@ use super::receiver::{ReceiverProcess, Receiving};
 use super::runner::first_two;
 use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
 use cable::{Cable, Sender};
+pub use cable::{CableArgs, run as run_cable};
 use conduct::Conduct;
 use report::{Report, Sample};
 use tool::output::{Failure, note, print_json, tell};

@@ -4,10 +4,11 @@ mod tx;
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
+use devmem_linux::helper::Helper;
 use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::Netdev;
 
@@ -199,7 +200,7 @@ fn receive(
 #[derive(Debug)]
 enum Sender {
     /// A kernel socket in a process of its own.
-    Process(Child),
+    Process(Helper),
     /// A stack of ours in this process.
     Thread {
         handle: Option<JoinHandle<SenderResult>>,
@@ -244,7 +245,7 @@ impl Sender {
     /// Fails if the sender has failed: connections that are waited for will not come.
     fn check(&mut self) -> Result<(), Failure> {
         match self {
-            Self::Process(child) => match child.try_wait().context("wait for the sender")? {
+            Self::Process(child) => match child.ended().context("wait for the sender")? {
                 Some(status) if !status.success() => Err(process_failure("sender", child)),
                 _ => Ok(()),
             },
@@ -284,16 +285,6 @@ fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     Ok(builder.open()?)
 }
 
-impl Drop for Sender {
-    fn drop(&mut self) {
-        if let Self::Process(child) = self {
-            // It has ended already, unless the receiver failed or was interrupted.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// TCP for a sending stack of ours: its connections share the host memory of one NIC.
 fn sender_tcp(connections: u16) -> tcp::Config {
     /// Half of what a NIC has unless told otherwise; the rest is for headers and for receiving.
@@ -308,9 +299,8 @@ fn sender_tcp(connections: u16) -> tcp::Config {
     }
 }
 
-fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<Child, Failure> {
-    // Not current_exe(): the file may have been replaced by a newer build meanwhile.
-    let mut command = Command::new("/proc/self/exe");
+fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<Helper, Failure> {
+    let mut command = Helper::this_program();
     command.arg("__sender");
     command.args(["--to", &to.to_string()]);
     command.args(["--bytes", &plan.bytes.to_string()]);
@@ -324,13 +314,13 @@ fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    Ok(command.spawn().context("start the sender")?)
+    Ok(Helper::start(&mut command).context("start the sender")?)
 }
 
 /// Returns what a failed second process said last.
-fn process_failure(name: &str, child: &mut Child) -> Failure {
+fn process_failure(name: &str, child: &mut Helper) -> Failure {
     let mut said = String::new();
-    if let Some(stderr) = &mut child.stderr {
+    if let Some(stderr) = child.take_stderr() {
         // What cannot be read is not there to be shown.
         let _ = stderr.take(64 << 10).read_to_string(&mut said);
     }

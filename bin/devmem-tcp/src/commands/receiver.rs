@@ -6,7 +6,6 @@ use std::thread;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Receiver;
@@ -34,8 +33,6 @@ pub struct Received {
 ///
 /// What listening or receiving ran into.
 pub fn run(args: &Receiver) -> Result<(), Failure> {
-    // Nobody else would end it if the demo is killed.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     }

@@ -5,7 +5,6 @@ use std::thread;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::args::Sender;
 use tool::output::Failure;
@@ -17,8 +16,6 @@ use tool::sender::{Share, pattern_of, send, shares};
 ///
 /// What connecting, setting up or sending ran into.
 pub fn run(args: &Sender) -> Result<(), Failure> {
-    // Nobody else would end it if the demo is killed.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     }

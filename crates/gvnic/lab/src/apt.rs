@@ -8,11 +8,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use devmem_linux::helper::Helper;
 
 use super::progress::Activity;
 use tool::output::Failure;
@@ -342,11 +343,8 @@ fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    devmem_linux::supervise::end_with_parent(&mut command);
-    let mut child: Child = command
-        .spawn()
-        .map_err(|error| format!("{command:?}: {error}"))?;
-    let stderr = child.stderr.take();
+    let mut child = Helper::start(&mut command).map_err(|error| format!("{command:?}: {error}"))?;
+    let stderr = child.take_stderr();
     let reader = thread::spawn(move || {
         let mut said = Vec::new();
         if let Some(mut stderr) = stderr {
@@ -355,7 +353,7 @@ fn run(
         said
     });
     let status = loop {
-        match child.try_wait() {
+        match child.ended() {
             Ok(Some(status)) => break status,
             Ok(None) => activity.look(progress()),
             Err(error) => return Err(error.to_string()),

@@ -2,13 +2,12 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use devmem_linux::supervise::end_with_parent;
-use rustix::process::{Pid, Signal, kill_process};
+use devmem_linux::helper::Helper;
 
 use tool::output::Failure;
 
@@ -66,7 +65,7 @@ impl NicsPlan {
 /// The servers, running.
 #[derive(Debug, Default)]
 pub struct NicServers {
-    children: Vec<(Child, PathBuf)>,
+    children: Vec<(Helper, PathBuf)>,
 }
 
 impl NicServers {
@@ -77,13 +76,12 @@ impl NicServers {
     /// One did not come up: what it said.
     pub fn start(plan: &NicsPlan, folder: &Path) -> Result<Self, Failure> {
         let mut servers = Self::default();
-        let me = match &plan.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().context("find our own program")?,
-        };
         for (index, socket) in plan.sockets(folder).into_iter().enumerate() {
             let said = folder.join(format!("nic{index}.log"));
-            let mut command = Command::new(&me);
+            let mut command = match &plan.program {
+                Some(program) => Command::new(program),
+                None => Helper::this_program(),
+            };
             command
                 .arg("nic")
                 .arg("--socket")
@@ -113,8 +111,7 @@ impl NicServers {
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(File::create(&said)?);
-            end_with_parent(&mut command);
-            let child = command.spawn().context("start a NIC server")?;
+            let child = Helper::start(&mut command).context("start a NIC server")?;
             servers.children.push((child, said));
             servers.wait_for(&socket)?;
         }
@@ -141,7 +138,7 @@ impl NicServers {
     /// Says what happened if one has ended.
     pub fn ended(&mut self) -> Option<String> {
         for (index, (child, said)) in self.children.iter_mut().enumerate() {
-            if let Ok(Some(status)) = child.try_wait() {
+            if let Ok(Some(status)) = child.ended() {
                 let said = std::fs::read_to_string(said).unwrap_or_default();
                 return Some(format!(
                     "the server of NIC {index} ended ({status}): {}",
@@ -155,17 +152,12 @@ impl NicServers {
     /// Asks them to end, and sees to it.
     pub fn stop(&mut self) {
         for (child, _) in &self.children {
-            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            // One that has ended is still ours to wait for, so the number is nobody else's.
-            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+            child.terminate();
         }
         let start = Instant::now();
         for (child, _) in &mut self.children {
-            while start.elapsed() < STOP_LIMIT && matches!(child.try_wait(), Ok(None)) {
-                thread::sleep(LOOK);
-            }
-            let _ = child.kill();
-            let _ = child.wait();
+            // One that has not ended by then is killed when it is dropped.
+            let _ended = child.wait_at_most(STOP_LIMIT.saturating_sub(start.elapsed()));
         }
         self.children.clear();
     }

@@ -2,12 +2,11 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::Context;
-use devmem_linux::supervise::end_with_parent;
+use devmem_linux::helper::Helper;
 
 use super::accel::{Accel, KVM_GAVE_UP};
 use super::job::{CONTROL_PORT, INIT_PATH, Job};
@@ -16,13 +15,10 @@ use super::machine::MachinePlan;
 use super::scratch::Scratch;
 use tool::output::Failure;
 
-/// Between two looks at the process.
-const LOOK: Duration = Duration::from_millis(5);
-
 /// QEMU, running.
 #[derive(Debug)]
 pub struct Running {
-    child: Child,
+    child: Helper,
     said: PathBuf,
 }
 
@@ -57,8 +53,7 @@ impl Running {
         if !job.interactive {
             command.stdout(Stdio::null());
         }
-        end_with_parent(&mut command);
-        let child = command.spawn().context("start QEMU")?;
+        let child = Helper::start(&mut command).context("start QEMU")?;
         Ok(Self {
             child,
             said: folder.path("qemu.log"),
@@ -67,19 +62,13 @@ impl Running {
 
     /// Tells how it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.child.ended().ok().flatten()
     }
 
     /// Gives it some time to end by itself.
     pub fn end(&mut self, limit: Duration) {
-        let start = Instant::now();
-        while self.ended().is_none() {
-            if start.elapsed() >= limit {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            thread::sleep(LOOK);
+        if !matches!(self.child.wait_at_most(limit), Ok(Some(_))) {
+            self.child.kill();
         }
     }
 
@@ -95,12 +84,6 @@ impl Running {
             true => String::new(),
             false => format!("QEMU said: {}", String::from_utf8_lossy(&said).trim()),
         }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end(Duration::ZERO);
     }
 }
 

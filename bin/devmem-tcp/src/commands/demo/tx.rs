@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
+use devmem_linux::helper::Helper;
 use devmem_tcp::{BoundTx, Dmabuf, Netdev};
 
 use super::{PORT, TAP};
@@ -143,7 +144,7 @@ fn send_one(
 /// The kernel receiver.
 #[derive(Debug)]
 struct Peer {
-    child: Child,
+    child: Helper,
     says: BufReader<ChildStdout>,
 }
 
@@ -155,8 +156,7 @@ impl Peer {
         cpu: Option<usize>,
         stop: &StopFlag,
     ) -> Result<Self, Failure> {
-        // Not current_exe(): the file may have been replaced by a newer build meanwhile.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Helper::this_program();
         command.args(["__receiver", "--listen", &listen.to_string()]);
         command.args(["--connections", &plan.connections.to_string()]);
         if let Some(cpu) = cpu {
@@ -166,8 +166,8 @@ impl Peer {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().context("start the receiver")?;
-        let says = child.stdout.take().context("the receiver has no stdout")?;
+        let mut child = Helper::start(&mut command).context("start the receiver")?;
+        let says = child.take_stdout().context("the receiver has no stdout")?;
         let mut peer = Self {
             child,
             says: BufReader::new(says),
@@ -203,13 +203,5 @@ impl Peer {
     fn finish(mut self, stop: &StopFlag) -> Result<Received, Failure> {
         let said = self.hear(stop)?;
         Ok(serde_json::from_str(&said).with_context(|| format!("the receiver said {said:?}"))?)
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It has ended already, or is about to, unless the sender failed or was interrupted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

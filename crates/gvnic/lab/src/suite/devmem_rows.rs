@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context as _, bail, ensure};
+use devmem_linux::helper::Helper;
 use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
@@ -218,7 +219,8 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
     let steering = Steering::new(1)?;
     drop(steering);
     let part = context.few() / 2;
-    let mut victim = Command::new(crate::job::ROWS_PATH)
+    let mut command = Command::new(crate::job::ROWS_PATH);
+    command
         .args([
             "--group",
             "devmem",
@@ -226,9 +228,9 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
             "--bytes",
             &part.to_string(),
         ])
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut said = BufReader::new(victim.stdout.take().context("it was piped")?);
+        .stdout(Stdio::piped());
+    let mut victim = Helper::start(&mut command)?;
+    let mut said = BufReader::new(victim.take_stdout().context("it was piped")?);
     let mut line = String::new();
     said.read_line(&mut line)?;
     let to: std::net::SocketAddr = line.trim().parse().context("the victim's address")?;
@@ -237,8 +239,7 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
         let sending = scope.spawn(move || traffic::send(sender, 64 * part));
         line.clear();
         let half = said.read_line(&mut line);
-        victim.kill()?;
-        victim.wait()?;
+        victim.kill();
         // Its receiver has gone.
         let _ = sending.join();
         half?;

@@ -1,25 +1,23 @@
 //! Our user-space stack at the other end of a guest's wire, in processes of its own.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::Context;
-use devmem_linux::supervise::end_with_parent;
+use devmem_linux::helper::Helper;
 
 use super::stack_rows::FAR_ADDRESS;
 use tool::output::Failure;
 
 /// When the guest has gone, nobody keeps the other end.
 const LIMIT: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(10);
 
 /// The other end's processes, one after another.
 #[derive(Debug)]
 pub struct FarEnd {
     wire: PathBuf,
-    children: Vec<(String, Child)>,
+    children: Vec<(String, Helper)>,
 }
 
 impl FarEnd {
@@ -41,7 +39,7 @@ impl FarEnd {
             wait(last);
         }
         let address = std::net::IpAddr::from(FAR_ADDRESS);
-        let mut command = Command::new(std::env::current_exe().context("find our own program")?);
+        let mut command = Helper::this_program();
         command.args(arguments).arg("--backend").arg("user");
         command
             .arg("--link")
@@ -51,15 +49,14 @@ impl FarEnd {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        end_with_parent(&mut command);
-        let child = command.spawn().context("start our stack")?;
+        let child = Helper::start(&mut command).context("start our stack")?;
         self.children.push((arguments.join(" "), child));
         Ok(())
     }
 
     /// Waits for all of them. Returns for each what it was, whether it went well, and what it said: its JSON, or its error.
     pub fn finish(self) -> Vec<(String, bool, String)> {
-        let finish = |(what, mut child): (String, Child)| {
+        let finish = |(what, mut child): (String, Helper)| {
             let ended = wait(&mut child);
             let output = child.wait_with_output();
             let (ok, said) = match output {
@@ -74,14 +71,10 @@ impl FarEnd {
 }
 
 /// Waits for a process, and ends it if that takes long. Tells whether it ended by itself.
-fn wait(child: &mut Child) -> bool {
-    let start = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) {
-        if start.elapsed() > LIMIT {
-            let _ = child.kill();
-            return false;
-        }
-        thread::sleep(LOOK);
+fn wait(child: &mut Helper) -> bool {
+    let ended = matches!(child.wait_at_most(LIMIT), Ok(Some(_)));
+    if !ended {
+        child.kill();
     }
-    true
+    ended
 }

@@ -1,0 +1,197 @@
+//! Helper processes: children that never outlive the process that started them.
+
+use std::io;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::sys;
+
+/// Time between two looks at a process whose end is awaited.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A helper process. It is killed when this is dropped, and by the kernel when the thread that started it ends, however
+/// that happens (`PR_SET_PDEATHSIG`): start it from a thread that lives as long as the helper shall.
+#[derive(Debug)]
+pub struct Helper(Child);
+
+impl Helper {
+    /// Returns the command that runs this program again. The program that runs now is meant, whatever lies at its path
+    /// by now.
+    pub fn this_program() -> Command {
+        Command::new("/proc/self/exe")
+    }
+
+    /// Starts a helper. What `command` does before its program starts, such as entering namespaces, comes first:
+    /// changed credentials would clear the signal again (prctl(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Command::spawn`].
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        sys::child::before_exec(command, || {
+            set_parent_process_death_signal(Some(Signal::KILL))
+        });
+        command.spawn().map(Self)
+    }
+
+    /// Returns the id of the process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Takes the pipe to its standard input, if the command asked for one.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.0.stdin.take()
+    }
+
+    /// Takes the pipe from its standard output, if the command asked for one.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// Takes the pipe from its standard error, if the command asked for one.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.0.stderr.take()
+    }
+
+    /// Returns how it ended, if it has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Child::try_wait`].
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.0.try_wait()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Child::wait`].
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.0.wait()
+    }
+
+    /// Waits for its end, at most `limit`; `None` if it still runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Child::try_wait`].
+    pub fn wait_at_most(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let start = Instant::now();
+        loop {
+            match self.0.try_wait()? {
+                None if start.elapsed() < limit => thread::sleep(LOOK),
+                ended => return Ok(ended),
+            }
+        }
+    }
+
+    /// Waits for its end and returns what it wrote to its pipes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Child::wait_with_output`].
+    pub fn wait_with_output(mut self) -> io::Result<Output> {
+        // Both pipes are drained at once: a full one would stop the process.
+        let (stdout, stderr) = (self.0.stdout.take(), self.0.stderr.take());
+        let drain = |pipe: Option<ChildStderr>| {
+            let mut bytes = Vec::new();
+            pipe.map_or(Ok(0), |mut pipe| {
+                io::Read::read_to_end(&mut pipe, &mut bytes)
+            })?;
+            Ok::<_, io::Error>(bytes)
+        };
+        let errors = thread::spawn(move || drain(stderr));
+        let mut output = Vec::new();
+        stdout.map_or(Ok(0), |mut pipe| {
+            io::Read::read_to_end(&mut pipe, &mut output)
+        })?;
+        let died = |_| io::Error::other("the thread that read the errors panicked");
+        Ok(Output {
+            stderr: errors.join().map_err(died)??,
+            stdout: output,
+            status: self.0.wait()?,
+        })
+    }
+
+    /// Asks it to end (SIGTERM).
+    pub fn terminate(&self) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        // One that has ended is still ours to wait for, so the number names no other process.
+        let _gone = pid.map(|pid| kill_process(pid, Signal::TERM));
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        // After its end both calls say so.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::process::Stdio;
+
+    use super::*;
+
+    fn sleeper() -> Command {
+        let mut command = Command::new("sleep");
+        command.arg("600").stdout(Stdio::piped());
+        command
+    }
+
+    /// Waits until nobody holds the other end of the pipe.
+    fn is_closed(mut pipe: ChildStdout) -> bool {
+        pipe.read(&mut [0]).expect("a pipe can be read") == 0
+    }
+
+    #[test]
+    fn a_helper_ends_with_the_thread_that_started_it() {
+        let started = || Helper::start(&mut sleeper()).expect("sleep is there");
+        let mut helper = thread::spawn(started)
+            .join()
+            .expect("the thread does not panic");
+        assert!(is_closed(helper.take_stdout().expect("it was piped")));
+        assert!(!helper.wait().expect("it is ours").success());
+    }
+
+    #[test]
+    fn a_dropped_helper_is_killed() {
+        let mut helper = Helper::start(&mut sleeper()).expect("sleep is there");
+        let pipe = helper.take_stdout().expect("it was piped");
+        drop(helper);
+        assert!(is_closed(pipe));
+    }
+
+    #[test]
+    fn a_helper_that_still_runs_can_be_waited_for_some_time_and_asked_to_end() {
+        let mut helper = Helper::start(&mut sleeper()).expect("sleep is there");
+        assert_eq!(helper.wait_at_most(LOOK).expect("it is ours"), None);
+        helper.terminate();
+        assert!(!helper.wait().expect("it is ours").success());
+    }
+
+    #[test]
+    fn what_a_helper_writes_to_both_pipes_is_returned_at_its_end() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 200000 /dev/zero >&2; echo out; exit 3"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let helper = Helper::start(&mut command).expect("sh is there");
+        let output = helper.wait_with_output().expect("it is ours");
+        assert_eq!(output.stdout, b"out\n");
+        assert_eq!(output.stderr.len(), 200_000);
+        assert_eq!(output.status.code(), Some(3));
+    }
+}

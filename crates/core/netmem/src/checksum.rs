@@ -58,7 +58,7 @@ fn fold(mut sum: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::{Backing, Region};
+    use crate::region::{Commit, Region};
 
     /// RFC 1071 1, word by word.
     fn plain(bytes: &[u8]) -> u16 {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_the_rfcs_for_every_length_and_alignment() {
-        let region = Region::map(8192, Backing::AnonymousLazy).unwrap();
+        let region = Region::anonymous(8192, Commit::Lazily).unwrap();
         let bytes: Vec<u8> = (0..8192_u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn carries_out_of_every_word_come_round() {
-        let region = Region::map(8192, Backing::AnonymousLazy).unwrap();
+        let region = Region::anonymous(8192, Commit::Lazily).unwrap();
         region.fill(0, 8192, 0xff);
         assert_eq!(
             of_span(Span {

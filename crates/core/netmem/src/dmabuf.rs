@@ -53,6 +53,9 @@ pub enum DmabufError {
     /// The exporter has no file descriptor that could be mapped.
     #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
     NoFile,
+    /// The exporter's file could get shorter than its size, or is: an access would end the process (SIGBUS).
+    #[error("the memory of the exporter cannot be mapped: {0}")]
+    File(mapped::UnmappableFile),
     /// The memory does not divide into net_iovs.
     #[error(transparent)]
     Geometry(#[from] crate::GeometryError),
@@ -60,6 +63,9 @@ pub enum DmabufError {
 
 /// The operations that any exporter of device memory offers (linux include/linux/dma-buf.h, struct
 /// dma_buf_ops): the memory here, and buffers that another driver exports.
+///
+/// What an implementation says is checked before its memory is mapped, not trusted: the file must be a dma-buf or a memfd
+/// sealed against shrinking, and have the size.
 #[doc(alias = "dma_buf_ops")]
 pub trait Exporter: Send + Sync {
     /// Returns the number of bytes.

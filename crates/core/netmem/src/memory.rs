@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
+use mapped::UnmappableFile;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::dmabuf::{DmabufError, Exporter};
 use crate::page_kind::{self, PageKind};
-use crate::region::{Advice, BASE_PAGE_BYTES, Backing, HUGE_PAGE_BYTES, Region, Span};
+use crate::region::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, Region, Span};
 
 /// Who may read the bytes with the CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +51,7 @@ impl Memory {
     /// Maps anonymous memory in huge pages if it can, all of it touched.
     pub(crate) fn anonymous(size: usize, access: Access) -> Result<Self, DmabufError> {
         check_size(size)?;
-        let region = map(size, Backing::Anonymous)?;
+        let region = map(size, Commit::Now)?;
         // Refused where transparent huge pages are not configured; base pages do, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
@@ -66,7 +67,7 @@ impl Memory {
     /// Maps anonymous host memory that costs nothing until it is touched, in base pages.
     pub(crate) fn lazy(size: usize) -> Result<Self, DmabufError> {
         check_size(size)?;
-        let region = map(size, Backing::AnonymousLazy)?;
+        let region = map(size, Commit::Lazily)?;
         Ok(Memory {
             region,
             access: Access::Host,
@@ -101,7 +102,7 @@ impl Memory {
         // What is mapped must not lose pages (SIGBUS); udmabuf insists on the same seal.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(failed("F_ADD_SEALS"))?;
-        let region = map(size, Backing::File(file.as_fd()))?;
+        let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
         populate(&region)?;
         // Refused before Linux 6.1 and for hugetlb; base pages do, slower.
         let _ = region.advise(Advice::Collapse);
@@ -114,12 +115,13 @@ impl Memory {
         })
     }
 
-    /// Maps what an exporter offers, which need not be ordinary pages: nothing is touched or advised.
+    /// Maps what an exporter offers, which need not be ordinary pages: nothing is touched or advised. What it says of
+    /// its size is compared with the file.
     pub(crate) fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
         let size = exporter.size();
         check_size(size)?;
         let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
-        let region = map(size, Backing::File(file))?;
+        let region = map_file(MappableFile::memfd_or_dmabuf(file), size)?;
         Ok(Memory {
             region,
             access: Access::Device,
@@ -216,8 +218,23 @@ fn check_size(size: usize) -> Result<(), DmabufError> {
     Ok(())
 }
 
-fn map(size: usize, backing: Backing<'_>) -> Result<Region, DmabufError> {
-    Region::map(size, backing).map_err(|source| DmabufError::Map { size, source })
+fn map(size: usize, commit: Commit) -> Result<Region, DmabufError> {
+    Region::anonymous(size, commit).map_err(|source| DmabufError::Map { size, source })
+}
+
+/// Maps the first `size` bytes of a file that cannot get shorter.
+fn map_file(
+    file: Result<MappableFile<'_>, UnmappableFile>,
+    size: usize,
+) -> Result<Region, DmabufError> {
+    file.and_then(|file| Region::file(&file, size))
+        .map_err(|refused| match refused {
+            UnmappableFile::System(errno) => DmabufError::Map {
+                size,
+                source: errno.into(),
+            },
+            refused => DmabufError::File(refused),
+        })
 }
 
 /// Touches every page: MADV_POPULATE_WRITE, by hand before Linux 5.14 (EINVAL).

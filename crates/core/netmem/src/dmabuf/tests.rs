@@ -297,3 +297,55 @@ fn what_cannot_be_synchronised_is_not_copied() {
     assert_eq!(memory.copy_in(0, b"x"), Err(CopyError::Sync { errno }));
     assert_eq!(file.slice(0..1).to_vec(), [0]);
 }
+
+/// Every copy of the owner's, by two threads at once over the same bytes. Natively this only runs; Miri judges it.
+#[test]
+fn threads_that_copy_over_each_other_are_no_data_race() {
+    let memory = Dmabuf::anonymous(4096).unwrap();
+    let rounds = if cfg!(miri) { 3 } else { 1000 };
+    std::thread::scope(|scope| {
+        for seed in 1..3_u8 {
+            let memory = memory.clone();
+            scope.spawn(move || {
+                let mut out = [0; 41];
+                for _ in 0..rounds {
+                    memory.copy_in(5, &[seed; 41]).unwrap();
+                    memory.copy_out(1, &mut out).unwrap();
+                    memory.fill(0..24, seed).unwrap();
+                    memory.copy_from(&memory, 3, 9, 40).unwrap();
+                    memory.copy_from(&memory, 64, 16, 40).unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// Says that its file has 8192 bytes.
+fn exporter_of(file: OwnedFd) -> Arc<dyn Exporter> {
+    Arc::new(Noting {
+        file,
+        told: Arc::default(),
+        fails: false,
+    })
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory files")]
+fn an_exporter_whose_file_is_shorter_than_it_says_or_may_become_so_is_refused() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let unsealed = memfd_create("test", flags).unwrap();
+    ftruncate(&unsealed, 8192).unwrap();
+    let short = memfd_create("test", flags).unwrap();
+    ftruncate(&short, 4096).unwrap();
+    fcntl_add_seals(&short, SealFlags::SHRINK).unwrap();
+    let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    for (file, remedy) in [
+        (unsealed, "F_SEAL_SHRINK"),
+        (short, "make the file longer"),
+        (OwnedFd::from(program), "F_SEAL_SHRINK"),
+    ] {
+        let error = Dmabuf::exported(exporter_of(file)).unwrap_err();
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
+}

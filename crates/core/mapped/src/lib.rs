@@ -1,0 +1,35 @@
+//! Memory that others write at the same time: mapping it, and copying in and out of it.
+//!
+//! Device memory, guest memory and network memory are written by devices, guests, the kernel and other threads while
+//! this process has them mapped. No `&[u8]` or `&mut [u8]` of such memory may exist. This crate is the only one that
+//! maps memory or touches its bytes:
+//!
+//! - [`Mapping`] is a run of mapped memory. Every range is checked; every copy loads each byte once and stores it
+//!   once, by operations that are defined when another thread or process accesses the same bytes (see `copy.rs`). What
+//!   was copied out is private and cannot change any more: whoever decides by it copies once and judges the copy.
+//! - [`MappableFile`] is the proof that a file cannot get shorter under a mapping (which would turn an access into
+//!   SIGBUS): a memfd sealed against shrinking, or a dma-buf.
+//! - [`DmaRight`] is what a NIC proves itself with where other crates hand out access to memory that the CPU is
+//!   otherwise kept from.
+//!
+//! [`readv`] and [`writev`] let the kernel move bytes between a file and mapped memory: the scatter read and gather
+//! write in step 1 of a received segment and step 6 of a send (ARCHITECTURE.md).
+//!
+//! It knows no packets, pools, windows or policies: those who use it decide who may touch which bytes.
+
+mod copy;
+mod dma_right;
+mod file;
+mod mapping;
+mod vectors;
+
+pub use dma_right::DmaRight;
+pub use file::{FilePages, MappableFile, UnmappableFile};
+pub use mapping::{Access, Advice, Commit, Mapping, RangeError, Span};
+pub use vectors::{MAX_IOVECS, readv, writev};
+
+/// Alignment of every mapping, so that it can take huge pages (x86-64 and arm64 PMD size).
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// The smallest page that a mapping is made of.
+pub const BASE_PAGE_BYTES: usize = 4096;

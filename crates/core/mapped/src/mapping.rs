@@ -1,0 +1,323 @@
+//! A run of mapped memory.
+//!
+// UNSAFETY: mapping and unmapping memory, and pointers into it. No reference to the bytes is ever made: they move by the
+// functions of `copy.rs`, over ranges that `Mapping::span` has checked.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+
+use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES, MappableFile, UnmappableFile, copy};
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// Bytes that go through a buffer at once where a copy cannot go directly.
+const STEP_BYTES: usize = 4096;
+
+/// When anonymous memory is accounted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Commit {
+    /// When it is mapped.
+    Now,
+    /// When it is first touched.
+    Lazily,
+}
+
+/// What a mapping of a file may be used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// What to ask of the kernel about the pages of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Take huge pages when touched (anonymous memory).
+    Huge,
+    /// Touch every page now.
+    Populate,
+    /// Turn touched base pages into huge pages now.
+    Collapse,
+}
+
+/// Why bytes were not copied. None was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RangeError {
+    /// The range does not lie inside.
+    #[error("{len} bytes at offset {offset} of {size}")]
+    OutOfBounds {
+        /// Where the range begins.
+        offset: usize,
+        /// Bytes of the range.
+        len: usize,
+        /// Bytes of the mapping.
+        size: usize,
+    },
+    /// The memory was mapped for reading.
+    #[error("the memory is mapped for reading only")]
+    ReadOnly,
+}
+
+/// A mapping of `len` bytes at `base`.
+///
+/// Invariants, set by `map` and never changed: `base` is [`HUGE_PAGE_BYTES`]-aligned and `len` a multiple of
+/// [`BASE_PAGE_BYTES`]; the `len` bytes are mapped until `drop`, readable, and writable if `access` says so; a file
+/// behind them has all of them for as long; no Rust reference reaches into them; they lie inside the `outer_len` bytes
+/// at `outer`, which this value alone may unmap.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+    outer: NonNull<u8>,
+    outer_len: usize,
+}
+
+// SAFETY: (1) a mapping belongs to the process, not to a thread; (2) the fields never change after `map`.
+unsafe impl Send for Mapping {}
+// SAFETY: (1) the fields never change; (2) `&Mapping` accesses the bytes by `copy.rs` only, which may race with itself.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` zero bytes, a positive multiple of [`BASE_PAGE_BYTES`], for reading and writing.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another `len`, or what mmap(2) said.
+    pub fn anonymous(len: usize, commit: Commit) -> io::Result<Self> {
+        let flags = match commit {
+            Commit::Now => ANONYMOUS,
+            Commit::Lazily => ANONYMOUS | libc::MAP_NORESERVE,
+        };
+        Self::map(len, Access::ReadWrite, (-1, 0), flags)
+    }
+
+    /// Maps `len` bytes, a positive multiple of [`BASE_PAGE_BYTES`], from `offset` of `file`, shared with everybody who
+    /// has the file mapped. `offset` is a multiple of the file's pages.
+    ///
+    /// # Errors
+    /// [`UnmappableFile::TooShort`], or what mmap(2) said.
+    pub fn file(
+        file: &MappableFile<'_>,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, UnmappableFile> {
+        use rustix::io::Errno;
+        file.check(offset, len)?;
+        let start = libc::off_t::try_from(offset).map_err(|_too_far| Errno::OVERFLOW)?;
+        let from = (file.as_fd().as_raw_fd(), start);
+        let mapped = Self::map(len, access, from, libc::MAP_SHARED);
+        mapped.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL).into())
+    }
+
+    /// Reserves addresses, then puts memory behind an aligned part of them. Miri knows no such thing as a reservation;
+    /// there all of it is memory.
+    fn map(
+        len: usize,
+        access: Access,
+        (fd, offset): (i32, libc::off_t),
+        flags: i32,
+    ) -> io::Result<Self> {
+        let outer_len = len
+            .checked_add(HUGE_PAGE_BYTES)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        if len == 0 || !len.is_multiple_of(BASE_PAGE_BYTES) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let prot = if cfg!(miri) {
+            READ_WRITE
+        } else {
+            libc::PROT_NONE
+        };
+        // SAFETY: without MAP_FIXED, mmap takes free addresses and disturbs nothing.
+        let outer = unsafe { libc::mmap(ptr::null_mut(), outer_len, prot, ANONYMOUS, -1, 0) };
+        let outer = mapped(outer)?;
+        let pad = outer.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        assert!(pad < HUGE_PAGE_BYTES, "byte pointers can always be aligned");
+        // SAFETY: `pad` is below HUGE_PAGE_BYTES, by which the reservation at `outer` exceeds `len`.
+        let base = unsafe { outer.add(pad) };
+        let mapping = Self {
+            base,
+            len,
+            access,
+            outer,
+            outer_len,
+        };
+        if cfg!(miri) && fd == -1 {
+            return Ok(mapping);
+        }
+        let prot = match access {
+            Access::Read => libc::PROT_READ,
+            Access::ReadWrite => READ_WRITE,
+        };
+        let (at, flags) = (base.as_ptr().cast(), flags | libc::MAP_FIXED);
+        // SAFETY: MAP_FIXED replaces `len` bytes at `base`, which lie inside the reservation that `mapping` owns and that
+        // nothing points into yet. An error drops `mapping`, and with it what is there.
+        mapped(unsafe { libc::mmap(at, len, prot, flags, fd, offset) })?;
+        Ok(mapping)
+    }
+
+    /// Returns the number of bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the address of the first byte, to look the mapping up in /proc/self/smaps.
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
+    /// Asks the kernel about the pages.
+    ///
+    /// # Errors
+    /// What madvise(2) said.
+    pub fn advise(&self, advice: Advice) -> io::Result<()> {
+        let advice = match advice {
+            _ if cfg!(miri) => return Err(io::ErrorKind::Unsupported.into()),
+            Advice::Huge => libc::MADV_HUGEPAGE,
+            Advice::Populate => libc::MADV_POPULATE_WRITE,
+            Advice::Collapse => libc::MADV_COLLAPSE,
+        };
+        // SAFETY: the range is the mapping's own, and none of the three changes a byte of it.
+        match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Returns a range.
+    ///
+    /// # Errors
+    /// [`RangeError::OutOfBounds`].
+    #[inline]
+    pub fn span(&self, offset: usize, len: usize) -> Result<Span<'_>, RangeError> {
+        let size = self.len;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= size);
+        let mapping = self;
+        match inside {
+            true => Ok(Span {
+                mapping,
+                offset,
+                len,
+            }),
+            false => Err(RangeError::OutOfBounds { offset, len, size }),
+        }
+    }
+
+    /// Copies `bytes` to `offset`. 1, 2, 4 or 8 naturally aligned bytes are one store (8 where pointers have 64 bits).
+    ///
+    /// # Errors
+    /// [`RangeError`].
+    #[inline]
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
+        let to = self.span(offset, bytes.len())?.writable()?;
+        // SAFETY: `span` checked as many bytes, which are mapped (invariant) and writable.
+        unsafe { copy::store(bytes, to) };
+        Ok(())
+    }
+
+    /// Copies from `offset` to all of `out`. 1, 2, 4 or 8 naturally aligned bytes are one load (8 where pointers have 64
+    /// bits).
+    ///
+    /// # Errors
+    /// [`RangeError::OutOfBounds`].
+    #[inline]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), RangeError> {
+        let from = self.span(offset, out.len())?.base();
+        // SAFETY: `span` checked as many bytes, which are mapped (invariant).
+        unsafe { copy::load(from, out) };
+        Ok(())
+    }
+
+    /// Sets `len` bytes at `offset` to `byte`.
+    ///
+    /// # Errors
+    /// [`RangeError`].
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), RangeError> {
+        self.span(offset, len)?;
+        let bytes = [byte; STEP_BYTES];
+        for done in (0..len).step_by(STEP_BYTES) {
+            // No overflow: `offset + len` has none.
+            self.copy_in(offset + done, &bytes[..STEP_BYTES.min(len - done)])?;
+        }
+        Ok(())
+    }
+
+    /// Copies `source`, of any mapping, to `offset`. The two may overlap (memmove).
+    ///
+    /// # Errors
+    /// [`RangeError`].
+    pub fn copy_from(&self, offset: usize, source: Span<'_>) -> Result<(), RangeError> {
+        let (from, len) = (source.base(), source.len);
+        let to = self.span(offset, len)?.writable()?;
+        // Below `len` only if `to` lies in `source` behind its first byte, or is that.
+        if to.addr().wrapping_sub(from.addr()) >= len {
+            // SAFETY: `span` checked `len` bytes at both; if they overlap, `to` is below `from`.
+            unsafe { copy::forward(from, to, len) };
+            return Ok(());
+        }
+        let (mut buffer, mut left) = ([0; STEP_BYTES], len);
+        while left > 0 {
+            let step = &mut buffer[..STEP_BYTES.min(left)];
+            left -= step.len();
+            // No overflow: both sums are inside their mappings.
+            source.mapping.copy_out(source.offset + left, step)?;
+            self.copy_in(offset + left, step)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant, only this value may unmap `outer`, and it does so once.
+        unsafe { libc::munmap(self.outer.as_ptr().cast(), self.outer_len) };
+    }
+}
+
+/// Judges what mmap returned.
+fn mapped(got: *mut libc::c_void) -> io::Result<NonNull<u8>> {
+    match NonNull::new(got.cast()) {
+        Some(base) if got != libc::MAP_FAILED => Ok(base),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A range of a mapping. Invariant: it lies inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    mapping: &'a Mapping,
+    offset: usize,
+    len: usize,
+}
+
+impl Span<'_> {
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Returns a pointer to the `len` mapped bytes.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        // SAFETY: `offset` is at most the mapping's length (invariant), so the result is inside or one past its end.
+        unsafe { self.mapping.base.add(self.offset) }.as_ptr()
+    }
+
+    #[inline]
+    fn writable(&self) -> Result<*mut u8, RangeError> {
+        match self.mapping.access {
+            Access::ReadWrite => Ok(self.base()),
+            Access::Read => Err(RangeError::ReadOnly),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,9 +10,9 @@
 //!
 //! The client is not trusted. A message is judged before anything is done about it; what is wrong inside a
 //! message is answered with an errno, and a client that breaks the message format itself is put out. Nothing that is
-//! done with its descriptors waits for it: see `eventfd` and `closing`. Memory that
-//! the client could take away under our feet (a file that may shrink) is never mapped, but read and written by
-//! system calls. Whatever a client does, it holds a bounded number of descriptors and windows and bytes of ours.
+//! done with its descriptors waits for it: see `eventfd` and `closing`. Memory that the client could take away (a file
+//! that may shrink) is refused. Whatever a client does, it holds a bounded number of descriptors, windows and bytes of
+//! ours.
 //!
 //! It sends no requests of its own: guest memory must come as file descriptors. No migration, no dirty page
 //! tracking, no region that the client maps, no INTx.
@@ -21,7 +21,6 @@ mod bus;
 mod closing;
 mod connection;
 mod device;
-mod dma;
 mod eventfd;
 mod irqs;
 mod message;

@@ -1,18 +1,18 @@
 //! The guest's memory as the device sees it: windows at guest addresses, each backed by a file of the client.
+//!
+//! The file must be a memfd sealed against shrinking, as QEMU's memory-backend-memfd makes it: a client that could take
+//! its memory away could end this process (SIGBUS). No other file is asked anything, because a file system may never
+//! answer (FUSE).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
-use rustix::io::{Errno, pread, pwrite};
-
-use crate::dma::{Access, Mapping, Refusal};
+use mapped::{Access, FilePages, MappableFile, Mapping, RangeError, UnmappableFile};
+use rustix::io::Errno;
 
 /// Most windows at once; QEMU needs a dozen.
 pub(crate) const MAX_WINDOWS: usize = 1024;
-/// Most windows that keep their descriptor because their file cannot be mapped.
-const MAX_FILE_WINDOWS: usize = 32;
 /// Most bytes in all windows: an eighth of a process's addresses on x86-64.
 const MAX_TOTAL_BYTES: u64 = 1 << 44;
 /// What addresses, sizes and file offsets are multiples of.
@@ -75,12 +75,16 @@ pub enum MapError {
     /// The file ends before the window does.
     #[error("the file behind the window is too short")]
     TooShort,
-    /// The file consists of huge pages, which may run out when they are touched.
+    /// The file consists of huge pages. The client can punch holes in it, and an access to a hole ends this process
+    /// when there are no free huge pages.
     #[error("guest memory of huge page files is not taken: leave hugetlb=on away")]
     HugePages,
-    /// The descriptor is not of a file, or is not open for what the window is for.
-    #[error("the descriptor is of no file that can be read and written")]
-    NoFile,
+    /// The descriptor is of anything but a memfd sealed against shrinking.
+    #[error(
+        "guest memory must be a memfd sealed against shrinking: give the machine \
+         memory-backend-memfd,share=on and leave seal=off away"
+    )]
+    MayShrink,
     /// What the system said.
     #[error("the window cannot be mapped: {0}")]
     System(Errno),
@@ -91,7 +95,7 @@ impl MapError {
     pub fn errno(self) -> Errno {
         match self {
             Self::Range { .. } | Self::NoAccess | Self::Splits { .. } => Errno::INVAL,
-            Self::TooShort | Self::NoFile => Errno::INVAL,
+            Self::TooShort | Self::MayShrink => Errno::INVAL,
             Self::Overlap { .. } => Errno::EXIST,
             Self::TooMany { .. } => Errno::NOSPC,
             Self::HugePages => Errno::OPNOTSUPP,
@@ -123,12 +127,6 @@ pub enum DmaError {
         /// Where the access begins.
         address: u64,
     },
-    /// The file behind the window became shorter, or gave an error.
-    #[error("the file behind guest memory at {address:#x} failed")]
-    File {
-        /// Where the access begins.
-        address: u64,
-    },
 }
 
 /// The guest memory that a device may reach.
@@ -141,38 +139,20 @@ pub struct DmaWindows {
     total_bytes: u64,
     /// Of the windows that came with a file.
     reachable_bytes: u64,
-    /// How many of them keep a descriptor.
-    files: usize,
 }
 
 #[derive(Debug)]
 struct Window {
     size: u64,
     protection: Protection,
-    memory: Memory,
+    /// `None`: the client gave no file.
+    memory: Option<Mapping>,
 }
 
 impl Window {
-    fn keeps_its_file(&self) -> bool {
-        matches!(self.memory, Memory::File { .. })
-    }
-
     fn reachable_bytes(&self) -> u64 {
-        match self.memory {
-            Memory::Mapped(_) | Memory::File { .. } => self.size,
-            Memory::Absent => 0,
-        }
+        self.memory.as_ref().map_or(0, |_| self.size)
     }
-}
-
-#[derive(Debug)]
-enum Memory {
-    /// Mapped: the file cannot shrink.
-    Mapped(Mapping),
-    /// The file may shrink: every access is a system call, and a short one is an error.
-    File { file: OwnedFd, offset: u64 },
-    /// The client gave no file.
-    Absent,
 }
 
 impl DmaWindows {
@@ -198,16 +178,15 @@ impl DmaWindows {
         if self.windows.len() >= MAX_WINDOWS || total_bytes > MAX_TOTAL_BYTES {
             return Err(MapError::TooMany { limit: MAX_WINDOWS });
         }
-        let memory = match file {
-            Some(file) => self.open(file, offset, size, protection)?,
-            None => Memory::Absent,
+        let memory = match &file {
+            Some(file) => Some(open(file, offset, size, protection)?),
+            None => None,
         };
         let window = Window {
             size,
             protection,
             memory,
         };
-        self.files += usize::from(window.keeps_its_file());
         self.total_bytes = total_bytes;
         self.reachable_bytes += window.reachable_bytes();
         self.windows.insert(address, window);
@@ -236,7 +215,6 @@ impl DmaWindows {
         for window in inside.values() {
             self.total_bytes -= window.size;
             self.reachable_bytes -= window.reachable_bytes();
-            self.files -= usize::from(window.keeps_its_file());
         }
         Ok(())
     }
@@ -266,7 +244,8 @@ impl DmaWindows {
         self.reachable_bytes
     }
 
-    /// Copies guest memory at `address` to all of `out`. 1, 2, 4 or 8 naturally aligned bytes are one load (acquire).
+    /// Copies guest memory at `address` to all of `out`. 1, 2, 4 or 8 naturally aligned bytes are one load. An acquire
+    /// fence follows: what is read by a later call is not older.
     ///
     /// # Errors
     /// The first byte that could not be read; those before it may be in `out`.
@@ -279,18 +258,25 @@ impl DmaWindows {
                     address: piece.address,
                 });
             }
+            let (memory, at) = piece.memory()?;
             let out = &mut out[done..done + piece.len];
-            piece.window.memory.read(&piece, out)?;
+            memory
+                .copy_out(at, out)
+                .map_err(|error| piece.refused(error))?;
             done += piece.len;
         }
+        // A relaxed load and this fence are an acquire load; no stronger load is defined on memory mapped for reading.
+        fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// Copies `bytes` to guest memory at `address`. 1, 2, 4 or 8 naturally aligned bytes are one store (release).
+    /// Copies `bytes` to guest memory at `address`. 1, 2, 4 or 8 naturally aligned bytes are one store. A release fence
+    /// comes first: whoever sees these bytes sees those of earlier calls.
     ///
     /// # Errors
     /// The first byte that could not be written; those before it are.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        fence(Ordering::Release);
         let mut done = 0;
         while done < bytes.len() {
             let piece = self.piece(address, done, bytes.len())?;
@@ -299,10 +285,11 @@ impl DmaWindows {
                     address: piece.address,
                 });
             }
-            piece
-                .window
-                .memory
-                .write(&piece, &bytes[done..done + piece.len])?;
+            let (memory, at) = piece.memory()?;
+            let bytes = &bytes[done..done + piece.len];
+            memory
+                .copy_in(at, bytes)
+                .map_err(|error| piece.refused(error))?;
             done += piece.len;
         }
         Ok(())
@@ -340,41 +327,6 @@ impl DmaWindows {
         let inside = self.windows.range(address..address + size).next();
         inside.map(|(&start, _)| start)
     }
-
-    /// Maps a file, or keeps it to be read and written if it cannot be mapped safely.
-    fn open(
-        &self,
-        file: OwnedFd,
-        offset: u64,
-        size: u64,
-        protection: Protection,
-    ) -> Result<Memory, MapError> {
-        if !offset.is_multiple_of(PAGE_BYTES) {
-            return Err(MapError::Range {
-                address: offset,
-                size,
-            });
-        }
-        let len = usize::try_from(size).map_err(|_| MapError::TooMany { limit: MAX_WINDOWS })?;
-        let access = match protection.write {
-            true => Access::ReadWrite,
-            false => Access::Read,
-        };
-        match Mapping::map(file.as_fd(), offset, len, access) {
-            Ok(mapping) => return Ok(Memory::Mapped(mapping)),
-            Err(Refusal::MayShrink) => {}
-            Err(Refusal::HugePages) => return Err(MapError::HugePages),
-            Err(Refusal::TooShort) => return Err(MapError::TooShort),
-            Err(Refusal::System(errno)) => return Err(MapError::System(errno)),
-        }
-        if self.files >= MAX_FILE_WINDOWS {
-            return Err(MapError::TooMany {
-                limit: MAX_FILE_WINDOWS,
-            });
-        }
-        check_file(&file, offset.checked_add(size), protection)?;
-        Ok(Memory::File { file, offset })
-    }
 }
 
 /// The part of an access that lies in one window.
@@ -386,64 +338,54 @@ struct Piece<'a> {
     len: usize,
 }
 
-impl Memory {
-    fn read(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), DmaError> {
-        let address = piece.address;
-        let failed = DmaError::File { address };
-        match self {
-            Self::Mapped(mapping) => {
-                let at = usize::try_from(piece.at).map_err(|_| failed)?;
-                mapping.read(at, out).then_some(()).ok_or(failed)
-            }
-            Self::File { file, offset } => {
-                let mut done = 0;
-                while done < out.len() {
-                    // In range: `check_file` added offset and size.
-                    let at = offset + piece.at + done as u64;
-                    match pread(file, &mut out[done..], at) {
-                        Ok(0) => return Err(failed),
-                        Ok(read) => done += read,
-                        Err(Errno::INTR) => {}
-                        Err(_) => return Err(failed),
-                    }
-                }
-                fence(Ordering::Acquire);
-                Ok(())
-            }
-            Self::Absent => Err(DmaError::NoFile { address }),
-        }
+impl<'a> Piece<'a> {
+    /// Returns the window's memory, and where in it the part begins.
+    fn memory(&self) -> Result<(&'a Mapping, usize), DmaError> {
+        let address = self.address;
+        let memory = self.window.memory.as_ref();
+        let memory = memory.ok_or(DmaError::NoFile { address })?;
+        // What is mapped has a length in a usize, and this is inside.
+        let at = usize::try_from(self.at).map_err(|_| DmaError::Unmapped { address })?;
+        Ok((memory, at))
     }
 
-    fn write(&self, piece: &Piece<'_>, bytes: &[u8]) -> Result<(), DmaError> {
-        let address = piece.address;
-        let failed = DmaError::File { address };
-        match self {
-            Self::Mapped(mapping) => {
-                let at = usize::try_from(piece.at).map_err(|_| failed)?;
-                mapping.write(at, bytes).then_some(()).ok_or(failed)
-            }
-            Self::File { file, offset } => {
-                fence(Ordering::Release);
-                // A write behind the end would make the file longer, which is not ours to do.
-                let end = offset + piece.at + bytes.len() as u64;
-                let size = fstat(file).map_err(|_| failed)?.st_size;
-                if u64::try_from(size).map_or(true, |size| end > size) {
-                    return Err(failed);
-                }
-                let mut done = 0;
-                while done < bytes.len() {
-                    let at = offset + piece.at + done as u64;
-                    match pwrite(file, &bytes[done..], at) {
-                        Ok(0) => return Err(failed),
-                        Ok(written) => done += written,
-                        Err(Errno::INTR) => {}
-                        Err(_) => return Err(failed),
-                    }
-                }
-                Ok(())
-            }
-            Self::Absent => Err(DmaError::NoFile { address }),
+    /// Translates a refusal, which the window's own checks leave no way for.
+    fn refused(&self, error: RangeError) -> DmaError {
+        let address = self.address;
+        match error {
+            RangeError::ReadOnly => DmaError::Forbidden { address },
+            RangeError::OutOfBounds { .. } => DmaError::Unmapped { address },
         }
+    }
+}
+
+/// Maps a file.
+fn open(
+    file: &OwnedFd,
+    offset: u64,
+    size: u64,
+    protection: Protection,
+) -> Result<Mapping, MapError> {
+    if !offset.is_multiple_of(PAGE_BYTES) {
+        return Err(MapError::Range {
+            address: offset,
+            size,
+        });
+    }
+    let len = usize::try_from(size).map_err(|_| MapError::TooMany { limit: MAX_WINDOWS })?;
+    let access = match protection.write {
+        true => Access::ReadWrite,
+        false => Access::Read,
+    };
+    let refused = |unmappable| match unmappable {
+        UnmappableFile::MayShrink => MapError::MayShrink,
+        UnmappableFile::TooShort { .. } => MapError::TooShort,
+        UnmappableFile::System(errno) => MapError::System(errno),
+    };
+    let file = MappableFile::memfd(file.as_fd()).map_err(refused)?;
+    match file.pages() {
+        FilePages::Memory => Mapping::file(&file, offset, len, access).map_err(refused),
+        FilePages::Huge | FilePages::Dmabuf => Err(MapError::HugePages),
     }
 }
 
@@ -453,24 +395,4 @@ fn check_range(address: u64, size: u64) -> Result<u64, MapError> {
     let whole = address.is_multiple_of(PAGE_BYTES) && size.is_multiple_of(PAGE_BYTES);
     let end = address.checked_add(size).ok_or(wrong)?;
     (whole && size > 0).then_some(end).ok_or(wrong)
-}
-
-/// Judges a file that is read and written: a regular one (no other kind has bytes at offsets, or might make us
-/// wait for its other end), open for what the window is for, and long enough now.
-fn check_file(file: &OwnedFd, end: Option<u64>, protection: Protection) -> Result<(), MapError> {
-    let status = fstat(file).map_err(MapError::System)?;
-    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-        return Err(MapError::NoFile);
-    }
-    let mode = fcntl_getfl(file).map_err(MapError::System)? & OFlags::RWMODE;
-    let reads = mode == OFlags::RDONLY || mode == OFlags::RDWR;
-    let writes = mode == OFlags::WRONLY || mode == OFlags::RDWR;
-    if protection.read && !reads || protection.write && !writes {
-        return Err(MapError::NoFile);
-    }
-    let size = u64::try_from(status.st_size).map_err(|_| MapError::TooShort)?;
-    match end {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(MapError::TooShort),
-    }
 }

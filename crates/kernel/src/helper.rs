@@ -5,9 +5,9 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitSta
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::sys;
+use crate::sys::child::{Task, before_exec};
 
 /// Time between two looks at a process whose end is awaited.
 const LOOK: Duration = Duration::from_millis(5);
@@ -31,9 +31,7 @@ impl Helper {
     ///
     /// As [`Command::spawn`].
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        sys::child::before_exec(command, || {
-            set_parent_process_death_signal(Some(Signal::KILL))
-        });
+        before_exec(command, Task::EndWithParent);
         command.spawn().map(Self)
     }
 

@@ -13,6 +13,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::netif::Interface;
 use crate::netlink::NetlinkError;
 use crate::sys;
+use crate::sys::child::Task;
+use crate::sys::namespace::IdMaps;
 
 /// What [`enter_new`] had to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +110,7 @@ pub fn enter_new() -> Result<Isolation, NetnsError> {
             sys::namespace::unshare_user_and_network().map_err(|errno| match errno {
                 Errno::INVAL => NetnsError::Threads,
                 errno => NetnsError::Forbidden {
-                    uid: maps.uid,
+                    uid: maps.uid(),
                     errno,
                 },
             })?;
@@ -125,67 +127,7 @@ pub fn enter_new() -> Result<Isolation, NetnsError> {
 /// no right to one without. The caller stays where it is and may have any number of threads; `lo` is left
 /// down, for the program to set up. A refusal is what `spawn` returns.
 pub fn start_in_new(command: &mut Command) {
-    let maps = IdMaps::of_caller();
-    sys::child::before_exec(command, move || maps.enter());
-}
-
-/// The identity of the caller, to become root of a user namespace with. Made before a fork: its
-/// methods make system calls only (see `sys::child`).
-#[derive(Debug)]
-pub(crate) struct IdMaps {
-    uid: u32,
-    uid_map: String,
-    gid_map: String,
-}
-
-impl IdMaps {
-    pub(crate) fn of_caller() -> Self {
-        let uid = rustix::process::geteuid().as_raw();
-        let gid = rustix::process::getegid().as_raw();
-        Self {
-            uid,
-            uid_map: format!("0 {uid} 1"),
-            gid_map: format!("0 {gid} 1"),
-        }
-    }
-
-    /// As [`enter_new`], less the loopback.
-    pub(crate) fn enter(&self) -> Result<(), Errno> {
-        match sys::namespace::unshare_network() {
-            Ok(()) => Ok(()),
-            Err(_) => self.enter_as_user(),
-        }
-    }
-
-    /// Enters a user namespace with a network namespace.
-    pub(crate) fn enter_as_user(&self) -> Result<(), Errno> {
-        sys::namespace::unshare_user_and_network()?;
-        self.write().map_err(|(_, errno)| errno)
-    }
-
-    /// Writes the maps of the calling process's user namespace. setgroups must be denied before an
-    /// unprivileged gid_map is taken (user_namespaces(7)).
-    fn write(&self) -> Result<(), (&'static str, Errno)> {
-        let files = [
-            (c"/proc/self/setgroups", "/proc/self/setgroups", "deny"),
-            (
-                c"/proc/self/uid_map",
-                "/proc/self/uid_map",
-                self.uid_map.as_str(),
-            ),
-            (
-                c"/proc/self/gid_map",
-                "/proc/self/gid_map",
-                self.gid_map.as_str(),
-            ),
-        ];
-        for (path, name, text) in files {
-            let fd = open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-            let fd = fd.map_err(|errno| (name, errno))?;
-            rustix::io::write(&fd, text.as_bytes()).map_err(|errno| (name, errno))?;
-        }
-        Ok(())
-    }
+    sys::child::before_exec(command, Task::EnterNamespace(IdMaps::of_caller()));
 }
 
 /// A network namespace, held open: it lives at least as long as this.

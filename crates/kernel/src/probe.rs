@@ -6,9 +6,10 @@ use std::fmt;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::io::Errno;
 
-use crate::netns::{IdMaps, user_namespace_limit};
-use crate::tap::{attach_any, open_tun};
-use crate::{netns, sys};
+use crate::netns::{self, user_namespace_limit};
+use crate::sys::child::{Task, in_child};
+use crate::sys::namespace::IdMaps;
+use crate::tap::open_tun;
 
 /// Whether something works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,14 +102,12 @@ pub fn tun() -> Verdict {
 
 /// Tries to enter a network namespace, in a child process.
 pub fn network_namespace() -> Verdict {
-    let maps = IdMaps::of_caller();
-    namespace_verdict(sys::child::in_child(|| maps.enter()))
+    namespace_verdict(in_child(&Task::EnterNamespace(IdMaps::of_caller())))
 }
 
 /// Tries to enter a user namespace with a network namespace, in a child process.
 pub fn user_namespace() -> Verdict {
-    let maps = IdMaps::of_caller();
-    namespace_verdict(sys::child::in_child(|| maps.enter_as_user()))
+    namespace_verdict(in_child(&Task::EnterUserNamespace(IdMaps::of_caller())))
 }
 
 /// Tries to make a TAP in a fresh network namespace, in a child process.
@@ -121,17 +120,7 @@ pub fn tap_in_namespace() -> Verdict {
     if !namespace.works() {
         return namespace;
     }
-    let maps = IdMaps::of_caller();
-    let tried = sys::child::in_child(|| {
-        maps.enter()?;
-        // Opened inside: a TUN file belongs to the namespace of its opener.
-        let fd = rustix::fs::open(
-            crate::tap::TUN_PATH,
-            rustix::fs::OFlags::RDWR,
-            rustix::fs::Mode::empty(),
-        )?;
-        attach_any(&fd)
-    });
+    let tried = in_child(&Task::MakeTap(IdMaps::of_caller()));
     match tried {
         Ok(()) => Verdict::Works,
         Err(errno) => Verdict::missing(
@@ -202,10 +191,8 @@ mod tests {
 
     #[test]
     fn a_trial_returns_the_errno_of_its_child() {
-        assert_eq!(
-            sys::child::in_child(|| Err(Errno::NOSPC)),
-            Err(Errno::NOSPC)
-        );
-        assert_eq!(sys::child::in_child(|| Ok(())), Ok(()));
+        for result in [Err(Errno::NOSPC), Ok(())] {
+            assert_eq!(in_child(&Task::Return(result)), result);
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::netlink::NetlinkError;
 use crate::sys::tun::{self, IFNAMSIZ};
 
 /// Where TUN devices are opened.
-pub(crate) const TUN_PATH: &std::ffi::CStr = c"/dev/net/tun";
+const TUN_PATH: &std::ffi::CStr = c"/dev/net/tun";
 
 /// Flags of `TUNSETIFF` and of `TUNSETOFFLOAD` (linux include/uapi/linux/if_tun.h).
 const IFF_TAP: u16 = 0x0002;
@@ -314,11 +314,6 @@ pub(crate) fn open_tun() -> Result<OwnedFd, TapError> {
         Errno::ACCESS | Errno::PERM => TapError::Device { errno },
         errno => TapError::NoTun { errno },
     })
-}
-
-/// Attaches `fd` as a plain TAP named by the kernel. Makes system calls only: see `sys::child`.
-pub(crate) fn attach_any(fd: &OwnedFd) -> Result<(), Errno> {
-    tun::set_iff(fd.as_fd(), b"dm%d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR).map(|_| ())
 }
 
 fn set_up_queue(

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use devmem_uapi::Errno;
+use mapped::{MappableFile, Mapping, RangeError, UnmappableFile};
 
 use super::DmabufFd;
 use crate::sys;
-use crate::sys::map::Mapping;
 
 /// `DMA_BUF_SYNC_READ`, `_WRITE`, `_END` (linux include/uapi/linux/dma-buf.h).
 const SYNC_READ: u64 = 1;
@@ -73,8 +73,7 @@ impl DmabufFd {
         let mapping = match self.mapping.get() {
             Some(mapping) => mapping,
             None => {
-                let made = Mapping::map(self.as_fd(), self.size());
-                let made = made.map_err(|errno| AccessError::Map(errno.into()))?;
+                let made = self.map().map_err(AccessError::Map)?;
                 // Two threads may have made one each; the second is unmapped.
                 self.mapping.get_or_init(|| made)
             }
@@ -86,6 +85,19 @@ impl DmabufFd {
             access,
             ended: false,
         })
+    }
+
+    /// Maps all of it. A dma-buf is as long as it was made; that `fd` is one, or at least cannot get shorter, is checked.
+    fn map(&self) -> io::Result<Mapping> {
+        let map = |file: MappableFile<'_>| {
+            Mapping::file(&file, 0, self.size(), mapped::Access::ReadWrite)
+        };
+        MappableFile::memfd_or_dmabuf(self.as_fd())
+            .and_then(map)
+            .map_err(|refused| match refused {
+                UnmappableFile::System(errno) => errno.into(),
+                refused => io::Error::new(io::ErrorKind::InvalidInput, refused),
+            })
     }
 
     /// Tells the exporter that an access of the CPU begins, for a caller with a mapping of its own (of the memfd
@@ -140,15 +152,18 @@ impl CpuAccess<'_> {
         ended.map_err(AccessError::Sync)
     }
 
-    fn in_range(&self, copied: bool, offset: usize, len: usize) -> Result<(), AccessError> {
-        match copied {
-            true => Ok(()),
-            false => Err(AccessError::Range {
-                offset,
-                len,
-                size: self.dmabuf.size(),
-            }),
-        }
+    /// Translates a refusal; the mapping is writable, so that only the range can be wrong.
+    fn in_range(
+        &self,
+        copied: Result<(), RangeError>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        copied.map_err(|_out_of_bounds| AccessError::Range {
+            offset,
+            len,
+            size: self.dmabuf.size(),
+        })
     }
 }
 
@@ -182,16 +197,30 @@ pub(super) fn sync(dmabuf: BorrowedFd<'_>, access: Access, moment: Moment) -> io
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::super::Exporter;
     use super::*;
 
-    /// A memfd behaves like a dma-buf in everything but the synchronisation.
+    /// A memfd that cannot shrink behaves like a dma-buf in everything but the synchronisation.
     fn memory(size: usize) -> DmabufFd {
-        let fd = memfd_create(c"devmem-test", MemfdFlags::CLOEXEC).unwrap();
+        memfd(size, SealFlags::SHRINK)
+    }
+
+    fn memfd(size: usize, seals: SealFlags) -> DmabufFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create(c"devmem-test", flags).unwrap();
         ftruncate(&fd, size as u64).unwrap();
+        fcntl_add_seals(&fd, seals).unwrap();
         DmabufFd::new(fd, size, Exporter::Imported)
+    }
+
+    #[test]
+    fn a_file_that_may_shrink_is_not_mapped() {
+        let memory = memfd(8192, SealFlags::GROW);
+        let error = memory.cpu_access(Access::Read).unwrap_err();
+        assert!(matches!(error, AccessError::Map(_)), "{error}");
+        assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
     }
 
     #[test]
@@ -211,14 +240,20 @@ mod tests {
     #[test]
     fn bytes_beyond_the_end_are_not_reached() {
         let memory = memory(8192);
-        let mapping = Mapping::map(memory.as_fd(), memory.size()).unwrap();
-        assert!(mapping.copy_in(8190, &[1, 2]));
-        assert!(!mapping.copy_in(8191, &[1, 2]));
-        assert!(!mapping.copy_in(usize::MAX, &[1]));
+        let mapping = memory.map().unwrap();
+        let access = CpuAccess {
+            dmabuf: &memory,
+            mapping: &mapping,
+            access: Access::ReadWrite,
+            ended: true,
+        };
+        access.copy_in(8190, &[1, 2]).unwrap();
+        access.copy_in(8191, &[1, 2]).unwrap_err();
+        access.copy_in(usize::MAX, &[1]).unwrap_err();
         let mut out = [0; 2];
-        assert!(mapping.copy_out(8190, &mut out));
+        access.copy_out(8190, &mut out).unwrap();
         assert_eq!(out, [1, 2]);
-        assert!(!mapping.copy_out(8191, &mut out));
-        assert!(mapping.copy_out(8192, &mut []));
+        access.copy_out(8191, &mut out).unwrap_err();
+        access.copy_out(8192, &mut []).unwrap();
     }
 }

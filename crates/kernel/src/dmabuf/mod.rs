@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use devmem_uapi::Errno;
+use mapped::Mapping;
 use rustix::fs::{SeekFrom, seek};
 use serde::Serialize;
 
@@ -20,7 +21,6 @@ pub use access::{Access, AccessError, CpuAccess};
 pub use exporters::{UdmabufLimits, dma_heaps, udmabuf_limits};
 
 use crate::errors::{Cause, Operation};
-use crate::sys::map::Mapping;
 
 /// Where a dma-buf comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -472,7 +472,7 @@ fn a_child_by_fork_restores_nothing_and_leaves_the_state_file_and_its_lock() {
     let before = model.nic().settings.clone();
     let mut setup = Some(apply(&model, &folder, 1));
     let made = model.nic().settings.clone();
-    let left = crate::sys::child::in_child(|| {
+    let left = crate::sys::child::test_in_child(|| {
         // The model is a copy, too: what is done to it is seen here.
         drop(setup.take());
         match model.nic().settings == made {

@@ -4,21 +4,70 @@
 //! Runs a few system calls in a forked child: as a trial, or before a program starts.
 
 use std::ffi::c_int;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 
-/// Runs `body` in a forked child and returns what it returned. The child gets a copy of the memory
-/// and one thread; it is gone when this returns.
-///
-/// `body` may only make system calls: another thread may have held the allocator's lock when the
-/// child was forked, so an allocation (or a panic) there could wait for ever. Everything it needs is
-/// made before the call.
-pub(crate) fn in_child(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-    // SAFETY: the child runs `body`, which keeps to system calls (see above; the callers in
-    // probe.rs are written so), and then leaves by _exit: it runs no destructor or exit handler.
+use super::namespace::IdMaps;
+use super::tun;
+
+/// What a child does between fork and exec, or instead of an exec. A closed set, because only system calls are allowed
+/// there: another thread may have held the allocator's lock when the child was forked, so that an allocation (or a panic)
+/// could wait for ever. What a task needs is made before the fork and is in it.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Enters a fresh network namespace, with a user namespace around it where that is needed.
+    EnterNamespace(IdMaps),
+    /// Enters a fresh user namespace with a network namespace.
+    EnterUserNamespace(IdMaps),
+    /// Enters as [`Task::EnterNamespace`] and makes a TAP there.
+    MakeTap(IdMaps),
+    /// Has the kernel end the process with SIGKILL when the thread that forked it ends.
+    EndWithParent,
+    /// Returns what it holds.
+    #[cfg(test)]
+    Return(Result<(), Errno>),
+}
+
+impl Task {
+    /// Every branch makes system calls on values that exist, and nothing else: no allocation, no lock, no panic.
+    fn run(&self) -> Result<(), Errno> {
+        match self {
+            Self::EnterNamespace(maps) => maps.enter(),
+            Self::EnterUserNamespace(maps) => maps.enter_as_user(),
+            Self::MakeTap(maps) => {
+                maps.enter()?;
+                // Opened inside: a TUN file belongs to the namespace of its opener.
+                let tun = open(c"/dev/net/tun", OFlags::RDWR, Mode::empty())?;
+                tun::attach_any(tun.as_fd())
+            }
+            Self::EndWithParent => set_parent_process_death_signal(Some(Signal::KILL)),
+            #[cfg(test)]
+            Self::Return(result) => *result,
+        }
+    }
+}
+
+/// Runs `task` in a forked child and returns what it returned. The child gets a copy of the memory and one thread; it is
+/// gone when this returns.
+pub(crate) fn in_child(task: &Task) -> Result<(), Errno> {
+    fork_and(|| task.run())
+}
+
+/// Runs the code of a test in a forked child and returns what it returned. The child's other threads are missing: code that
+/// waits for one of them, or for a lock that one had, does not end.
+#[cfg(test)]
+pub(crate) fn test_in_child(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    fork_and(body)
+}
+
+fn fork_and(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    // SAFETY: the child runs `body`, which is `Task::run` outside of tests and keeps to system calls, and then leaves by
+    // _exit: it runs no exit handler and returns to no caller.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(last_errno()),
@@ -33,15 +82,11 @@ pub(crate) fn in_child(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), E
     }
 }
 
-/// Has `body` run in the child of `command` before its program starts. The rule of [`in_child`] holds
-/// for it too.
-pub(crate) fn before_exec(
-    command: &mut Command,
-    body: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
-) {
-    let hook = move || body().map_err(std::io::Error::from);
-    // SAFETY: the hook runs between fork and exec and makes system calls only (its caller in netns.rs
-    // is written so); an error is a bare errno, which std sends to the parent without allocating.
+/// Has `task` run in the child of `command` before its program starts.
+pub(crate) fn before_exec(command: &mut Command, task: Task) {
+    let hook = move || task.run().map_err(std::io::Error::from);
+    // SAFETY: the hook runs between fork and exec and keeps to system calls (`Task::run`); an error is a bare errno, which
+    // std sends to the parent without allocating.
     unsafe { command.pre_exec(hook) };
 }
 

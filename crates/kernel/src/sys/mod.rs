@@ -1,5 +1,5 @@
 // UNSAFETY: this folder holds every system call of this crate that has no safe wrapper elsewhere:
-// ioctls, socket messages and options, mappings, and forked children that enter namespaces.
+// ioctls, socket messages and options, and forked children that enter namespaces.
 
 //! The only unsafe code of this crate: system calls that no safe wrapper covers.
 
@@ -8,7 +8,6 @@ use rustix::io::Errno;
 pub(crate) mod child;
 pub(crate) mod dmabuf;
 pub(crate) mod ethtool;
-pub(crate) mod map;
 pub(crate) mod message;
 pub(crate) mod namespace;
 pub(crate) mod netlink;

@@ -55,6 +55,12 @@ pub(crate) fn set_iff(
     Ok(request.name)
 }
 
+/// Attaches `fd` as a plain TAP named by the kernel.
+pub(crate) fn attach_any(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    const PLAIN: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    set_iff(fd, b"dm%d", PLAIN as u16).map(|_name| ())
+}
+
 /// Says which virtio-net offloads this reader can take (`TUN_F_*`).
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, offloads: c_uint) -> Result<(), Errno> {
     set_value::<{ TUNSETOFFLOAD }>(fd, offloads as usize)

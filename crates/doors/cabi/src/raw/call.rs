@@ -159,7 +159,7 @@ pub unsafe fn recvmsg<W: Waiter>(
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // SAFETY: as above.
-    let control = unsafe { message::control(&head) }?;
+    let control = unsafe { message::control_to_write(&head) }?;
     let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
     let received = unsafe { message::recv(posix, fd, &entries, control, by) }?;
@@ -202,7 +202,7 @@ pub unsafe fn sendmsg<W: Waiter>(
     // Linux `____sys_sendmsg`.
     c_int::try_from(head.msg_controllen).map_err(|_| Errno::ENOBUFS)?;
     // SAFETY: as above.
-    let control = unsafe { message::control(&head) }?;
+    let control = unsafe { message::control_to_read(&head) }?;
     let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
     unsafe { message::send(posix, fd, &entries, control, by) }

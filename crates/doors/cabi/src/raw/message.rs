@@ -2,7 +2,6 @@
 
 //! Messages and vectors of buffers.
 
-use std::ffi::c_void;
 use std::ops::Range;
 
 use devmem_posix::{Posix, Received, RecvArgs, SendArgs, Waiter, names_dmabuf};
@@ -175,14 +174,29 @@ fn range(entry: &iovec) -> Result<Range<usize>, Errno> {
     Ok(start..end)
 }
 
-/// Returns the control buffer of a message.
+/// Returns the control buffer of a message, to be written.
 ///
 /// # Safety
 /// As [`slice_mut`].
-pub(super) unsafe fn control<'a>(msg: &msghdr) -> Result<&'a mut [u8], Errno> {
-    let (ptr, len): (*mut c_void, usize) = (msg.msg_control, msg.msg_controllen);
-    // A null pointer is no buffer, whatever the length says (linux `put_cmsg`).
-    let len = if ptr.is_null() { 0 } else { len };
+pub(super) unsafe fn control_to_write<'a>(msg: &msghdr) -> Result<&'a mut [u8], Errno> {
     // SAFETY: the caller vouches for it.
-    unsafe { slice_mut(ptr, len) }
+    unsafe { slice_mut(msg.msg_control, control_len(msg)) }
+}
+
+/// Returns the control buffer of a message, to be read only: threads may share it, and it may lie in read-only memory.
+///
+/// # Safety
+/// As [`slice()`].
+pub(super) unsafe fn control_to_read<'a>(msg: &msghdr) -> Result<&'a [u8], Errno> {
+    // SAFETY: the caller vouches for it.
+    unsafe { slice(msg.msg_control, control_len(msg)) }
+}
+
+/// A null pointer is no buffer, whatever the length says (linux `put_cmsg`).
+fn control_len(msg: &msghdr) -> usize {
+    if msg.msg_control.is_null() {
+        0
+    } else {
+        msg.msg_controllen
+    }
 }

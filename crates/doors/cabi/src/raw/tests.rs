@@ -274,3 +274,35 @@ fn poll_and_epoll_write_what_they_were_given_room_for_and_lose_no_edge() {
     let taken = c!(call::epoll_wait(posix, epfd, (events.as_mut_ptr(), 1), 0));
     assert_eq!(taken, Ok(0));
 }
+
+/// libc only reads what is sent, so that threads may share it: here, a reference that lives on. Miri judges.
+#[test]
+fn a_control_buffer_is_only_read_by_sendmsg() {
+    let it = world();
+    let control: Box<[u64]> = [20, 0, 0].into();
+    let held = &control;
+    let mut entries: [iovec; 0] = [];
+    let mut msg = message(&mut entries);
+    msg.msg_control = held.as_ptr().cast_mut().cast::<c_void>();
+    msg.msg_controllen = size_of_val(&**held);
+    let sent = c!(call::sendmsg(&it.posix, it.client, &raw const msg, 0));
+    assert!(sent.is_err() || sent == Ok(0), "{sent:?}");
+    assert_eq!(held[..], [20, 0, 0]);
+}
+
+/// poll(2) writes what happened; threads may share which files are watched and for what. Miri judges.
+#[test]
+fn poll_writes_nothing_but_what_happened() {
+    let it = world();
+    let mut entry = pollfd {
+        fd: it.client,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let at = &raw mut entry;
+    // SAFETY: `entry` is here to the end, and `call::poll` is the only one to write to it.
+    let watched = unsafe { (&(*at).fd, &(*at).events) };
+    assert_eq!(c!(call::poll(&it.posix, at, 1, 0)), Ok(1));
+    assert_eq!(watched, (&it.client, &libc::POLLOUT));
+    assert_eq!(entry.revents, libc::POLLOUT);
+}

@@ -9,7 +9,8 @@
     reason = "one sentence, at the top of the file, holds for all"
 )]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
+use std::mem::offset_of;
 
 use devmem_posix::{EpollEvent, PollFd, Posix, Waiter};
 use devmem_uapi::Errno;
@@ -22,6 +23,9 @@ const MAX_POLL: usize = 65_536;
 
 /// Most events that one epoll_wait returns here; the rest come with the next.
 const MAX_EVENTS: c_int = 1024;
+
+/// Where poll(2) writes in an entry.
+const REVENTS: usize = offset_of!(pollfd, revents);
 
 /// poll(2).
 pub unsafe fn poll<W: Waiter>(
@@ -46,23 +50,10 @@ pub unsafe fn poll<W: Waiter>(
         });
     }
     let ready = posix.poll(&mut entries, timeout_ms)?;
-    for (
-        at,
-        PollFd {
-            fd,
-            events,
-            revents,
-        },
-    ) in entries.into_iter().enumerate()
-    {
-        let (events, revents) = (events.cast_signed(), revents.cast_signed());
-        let entry = pollfd {
-            fd,
-            events,
-            revents,
-        };
-        // SAFETY: as above.
-        unsafe { write(fds.wrapping_add(at), entry) }?;
+    for (at, entry) in entries.iter().enumerate() {
+        let revents = fds.wrapping_add(at).wrapping_byte_add(REVENTS);
+        // SAFETY: as above; the rest of the entry is only read, as by poll(2).
+        unsafe { write(revents.cast::<c_short>(), entry.revents.cast_signed()) }?;
     }
     Ok(c_int::try_from(ready).unwrap_or(c_int::MAX))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use devmem_uapi::DmabufId;
+use mapped::DmaRight;
 use netmem::{BufSpan, Dmabuf, DmabufProvider, Frag, Netmem, NiovSize, PagePool, PoolConfig};
 use wire::{
     ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network, RxHeaders,
@@ -48,7 +49,8 @@ pub fn receive(
         Placement::Scattered => NiovSize::MIN,
     };
     let provider = DmabufProvider::new(memory, DmabufId(1), size)?;
-    let (mut pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let port = pool.dma_port(DmaRight::of_a_nic());
     let mut pages = Vec::new();
     pool.alloc_contiguous(memory.size() / size.bytes(), &mut pages);
     if placement == Placement::Scattered {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use devmem_uapi::DmabufId;
+use mapped::DmaRight;
 use netmem::{BufSpan, Dmabuf, DmabufProvider, NiovSize, PagePool, PoolConfig};
 
 use super::meter::{Meter, Received, SILENCE};
@@ -35,7 +36,8 @@ pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<Received> {
 /// Receives straight into the device buffer.
 pub fn direct(memory: &Dmabuf, starter: Starter) -> Result<Received> {
     let provider = DmabufProvider::new(memory, DmabufId(1), NiovSize::MAX)?;
-    let (mut pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let port = pool.dma_port(DmaRight::of_a_nic());
     let mut pages = Vec::new();
     pool.alloc_contiguous(memory.size() / NiovSize::MAX.bytes(), &mut pages);
     let stream = accept(starter)?;

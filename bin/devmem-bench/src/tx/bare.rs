@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
+use mapped::DmaRight;
 use netmem::{DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
 use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN};
 use wire::{
@@ -45,7 +46,8 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
     // For the right to read the memory; nothing is allocated from the pool.
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
-    let (_pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let port = pool.dma_port(DmaRight::of_a_nic());
     let write =
         |tap: BorrowedFd<'_>, head: &[u8], payload: &FragList| port.writev(tap, head, payload);
     let mut peer = Peer::new(

@@ -3,10 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use mapped::DmaRight;
+
 use crate::checksum;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::netmem::Netmem;
+use crate::page_pool::PagePool;
 use crate::region::{self, Span};
 
 /// A range of network memory: room that a packet may be received into, or the bytes of a frag.
@@ -34,13 +37,23 @@ impl<'a> From<&'a Frag> for BufSpan<'a> {
 
 /// The right to move bytes in and out of any network memory, readable or not.
 ///
-/// It stands for the DMA engine of a NIC: [`crate::PagePool::create`] hands one to the NIC queue that
-/// the pool is for, nobody else can make one, and the stack above the NIC never sees it.
+/// It stands for the DMA engine of a NIC: [`PagePool::dma_port`] hands one to the NIC queue that the pool is for, against
+/// a [`DmaRight`], and the stack above the NIC cannot have one.
 ///
 /// All methods panic when a range is not inside its memory: a NIC knows the geometry of what it posted.
 #[derive(Debug)]
 pub struct DmaPort {
     _private: (),
+}
+
+impl PagePool {
+    /// Returns the port for the NIC queue that the pool is for.
+    ///
+    /// Only a crate that depends on `mapped` can name a [`DmaRight`]; nothing here hands one on. The NIC does, and TCP,
+    /// the stack and the library do not (`cargo xtask layers`).
+    pub fn dma_port(&self, _right: DmaRight) -> DmaPort {
+        DmaPort::new()
+    }
 }
 
 impl DmaPort {

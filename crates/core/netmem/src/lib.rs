@@ -9,7 +9,7 @@
 //!   counted `share`. Dropping the last one sends the net_iov home, from any thread and however late.
 //! - [`FragList`] is the [`Payload`] of a segment: it can be measured, cut and joined, and has no way to
 //!   read a byte of device memory. Who must move such bytes needs a [`DmaPort`], which stands for a NIC's
-//!   DMA engine and comes with a pool.
+//!   DMA engine and is handed out against a right that only the NIC has.
 //!
 //! Memory that is sent from is not allocated: [`TxMemory`] makes frags of any of its bytes, and a
 //! [`TxSend`] tells when the last frag of one send is gone.
@@ -37,7 +37,8 @@
 //!
 //! let memory = Dmabuf::anonymous(1 << 20)?;
 //! let provider = DmabufProvider::new(&memory, DmabufId(1), NiovSize::DEFAULT)?;
-//! let (mut pool, port) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+//! let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+//! let port = pool.dma_port(mapped::DmaRight::of_a_nic());
 //!
 //! // The NIC's side: bytes arrive in device memory.
 //! let netmem = pool.alloc().ok_or("no memory")?;

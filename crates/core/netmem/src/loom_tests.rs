@@ -184,7 +184,7 @@ fn pool_with_all_out(count: usize) -> (Arc<DmabufProvider>, PagePool, Vec<Netmem
     let dmabuf = Dmabuf::anonymous(count * NiovSize::MIN.bytes()).unwrap();
     let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN).unwrap());
     let shared: Arc<dyn MemoryProvider> = provider.clone();
-    let (mut pool, _port) = PagePool::create(shared, PoolConfig::default()).unwrap();
+    let mut pool = PagePool::create(shared, PoolConfig::default()).unwrap();
     let mut out = Vec::new();
     assert_eq!(pool.alloc_bulk(count, &mut out), count);
     (provider, pool, out)

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
 
-use crate::dma_port::DmaPort;
 use crate::frag::Frag;
 use crate::net_iov::NiovSize;
 use crate::netmem::Netmem;
@@ -54,7 +53,8 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Makes a pool that draws from `provider`, and the port for the NIC queue that it is for.
+    /// Makes a pool that draws from `provider`. Who makes a pool has no right to bytes that the CPU may not read: that is
+    /// the NIC's ([`PagePool::dma_port`]).
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl PagePool {
     pub fn create(
         provider: Arc<dyn MemoryProvider>,
         config: PoolConfig,
-    ) -> Result<(PagePool, DmaPort), PoolError> {
+    ) -> Result<PagePool, PoolError> {
         let PoolConfig { cache, ring } = config;
         if !(2..=CACHE_MAX).contains(&cache) {
             return Err(PoolError::Cache { cache });
@@ -72,15 +72,14 @@ impl PagePool {
         let share = (count / IDLE_PARTS).max(2);
         let ring = ring.min(share);
         let count = count as usize;
-        let pool = PagePool {
+        Ok(PagePool {
             cache: Vec::with_capacity(cache.min(share as usize)),
             shared: Arc::new(PoolShared::new(provider, ring)),
             homecomers: Chain::EMPTY,
             frag_page: None,
             refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
             stats: PoolStats::default(),
-        };
-        Ok((pool, DmaPort::new()))
+        })
     }
 
     /// Returns the pool's number, by which a handle's home is found.

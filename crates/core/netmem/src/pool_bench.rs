@@ -161,7 +161,7 @@ pub fn run(config: BenchConfig) -> Result<Vec<BenchRow>, BenchError> {
 }
 
 fn pool(provider: Arc<dyn MemoryProvider>) -> Result<PagePool, PoolError> {
-    PagePool::create(provider, PoolConfig::default()).map(|(pool, _)| pool)
+    PagePool::create(provider, PoolConfig::default())
 }
 
 fn row((case, memory): (BenchCase, BenchMemory), figures: &mut [f64]) -> BenchRow {

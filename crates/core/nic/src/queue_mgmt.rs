@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mapped::DmaRight;
 use netmem::{DmabufError, HostProvider, MemoryProvider, PagePool, PoolConfig, PoolError};
 use steer::RxQueueId;
 
@@ -79,7 +80,8 @@ impl QueueMemory {
                 config.host_niov_size,
             )?),
         };
-        let (pool, port) = PagePool::create(Arc::clone(&provider), PoolConfig::default())?;
+        let pool = PagePool::create(Arc::clone(&provider), PoolConfig::default())?;
+        let port = pool.dma_port(DmaRight::of_a_nic());
         let readable = provider.is_readable();
         Ok(Self {
             fill: Fill::new(pool, port),

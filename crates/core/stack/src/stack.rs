@@ -535,9 +535,7 @@ fn least_mtu(addresses: &[(IpAddr, u8)]) -> u16 {
 fn send_pool(bytes: usize) -> Result<PagePool, StackError> {
     let provider = HostProvider::new(bytes, NiovSize::MIN);
     let provider = provider.map_err(|source| StackError::SendMemory { bytes, source })?;
-    // The port is for NICs; copying host bytes into host pages needs none.
-    let (pool, _) = PagePool::create(Arc::new(provider), PoolConfig::default())?;
-    Ok(pool)
+    Ok(PagePool::create(Arc::new(provider), PoolConfig::default())?)
 }
 
 /// Returns the four-tuple of packets from `remote` to `local`.

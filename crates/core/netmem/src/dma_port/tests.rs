@@ -1,3 +1,5 @@
+use mapped::DmaRight;
+
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -13,7 +15,9 @@ const NIOV: usize = 4096;
 /// All of this runs on opaque memory: the port moves it, nothing looks at it.
 fn opaque(count: usize) -> (PagePool, DmaPort) {
     let provider = OpaqueProvider::new(count * NIOV, DmabufId(1), NiovSize::MIN).unwrap();
-    PagePool::create(Arc::new(provider), PoolConfig::default()).unwrap()
+    let pool = PagePool::create(Arc::new(provider), PoolConfig::default()).unwrap();
+    let port = pool.dma_port(DmaRight::of_a_nic());
+    (pool, port)
 }
 
 fn bytes(port: &DmaPort, frag: &Frag) -> Vec<u8> {

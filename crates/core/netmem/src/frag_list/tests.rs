@@ -9,7 +9,7 @@ const NIOV: usize = 4096;
 
 fn host_pool(pages: usize) -> PagePool {
     let provider = Arc::new(HostProvider::new(pages * NIOV, NiovSize::MIN).unwrap());
-    PagePool::create(provider, PoolConfig::default()).unwrap().0
+    PagePool::create(provider, PoolConfig::default()).unwrap()
 }
 
 /// Returns a list of frags with a page each.

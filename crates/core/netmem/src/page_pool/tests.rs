@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use devmem_uapi::DmabufId;
 
 use super::*;
+use crate::dma_port::DmaPort;
 use crate::{BufSpan, Dmabuf, DmabufProvider, HostProvider};
 
 const NIOV: usize = 4096;
@@ -18,14 +19,12 @@ fn provider(count: usize) -> Arc<DmabufProvider> {
 
 fn pool_of(provider: &Arc<DmabufProvider>, cache: usize) -> (PagePool, DmaPort) {
     let provider: Arc<dyn MemoryProvider> = provider.clone();
-    PagePool::create(
-        provider,
-        PoolConfig {
-            cache,
-            ..PoolConfig::default()
-        },
-    )
-    .unwrap()
+    let config = PoolConfig {
+        cache,
+        ..PoolConfig::default()
+    };
+    let pool = PagePool::create(provider, config).unwrap();
+    (pool, DmaPort::new())
 }
 
 fn index(netmem: &Netmem) -> u64 {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::MemoryProvider;
+use crate::dma_port::DmaPort;
 use crate::{Frag, Netmem, PagePool, PoolConfig};
 
 /// Checks a fresh provider of at least 8 net_iovs, of which nothing is handed out.
@@ -79,7 +80,7 @@ fn runs(provider: &dyn MemoryProvider, count: u32) {
 /// Serves two pools at once, from which bytes come out as they went in.
 fn two_pools(provider: &Arc<dyn MemoryProvider>) {
     let create = || PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");
-    let ((mut one, port), (mut two, _)) = (create(), create());
+    let (mut one, mut two, port) = (create(), create(), DmaPort::new());
     assert_ne!(one.id(), two.id());
     let size = one.niov_size().bytes();
     let mut netmems: Vec<Netmem> = (0..4)
@@ -117,8 +118,7 @@ fn two_pools(provider: &Arc<dyn MemoryProvider>) {
 /// Takes net_iovs back whose pool is gone, from another thread.
 fn late_homecomers(provider: &Arc<dyn MemoryProvider>) {
     let before = provider.free_niovs();
-    let (mut pool, _port) =
-        PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");
+    let mut pool = PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");
     let mut out = Vec::new();
     assert_eq!(pool.alloc_bulk(4, &mut out), 4);
     let shared = out[0].share();

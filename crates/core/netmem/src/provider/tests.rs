@@ -4,6 +4,7 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use super::*;
+use crate::dma_port::DmaPort;
 use crate::{
     BufSpan, Dmabuf, DmabufError, Frag, FragList, GeometryError, NiovSize, PagePool, PoolConfig,
     Unreadable,
@@ -78,7 +79,8 @@ fn the_opaque_provider_keeps_the_contract() {
 fn every_way_to_look_at_opaque_memory_panics_but_the_ports() {
     let provider = Arc::new(OpaqueProvider::new(8 * NIOV, DmabufId(7), small()).unwrap());
     let shared: Arc<dyn MemoryProvider> = provider.clone();
-    let (mut pool, port) = PagePool::create(shared, PoolConfig::default()).unwrap();
+    let mut pool = PagePool::create(shared, PoolConfig::default()).unwrap();
+    let port = DmaPort::new();
     let netmem = pool.alloc().unwrap();
     port.copy_in(&netmem, 10, b"payload");
     let frag = Frag::new(netmem, 10, 7);
@@ -113,7 +115,8 @@ fn every_way_to_look_at_opaque_memory_panics_but_the_ports() {
 fn device_memory_is_read_by_its_owner_and_not_by_the_stack() {
     let dmabuf = Dmabuf::anonymous(8 * NIOV).unwrap();
     let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), small()).unwrap());
-    let (mut pool, port) = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let port = DmaPort::new();
     let netmem = pool.alloc().unwrap();
     port.copy_in(&netmem, 100, b"payload");
     let frag = Frag::new(netmem, 100, 7);
@@ -132,7 +135,8 @@ fn memory_is_unmapped_when_the_last_net_iov_is_home_and_not_before() {
     let dmabuf = Dmabuf::anonymous(8 * NIOV).unwrap();
     let memory = dmabuf.observer();
     let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), small()).unwrap());
-    let (mut pool, port) = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let port = DmaPort::new();
     let netmem = pool.alloc().unwrap();
     drop((dmabuf, pool));
     assert!(!memory.is_freed());
@@ -155,7 +159,7 @@ fn memory_is_unmapped_when_the_last_net_iov_is_home_and_not_before() {
 #[test]
 fn host_bytes_are_spread_over_pages_and_come_out_whole() {
     let provider = Arc::new(HostProvider::new(8 * NIOV, small()).unwrap());
-    let (mut pool, _port) = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
     let bytes: Vec<u8> = (0..2 * NIOV + 100).map(|i| (i % 251) as u8).collect();
     let list = FragList::from_host_bytes(&mut pool, &bytes).unwrap();
     assert_eq!((list.frag_count(), list.is_unreadable()), (3, false));

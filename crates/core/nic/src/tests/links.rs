@@ -315,7 +315,9 @@ impl Rig {
 
 fn host_pool() -> (PagePool, netmem::DmaPort) {
     let provider = Arc::new(HostProvider::new(1 << 20, NiovSize::DEFAULT).unwrap());
-    PagePool::create(provider, PoolConfig::default()).unwrap()
+    let pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let port = pool.dma_port(mapped::DmaRight::of_a_nic());
+    (pool, port)
 }
 
 fn raw<'a>(frame: &'a [u8], port: &'a netmem::DmaPort) -> TxFrame<'a> {

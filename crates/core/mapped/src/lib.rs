@@ -20,12 +20,14 @@
 mod copy;
 mod dma_right;
 mod file;
+mod kinds;
 mod mapping;
 mod vectors;
 
 pub use dma_right::DmaRight;
 pub use file::{FilePages, MappableFile, UnmappableFile};
-pub use mapping::{Access, Advice, Commit, Mapping, RangeError, Span};
+pub use kinds::{Access, Advice, Commit, RangeError};
+pub use mapping::{Mapping, Span};
 pub use vectors::{MAX_IOVECS, readv, writev};
 
 /// Alignment of every mapping, so that it can take huge pages (x86-64 and arm64 PMD size).

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
+use crate::kinds::{Access, Advice, Commit, RangeError};
 use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES, MappableFile, UnmappableFile, copy};
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -15,53 +16,6 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 /// Bytes that go through a buffer at once where a copy cannot go directly.
 const STEP_BYTES: usize = 4096;
-
-/// When anonymous memory is accounted for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Commit {
-    /// When it is mapped.
-    Now,
-    /// When it is first touched.
-    Lazily,
-}
-
-/// What a mapping of a file may be used for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Reading.
-    Read,
-    /// Reading and writing.
-    ReadWrite,
-}
-
-/// What to ask of the kernel about the pages of a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Advice {
-    /// Take huge pages when touched (anonymous memory).
-    Huge,
-    /// Touch every page now.
-    Populate,
-    /// Turn touched base pages into huge pages now.
-    Collapse,
-}
-
-/// Why bytes were not copied. None was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RangeError {
-    /// The range does not lie inside.
-    #[error("{len} bytes at offset {offset} of {size}")]
-    OutOfBounds {
-        /// Where the range begins.
-        offset: usize,
-        /// Bytes of the range.
-        len: usize,
-        /// Bytes of the mapping.
-        size: usize,
-    },
-    /// The memory was mapped for reading.
-    #[error("the memory is mapped for reading only")]
-    ReadOnly,
-}
 
 /// A mapping of `len` bytes at `base`.
 ///

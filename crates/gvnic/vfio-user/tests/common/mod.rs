@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -404,4 +404,19 @@ impl Client {
     pub fn of(stream: UnixStream) -> Self {
         Self { stream, next: 1 }
     }
+}
+
+/// How many descriptors of this process are of one eventfd: the kernel numbers eventfds (linux fs/eventfd.c
+/// eventfd_show_fdinfo).
+pub fn descriptors_of(eventfd: &OwnedFd) -> usize {
+    let number = |info: &std::path::Path| {
+        let text = std::fs::read_to_string(info).ok()?;
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix("eventfd-id:").map(str::to_owned))
+    };
+    let folder = std::path::Path::new("/proc/self/fdinfo");
+    let ours = number(&folder.join(eventfd.as_raw_fd().to_string()));
+    assert!(ours.is_some(), "the kernel numbers eventfds");
+    let all = std::fs::read_dir(folder).unwrap().flatten();
+    all.filter(|entry| number(&entry.path()) == ours).count()
 }

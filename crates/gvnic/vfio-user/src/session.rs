@@ -13,7 +13,7 @@ use crate::message::{
     MAX_TRANSFER_BYTES, MINOR, RegionAccess, RegionInfo, SetIrqs, Version, emit_error, emit_reply,
 };
 use crate::regions::{IRQ_KINDS, IRQ_MSIX, REGION_COUNT};
-use crate::windows::{MAX_WINDOWS, MapRequest, PAGE_BYTES, Protection};
+use crate::windows::{MAX_WINDOWS, MapError, MapRequest, PAGE_BYTES, Protection};
 
 /// One message, complete, with what came beside it.
 #[derive(Debug)]
@@ -72,6 +72,8 @@ pub struct SessionStats {
     pub fds_closed: u64,
     /// Windows of guest memory that came without a descriptor.
     pub windows_without_fd: u64,
+    /// Why a window of guest memory was refused last: the client is told an errno only.
+    pub memory_refused: Option<MapError>,
 }
 
 /// A conversation's state. Knows no socket: bytes and descriptors come in, bytes go out.
@@ -244,7 +246,10 @@ impl Session {
                 write: flags & DmaMap::WRITE != 0,
             },
         };
-        bus.dma.map(request, file).map_err(|error| error.errno())
+        bus.dma.map(request, file).map_err(|error| {
+            self.stats.memory_refused = Some(error);
+            error.errno()
+        })
     }
 
     fn dma_unmap(&mut self, bus: &mut Bus, body: &[u8]) -> Answer {

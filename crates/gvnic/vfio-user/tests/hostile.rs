@@ -15,7 +15,7 @@ use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
     memfd_create,
 };
-use vfio_user::{Breach, Command, DmaError, Event, Gone, Session};
+use vfio_user::{Breach, Command, DmaError, Event, Gone, MapError, Session};
 
 const MAP_RW: u32 = 3;
 const ASSIGN: u32 = 0x24;
@@ -275,6 +275,8 @@ fn memory_that_its_owner_could_take_away_is_no_window() {
     let refused = bench.ask(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
     assert_eq!(refused.errno, EINVAL);
     assert!(bench.server.bus().dma.is_empty());
+    let reason = bench.server.stats().session.memory_refused;
+    assert_eq!(reason, Some(MapError::MayShrink));
     // What keeps its length is taken, also when it may grow.
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     bench.ask_ok(&mut client, DMA_MAP, &map, &[memory.as_fd()]);

@@ -11,6 +11,7 @@
 )]
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 
 use devmem_posix::abi::ioctl as requests;
 use devmem_posix::{Posix, Waiter};
@@ -155,7 +156,7 @@ pub unsafe fn recvmsg<W: Waiter>(
     flags: c_int,
 ) -> Result<usize, Errno> {
     // SAFETY: the word at the top of the file.
-    let mut head = unsafe { read(msg) }?;
+    let head = unsafe { read(msg) }?;
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // SAFETY: as above.
@@ -163,12 +164,16 @@ pub unsafe fn recvmsg<W: Waiter>(
     let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
     let received = unsafe { message::recv(posix, fd, &entries, control, by) }?;
-    // A stream has no names (linux `tcp_recvmsg` leaves msg_namelen 0).
-    head.msg_namelen = 0;
-    head.msg_controllen = received.control_bytes;
-    head.msg_flags = received.flags.cast_signed();
+    // What recvmsg(2) writes, and no more. A stream has no names (linux `tcp_recvmsg` leaves msg_namelen 0).
+    let name_len = msg.wrapping_byte_add(offset_of!(msghdr, msg_namelen));
+    let control_len = msg.wrapping_byte_add(offset_of!(msghdr, msg_controllen));
+    let flags = msg.wrapping_byte_add(offset_of!(msghdr, msg_flags));
     // SAFETY: as above.
-    unsafe { write(msg, head) }?;
+    unsafe { write(name_len.cast::<socklen_t>(), 0) }?;
+    // SAFETY: as above.
+    unsafe { write(control_len.cast::<usize>(), received.control_bytes) }?;
+    // SAFETY: as above.
+    unsafe { write(flags.cast::<c_int>(), received.flags.cast_signed()) }?;
     Ok(received.bytes)
 }
 

@@ -300,9 +300,11 @@ fn poll_writes_nothing_but_what_happened() {
         revents: 0,
     };
     let at = &raw mut entry;
-    // SAFETY: `entry` is here to the end, and `call::poll` is the only one to write to it.
-    let watched = unsafe { (&(*at).fd, &(*at).events) };
+    // SAFETY: `entry` is here to the end, and `call::poll` is the only one to write to it: to another field.
+    let fd = unsafe { &(*at).fd };
+    // SAFETY: as above.
+    let events = unsafe { &(*at).events };
     assert_eq!(c!(call::poll(&it.posix, at, 1, 0)), Ok(1));
-    assert_eq!(watched, (&it.client, &libc::POLLOUT));
+    assert_eq!((fd, events), (&it.client, &libc::POLLOUT));
     assert_eq!(entry.revents, libc::POLLOUT);
 }

@@ -263,6 +263,9 @@ impl Service<'_> {
                 }
             }
             Event::Left(gone) => {
+                if let Some(refused) = self.server.stats().session.memory_refused {
+                    note(format_args!("its memory was refused: {refused}"));
+                }
                 note(format_args!("{gone}; waiting for the next one"));
                 self.over = self.plan.once;
             }

@@ -3,9 +3,10 @@
 use std::os::fd::BorrowedFd;
 
 use devmem_uapi::Errno;
-use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_INCOMING_NAPI_ID, SO_RCVLOWAT, SO_ZEROCOPY};
+use devmem_uapi::sockopt::{SO_BINDTODEVICE, SO_RCVLOWAT, SO_ZEROCOPY};
 
 use crate::sys;
+use crate::sys::message::Readable;
 use crate::sys::tun::IFNAMSIZ;
 
 /// Lets a socket send without copies; needed before [`send_dmabuf`](super::send_dmabuf).
@@ -44,7 +45,9 @@ pub fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> Result<(), Err
 /// Returns the NAPI instance by which a connection's last packet came, if the NIC's driver names them:
 /// [`Netdev::queues`](crate::netdev::Netdev::queues) tells which queue that is.
 pub fn incoming_napi(socket: BorrowedFd<'_>) -> Option<u32> {
-    let napi = sys::message::get_int(socket, SO_INCOMING_NAPI_ID).ok()?;
+    let mut napi = [0; size_of::<i32>()];
+    sys::message::get_option(socket, Readable::IncomingNapiId, &mut napi).ok()?;
     // 0: none.
-    u32::try_from(napi).ok().filter(|&napi| napi != 0)
+    let napi = u32::try_from(i32::from_ne_bytes(napi));
+    napi.ok().filter(|&napi| napi != 0)
 }

@@ -4,11 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use devmem_uapi::Errno;
 
-use crate::sys;
-
-/// `IPPROTO_TCP` and `TCP_INFO` (linux include/uapi/linux/in.h, tcp.h).
-const LEVEL_TCP: i32 = 6;
-const TCP_INFO: i32 = 11;
+use crate::sys::message::{Readable, get_option};
 
 /// Longer than the structure of any kernel so far.
 const BYTES_MAX: usize = 512;
@@ -85,7 +81,7 @@ impl TcpInfo {
     /// `ENOPROTOOPT` or `EOPNOTSUPP` if it is not one.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut bytes = [0; BYTES_MAX];
-        sys::message::get_bytes(socket, LEVEL_TCP, TCP_INFO, &mut bytes)?;
+        get_option(socket, Readable::TcpInfo, &mut bytes)?;
         Ok(Self { bytes })
     }
 

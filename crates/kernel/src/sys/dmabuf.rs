@@ -35,7 +35,8 @@ pub(crate) fn udmabuf_create(
     // SAFETY: 1. `device` is open for the call; 2. UDMABUF_CREATE reads one UdmabufCreate at the
     // pointer (its number carries that size, asserted in devmem-uapi).
     let rc = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const *create) };
-    new_fd(rc)
+    // SAFETY: UDMABUF_CREATE returns a new descriptor, or a negative number.
+    unsafe { new_fd(rc) }
 }
 
 /// Allocates `len` bytes from `heap`, a file of /dev/dma_heap.
@@ -50,7 +51,9 @@ pub(crate) fn heap_alloc(heap: BorrowedFd<'_>, len: u64) -> Result<OwnedFd, Errn
     let call = unsafe { Updater::<{ DMA_HEAP_IOCTL_ALLOC }, HeapAllocation>::new(&mut allocation) };
     // SAFETY: `call` points to a live, exclusively borrowed structure of the size the kernel uses.
     unsafe { ioctl(heap, call) }?;
-    new_fd(c_int::try_from(allocation.fd).map_err(|_no_fd| Errno::BADMSG)?)
+    let fd = c_int::try_from(allocation.fd).map_err(|_no_fd| Errno::BADMSG)?;
+    // SAFETY: the ioctl has succeeded, and `fd` is the descriptor that it made.
+    unsafe { new_fd(fd) }
 }
 
 /// Begins or ends an access of the CPU to a dma-buf (`DMA_BUF_SYNC_*` flags).
@@ -62,10 +65,13 @@ pub(crate) fn sync(dmabuf: BorrowedFd<'_>, flags: u64) -> Result<(), Errno> {
 }
 
 /// Takes a descriptor that the kernel has just made for us.
-fn new_fd(fd: c_int) -> Result<OwnedFd, Errno> {
+///
+/// # Safety
+/// `fd` is negative, or such a descriptor, which nobody else has taken.
+unsafe fn new_fd(fd: c_int) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(super::last_errno());
     }
-    // SAFETY: the kernel returned a new descriptor of this process, which nobody else knows.
+    // SAFETY: a new descriptor of this process, which nobody else has taken: the caller's word.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -32,7 +32,8 @@ pub(crate) fn recvmsg(
         iov_base: data.as_mut_ptr().cast(),
         iov_len: data.len(),
     };
-    receive(fd, iovec, control, flags)
+    // SAFETY: the iovec covers `data`, exclusively borrowed.
+    unsafe { receive(fd, iovec, control, flags) }
 }
 
 /// Receives into `control` alone: at most `len` bytes, none of which may have to be copied (`EFAULT`).
@@ -46,11 +47,15 @@ pub(crate) fn recvmsg_no_room(
         iov_base: ptr::null_mut(),
         iov_len: len,
     };
-    receive(fd, iovec, control, flags)
+    // SAFETY: the iovec begins at null.
+    unsafe { receive(fd, iovec, control, flags) }
 }
 
+/// Receives into what `iovec` covers, and `control`.
+///
+/// # Safety
 /// `iovec` covers memory that the caller has borrowed exclusively, or begins at null.
-fn receive(
+unsafe fn receive(
     fd: BorrowedFd<'_>,
     mut iovec: libc::iovec,
     control: &mut [u8],
@@ -63,9 +68,9 @@ fn receive(
     message.msg_controllen = control.len() as _;
     let message = &raw mut message;
     // SAFETY: 1. `fd` is open for the call; 2. `message` points to a live msghdr whose control buffer is
-    // `control`, exclusively borrowed for the call; 3. its iovec comes from `recvmsg`, whose `data` is
-    // exclusively borrowed, or from `recvmsg_no_room` and begins at null: nothing is mapped there, and the
-    // kernel answers EFAULT where it would have to write.
+    // `control`, exclusively borrowed for the call; 3. its iovec covers exclusively
+    // borrowed memory or begins at null (the caller's word): nothing is mapped there, and the kernel answers EFAULT
+    // where it would have to write.
     let rc = unsafe { libc::recvmsg(fd.as_raw_fd(), message, flags as c_int) };
     let bytes = usize::try_from(rc).map_err(|_negative| last_errno())?;
     // SAFETY: the kernel's writes to `message` ended with the call; it is initialised throughout.
@@ -121,23 +126,33 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result
     set_option(fd, option, value).map(|_zero| ())
 }
 
-/// Reads an option of level SOL_SOCKET that is an int.
-pub(crate) fn get_int(fd: BorrowedFd<'_>, option: i32) -> Result<c_int, Errno> {
-    let mut value = [0; size_of::<c_int>()];
-    get_bytes(fd, devmem_uapi::sockopt::SOL_SOCKET, option, &mut value)?;
-    Ok(c_int::from_ne_bytes(value))
+/// An option that can be read. A closed set: of some others (`TCP_ZEROCOPY_RECEIVE`) the value that goes in holds an
+/// address that the kernel writes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Readable {
+    /// `SO_INCOMING_NAPI_ID`, an int.
+    IncomingNapiId,
+    /// `TCP_INFO`, a structure that grows with the kernel.
+    TcpInfo,
 }
 
 /// Reads an option into `value`, as far as it fits; returns how many bytes the kernel wrote.
-pub(crate) fn get_bytes(
+pub(crate) fn get_option(
     fd: BorrowedFd<'_>,
-    level: i32,
-    option: i32,
+    option: Readable,
     value: &mut [u8],
 ) -> Result<usize, Errno> {
+    let (level, option) = match option {
+        Readable::IncomingNapiId => {
+            use devmem_uapi::sockopt::{SO_INCOMING_NAPI_ID, SOL_SOCKET};
+            (SOL_SOCKET, SO_INCOMING_NAPI_ID)
+        }
+        Readable::TcpInfo => (libc::IPPROTO_TCP, libc::TCP_INFO),
+    };
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_too_long| Errno::EINVAL)?;
     // SAFETY: 1. `fd` is open for the call; 2. the kernel writes at most `len` bytes to `value`, which is
-    // exclusively borrowed and as long, and the length to `len`; any bytes are valid in both.
+    // exclusively borrowed and as long, and the length to `len`, and nowhere else for any `Readable`; any bytes are
+    // valid in both.
     let rc = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

@@ -63,35 +63,45 @@ pub(crate) fn attach_any(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Says which virtio-net offloads this reader can take (`TUN_F_*`).
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, offloads: c_uint) -> Result<(), Errno> {
-    set_value::<{ TUNSETOFFLOAD }>(fd, offloads as usize)
+    // SAFETY: TUNSETOFFLOAD takes a number.
+    unsafe { set_value::<{ TUNSETOFFLOAD }>(fd, offloads as usize) }
 }
 
 /// Makes the interface outlive its file descriptors, or not.
 pub(crate) fn set_persist(fd: BorrowedFd<'_>, persist: bool) -> Result<(), Errno> {
-    set_value::<{ TUNSETPERSIST }>(fd, usize::from(persist))
+    // SAFETY: TUNSETPERSIST takes a number.
+    unsafe { set_value::<{ TUNSETPERSIST }>(fd, usize::from(persist)) }
 }
 
 /// Sets the length of the virtio-net header before each packet, in bytes.
 pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> Result<(), Errno> {
-    set_int::<{ TUNSETVNETHDRSZ }>(fd, len)
+    // SAFETY: TUNSETVNETHDRSZ reads an int.
+    unsafe { set_int::<{ TUNSETVNETHDRSZ }>(fd, len) }
 }
 
 /// Bounds the bytes written but not yet taken by the kernel's network stack.
 pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), Errno> {
-    set_int::<{ TUNSETSNDBUF }>(fd, bytes)
+    // SAFETY: TUNSETSNDBUF reads an int.
+    unsafe { set_int::<{ TUNSETSNDBUF }>(fd, bytes) }
 }
 
 /// An ioctl whose third argument is a pointer to an int.
-fn set_int<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: c_int) -> Result<(), Errno> {
-    // SAFETY: the opcodes used in this file with set_int read one int through the pointer.
+///
+/// # Safety
+/// `OPCODE` is such an ioctl.
+unsafe fn set_int<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: c_int) -> Result<(), Errno> {
+    // SAFETY: the ioctl reads one int through the pointer: the caller's word.
     let call = unsafe { Setter::<OPCODE, c_int>::new(value) };
     // SAFETY: the setter owns the int that the pointer names.
     unsafe { ioctl(fd, call) }
 }
 
 /// An ioctl whose third argument is the value itself.
-fn set_value<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: usize) -> Result<(), Errno> {
-    // SAFETY: the opcodes used in this file with set_value take a number, never a pointer.
+///
+/// # Safety
+/// `OPCODE` is such an ioctl, which takes the value for no address.
+unsafe fn set_value<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: usize) -> Result<(), Errno> {
+    // SAFETY: the ioctl takes a number, never a pointer: the caller's word.
     let call = unsafe { IntegerSetter::<OPCODE>::new_usize(value) };
     // SAFETY: no memory is passed.
     unsafe { ioctl(fd, call) }

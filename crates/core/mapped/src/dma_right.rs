@@ -6,6 +6,14 @@
 /// [`DmaRight::of_a_nic`] is the only way to get one, and only a crate that lists this one under its dependencies can
 /// name it: cargo refuses the others. The type has no public fields and implements no trait that makes values
 /// (`Default`, `From`), so that a crate which cannot name it cannot obtain one by type inference either.
+///
+/// ```compile_fail,E0277
+/// let right: mapped::DmaRight = Default::default();
+/// ```
+///
+/// ```compile_fail,E0451
+/// let right = mapped::DmaRight { _private: () };
+/// ```
 #[derive(Debug)]
 pub struct DmaRight {
     _private: (),

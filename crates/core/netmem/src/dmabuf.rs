@@ -53,7 +53,7 @@ pub enum DmabufError {
     /// The exporter has no file descriptor that could be mapped.
     #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
     NoFile,
-    /// The exporter's file could get shorter than its size, or is: an access would end the process (SIGBUS).
+    /// The exporter's file is shorter than its size or could become so: an access would end the process (SIGBUS).
     #[error("the memory of the exporter cannot be mapped: {0}")]
     File(mapped::UnmappableFile),
     /// The memory does not divide into net_iovs.

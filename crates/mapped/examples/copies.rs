@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use mapped::{Commit, Mapping};
+use mapped::{Advice, Commit, Mapping};
 
 const MEMORY_BYTES: usize = 256 << 20;
 const ROUND_BYTES: usize = 64 << 20;
@@ -15,6 +15,8 @@ const ROUNDS: usize = 9;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mapping = Mapping::anonymous(MEMORY_BYTES, Commit::Now)?;
+    // As network memory has them. The ordinary buffer has huge pages only where the machine gives them to everybody.
+    mapping.advise(Advice::Huge)?;
     mapping.fill(0, MEMORY_BYTES, 1)?;
     let ordinary = vec![1_u8; MEMORY_BYTES];
     println!("walk        bytes   copy_out    copy_in    memcpy (GB/s)");

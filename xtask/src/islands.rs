@@ -9,8 +9,8 @@ use crate::workspace::{Finding, Workspace, production_part};
 const ISLANDS: &[&str] = &[
     "crates/core/mapped/src/copy.rs",
     "crates/core/mapped/src/mapping.rs",
+    "crates/core/mapped/src/process.rs",
     "crates/core/mapped/src/vectors.rs",
-    "crates/core/netmem/src/process.rs",
     "crates/kernel/src/sys/",
     "crates/gvnic/vfio-user/src/eventfd.rs",
     "crates/doors/cabi/src/raw/",
@@ -58,7 +58,7 @@ fn check_island(path: &str, text: &str) -> Vec<Finding> {
         findings.push(Finding::new(path, 1, what));
     }
     let lines = production_part(text).lines().count();
-    if lines >= ISLAND_LINES_MAX {
+    if lines >= ISLAND_LINES_MAX && !path.ends_with("/tests.rs") {
         let what = format!("{lines} lines: an island stays under {ISLAND_LINES_MAX}");
         findings.push(Finding::new(path, 0, what));
     }

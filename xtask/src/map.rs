@@ -41,6 +41,7 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
             findings.push(Finding::new("deny.toml", 0, what));
         }
     }
+    findings.extend(users_of_mapped(workspace));
     let readme = workspace.text("README.md");
     for command in COMMANDS {
         if !readme.contains(&format!("\n{command}\n")) {
@@ -73,6 +74,30 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
+/// A crate that depends on `mapped` can name a `DmaRight` and reach bytes that the CPU may not read. So tests, which
+/// cargo-deny leaves out, need a place in its list, too.
+fn users_of_mapped(workspace: &Workspace) -> Vec<Finding> {
+    let listed = workspace
+        .text("deny.toml")
+        .split("crate = \"devmem-mapped\"")
+        .nth(1);
+    let listed = listed
+        .and_then(|rest| Some(rest.split_once(']')?.0))
+        .unwrap_or("");
+    let manifests = workspace
+        .texts
+        .iter()
+        .filter(|(path, _)| path.ends_with("/Cargo.toml"));
+    let users = manifests.filter(|(_, text)| text.lines().any(|line| line.starts_with("mapped")));
+    let refused = users.filter(|(_, text)| {
+        let name = text.lines().find(|line| line.starts_with("name = "));
+        name.is_none_or(|name| !listed.contains(name.trim_start_matches("name = ")))
+    });
+    refused
+        .map(|(path, _)| Finding::new(path, 0, "may not depend on mapped, nor may its tests"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +126,24 @@ mod tests {
         assert_eq!(findings("README.md", &readme), 2);
         let run = format!("    {} --bytes 1\n    {}\n", COMMANDS[0], COMMANDS[1]);
         assert_eq!(findings(".ci/run", &run), 0);
+    }
+
+    #[test]
+    fn not_even_the_tests_of_the_stack_may_map_memory() {
+        let mut workspace = Workspace::default();
+        let list =
+            "{ crate = \"devmem-mapped\", wrappers = [\n \"devmem-nic\",\n] }, \"devmem-stack\"";
+        workspace
+            .texts
+            .insert("deny.toml".to_owned(), list.to_owned());
+        for (folder, name, refused) in [("nic", "devmem-nic", 0), ("stack", "devmem-stack", 1)] {
+            let manifest = format!(
+                "[package]\nname = \"{name}\"\n[dev-dependencies]\nmapped.workspace = true\n"
+            );
+            workspace
+                .texts
+                .insert(format!("crates/{folder}/Cargo.toml"), manifest);
+            assert_eq!(users_of_mapped(&workspace).len(), refused, "{name}");
+        }
     }
 }

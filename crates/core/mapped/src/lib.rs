@@ -15,6 +15,8 @@
 //! [`readv`] and [`writev`] let the kernel move bytes between a file and mapped memory: the scatter read and gather
 //! write in step 1 of a received segment and step 6 of a send (ARCHITECTURE.md).
 //!
+//! [`Process`] and [`PerProcess`] are here because they need a page that the kernel zeroes in a child by fork(2).
+//!
 //! It knows no packets, pools, windows or policies: those who use it decide who may touch which bytes.
 
 mod copy;
@@ -22,12 +24,16 @@ mod dma_right;
 mod file;
 mod kinds;
 mod mapping;
+mod process;
 mod vectors;
 
 pub use dma_right::DmaRight;
 pub use file::{FilePages, MappableFile, UnmappableFile};
 pub use kinds::{Access, Advice, Commit, RangeError};
 pub use mapping::{Mapping, Span};
+#[cfg(any(test, feature = "test-util"))]
+pub use process::in_child;
+pub use process::{PerProcess, Process};
 pub use vectors::{MAX_IOVECS, readv, writev};
 
 /// Alignment of every mapping, so that it can take huge pages (x86-64 and arm64 PMD size).

@@ -58,7 +58,7 @@ impl PagePool {
 
 impl DmaPort {
     /// Most frags of a payload that [`writev`](Self::writev) surely takes: those that touch in memory count as one.
-    pub const MAX_WRITE_FRAGS: usize = region::MAX_IOVECS - 1;
+    pub const MAX_WRITE_FRAGS: usize = mapped::MAX_IOVECS - 1;
 
     pub(crate) fn new() -> Self {
         DmaPort { _private: () }

@@ -74,7 +74,6 @@ mod payload;
 pub mod pool_bench;
 mod pool_shared;
 mod pool_types;
-mod process;
 mod provider;
 mod region;
 mod return_ring;
@@ -88,6 +87,9 @@ pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
 pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
+#[cfg(any(test, feature = "test-util"))]
+pub use mapped::in_child;
+pub use mapped::{PerProcess, Process};
 pub use memory::OutOfBounds;
 pub use net_iov::{GeometryError, NetIovArea, NiovSize};
 pub use netmem::Netmem;
@@ -95,9 +97,6 @@ pub use page_kind::PageKind;
 pub use page_pool::PagePool;
 pub use payload::Payload;
 pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
-#[cfg(any(test, feature = "test-util"))]
-pub use process::in_child;
-pub use process::{PerProcess, Process};
 pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};

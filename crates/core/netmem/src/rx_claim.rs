@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use crate::dmabuf::Dmabuf;
 use crate::memory::Memory;
 use crate::net_iov::NiovSize;
-use crate::process::PerProcess;
+use mapped::PerProcess;
 
 /// Memory that is bound, or may still be lent. Lock order: after a driver's and a stack's; under it only what
 /// [`RxClaim::lent_by`] was given is called.

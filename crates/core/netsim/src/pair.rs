@@ -15,6 +15,7 @@ use wire::{Instant, MacAddr};
 
 use crate::door::Door;
 use crate::inject::{Injected, Injector};
+use crate::intruder::Intruder;
 
 /// Steps after which a run is given up: many more than any test needs.
 pub const MAX_STEPS: usize = 2_000_000;
@@ -164,6 +165,22 @@ impl<D: Door> Pair<D> {
     /// # Panics
     /// If the configuration cannot be; a test says what it wants.
     pub fn new(config: &PairConfig) -> Self {
+        Self::build(config, |link| link)
+    }
+
+    /// As [`Pair::new`], with a third host on side B's end of the wire.
+    ///
+    /// # Panics
+    /// If the configuration cannot be.
+    pub fn with_intruder(config: &PairConfig) -> (Self, Intruder) {
+        let intruder = Intruder::default();
+        let pair = Self::build(config, |link| intruder.on(link));
+        intruder.introduce();
+        (pair, intruder)
+    }
+
+    /// Makes the pair; `at_b` may put something between side B and its end of the wire.
+    fn build(config: &PairConfig, at_b: impl FnOnce(Box<dyn Link>) -> Box<dyn Link>) -> Self {
         let options = WireOptions {
             mtu: config.mtu,
             offload: config.impairment.is_none(),
@@ -187,7 +204,7 @@ impl<D: Door> Pair<D> {
         let (link_a, to_a) = Injected::new(link_a);
         let (link_b, to_b) = Injected::new(link_b);
         let a = D::open(make_stack(Side::A, Box::new(link_a), config));
-        let b = D::open(make_stack(Side::B, Box::new(link_b), config));
+        let b = D::open(make_stack(Side::B, at_b(Box::new(link_b)), config));
         Self {
             a,
             b,

@@ -139,6 +139,30 @@ impl<P: Payload> Connection<P> {
         self.process(segment, now)
     }
 
+    /// As [`Connection::on_segment`], for a segment of which the payload found no memory and is gone:
+    /// `segment` has none. What the rest of it says counts; the peer is told where this side stands,
+    /// and if the payload was the next in order that there is no window, until
+    /// [`Connection::restore_rcv_window`].
+    pub fn on_unplaced(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
+        let seq = segment.seq;
+        // A FIN stands behind the payload: it is for later.
+        let control = match segment.control {
+            Control::Fin => Control::None,
+            control => control,
+        };
+        let disposition = self.on_segment(Segment { control, ..segment }, now);
+        let State::Synchronized(synchronized) = &mut self.state else {
+            return disposition;
+        };
+        if disposition.drop.is_none() {
+            synchronized.receiver.on_unplaced(seq);
+        }
+        Disposition {
+            reply: true,
+            ..disposition
+        }
+    }
+
     fn process(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
         match &mut self.state {
             State::Closed => Disposition::dropped(SegmentDrop::Closed),

@@ -73,6 +73,7 @@ pub use error::{TcpError, Unreachable};
 pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use options::{Negotiated, TimestampClock};
+pub use receiver::Hold;
 pub use recv_queue::RecvQueue;
 pub use segment::{Control, Segment};
 pub use sender::{

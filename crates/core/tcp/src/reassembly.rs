@@ -199,6 +199,40 @@ impl<P: Payload> Reassembly<P> {
         }
     }
 
+    /// Takes out the payload with the highest numbers: what the peer sends again last.
+    pub(crate) fn pop_last(&mut self) -> Option<P> {
+        let last = self.ranges.back_mut()?;
+        let payload = last.payloads.pop_back()?;
+        let left = last.end.bytes_since(last.start) - payload.len();
+        last.end = last.start + left;
+        let (start, end) = (last.start, last.end);
+        for recent in self.recent.iter_mut().flatten() {
+            // The rest of the range is still to be reported.
+            if recent.after_eq(end) && left > 0 {
+                *recent = start;
+            }
+        }
+        if last.payloads.is_empty() {
+            self.ranges.pop_back();
+        }
+        self.bytes -= payload.len();
+        self.payloads -= 1;
+        if self.ranges.is_empty() {
+            self.clear();
+        }
+        Some(payload)
+    }
+
+    /// Returns every payload, in the order of the stream.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = &P> + '_ {
+        self.ranges.iter().flat_map(|range| &range.payloads)
+    }
+
+    /// Returns every payload, to be moved to other memory; none may change its length.
+    pub(crate) fn payloads_mut(&mut self) -> impl Iterator<Item = &mut P> + '_ {
+        self.ranges.iter_mut().flat_map(|range| &mut range.payloads)
+    }
+
     /// Drops everything.
     pub(crate) fn clear(&mut self) {
         *self = Reassembly::new(self.max_payloads);

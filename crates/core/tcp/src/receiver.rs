@@ -32,6 +32,7 @@ pub(crate) struct Receiver<P> {
     window: RecvWindow,
     reassembly: Reassembly<P>,
     max_segments: usize,
+    hold: Hold,
     /// The number of the peer's FIN, once one was seen, in order or not.
     fin: Option<SeqNum>,
     fin_received: bool,
@@ -54,6 +55,16 @@ pub(crate) enum Placement {
     Old,
     /// Beyond what was ever promised.
     Beyond,
+}
+
+/// Which payload a receiver keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Hold {
+    /// Whatever the window allows.
+    #[default]
+    All,
+    /// Only what is next in order: memory is short.
+    InOrder,
 }
 
 /// What accepting a segment's payload did.
@@ -105,6 +116,7 @@ impl<P: Payload> Receiver<P> {
             ),
             reassembly: Reassembly::new(max_segments),
             max_segments,
+            hold: Hold::All,
             fin: None,
             fin_received: false,
             dsack: None,
@@ -181,6 +193,51 @@ impl<P: Payload> Receiver<P> {
     /// Returns the number of bytes held out of order.
     pub(crate) fn out_of_order(&self) -> usize {
         self.reassembly.len()
+    }
+
+    /// Sets which payload is kept from now on.
+    pub(crate) fn set_hold(&mut self, hold: Hold) {
+        self.hold = hold;
+    }
+
+    /// Gives up the payload with the highest numbers that is held out of order.
+    ///
+    /// The peer may have been told of it: SACK is advice, and a receiver may take it back (RFC 2018 8).
+    /// Nothing in order is touched, so no byte is lost that an ACK has covered, and no later SACK block
+    /// names what is given up.
+    pub(crate) fn prune(&mut self) -> Option<P> {
+        let payload = self.reassembly.pop_last()?;
+        let held_to = self.reassembly.last_end().unwrap_or(self.rcv_nxt);
+        // A first block beyond the ACK that no second one covers is a report of new data (RFC 2883 4).
+        self.dsack = self.dsack.filter(|(_, to)| to.before_eq(held_to));
+        Some(payload)
+    }
+
+    /// Returns the payloads held out of order.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &P> + '_ {
+        self.reassembly.payloads()
+    }
+
+    /// Returns the payloads held out of order, to be moved to other memory.
+    pub(crate) fn held_mut(&mut self) -> impl Iterator<Item = &mut P> + '_ {
+        self.reassembly.payloads_mut()
+    }
+
+    /// The next payload in order found no memory: the peer is told that there is no window, although
+    /// one was promised (RFC 9293 3.8.6 has senders cope with that; linux `ICSK_ACK_NOMEM`). It asks
+    /// from time to time instead of giving up.
+    pub(crate) fn on_unplaced(&mut self, seq: SeqNum) {
+        if seq.before_eq(self.rcv_nxt) {
+            self.window.withdraw();
+        }
+        self.ack.request();
+    }
+
+    /// There is memory again: the peer is told what it was promised.
+    pub(crate) fn restore_window(&mut self) {
+        if self.window.restore() {
+            self.ack.request();
+        }
     }
 
     /// Returns how many SACK blocks fit beside the options of every segment.
@@ -401,6 +458,12 @@ impl<P: Payload> Receiver<P> {
     fn accept_out_of_order(&mut self, segment: Segment<P>, now: Instant) -> Accepted {
         self.ack.on_arrival(Arrival::Notable, 0, now);
         self.note_mark(segment.ecn);
+        if self.hold == Hold::InOrder {
+            return Accepted {
+                drop: Some(SegmentDrop::OfoNoMemory),
+                ..Accepted::default()
+            };
+        }
         let drop = match self.reassembly.insert(segment.seq, segment.payload) {
             Ok(inserted) => {
                 if let Some((from, to)) = inserted.duplicate {

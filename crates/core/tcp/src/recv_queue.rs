@@ -71,6 +71,11 @@ impl<P: Payload> RecvQueue<P> {
         self.payloads.iter()
     }
 
+    /// Returns the payloads in order, to be moved to other memory; none may change its length.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut P> + '_ {
+        self.payloads.iter_mut()
+    }
+
     /// Takes the first payload, or the first `max` bytes of it if it is longer.
     pub fn pop(&mut self, max: usize) -> Option<P> {
         if max == 0 {

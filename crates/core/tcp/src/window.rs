@@ -26,6 +26,8 @@ pub(crate) struct RecvWindow {
     largest_space: u32,
     mss: u16,
     scale: u8,
+    /// No memory is left for what was promised: the field says 0.
+    is_withdrawn: bool,
 }
 
 impl RecvWindow {
@@ -44,7 +46,19 @@ impl RecvWindow {
             largest_space: space,
             mss,
             scale,
+            is_withdrawn: false,
         }
+    }
+
+    /// Says that there is no window until [`RecvWindow::restore`]; the edge stays, and what arrives
+    /// before it is still accepted.
+    pub(crate) fn withdraw(&mut self) {
+        self.is_withdrawn = true;
+    }
+
+    /// Ends [`RecvWindow::withdraw`]; returns whether the peer saw no window until now.
+    pub(crate) fn restore(&mut self) -> bool {
+        core::mem::take(&mut self.is_withdrawn)
     }
 
     /// Returns the furthest number ever promised.
@@ -74,7 +88,7 @@ impl RecvWindow {
     pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum) -> u16 {
         // Silly window avoidance: small gains wait until they are worth a segment (RFC 9293
         // 3.8.6.2.2).
-        if self.gain(rcv_nxt) >= self.worthwhile(1) {
+        if !self.is_withdrawn && self.gain(rcv_nxt) >= self.worthwhile(1) {
             self.right_edge = self.candidate(rcv_nxt);
         }
         self.field(rcv_nxt)
@@ -82,6 +96,9 @@ impl RecvWindow {
 
     /// Returns the window field that repeats the promise without moving the edge.
     pub(crate) fn field(&self, rcv_nxt: SeqNum) -> u16 {
+        if self.is_withdrawn {
+            return 0;
+        }
         (self.promised(rcv_nxt) >> self.scale).min(MAX_UNSCALED_WINDOW) as u16
     }
 

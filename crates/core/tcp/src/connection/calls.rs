@@ -8,6 +8,7 @@ use super::{Connection, Push, SendError};
 use crate::config::{CongestionKind, Keepalive};
 use crate::error::TcpError;
 use crate::info::Info;
+use crate::receiver::Hold;
 use crate::recv_queue::RecvQueue;
 use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
@@ -76,6 +77,56 @@ impl<P: Payload> Connection<P> {
         match &self.state {
             State::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
             _ => 0,
+        }
+    }
+
+    /// Returns the payloads held out of order, in the order of the stream.
+    pub fn out_of_order(&self) -> impl Iterator<Item = &P> + '_ {
+        let synchronized = match &self.state {
+            State::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
+        };
+        synchronized
+            .into_iter()
+            .flat_map(|synchronized| synchronized.receiver.held())
+    }
+
+    /// Shows every payload that waits, to be read or for its turn, to `each`, which may move it to
+    /// other memory and must not change its length.
+    pub fn for_each_waiting(&mut self, mut each: impl FnMut(&mut P)) {
+        let mut each = |payload: &mut P| {
+            let len = payload.len();
+            each(payload);
+            debug_assert_eq!(payload.len(), len, "no byte comes or goes");
+        };
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.held_mut().for_each(&mut each);
+        }
+        self.queue.iter_mut().for_each(each);
+    }
+
+    /// Gives up the payload with the highest numbers that is held out of order, and returns it; the
+    /// peer sends it again. What an ACK has covered is never given up.
+    #[must_use = "the payload's memory is what is wanted"]
+    pub fn prune(&mut self) -> Option<P> {
+        match &mut self.state {
+            State::Synchronized(synchronized) => synchronized.receiver.prune(),
+            _ => None,
+        }
+    }
+
+    /// Sets which payload is kept from now on.
+    pub fn set_hold(&mut self, hold: Hold) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.set_hold(hold);
+        }
+    }
+
+    /// There is memory again: a window that was withdrawn by [`Connection::on_unplaced`] is told
+    /// again.
+    pub fn restore_rcv_window(&mut self) {
+        if let State::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.restore_window();
         }
     }
 

@@ -170,6 +170,11 @@ segment_drops! {
     TooManySegments => "tcp_too_many_segments",
     /// There are as many gaps or segments out of order as one connection may have.
     ReassemblyFull => "tcp_reassembly_full",
+    /// It came ahead of its turn and was held, until the memory that it kept was needed for payload in
+    /// order (linux `SKB_DROP_REASON_TCP_OFO_QUEUE_PRUNE`). One for each payload; the peer sends it again.
+    OfoQueuePrune => "tcp_ofo_queue_prune",
+    /// It came ahead of its turn while memory was kept for payload in order (linux `TCPOFODrop`).
+    OfoNoMemory => "tcp_ofo_no_memory",
     /// It carries bytes behind the peer's FIN.
     AfterFin => "tcp_after_fin",
     /// Its timestamp is older than one already seen (RFC 7323 5.3).

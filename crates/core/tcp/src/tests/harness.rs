@@ -124,6 +124,22 @@ impl Trace {
         self.note(disposition);
     }
 
+    /// Lets a segment of the peer arrive whose payload, from `seq` on, found no memory.
+    pub fn unplaced(&mut self, seq: u32) {
+        let from = FromPeer {
+            seq,
+            len: 0,
+            ..self.peer.clone()
+        };
+        let disposition = self.conn.on_unplaced(from.into_segment(), self.now);
+        self.note(disposition);
+    }
+
+    /// The right edge may go back with the next segment.
+    pub fn forget_edge(&mut self) {
+        self.told_edge = None;
+    }
+
     fn note(&mut self, disposition: Disposition) {
         self.drops.extend(disposition.drop);
         self.last = disposition;

@@ -17,6 +17,7 @@ mod fuzz;
 mod handshake;
 mod listen;
 mod pair;
+mod prune;
 mod receive;
 mod sack;
 mod sending;

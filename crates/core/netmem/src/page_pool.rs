@@ -102,6 +102,12 @@ impl PagePool {
         self.shared.area().niov_size()
     }
 
+    /// Returns whether `netmem` is a part of the memory that this pool draws from, whichever pool it was
+    /// allocated by.
+    pub fn covers(&self, netmem: &Netmem) -> bool {
+        Arc::ptr_eq(netmem.pool().area(), self.shared.area())
+    }
+
     /// Returns one net_iov; nothing when cache, ring and provider are empty.
     #[inline]
     pub fn alloc(&mut self) -> Option<Netmem> {

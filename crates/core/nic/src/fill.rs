@@ -32,6 +32,10 @@ const LOSS_PARTS: usize = 8;
 /// ([`Fill::tidy`]) and for small packets, duplicates and whatever else the sum above does not foresee.
 const SLACK_PARTS: usize = 8;
 
+/// Memory is short when less than one part in this many of a queue's share is free: half of the slack.
+/// Packets that keep to the promise never get there.
+const SHORT_PARTS: usize = SLACK_PARTS * 2;
+
 /// Spans of a posted run: 17 net_iovs of 4 KiB hold the longest payload from any start.
 pub(crate) type Spans<'a> = SmallVec<[BufSpan<'a>; 20]>;
 
@@ -82,8 +86,16 @@ pub(crate) struct Fill {
     /// What may have been promised to peers on the strength of [`Fill::space`] and has not come yet. Every
     /// payload counts as come, a duplicate, too: the slack pays for those.
     owed_bytes: usize,
+    /// How little was free since that was last asked: seen when the run is added to.
+    demand: MemoryDemand,
+    /// Less free than this is worth a look.
+    look_below: usize,
     /// See [`crate::RxQueueStats::tidied`].
     pub(crate) tidied: u64,
+    /// See [`crate::RxQueueStats::collapsed`].
+    pub(crate) collapsed: u64,
+    /// See [`crate::RxQueueStats::collapsed_bytes`].
+    pub(crate) collapsed_bytes: u64,
 }
 
 impl Fill {
@@ -100,7 +112,11 @@ impl Fill {
             last_len: 0,
             share_niovs,
             owed_bytes: 0,
+            demand: MemoryDemand::None,
+            look_below: 0,
             tidied: 0,
+            collapsed: 0,
+            collapsed_bytes: 0,
         }
     }
 
@@ -148,6 +164,9 @@ impl Fill {
     pub(crate) fn post(&mut self, want: usize, headroom: usize) -> usize {
         self.tidy(headroom);
         let mut posted = self.posted_bytes(headroom);
+        if posted >= want {
+            return posted;
+        }
         while posted < want {
             let missing = (want - posted).div_ceil(self.niov_size);
             let got = match missing {
@@ -163,7 +182,51 @@ impl Fill {
             }
             posted = self.posted_bytes(headroom);
         }
+        // Asked only when net_iovs were used up, not for every packet.
+        let level = self.level();
+        let demand = match level.free_bytes < self.look_below {
+            _ if level.is_short() => MemoryDemand::Short,
+            true => MemoryDemand::Look,
+            false => MemoryDemand::None,
+        };
+        self.demand = self.demand.max(demand);
         posted
+    }
+
+    /// Returns how much of the memory is free.
+    pub(crate) fn level(&self) -> MemoryLevel {
+        MemoryLevel {
+            free_bytes: self.free_bytes(),
+            share_bytes: self.share_niovs * self.niov_size,
+        }
+    }
+
+    /// Returns how little was free since this was last asked.
+    pub(crate) fn take_demand(&mut self) -> MemoryDemand {
+        std::mem::take(&mut self.demand)
+    }
+
+    /// Notes that somebody has looked at what is free: the next look is worth while when a sixteenth more is
+    /// in use.
+    pub(crate) fn note_look(&mut self) {
+        let level = self.level();
+        self.look_below = level
+            .free_bytes
+            .saturating_sub(level.share_bytes / SHORT_PARTS);
+    }
+
+    /// Copies a small frag to a net_iov that it shares with other such frags; `None` if there is no memory
+    /// for one.
+    pub(crate) fn collapse(&mut self, frag: &Frag) -> Option<Frag> {
+        // The length of a frag, a u32.
+        let copy = self.pool.alloc_frag(frag.len() as u32)?;
+        self.port.copy(frag, copy.netmem(), copy.offset());
+        self.collapsed += 1;
+        self.collapsed_bytes += frag.len() as u64;
+        Some(match frag.is_linear() {
+            true => copy.into_linear(),
+            false => copy,
+        })
     }
 
     /// Returns the posted memory, from the next start on.
@@ -231,6 +294,7 @@ impl Fill {
             return Some(FragList::default());
         }
         if self.post(len, 0) < len {
+            self.demand = MemoryDemand::Short;
             return None;
         }
         let start = self.start(0);
@@ -345,6 +409,41 @@ impl Fill {
             niov_size: self.niov_size,
             bytes,
         }
+    }
+}
+
+/// What the use of memory asks of those that hold payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemoryDemand {
+    /// Nothing.
+    #[default]
+    None,
+    /// To look whether some is kept in vain: a sixteenth more is in use than at the last look.
+    Look,
+    /// To give some up: memory is short, or a packet found no room.
+    Short,
+}
+
+/// How much of the memory of a queue, or of the NIC's own host memory, is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryLevel {
+    /// Bytes in which no packet lies.
+    pub free_bytes: usize,
+    /// Bytes that there are: an equal part, where several queues draw from one binding.
+    pub share_bytes: usize,
+}
+
+impl MemoryLevel {
+    /// Returns whether so little is free that packets which keep to what was promised cannot be the
+    /// reason: a sixteenth, or less than two of the longest packets take, which in small memory is more.
+    pub fn is_short(&self) -> bool {
+        let longest = (2 * MAX_PAYLOAD).min(self.share_bytes / SLACK_PARTS);
+        self.free_bytes < longest.max(self.share_bytes / SHORT_PARTS)
+    }
+
+    /// Returns whether at least `numerator / denominator` of the memory is free.
+    pub fn has_free(&self, numerator: usize, denominator: usize) -> bool {
+        self.free_bytes.saturating_mul(denominator) >= self.share_bytes.saturating_mul(numerator)
     }
 }
 

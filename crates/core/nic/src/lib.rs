@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod collapse;
 mod config;
 mod drops;
 mod features;
@@ -38,13 +39,14 @@ mod tests;
 mod tso;
 mod tx_queue;
 
+pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
 pub use drops::{DropReason, Drops};
 pub use features::{
     Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,
     TcpDataSplit, VerifyChecksums,
 };
-pub use fill::RxSpace;
+pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;
 pub use packet::{HeadBuf, Origin, RxPacket, TxPacket};

@@ -220,10 +220,19 @@ impl Nic {
         self.filter(&headers.ethernet)?;
         let verdict = self.check(landed, &headers)?;
         let queue = self.select_queue(&headers)?;
-        let payload = self.place(landed, &headers, queue.index())?;
+        let payload = match self.place(landed, &headers, queue.index()) {
+            Ok(payload) => payload,
+            Err(reason @ (DropReason::RxNoBuffers | DropReason::RxNoHostBuffers))
+                if headers.tcp().is_some() =>
+            {
+                self.drops.count(reason);
+                return Ok(unplaced(queue, headers, landed));
+            }
+            Err(reason) => return Err(reason),
+        };
         let segments = segments(headers.payload_len, landed.meta.gso_size);
-        let is_from_link = !matches!(landed.place, Place::Looped { .. });
-        if is_from_link && headers.payload_len > 0 && headers.tcp().is_some() {
+        let origin = landed.origin();
+        if origin == Origin::Link && headers.payload_len > 0 && headers.tcp().is_some() {
             self.predict(queue, headers.header_len);
         }
         let stats = &mut self.queues[queue.index()].stats;
@@ -236,11 +245,9 @@ impl Nic {
             queue,
             headers,
             payload,
+            unplaced: 0,
             segments,
-            origin: match landed.place {
-                Place::Looped { .. } => Origin::Loop,
-                Place::Posted(_) | Place::Frame => Origin::Link,
-            },
+            origin,
         })
     }
 
@@ -488,6 +495,18 @@ impl Nic {
     pub(crate) fn rx_queue_count(&self) -> u16 {
         // At most MAX_RX_QUEUES.
         self.queues.len() as u16
+    }
+}
+
+/// Returns a packet whose payload found no memory.
+fn unplaced(queue: RxQueueId, headers: RxHeaders, landed: &Landed) -> RxPacket {
+    RxPacket {
+        queue,
+        payload: FragList::default(),
+        unplaced: headers.payload_len,
+        segments: segments(headers.payload_len, landed.meta.gso_size),
+        origin: landed.origin(),
+        headers,
     }
 }
 

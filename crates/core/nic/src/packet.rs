@@ -11,8 +11,11 @@ pub struct RxPacket {
     pub queue: RxQueueId,
     /// Its headers.
     pub headers: RxHeaders,
-    /// `headers.payload_len` bytes; linear bytes first, if there are any.
+    /// `headers.payload_len` bytes, unless `unplaced` says otherwise; linear bytes first, if there are any.
     pub payload: FragList,
+    /// Payload bytes that found no memory, all of them or none: then `payload` is empty, and the packet
+    /// is counted as dropped. Its headers still count: an ACK is an ACK, and the peer can be told.
+    pub unplaced: usize,
     /// How many segments the sender's TCP made of it: more than 1 for a super-packet.
     pub segments: u16,
     /// Where it came from.

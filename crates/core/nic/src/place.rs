@@ -11,6 +11,7 @@ use crate::drops::DropReason;
 use crate::fill::{Fill, Piece};
 use crate::link::{HeaderBuf, MAX_FRAME_LEN, VnetMeta};
 use crate::nic::Nic;
+use crate::packet::Origin;
 use crate::rx_queue::RxQueue;
 
 /// Host memory of the NIC itself that takes part in receiving.
@@ -73,6 +74,14 @@ pub(crate) struct Posting {
 pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 22]>;
 
 impl Landed {
+    /// Returns where the frame came from.
+    pub(crate) fn origin(&self) -> Origin {
+        match self.place {
+            Place::Looped { .. } => Origin::Loop,
+            Place::Posted(_) | Place::Frame => Origin::Link,
+        }
+    }
+
     /// Returns how many of the frame's first bytes lie together in host memory.
     pub(crate) fn head_len(&self) -> usize {
         match self.place {

@@ -98,6 +98,8 @@ impl RxQueue {
     pub(crate) fn stats(&self) -> RxQueueStats {
         RxQueueStats {
             tidied: self.fill().tidied,
+            collapsed: self.fill().collapsed,
+            collapsed_bytes: self.fill().collapsed_bytes,
             ..self.stats
         }
     }

@@ -31,6 +31,10 @@ pub struct RxQueueStats {
     pub checksum_trusted: u64,
     /// net_iovs left early so that the next super-packet lies in one piece.
     pub tidied: u64,
+    /// Small frags moved out of net_iovs that they kept from others, when memory ran low.
+    pub collapsed: u64,
+    /// Bytes copied for `collapsed`.
+    pub collapsed_bytes: u64,
 }
 
 /// Counters of the transmit side.

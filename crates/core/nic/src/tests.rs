@@ -1,5 +1,6 @@
 //! The whole NIC over links of the tests' making.
 
+mod collapse;
 mod harness;
 mod links;
 mod loopback;

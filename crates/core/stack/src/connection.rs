@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netmem::FragList;
+use nic::RxMemory;
+use steer::RxQueueId;
 use tcp::{Connection, SeqNum, StateKind, Unreachable};
 use wire::{FourTuple, Instant};
 
@@ -47,7 +49,6 @@ impl ConnectionSocket {
             windows.migrate(slot, &mut self.promise, queue);
         }
         if len > 0 {
-            self.received += len as u64;
             self.promise.note_packet(len);
         } else if self.is_receiving() && self.conn.is_rcv_window_shut() && self.is_old {
             self.promise.note_probe();
@@ -109,7 +110,7 @@ impl Stack {
             is_named: true,
             next_hop,
             promise: Promise::new(0),
-            received: 0,
+            marks: Default::default(),
             read: 0,
             arrival_times: Default::default(),
             is_old: false,
@@ -180,19 +181,24 @@ impl Stack {
         if !connection.is_receiving() {
             return self.windows.release(slot, &mut connection.promise);
         }
-        let queue = u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX);
-        let free = self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64;
+        let queue = RxQueueId(u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX));
+        let free = self.nic.rx_space(queue).bytes as u64;
+        connection.relax(&self.nic, RxMemory::Queue(queue));
         let ask = Ask {
             outstanding: connection.conn.rcv_outstanding().into(),
             most: u64::from(connection.options.rcv_buf).saturating_sub(connection.unread()),
-            received: connection.received,
+            delivered: connection.delivered(),
             mss: self.nic.mtu() - headers_for(connection.tuple.src_ip),
         };
+        if free >= u64::from(ask.mss) {
+            connection.conn.restore_rcv_window();
+        }
         let granted = self.windows.grant(slot, &mut connection.promise, free, ask);
         let space = granted + connection.conn.out_of_order_len() as u64;
         connection
             .conn
             .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+        self.note_holder(slot);
     }
 
     /// Gives a connection that got too little window another chance.

@@ -37,6 +37,7 @@ mod icmp;
 mod neighbor;
 mod path_mtu;
 mod ports;
+mod pressure;
 mod random;
 mod rate_limit;
 mod route;

@@ -22,6 +22,8 @@ pub(crate) struct Incoming {
     pub(crate) from: Option<MacAddr>,
     pub(crate) queue: RxQueueId,
     pub(crate) segment: Segment<FragList>,
+    /// Payload bytes that found no memory: the segment has none of its payload.
+    pub(crate) unplaced: usize,
 }
 
 impl Stack {
@@ -43,6 +45,7 @@ impl Stack {
             queue,
             headers,
             payload,
+            unplaced,
             segments,
             origin,
         } = packet;
@@ -74,6 +77,7 @@ impl Stack {
                                 from: self.station(headers.ethernet.src),
                                 queue,
                                 segment,
+                                unplaced,
                             },
                             now,
                         );
@@ -106,6 +110,8 @@ impl Stack {
     fn receive_tcp(&mut self, incoming: Incoming, now: Instant) {
         match self.demux.lookup(&incoming.tuple) {
             Some(Owner::Connection(slot)) => self.connection_segment(slot, incoming, now),
+            // It comes again; there is nobody who could be told yet. The NIC has counted it.
+            _ if incoming.unplaced > 0 => {}
             Some(Owner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
             None => self.refuse(incoming, now),
         }
@@ -117,6 +123,7 @@ impl Stack {
             from,
             segment,
             queue: _,
+            unplaced: _,
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
         self.drop_packet(segment.payload, DropReason::TcpNoSocket);
@@ -132,6 +139,7 @@ impl Stack {
             from,
             queue,
             segment,
+            unplaced,
         } = incoming;
         let Some(socket) = self.sockets.at_mut(slot) else {
             return;
@@ -148,7 +156,10 @@ impl Stack {
                     &mut self.windows,
                 );
                 connection.note_time(segment.seq, segment.payload.len(), now);
-                connection.conn.on_segment(segment, now)
+                match unplaced {
+                    0 => connection.conn.on_segment(segment, now),
+                    _ => connection.conn.on_unplaced(segment, now),
+                }
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
             SocketKind::Listener(_) => return,
@@ -164,6 +175,7 @@ impl Stack {
                     from,
                     queue,
                     segment,
+                    unplaced,
                 },
                 Some(iss),
                 now,
@@ -213,6 +225,7 @@ impl Stack {
             from,
             queue,
             segment,
+            unplaced: _,
         } = incoming;
         let free = self.rx_free(queue.index());
         let (link, is_full) = (self.link_limits(tuple.src_ip), self.sockets.is_full());

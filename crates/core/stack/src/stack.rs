@@ -16,6 +16,7 @@ use crate::drops::{DropReason, Drops};
 use crate::icmp;
 use crate::neighbor::Neighbors;
 use crate::ports::EphemeralPorts;
+use crate::pressure::Pressure;
 use crate::random::Secret;
 use crate::rate_limit::RateLimit;
 use crate::route::{AddressError, Routes};
@@ -134,6 +135,7 @@ pub struct Stack {
     pub(crate) secret: Secret,
     pub(crate) timers: Timers,
     pub(crate) windows: Windows,
+    pub(crate) pressure: Pressure,
     pub(crate) bindings: Bindings,
     pub(crate) echo_limit: RateLimit,
     pub(crate) complaints_limit: RateLimit,
@@ -210,6 +212,7 @@ impl Stack {
             secret,
             timers: Timers::default(),
             windows,
+            pressure: Pressure::default(),
             bindings: Bindings::default(),
             echo_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
             complaints_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
@@ -260,6 +263,7 @@ impl Stack {
         }
         self.stats.rx_packets += received as u64;
         self.flush_arrivals(burst, now);
+        self.relieve_memory(now);
         self.flush_touched(now);
         self.fire_timers(now);
         self.visit_starved(now);

@@ -10,7 +10,7 @@
 //!   what nobody else was promised. One busy connection gets half the memory, two a third each, and
 //!   a newcomer always finds some.
 //! - *growth by use*: a new connection starts with a small promise that grows with what it
-//!   received, always ahead of slow start, so that hundreds of idle connections do not sit on
+//!   delivered in order, always ahead of slow start, so that hundreds of idle connections do not sit on
 //!   promises they never use.
 //! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or
 //!   probing, and would otherwise get less than four segments. Idle ones are promised nothing when
@@ -134,8 +134,8 @@ pub(crate) struct Ask {
     pub(crate) outstanding: u64,
     /// Bytes it could use at most, its receive buffer's limit less what lies unread.
     pub(crate) most: u64,
-    /// Payload bytes it ever received.
-    pub(crate) received: u64,
+    /// Payload bytes it ever delivered in order. What came out of order, or twice, earns nothing.
+    pub(crate) delivered: u64,
     /// Its segment size.
     pub(crate) mss: u16,
 }
@@ -156,6 +156,9 @@ pub(crate) struct Promise {
     probed: bool,
     /// Probes that got nothing although memory was free.
     denied: u8,
+    /// Payload out of order was given up: until so many bytes were delivered in order, memory is set aside
+    /// for a few segments only, whatever the peer was promised.
+    revoked_until: Option<u64>,
 }
 
 impl Promise {
@@ -169,6 +172,7 @@ impl Promise {
             asked: false,
             probed: false,
             denied: 0,
+            revoked_until: None,
         }
     }
 
@@ -267,13 +271,30 @@ impl Windows {
         let allowed = promise.packing.payload_for(may);
         let granted = wanted.min(allowed).max(ask.outstanding);
         promise.asked &= granted == ask.outstanding;
-        promise.memory = promise.packing.memory_for(granted);
+        promise.revoked_until = promise.revoked_until.filter(|&until| ask.delivered < until);
+        // Small packets that wait can be moved together: their cost counts only as far as the connection
+        // has earned memory, so that a byte per packet does not set the memory of everybody else aside.
+        let earned = wanted.min(may).max(granted);
+        let set_aside = promise.packing.memory_for(granted).min(earned);
+        promise.memory = match promise.revoked_until {
+            Some(_) => set_aside.min(FLOOR_SEGMENTS * u64::from(ask.mss)),
+            None => set_aside,
+        };
         queue.promised = others + promise.memory;
         if allowed < wanted && !promise.starved {
             promise.starved = true;
             queue.starved.push_back(slot);
         }
         granted
+    }
+
+    /// Notes that a connection gave up what it held out of order, and may send that again: memory for it
+    /// is not set aside again before it has delivered up to `until` bytes in order.
+    ///
+    /// The peer's window stays as it is (RFC 9293 3.8.6). What it sends next in order finds room, because
+    /// what connections hold out of order never takes the last of it.
+    pub(crate) fn revoke(&mut self, promise: &mut Promise, until: u64) {
+        promise.revoked_until = promise.revoked_until.max(Some(until));
     }
 
     /// Gives back what was promised to a connection that ends or moves.
@@ -385,7 +406,7 @@ impl Windows {
     }
 }
 
-/// Returns what a connection has earned: a start, and twice what it ever received.
+/// Returns what a connection has earned: a start, and twice what it ever delivered in order.
 ///
 /// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's
 /// congestion window.
@@ -393,7 +414,7 @@ fn wanted(ask: Ask, spare: u64) -> u64 {
     let initial = INITIAL_PROMISE
         .min(spare / INITIAL_PART)
         .max(FLOOR_SEGMENTS * u64::from(ask.mss));
-    initial.saturating_add(ask.received.saturating_mul(2))
+    initial.saturating_add(ask.delivered.saturating_mul(2))
 }
 
 #[cfg(test)]
@@ -404,11 +425,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const MSS: u16 = 1460;
 
-    fn ask(outstanding: u64, received: u64) -> Ask {
+    fn ask(outstanding: u64, delivered: u64) -> Ask {
         Ask {
             outstanding,
             most: u64::MAX,
-            received,
+            delivered,
             mss: MSS,
         }
     }
@@ -621,6 +642,37 @@ mod tests {
             promise.note_packet(65_160);
         }
         assert!(windows.grant(0, &mut promise, whole, ask(0, 1 << 30)) >= before);
+    }
+
+    #[test]
+    fn what_a_pruned_connection_was_promised_is_others_until_it_delivers() {
+        let mut windows = Windows::new(1);
+        let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+        let mut pruned = Promise::new(0);
+        assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
+        let mut other = Promise::new(0);
+        assert_eq!(windows.grant(1, &mut other, whole, ask(0, MIB)), 0);
+        windows.revoke(&mut pruned, MIB);
+        // Its peer still sees the window.
+        assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
+        assert_eq!(windows.promised(0), floor);
+        assert!(windows.grant(1, &mut other, whole, ask(0, MIB)) > MIB);
+        windows.release(1, &mut other);
+        windows.grant(0, &mut pruned, whole, ask(whole, MIB));
+        assert_eq!(windows.promised(0), whole);
+    }
+
+    #[test]
+    fn a_byte_per_packet_does_not_set_aside_the_memory_of_others() {
+        let mut windows = Windows::new(1);
+        let whole = 8 * MIB;
+        let mut tiny: Vec<_> = (0..5).map(|_| Promise::new(0)).collect();
+        for (slot, promise) in tiny.iter_mut().enumerate() {
+            windows.grant(slot as u32, promise, whole, ask(0, 0));
+            (0..1000).for_each(|_| promise.note_packet(1));
+            windows.grant(slot as u32, promise, whole, ask(INITIAL_PROMISE, 0));
+        }
+        assert_eq!(windows.promised(0), 5 * INITIAL_PROMISE);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use tcp::{Connection, SeqNum, StateKind, TcpError, TimeWait};
 use wire::{FourTuple, Instant};
 
+use crate::pressure::PressureMarks;
 use crate::window::Promise;
 use error::DontneedError;
 use errqueue::ErrQueue;
@@ -67,8 +68,7 @@ pub(crate) struct ConnectionSocket {
     pub(crate) is_named: bool,
     pub(crate) next_hop: IpAddr,
     pub(crate) promise: Promise,
-    /// Payload bytes that ever arrived for it.
-    pub(crate) received: u64,
+    pub(crate) marks: PressureMarks,
     /// Payload bytes that its program ever took.
     pub(crate) read: u64,
     /// When bytes that wait to be read arrived, where that is asked for.

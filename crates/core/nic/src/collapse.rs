@@ -1,0 +1,131 @@
+//! Memory under pressure: how much is free, and small frags moved out of net_iovs that they keep from others.
+
+use std::collections::HashMap;
+
+use netmem::{FragList, Netmem};
+use steer::RxQueueId;
+
+use crate::fill::{Fill, MemoryDemand, MemoryLevel};
+use crate::nic::Nic;
+
+/// A net_iov is sparse when what waits in it fills less than one part in this many of it.
+const SPARSE_PARTS: u64 = 4;
+
+/// Memory that packets are received into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxMemory {
+    /// That of a queue: a binding, or host memory.
+    Queue(RxQueueId),
+    /// The NIC's own host memory, for linear bytes and packets that are not split.
+    Host,
+}
+
+/// How many bytes wait in each net_iov of one memory.
+///
+/// It is filled under pressure only, from payload that waits at connections: nothing is counted per packet.
+#[derive(Debug, Default)]
+pub struct NiovUsage {
+    /// By where the net_iov begins in its memory.
+    bytes: HashMap<u64, u64>,
+}
+
+impl NiovUsage {
+    /// Forgets everything; the allocation is kept.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Returns how many net_iovs bytes wait in.
+    pub fn niovs(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns whether a net_iov of `niov_size` bytes is sparse.
+    fn is_sparse(&self, netmem: &Netmem) -> bool {
+        let used = self.bytes.get(&netmem.dmabuf_offset(0));
+        used.is_some_and(|&used| used < netmem.size() as u64 / SPARSE_PARTS)
+    }
+}
+
+impl Nic {
+    /// Iterates over all memory that packets are received into.
+    pub fn rx_memories(&self) -> impl Iterator<Item = RxMemory> + use<> {
+        (0..self.rx_queue_count())
+            .map(|queue| RxMemory::Queue(RxQueueId(queue)))
+            .chain([RxMemory::Host])
+    }
+
+    /// Returns how much of `memory` is free; nothing of nothing for a queue that does not exist.
+    pub fn memory_level(&self, memory: RxMemory) -> MemoryLevel {
+        self.fill_of(memory).map(Fill::level).unwrap_or_default()
+    }
+
+    /// Returns the greatest demand of any memory since this was last asked. Costs a load per queue.
+    pub fn take_memory_demand(&mut self) -> MemoryDemand {
+        let mut greatest = self.host.take_demand();
+        for queue in &mut self.queues {
+            greatest = greatest.max(queue.fill_mut().take_demand());
+        }
+        greatest
+    }
+
+    /// Notes that somebody has looked at what is free of `memory`: [`MemoryDemand::Look`] comes when a
+    /// sixteenth more is in use.
+    pub fn note_memory_look(&mut self, memory: RxMemory) {
+        if let Some(fill) = self.fill_of_mut(memory) {
+            fill.note_look();
+        }
+    }
+
+    /// Adds what lies of `payload` in `memory` to `usage`.
+    pub fn measure(&self, memory: RxMemory, payload: &FragList, usage: &mut NiovUsage) {
+        let Some(fill) = self.fill_of(memory) else {
+            return;
+        };
+        for frag in payload {
+            let netmem = frag.netmem();
+            if fill.pool().covers(netmem) {
+                *usage.bytes.entry(netmem.dmabuf_offset(0)).or_default() += frag.len() as u64;
+            }
+        }
+    }
+
+    /// Moves the frags of `payload` that lie in sparse net_iovs of `memory` to net_iovs of the same memory
+    /// that small frags share (linux `tcp_collapse`, which cannot do it with unreadable payload). The
+    /// bytes, their order and the dma-buf that they are in stay; the offsets change, so it is for payload
+    /// that no application was told of yet.
+    pub fn collapse(&mut self, memory: RxMemory, payload: &mut FragList, usage: &NiovUsage) {
+        let Some(fill) = self.fill_of_mut(memory) else {
+            return;
+        };
+        let is_to_move = |netmem: &Netmem| fill.pool().covers(netmem) && usage.is_sparse(netmem);
+        if !payload.iter().any(|frag| is_to_move(frag.netmem())) {
+            return;
+        }
+        for frag in std::mem::take(payload) {
+            let is_sparse = fill.pool().covers(frag.netmem()) && usage.is_sparse(frag.netmem());
+            let copy = is_sparse.then(|| fill.collapse(&frag)).flatten();
+            match copy {
+                Some(copy) => {
+                    payload.push_merge(copy);
+                    fill.recycle(frag.into_netmem());
+                }
+                None => payload.push(frag),
+            }
+        }
+    }
+
+    fn fill_of(&self, memory: RxMemory) -> Option<&Fill> {
+        match memory {
+            RxMemory::Queue(queue) => Some(self.queues.get(queue.index())?.fill()),
+            RxMemory::Host => Some(&self.host),
+        }
+    }
+
+    fn fill_of_mut(&mut self, memory: RxMemory) -> Option<&mut Fill> {
+        match memory {
+            RxMemory::Queue(queue) => Some(self.queues.get_mut(queue.index())?.fill_mut()),
+            RxMemory::Host => Some(&mut self.host),
+        }
+    }
+}

@@ -24,6 +24,7 @@
 //! |---|---|---|---|
 //! | refusals of a bind | 13 | `stack/bind.rs` | interface, queues and rings are the machine's owner's to name; a program's files name none of them |
 //! | frames written by hand | 32 | `stack/{network,frames,path_mtu}.rs` | below sockets: ARP, ICMP, forged segments; what files make of such frames is asked by packetdrill's scripts |
+//! | memory under pressure | 17 | `stack/pressure` | a third host on the wire, frames written by hand, rates in virtual time |
 //! | readiness events | 2 | `stack/own.rs` | a program with files polls; its bits and edges are asked in `posix/table.rs` |
 //! | merged frags, a typed sink of messages | 3 | `stack/own.rs` | Linux has no such option, and C's control buffer has bytes |
 //! | stale ids, offsets without a name, a bind-tx of another interface | 3 | `stack/own.rs` | what C cannot say: what both can is asked here |

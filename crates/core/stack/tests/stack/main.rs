@@ -13,3 +13,4 @@ mod neighbors;
 mod network;
 mod own;
 mod path_mtu;
+mod pressure;

@@ -7,16 +7,17 @@
 //   assumes nothing about the bytes. For the abstract machine the block stands for one relaxed atomic load and one
 //   relaxed atomic store for each byte, which may race with each other; the processor's loads and stores of 1 to 16
 //   bytes do no less than that.
-// - Elsewhere, and under Miri, it is a relaxed atomic access of one aligned `usize`, always of that size: Rust defines
-//   no races of atomics of different sizes. A store of part of a word is a compare-and-exchange of the word.
+// - Elsewhere, under Miri, and with `--cfg devmem_word_copies` for ThreadSanitizer (neither tool looks into assembly), it is
+//   a relaxed atomic access of one aligned `usize`, always of that size: Rust defines no races of atomics
+//   of different sizes. A store of part of a word is a compare-and-exchange of the word.
 #![allow(unsafe_code)]
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, devmem_word_copies))))]
 pub(crate) use assembly::{forward, load, store};
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(target_arch = "x86_64", not(any(miri, devmem_word_copies)))))]
 pub(crate) use words::{forward, load, store};
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, devmem_word_copies))))]
 mod assembly {
     use std::arch::asm;
 
@@ -106,7 +107,10 @@ mod assembly {
     }
 }
 
-#[cfg(any(test, not(all(target_arch = "x86_64", not(miri)))))]
+#[cfg(any(
+    test,
+    not(all(target_arch = "x86_64", not(any(miri, devmem_word_copies))))
+))]
 mod words {
     use std::ops::Range;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -23,6 +23,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 /// Completions that the context has room for at least, before they have to be taken out.
 const COMPLETIONS: libc::c_long = 128;
 
+/// Times that room is made for the completion of one request.
+const ATTEMPTS: usize = 16;
+
 /// Operations and flags of `struct iocb` (linux include/uapi/linux/aio_abi.h).
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
@@ -107,16 +110,24 @@ impl Signaller {
     /// # Errors
     /// `INVAL` if it is no eventfd; else what io_submit(2) said, for want of memory.
     pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
-        match self.submit(IOCB_CMD_PREAD, eventfd) {
-            Err(Errno::AGAIN) => {
-                self.take_completions();
-                self.submit(IOCB_CMD_PREAD, eventfd)
-            }
-            done => done,
-        }
+        self.submit(IOCB_CMD_PREAD, eventfd)
     }
 
+    /// Makes a request, and room for its completion where there is none: `AGAIN` comes before the kernel has looked at
+    /// the request. Other threads may take the room again, so it is made several times.
     fn submit(&self, opcode: u16, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut submitted = self.try_submit(opcode, eventfd);
+        for _ in 0..ATTEMPTS {
+            if submitted != Err(Errno::AGAIN) {
+                break;
+            }
+            self.take_completions();
+            submitted = self.try_submit(opcode, eventfd);
+        }
+        submitted
+    }
+
+    fn try_submit(&self, opcode: u16, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
         let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::BADF);
         let mut request = Iocb {
             opcode,
@@ -201,6 +212,18 @@ mod tests {
             signaller.signal(fd.as_fd()).unwrap();
         }
         assert_eq!(counter(&fd), 10_000);
+    }
+
+    #[test]
+    fn an_eventfd_is_recognised_while_there_is_no_room_for_completions() {
+        let signaller = Signaller::of_process().unwrap();
+        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut requests = 0;
+        while signaller.try_submit(IOCB_CMD_PREAD, fd.as_fd()) != Err(Errno::AGAIN) {
+            requests += 1;
+            assert!(requests < 100_000, "the context has room without end");
+        }
+        assert_eq!(signaller.is_eventfd(fd.as_fd()), Ok(true));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Bytes to checked headers and back: Ethernet, ARP, IPv4, IPv6, ICMP, TCP; checksums.
+//! Bytes to checked headers and back: virtio-net, Ethernet, ARP, IPv4, IPv6, ICMP, TCP; checksums.
 //!
 //! Key types: [`RxHeaders`] (one received frame, every length and checksum of its headers judged
 //! once), [`TcpOptions`] (what both ends of a connection say beside the fixed header) and
@@ -31,6 +31,7 @@ mod tcp;
 mod tcp_options;
 mod time;
 mod udp;
+mod vnet;
 
 pub use accecn::AccEcn;
 pub use arp::{ARP_LEN, ArpOperation, ArpPacket};
@@ -54,3 +55,4 @@ pub use tcp::{TcpFlags, TcpHeader};
 pub use tcp_options::{MAX_WINDOW_SCALE, SackBlocks, TcpOptions, TcpOptionsError, Timestamps};
 pub use time::Instant;
 pub use udp::UdpHeader;
+pub use vnet::{ChecksumState, Gso, GsoKind, Offload, VnetHeader};

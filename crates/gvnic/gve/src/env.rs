@@ -4,9 +4,8 @@
 //! whoever serves the device (vfio-user over a socket, a test in one process) makes one for the call.
 
 use std::fmt;
-use std::num::NonZeroU16;
 
-use wire::{Instant, TxChecksum};
+use wire::{ChecksumState, Instant, Offload};
 
 /// An address in the guest's physical memory. The guest chooses it: it may be anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,49 +93,6 @@ bitflags::bitflags! {
         /// Takes UDP super-packets (USO): each segment becomes a datagram.
         const USO = 1 << 3;
     }
-}
-
-/// What is known of a frame's transport checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ChecksumState {
-    /// Nothing: the frame carries what its sender computed, if it computed one.
-    #[default]
-    Unknown,
-    /// It was found right (VIRTIO_NET_HDR_F_DATA_VALID).
-    Verified,
-    /// The field holds the folded sum of the pseudo-header, and the rest is to be summed
-    /// (VIRTIO_NET_HDR_F_NEEDS_CSUM). The frame comes from this machine; its bytes need no check.
-    Partial(TxChecksum),
-}
-
-/// How a super-packet is to be cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gso {
-    /// What is cut.
-    pub kind: GsoKind,
-    /// Payload bytes of each piece but the last.
-    pub size: NonZeroU16,
-}
-
-/// What a super-packet is made of (VIRTIO 1.2 5.1.6.2 `gso_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GsoKind {
-    /// A TCP segment over IPv4 (VIRTIO_NET_HDR_GSO_TCPV4, 1).
-    Tcp4,
-    /// A TCP segment over IPv6 (VIRTIO_NET_HDR_GSO_TCPV6, 4).
-    Tcp6,
-    /// UDP datagrams of one flow (VIRTIO_NET_HDR_GSO_UDP_L4, 5).
-    Udp,
-}
-
-/// What travels beside a frame, with the meaning of a virtio-net header (VIRTIO 1.2 5.1.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offload {
-    /// The transport checksum.
-    pub checksum: ChecksumState,
-    /// The frame is a super-packet. Its checksum is then [`ChecksumState::Partial`] when it leaves the device; when
-    /// it comes, any state will do.
-    pub gso: Option<Gso>,
 }
 
 /// A frame that comes to the device: whole, in host memory, Ethernet header first.

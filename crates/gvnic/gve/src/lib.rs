@@ -37,8 +37,10 @@ mod tx_offload;
 pub use config::{Config, ConfigError, Knobs, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
 pub use device::{Gve, LinkState};
 pub use env::{
-    Backend, BadAddress, ChecksumState, Env, Gso, GsoKind, GuestAddr, GuestMemory, GuestRange,
-    IrqSink, Offload, RxFrame, Sent, TxFrame, TxPayload, WireFeatures,
+    Backend, BadAddress, Env, GuestAddr, GuestMemory, GuestRange, IrqSink, RxFrame, Sent, TxFrame,
+    TxPayload, WireFeatures,
 };
 pub use rx::Received;
 pub use stats::{DeviceStats, DropReason, RxQueueStats, Stats, TxQueueStats};
+// What a frame has beside it, in the words of the virtio-net header.
+pub use wire::{ChecksumState, Gso, GsoKind, Offload};

@@ -3,10 +3,10 @@
 use std::num::NonZeroU16;
 
 use steer::{RuleAction, RxQueueId};
-use wire::{EthernetHeader, RxHeaders, Transport, TxChecksum};
+use wire::{ChecksumState, EthernetHeader, Gso, Offload, RxHeaders, Transport, TxChecksum};
 
 use crate::device::{Gve, LinkState};
-use crate::env::{ChecksumState, Env, Gso, Offload, RxFrame};
+use crate::env::{Env, RxFrame};
 use crate::rx::{Received, RxContext};
 use crate::rx_frame::{self, PacketFacts, RxPacket};
 use crate::segment::{HeadBuf, Segmenter, finish_checksum, is_kind};

@@ -3,9 +3,11 @@
 use gve_defs::desc_dqo::{RX_CSUM_IP_ERR, RX_CSUM_L4_ERR, RX_IPV6_EX, RX_L3_L4_PROCESSED};
 use gve_defs::desc_dqo::{l3_type, l4_type};
 use steer::header_split::{self, DataSplit, HdsConfig, Split};
-use wire::{Checksum, Ipv6Header, Network, ParseError, RxHeaders, Transport, UdpHeader, protocol};
+use wire::{
+    Checksum, ChecksumState, Ipv6Header, Network, ParseError, RxHeaders, Transport, UdpHeader,
+    protocol,
+};
 
-use crate::env::ChecksumState;
 use crate::stats::DeviceStats;
 
 /// Protocol number of SCTP (RFC 9260).

@@ -3,11 +3,9 @@
 use std::num::NonZeroU16;
 
 use wire::{
-    Checksum, MAX_HEADER_LEN, Network, RxHeaders, SegmentHeaders, Transport, TxChecksum,
+    Checksum, GsoKind, MAX_HEADER_LEN, Network, RxHeaders, SegmentHeaders, Transport, TxChecksum,
     fill_checksum,
 };
-
-use crate::env::GsoKind;
 
 /// The headers of a frame in host memory, to be changed.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,10 @@
 use std::num::NonZeroU16;
 
 use gve_defs::desc_dqo::TX_MIN_MSS;
-use wire::{MAX_HEADER_LEN, RxHeaders, TxChecksum};
+use wire::{ChecksumState, Gso, GsoKind, MAX_HEADER_LEN, Offload, RxHeaders, TxChecksum};
 
 use crate::env::{
-    ChecksumState, Env, Gso, GsoKind, GuestMemory, GuestRange, Offload, Sent, TxFrame, TxPayload,
-    WireFeatures, append_ranges,
+    Env, GuestMemory, GuestRange, Sent, TxFrame, TxPayload, WireFeatures, append_ranges,
 };
 use crate::segment::{Segmenter, finish_checksum, kind_of};
 use crate::tx::{MAX_PACKET, TxPacket};

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use devmem_uapi::DmabufId;
 use netmem::{Frag, MemoryProvider, NiovSize, OpaqueProvider};
 use nic::{
-    Gso, Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, Rings, RxChecksum,
-    RxPacket, Sent, TcpDataSplit, TxFrame, VnetMeta,
+    Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, Rings, RxChecksum, RxPacket,
+    Sent, TcpDataSplit, TxFrame, VnetMeta,
 };
 use steer::RxQueueId;
 use wire::{Instant, Ipv4Header, checksum};
@@ -235,17 +235,8 @@ impl Link for Script {
         } else {
             RxChecksum::Unverified
         };
-        let (gso_size, gso) = if switches & SUPER != 0 {
-            (1448, Gso::Tcp4)
-        } else {
-            (0, Gso::None)
-        };
-        let meta = VnetMeta {
-            gso_size,
-            gso,
-            header_len: 0,
-            checksum,
-        };
+        let gso_size = if switches & SUPER != 0 { 1448 } else { 0 };
+        let meta = VnetMeta { gso_size, checksum };
         let received = if switches & WHOLE != 0 {
             posted.frame.clear();
             posted.frame.extend_from_slice(&bytes);

@@ -1,7 +1,6 @@
 //! Opening a user-space NIC: its link, its addresses, its sizes.
 
 use std::collections::HashMap;
-use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,12 +13,6 @@ use netmem::PerProcess;
 use nic::{
     Cable, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
     VnetHeaderLen, WireHello, WireLink, WireOptions,
-};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionbio;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
-    send, socket_with,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{Secret, Stack, StackConfig};
@@ -306,33 +299,9 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     Ok((end(0), end(1)))
 }
 
-/// How long the other end of a UNIX wire may take to answer.
-const HELLO_LIMIT: Timespec = Timespec {
-    tv_sec: 5,
-    tv_nsec: 0,
-};
-
 /// Joins the wire whose other end listens at `path`.
 fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenError> {
-    let ours = WireHello { offloads, mtu };
-    let join = || -> io::Result<UnixLink> {
-        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
-        let socket = socket_with(family, SocketType::SEQPACKET, flags, None)?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        send(&socket, &ours.emit(), SendFlags::NOSIGNAL)?;
-        let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-        if poll(&mut fds, Some(&HELLO_LIMIT))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        // Longer than a hello, so that a longer packet is seen to be none.
-        let mut packet = [0; WireHello::LEN + 1];
-        let (len, _) = recv(&socket, &mut packet[..], RecvFlags::DONTWAIT)?;
-        let theirs = WireHello::parse(&packet[..len])
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        ioctl_fionbio(&socket, true)?;
-        UnixLink::new(socket, ours, theirs)
-    };
-    join().map_err(|source| OpenError::Unix {
+    UnixLink::join(path, WireHello { offloads, mtu }).map_err(|source| OpenError::Unix {
         path: path.to_owned(),
         source,
     })

@@ -12,8 +12,8 @@ use std::time::Instant as Clock;
 
 use netmem::{Dmabuf, DmabufId, DmabufProvider, NiovSize};
 use nic::{
-    Gso, Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, RxChecksum, Sent,
-    TxFrame, VnetMeta,
+    Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, RxChecksum, Sent, TxFrame,
+    VnetMeta,
 };
 use steer::RxQueueId;
 use wire::{
@@ -48,8 +48,6 @@ impl Link for HeadersOnly {
         posted.head.with_vnet(0, n).copy_from_slice(&self.head[..n]);
         let meta = VnetMeta {
             gso_size: 1448,
-            gso: Gso::Tcp4,
-            header_len: 66,
             checksum: RxChecksum::Partial,
         };
         Ok(Received::Placed {

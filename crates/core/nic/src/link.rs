@@ -2,26 +2,37 @@
 
 mod captured;
 mod conditioner;
+mod hello;
 mod impaired;
 mod impairment;
 mod tap;
 mod unix;
+mod unix_port;
+mod vnet_fd;
 mod wire;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use ::wire::{EtherType, EthernetHeader, Instant, MAX_HEADER_LEN, TxChecksum};
+use std::num::NonZeroU16;
+
+use ::wire::{
+    ChecksumState, EtherType, EthernetHeader, Gso, GsoKind, Instant, MAX_HEADER_LEN, Offload,
+    TxChecksum,
+};
 use netmem::{BufSpan, DmaPort, FragList, Payload};
 
 pub use captured::{Captured, Direction, FrameSink};
 pub use conditioner::{Conditioner, ConditionerStats};
+pub use hello::{HELLO_LIMIT, NoHello, WireHello};
 pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
-pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions, VnetHeaderLen};
-pub use unix::{NoHello, UnixLink, WireHello, set_wire_buffers};
+pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
+pub use unix::UnixLink;
+pub use unix_port::{UnixPort, UnixPortEvent, Written};
+pub use vnet_fd::{VnetFd, VnetHeaderLen};
 pub use wire::{Cable, WireLink, WireOptions};
 
 /// Bytes of the longest IP packet whose header says how long it is (RFC 791 3.1; without jumbograms RFC 8200 3).
@@ -217,6 +228,23 @@ impl TxFrame<'_> {
         self.copy_payload_to(out);
     }
 
+    /// Returns what is left to be done to the frame, as its virtio-net header says it; of which family a super-packet is,
+    /// its EtherType says.
+    pub(crate) fn offload(&self) -> Offload {
+        let kind = || match EthernetHeader::parse(self.head).ok()?.ethertype {
+            EtherType::IPV4 => Some(GsoKind::Tcp4),
+            EtherType::IPV6 => Some(GsoKind::Tcp6),
+            _ => None,
+        };
+        Offload {
+            checksum: self
+                .checksum
+                .map_or(ChecksumState::Unknown, ChecksumState::Partial),
+            gso: NonZeroU16::new(self.gso_size)
+                .and_then(|size| kind().map(|kind| Gso { kind, size })),
+        }
+    }
+
     /// Appends the payload to `out`.
     pub(crate) fn copy_payload_to(&self, out: &mut Vec<u8>) {
         for frag in self.payload {
@@ -225,28 +253,6 @@ impl TxFrame<'_> {
             self.port.copy_out(frag, 0, &mut out[at..]);
         }
     }
-}
-
-/// Returns what kind of super-packet a frame is, by its EtherType.
-pub(crate) fn gso_of(frame: &TxFrame<'_>) -> Gso {
-    match EthernetHeader::parse(frame.head).map(|ethernet| ethernet.ethertype) {
-        _ if frame.gso_size == 0 => Gso::None,
-        Ok(EtherType::IPV4) => Gso::Tcp4,
-        Ok(EtherType::IPV6) => Gso::Tcp6,
-        _ => Gso::None,
-    }
-}
-
-/// How the sender wants a super-packet cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gso {
-    /// Not a super-packet.
-    #[default]
-    None,
-    /// TCP over IPv4.
-    Tcp4,
-    /// TCP over IPv6.
-    Tcp6,
 }
 
 /// What the link knows about a frame's transport checksum.
@@ -265,14 +271,32 @@ pub enum RxChecksum {
 /// What a link says about a frame: the virtio-net header in our words (VIRTIO 1.2 5.1.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetMeta {
-    /// Payload bytes per segment of a super-packet; 0: not a super-packet.
+    /// Payload bytes per segment of a super-packet of TCP; 0: not one.
     pub gso_size: u16,
-    /// Kind of super-packet.
-    pub gso: Gso,
-    /// Header length as the sender sees it; a hint, not trusted.
-    pub header_len: u16,
     /// State of the transport checksum.
     pub checksum: RxChecksum,
+}
+
+impl From<Offload> for VnetMeta {
+    fn from(offload: Offload) -> Self {
+        let gso_size = match offload.gso {
+            Some(Gso {
+                kind: GsoKind::Tcp4 | GsoKind::Tcp6,
+                size,
+            }) => size.get(),
+            // UFO and USO are not asked for (TUNSETOFFLOAD).
+            Some(Gso {
+                kind: GsoKind::Udp, ..
+            })
+            | None => 0,
+        };
+        let checksum = match offload.checksum {
+            ChecksumState::Partial(_) => RxChecksum::Partial,
+            ChecksumState::Verified => RxChecksum::Valid,
+            ChecksumState::Unknown => RxChecksum::Unverified,
+        };
+        Self { gso_size, checksum }
+    }
 }
 
 /// Host memory where a frame's first bytes land, with room in front for a virtio-net header.

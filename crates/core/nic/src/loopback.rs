@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
-use crate::link::{Gso, RxChecksum, VnetMeta};
+use crate::link::{RxChecksum, VnetMeta};
 use crate::packet::TxPacket;
 use crate::place::{Landed, Place, RxBuffers};
 
@@ -80,8 +80,6 @@ impl TxPacket {
             frame_len,
             meta: VnetMeta {
                 gso_size: if is_super { gso_size } else { 0 },
-                gso: Gso::None,
-                header_len: head.len() as u16,
                 checksum: match checksum {
                     Some(_) => RxChecksum::Partial,
                     None => RxChecksum::Unverified,

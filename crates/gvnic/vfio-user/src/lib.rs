@@ -40,5 +40,5 @@ pub use pci::{Msix, PciConfig, PciIdentity};
 pub use regions::{CONFIG_REGION, REGION_COUNT, Region};
 pub use server::{Event, Interest, Server, ServerStats};
 pub use session::{Breach, Session, SessionStats};
-pub use socket_file::{ListenError, SocketFile, is_shut_out};
+pub use socket_file::{ListenError, SocketFile};
 pub use windows::{DmaError, DmaWindows, MapError, MapRequest, Protection};

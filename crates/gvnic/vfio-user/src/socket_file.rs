@@ -93,7 +93,7 @@ impl Drop for SocketFile {
 
 /// Tells whether accept(2) on a non-blocking listener failed with `error` although somebody waits there: for want of
 /// descriptors or memory. Without them the system fails before it looks whether anybody does.
-pub fn is_shut_out(listener: impl AsFd, error: &io::Error) -> bool {
+pub(crate) fn is_shut_out(listener: impl AsFd, error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
         return false;

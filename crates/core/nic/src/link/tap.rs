@@ -3,35 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ::wire::{EthernetHeader, Instant, has_cwr};
+use ::wire::{EthernetHeader, Instant, VnetHeader};
 use netmem::{DmaPort, FragList};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::{
-    Gso, Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, RxChecksum, Sent,
-    TxFrame, VnetMeta, gso_of,
+    Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, Sent, TxFrame, VnetFd,
+    VnetHeaderLen,
 };
-
-/// Length of the virtio-net header in front of every frame (TUNSETVNETHDRSZ).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VnetHeaderLen {
-    /// `struct virtio_net_hdr`, the default of the TUN driver.
-    #[default]
-    Ten,
-    /// `struct virtio_net_hdr_mrg_rxbuf`: with `num_buffers`.
-    Twelve,
-}
-
-impl VnetHeaderLen {
-    /// Returns the length in bytes.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::Ten => 10,
-            Self::Twelve => 12,
-        }
-    }
-}
 
 /// How the TAP was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +52,7 @@ impl TapOptions {
 /// IFF_MULTI_QUEUE if there are several): opening needs privilege, which is not this crate's business.
 #[derive(Debug)]
 pub struct TapLink {
-    fds: Vec<OwnedFd>,
+    fds: Vec<VnetFd>,
     options: TapOptions,
     /// Readable when any of several fds is.
     any: Option<OwnedFd>,
@@ -106,8 +86,9 @@ impl TapLink {
             1 => None,
             _ => Some(epoll_of(&fds)?),
         };
+        let with_header = |fd| VnetFd::new(fd, options.vnet_header);
         Ok(Self {
-            fds,
+            fds: fds.into_iter().map(with_header).collect(),
             options,
             any,
             busy: 0,
@@ -126,26 +107,6 @@ impl TapLink {
         {
             self.up = false;
         }
-    }
-
-    fn read(&mut self, queue: usize, posted: &mut Posted<'_>) -> io::Result<Received> {
-        let vnet_len = self.options.vnet_header.bytes();
-        let predicted = posted.predicted_header;
-        let head = posted.head.with_vnet(vnet_len, predicted);
-        let read = posted
-            .port
-            .readv(self.fds[queue].as_fd(), head, posted.spans, posted.spill)?;
-        if read == 0 {
-            // A device has no end of file: whoever held the other end is gone.
-            return Err(Errno::NETDOWN.into());
-        }
-        // A runt that does not even fill the virtio-net header is an empty frame.
-        let frame_len = read.saturating_sub(vnet_len);
-        let head = posted.head.with_vnet(vnet_len, 0);
-        Ok(Received::Placed {
-            frame_len,
-            meta: VnetHeader::parse(head).meta(),
-        })
     }
 }
 
@@ -183,11 +144,12 @@ impl Link for TapLink {
     fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<Received> {
         for turn in 0..self.fds.len() {
             let queue = (self.busy + turn) % self.fds.len();
-            match self.read(queue, posted) {
-                Ok(received) => {
+            match self.fds[queue].receive(posted) {
+                Ok((frame_len, header)) => {
                     self.busy = queue;
                     self.up = true;
-                    return Ok(received);
+                    let meta = header.offload().into();
+                    return Ok(Received::Placed { frame_len, meta });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
@@ -206,7 +168,6 @@ impl Link for TapLink {
         }
         self.scratch.clear();
         self.scratch.resize(self.options.vnet_header.bytes(), 0);
-        VnetHeader::of(frame).emit(&mut self.scratch);
         self.scratch.extend_from_slice(frame.head);
         let pieces = match frame.payload.frag_count() {
             ..=MAX_PIECES => frame.payload,
@@ -215,9 +176,9 @@ impl Link for TapLink {
                 &self.nothing
             }
         };
-        let fd = self.fds[self.busy].as_fd();
-        match frame.port.writev(fd, &self.scratch, pieces) {
-            Ok(_) => {
+        let header = VnetHeader::new(frame.offload(), frame.head);
+        match self.fds[self.busy].send(header, &mut self.scratch, pieces, frame.port) {
+            Ok(()) => {
                 self.up = true;
                 Ok(Sent::Done)
             }
@@ -234,7 +195,10 @@ impl Link for TapLink {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.any.as_ref().or(self.fds.first()).map(AsFd::as_fd)
+        match &self.any {
+            Some(any) => Some(any.as_fd()),
+            None => self.fds.first().map(AsFd::as_fd),
+        }
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -243,111 +207,5 @@ impl Link for TapLink {
 
     fn is_up(&self) -> bool {
         self.up
-    }
-}
-
-/// `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h) in the byte order of the host, which is
-/// what the TUN driver uses unless told otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct VnetHeader {
-    flags: u8,
-    gso_type: u8,
-    hdr_len: u16,
-    gso_size: u16,
-    csum_start: u16,
-    csum_offset: u16,
-}
-
-/// VIRTIO_NET_HDR_F_NEEDS_CSUM
-const NEEDS_CSUM: u8 = 1;
-/// VIRTIO_NET_HDR_F_DATA_VALID
-const DATA_VALID: u8 = 2;
-/// VIRTIO_NET_HDR_GSO_TCPV4
-const GSO_TCPV4: u8 = 1;
-/// VIRTIO_NET_HDR_GSO_TCPV6
-const GSO_TCPV6: u8 = 4;
-/// VIRTIO_NET_HDR_GSO_ECN, a flag beside the type: only the first segment gets CWR
-const GSO_ECN: u8 = 0x80;
-
-impl VnetHeader {
-    fn of(frame: &TxFrame<'_>) -> Self {
-        let mut header = Self::default();
-        if let Some(checksum) = frame.checksum {
-            header.flags = NEEDS_CSUM;
-            header.csum_start = checksum.start;
-            header.csum_offset = checksum.offset;
-        }
-        let gso_type = match gso_of(frame) {
-            Gso::None => return header,
-            Gso::Tcp4 => GSO_TCPV4,
-            Gso::Tcp6 => GSO_TCPV6,
-        };
-        let hdr_len = u16::try_from(frame.head.len()).unwrap_or(0);
-        let ecn = match has_cwr(frame.head, header.csum_start.into()) {
-            true => GSO_ECN,
-            false => 0,
-        };
-        Self {
-            gso_type: gso_type | ecn,
-            gso_size: frame.gso_size,
-            hdr_len,
-            ..header
-        }
-    }
-
-    /// Reads the header from at least 10 bytes; anything shorter says nothing.
-    fn parse(bytes: &[u8]) -> Self {
-        let Some(&[flags, gso_type, a, b, c, d, e, f, g, h]) = bytes.first_chunk() else {
-            return Self::default();
-        };
-        let [hdr_len, gso_size, csum_start, csum_offset] =
-            [[a, b], [c, d], [e, f], [g, h]].map(u16::from_ne_bytes);
-        Self {
-            flags,
-            gso_type,
-            hdr_len,
-            gso_size,
-            csum_start,
-            csum_offset,
-        }
-    }
-
-    /// Writes the header to the start of `out`; `num_buffers`, if there is room, stays 0.
-    fn emit(self, out: &mut [u8]) {
-        let Self {
-            flags,
-            gso_type,
-            hdr_len,
-            gso_size,
-            csum_start,
-            csum_offset,
-        } = self;
-        let [[a, b], [c, d], [e, f], [g, h]] =
-            [hdr_len, gso_size, csum_start, csum_offset].map(u16::to_ne_bytes);
-        if let Some(out) = out.first_chunk_mut() {
-            *out = [flags, gso_type, a, b, c, d, e, f, g, h];
-        }
-    }
-
-    fn meta(self) -> VnetMeta {
-        let gso = match self.gso_type & !GSO_ECN {
-            GSO_TCPV4 => Gso::Tcp4,
-            GSO_TCPV6 => Gso::Tcp6,
-            _ => Gso::None,
-        };
-        let checksum = if self.flags & NEEDS_CSUM != 0 {
-            RxChecksum::Partial
-        } else if self.flags & DATA_VALID != 0 {
-            RxChecksum::Valid
-        } else {
-            RxChecksum::Unverified
-        };
-        let gso_size = if gso == Gso::None { 0 } else { self.gso_size };
-        VnetMeta {
-            gso_size,
-            gso,
-            header_len: self.hdr_len,
-            checksum,
-        }
     }
 }

@@ -5,76 +5,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use ::wire::Instant;
-use rustix::event::epoll;
-use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::ioctl_fionbio;
+use rustix::net::SocketFlags;
 
+use super::hello::{HELLO_LIMIT, Heard, NoHello, WireHello, connect_to, set_wire_buffers};
 use super::{Link, LinkCaps, Posted, Received, Sent, TapLink, TapOptions, TxFrame, VnetHeaderLen};
-
-/// Bytes of frames under way that are asked for: a dozen super-packets. The system may give fewer.
-const SOCKET_BUFFER_BYTES: usize = 1 << 20;
-
-/// What an end of a UNIX wire tells the other one first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WireHello {
-    /// Takes super-packets of TCP and checksums that are left open.
-    pub offloads: bool,
-    /// Bytes of the largest IP packet that is not a super-packet; the other end's may differ, and larger frames
-    /// are lost.
-    pub mtu: u16,
-}
-
-/// What came instead of a [`WireHello`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other end of the wire does not begin with what a wire begins with")]
-pub struct NoHello;
-
-impl WireHello {
-    /// Bytes on the wire. Shorter than any frame behind its virtio-net header.
-    pub const LEN: usize = 12;
-
-    const MAGIC: [u8; 4] = *b"DMTW";
-    /// Version of all that is said here.
-    const VERSION: u16 = 1;
-    const OFFLOADS: u16 = 1;
-
-    /// Returns the packet: magic, version, flags, MTU and two zero bytes, all little-endian.
-    pub fn emit(self) -> [u8; Self::LEN] {
-        let flags = if self.offloads { Self::OFFLOADS } else { 0 };
-        let mut out = [0; Self::LEN];
-        let (magic, rest) = out.split_at_mut(Self::MAGIC.len());
-        magic.copy_from_slice(&Self::MAGIC);
-        let words = [Self::VERSION, flags, self.mtu];
-        for (out, word) in rest.chunks_exact_mut(2).zip(words) {
-            out.copy_from_slice(&word.to_le_bytes());
-        }
-        out
-    }
-
-    /// Reads the other end's first packet.
-    ///
-    /// # Errors
-    /// [`NoHello`]: it is something else, or of another version.
-    pub fn parse(packet: &[u8]) -> Result<Self, NoHello> {
-        let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| NoHello)?;
-        let [m0, m1, m2, m3, v0, v1, f0, f1, s0, s1, _, _] = *packet;
-        let version = u16::from_le_bytes([v0, v1]);
-        if [m0, m1, m2, m3] != Self::MAGIC || version != Self::VERSION {
-            return Err(NoHello);
-        }
-        Ok(Self {
-            offloads: u16::from_le_bytes([f0, f1]) & Self::OFFLOADS != 0,
-            mtu: u16::from_le_bytes([s0, s1]),
-        })
-    }
-}
-
-/// Asks for room for several super-packets under way. What the system does not give costs speed only.
-pub fn set_wire_buffers(socket: BorrowedFd<'_>) {
-    let _ = set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
-    let _ = set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
-}
 
 /// One end of a UNIX wire.
 ///
@@ -94,6 +33,26 @@ pub struct UnixLink {
 }
 
 impl UnixLink {
+    /// Joins the wire whose other end listens at `path`, says what we take and waits for the answer, for
+    /// [`HELLO_LIMIT`] at most.
+    ///
+    /// # Errors
+    /// Nobody listens there, `TimedOut` or [`NoHello`] instead of an answer, or as [`new`](Self::new).
+    pub fn join(path: &Path, ours: WireHello) -> io::Result<Self> {
+        let socket = connect_to(path, SocketFlags::empty())?;
+        ours.say(&socket)?;
+        let limit = Timespec::try_from(HELLO_LIMIT).map_err(io::Error::other)?;
+        let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+        if poll(&mut fds, Some(&limit))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let Heard::Hello(theirs) = WireHello::hear(&socket) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, NoHello));
+        };
+        ioctl_fionbio(&socket, true)?;
+        Self::new(socket, ours, theirs)
+    }
+
     /// Makes a link of a connected, non-blocking SOCK_SEQPACKET socket on which the hellos were exchanged: `ours`
     /// said what we take, `theirs` what we may send. Both must take super-packets for this link to exchange any.
     ///
@@ -198,31 +157,5 @@ impl Link for UnixLink {
 
     fn is_up(&self) -> bool {
         self.up
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hello_is_read_as_it_is_written() {
-        for (offloads, mtu) in [(true, 1500), (false, 9000), (true, 65_535)] {
-            let hello = WireHello { offloads, mtu };
-            assert_eq!(WireHello::parse(&hello.emit()), Ok(hello));
-        }
-    }
-
-    #[test]
-    fn a_frame_or_another_version_is_no_hello() {
-        let hello = WireHello {
-            offloads: true,
-            mtu: 1500,
-        };
-        let mut other = hello.emit();
-        other[4] = 2;
-        for packet in [&other[..], &hello.emit()[..11], &[0; 12], &[0; 70], &[]] {
-            assert_eq!(WireHello::parse(packet), Err(NoHello));
-        }
     }
 }

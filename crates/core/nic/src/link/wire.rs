@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
     Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, RxChecksum, Sent, TxFrame,
-    VnetMeta, gso_of,
+    VnetMeta,
 };
 
 /// What kind of wire [`WireLink::pair`] makes.
@@ -114,8 +114,6 @@ impl WireLink {
         }
         Ok(VnetMeta {
             gso_size: frame.gso_size,
-            gso: gso_of(frame),
-            header_len: u16::try_from(frame.head.len()).unwrap_or(0),
             checksum: match frame.checksum {
                 Some(_) => RxChecksum::Partial,
                 None => RxChecksum::Unverified,

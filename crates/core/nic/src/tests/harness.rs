@@ -299,8 +299,6 @@ impl Tcp {
 
 pub(super) const PARTIAL: VnetMeta = VnetMeta {
     gso_size: 0,
-    gso: Gso::None,
-    header_len: 0,
     checksum: RxChecksum::Partial,
 };
 pub(super) const UNVERIFIED: VnetMeta = VnetMeta {

@@ -384,12 +384,10 @@ fn super_packets_say_how_many_segments_they_are() {
         (0, 1448, 1),
         (5000, 0, 1),
     ] {
-        let gso = Gso::Tcp4;
         bench.link.scatter(
             tcp(&pattern(0, len)).frame(),
             VnetMeta {
                 gso_size,
-                gso,
                 ..PARTIAL
             },
         );

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use devmem_linux::netns::NetNs;
-use nic::{Conditioner, Impairment, complete_checksum};
+use nic::{Conditioner, Impairment, Written, complete_checksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
@@ -12,7 +12,7 @@ use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
 use gve::{ChecksumState, Gso, Offload};
 
 use super::report::LaneReport;
-use crate::nic::{FRAME_BUFFER_BYTES, Port, Written};
+use crate::nic::{FRAME_BUFFER_BYTES, Port};
 use crate::plan::{WireEnd, WirePort};
 use tool::counters::Lane as Counted;
 use tool::output::Failure;
@@ -97,9 +97,7 @@ impl Cable {
         let room = self.sleep(limit)?;
         let now = self.now();
         for (index, end) in self.ends.iter_mut().enumerate() {
-            if let Port::Unix(port) = end {
-                port.tend(now);
-            }
+            end.tend(now);
             self.lanes[index].take_in(end, &mut self.incoming, now)?;
         }
         let now = self.now();
@@ -148,10 +146,7 @@ impl Cable {
             .iter()
             .filter(|lane| !lane.waits)
             .filter_map(|lane| lane.conditioner.next_due());
-        let ends = self.ends.iter().filter_map(|end| match end {
-            Port::Tap(_) => None,
-            Port::Unix(port) => port.next_due(),
-        });
+        let ends = self.ends.iter().filter_map(Port::next_due);
         frames.chain(ends).min()
     }
 

@@ -1,7 +1,7 @@
 //! One emulated gVNIC: a virtual machine on one side, a wire on the other, one poll loop between them.
 //!
 //! `gvnic.rs` is the device as the machine's PCI bus sees it, `wire.rs` the wire with whatever is wrong with it,
-//! `port.rs` the descriptor at its end (a TAP, or a UNIX socket: `unix_port.rs`), `serve.rs` the loop, `control.rs` what
+//! `port.rs` what is at its end (a TAP, or a UNIX wire, both of the crate `nic`), `serve.rs` the loop, `control.rs` what
 //! may be asked of a running device, `report.rs` what is told about it.
 
 mod control;
@@ -9,9 +9,7 @@ mod gvnic;
 mod port;
 mod report;
 mod serve;
-mod unix_port;
-mod vnet;
 mod wire;
 
-pub use port::{FRAME_BUFFER_BYTES, Port, Written};
+pub use port::{FRAME_BUFFER_BYTES, Port};
 pub use serve::serve;

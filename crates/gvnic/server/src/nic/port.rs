@@ -1,18 +1,18 @@
-//! Where a wire ends: a descriptor that gives and takes packets of a virtio-net header and a frame.
+//! Where a wire ends: a TAP, or a UNIX wire whose other end comes and goes.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use anyhow::Context;
-use devmem_linux::tap::{TapOffloads, TapOptions, VnetHeader};
+use devmem_linux::tap::{TapOffloads, TapOptions, VnetHeader as TapHeader};
 use gve::{Offload, WireFeatures};
-use nic::MAX_FRAME_LEN;
-use rustix::io::{Errno, readv, writev};
+use nic::{MAX_FRAME_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello, Written};
+use rustix::io::Errno;
+use tool::output::{Failure, note};
+use vfio_user::{ListenError, SocketFile};
+use wire::{Instant, VnetHeader};
 
-use super::unix_port::UnixPort;
-use super::vnet;
 use crate::plan::WirePort;
-use tool::output::Failure;
 
 /// Room for any frame, and one byte by which a longer one is seen.
 pub const FRAME_BUFFER_BYTES: usize = MAX_FRAME_LEN + 1;
@@ -22,31 +22,28 @@ const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
     .union(WireFeatures::TSO4)
     .union(WireFeatures::TSO6);
 
-/// What became of a frame that was handed to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// The other end has it.
-    Done,
-    /// There is no room now.
-    Full,
-    /// It is lost: nobody is there, or the frame was refused.
-    Lost,
-}
-
 /// The end of a wire.
 #[derive(Debug)]
 pub enum Port {
     /// A TAP interface: the kernel's network stack.
     Tap(TapPort),
     /// A UNIX socket: another device, or a stack of ours.
-    Unix(UnixPort),
+    Unix(UnixEnd),
 }
 
 /// A TAP interface.
 #[derive(Debug)]
 pub struct TapPort {
-    fd: OwnedFd,
+    fd: VnetFd,
     offloads: bool,
+}
+
+/// One end of a UNIX wire.
+#[derive(Debug)]
+pub struct UnixEnd {
+    port: UnixPort,
+    /// Where the other end finds us, if we listen. The file goes with the port.
+    file: Option<SocketFile>,
 }
 
 impl Port {
@@ -64,7 +61,7 @@ impl Port {
                         true => TapOffloads::Segmentation,
                         false => TapOffloads::None,
                     },
-                    vnet_header: VnetHeader::Short,
+                    vnet_header: TapHeader::Short,
                     ..TapOptions::new(name)
                 };
                 let tap = options.open()?;
@@ -76,10 +73,16 @@ impl Port {
                     host.set_up()?;
                 }
                 let fd = tap.into_queues().pop().context("a TAP without a queue")?;
+                let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
                 Self::Tap(TapPort { fd, offloads })
             }
-            WirePort::Listen(path) => Self::Unix(UnixPort::listen(path, offloads, mtu)?),
-            WirePort::Connect(path) => Self::Unix(UnixPort::connect(path, offloads, mtu)),
+            WirePort::Listen(path) => {
+                Self::Unix(UnixEnd::listen(path, WireHello { offloads, mtu })?)
+            }
+            WirePort::Connect(path) => Self::Unix(UnixEnd {
+                port: UnixPort::connect(path, WireHello { offloads, mtu }),
+                file: None,
+            }),
         })
     }
 
@@ -87,19 +90,35 @@ impl Port {
     pub fn fds(&self) -> (impl Iterator<Item = BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
         let (doors, peer) = match self {
             Self::Tap(port) => (None, Some(port.fd.as_fd())),
-            Self::Unix(port) => {
-                let (doors, peer) = port.fds();
+            Self::Unix(end) => {
+                let (doors, peer) = end.port.fds();
                 (Some(doors), peer)
             }
         };
         (doors.into_iter().flatten(), peer)
     }
 
+    /// Looks for the other end, if it can come and go.
+    pub fn tend(&mut self, now: Instant) {
+        match self {
+            Self::Tap(_) => {}
+            Self::Unix(end) => end.tend(now),
+        }
+    }
+
+    /// Returns when [`tend`](Self::tend) has to be called though nothing is readable.
+    pub fn next_due(&self) -> Option<Instant> {
+        match self {
+            Self::Tap(_) => None,
+            Self::Unix(end) => end.port.next_due(),
+        }
+    }
+
     /// Tells whether somebody is at the other end.
     pub fn is_up(&self) -> bool {
         match self {
             Self::Tap(_) => true,
-            Self::Unix(port) => port.is_up(),
+            Self::Unix(end) => end.port.is_up(),
         }
     }
 
@@ -107,7 +126,7 @@ impl Port {
     pub fn features(&self) -> WireFeatures {
         let offloads = match self {
             Self::Tap(port) => port.offloads,
-            Self::Unix(port) => port.offloads(),
+            Self::Unix(end) => end.port.offloads(),
         };
         match offloads {
             true => OFFLOADS,
@@ -121,43 +140,58 @@ impl Port {
     ///
     /// The TAP failed: it was deleted.
     pub fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
-        match self {
-            Self::Tap(port) => match read_packet(port.fd.as_fd(), frame) {
+        let read = match self {
+            Self::Tap(port) => match port.fd.read(frame) {
                 // The interface is down.
-                Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(None),
-                read => read,
+                Err(Errno::AGAIN | Errno::INTR | Errno::IO) => None,
+                read => read?,
             },
-            Self::Unix(port) => Ok(port.read(frame)),
-        }
+            Self::Unix(end) => end.port.read(frame),
+        };
+        Ok(read.map(|(len, header)| (len, header.offload())))
     }
 
     /// Writes one frame, whose headers are `head_len` bytes.
     pub fn write(&mut self, frame: &[u8], head_len: usize, offload: Offload) -> Written {
-        let header = vnet::emit(offload, frame, head_len);
+        let header = VnetHeader::new(offload, frame.get(..head_len).unwrap_or(frame));
         match self {
-            Self::Tap(port) => {
-                let parts = [IoSlice::new(&header), IoSlice::new(frame)];
-                match writev(&port.fd, &parts) {
-                    Ok(_) => Written::Done,
-                    Err(Errno::AGAIN) => Written::Full,
-                    // The interface is down, the kernel is out of memory, or the frame is one it does not take.
-                    Err(_) => Written::Lost,
-                }
-            }
-            Self::Unix(port) => port.write(&header, frame),
+            Self::Tap(port) => match port.fd.write(header, frame) {
+                Ok(()) => Written::Done,
+                Err(Errno::AGAIN) => Written::Full,
+                // The interface is down, the kernel is out of memory, or the frame is one it does not take.
+                Err(_) => Written::Lost,
+            },
+            Self::Unix(end) => end.port.write(header, frame),
         }
     }
 }
 
-/// Reads one packet: header and frame.
-pub fn read_packet(
-    fd: BorrowedFd<'_>,
-    frame: &mut [u8],
-) -> Result<Option<(usize, Offload)>, Errno> {
-    let mut header = [0; vnet::LEN];
-    let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(frame)];
-    let len = readv(fd, &mut parts)?;
-    Ok(len
-        .checked_sub(vnet::LEN)
-        .map(|len| (len, vnet::parse(header))))
+impl UnixEnd {
+    /// Listens at `path`.
+    fn listen(path: &Path, ours: WireHello) -> Result<Self, Failure> {
+        let (listener, file) = SocketFile::bind(path, UnixPort::bind).map_err(|error| {
+            let remedy = match error {
+                ListenError::InUse { .. } => "choose another path, or use unix:PATH to join it",
+                ListenError::NotASocket { .. } => "choose another path, or move that file away",
+                ListenError::System { .. } | ListenError::Interrupts(_) => {
+                    "it names a file to be made, in a folder that you may write to"
+                }
+            };
+            Failure::failed(format!("unix-listen: {error}")).with_remedy(remedy)
+        })?;
+        Ok(Self {
+            port: UnixPort::listen(listener, ours),
+            file: Some(file),
+        })
+    }
+
+    fn tend(&mut self, now: Instant) {
+        let Self { port, file } = self;
+        port.tend(now, &mut |event| match (event, &*file) {
+            (UnixPortEvent::NotLetIn(_) | UnixPortEvent::OneMore, Some(file)) => {
+                note(format_args!("{}: {event}", file.path().display()));
+            }
+            _ => note(event),
+        });
+    }
 }

@@ -1,11 +1,11 @@
 //! The wire of a device: its port, what is wrong with it, and who looks on.
 
 use gve::{Backend, ChecksumState, GuestMemory, Offload, RxFrame, Sent, TxFrame, WireFeatures};
-use nic::{Conditioner, Direction, FrameSink, Impairment, complete_checksum};
+use nic::{Conditioner, Direction, FrameSink, Impairment, Written, complete_checksum};
 use rustix::io::Errno;
 use wire::Instant;
 
-use super::port::{FRAME_BUFFER_BYTES, Port, Written};
+use super::port::{FRAME_BUFFER_BYTES, Port};
 use tool::capture::Capture;
 
 /// Frames taken from the port in one go.
@@ -115,19 +115,13 @@ impl Wire {
             Some([rx, tx]) => [rx.next_due(), tx.next_due().filter(|_| !self.late_waits)],
             None => [None, None],
         };
-        let port = match &self.port {
-            Port::Tap(_) => None,
-            Port::Unix(port) => port.next_due(),
-        };
-        [rx, tx, port].into_iter().flatten().min()
+        [rx, tx, self.port.next_due()].into_iter().flatten().min()
     }
 
     /// Begins a round at `now`: delayed frames go on, a port without its other end looks for it.
     pub fn begin(&mut self, now: Instant) {
         self.now = now;
-        if let Port::Unix(port) = &mut self.port {
-            port.tend(now);
-        }
+        self.port.tend(now);
         self.let_out();
     }
 

@@ -1,0 +1,135 @@
+//! A descriptor that gives and takes packets of a virtio-net header and a frame: a queue of a TAP, a UNIX wire.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ::wire::VnetHeader;
+use netmem::{DmaPort, FragList};
+use rustix::io::Errno;
+
+use super::Posted;
+
+/// Length of the virtio-net header in front of every frame (TUNSETVNETHDRSZ).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VnetHeaderLen {
+    /// `struct virtio_net_hdr`, the default of the TUN driver.
+    #[default]
+    Ten,
+    /// `struct virtio_net_hdr_mrg_rxbuf`: with `num_buffers`, which says nothing here.
+    Twelve,
+}
+
+impl VnetHeaderLen {
+    /// Returns the length in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Ten => VnetHeader::LEN,
+            Self::Twelve => VnetHeader::LEN + 2,
+        }
+    }
+}
+
+/// A descriptor that gives and takes one packet a call, a virtio-net header and a frame.
+///
+/// Nothing is copied on the way, and each packet is one system call.
+#[derive(Debug)]
+pub struct VnetFd {
+    fd: OwnedFd,
+    header: VnetHeaderLen,
+}
+
+impl VnetFd {
+    /// Takes a descriptor whose packets begin with a header of that length.
+    pub const fn new(fd: OwnedFd, header: VnetHeaderLen) -> Self {
+        Self { fd, header }
+    }
+
+    /// Reads one packet into memory of a NIC, by one readv: the frame's first bytes to `posted.head`, what follows to the
+    /// spans, the rest to the spill. Returns the bytes of the frame and its header; a packet that does not even fill the
+    /// virtio-net header is an empty frame about which nothing is known.
+    ///
+    /// # Errors
+    /// What readv(2) said. `ENETDOWN`: there is an end of file, so the other end of a socket is gone; a TAP has none.
+    pub fn receive(&self, posted: &mut Posted<'_>) -> io::Result<(usize, VnetHeader)> {
+        let vnet_len = self.header.bytes();
+        let head = posted.head.with_vnet(vnet_len, posted.predicted_header);
+        let read = posted
+            .port
+            .readv(self.fd.as_fd(), head, posted.spans, posted.spill)?;
+        if read == 0 {
+            return Err(Errno::NETDOWN.into());
+        }
+        let frame_len = read.checked_sub(vnet_len);
+        let header = VnetHeader::parse(posted.head.with_vnet(vnet_len, 0)).unwrap_or_default();
+        Ok(frame_len.map_or_else(Default::default, |len| (len, header)))
+    }
+
+    /// Writes one packet whose payload lies in network memory, by one writev. `head` is room for the virtio-net header,
+    /// [`VnetHeaderLen::bytes`] of it, and behind it the frame's bytes before the payload.
+    ///
+    /// # Errors
+    /// What writev(2) said; `ArgumentListTooLong` for a payload in more pieces than [`DmaPort::MAX_WRITE_FRAGS`].
+    ///
+    /// # Panics
+    /// If `head` is shorter than the virtio-net header.
+    pub fn send(
+        &self,
+        header: VnetHeader,
+        head: &mut [u8],
+        payload: &FragList,
+        port: &DmaPort,
+    ) -> io::Result<()> {
+        let room = &mut head[..self.header.bytes()];
+        room.fill(0);
+        header.emit(room);
+        port.writev(self.fd.as_fd(), head, payload).map(|_| ())
+    }
+
+    /// Reads one packet, its frame into `frame`, by one readv. Returns the bytes of the frame and its header, `None` for
+    /// a packet that does not even fill the header, or for the end of file of a socket. A frame that fills all of
+    /// `frame` may have been longer.
+    ///
+    /// # Errors
+    /// What readv(2) said.
+    pub fn read(&self, frame: &mut [u8]) -> Result<Option<(usize, VnetHeader)>, Errno> {
+        let mut room = [0; VnetHeaderLen::Twelve.bytes()];
+        let header = &mut room[..self.header.bytes()];
+        let vnet_len = header.len();
+        let read = rustix::io::readv(
+            &self.fd,
+            &mut [IoSliceMut::new(header), IoSliceMut::new(frame)],
+        )?;
+        let header = VnetHeader::parse(&room).unwrap_or_default();
+        Ok(read.checked_sub(vnet_len).map(|len| (len, header)))
+    }
+
+    /// Writes one packet, by one writev.
+    ///
+    /// # Errors
+    /// What writev(2) said.
+    pub fn write(&self, header: VnetHeader, frame: &[u8]) -> Result<(), Errno> {
+        self.write_with(header, frame, |parts| rustix::io::writev(&self.fd, parts))
+    }
+
+    /// Hands the parts of one packet to `write`, for descriptors that want another call than writev(2).
+    pub(crate) fn write_with(
+        &self,
+        header: VnetHeader,
+        frame: &[u8],
+        write: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, Errno>,
+    ) -> Result<(), Errno> {
+        let mut room = [0; VnetHeaderLen::Twelve.bytes()];
+        header.emit(&mut room);
+        let parts = [
+            IoSlice::new(&room[..self.header.bytes()]),
+            IoSlice::new(frame),
+        ];
+        write(&parts).map(|_| ())
+    }
+}
+
+impl AsFd for VnetFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -4,34 +4,28 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
 use netmem::{BufSpan, Dmabuf, DmabufProvider, Frag, Netmem, NiovSize, PagePool, PoolConfig};
+use nic::{HeaderBuf, Posted, VnetFd};
 use wire::{
-    ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network, RxHeaders,
-    TcpFlags, TcpHeader, TcpOptions, Timestamps, emit_arp_frame, emit_tcp_frame_headers,
-    tcp_tx_checksum,
+    ArpPacket, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders, TcpFlags, TcpHeader,
+    TcpOptions, Timestamps, VnetHeader,
 };
 
 use super::cases::Placement;
 use super::meter::{Meter, Received};
 use super::network::open_tap;
 use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
+use super::station::{MAC, emit_segment, send_arp};
 
-/// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
-const VNET_LEN: usize = 10;
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the other end finishes the checksum, which over a TAP nobody then does.
-const VNET_NEEDS_CSUM: u8 = 1;
 /// Payload bytes after which an ACK is due (PERF: 128 to 256 KiB costs least).
 const ACK_EVERY: u32 = 256 << 10;
 /// Shift of our window: 65,535 << 7 is 8 MiB, more than the kernel's sender has under way.
 const WINDOW_SCALE: u8 = 7;
-/// Our station.
-const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
 /// Room for one super-packet.
 const PACKET_MAX: usize = 64 << 10;
 /// Seed of the scattered pages' order: any will do, as long as it is the same for every run.
@@ -62,20 +56,26 @@ pub fn receive(
     };
     let mut peer = Peer::new(open_tap(mtu, true)?, mtu);
     let mut meter = Meter::default();
-    let mut head = [0; VNET_LEN + MAX_HEADER_LEN];
+    let mut head = HeaderBuf::new(0);
     let mut spill = vec![0; PACKET_MAX];
     let (mut spans, mut next) = (Vec::new(), 0);
     starter.go().context("start the sender")?;
     while !peer.done {
         target.post(next, &mut spans);
-        let room = VNET_LEN + peer.header_len;
-        match port.readv(peer.tap.as_fd(), &mut head[..room], &spans, &mut spill) {
-            Ok(read) => {
-                let frame_len = read.saturating_sub(VNET_LEN);
+        let mut posted = Posted {
+            head: &mut head,
+            predicted_header: peer.header_len,
+            spans: &spans,
+            spill: &mut spill,
+            frame: &mut Vec::new(),
+            port: &port,
+        };
+        match peer.tap.receive(&mut posted) {
+            Ok((frame_len, _)) => {
                 let split = peer.header_len.min(frame_len);
                 // A header longer than predicted goes on in device memory.
                 let rest = (frame_len - split).min(MAX_HEADER_LEN - split);
-                let seen = &mut head[VNET_LEN..VNET_LEN + split + rest];
+                let seen = head.with_vnet(0, split + rest);
                 let headers = RxHeaders::parse(&seen[..split], frame_len).or_else(|_| {
                     let first = Frag::new(spans[0].netmem.share(), 0, spans[0].len);
                     port.copy_out(&first, 0, &mut seen[split..]);
@@ -138,7 +138,7 @@ fn shuffle<T>(items: &mut [T], mut seed: u64) {
 
 /// The kernel at the other end of the TAP, and how far its one stream is.
 struct Peer {
-    tap: OwnedFd,
+    tap: VnetFd,
     mss: u16,
     header_len: usize,
     mac: MacAddr,
@@ -153,7 +153,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(tap: OwnedFd, mtu: u16) -> Self {
+    fn new(tap: VnetFd, mtu: u16) -> Self {
         Self {
             tap,
             mss: mtu.saturating_sub(40),
@@ -255,23 +255,17 @@ impl Peer {
             options,
             header_len: 0,
         };
-        let ethernet = EthernetHeader {
-            dst: self.mac,
-            src: MAC,
-            ethertype: EtherType::IPV4,
-            vlan: None,
+        let mut frame = [0; MAX_HEADER_LEN];
+        let (len, checksum) = emit_segment(self.mac, self.address, &tcp, 0, &mut frame);
+        let offload = Offload {
+            checksum,
+            gso: None,
         };
-        let ip = IpRepr::v4(RECEIVER, self.address);
-        let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
-        let head_len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, 0, &mut frame[VNET_LEN..]);
-        let checksum = tcp_tx_checksum(head_len, &tcp);
-        let len = VNET_LEN + head_len;
-        frame[0] = VNET_NEEDS_CSUM;
-        frame[6..8].copy_from_slice(&checksum.start.to_ne_bytes());
-        frame[8..10].copy_from_slice(&checksum.offset.to_ne_bytes());
+        let frame = &frame[..len];
         self.acknowledged = self.rcv_nxt;
-        rustix::io::write(&self.tap, &frame[..len]).context("write to the TAP")?;
-        Ok(())
+        self.tap
+            .write(VnetHeader::new(offload, frame), frame)
+            .context("write to the TAP")
     }
 
     fn answer_arp(&self, headers: &RxHeaders, head: &[u8]) -> Result<()> {
@@ -281,16 +275,7 @@ impl Peer {
         if request.target_ip != RECEIVER {
             return Ok(());
         }
-        let ethernet = EthernetHeader {
-            dst: headers.ethernet.src,
-            src: MAC,
-            ethertype: EtherType::ARP,
-            vlan: None,
-        };
-        let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
-        let len = VNET_LEN + emit_arp_frame(&ethernet, &request.reply(MAC), &mut frame[VNET_LEN..]);
-        rustix::io::write(&self.tap, &frame[..len]).context("write to the TAP")?;
-        Ok(())
+        send_arp(&self.tap, &request.reply(MAC), headers.ethernet.src)
     }
 }
 

@@ -25,6 +25,7 @@ mod sample;
 mod sender;
 #[cfg(feature = "bench-smoltcp")]
 mod smoltcp;
+mod station;
 mod tx;
 
 use std::process::ExitCode;

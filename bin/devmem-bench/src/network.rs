@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::NetNs;
 use devmem_linux::tap::TapOptions;
+use nic::{VnetFd, VnetHeaderLen};
 
 use super::sender::{PREFIX, RECEIVER, SENDER};
 
@@ -16,7 +17,7 @@ pub const TAP: &str = "dmbench";
 
 /// Makes a TAP with offloads on and sets up the kernel's end of it for the sender; `napi` as the library has it on this
 /// kernel, or not. It goes away with the fd.
-pub fn open_tap(mtu: u16, napi: bool) -> Result<OwnedFd> {
+pub fn open_tap(mtu: u16, napi: bool) -> Result<VnetFd> {
     let options = TapOptions {
         napi: napi && Interface::kernel_has_big_tcp()?,
         ..TapOptions::new(TAP)
@@ -26,9 +27,11 @@ pub fn open_tap(mtu: u16, napi: bool) -> Result<OwnedFd> {
     interface.set_mtu(mtu.into())?;
     interface.add_address(IpAddr::V4(SENDER), PREFIX)?;
     interface.set_up()?;
-    tap.into_queues()
+    let fd = tap
+        .into_queues()
         .pop()
-        .context("a TAP with one queue has one descriptor")
+        .context("a TAP with one queue has one descriptor")?;
+    Ok(VnetFd::new(fd, VnetHeaderLen::Ten))
 }
 
 /// Has the interfaces that are made from now on leave what they receive to `cpu` (receive packet steering), or to whoever

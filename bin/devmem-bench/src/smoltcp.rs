@@ -2,25 +2,22 @@
 //! the virtio-net header and takes super-packets. smoltcp owns its receive buffer, so the bytes are copied twice:
 //! by smoltcp, and from its buffer to the device buffer.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use netmem::Dmabuf;
+use nic::VnetFd;
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
+use wire::VnetHeader;
 
 use super::meter::{Meter, Received, SILENCE};
 use super::network::open_tap;
 use super::sender::{PORT, PREFIX, RECEIVER, Starter, wait_readable};
 
-/// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h). Received, it is looked over; sent, it is
-/// zero: nothing is left to the other end.
-const VNET_LEN: usize = 10;
 /// Room for one super-packet with its headers.
 const FRAME_MAX: usize = 14 + 65_535;
 /// smoltcp's receive buffer, which is also its window.
@@ -32,7 +29,7 @@ const CHUNK: usize = 256 << 10;
 pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<Received> {
     let mut device = VnetTap {
         tap: open_tap(mtu, true)?,
-        frame: vec![0; VNET_LEN + FRAME_MAX],
+        frame: vec![0; FRAME_MAX],
         mtu,
     };
     let address = EthernetAddress([0x02, 0, 0, 0, 0x77, 0x03]);
@@ -88,9 +85,10 @@ pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<Received> 
     }
 }
 
-/// A TAP with virtio-net headers and offloads on.
+/// A TAP with virtio-net headers and offloads on. A received header is passed over; a sent one is zero: nothing is left
+/// to the other end.
 struct VnetTap {
-    tap: OwnedFd,
+    tap: VnetFd,
     frame: Vec<u8>,
     mtu: u16,
 }
@@ -101,8 +99,8 @@ impl Device for VnetTap {
 
     fn receive(&mut self, _: Instant) -> Option<(FrameIn<'_>, FrameOut<'_>)> {
         // An error is a frame that is not there; the silence is noticed above.
-        let len = rustix::io::read(&self.tap, &mut self.frame).ok()?;
-        Some((FrameIn(self.frame.get(VNET_LEN..len)?), FrameOut(&self.tap)))
+        let (len, _) = self.tap.read(&mut self.frame).ok()??;
+        Some((FrameIn(self.frame.get(..len)?), FrameOut(&self.tap)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<FrameOut<'_>> {
@@ -130,15 +128,14 @@ impl RxToken for FrameIn<'_> {
 }
 
 /// The right to send one frame.
-struct FrameOut<'a>(&'a OwnedFd);
+struct FrameOut<'a>(&'a VnetFd);
 
 impl TxToken for FrameOut<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        let mut frame = vec![0; VNET_LEN + len];
-        let filled = fill(&mut frame[VNET_LEN..]);
+        let mut frame = vec![0; len];
+        let filled = fill(&mut frame);
         // A frame that the TAP does not take is lost, as on a cable.
-        let _: Result<usize, io::Error> =
-            rustix::io::write(self.0, &frame).map_err(io::Error::from);
+        let _ = self.0.write(VnetHeader::default(), &frame);
         filled
     }
 }

@@ -2,7 +2,7 @@
 //! TCP: it knows one peer and one connection, has no congestion window, and never sends anything twice.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,25 +11,18 @@ use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
 use netmem::{DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
-use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN};
+use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN, VnetFd};
 use wire::{
-    ArpOperation, ArpPacket, EtherType, EthernetHeader, IpRepr, MAX_HEADER_LEN, MacAddr, Network,
-    RxHeaders, TcpFlags, TcpHeader, TcpOptions, emit_arp_frame, emit_tcp_frame_headers,
-    tcp_tx_checksum,
+    ArpOperation, ArpPacket, Gso, GsoKind, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders,
+    TcpFlags, TcpHeader, TcpOptions, VnetHeader,
 };
 
 use super::super::network::open_tap;
 use super::super::runner::Bench;
 use super::super::sender::{PORT, RECEIVER, SENDER, Sent, wait_for_sender};
+use super::super::station::{MAC, emit_segment, send_arp};
 use super::cases::Packets;
 
-/// Bytes of `struct virtio_net_hdr` (linux include/uapi/linux/virtio_net.h).
-const VNET_LEN: usize = 10;
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM` and `VIRTIO_NET_HDR_GSO_TCPV4`.
-const VNET_NEEDS_CSUM: u8 = 1;
-const VNET_GSO_TCPV4: u8 = 1;
-/// Our station.
-const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
 /// Our ports, a different one for each run: the kernel may remember the last connection, which began with the same
 /// sequence number.
 const OUR_PORTS: std::ops::Range<u16> = 40_000..60_000;
@@ -48,8 +41,9 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
     let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
     let port = pool.dma_port(DmaRight::of_a_nic());
-    let write =
-        |tap: BorrowedFd<'_>, head: &[u8], payload: &FragList| port.writev(tap, head, payload);
+    let write = |tap: &VnetFd, header: VnetHeader, head: &mut [u8], payload: &FragList| {
+        tap.send(header, head, payload, &port)
+    };
     let mut peer = Peer::new(
         open_tap(bench.plan.mtu, packets != Packets::Legacy)?,
         bench.plan.mtu,
@@ -93,8 +87,8 @@ fn any_port() -> u16 {
 
 /// The kernel at the other end of the TAP, and how far its one stream is.
 struct Peer<W> {
-    tap: OwnedFd,
-    /// Writes a head and device memory behind it.
+    tap: VnetFd,
+    /// Writes a virtio-net header, a head and device memory behind it.
     write: W,
     mss: u16,
     mac: Option<MacAddr>,
@@ -111,9 +105,9 @@ struct Peer<W> {
 
 impl<W> Peer<W>
 where
-    W: Fn(BorrowedFd<'_>, &[u8], &FragList) -> io::Result<usize>,
+    W: Fn(&VnetFd, VnetHeader, &mut [u8], &FragList) -> io::Result<()>,
 {
-    fn new(tap: OwnedFd, mtu: u16, write: W) -> Self {
+    fn new(tap: VnetFd, mtu: u16, write: W) -> Self {
         Self {
             tap,
             write,
@@ -131,10 +125,8 @@ where
     }
 
     fn connect(&mut self) -> Result<()> {
-        self.send_arp(
-            &ArpPacket::request(MAC, RECEIVER, SENDER),
-            MacAddr::BROADCAST,
-        )?;
+        let question = ArpPacket::request(MAC, RECEIVER, SENDER);
+        send_arp(&self.tap, &question, MacAddr::BROADCAST)?;
         while self.mac.is_none() {
             self.wait()?;
         }
@@ -171,11 +163,12 @@ where
 
     /// Takes in what is there; returns whether that was anything.
     fn look(&mut self) -> Result<bool> {
-        let mut frame = [0; VNET_LEN + FRAME_MAX];
+        let mut frame = [0; FRAME_MAX];
         let mut any = false;
         loop {
-            match rustix::io::read(&self.tap, &mut frame) {
-                Ok(len) => self.on_frame(frame.get(VNET_LEN..len).unwrap_or_default())?,
+            match self.tap.read(&mut frame) {
+                Ok(Some((len, _))) => self.on_frame(&frame[..len])?,
+                Ok(None) => {}
                 Err(rustix::io::Errno::AGAIN) => return Ok(any),
                 Err(errno) => return Err(errno).context("read the TAP"),
             }
@@ -206,7 +199,7 @@ where
             self.mac = Some(arp.sender_mac);
         }
         if arp.op == ArpOperation::REQUEST && arp.target_ip == RECEIVER {
-            self.send_arp(&arp.reply(MAC), arp.sender_mac)?;
+            send_arp(&self.tap, &arp.reply(MAC), arp.sender_mac)?;
         }
         Ok(())
     }
@@ -259,48 +252,26 @@ where
             options,
             header_len: 0,
         };
-        let ethernet = EthernetHeader {
-            dst: self.mac.context("the receiver's address is known")?,
-            src: MAC,
-            ethertype: EtherType::IPV4,
-            vlan: None,
+        let mac = self.mac.context("the receiver's address is known")?;
+        let mut head = [0; VnetHeader::LEN + MAX_HEADER_LEN];
+        let room = &mut head[VnetHeader::LEN..];
+        let (len, checksum) = emit_segment(mac, SENDER, &tcp, payload.len(), room);
+        let is_super = payload.len() > usize::from(self.mss);
+        let size = NonZeroU16::new(self.mss).filter(|_| is_super);
+        let offload = Offload {
+            checksum,
+            gso: size.map(|size| Gso {
+                kind: GsoKind::Tcp4,
+                size,
+            }),
         };
-        let ip = IpRepr::v4(RECEIVER, SENDER);
-        let mut head = [0; VNET_LEN + MAX_HEADER_LEN];
-        let frame = &mut head[VNET_LEN..];
-        let len = emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), frame);
-        let checksum = tcp_tx_checksum(len, &tcp);
-        head[0] = VNET_NEEDS_CSUM;
-        head[6..8].copy_from_slice(&checksum.start.to_ne_bytes());
-        head[8..10].copy_from_slice(&checksum.offset.to_ne_bytes());
-        if payload.len() > usize::from(self.mss) {
-            head[1] = VNET_GSO_TCPV4;
-            // Headers take 128 bytes at most.
-            head[2..4].copy_from_slice(&(len as u16).to_ne_bytes());
-            head[4..6].copy_from_slice(&self.mss.to_ne_bytes());
-        }
-        self.write(&head[..VNET_LEN + len], payload)?;
+        let header = VnetHeader::new(offload, &room[..len]);
+        let head = &mut head[..VnetHeader::LEN + len];
+        (self.write)(&self.tap, header, head, payload).context("write to the TAP")?;
         let control = flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
         // Less than 2^32.
         let advance = payload.len() as u32 + u32::from(control);
         self.snd_nxt = self.snd_nxt.wrapping_add(advance);
-        Ok(())
-    }
-
-    fn send_arp(&self, arp: &ArpPacket, dst: MacAddr) -> Result<()> {
-        let ethernet = EthernetHeader {
-            dst,
-            src: MAC,
-            ethertype: EtherType::ARP,
-            vlan: None,
-        };
-        let mut frame = [0; VNET_LEN + MAX_HEADER_LEN];
-        let len = VNET_LEN + emit_arp_frame(&ethernet, arp, &mut frame[VNET_LEN..]);
-        self.write(&frame[..len], &FragList::new())
-    }
-
-    fn write(&self, head: &[u8], payload: &FragList) -> Result<()> {
-        (self.write)(self.tap.as_fd(), head, payload).context("write to the TAP")?;
         Ok(())
     }
 }

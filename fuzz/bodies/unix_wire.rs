@@ -5,7 +5,7 @@
 use std::os::unix::net::UnixDatagram;
 
 use nic::{Nic, NicConfig, UnixLink, WireHello};
-use wire::Instant;
+use wire::{Instant, VnetHeader};
 
 /// Set-up: this end takes super-packets. Both must, for there to be any.
 const OFFLOADS: u8 = 1;
@@ -16,10 +16,10 @@ const FOR_US: u8 = 1;
 /// Packet: so many times 64 bytes are added behind it.
 const MORE_SHIFT: u8 = 2;
 
+/// Where a packet has its frame's destination: the frame begins behind the virtio-net header.
+const DESTINATION: std::ops::Range<usize> = VnetHeader::LEN..VnetHeader::LEN + 6;
 /// Most packets of one run: what a socket holds.
 const MAX_PACKETS: usize = 8;
-/// Bytes of a virtio-net header, and where a frame has its destination.
-const VNET_LEN: usize = 10;
 
 /// Checks that a greeting is refused or understood, and that every packet is a frame or one counted drop.
 pub fn run(data: &[u8]) {
@@ -86,7 +86,7 @@ fn packets_of(mut input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         let mut packet = bytes.to_vec();
         packet.resize(len + usize::from(switches >> MORE_SHIFT) * 64, 0x5a);
         if switches & FOR_US != 0
-            && let Some(mac) = packet.get_mut(VNET_LEN..VNET_LEN + 6)
+            && let Some(mac) = packet.get_mut(DESTINATION)
         {
             mac.copy_from_slice(&NicConfig::default().mac.0);
         }

@@ -23,10 +23,7 @@ pub fn open_tap(mtu: u16, napi: bool) -> Result<VnetFd> {
         ..TapOptions::new(TAP)
     };
     let tap = options.open()?;
-    let mut interface = tap.interface()?;
-    interface.set_mtu(mtu.into())?;
-    interface.add_address(IpAddr::V4(SENDER), PREFIX)?;
-    interface.set_up()?;
+    tap.set_up_interface(mtu, &[(IpAddr::V4(SENDER), PREFIX)])?;
     let fd = tap
         .into_queues()
         .pop()

@@ -212,13 +212,7 @@ impl NetdevBuilder {
         if !tap.created() && self.peers.is_empty() {
             return Ok(());
         }
-        let mut interface = tap.interface()?;
-        interface.set_mtu(u32::from(self.mtu))?;
-        interface.quiet_ipv6();
-        for (address, prefix) in &self.peers {
-            interface.add_address(*address, *prefix)?;
-        }
-        interface.set_up()
+        tap.set_up_interface(self.mtu, &self.peers)
     }
 
     /// Puts the conditioner and the capture around a link.

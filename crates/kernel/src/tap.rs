@@ -7,6 +7,7 @@
 mod tests;
 
 use std::ffi::{c_int, c_uint};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
@@ -172,6 +173,26 @@ impl Tap {
     /// `ENODEV` from a thread that has left the TAP's network namespace.
     pub fn interface(&self) -> Result<Interface, NetlinkError> {
         Interface::by_name(&self.name)
+    }
+
+    /// Sets up the kernel's end: MTU in bytes, no packets of IPv6's that nobody asked for, addresses with their prefix
+    /// lengths, up.
+    ///
+    /// # Errors
+    ///
+    /// What rtnetlink said, or as [`interface`](Self::interface).
+    pub fn set_up_interface(
+        &self,
+        mtu: u16,
+        addresses: &[(IpAddr, u8)],
+    ) -> Result<(), NetlinkError> {
+        let mut interface = self.interface()?;
+        interface.set_mtu(u32::from(mtu))?;
+        interface.quiet_ipv6();
+        for (address, prefix) in addresses {
+            interface.add_address(*address, *prefix)?;
+        }
+        interface.set_up()
     }
 
     /// Leaves the interface in place when its descriptors are closed, or takes that back.

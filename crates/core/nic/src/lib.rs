@@ -16,6 +16,10 @@
 //! A packet sent to this NIC's own hardware address never sees the link: it goes through the same
 //! steering and header split into the queue's memory, by one copy from memory to memory (`loopback.rs`).
 //!
+//! Below the links there is one port for everybody who has frames, with a NIC or without (the gVNIC server, the cable, the
+//! benchmarks): [`VnetFd`] reads and writes packets with their virtio-net header, [`WireHello`] and [`UnixPort`] are the
+//! UNIX wire: connecting, listening, the hellos, and the rule that a connection without a hello keeps no seat.
+//!
 //! It does not speak ARP, ICMP or TCP, keeps no time, opens no device and spawns no thread.
 
 #![forbid(unsafe_code)]

@@ -97,8 +97,8 @@ impl VnetHeader {
     /// Bytes of the header.
     pub const LEN: usize = 10;
 
-    /// Returns the header of a frame: `head` is its first bytes, the packet's headers and nothing behind them. Of a frame
-    /// that is no super-packet they are not looked at.
+    /// Returns the header of a frame: `head` is its first bytes, all of the packet's headers at least. Only those of a
+    /// super-packet are looked at: for CWR, and their number is the receiver's hint.
     pub fn new(offload: Offload, head: &[u8]) -> Self {
         let (flags, start, offset) = match offload.checksum {
             ChecksumState::Unknown => (0, 0, 0),

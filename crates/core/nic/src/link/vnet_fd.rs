@@ -103,7 +103,7 @@ impl VnetFd {
         Ok(read.checked_sub(vnet_len).map(|len| (len, header)))
     }
 
-    /// Writes one packet, by one writev.
+    /// Writes one packet whose frame lies in one piece, by one writev.
     ///
     /// # Errors
     /// What writev(2) said.
@@ -131,5 +131,68 @@ impl VnetFd {
 impl AsFd for VnetFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::wire::{ChecksumState, Offload, TxChecksum};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair(len: VnetHeaderLen) -> (VnetFd, OwnedFd) {
+        let (a, b) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        (VnetFd::new(a, len), b)
+    }
+
+    #[test]
+    fn a_packet_is_the_header_in_its_length_and_the_frame() {
+        let partial = ChecksumState::Partial(TxChecksum {
+            start: 34,
+            offset: 16,
+        });
+        let offload = Offload {
+            checksum: partial,
+            gso: None,
+        };
+        let header = VnetHeader::new(offload, b"frame");
+        let mut expected = vec![0; VnetHeader::LEN];
+        header.emit(&mut expected);
+        for (len, more) in [(VnetHeaderLen::Ten, 0), (VnetHeaderLen::Twelve, 2)] {
+            let (ours, other) = pair(len);
+            ours.write(header, b"frame").unwrap();
+            let mut got = [0xee; 32];
+            let read = rustix::io::read(&other, &mut got).unwrap();
+            assert_eq!(
+                &got[..read],
+                [&expected[..], &[0, 0][..more], b"frame"].concat()
+            );
+            rustix::io::write(&other, &got[..read]).unwrap();
+            let mut frame = [0; 8];
+            assert_eq!(ours.read(&mut frame), Ok(Some((5, header))));
+            assert_eq!(&frame[..5], b"frame");
+            assert_eq!(ours.read(&mut frame), Err(Errno::AGAIN));
+        }
+    }
+
+    #[test]
+    fn a_packet_without_room_for_a_header_is_none_and_a_frame_may_be_empty() {
+        for len in [VnetHeaderLen::Ten, VnetHeaderLen::Twelve] {
+            let (ours, other) = pair(len);
+            rustix::io::write(&other, &vec![1; len.bytes() - 1]).unwrap();
+            rustix::io::write(&other, &vec![0; len.bytes()]).unwrap();
+            let mut frame = [0; 8];
+            assert_eq!(ours.read(&mut frame), Ok(None));
+            assert_eq!(ours.read(&mut frame), Ok(Some((0, VnetHeader::default()))));
+            drop(other);
+            assert_eq!(ours.read(&mut frame), Ok(None), "the end of the wire");
+        }
     }
 }

@@ -66,11 +66,7 @@ impl Port {
                 };
                 let tap = options.open()?;
                 if let Some(address) = address {
-                    let mut host = tap.interface()?;
-                    host.set_mtu(u32::from(mtu))?;
-                    host.quiet_ipv6();
-                    host.add_address(address.address, address.len)?;
-                    host.set_up()?;
+                    tap.set_up_interface(mtu, &[(address.address, address.len)])?;
                 }
                 let fd = tap.into_queues().pop().context("a TAP without a queue")?;
                 let fd = VnetFd::new(fd, VnetHeaderLen::Ten);

@@ -88,7 +88,7 @@ impl Stack {
         match *message {
             Icmpv4::EchoRequest(echo) => {
                 let from = self.station(ethernet.src);
-                self.answer_echo((ip.dst.into(), ip.src.into()), from, &echo, now);
+                self.answer_echo(ip.dst.into(), ip.src.into(), from, &echo, now);
             }
             Icmpv4::DestinationUnreachable {
                 code: 4,
@@ -134,7 +134,7 @@ impl Stack {
         match *message {
             Icmpv6::EchoRequest(echo) => {
                 let from = self.station(ethernet.src);
-                self.answer_echo((ip.dst.into(), ip.src.into()), from, &echo, now);
+                self.answer_echo(ip.dst.into(), ip.src.into(), from, &echo, now);
             }
             Icmpv6::PacketTooBig { mtu, quoted } => {
                 self.on_complaint(
@@ -179,7 +179,8 @@ impl Stack {
     /// 3.2.2.6).
     fn answer_echo(
         &mut self,
-        (ours, peer): (IpAddr, IpAddr),
+        ours: IpAddr,
+        peer: IpAddr,
         from: Option<MacAddr>,
         echo: &Echo<'_>,
         now: Instant,

@@ -70,7 +70,7 @@ impl Stack {
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
-                        let segment = into_segment(&tcp, (headers.ecn(), segments), payload);
+                        let segment = into_segment(&tcp, headers.ecn(), segments, payload);
                         self.receive_tcp(
                             Incoming {
                                 tuple,
@@ -282,11 +282,7 @@ impl Stack {
 }
 
 /// Returns the segment that headers and a payload make.
-fn into_segment(
-    tcp: &TcpHeader,
-    (ecn, packets): (Ecn, u16),
-    payload: FragList,
-) -> Segment<FragList> {
+fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> Segment<FragList> {
     let TcpHeader {
         seq,
         ack,

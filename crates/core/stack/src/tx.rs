@@ -130,7 +130,8 @@ impl Stack {
             Speaker::Answer(_) => None,
         };
         let Some(packet) = emit_headers(
-            (self.mac(), known.unwrap_or_default()),
+            self.mac(),
+            known.unwrap_or_default(),
             tuple,
             segment,
             egress,
@@ -311,7 +312,8 @@ impl Stack {
 ///
 /// The checksum is left to the NIC, which may read the payload.
 fn emit_headers(
-    (src, dst): (MacAddr, MacAddr),
+    src: MacAddr,
+    dst: MacAddr,
     tuple: &FourTuple,
     segment: Segment<FragList>,
     egress: Egress,

@@ -223,7 +223,7 @@ impl ErrQueue {
 
     /// Puts times of sends into the queue: the peer has all bytes before `acked`, and those before `sent` left. A time
     /// that finds no room is not told.
-    pub(crate) fn note_times(&mut self, offsets: (u64, u64), now: Instant) {
+    pub(crate) fn note_times(&mut self, sent: u64, acked: u64, now: Instant) {
         let Self {
             pending,
             done,
@@ -231,7 +231,7 @@ impl ErrQueue {
             stamps,
             ..
         } = self;
-        stamps.advance(offsets, now, |stamp| {
+        stamps.advance(sent, acked, now, |stamp| {
             if pending.len() + done.len() < MAX_ZEROCOPY_SENDS {
                 done.push_back(News::Time(stamp));
                 *noted += 1;

@@ -339,7 +339,7 @@ impl ConnectionSocket {
             StateKind::Closed if self.conn.error().is_none() => u64::MAX,
             _ => self.conn.acked_offset(),
         };
-        self.errors.note_times((sent, acked), now);
+        self.errors.note_times(sent, acked, now);
     }
 
     /// Notes when the payload arrived that came with the end of the handshake.

@@ -225,14 +225,14 @@ fn sendmsg(
     match (parse_tx(control).map_err(|_| SendError::BadControl)?, iovec) {
         (TxSource::Host, Iovec::Host(host)) => {
             can_send(id, socket)?;
-            send_host(socket, cx, (host, pieces), flags)
+            send_host(socket, cx, host, pieces, flags)
         }
         (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
             let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
             can_send(id, socket)?;
             let lent = cx.sending.number.and_then(|id| socket.errors.lend(id));
             let send = lent.unwrap_or_else(|| binding.memory.begin());
-            send_device(socket, send, cx.sending, (ranges, flags))
+            send_device(socket, send, cx.sending, ranges, flags)
         }
         // Taken as the other, an address is no offset and an offset no address.
         (TxSource::Devmem(_), Iovec::Host(_)) => Err(SendError::NotOffsets),
@@ -247,7 +247,8 @@ fn sendmsg(
 fn send_host(
     socket: &mut ConnectionSocket,
     cx: SendContext<'_>,
-    (host, pieces): (&[u8], &[Range<usize>]),
+    host: &[u8],
+    pieces: &[Range<usize>],
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
     let SendContext { pool, sending, .. } = cx;
@@ -354,7 +355,8 @@ fn send_device(
     socket: &mut ConnectionSocket,
     send: TxSend,
     sending: &mut Sending,
-    (ranges, flags): (&[Range<usize>], MsgFlags),
+    ranges: &[Range<usize>],
+    flags: MsgFlags,
 ) -> Result<usize, SendError> {
     let total = ranges
         .iter()

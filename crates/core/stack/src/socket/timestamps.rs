@@ -102,7 +102,8 @@ impl Stamps {
     /// Tells `report` what is known `now` that the peer has all bytes before `acked`, and those before `sent` left.
     pub(crate) fn advance(
         &mut self,
-        (sent, acked): (u64, u64),
+        sent: u64,
+        acked: u64,
         now: Instant,
         mut report: impl FnMut(TxStamp),
     ) {
@@ -191,7 +192,7 @@ mod tests {
 
     fn told(stamps: &mut Stamps, sent: u64, acked: u64) -> Vec<(StampKind, u32)> {
         let mut told = Vec::new();
-        stamps.advance((sent, acked), Instant::from_millis(5), |stamp| {
+        stamps.advance(sent, acked, Instant::from_millis(5), |stamp| {
             assert_eq!(stamp.nanos, 5_000_000);
             told.push((stamp.kind, stamp.id));
         });

@@ -357,7 +357,7 @@ mod tests {
             copied(&mut queue, end);
             queue.collect(u64::MAX);
             queue.stamps.push(end, wanted);
-            queue.note_times((end, 0), Instant::from_millis(1));
+            queue.note_times(end, 0, Instant::from_millis(1));
         }
         assert_eq!(queue.pop(), Some(range(0, 0, true)));
         let mut room = [0; 128];

@@ -12,6 +12,7 @@ mod vnet_fd;
 mod wire;
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
 use std::num::NonZeroU16;
@@ -60,6 +61,15 @@ pub struct LinkCaps {
     pub tx_checksum: bool,
     /// Queues of the link itself (fds of a TAP); not the queues of the NIC.
     pub queues: u16,
+}
+
+impl LinkCaps {
+    /// Returns the payload lengths, in bytes, that the link refuses in one super-packet although it takes longer ones;
+    /// `None`: it takes all lengths up to [`LinkCaps::max_super_packet`] less the headers.
+    pub fn unfit_payload(&self) -> Option<RangeInclusive<u32>> {
+        let is_big = self.max_super_packet > MAX_PACKET_LEN;
+        is_big.then_some(tap::UNFIT_BIG_PAYLOAD)
+    }
 }
 
 /// A link: the only way bytes enter and leave the NIC. Never blocks.

@@ -1,6 +1,7 @@
 //! A TAP device: the kernel's network stack at the other end of the cable.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ::wire::{EthernetHeader, Instant, VnetHeader};
@@ -65,9 +66,15 @@ pub struct TapLink {
 
 /// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of: as
 /// long as any that the kernel makes (linux `GSO_MAX_SIZE`). 1 MiB leaves in two of them. The kernel holds one in 16 pieces
-/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]). It also refuses one
-/// with 24 to 28 KiB behind 15 pieces, for which it wants three more; TCP makes no such length.
+/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]). It also refuses
+/// [`UNFIT_BIG_PAYLOAD`].
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
+
+/// Payload lengths of super-packets, in bytes, that the kernel refuses although it takes longer ones: it lays the payload
+/// in pieces of 32 KiB and the rest in pieces of 16, 8 and 4 KiB, and behind 15 of the first it needs one of each of the
+/// others, 18 where a packet may have 17 (linux net/core/skbuff.c `alloc_skb_with_frags`, `MAX_SKB_FRAGS`).
+pub(super) const UNFIT_BIG_PAYLOAD: RangeInclusive<u32> =
+    (15 << 15) + (24 << 10) + 1..=(15 << 15) + (28 << 10);
 
 /// Most payload pieces written from where they lie. A packet of more consists of small pieces, and is copied together
 /// first.

@@ -889,3 +889,30 @@ fn a_unix_wire_whose_other_end_is_gone_is_down_and_silent() {
     let tx = packet(&mut ours, &segment, 0);
     assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
 }
+
+#[test]
+fn the_lengths_that_a_link_refuses_are_those_that_linux_lays_in_too_many_pieces() {
+    let ends = socketpair(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::empty(),
+        None,
+    );
+    let (end, _other) = ends.unwrap();
+    let big = TapOptions {
+        big_tcp: true,
+        ..TapOptions::default()
+    };
+    let caps = TapLink::new(vec![end], big).unwrap().caps();
+    let unfit = caps.unfit_payload().unwrap();
+    // Pieces of 8 pages, and one for each bit of what is left (linux `alloc_skb_with_frags`).
+    let pieces = |len: u32| len.div_ceil(4096) / 8 + (len.div_ceil(4096) % 8).count_ones();
+    for len in 1..=u32::try_from(caps.max_super_packet).unwrap() {
+        assert_eq!(unfit.contains(&len), pieces(len) > 17, "{len}");
+    }
+    let usual = LinkCaps {
+        max_super_packet: MAX_PACKET_LEN,
+        ..caps
+    };
+    assert_eq!(usual.unfit_payload(), None);
+}

@@ -8,10 +8,14 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use netmem::Payload;
-use tcp::{Config, Connection, Control, Segment, SeqNum, StateKind};
+use tcp::{
+    Config, Connection, ConnectionConfig, ConnectionOptions, Control, LinkLimits, Segment, SeqNum,
+    StateKind,
+};
 use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
 /// Set-up: neither timestamps, nor SACK, nor window scaling.
@@ -125,13 +129,19 @@ impl<'a> Session<'a> {
     fn establish(setup: &[u8; 8], alive: &'a Rc<()>) -> Option<Self> {
         let [switches, a, b, c, d, space_high, space_low, _] = *setup;
         let space = u32::from(u16::from_be_bytes([space_high, space_low])) << 8;
-        let config = Config {
+        let options = ConnectionOptions {
+            rcv_space_initial: space,
+            ..ConnectionOptions::default()
+        };
+        let shared = Config {
+            options,
             timestamps: switches & NO_TIMESTAMPS == 0,
             sack: switches & NO_SACK == 0,
             window_scaling: switches & NO_SCALING == 0,
-            rcv_space_initial: space,
             ..Config::default()
         };
+        let shared = Arc::new(shared);
+        let config = ConnectionConfig::new(&shared, LinkLimits::of_mss(1460));
         let now = Instant::from_millis(1000);
         let peer_iss = SeqNum(u32::from_be_bytes([a, b, c, d]));
         let mut connection = Connection::connect(&config, SeqNum(7), now);
@@ -146,9 +156,9 @@ impl<'a> Session<'a> {
             .map_or(0, |timestamps| timestamps.value);
         let options = TcpOptions {
             mss: Some(1460),
-            window_scale: config.window_scaling.then_some(7),
-            sack_permitted: config.sack,
-            timestamps: config.timestamps.then_some(Timestamps {
+            window_scale: shared.window_scaling.then_some(7),
+            sack_permitted: shared.sack,
+            timestamps: shared.timestamps.then_some(Timestamps {
                 value: 1,
                 echo: value,
             }),
@@ -173,7 +183,7 @@ impl<'a> Session<'a> {
             first: peer_iss + 1,
             snd_nxt: syn.seq + 1,
             scale,
-            timestamps: config.timestamps,
+            timestamps: shared.timestamps,
             acknowledged: 0,
             right_edge: 0,
             sent: 0,

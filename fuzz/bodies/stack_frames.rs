@@ -79,7 +79,7 @@ impl World {
             nic.host_mem_bytes = 1 << 20;
             stack.send_memory_bytes = 1 << 20;
             if setup & ECN != 0 {
-                stack.tcp.ecn = tcp::EcnPolicy::Accurate;
+                stack.tcp.ecn.policy = tcp::EcnPolicy::Accurate;
             }
         });
         if setup & INTRODUCED != 0 {
@@ -301,9 +301,9 @@ impl World {
                 let local = SocketAddr::new(address(Side::B, a & 1 != 0), PORT);
                 let port = 1000 + u16::from(b % FLOWS);
                 let remote = SocketAddr::new(address(Side::A, a & 1 != 0), port);
-                let config = stack.tcp_config().clone();
+                let options = stack.tcp_config().options;
                 self.sockets
-                    .extend(stack.connect_from(Some(local), remote, &config, now));
+                    .extend(stack.connect_from(Some(local), remote, &options, now));
             }
             (2 | 3, Some(id)) => {
                 let (mut host, mut control) = (vec![0; usize::from(a) * 32], [0; 256]);

@@ -402,9 +402,15 @@ fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
         // Nobody is at the other end. The timeout comes between two questions for the peer's hardware address: nothing
         // is sent with it, nor anything else in the rest of the second.
         let tcp = tcp::Config {
-            rto_initial: Duration::from_millis(2500),
-            syn_retries: 0,
-            syn_linear_timeouts: 0,
+            timers: tcp::TimerConfig {
+                rto_initial: Duration::from_millis(2500),
+                syn_linear_timeouts: 0,
+                ..tcp::TimerConfig::default()
+            },
+            options: tcp::ConnectionOptions {
+                syn_retries: 0,
+                ..tcp::ConnectionOptions::default()
+            },
             ..tcp::Config::default()
         };
         let builder = Netdev::builder("mem:tokio-silence").expect("a link");

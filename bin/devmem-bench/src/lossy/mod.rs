@@ -202,12 +202,10 @@ impl Bench {
     /// Sends the pattern until it is over; returns what that took.
     fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
-        let config = tcp::Config {
-            congestion: match self.congestion {
-                Congestion::Cubic => CongestionKind::Cubic,
-                Congestion::Reno => CongestionKind::NewReno,
-            },
-            ..tcp::Config::default()
+        let mut config = tcp::Config::default();
+        config.options.congestion = match self.congestion {
+            Congestion::Cubic => CongestionKind::Cubic,
+            Congestion::Reno => CongestionKind::NewReno,
         };
         let nic = cable.our_nic(self.mtu)?.tcp(config).open()?;
         let tx = nic.bind_tx(&self.memory)?;

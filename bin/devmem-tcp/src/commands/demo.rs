@@ -291,12 +291,10 @@ fn sender_tcp(connections: u16) -> tcp::Config {
     const SEND_BYTES: usize = 8 << 20;
     /// Room for a super-packet, and for the next one while that is under way.
     const LEAST_BYTES: usize = 128 << 10;
-    let config = tcp::Config::default();
+    let mut config = tcp::Config::default();
     let share = (SEND_BYTES / usize::from(connections)).max(LEAST_BYTES);
-    tcp::Config {
-        snd_buf_max: config.snd_buf_max.min(share),
-        ..config
-    }
+    config.options.snd_buf_max = config.options.snd_buf_max.min(share);
+    config
 }
 
 fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<Helper, Failure> {

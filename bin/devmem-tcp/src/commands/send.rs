@@ -100,7 +100,10 @@ impl End {
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
                     let config = tcp::Config {
-                        ecn: plan.ecn,
+                        ecn: tcp::EcnConfig {
+                            policy: plan.ecn,
+                            ..tcp::EcnConfig::default()
+                        },
                         ..tcp::Config::default()
                     };
                     let builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(config);

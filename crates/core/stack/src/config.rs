@@ -67,7 +67,10 @@ impl StackConfig {
             point_to_point: None,
             any_local: false,
             tcp: tcp::Config {
-                rcv_buf_max: RCV_BUF_MAX,
+                options: tcp::ConnectionOptions {
+                    rcv_buf_max: RCV_BUF_MAX,
+                    ..tcp::ConnectionOptions::default()
+                },
                 ..tcp::Config::default()
             },
             secret,

@@ -25,7 +25,7 @@ use crate::timers::Timers;
 use crate::tx::Waiting;
 use crate::window::Windows;
 use devmem_uapi::IfIndex;
-use tcp::LinkLimits;
+use tcp::{LinkLimits, SuperPayload, UnfitPayload};
 
 /// Connections short of window that are looked at in one poll when memory came home.
 const STARVED_BUDGET: usize = 64;
@@ -122,7 +122,8 @@ pub struct StackStats {
 pub struct Stack {
     pub(crate) nic: Nic,
     pub(crate) ifindex: IfIndex,
-    pub(crate) tcp: tcp::Config,
+    /// Settings of TCP for connections that begin from now on; those before may still share others.
+    pub(crate) tcp: Arc<tcp::Config>,
     pub(crate) routes: Routes,
     pub(crate) point_to_point: Option<MacAddr>,
     pub(crate) neighbors: Neighbors<Waiting>,
@@ -200,7 +201,7 @@ impl Stack {
         let windows = Windows::new(nic.channels().rx.into());
         Ok(Self {
             ifindex,
-            tcp,
+            tcp: Arc::new(tcp),
             routes: routes.with_any_local(any_local),
             point_to_point,
             neighbors: Neighbors::new(secret.key("neighbors")),
@@ -392,9 +393,13 @@ impl Stack {
             IpAddr::V4(_) => MAX_HEADERS_V4,
             IpAddr::V6(_) => MAX_HEADERS_V6,
         };
-        let longest = self.nic.link_caps().max_super_packet - headers;
+        let caps = self.nic.link_caps();
+        let longest = u32::try_from(caps.max_super_packet - headers).unwrap_or(u32::MAX);
         LinkLimits {
-            max_gso_payload: link.max_gso_payload.max(longest),
+            super_payload: SuperPayload {
+                longest: link.super_payload.longest.max(longest),
+                unfit: caps.unfit_payload().and_then(UnfitPayload::new),
+            },
             ..link
         }
     }

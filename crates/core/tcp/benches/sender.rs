@@ -3,10 +3,15 @@
 //! Each figure is the median of many short runs. It is the sender alone: payload is a counter, no packet is built.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use netmem::Payload;
-use tcp::{AckKind, Config, Established, IncomingAck, Negotiated, Sender, SeqNum, TimestampClock};
+use tcp::config::MAX_GSO_PAYLOAD;
+use tcp::{
+    AckKind, Config, ConnectionConfig, ConnectionOptions, Established, IncomingAck, LinkLimits,
+    Negotiated, Sender, SeqNum, TimestampClock,
+};
 use wire::{Instant, SackBlocks};
 
 const MSS: u16 = 1448;
@@ -53,11 +58,18 @@ struct Flow {
 
 impl Flow {
     fn new() -> Flow {
-        let config = Config {
+        let options = ConnectionOptions {
             snd_buf_max: 64 << 20,
+            ..ConnectionOptions::default()
+        };
+        let shared = Config {
+            options,
             initial_cwnd: u16::MAX,
             ..Config::default()
         };
+        let mut link = LinkLimits::of_mss(MSS);
+        link.super_payload.longest = MAX_GSO_PAYLOAD as u32;
+        let config = ConnectionConfig::new(&Arc::new(shared), link);
         let now = Instant::from_millis(1000);
         let mut sender = Sender::new(&config, SeqNum(0));
         let established = Established {

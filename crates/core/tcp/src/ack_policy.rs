@@ -12,7 +12,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{ACK_BYTES_MAX, AckStyle, Config, DEFAULT_MSS, RTO_MIN};
+use crate::config::{ACK_BYTES_MAX, AckStyle, ConnectionConfig, DEFAULT_MSS, RTO_MIN};
 use crate::ecn::Haste;
 use linux::{Facts, LinuxAcks};
 
@@ -51,16 +51,16 @@ pub(crate) enum Arrival {
 }
 
 impl AckPolicy {
-    pub(crate) fn new(config: &Config) -> AckPolicy {
+    pub(crate) fn new(config: &ConnectionConfig) -> AckPolicy {
         AckPolicy {
             due: Due::Never,
             unacked: 0,
-            quick: config.quick_acks,
-            rcv_mss: DEFAULT_MSS.min(config.mss),
-            mss: config.mss,
-            delay: config.delayed_ack,
-            ack_bytes: config.ack_bytes,
-            linux: match config.ack_style {
+            quick: config.shared.acks.quick,
+            rcv_mss: DEFAULT_MSS.min(config.mss()),
+            mss: config.mss(),
+            delay: config.shared.acks.delay,
+            ack_bytes: config.shared.acks.bytes,
+            linux: match config.shared.ack_style {
                 AckStyle::Drained => None,
                 AckStyle::Linux => Some(LinuxAcks::default()),
             },

@@ -6,7 +6,7 @@ use netmem::Payload;
 use thiserror::Error;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::Config;
+use crate::config::ConnectionConfig;
 use crate::error::{TcpError, Unreachable};
 use crate::options::TimestampClock;
 use crate::recv_queue::RecvQueue;
@@ -26,7 +26,7 @@ use crate::state::{Disposition, Next, SegmentDrop, State};
 pub struct Connection<P> {
     state: State<P>,
     queue: RecvQueue<P>,
-    config: Config,
+    config: ConnectionConfig,
     /// A RST that must leave even if there is no state any more.
     reset: Option<Reset>,
     error: Option<TcpError>,
@@ -104,13 +104,13 @@ impl<P: Payload> Connection<P> {
     /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come
     /// from [`crate::IsnGenerator::timestamp_offset`].
     #[must_use]
-    pub fn connect(config: &Config, iss: SeqNum, now: Instant) -> Connection<P> {
+    pub fn connect(config: &ConnectionConfig, iss: SeqNum, now: Instant) -> Connection<P> {
         Connection::new(config, State::SynSent(SynSent::new(config, iss, now)))
     }
 
     /// Returns an established connection, of which a listener finished the handshake.
     pub(crate) fn from_handshake(
-        config: &Config,
+        config: &ConnectionConfig,
         handshake: &Handshake,
         now: Instant,
     ) -> Connection<P> {
@@ -120,7 +120,7 @@ impl<P: Payload> Connection<P> {
         )
     }
 
-    fn new(config: &Config, state: State<P>) -> Connection<P> {
+    fn new(config: &ConnectionConfig, state: State<P>) -> Connection<P> {
         Connection {
             state,
             queue: RecvQueue::default(),
@@ -290,7 +290,7 @@ impl<P: Payload> Connection<P> {
             (Next::Stay, _) => {}
             (Next::TimeWait, State::Synchronized(synchronized)) => {
                 let remains = synchronized.remains(&self.queue);
-                let time_wait = TimeWait::new(remains, self.config.time_wait, now);
+                let time_wait = TimeWait::new(remains, self.config.shared.timers.time_wait, now);
                 self.state = State::TimeWait(time_wait);
             }
             _ => self.end(next),
@@ -381,7 +381,7 @@ impl<P: Payload> Connection<P> {
                 handshake_timer(syn_received.on_timer(&self.config, now))
             }
             State::Synchronized(synchronized) => {
-                synchronized.on_timer(self.config.user_timeout, now)
+                synchronized.on_timer(self.config.options.user_timeout, now)
             }
             State::TimeWait(time_wait) if time_wait.deadline() <= now => (
                 Disposition {
@@ -414,7 +414,8 @@ impl<P: Payload> Connection<P> {
         if !self.is_on_its_way(quoted) {
             return false;
         }
-        self.config.mss = self.config.mss.min(mss.max(crate::config::MIN_MSS));
+        let link = &mut self.config.link.mss;
+        *link = mss.max(crate::config::MIN_MSS).min(*link);
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.on_mtu(mss, now);
         }

@@ -14,7 +14,7 @@ mod tests;
 
 use wire::{AccEcn, Ecn};
 
-use crate::config::{Config, EcnMode};
+use crate::config::{EcnConfig, EcnMode};
 use crate::segment::Segment;
 use feedback::reflected;
 
@@ -43,13 +43,13 @@ pub(crate) struct Agreed {
 }
 
 /// Returns what a SYN that was repeated `retries` times asks for (RFC 3168 6.1.1, 6.1.1.1, RFC 9768 3.1.4.1).
-pub(crate) fn asks(config: &Config, retries: u8) -> EcnMode {
-    let asks = config.ecn.asks();
+pub(crate) fn asks(config: &EcnConfig, retries: u8) -> EcnMode {
+    let asks = config.policy.asks();
     let most = match asks {
         EcnMode::Accurate => ACCURATE_RETRIES,
         EcnMode::Classic | EcnMode::Off => 0,
     };
-    if retries > most && config.ecn_fallback {
+    if retries > most && config.fallback {
         return EcnMode::Off;
     }
     asks
@@ -68,8 +68,8 @@ pub(crate) fn ask<P>(syn: &mut Segment<P>, mode: EcnMode) {
 ///
 /// A SYN that itself claims to be ECN-capable is none of RFC 3168's (6.1.1), and may be of a middlebox that mangles the
 /// field. Any flags but none and RFC 3168's ask for AccECN (RFC 9768 3.1.2).
-pub(crate) fn granted<P>(config: &Config, syn: &Segment<P>) -> Agreed {
-    let mode = match (config.ecn.grants(), syn.ace()) {
+pub(crate) fn granted<P>(config: &EcnConfig, syn: &Segment<P>) -> Agreed {
+    let mode = match (config.policy.grants(), syn.ace()) {
         (EcnMode::Off, _) | (_, 0b000) => EcnMode::Off,
         (EcnMode::Accurate, ace) if ace != 0b011 => EcnMode::Accurate,
         _ if syn.ece && syn.cwr && (!syn.ecn.is_ect() || syn.ae) => EcnMode::Classic,
@@ -96,7 +96,7 @@ pub(crate) fn grant<P>(syn_ack: &mut Segment<P>, agreed: &Agreed, retries: u8) {
 /// table 2, 3.1.3).
 ///
 /// A SYN-ACK with all flags is of a host that reflects what it does not understand.
-pub(crate) fn answered<P>(config: &Config, answer: &Segment<P>) -> Agreed {
+pub(crate) fn answered<P>(config: &EcnConfig, answer: &Segment<P>) -> Agreed {
     let agreed = |mode| Agreed {
         mode,
         peer_syn: answer.ecn,
@@ -104,7 +104,7 @@ pub(crate) fn answered<P>(config: &Config, answer: &Segment<P>) -> Agreed {
         ..Agreed::default()
     };
     let crossed = answer.ack.is_none();
-    match (config.ecn.asks(), answer.ace()) {
+    match (config.policy.asks(), answer.ace()) {
         (EcnMode::Off, _) => Agreed::default(),
         (EcnMode::Classic, _) if answer.ece && answer.cwr == crossed => agreed(EcnMode::Classic),
         (EcnMode::Classic, _) => Agreed::default(),
@@ -114,7 +114,7 @@ pub(crate) fn answered<P>(config: &Config, answer: &Segment<P>) -> Agreed {
         (EcnMode::Accurate, 0b111) => Agreed::default(),
         (EcnMode::Accurate, 0b001) => agreed(EcnMode::Classic),
         (EcnMode::Accurate, ace) => {
-            let distrusted = config.ecn_fallback && ace != 0b101 && came_with(ace) != Ecn::NotEct;
+            let distrusted = config.fallback && ace != 0b101 && came_with(ace) != Ecn::NotEct;
             Agreed {
                 distrusted,
                 syn_ack_marked: answer.ecn == Ecn::Ce && !distrusted,

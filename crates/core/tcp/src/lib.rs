@@ -57,6 +57,8 @@ mod sender;
 mod seqnum;
 mod state;
 #[cfg(test)]
+mod test_config;
+#[cfg(test)]
 mod test_payload;
 #[cfg(test)]
 mod test_random;
@@ -66,7 +68,8 @@ mod timers;
 mod window;
 
 pub use config::{
-    AckStyle, Config, CongestionKind, EcnMode, EcnPolicy, Keepalive, LinkLimits, SynCookies,
+    AckConfig, AckStyle, Config, CongestionKind, ConnectionConfig, ConnectionOptions, EcnConfig,
+    EcnMode, EcnPolicy, Keepalive, LinkLimits, SuperPayload, SynCookies, TimerConfig, UnfitPayload,
 };
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};

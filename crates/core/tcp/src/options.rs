@@ -4,8 +4,8 @@
 use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::{
-    ACCECN_LEN, Config, DEFAULT_MSS, EcnMode, MAX_WINDOW_SCALE, MIN_MSS, TIMESTAMPS_LEN,
-    TS_RECENT_MAX_AGE,
+    ACCECN_LEN, ConnectionConfig, DEFAULT_MSS, EcnConfig, EcnMode, MAX_WINDOW_SCALE, MIN_MSS,
+    TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
 };
 use crate::window::window_scale_for;
 
@@ -37,14 +37,14 @@ impl Negotiated {
     /// Window scaling, SACK and timestamps hold only if both SYNs carry them; ECN is judged elsewhere, by flags. An absurd MSS is
     /// lifted to [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
     #[must_use]
-    pub fn new(config: &Config, theirs: &TcpOptions) -> Negotiated {
-        let timestamps = config.timestamps && theirs.timestamps.is_some();
+    pub fn new(config: &ConnectionConfig, theirs: &TcpOptions) -> Negotiated {
+        let timestamps = config.shared.timestamps && theirs.timestamps.is_some();
         let packet_mss = theirs
             .mss
             .unwrap_or(DEFAULT_MSS)
-            .min(config.mss)
+            .min(config.mss())
             .max(MIN_MSS);
-        let snd_wscale = theirs.window_scale.filter(|_| config.window_scaling);
+        let snd_wscale = theirs.window_scale.filter(|_| config.shared.window_scaling);
         Negotiated {
             snd_mss: if timestamps {
                 packet_mss - TIMESTAMPS_LEN
@@ -53,8 +53,8 @@ impl Negotiated {
             },
             window_scaling: snd_wscale.is_some(),
             snd_wscale: snd_wscale.map_or(0, |shift| shift.min(MAX_WINDOW_SCALE)),
-            rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.rcv_buf_max)),
-            sack: config.sack && theirs.sack_permitted,
+            rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.options.rcv_buf_max)),
+            sack: config.shared.sack && theirs.sack_permitted,
             timestamps,
             ecn: EcnMode::Off,
             accecn_option: false,
@@ -62,7 +62,7 @@ impl Negotiated {
     }
 
     /// Returns what holds with ECN in `mode`: the option of AccECN takes its part of every packet.
-    pub(crate) fn with_ecn(self, mode: EcnMode, config: &Config) -> Negotiated {
+    pub(crate) fn with_ecn(self, mode: EcnMode, config: &EcnConfig) -> Negotiated {
         let accecn_option = mode == EcnMode::Accurate && config.accecn_option;
         let snd_mss = match accecn_option && !self.accecn_option {
             true => self.snd_mss - ACCECN_LEN,
@@ -85,14 +85,15 @@ impl Negotiated {
 }
 
 /// Returns the options of a SYN that opens a connection: all that `config` allows.
-pub(crate) fn syn_options(config: &Config, ts_value: u32) -> TcpOptions {
+pub(crate) fn syn_options(config: &ConnectionConfig, ts_value: u32) -> TcpOptions {
     TcpOptions {
-        mss: Some(config.mss),
+        mss: Some(config.mss()),
         window_scale: config
+            .shared
             .window_scaling
-            .then(|| window_scale_for(config.rcv_buf_max)),
-        sack_permitted: config.sack,
-        timestamps: config.timestamps.then_some(Timestamps {
+            .then(|| window_scale_for(config.options.rcv_buf_max)),
+        sack_permitted: config.shared.sack,
+        timestamps: config.shared.timestamps.then_some(Timestamps {
             value: ts_value,
             echo: 0,
         }),
@@ -102,13 +103,13 @@ pub(crate) fn syn_options(config: &Config, ts_value: u32) -> TcpOptions {
 
 /// Returns the options of a SYN-ACK: what its SYN offered too, and no more.
 pub(crate) fn syn_ack_options(
-    config: &Config,
+    config: &ConnectionConfig,
     negotiated: &Negotiated,
     ts_recent: Option<TsRecent>,
     ts_value: u32,
 ) -> TcpOptions {
     TcpOptions {
-        mss: Some(config.mss),
+        mss: Some(config.mss()),
         window_scale: negotiated.window_scaling.then_some(negotiated.rcv_wscale),
         sack_permitted: negotiated.sack,
         timestamps: ts_recent.map(|recent| Timestamps {
@@ -205,10 +206,9 @@ mod tests {
 
     #[test]
     fn what_both_offer_holds() {
-        let config = Config {
-            rcv_buf_max: 6 << 20,
-            ..Config::default()
-        };
+        let config = ConnectionConfig::default().with(|c| {
+            c.options.rcv_buf_max = 6 << 20;
+        });
         let expected = Negotiated {
             snd_mss: 1448,
             window_scaling: true,
@@ -235,10 +235,10 @@ mod tests {
             accecn_option: false,
         };
         assert_eq!(
-            Negotiated::new(&Config::default(), &TcpOptions::default()),
+            Negotiated::new(&ConnectionConfig::default(), &TcpOptions::default()),
             expected
         );
-        let reply = syn_ack_options(&Config::default(), &expected, None, 5);
+        let reply = syn_ack_options(&ConnectionConfig::default(), &expected, None, 5);
         assert_eq!(
             reply,
             TcpOptions {
@@ -250,12 +250,11 @@ mod tests {
 
     #[test]
     fn what_we_do_not_offer_does_not_hold() {
-        let config = Config {
-            window_scaling: false,
-            timestamps: false,
-            sack: false,
-            ..Config::default()
-        };
+        let config = ConnectionConfig::default().with(|c| {
+            c.shared_mut().window_scaling = false;
+            c.shared_mut().timestamps = false;
+            c.shared_mut().sack = false;
+        });
         let negotiated = Negotiated::new(&config, &offer());
         assert_eq!((negotiated.snd_wscale, negotiated.rcv_wscale), (0, 0));
         assert!(!negotiated.sack && !negotiated.timestamps);
@@ -269,7 +268,7 @@ mod tests {
             window_scale: Some(200),
             ..offer()
         };
-        let negotiated = Negotiated::new(&Config::default(), &theirs);
+        let negotiated = Negotiated::new(&ConnectionConfig::default(), &theirs);
         assert_eq!(negotiated.snd_mss, MIN_MSS - TIMESTAMPS_LEN);
         assert_eq!(negotiated.snd_wscale, 14);
     }

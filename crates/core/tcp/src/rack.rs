@@ -201,12 +201,12 @@ pub(crate) fn probe_timeout(rtt: &RttEstimator, single: Option<Duration>) -> Dur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::TimerConfig;
 
     const MIN_RTT: Duration = Duration::from_millis(40);
 
     fn rtt() -> RttEstimator {
-        let mut rtt = RttEstimator::new(&Config::default());
+        let mut rtt = RttEstimator::new(&TimerConfig::default());
         rtt.on_sample(Duration::from_millis(100));
         rtt.note_min(MIN_RTT, Instant::ZERO);
         rtt

@@ -5,7 +5,7 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 
 use crate::ack_policy::{AckPolicy, Arrival};
-use crate::config::{Config, EcnMode};
+use crate::config::{ConnectionConfig, EcnMode};
 use crate::ecn::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
@@ -92,7 +92,7 @@ pub(crate) struct ReceiverStart {
 
 impl<P: Payload> Receiver<P> {
     pub(crate) fn new(
-        config: &Config,
+        config: &ConnectionConfig,
         negotiated: &Negotiated,
         start: ReceiverStart,
     ) -> Receiver<P> {
@@ -102,7 +102,7 @@ impl<P: Payload> Receiver<P> {
             space,
             ts_recent,
         } = start;
-        let max_segments = config.rcv_buf_max as usize / SEGMENT_CHARGE;
+        let max_segments = config.options.rcv_buf_max as usize / SEGMENT_CHARGE;
         let max_segments = max_segments.clamp(*MAX_SEGMENTS.start(), *MAX_SEGMENTS.end());
         Receiver {
             rcv_nxt,
@@ -111,7 +111,7 @@ impl<P: Payload> Receiver<P> {
                 rcv_nxt,
                 right_edge,
                 space,
-                config.mss,
+                config.mss(),
                 negotiated.rcv_wscale,
             ),
             reassembly: Reassembly::new(max_segments),

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::Config;
+use crate::config::TimerConfig;
 
 /// Half of the time over which the smallest round-trip time is remembered (linux `tcp_min_rtt_wlen`: 300 s).
 const MIN_RTT_HALF_WINDOW: Duration = Duration::from_secs(150);
@@ -37,7 +37,7 @@ pub(crate) struct RttEstimator {
 
 impl RttEstimator {
     /// Returns an estimator without samples.
-    pub(crate) fn new(config: &Config) -> RttEstimator {
+    pub(crate) fn new(config: &TimerConfig) -> RttEstimator {
         RttEstimator {
             srtt_ns: 0,
             rttvar_ns: 0,
@@ -150,14 +150,14 @@ fn micros(duration: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, RTO_MAX};
+    use crate::config::RTO_MAX;
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
     fn estimator() -> RttEstimator {
-        RttEstimator::new(&Config::default())
+        RttEstimator::new(&TimerConfig::default())
     }
 
     #[test]

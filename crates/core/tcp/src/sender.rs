@@ -21,11 +21,12 @@ mod timers;
 
 use core::num::NonZeroU32;
 use core::time::Duration;
+use std::sync::Arc;
 
 use netmem::Payload;
 use wire::{AccEcn, Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, CongestionKind, EcnMode, MIN_MSS};
+use crate::config::{Config, CongestionKind, ConnectionConfig, EcnMode, MIN_MSS, SuperPayload};
 use crate::congestion::Congestion;
 use crate::ecn::CwrAnswer;
 use crate::ecn::delivered::Reports;
@@ -149,22 +150,16 @@ pub struct Established {
     pub handshake_timed_out: bool,
 }
 
-/// What of the configuration holds for the connection's life.
+/// The connection's own options and limits, as far as they concern the sender.
 #[derive(Debug, Clone)]
 struct Limits {
     snd_buf_max: usize,
-    max_gso_payload: u32,
+    super_payload: SuperPayload,
     user_timeout_ms: Option<NonZeroU32>,
-    initial_cwnd: u16,
-    data_retries: u8,
-    tso_win_divisor: u8,
     nodelay: bool,
     /// No super-segments.
     single_packets: bool,
     corked: bool,
-    slow_start_after_idle: bool,
-    recovery_probes: bool,
-    min_tso_segs: Option<u8>,
 }
 
 /// Sums for [`Info`].
@@ -202,6 +197,7 @@ pub struct Sender<P> {
     cwr: CwrAnswer,
     /// What AccECN tells of our packets.
     reports: Option<Box<Reports>>,
+    shared: Arc<Config>,
     limits: Limits,
     counters: Counters,
     chrono: Chrono,
@@ -233,32 +229,27 @@ pub struct Sender<P> {
 
 impl<P: Payload> Sender<P> {
     /// Returns a sender whose SYN takes `iss`; nothing is sent yet.
-    pub fn new(config: &Config, iss: SeqNum) -> Self {
+    pub fn new(config: &ConnectionConfig, iss: SeqNum) -> Self {
         Sender {
             queue: SendQueue::new(),
             board: Scoreboard::default(),
-            rtt: RttEstimator::new(config),
+            rtt: RttEstimator::new(&config.shared.timers),
             rack: Rack::default(),
-            congestion: Congestion::new(config.congestion),
-            pacer: Pacer::new(config.pacing),
+            congestion: Congestion::new(config.options.congestion),
+            pacer: Pacer::new(config.shared.pacing),
             recovery: Recovery::default(),
             timers: Timers::default(),
-            path: PathMss::new(config.mtu_probing),
+            path: PathMss::new(config.shared.mtu_probing),
             cwr: CwrAnswer::default(),
             reports: None,
+            shared: Arc::clone(&config.shared),
             limits: Limits {
-                snd_buf_max: config.snd_buf_max,
-                max_gso_payload: u32::try_from(config.max_gso_payload).unwrap_or(u32::MAX),
-                user_timeout_ms: config.user_timeout.map(millis),
-                initial_cwnd: config.initial_cwnd,
-                data_retries: config.data_retries,
-                tso_win_divisor: config.tso_win_divisor,
-                nodelay: config.nodelay,
+                snd_buf_max: config.options.snd_buf_max,
+                super_payload: config.super_payload(),
+                user_timeout_ms: config.options.user_timeout.map(millis),
+                nodelay: config.options.nodelay,
                 single_packets: false,
-                corked: config.cork,
-                slow_start_after_idle: config.slow_start_after_idle,
-                recovery_probes: config.recovery_probes,
-                min_tso_segs: config.min_tso_segs,
+                corked: config.options.cork,
             },
             counters: Counters::default(),
             chrono: Chrono::default(),
@@ -302,7 +293,7 @@ impl<P: Payload> Sender<P> {
             self.rtt.on_lost_syn();
             1
         } else {
-            self.limits.initial_cwnd
+            self.shared.initial_cwnd
         };
         self.congestion
             .set_cwnd(u64::from(segments) * u64::from(self.mss));

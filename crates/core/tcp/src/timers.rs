@@ -5,7 +5,7 @@ use core::time::Duration;
 use wire::Instant;
 
 use crate::config::{
-    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, Config, INVALID_ACK_INTERVAL, Keepalive,
+    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, INVALID_ACK_INTERVAL, Keepalive, TimerConfig,
 };
 
 /// Returns the earlier of two optional points in time, the absent one being never.
@@ -46,7 +46,7 @@ impl HandshakeTimer {
     }
 
     /// Returns whether the segment should leave; it counts as sent then.
-    pub(crate) fn poll_send(&mut self, config: &Config, now: Instant) -> bool {
+    pub(crate) fn poll_send(&mut self, config: &TimerConfig, now: Instant) -> bool {
         if !core::mem::take(&mut self.due) {
             return false;
         }
@@ -66,14 +66,19 @@ impl HandshakeTimer {
         self.due = true;
     }
 
-    /// Lets the time pass; returns false when `max_retries` were in vain.
-    pub(crate) fn on_timer(&mut self, max_retries: u8, config: &Config, now: Instant) -> bool {
+    /// Lets the time pass; returns false when `max_retries` were in vain, or all for as long as `user_timeout`.
+    pub(crate) fn on_timer(
+        &mut self,
+        max_retries: u8,
+        user_timeout: Option<Duration>,
+        now: Instant,
+    ) -> bool {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return true;
         }
         let waited = now.saturating_since(self.opened);
         let max_retries = max_retries.saturating_add(self.linear);
-        if self.retries >= max_retries || config.user_timeout.is_some_and(|limit| waited >= limit) {
+        if self.retries >= max_retries || user_timeout.is_some_and(|limit| waited >= limit) {
             return false;
         }
         self.retries += 1;
@@ -262,6 +267,7 @@ impl ReplyLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SYN_RETRIES;
 
     fn secs(s: u64) -> Instant {
         Instant::from_millis(1000 * s)
@@ -269,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_syn_leaves_eleven_times_in_131_seconds() {
-        let config = Config::default();
+        let config = TimerConfig::default();
         let mut timer = HandshakeTimer::new(config.syn_linear_timeouts, Instant::ZERO);
         let mut sent = Vec::new();
         let mut now = Instant::ZERO;
@@ -278,7 +284,7 @@ mod tests {
                 sent.push(now);
             }
             now = timer.next_timer().unwrap();
-            if !timer.on_timer(config.syn_retries, &config, now) {
+            if !timer.on_timer(SYN_RETRIES, None, now) {
                 break;
             }
         }
@@ -289,15 +295,13 @@ mod tests {
 
     #[test]
     fn a_user_timeout_ends_a_handshake_early() {
-        let config = Config {
-            user_timeout: Some(Duration::from_secs(2)),
-            ..Config::default()
-        };
+        let config = TimerConfig::default();
+        let limit = Some(Duration::from_secs(2));
         let mut timer = HandshakeTimer::new(0, Instant::ZERO);
         assert!(timer.poll_send(&config, secs(0)));
-        assert!(timer.on_timer(6, &config, secs(1)));
+        assert!(timer.on_timer(6, limit, secs(1)));
         assert!(timer.poll_send(&config, secs(1)));
-        assert!(!timer.on_timer(6, &config, secs(3)));
+        assert!(!timer.on_timer(6, limit, secs(3)));
     }
 
     #[test]

@@ -16,7 +16,10 @@ const ECN_AND_SEEN: u8 = 8 | 16;
 
 fn config(ecn: tcp::EcnPolicy) -> tcp::Config {
     tcp::Config {
-        ecn,
+        ecn: tcp::EcnConfig {
+            policy: ecn,
+            ..tcp::EcnConfig::default()
+        },
         ..tcp::Config::default()
     }
 }

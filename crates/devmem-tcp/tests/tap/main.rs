@@ -283,7 +283,10 @@ fn a_peer_that_vanishes_ends_by_the_user_timeout() {
     in_netns("a_peer_that_vanishes_ends_by_the_user_timeout", || {
         let (host, nic) = Host::with_nic(V4, |builder| {
             builder.tcp(tcp::Config {
-                user_timeout: Some(Duration::from_millis(1500)),
+                options: tcp::ConnectionOptions {
+                    user_timeout: Some(Duration::from_millis(1500)),
+                    ..tcp::ConnectionOptions::default()
+                },
                 ..tcp::Config::default()
             })
         });

@@ -102,7 +102,10 @@ impl Default for Flags {
             seed: 1,
             sysctls: None,
             tcp: tcp::Config {
-                snd_buf_max: WMEM_MAX,
+                options: tcp::ConnectionOptions {
+                    snd_buf_max: WMEM_MAX,
+                    ..tcp::ConnectionOptions::default()
+                },
                 ack_style: AckStyle::Linux,
                 push_super_segments: true,
                 min_tso_segs: Some(MIN_TSO_SEGS),
@@ -142,10 +145,10 @@ impl Flags {
             "tso" => self.tso = switch("tso", value)?,
             "pacing" => tcp.pacing = switch("pacing", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
-            "rmem" => tcp.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?,
+            "rmem" => tcp.options.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?,
             "wmem" => {
                 let bytes: u32 = number("wmem", value, 4096, "4096 bytes or more")?;
-                tcp.snd_buf_max = bytes as usize;
+                tcp.options.snd_buf_max = bytes as usize;
             }
             "seed" => self.seed = number("seed", value, 0, "a number")?,
             "sysctls" if value.is_empty() => {
@@ -225,12 +228,12 @@ mod tests {
             Flags::parse("mtu=1280, devmem=1,sack=0,congestion=reno,fin_timeout=5").unwrap();
         assert_eq!((flags.mtu, flags.devmem, flags.tso), (1280, true, true));
         assert!(!flags.tcp.sack && flags.tcp.timestamps);
-        assert_eq!(flags.tcp.congestion, tcp::CongestionKind::NewReno);
-        assert_eq!(flags.tcp.fin_wait_2_timeout.as_secs(), 5);
+        assert_eq!(flags.tcp.options.congestion, tcp::CongestionKind::NewReno);
+        assert_eq!(flags.tcp.options.fin_wait_2_timeout.as_secs(), 5);
         assert_eq!(flags.tcp.initial_cwnd, 10);
         let ecn = Flags::parse("tcp_ecn=1,tcp_ecn_fallback=0").unwrap().tcp;
         assert_eq!(
-            (ecn.ecn, ecn.ecn_fallback),
+            (ecn.ecn.policy, ecn.ecn.fallback),
             (tcp::EcnPolicy::Request, false)
         );
         assert_eq!(Flags::parse(""), Ok(Flags::default()));

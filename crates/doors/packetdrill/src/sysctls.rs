@@ -38,19 +38,19 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     "tcp_timestamps", "0 to 2", |c, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
     "tcp_window_scaling", "0 or 1", |c, v| switch(&mut c.window_scaling, v);
     "tcp_rmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, start, most]| {
-        c.rcv_buf_max = most;
+        c.options.rcv_buf_max = most;
         c.rcv_buf_start = start;
     }).is_some();
-    "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.snd_buf_max = most as usize).is_some();
-    "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.congestion, congestion(v));
-    "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.syn_retries, number(v, 1, 255));
-    "tcp_syn_linear_timeouts", "0 to 127", |c, v| put(&mut c.syn_linear_timeouts, number(v, 0, 127));
-    "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.syn_ack_retries, number(v, 1, 255));
-    "tcp_retries2", "1 to 255", |c, v| put(&mut c.data_retries, number(v, 1, 255));
-    "tcp_fin_timeout", "seconds", |c, v| put(&mut c.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
+    "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.options.snd_buf_max = most as usize).is_some();
+    "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.options.congestion, congestion(v));
+    "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.options.syn_retries, number(v, 1, 255));
+    "tcp_syn_linear_timeouts", "0 to 127", |c, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
+    "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
+    "tcp_retries2", "1 to 255", |c, v| put(&mut c.timers.data_retries, number(v, 1, 255));
+    "tcp_fin_timeout", "seconds", |c, v| put(&mut c.options.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
     "tcp_slow_start_after_idle", "0 or 1", |c, v| switch(&mut c.slow_start_after_idle, v);
-    "tcp_invalid_ratelimit", "milliseconds", |c, v| put(&mut c.invalid_ack_interval, millis(v));
-    "tcp_rto_max_ms", "1000 to 120000", |c, v| put(&mut c.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
+    "tcp_invalid_ratelimit", "milliseconds", |c, v| put(&mut c.acks.invalid_interval, millis(v));
+    "tcp_rto_max_ms", "1000 to 120000", |c, v| put(&mut c.timers.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
     "tcp_tso_win_divisor", "0 to 255", |c, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
     "tcp_min_tso_segs", "1 to 255", |c, v| put(&mut c.min_tso_segs, number(v, 1, 255).map(Some));
     "tcp_pacing_ss_ratio", "200", |_, v| v == "200";
@@ -61,9 +61,9 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "2" => Some(SynCookies::Always),
         _ => None,
     });
-    "tcp_ecn", "0 to 5", |c, v| put(&mut c.ecn, v.parse().ok().and_then(EcnPolicy::from_sysctl));
-    "tcp_ecn_fallback", "0 or 1", |c, v| switch(&mut c.ecn_fallback, v);
-    "tcp_ecn_option", "0 or 2", |c, v| put(&mut c.accecn_option, match v {
+    "tcp_ecn", "0 to 5", |c, v| put(&mut c.ecn.policy, v.parse().ok().and_then(EcnPolicy::from_sysctl));
+    "tcp_ecn_fallback", "0 or 1", |c, v| switch(&mut c.ecn.fallback, v);
+    "tcp_ecn_option", "0 or 2", |c, v| put(&mut c.ecn.accecn_option, match v {
         "0" => Some(false),
         "2" => Some(true),
         _ => None,
@@ -189,10 +189,10 @@ mod tests {
         let config = sysctls.over(&base);
         assert!(!config.sack);
         assert_eq!(
-            (config.rcv_buf_start, config.rcv_buf_max),
+            (config.rcv_buf_start, config.options.rcv_buf_max),
             (30_000, 9_000_000)
         );
-        assert_eq!(config.congestion, base.congestion);
+        assert_eq!(config.options.congestion, base.options.congestion);
         std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
         assert!(sysctls.over(&base).sack);
         std::fs::remove_dir_all(&folder).unwrap();

@@ -131,33 +131,33 @@ impl Options {
             inq: false,
             times: Times::default(),
             bind_without_port: false,
-            max_seg: base.user_mss,
+            max_seg: base.options.user_mss,
             congestion: None,
-            keepalive: base.keepalive.is_some(),
-            keepalive_times: base.keepalive.unwrap_or_default(),
+            keepalive: base.options.keepalive.is_some(),
+            keepalive_times: base.options.keepalive.unwrap_or_default(),
             syn_count: None,
             fin_timeout: None,
-            defer_accept: base.defer_accept,
-            user_timeout: base.user_timeout,
+            defer_accept: base.options.defer_accept,
+            user_timeout: base.options.user_timeout,
             rcv_buf: None,
             snd_buf: None,
             window_clamp: 0,
             remembered: [0; REMEMBERED.len()],
             mtu_discover: *PMTUDISC.start(),
             hop_limit: None,
-            nodelay: base.nodelay,
+            nodelay: base.options.nodelay,
             cork: false,
             zerocopy: false,
             notsent_lowat: 0,
             tos: 0,
             buffer_max,
-            rcv_buf_default: base.rcv_buf_max,
+            rcv_buf_default: base.options.rcv_buf_max,
         }
     }
 
-    /// Returns the settings of TCP for a connection that begins with these options.
-    pub(crate) fn config(&self, base: &tcp::Config) -> tcp::Config {
-        let mut config = base.clone();
+    /// Returns the options of TCP for a connection that begins with these.
+    pub(crate) fn config(&self, base: &tcp::Config) -> tcp::ConnectionOptions {
+        let mut config = base.options;
         config.user_mss = self.max_seg;
         config.nodelay = self.nodelay;
         config.keepalive = self.keepalive.then_some(self.keepalive_times);
@@ -468,7 +468,7 @@ impl Options {
             // Neither congestion control has anything to tell, and no protocol is on top of TCP.
             (SOL_TCP, tcp_opt::CC_INFO | tcp_opt::ULP) => return Ok(Vec::new()),
             (SOL_TCP, tcp_opt::CONGESTION) => {
-                let name = congestion_name(self.congestion.unwrap_or(base.congestion));
+                let name = congestion_name(self.congestion.unwrap_or(base.options.congestion));
                 let mut bytes = name.as_bytes().to_vec();
                 bytes.resize(TCP_CA_NAME_MAX, 0);
                 return Ok(bytes);
@@ -523,10 +523,10 @@ impl Options {
             tcp_opt::KEEPIDLE => secs(self.keepalive_times.idle),
             tcp_opt::KEEPINTVL => secs(self.keepalive_times.interval),
             tcp_opt::KEEPCNT => self.keepalive_times.count.into(),
-            tcp_opt::SYNCNT => self.syn_count.unwrap_or(base.syn_retries).into(),
+            tcp_opt::SYNCNT => self.syn_count.unwrap_or(base.options.syn_retries).into(),
             tcp_opt::LINGER2 => match self.fin_timeout {
                 Some(Duration::ZERO) => -1,
-                other => secs(other.unwrap_or(base.fin_wait_2_timeout)),
+                other => secs(other.unwrap_or(base.options.fin_wait_2_timeout)),
             },
             tcp_opt::DEFER_ACCEPT => seconds_of(self.defer_accept),
             tcp_opt::USER_TIMEOUT => {

@@ -1,6 +1,7 @@
 //! The socket calls: what a program asks of a stack. None waits and none sends; the next poll does.
 
 use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::Arc;
 
 use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
@@ -34,11 +35,11 @@ impl Stack {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> Result<SocketId, ListenError> {
-        let tcp = self.tcp.clone();
-        self.listen_with(local, backlog, &tcp)
+        let options = self.tcp.options;
+        self.listen_with(local, backlog, &options)
     }
 
-    /// As [`Stack::listen`], with settings of TCP for this listener's connections, and what else bind(2) may say of
+    /// As [`Stack::listen`], with options of TCP for this listener's connections, and what else bind(2) may say of
     /// an address.
     ///
     /// # Errors
@@ -47,7 +48,7 @@ impl Stack {
         &mut self,
         local: impl Into<BindAddr>,
         backlog: usize,
-        tcp: &tcp::Config,
+        options: &tcp::ConnectionOptions,
     ) -> Result<SocketId, ListenError> {
         let mut local: BindAddr = local.into();
         let (ip, limit) = (local.address.ip(), self.sockets.limit());
@@ -70,12 +71,13 @@ impl Stack {
         // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
         let link = self.link_limits(ip);
         let half_open = SynBacklog::new(
-            tcp,
+            Arc::clone(&self.tcp),
+            *options,
             backlog,
             self.isns.clone(),
             self.secret.key("syn cookies"),
         );
-        let listener = Listener::new(local.address, half_open, backlog, link, tcp);
+        let listener = Listener::new(local.address, half_open, backlog, link, options);
         Ok(self.sockets.insert(Socket::listener(listener)))
     }
 
@@ -120,12 +122,12 @@ impl Stack {
     /// # Errors
     /// [`ConnectError`]; that the peer refuses or does not answer is told by the socket later.
     pub fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<SocketId, ConnectError> {
-        let tcp = self.tcp.clone();
-        self.connect_from(None, remote, &tcp, now)
+        let options = self.tcp.options;
+        self.connect_from(None, remote, &options, now)
     }
 
     /// As [`Stack::connect`], from an address of ours (the unspecified one and port 0 leave the choice open), with
-    /// settings of TCP for this connection.
+    /// options of TCP for this connection.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -133,7 +135,7 @@ impl Stack {
         &mut self,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-        tcp: &tcp::Config,
+        options: &tcp::ConnectionOptions,
         now: Instant,
     ) -> Result<SocketId, ConnectError> {
         if remote.port() == 0 {
@@ -147,14 +149,16 @@ impl Stack {
         }
         let tuple = self.name_connection(local, route.source, remote)?;
         let endpoints = crate::rx::endpoints(&tuple);
-        let config = tcp::Config {
-            timestamp_offset: self.isns.timestamp_offset(&endpoints),
+        let config = tcp::ConnectionConfig {
+            shared: Arc::clone(&self.tcp),
+            options: *options,
+            link: self.link_limits(remote.ip()),
             path_mss: self.path_mtus.get(remote.ip(), now),
-            ..tcp.for_link(self.link_limits(remote.ip()))
+            timestamp_offset: self.isns.timestamp_offset(&endpoints),
         };
         let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
-        connection.options = super::sockopt::Options::new(tcp);
+        connection.options = super::sockopt::Options::new(options);
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert(Socket::connection(connection));
         let inserted = self.demux.insert(tuple, id.slot());
@@ -205,7 +209,7 @@ impl Stack {
 
     /// Changes the settings of TCP that connections and listeners begin with from now on.
     pub fn set_tcp_config(&mut self, config: tcp::Config) {
-        self.tcp = config;
+        self.tcp = Arc::new(config);
     }
 
     /// Returns whether a program may use `ip` as its own address.

@@ -29,7 +29,7 @@ impl Listener {
         half_open: SynBacklog<FragList>,
         backlog: usize,
         link: LinkLimits,
-        config: &tcp::Config,
+        config: &tcp::ConnectionOptions,
     ) -> Self {
         Self {
             local,

@@ -105,7 +105,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns what `config` says.
-    pub(crate) fn new(config: &tcp::Config) -> Self {
+    pub(crate) fn new(config: &tcp::ConnectionOptions) -> Self {
         Self {
             nodelay: config.nodelay,
             keepalive: config.keepalive,

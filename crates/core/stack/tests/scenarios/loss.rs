@@ -83,7 +83,10 @@ impl Case {
             impairment: Some(self.impairment),
             linear_bytes: self.linear,
             tcp: tcp::Config {
-                ecn: self.ecn,
+                ecn: tcp::EcnConfig {
+                    policy: self.ecn,
+                    ..tcp::EcnConfig::default()
+                },
                 ..tcp::Config::default()
             },
             ..PairConfig::default()

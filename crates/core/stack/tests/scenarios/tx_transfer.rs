@@ -196,7 +196,10 @@ fn both_ways(seed: u64, impairment: &str, total: u64) {
     println!("seed {seed}, {impairment}");
     let impairment: Impairment = impairment.parse().unwrap();
     let tcp = tcp::Config {
-        snd_buf_max: 256 << 10,
+        options: tcp::ConnectionOptions {
+            snd_buf_max: 256 << 10,
+            ..tcp::ConnectionOptions::default()
+        },
         ..tcp::Config::default()
     };
     let config = PairConfig {

@@ -110,7 +110,10 @@ fn a_receiver_that_keeps_a_few_tokens_never_stalls() {
 fn single_bytes_kept_for_ever_stall_the_sender_too() {
     let config = PairConfig {
         tcp: tcp::Config {
-            nodelay: true,
+            options: tcp::ConnectionOptions {
+                nodelay: true,
+                ..tcp::ConnectionOptions::default()
+            },
             ..Default::default()
         },
         ..PairConfig::default()

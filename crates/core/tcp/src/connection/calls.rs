@@ -238,7 +238,7 @@ impl<P: Payload> Connection<P> {
                     self.end(Next::Abort(None));
                 } else {
                     synchronized.shutdown_write();
-                    synchronized.drop_reader(self.config.user_timeout);
+                    synchronized.drop_reader(self.config.options.user_timeout);
                 }
             }
             State::Closed | State::TimeWait(_) => {}
@@ -254,7 +254,7 @@ impl<P: Payload> Connection<P> {
 
     /// Changes the congestion control (TCP_CONGESTION): the window stays, and grows as the new one has it from now on.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
-        self.config.congestion = kind;
+        self.config.options.congestion = kind;
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_congestion(kind);
         }
@@ -262,7 +262,7 @@ impl<P: Payload> Connection<P> {
 
     /// Sends small segments at once, or gathers them (TCP_NODELAY).
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.config.nodelay = nodelay;
+        self.config.options.nodelay = nodelay;
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_nodelay(nodelay);
         }
@@ -277,7 +277,7 @@ impl<P: Payload> Connection<P> {
 
     /// Holds small segments back until they are full, or lets them go (TCP_CORK).
     pub fn set_cork(&mut self, corked: bool) {
-        self.config.cork = corked;
+        self.config.options.cork = corked;
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_cork(corked);
         }
@@ -285,7 +285,7 @@ impl<P: Payload> Connection<P> {
 
     /// Sets how many bytes may be queued for sending (SO_SNDBUF).
     pub fn set_snd_buf(&mut self, bytes: usize) {
-        self.config.snd_buf_max = bytes;
+        self.config.options.snd_buf_max = bytes;
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_snd_buf(bytes);
         }
@@ -317,7 +317,7 @@ impl<P: Payload> Connection<P> {
     /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three
     /// times).
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
-        self.config.keepalive = keepalive;
+        self.config.options.keepalive = keepalive;
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.keepalive.configure(keepalive);
         }
@@ -325,7 +325,7 @@ impl<P: Payload> Connection<P> {
 
     /// Bounds how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482).
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.config.user_timeout = timeout;
+        self.config.options.user_timeout = timeout;
         if let State::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_user_timeout(timeout);
         }

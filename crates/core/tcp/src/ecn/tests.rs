@@ -4,10 +4,10 @@ use super::*;
 use crate::config::EcnPolicy;
 use crate::seqnum::SeqNum;
 
-fn config(ecn: EcnPolicy) -> Config {
-    Config {
-        ecn,
-        ..Config::default()
+fn config(policy: EcnPolicy) -> EcnConfig {
+    EcnConfig {
+        policy,
+        ..EcnConfig::default()
     }
 }
 
@@ -71,8 +71,8 @@ fn ecn_holds_if_we_asked_and_the_syn_ack_echoes() {
 #[test]
 fn a_repeated_syn_no_longer_asks_unless_told_to() {
     let asked = |policy, fallback: bool| {
-        let config = Config {
-            ecn_fallback: fallback,
+        let config = EcnConfig {
+            fallback,
             ..config(policy)
         };
         [0, 1, 2].map(|retries| asks(&config, retries))

@@ -8,7 +8,6 @@ use wire::{Ecn, Instant};
 use super::recovery::Phase;
 use super::timers::Due;
 use super::{Busy, DataSegment, Sender};
-use crate::config::UNFIT_GSO_PAYLOAD;
 use crate::congestion::Limit;
 use crate::rack::TailProbe;
 
@@ -20,14 +19,6 @@ const PACING_SHIFT: u32 = 10;
 
 /// Super-segments may be longer the shorter the round trip is: halved for every 512 us (linux `tcp_tso_rtt_log`).
 const TSO_RTT_LOG: u32 = 9;
-
-/// Returns `len`, or the most whole packets below it that a NIC takes as one segment ([`UNFIT_GSO_PAYLOAD`]).
-fn fit(len: u64, mss: u64) -> u64 {
-    match UNFIT_GSO_PAYLOAD.contains(&len) {
-        true => (UNFIT_GSO_PAYLOAD.start() - 1) / mss * mss,
-        false => len,
-    }
-}
 
 /// A range that is about to leave.
 #[derive(Debug, Clone, Copy)]
@@ -124,8 +115,8 @@ impl<P: Payload> Sender<P> {
         let mss = u64::from(self.mss());
         let pipe = self.pipe();
         let room = self.congestion.cwnd().saturating_sub(pipe);
-        let mut packets = (u64::from(self.limits.max_gso_payload) / mss).max(1);
-        if let Some(least) = self.limits.min_tso_segs {
+        let mut packets = (u64::from(self.limits.super_payload.longest) / mss).max(1);
+        if let Some(least) = self.shared.min_tso_segs {
             packets = packets.min(self.usual_burst(least.into()));
         }
         if self.limits.single_packets {
@@ -135,7 +126,11 @@ impl<P: Payload> Sender<P> {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.
             congestion: if pipe == 0 { room.max(mss) } else { room },
-            burst: fit(packets * mss, mss).min(self.pacer.allowance(self.mss(), now)),
+            burst: self
+                .limits
+                .super_payload
+                .fit(packets * mss, mss)
+                .min(self.pacer.allowance(self.mss(), now)),
         }
     }
 
@@ -145,7 +140,7 @@ impl<P: Payload> Sender<P> {
         let half_window = (self.congestion.cwnd() / mss / 2).max(1);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let near = self.rtt.min_rtt().map_or(0, micros) >> TSO_RTT_LOG;
-        let most = u64::from(self.limits.max_gso_payload);
+        let most = u64::from(self.limits.super_payload.longest);
         let by_distance = most
             .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
             .unwrap_or(0);
@@ -250,14 +245,14 @@ impl<P: Payload> Sender<P> {
         let len = self
             .queue
             .until_boundary(self.snd_nxt, unsent.min(most) as usize) as u64;
-        let len = fit(len, mss);
+        let len = self.limits.super_payload.fit(len, mss);
         let fin = self.fin && len == unsent && allowance.window > len && allowance.burst > len;
         let together = len == unsent || self.ends_at_boundary(len);
         let len =
             if len.is_multiple_of(mss) || fin || (together && self.may_send_small(len, unsent)) {
                 len
             } else {
-                fit(len / mss * mss, mss)
+                self.limits.super_payload.fit(len / mss * mss, mss)
             };
         if len == 0 && !fin {
             return self.overdue_range(allowance);
@@ -316,7 +311,7 @@ impl<P: Payload> Sender<P> {
             return false;
         }
         let window = u64::from(self.snd_wnd).min(self.congestion.cwnd());
-        let divisor = u64::from(self.limits.tso_win_divisor);
+        let divisor = u64::from(self.shared.tso_win_divisor);
         if divisor == 0
             || len >= window / divisor
             || now.saturating_since(self.last_sent) > DEFER_WITHIN
@@ -498,13 +493,13 @@ impl<P: Payload> Sender<P> {
     /// Forgets the window that a pause has made stale (RFC 5681 4.1).
     fn restart_after_idle(&mut self, now: Instant) {
         let is_shut = self.window_end() <= self.snd_nxt;
-        if self.board.outstanding() > 0 || is_shut || !self.limits.slow_start_after_idle {
+        if self.board.outstanding() > 0 || is_shut || !self.shared.slow_start_after_idle {
             return;
         }
         let idle = now.saturating_since(self.last_sent);
         let rto = self.rtt.base_rto();
         if idle > rto {
-            let restart = u64::from(self.limits.initial_cwnd) * u64::from(self.mss());
+            let restart = u64::from(self.shared.initial_cwnd) * u64::from(self.mss());
             self.congestion.on_idle(idle, rto, restart, now);
             self.last_sent = now;
             self.update_pacing();

@@ -229,7 +229,7 @@ impl<P: Payload> Sender<P> {
             Timer::Persist => self.timers.probes,
             _ => self.timers.retransmits,
         };
-        self.limits.user_timeout_ms.is_none() && tries >= self.limits.data_retries
+        self.limits.user_timeout_ms.is_none() && tries >= self.shared.timers.data_retries
     }
 
     /// Returns whether data waited for longer than the user wants to (RFC 5482 3).
@@ -323,7 +323,7 @@ impl<P: Payload> Sender<P> {
             Phase::Open | Phase::Cwr => {
                 self.board.sacked() == 0 && self.recovery.tail_probe().is_none()
             }
-            Phase::Recovery => self.limits.recovery_probes && !self.recovery.is_probed(),
+            Phase::Recovery => self.shared.recovery_probes && !self.recovery.is_probed(),
             Phase::Disorder | Phase::Loss => false,
         };
         silence && self.sack && self.timers.due.is_none() && self.timers.retransmits == 0

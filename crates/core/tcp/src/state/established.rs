@@ -9,7 +9,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::{Config, EcnMode, ORPHAN_TIMEOUT};
+use crate::config::{ConnectionConfig, EcnMode, ORPHAN_TIMEOUT};
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -66,7 +66,11 @@ type Verdict = (Disposition, Next);
 
 impl<P: Payload> Synchronized<P> {
     /// Returns the connection that a handshake leads to; in ESTABLISHED, nothing sent.
-    pub(crate) fn new(config: &Config, handshake: &Handshake, now: Instant) -> Synchronized<P> {
+    pub(crate) fn new(
+        config: &ConnectionConfig,
+        handshake: &Handshake,
+        now: Instant,
+    ) -> Synchronized<P> {
         let Handshake {
             iss,
             negotiated,
@@ -79,7 +83,7 @@ impl<P: Payload> Synchronized<P> {
             rtt,
             timed_out,
         } = *handshake;
-        let negotiated = negotiated.with_ecn(agreed.mode, config);
+        let negotiated = negotiated.with_ecn(agreed.mode, &config.shared.ecn);
         let mut sender = Sender::new(config, iss);
         let established = Established {
             negotiated,
@@ -97,8 +101,8 @@ impl<P: Payload> Synchronized<P> {
             receiver: Receiver::new(config, &negotiated, receiver),
             negotiated,
             clock,
-            keepalive: KeepaliveTimer::new(config.keepalive, now),
-            replies: ReplyLimit::new(config.invalid_ack_interval),
+            keepalive: KeepaliveTimer::new(config.options.keepalive, now),
+            replies: ReplyLimit::new(config.shared.acks.invalid_interval),
             accurate,
             reader_gone: false,
             linger: None,

@@ -2,13 +2,14 @@
 
 use core::marker::PhantomData;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use core::time::Duration;
 
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, LinkLimits, SynCookies};
+use crate::config::{Config, ConnectionConfig, ConnectionOptions, LinkLimits, SynCookies};
 use crate::connection::Connection;
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::options::TimestampClock;
@@ -28,7 +29,8 @@ const COOKIES_VALID: Duration = Duration::from_secs(120);
 /// before.
 #[derive(Debug)]
 pub struct SynBacklog<P> {
-    config: Config,
+    shared: Arc<Config>,
+    options: ConnectionOptions,
     capacity: usize,
     isns: IsnGenerator,
     cookies: CookieJar,
@@ -80,20 +82,22 @@ impl<P: Payload> SynBacklog<P> {
     /// Returns an empty backlog of `capacity` half-open connections. `cookie_key` must be random.
     #[must_use]
     pub fn new(
-        config: &Config,
+        shared: Arc<Config>,
+        options: ConnectionOptions,
         capacity: usize,
         isns: IsnGenerator,
         cookie_key: [u8; 16],
     ) -> SynBacklog<P> {
         SynBacklog {
-            config: config.clone(),
+            shared,
+            options,
             capacity,
             isns,
             cookies: CookieJar::new(cookie_key),
             last_cookie: None,
             half_open: BTreeMap::new(),
             timers: BTreeSet::new(),
-            rcv_space: config.first_space(config.rcv_space_initial),
+            rcv_space: options.first_space(options.rcv_space_initial),
             payload: PhantomData,
         }
     }
@@ -118,7 +122,7 @@ impl<P: Payload> SynBacklog<P> {
     /// Sets the receive space that new connections begin with. Up to 64 KiB of it are promised in
     /// each SYN-ACK.
     pub fn set_rcv_space(&mut self, bytes: u32) {
-        self.rcv_space = self.config.first_space(bytes);
+        self.rcv_space = self.options.first_space(bytes);
     }
 
     /// Judges a segment that belongs to no connection (RFC 9293 3.10.7.2).
@@ -154,10 +158,10 @@ impl<P: Payload> SynBacklog<P> {
         }
         let config = self.config_for(endpoints, incoming);
         let is_full = self.half_open.len() >= self.capacity;
-        if is_full && config.syn_cookies == SynCookies::Never {
+        if is_full && config.shared.syn_cookies == SynCookies::Never {
             return ListenOutcome::Dropped(SegmentDrop::SynBacklogFull);
         }
-        if is_full || config.syn_cookies == SynCookies::Always {
+        if is_full || config.shared.syn_cookies == SynCookies::Always {
             return ListenOutcome::Reply(self.cookie_reply(endpoints, syn, &config, now), None);
         }
         let isn = self.isns.isn(endpoints, now);
@@ -224,7 +228,7 @@ impl<P: Payload> SynBacklog<P> {
     /// Makes the connection, and lets it take what came with the last ACK.
     fn accept(
         &self,
-        config: &Config,
+        config: &ConnectionConfig,
         handshake: &Handshake,
         segment: Segment<P>,
         now: Instant,
@@ -290,7 +294,7 @@ impl<P: Payload> SynBacklog<P> {
         &mut self,
         endpoints: &Endpoints,
         syn: &Segment<P>,
-        config: &Config,
+        config: &ConnectionConfig,
         now: Instant,
     ) -> Segment<P> {
         self.last_cookie = Some(now);
@@ -298,7 +302,7 @@ impl<P: Payload> SynBacklog<P> {
         let iss = self.cookies.bake(endpoints, syn.seq, mss, now);
         let clock = TimestampClock::new(config.timestamp_offset);
         // Without timestamps there is no place to remember the other options in, nor that ECN was granted.
-        let remembers = config.timestamps && syn.options.timestamps.is_some();
+        let remembers = config.shared.timestamps && syn.options.timestamps.is_some();
         let offered = match remembers {
             true => syn.options,
             false => TcpOptions {
@@ -329,13 +333,14 @@ impl<P: Payload> SynBacklog<P> {
         reply
     }
 
-    /// Returns the listener's configuration with what depends on the peer.
-    fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> Config {
-        let timestamp_offset = self.isns.timestamp_offset(endpoints);
-        Config {
-            timestamp_offset,
+    /// Returns what a connection with this peer is opened with; its options are the listener's.
+    fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> ConnectionConfig {
+        ConnectionConfig {
+            shared: Arc::clone(&self.shared),
+            options: self.options,
+            link: incoming.link,
             path_mss: incoming.path_mss,
-            ..self.config.for_link(incoming.link)
+            timestamp_offset: self.isns.timestamp_offset(endpoints),
         }
     }
 

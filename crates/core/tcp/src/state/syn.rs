@@ -5,7 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, EcnMode, MAX_UNSCALED_WINDOW};
+use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
 use crate::ecn::feedback::Feedback;
 use crate::ecn::{self, Agreed};
 use crate::error::TcpError;
@@ -110,12 +110,12 @@ pub(crate) enum SynVerdict {
 }
 
 impl SynSent {
-    pub(crate) fn new(config: &Config, iss: SeqNum, now: Instant) -> SynSent {
+    pub(crate) fn new(config: &ConnectionConfig, iss: SeqNum, now: Instant) -> SynSent {
         SynSent {
             iss,
-            timer: HandshakeTimer::new(config.syn_linear_timeouts, now),
+            timer: HandshakeTimer::new(config.shared.timers.syn_linear_timeouts, now),
             clock: TimestampClock::new(config.timestamp_offset),
-            offer: SpaceOffer::new(config.first_space(config.rcv_space_initial)),
+            offer: SpaceOffer::new(config.options.first_space(config.options.rcv_space_initial)),
         }
     }
 
@@ -123,7 +123,7 @@ impl SynSent {
     pub(crate) fn on_segment<P: Payload>(
         &mut self,
         segment: &Segment<P>,
-        config: &Config,
+        config: &ConnectionConfig,
         now: Instant,
     ) -> SynVerdict {
         let is_acked = segment.ack == Some(self.iss + 1) && self.timer.is_sent();
@@ -140,7 +140,7 @@ impl SynSent {
             Control::Syn => {
                 let mut both =
                     SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
-                both.agreed = ecn::answered(config, segment);
+                both.agreed = ecn::answered(&config.shared.ecn, segment);
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
                         rtt: self.timer.rtt(now),
@@ -156,11 +156,11 @@ impl SynSent {
 
     pub(crate) fn poll_send<P: Payload>(
         &mut self,
-        config: &Config,
+        config: &ConnectionConfig,
         now: Instant,
     ) -> Option<Segment<P>> {
-        let asks = ecn::asks(config, self.timer.retries());
-        self.timer.poll_send(config, now).then(|| {
+        let asks = ecn::asks(&config.shared.ecn, self.timer.retries());
+        self.timer.poll_send(&config.shared.timers, now).then(|| {
             let mut syn = Segment {
                 seq: self.iss,
                 control: Control::Syn,
@@ -173,8 +173,15 @@ impl SynSent {
         })
     }
 
-    pub(crate) fn on_timer(&mut self, config: &Config, now: Instant) -> Result<(), TcpError> {
-        match self.timer.on_timer(config.syn_retries, config, now) {
+    pub(crate) fn on_timer(
+        &mut self,
+        config: &ConnectionConfig,
+        now: Instant,
+    ) -> Result<(), TcpError> {
+        match self
+            .timer
+            .on_timer(config.options.syn_retries, config.options.user_timeout, now)
+        {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
         }
@@ -204,7 +211,7 @@ impl SynSent {
 impl SynReceived {
     /// Returns what the peer's SYN `syn` makes of us, who did not open; `ours` are our ISS and timestamp clock.
     pub(crate) fn new<P: Payload>(
-        config: &Config,
+        config: &ConnectionConfig,
         ours: (SeqNum, TimestampClock),
         syn: &Segment<P>,
         offer: SpaceOffer,
@@ -219,8 +226,8 @@ impl SynReceived {
             clock: ours.1,
             offer,
             negotiated,
-            agreed: ecn::granted(config, syn),
-            validates_ecn: config.ecn_fallback,
+            agreed: ecn::granted(&config.shared.ecn, syn),
+            validates_ecn: config.shared.ecn.fallback,
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
             closing: EarlyClose::No,
             deferred: false,
@@ -230,9 +237,13 @@ impl SynReceived {
 
     /// Returns whether a segment that would open the connection does not, for want of data, and remembers that it came
     /// (linux `tcp_check_req`).
-    pub(crate) fn defers<P: Payload>(&mut self, segment: &Segment<P>, config: &Config) -> bool {
+    pub(crate) fn defers<P: Payload>(
+        &mut self,
+        segment: &Segment<P>,
+        config: &ConnectionConfig,
+    ) -> bool {
         let is_bare = segment.payload.is_empty() && segment.control == Control::None;
-        let defers = is_bare && self.timer.retries() < config.defer_accept;
+        let defers = is_bare && self.timer.retries() < config.options.defer_accept;
         self.deferred |= defers;
         defers
     }
@@ -314,15 +325,15 @@ impl SynReceived {
 
     pub(crate) fn poll_send<P: Payload>(
         &mut self,
-        config: &Config,
+        config: &ConnectionConfig,
         now: Instant,
     ) -> Option<Segment<P>> {
         if core::mem::take(&mut self.ack_due) {
             return Some(self.bare_ack(now));
         }
-        let is_due = self.timer.poll_send(config, now);
+        let is_due = self.timer.poll_send(&config.shared.timers, now);
         // While data is waited for nothing is repeated, but for a last chance (linux `syn_ack_recalc`).
-        let is_silent = self.deferred && self.timer.retries() + 1 < config.defer_accept;
+        let is_silent = self.deferred && self.timer.retries() + 1 < config.options.defer_accept;
         (is_due && !is_silent).then(|| self.syn_ack(config, now))
     }
 
@@ -344,14 +355,16 @@ impl SynReceived {
         }
     }
 
-    fn syn_ack<P: Payload>(&self, config: &Config, now: Instant) -> Segment<P> {
+    fn syn_ack<P: Payload>(&self, config: &ConnectionConfig, now: Instant) -> Segment<P> {
         let mut options = syn_ack_options(
             config,
             &self.negotiated,
             self.ts_recent,
             self.clock.value(now),
         );
-        if self.agreed.mode == EcnMode::Accurate && config.accecn_option && !self.timer.is_repeat()
+        if self.agreed.mode == EcnMode::Accurate
+            && config.shared.ecn.accecn_option
+            && !self.timer.is_repeat()
         {
             // It may be why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
             options.accecn = Some(Feedback::new(self.agreed.peer_syn).first_option());
@@ -381,13 +394,24 @@ impl SynReceived {
         self.timer.request();
     }
 
-    pub(crate) fn on_timer(&mut self, config: &Config, now: Instant) -> Result<(), TcpError> {
+    pub(crate) fn on_timer(
+        &mut self,
+        config: &ConnectionConfig,
+        now: Instant,
+    ) -> Result<(), TcpError> {
         // A peer that is there is given the time it was promised.
         let retries = match self.deferred {
-            true => config.syn_ack_retries.max(config.defer_accept),
-            false => config.syn_ack_retries,
+            true => config
+                .shared
+                .timers
+                .syn_ack_retries
+                .max(config.options.defer_accept),
+            false => config.shared.timers.syn_ack_retries,
         };
-        match self.timer.on_timer(retries, config, now) {
+        match self
+            .timer
+            .on_timer(retries, config.options.user_timeout, now)
+        {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
         }

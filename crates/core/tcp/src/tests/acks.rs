@@ -1,7 +1,6 @@
 //! When an ACK leaves: RFC 9293 3.8.6.3, RFC 5681 4.2, and the bulk policy of `AckPolicy`.
 
 use super::harness::*;
-use crate::*;
 
 #[test]
 fn a_delayed_ack_leaves_after_40_ms() {
@@ -57,10 +56,9 @@ fn a_bulk_transfer_is_acknowledged_per_quarter_of_the_window() {
 
 #[test]
 fn ack_bytes_of_the_configuration_win() {
-    let config = Config {
-        ack_bytes: Some(5000),
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.shared_mut().acks.bytes = Some(5000);
+    });
     let mut t = established_with(&config);
     for _ in 0..4 {
         send!(t, len: 1000);
@@ -72,10 +70,9 @@ fn ack_bytes_of_the_configuration_win() {
 
 #[test]
 fn a_super_packet_past_the_threshold_is_acknowledged_at_once() {
-    let config = Config {
-        rcv_space_initial: 60_000,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.rcv_space_initial = 60_000;
+    });
     let mut t = established_with(&config);
     send!(t, len: 30_000);
     expect!(t, ack: 30_001);
@@ -89,10 +86,9 @@ fn a_super_packet_past_the_threshold_is_acknowledged_at_once() {
 
 #[test]
 fn the_first_segments_are_acknowledged_one_by_one() {
-    let config = Config {
-        quick_acks: 3,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.shared_mut().acks.quick = 3;
+    });
     let mut t = established_with(&config);
     for i in 1..=3 {
         send!(t, len: 100);
@@ -104,10 +100,9 @@ fn the_first_segments_are_acknowledged_one_by_one() {
 
 #[test]
 fn a_pushed_segment_is_no_bulk_and_uses_no_quick_ack() {
-    let config = Config {
-        quick_acks: 1,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.shared_mut().acks.quick = 1;
+    });
     let mut t = established_with(&config);
     send!(t, len: 100, push: true);
     expect_nothing!(t);

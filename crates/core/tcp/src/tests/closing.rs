@@ -280,10 +280,9 @@ fn a_newer_syn_may_follow_time_wait_and_an_older_one_not() {
 #[test]
 fn a_newer_timestamp_lets_any_syn_follow_time_wait() {
     // RFC 6191 2.
-    let config = Config {
-        timestamps: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.shared_mut().timestamps = true;
+    });
     let mut t = established_with(&config);
     t.conn.shutdown_write();
     expect!(t, control: Control::Fin);

@@ -5,11 +5,10 @@ use wire::Ecn;
 use super::harness::*;
 use crate::*;
 
-fn asking() -> Config {
-    Config {
-        ecn: EcnPolicy::Request,
-        ..plain()
-    }
+fn asking() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Request;
+    })
 }
 
 #[test]
@@ -25,10 +24,9 @@ fn a_syn_asks_and_its_repetition_does_not() {
 
 #[test]
 fn without_fallback_every_syn_asks() {
-    let mut t = syn_sent_with(&Config {
-        ecn_fallback: false,
-        ..asking()
-    });
+    let mut t = syn_sent_with(&asking().with(|c| {
+        c.shared_mut().ecn.fallback = false;
+    }));
     t.run_timer();
     expect!(t, control: Control::Syn, ece: true, cwr: true);
 }
@@ -135,10 +133,9 @@ fn marks_mean_nothing_where_ecn_was_not_agreed_on() {
 
 #[test]
 fn a_linux_receiver_hurries_for_a_mark_and_for_what_is_sent_again() {
-    let mut t = established_with(&Config {
-        ack_style: AckStyle::Linux,
-        ..asking()
-    });
+    let mut t = established_with(&asking().with(|c| {
+        c.shared_mut().ack_style = AckStyle::Linux;
+    }));
     for ecn in [Ecn::Ce, Ecn::NotEct] {
         // Quick ACKs are used up.
         t.conn.set_quick_acks(false);
@@ -153,11 +150,10 @@ fn a_linux_receiver_hurries_for_a_mark_and_for_what_is_sent_again() {
     t.read();
 }
 
-fn accurate() -> Config {
-    Config {
-        ecn: EcnPolicy::Accurate,
-        ..plain()
-    }
+fn accurate() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
+    })
 }
 
 #[test]
@@ -199,11 +195,10 @@ fn every_packet_is_ecn_capable_and_counts_the_marked_ones() {
 
 #[test]
 fn a_report_of_marks_reduces_the_window_once() {
-    let mut t = established_with(&Config {
-        snd_buf_max: 1 << 20,
-        accecn_option: false,
-        ..accurate()
-    });
+    let mut t = established_with(&accurate().with(|c| {
+        c.options.snd_buf_max = 1 << 20;
+        c.shared_mut().ecn.accecn_option = false;
+    }));
     t.write(40_000);
     while t.poll().is_some() {}
     let before = t.conn.info().snd_cwnd;

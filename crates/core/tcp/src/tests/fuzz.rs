@@ -1,6 +1,8 @@
 //! Anything may arrive in any state: nothing panics, nothing loops, no promise is broken, no byte
 //! is wrong.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use netmem::Payload;
@@ -133,11 +135,10 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn start(which: usize) -> Trace {
-    let timestamps = Config {
-        timestamps: true,
-        window_scaling: true,
-        ..plain()
-    };
+    let timestamps = plain().with(|c| {
+        c.shared_mut().timestamps = true;
+        c.shared_mut().window_scaling = true;
+    });
     match which {
         0 => syn_sent(),
         1 => established(),
@@ -153,26 +154,23 @@ fn start(which: usize) -> Trace {
         11 => established_with(&asking()),
         12 => syn_sent_with(&accurate()),
         13 => established_with(&accurate()),
-        _ => established_with(&Config {
-            rcv_buf_max: 6 << 20,
-            window_scaling: true,
-            ..plain()
-        }),
+        _ => established_with(&plain().with(|c| {
+            c.options.rcv_buf_max = 6 << 20;
+            c.shared_mut().window_scaling = true;
+        })),
     }
 }
 
-fn asking() -> Config {
-    Config {
-        ecn: EcnPolicy::Request,
-        ..plain()
-    }
+fn asking() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Request;
+    })
 }
 
-fn accurate() -> Config {
-    Config {
-        ecn: EcnPolicy::Accurate,
-        ..plain()
-    }
+fn accurate() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
+    })
 }
 
 /// Plays a life and checks after each event what must always hold.
@@ -369,9 +367,9 @@ proptest! {
     fn a_listener_survives_anything(
         segments in prop::collection::vec((0_u16..6, forged(), 0_u64..3000), 1..60),
     ) {
-        let config = Config { timestamps: true, window_scaling: true, ..plain() };
+        let config = plain().with(|c| { c.shared_mut().timestamps = true; c.shared_mut().window_scaling = true; });
         let isns = IsnGenerator::new([3; 16]);
-        let mut backlog = SynBacklog::<Bytes>::new(&config, 3, isns, [4; 16]);
+        let mut backlog = SynBacklog::<Bytes>::new(Arc::clone(&config.shared), config.options, 3, isns, [4; 16]);
         let mut now = wire::Instant::from_millis(10);
         let mut last_iss = OURS;
         for (port, forged, millis) in segments {

@@ -5,14 +5,13 @@ use crate::*;
 
 #[test]
 fn a_syn_offers_everything_and_its_window_is_not_scaled() {
-    let config = Config {
-        rcv_buf_max: 6 << 20,
-        rcv_space_initial: 1 << 20,
-        window_scaling: true,
-        timestamps: true,
-        timestamp_offset: 77,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.rcv_buf_max = 6 << 20;
+        c.options.rcv_space_initial = 1 << 20;
+        c.shared_mut().window_scaling = true;
+        c.shared_mut().timestamps = true;
+        c.timestamp_offset = 77;
+    });
     let mut t = Trace::new(&config);
     expect!(t, control: Control::Syn, seq: 0, mss: 1000, scale: 7, sack_permitted: true,
         window: 65_535, ts: (77, 0));
@@ -38,12 +37,11 @@ fn a_syn_ack_opens_and_is_acknowledged() {
 
 #[test]
 fn windows_after_the_syn_are_scaled_both_ways() {
-    let config = Config {
-        rcv_buf_max: 6 << 20,
-        rcv_space_initial: 1 << 20,
-        window_scaling: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.rcv_buf_max = 6 << 20;
+        c.options.rcv_space_initial = 1 << 20;
+        c.shared_mut().window_scaling = true;
+    });
     let mut t = syn_sent_with(&config);
     send!(t, seq: 0, control: Control::Syn, scale: Some(4), window: 1000);
     assert_eq!(
@@ -59,12 +57,11 @@ fn windows_after_the_syn_are_scaled_both_ways() {
 
 #[test]
 fn without_the_peers_offer_nothing_is_scaled() {
-    let config = Config {
-        rcv_buf_max: 6 << 20,
-        rcv_space_initial: 1 << 20,
-        window_scaling: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.rcv_buf_max = 6 << 20;
+        c.options.rcv_space_initial = 1 << 20;
+        c.shared_mut().window_scaling = true;
+    });
     let mut t = syn_sent_with(&config);
     send!(t, seq: 0, control: Control::Syn);
     expect!(t, ack: 1, window: 65_535);
@@ -93,10 +90,9 @@ fn a_syn_is_repeated_with_equal_then_with_doubling_intervals_and_then_given_up()
 
 #[test]
 fn a_user_timeout_also_ends_an_attempt_to_connect() {
-    let config = Config {
-        user_timeout: Some(core::time::Duration::from_secs(3)),
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.user_timeout = Some(core::time::Duration::from_secs(3));
+    });
     let mut t = syn_sent_with(&config);
     for _ in 0..2 {
         assert_eq!(t.run_timer(), 1000);
@@ -189,10 +185,9 @@ fn both_ends_may_open_at_once() {
 
 #[test]
 fn the_window_of_a_simultaneous_syn_ack_is_not_scaled_either() {
-    let config = Config {
-        window_scaling: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.shared_mut().window_scaling = true;
+    });
     let mut t = syn_sent_with(&config);
     send!(t, seq: 0, ack: None, control: Control::Syn, scale: Some(4), window: 1000);
     expect!(t, control: Control::Syn, scale: 0);

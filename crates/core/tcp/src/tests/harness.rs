@@ -79,7 +79,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    pub fn new(config: &Config) -> Trace {
+    pub fn new(config: &ConnectionConfig) -> Trace {
         let conn = Connection::connect(config, OURS, Instant::ZERO);
         Trace {
             conn,
@@ -424,17 +424,16 @@ macro_rules! into_some {
 into_some!(u16, u8, bool, (u32, u32), u32, Ecn);
 
 /// The configuration of traces: plain numbers, no options but SACK, no quick ACKs.
-pub(super) fn plain() -> Config {
-    Config {
-        mss: 1000,
-        rcv_buf_max: 65_535,
-        rcv_space_initial: SPACE,
-        snd_buf_max: 100_000,
-        window_scaling: false,
-        timestamps: false,
-        quick_acks: 0,
-        ..Config::default()
-    }
+pub(super) fn plain() -> ConnectionConfig {
+    ConnectionConfig::default().with(|c| {
+        c.link.mss = 1000;
+        c.options.rcv_buf_max = 65_535;
+        c.options.rcv_space_initial = SPACE;
+        c.options.snd_buf_max = 100_000;
+        c.shared_mut().window_scaling = false;
+        c.shared_mut().timestamps = false;
+        c.shared_mut().acks.quick = 0;
+    })
 }
 
 /// A connection whose SYN has left.
@@ -442,10 +441,14 @@ pub(super) fn syn_sent() -> Trace {
     syn_sent_with(&plain())
 }
 
-pub(super) fn syn_sent_with(config: &Config) -> Trace {
+pub(super) fn syn_sent_with(config: &ConnectionConfig) -> Trace {
     let mut t = Trace::new(config);
-    let window = config.rcv_space_initial.min(config.rcv_buf_max).min(65_535);
-    let ace = match config.ecn.asks() {
+    let window = config
+        .options
+        .rcv_space_initial
+        .min(config.options.rcv_buf_max)
+        .min(65_535);
+    let ace = match config.shared.ecn.policy.asks() {
         EcnMode::Off => 0b000,
         EcnMode::Classic => 0b011,
         EcnMode::Accurate => 0b111,
@@ -459,15 +462,15 @@ pub(super) fn established() -> Trace {
     established_with(&plain())
 }
 
-pub(super) fn established_with(config: &Config) -> Trace {
+pub(super) fn established_with(config: &ConnectionConfig) -> Trace {
     let mut t = syn_sent_with(config);
     t.advance(10);
-    if config.timestamps {
+    if config.shared.timestamps {
         t.peer.ts = Some((500, 0));
     }
-    let scale = config.window_scaling.then_some(0);
-    let sack = config.sack;
-    let (ece, cwr) = match config.ecn.asks() {
+    let scale = config.shared.window_scaling.then_some(0);
+    let sack = config.shared.sack;
+    let (ece, cwr) = match config.shared.ecn.policy.asks() {
         EcnMode::Off => (false, false),
         EcnMode::Classic => (true, false),
         EcnMode::Accurate => (false, true),

@@ -1,5 +1,7 @@
 //! The passive side: RFC 9293 3.10.7.2, RFC 4987.
 
+use std::sync::Arc;
+
 use wire::{Instant, TcpOptions, Timestamps};
 
 use super::harness::{OURS, THEIRS, plain};
@@ -21,10 +23,16 @@ fn endpoints(port: u16) -> Endpoints {
     }
 }
 
-fn listening(capacity: usize, config: &Config) -> Stage {
+fn listening(capacity: usize, config: &ConnectionConfig) -> Stage {
     let isns = IsnGenerator::new([3; 16]);
     Stage {
-        backlog: SynBacklog::new(config, capacity, isns, [4; 16]),
+        backlog: SynBacklog::new(
+            Arc::clone(&config.shared),
+            config.options,
+            capacity,
+            isns,
+            [4; 16],
+        ),
         now: Instant::from_millis(1_000_000),
         accept_queue: AcceptQueue::HasRoom,
     }
@@ -129,13 +137,12 @@ impl Drop for Stage {
     }
 }
 
-fn options() -> Config {
-    Config {
-        window_scaling: true,
-        timestamps: true,
-        rcv_buf_max: 6 << 20,
-        ..plain()
-    }
+fn options() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().window_scaling = true;
+        c.shared_mut().timestamps = true;
+        c.options.rcv_buf_max = 6 << 20;
+    })
 }
 
 #[test]
@@ -530,10 +537,9 @@ fn a_listener_grants_ecn_to_who_asks() {
     assert!(!syn_ack.ece && !syn_ack.cwr);
     assert!(!stage.accepted(2, ack_of(&syn_ack, 0)).info().ecn);
 
-    let off = Config {
-        ecn: EcnPolicy::Off,
-        ..options()
-    };
+    let off = options().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Off;
+    });
     let mut stage = listening(4, &off);
     assert!(!stage.syn_ack(1, syn_with_ecn()).ece);
 }
@@ -554,10 +560,9 @@ fn a_cookie_remembers_that_ecn_was_granted_if_there_are_timestamps() {
 
 #[test]
 fn a_listener_grants_accecn_and_learns_from_the_last_ack_how_its_syn_ack_came() {
-    let config = Config {
-        ecn: EcnPolicy::AcceptAccurate,
-        ..options()
-    };
+    let config = options().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::AcceptAccurate;
+    });
     for (ace, counts, distrusted) in [(0b010, 0, false), (0b110, 0, true), (0b000, 0, true)] {
         let mut stage = listening(4, &config);
         let mut asking = syn();
@@ -581,10 +586,9 @@ fn a_listener_grants_accecn_and_learns_from_the_last_ack_how_its_syn_ack_came() 
 
 #[test]
 fn a_peer_that_no_longer_asks_for_accecn_is_told_and_not_trusted() {
-    let config = Config {
-        ecn: EcnPolicy::Accurate,
-        ..options()
-    };
+    let config = options().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
+    });
     let mut stage = listening(4, &config);
     let mut asking = syn();
     asking.set_ace(0b111);
@@ -596,10 +600,9 @@ fn a_peer_that_no_longer_asks_for_accecn_is_told_and_not_trusted() {
 
 #[test]
 fn a_cookie_has_no_room_for_accecn() {
-    let config = Config {
-        ecn: EcnPolicy::Accurate,
-        ..options()
-    };
+    let config = options().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
+    });
     let mut stage = listening(0, &config);
     let mut asking = syn();
     asking.set_ace(0b111);

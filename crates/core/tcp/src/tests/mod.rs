@@ -21,6 +21,7 @@ mod prune;
 mod receive;
 mod sack;
 mod sending;
+mod sizes;
 mod timestamps;
 mod timing;
 mod window;

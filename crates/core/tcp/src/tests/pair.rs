@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use netmem::Payload;
 use wire::{Ecn, Instant};
@@ -91,7 +92,7 @@ struct Network {
 
 impl Network {
     /// Opens a connection between two hosts over a link that is good until then.
-    fn new(config: &Config, totals: [usize; 2], impair: Impair, seed: u64) -> Network {
+    fn new(config: &ConnectionConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Network {
         let mut rng = Random::new(seed);
         let now = Instant::from_millis(1000);
         let isns = IsnGenerator::new([seed as u8; 16]);
@@ -99,9 +100,10 @@ impl Network {
             local: ([10, 0, 0, 1], 80).into(),
             remote: ([10, 0, 0, 2], 9).into(),
         };
-        let mut backlog = SynBacklog::new(config, 8, isns, [1; 16]);
+        let mut backlog =
+            SynBacklog::new(Arc::clone(&config.shared), config.options, 8, isns, [1; 16]);
         let incoming = Incoming {
-            link: LinkLimits::of_mss(config.mss),
+            link: LinkLimits::of_mss(config.mss()),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
             iss_floor: None,
@@ -121,7 +123,7 @@ impl Network {
         else {
             panic!("not accepted");
         };
-        let memory = config.rcv_space_initial as usize;
+        let memory = config.options.rcv_space_initial as usize;
         let host = |conn, iss, total| Host {
             conn,
             iss,
@@ -255,17 +257,16 @@ impl Network {
     }
 }
 
-fn options() -> Config {
-    Config {
-        rcv_buf_max: 6 << 20,
-        rcv_space_initial: 60_000,
-        snd_buf_max: 200_000,
-        ..Config::default()
-    }
+fn options() -> ConnectionConfig {
+    ConnectionConfig::default().with(|c| {
+        c.options.rcv_buf_max = 6 << 20;
+        c.options.rcv_space_initial = 60_000;
+        c.options.snd_buf_max = 200_000;
+    })
 }
 
 /// Runs one connection and checks that both streams arrived.
-fn exchange(config: &Config, totals: [usize; 2], impair: Impair, seed: u64) -> Instant {
+fn exchange(config: &ConnectionConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Instant {
     let mut network = Network::new(config, totals, impair, seed);
     network.run();
     for at in 0..2 {
@@ -331,13 +332,12 @@ fn all_impairments_together_lose_nothing_whatever_is_negotiated() {
         for sack in [false, true] {
             for window_scaling in [false, true] {
                 for congestion in [CongestionKind::NewReno, CongestionKind::Cubic] {
-                    let config = Config {
-                        timestamps,
-                        sack,
-                        window_scaling,
-                        congestion,
-                        ..options()
-                    };
+                    let config = options().with(|c| {
+                        c.shared_mut().timestamps = timestamps;
+                        c.shared_mut().sack = sack;
+                        c.shared_mut().window_scaling = window_scaling;
+                        c.options.congestion = congestion;
+                    });
                     exchange(&config, [60_000, 60_000], impair, seed);
                     seed += 1;
                 }
@@ -356,10 +356,9 @@ fn tiny_windows_and_starved_readers_lose_nothing() {
         ..Impair::default()
     };
     for seed in 200..212 {
-        let config = Config {
-            rcv_space_initial: 3000 + 500 * (seed as u32 - 200),
-            ..options()
-        };
+        let config = options().with(|c| {
+            c.options.rcv_space_initial = 3000 + 500 * (seed as u32 - 200);
+        });
         exchange(&config, [40_000, 20_000], impair, seed);
     }
 }
@@ -375,15 +374,14 @@ fn many_seeds_lose_nothing() {
             jitter: rng.below(10),
             ..Impair::default()
         };
-        let config = Config {
-            nodelay: rng.chance(500),
-            pacing: rng.chance(500),
-            timestamps: rng.chance(700),
-            sack: rng.chance(800),
-            mss: [536, 1460, 8960][rng.below(3) as usize],
-            rcv_space_initial: 20_000 + rng.below(200_000) as u32,
-            ..options()
-        };
+        let config = options().with(|c| {
+            c.options.nodelay = rng.chance(500);
+            c.shared_mut().pacing = rng.chance(500);
+            c.shared_mut().timestamps = rng.chance(700);
+            c.shared_mut().sack = rng.chance(800);
+            c.link.mss = [536, 1460, 8960][rng.below(3) as usize];
+            c.options.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
+        });
         let totals = [rng.below(60_000) as usize, rng.below(60_000) as usize];
         exchange(&config, totals, impair, seed);
     }
@@ -400,15 +398,16 @@ fn many_seeds_with_marks_lose_nothing() {
             jitter: rng.below(5),
             ce: rng.below(400),
         };
-        let config = Config {
-            ecn: [EcnPolicy::Request, EcnPolicy::Accurate][(seed % 2) as usize],
-            accecn_option: rng.chance(700),
-            sack: rng.chance(800),
-            congestion: [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize],
-            ack_style: [AckStyle::Drained, AckStyle::Linux][rng.below(2) as usize],
-            rcv_space_initial: 20_000 + rng.below(200_000) as u32,
-            ..options()
-        };
+        let config = options().with(|c| {
+            c.shared_mut().ecn.policy =
+                [EcnPolicy::Request, EcnPolicy::Accurate][(seed % 2) as usize];
+            c.shared_mut().ecn.accecn_option = rng.chance(700);
+            c.shared_mut().sack = rng.chance(800);
+            c.options.congestion =
+                [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize];
+            c.shared_mut().ack_style = [AckStyle::Drained, AckStyle::Linux][rng.below(2) as usize];
+            c.options.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
+        });
         let totals = [rng.below(80_000) as usize, rng.below(80_000) as usize];
         exchange(&config, totals, impair, seed);
     }
@@ -422,7 +421,9 @@ fn a_link_that_marks_and_never_drops_has_nothing_repeated() {
 }
 
 fn marks_alone(ecn: EcnPolicy) {
-    let config = Config { ecn, ..options() };
+    let config = options().with(|c| {
+        c.shared_mut().ecn.policy = ecn;
+    });
     let impair = Impair {
         ce: 50,
         ..Impair::default()

@@ -22,10 +22,9 @@ fn the_block_that_changed_last_comes_first_and_four_fit() {
 
 #[test]
 fn three_blocks_fit_beside_timestamps() {
-    let config = Config {
-        timestamps: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.shared_mut().timestamps = true;
+    });
     let mut t = established_with(&config);
     send!(t, seq: 101, len: 10);
     send!(t, seq: 201, len: 10);

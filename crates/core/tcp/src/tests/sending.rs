@@ -35,10 +35,9 @@ fn a_long_write_leaves_as_one_segment_to_be_cut() {
 
 #[test]
 fn a_full_queue_takes_nothing_more_and_tells_when_it_does() {
-    let config = Config {
-        snd_buf_max: 3000,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.snd_buf_max = 3000;
+    });
     let mut t = established_with(&config);
     t.write(3000);
     let refused = t.conn.send(Bytes::pattern(OURS + 3001, 1), Push::Now);
@@ -126,10 +125,9 @@ fn more_to_come_keeps_a_small_segment_back() {
 
 #[test]
 fn a_boundary_keeps_payloads_in_packets_of_their_own() {
-    let config = Config {
-        nodelay: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.nodelay = true;
+    });
     let mut t = established_with(&config);
     t.conn
         .send(Bytes::pattern(OURS + 1, 10), Push::Now)

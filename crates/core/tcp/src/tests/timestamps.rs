@@ -4,10 +4,9 @@ use super::harness::*;
 use crate::*;
 
 fn with_timestamps() -> Trace {
-    established_with(&Config {
-        timestamps: true,
-        ..plain()
-    })
+    established_with(&plain().with(|c| {
+        c.shared_mut().timestamps = true;
+    }))
 }
 
 #[test]

@@ -11,10 +11,9 @@ fn kept_alive() -> Trace {
         interval: Duration::from_secs(2),
         count: 3,
     };
-    established_with(&Config {
-        keepalive: Some(keepalive),
-        ..plain()
-    })
+    established_with(&plain().with(|c| {
+        c.options.keepalive = Some(keepalive);
+    }))
 }
 
 #[test]
@@ -93,10 +92,9 @@ fn a_keepalive_probe_of_the_peer_is_answered() {
 
 #[test]
 fn data_that_nobody_acknowledges_ends_at_the_user_timeout() {
-    let config = Config {
-        user_timeout: Some(Duration::from_secs(10)),
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.user_timeout = Some(Duration::from_secs(10));
+    });
     let mut t = established_with(&config);
     t.write(100);
     expect!(t, len: 100);
@@ -112,10 +110,9 @@ fn data_that_nobody_acknowledges_ends_at_the_user_timeout() {
 
 #[test]
 fn what_the_network_said_explains_a_timeout() {
-    let config = Config {
-        user_timeout: Some(Duration::from_secs(10)),
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.user_timeout = Some(Duration::from_secs(10));
+    });
     let mut t = established_with(&config);
     t.write(100);
     expect!(t, len: 100);

@@ -71,10 +71,9 @@ fn a_window_opens_with_an_update_once_it_is_worth_it() {
 
 #[test]
 fn half_of_a_small_buffer_is_worth_an_update() {
-    let config = Config {
-        rcv_space_initial: 1000,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.rcv_space_initial = 1000;
+    });
     let mut t = established_with(&config);
     send!(t, len: 1000);
     t.conn.on_drained();
@@ -90,12 +89,11 @@ fn half_of_a_small_buffer_is_worth_an_update() {
 fn a_buffer_smaller_than_a_segment_opens_its_window_again() {
     // Found by a seed of crates/core/stack/tests/seeds: the first promise was larger than the buffer, and what the buffer
     // could take was never worth telling after it.
-    let config = Config {
-        mss: 8960,
-        rcv_space_initial: 64 << 10,
-        rcv_buf_max: 8192,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.link.mss = 8960;
+        c.options.rcv_space_initial = 64 << 10;
+        c.options.rcv_buf_max = 8192;
+    });
     let mut t = established_with(&config);
     assert_eq!(t.conn.rcv_outstanding(), 8192, "never more than the buffer");
     send!(t, len: 8192);
@@ -138,12 +136,11 @@ fn held_bytes_count_against_what_may_still_come() {
 
 #[test]
 fn a_scaled_window_rounds_down_and_promises_no_more() {
-    let config = Config {
-        rcv_buf_max: 6 << 20,
-        rcv_space_initial: 60_000,
-        window_scaling: true,
-        ..plain()
-    };
+    let config = plain().with(|c| {
+        c.options.rcv_buf_max = 6 << 20;
+        c.options.rcv_space_initial = 60_000;
+        c.shared_mut().window_scaling = true;
+    });
     let mut t = established_with(&config);
     // The SYN promised 60,000; in units of 128 that is 468.75.
     assert_eq!(t.conn.rcv_outstanding(), 60_000);

@@ -19,12 +19,21 @@ fn a_promise_too_small_for_the_window_field_counts_as_none() {
             mtu: 9000,
             host_mem_bytes: 256 << 10,
             tcp: tcp::Config {
-                rcv_buf_max: 64 << 10,
-                nodelay: true,
-                quick_acks: 1,
+                options: tcp::ConnectionOptions {
+                    rcv_buf_max: 64 << 10,
+                    nodelay: true,
+                    syn_retries: 12,
+                    ..tcp::ConnectionOptions::default()
+                },
+                acks: tcp::AckConfig {
+                    quick: 1,
+                    ..tcp::AckConfig::default()
+                },
+                timers: tcp::TimerConfig {
+                    syn_ack_retries: 12,
+                    ..tcp::TimerConfig::default()
+                },
                 pacing: true,
-                syn_retries: 12,
-                syn_ack_retries: 12,
                 ..tcp::Config::default()
             },
             wire_frames: 1,

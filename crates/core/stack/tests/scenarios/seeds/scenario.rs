@@ -137,8 +137,8 @@ fn mark(pair: &mut PairConfig, seed: u64) {
     if dice.once_in(2) {
         return;
     }
-    pair.tcp.ecn = dice.pick(&[EcnPolicy::Request, EcnPolicy::Accurate]);
-    pair.tcp.accecn_option = !dice.once_in(4);
+    pair.tcp.ecn.policy = dice.pick(&[EcnPolicy::Request, EcnPolicy::Accurate]);
+    pair.tcp.ecn.accecn_option = !dice.once_in(4);
     if let Some(impairment) = &mut pair.impairment {
         // What is not ECN-capable is dropped as often: ACKs, and whatever leaves again.
         let ppm = dice.pick(&[0, 10, 30, 100]) * 1000;
@@ -213,21 +213,21 @@ fn impairment(dice: &mut Dice) -> Impairment {
 }
 
 fn tcp_config(dice: &mut Dice) -> tcp::Config {
-    tcp::Config {
-        rcv_buf_max: dice.pick(&[8 << 10, 64 << 10, 6 << 20, 6 << 20]),
-        snd_buf_max: dice.pick(&[4 << 10, 16 << 10, 64 << 10, 4 << 20]),
-        window_scaling: !dice.once_in(5),
-        timestamps: !dice.once_in(4),
-        sack: !dice.once_in(4),
-        delayed_ack: Duration::from_millis(dice.pick(&[0, 1, 40, 40, 200])),
-        quick_acks: dice.pick(&[0, 1, 16]),
-        nodelay: dice.once_in(2),
-        congestion: dice.pick(&[CongestionKind::Cubic, CongestionKind::NewReno]),
-        initial_cwnd: dice.pick(&[1, 2, 10, 10]),
-        pacing: dice.once_in(4),
-        // A twelfth of all frames may be lost: those that open a connection, too.
-        syn_retries: 12,
-        syn_ack_retries: 12,
-        ..tcp::Config::default()
-    }
+    // The order of the throws makes the worlds of the seeds what they are.
+    let mut config = tcp::Config::default();
+    config.options.rcv_buf_max = dice.pick(&[8 << 10, 64 << 10, 6 << 20, 6 << 20]);
+    config.options.snd_buf_max = dice.pick(&[4 << 10, 16 << 10, 64 << 10, 4 << 20]);
+    config.window_scaling = !dice.once_in(5);
+    config.timestamps = !dice.once_in(4);
+    config.sack = !dice.once_in(4);
+    config.acks.delay = Duration::from_millis(dice.pick(&[0, 1, 40, 40, 200]));
+    config.acks.quick = dice.pick(&[0, 1, 16]);
+    config.options.nodelay = dice.once_in(2);
+    config.options.congestion = dice.pick(&[CongestionKind::Cubic, CongestionKind::NewReno]);
+    config.initial_cwnd = dice.pick(&[1, 2, 10, 10]);
+    config.pacing = dice.once_in(4);
+    // A twelfth of all frames may be lost: those that open a connection, too.
+    config.options.syn_retries = 12;
+    config.timers.syn_ack_retries = 12;
+    config
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::harness::{Bench, sent};
 use super::simulation::{Path, Simulation, Transfer};
-use crate::config::Config;
+use crate::config::ConnectionConfig;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
 
@@ -185,7 +185,7 @@ fn a_marked_transfer_repeats_nothing() {
                 ce: 20,
                 ..Path::clean(Duration::from_millis(10))
             },
-            config: Config::default(),
+            config: ConnectionConfig::default(),
             mss: 1448,
             sack: true,
             timestamps: true,

@@ -5,7 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
-use crate::config::{Config, CongestionKind, EcnMode};
+use crate::config::{CongestionKind, ConnectionConfig, EcnMode};
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
@@ -42,7 +42,7 @@ pub fn sent(start: i64, end: i64, flags: &str) -> Sent {
 /// Options of the bench; the defaults are a path of 100 ms with SACK, without timestamps.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    pub config: Config,
+    pub config: ConnectionConfig,
     pub mss: u16,
     pub sack: bool,
     pub timestamps: bool,
@@ -55,10 +55,9 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
-            config: Config {
-                congestion: CongestionKind::NewReno,
-                ..Config::default()
-            },
+            config: ConnectionConfig::default().with(|c| {
+                c.options.congestion = CongestionKind::NewReno;
+            }),
             mss: MSS,
             sack: true,
             timestamps: false,

@@ -126,7 +126,7 @@ fn a_reported_part_of_a_super_segment_is_not_sent_again() {
 
 #[test]
 fn the_window_is_reduced_in_proportion_to_what_arrives() {
-    let mut bench = Bench::with(|setup| setup.config.initial_cwnd = 20);
+    let mut bench = Bench::with(|setup| setup.config.shared_mut().initial_cwnd = 20);
     bench.write(100_000);
     bench.drain();
     bench.pass(100);
@@ -254,7 +254,7 @@ fn a_silence_in_recovery_is_probed_once() {
 
 #[test]
 fn without_probes_in_recovery_a_silence_ends_with_the_timeout() {
-    let mut bench = in_recovery(|setup| setup.config.recovery_probes = false);
+    let mut bench = in_recovery(|setup| setup.config.shared_mut().recovery_probes = false);
     let rto = bench.info().rto.as_millis() as u64;
     let (after, _) = bench.fire_and_drain();
     let info = bench.info();
@@ -373,8 +373,8 @@ fn without_sack_many_holes_end_in_a_timeout_and_not_in_a_round_trip_each() {
 #[test]
 fn what_is_lost_leaves_before_new_data_that_would_fit_sooner() {
     let mut bench = Bench::with(|setup| {
-        setup.config.nodelay = true;
-        setup.config.initial_cwnd = 5;
+        setup.config.options.nodelay = true;
+        setup.config.shared_mut().initial_cwnd = 5;
     });
     bench.write(5000);
     for _ in 0..10 {
@@ -516,7 +516,7 @@ fn a_larger_mtu_only_matters_for_new_data() {
 
 #[test]
 fn packets_that_fit_are_left_alone_when_the_mtu_shrinks() {
-    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
     for _ in 0..3 {
         bench.write(500);
         bench.drain();

@@ -77,7 +77,7 @@ fn timeouts_between_which_something_arrives_are_no_black_hole() {
 fn without_probing_packets_stay_as_they_are() {
     let mut bench = Bench::with(|setup| {
         setup.sack = false;
-        setup.config.mtu_probing = false;
+        setup.config.shared_mut().mtu_probing = false;
     });
     bench.write(20_000);
     bench.drain();
@@ -154,7 +154,7 @@ fn small_packets_that_are_repeated_in_a_large_one_are_suspect() {
     // vanished every time, and their own size was looked at.
     let mut bench = Bench::with(|setup| {
         setup.sack = false;
-        setup.config.nodelay = true;
+        setup.config.options.nodelay = true;
     });
     for _ in 0..4 {
         bench.write(400);

@@ -218,7 +218,8 @@ fn a_peer_without_answer_is_given_up_after_fifteen_tries() {
 
 #[test]
 fn the_user_timeout_counts_from_the_last_progress() {
-    let mut bench = ten_in_flight(|setup| setup.config.user_timeout = Some(Duration::from_secs(7)));
+    let mut bench =
+        ten_in_flight(|setup| setup.config.options.user_timeout = Some(Duration::from_secs(7)));
     bench.pass(100);
     let _ = bench.ack(2000);
     bench.drain();

@@ -9,7 +9,7 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
 use super::receiver::{Ack, Packet, Receiver};
-use crate::config::{Config, CongestionKind, EcnMode};
+use crate::config::{CongestionKind, ConnectionConfig, EcnMode};
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{Established, IncomingAck, Sender, TimerOutcome};
@@ -59,7 +59,7 @@ impl Path {
 #[derive(Debug, Clone)]
 pub struct Transfer {
     pub path: Path,
-    pub config: Config,
+    pub config: ConnectionConfig,
     pub mss: u16,
     pub sack: bool,
     pub timestamps: bool,
@@ -451,15 +451,15 @@ fn random_transfer(seed: u64) -> Transfer {
         rate: some(&mut random, 50) * 1_000_000,
         queue: 5 + random.below(200) as u32,
     };
-    let config = Config {
-        congestion: [CongestionKind::NewReno, CongestionKind::Cubic][random.below(2) as usize],
-        nodelay: random.chance(300),
-        pacing: random.chance(200),
-        snd_buf_max: 4000 + random.below(300_000) as usize,
-        max_gso_payload: [1, 3000, 65_160][random.below(3) as usize],
-        data_retries: 200,
-        ..Config::default()
-    };
+    let config = ConnectionConfig::default().with(|c| {
+        c.options.congestion =
+            [CongestionKind::NewReno, CongestionKind::Cubic][random.below(2) as usize];
+        c.options.nodelay = random.chance(300);
+        c.shared_mut().pacing = random.chance(200);
+        c.options.snd_buf_max = 4000 + random.below(300_000) as usize;
+        c.link.super_payload.longest = [1, 3000, 65_160][random.below(3) as usize];
+        c.shared_mut().timers.data_retries = 200;
+    });
     let (sack, timestamps) = (random.chance(700), random.chance(500));
     let mut marking = Random::new(seed ^ 0xECEC_ECEC);
     path.ce = some(&mut marking, 300);

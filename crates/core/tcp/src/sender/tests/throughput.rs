@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::simulation::{Outcome, Path, Simulation, Transfer};
-use crate::config::{Config, CongestionKind};
+use crate::config::{CongestionKind, ConnectionConfig};
 
 /// 20 ms there and back, 100 Mbit/s, and a queue of about one bandwidth-delay product.
 fn path() -> Path {
@@ -17,10 +17,9 @@ fn path() -> Path {
 fn transfer(path: Path, congestion: CongestionKind, bytes: u64) -> Transfer {
     Transfer {
         path,
-        config: Config {
-            congestion,
-            ..Config::default()
-        },
+        config: ConnectionConfig::default().with(|c| {
+            c.options.congestion = congestion;
+        }),
         mss: 1448,
         sack: true,
         timestamps: true,
@@ -99,7 +98,7 @@ fn a_link_without_errors_is_filled() {
 #[test]
 fn pacing_fills_it_too() {
     let mut paced = transfer(path(), CongestionKind::Cubic, 30_000_000);
-    paced.config.pacing = true;
+    paced.config.shared_mut().pacing = true;
     let outcome = Simulation::new(1, paced).run();
     let rate = mbit_per_s(30_000_000, &outcome);
     assert!(rate > 90.0, "{rate} Mbit/s");
@@ -132,7 +131,7 @@ fn the_records_stay_few_when_every_hundredth_packet_is_lost() {
         ..path()
     };
     let mut transfer = transfer(path, CongestionKind::Cubic, 8_000_000);
-    transfer.config.initial_cwnd = 3000;
+    transfer.config.shared_mut().initial_cwnd = 3000;
     let outcome = Simulation::new(3, transfer).run();
     // 3,000 packets in flight.
     assert!(outcome.most_records < 150, "{}", outcome.most_records);

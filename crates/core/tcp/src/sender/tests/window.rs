@@ -1,12 +1,13 @@
 //! What the peer's window, the writer and the size of segments let out.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
 use super::harness::{Bench, ISS, PEER, sent};
-use crate::config::{Config, MAX_GSO_PAYLOAD, UNFIT_GSO_PAYLOAD};
+use crate::config::{ConnectionConfig, MAX_GSO_PAYLOAD, UnfitPayload};
 use crate::error::TcpError;
 use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
@@ -14,7 +15,7 @@ use crate::test_payload::Bytes;
 
 #[test]
 fn nothing_leaves_before_the_handshake() {
-    let mut sender: Sender<Bytes> = Sender::new(&Config::default(), ISS);
+    let mut sender: Sender<Bytes> = Sender::new(&ConnectionConfig::default(), ISS);
     sender.push(Bytes::pattern(ISS + 1, 10), false);
     assert!(sender.poll_data(Instant::ZERO).is_none());
     assert_eq!((sender.next_timer(), sender.queued_len()), (None, 10));
@@ -42,8 +43,8 @@ fn a_lost_syn_makes_it_one_segment() {
 #[test]
 fn a_super_segment_is_whole_packets() {
     let mut bench = Bench::with(|setup| {
-        setup.config.initial_cwnd = 200;
-        setup.config.max_gso_payload = 65_160;
+        setup.config.shared_mut().initial_cwnd = 200;
+        setup.config.link.super_payload.longest = 65_160;
     });
     bench.write(140_500);
     let segments = bench.drain_raw();
@@ -55,14 +56,18 @@ fn a_super_segment_is_whole_packets() {
     );
 }
 
+/// Lengths that a link refuses although it takes longer ones.
+const UNFIT: RangeInclusive<u32> = 516_097..=520_192;
+
 /// A bench in which no window limits the length of a segment.
 fn of_longest_segments(mss: u16, corked: bool) -> Bench {
     Bench::with(|setup| {
         setup.mss = mss;
-        setup.config.nodelay = true;
-        setup.config.cork = corked;
-        setup.config.initial_cwnd = u16::MAX;
-        setup.config.max_gso_payload = MAX_GSO_PAYLOAD;
+        setup.config.options.nodelay = true;
+        setup.config.options.cork = corked;
+        setup.config.shared_mut().initial_cwnd = u16::MAX;
+        setup.config.link.super_payload.longest = MAX_GSO_PAYLOAD as u32;
+        setup.config.link.super_payload.unfit = UnfitPayload::new(UNFIT);
         setup.window = u32::MAX >> 2;
     })
 }
@@ -81,7 +86,8 @@ fn no_super_segment_has_a_length_that_is_refused() {
             let held = if corked { last % usize::from(mss) } else { 0 };
             assert_eq!(lens[2..].iter().sum::<usize>(), last - held);
             for len in lens {
-                assert!(!UNFIT_GSO_PAYLOAD.contains(&(len as u64)), "{len}");
+                let len = u32::try_from(len).unwrap();
+                assert!(!UNFIT.contains(&len), "{len}");
             }
         }
     }
@@ -168,7 +174,7 @@ fn a_refused_acknowledgement_changes_nothing() {
 
 #[test]
 fn room_comes_back_as_data_is_acknowledged() {
-    let mut bench = Bench::with(|setup| setup.config.snd_buf_max = 9000);
+    let mut bench = Bench::with(|setup| setup.config.options.snd_buf_max = 9000);
     bench.write(9000);
     assert_eq!(bench.sender.room(), 0);
     bench.drain();
@@ -205,7 +211,7 @@ fn full_segments_in_flight_hold_no_small_one_back() {
 
 #[test]
 fn nodelay_sends_small_segments_at_once() {
-    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
     for start in [0, 100, 200] {
         bench.write(100);
         assert_eq!(bench.drain(), [sent(start, start + 100, "P")]);
@@ -214,7 +220,7 @@ fn nodelay_sends_small_segments_at_once() {
 
 #[test]
 fn more_to_come_holds_a_small_segment_back_for_a_timeout_at_most() {
-    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
     bench.write_more(1500, true);
     assert_eq!(bench.drain(), [sent(0, 1000, "")]);
     bench.write(10);
@@ -236,7 +242,7 @@ fn uncorking_without_bytes_lets_the_rest_out() {
 
 #[test]
 fn a_boundary_cuts_segments_and_retransmissions() {
-    let mut bench = Bench::with(|setup| setup.config.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
     bench.write(1500);
     bench.sender.push_boundary();
     bench.write(1500);
@@ -315,7 +321,7 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 fn the_user_timeout_bounds_a_closed_window() {
     let mut bench = Bench::with(|setup| {
         setup.window = 0;
-        setup.config.user_timeout = Some(Duration::from_secs(5));
+        setup.config.options.user_timeout = Some(Duration::from_secs(5));
     });
     let start = bench.now;
     bench.write(1000);
@@ -404,8 +410,8 @@ fn payload_behind_a_fin_is_dropped() {
 #[test]
 fn pacing_spaces_bursts_by_the_rate() {
     let mut bench = Bench::with(|setup| {
-        setup.config.pacing = true;
-        setup.config.initial_cwnd = 100;
+        setup.config.shared_mut().pacing = true;
+        setup.config.shared_mut().initial_cwnd = 100;
     });
     bench.write(100_000);
     // 100 segments in 100 ms, doubled in slow start: two segments a millisecond.
@@ -426,7 +432,7 @@ fn pacing_spaces_bursts_by_the_rate() {
 #[test]
 fn pacing_does_not_keep_a_blocked_sender_awake() {
     let mut bench = Bench::with(|setup| {
-        setup.config.pacing = true;
+        setup.config.shared_mut().pacing = true;
         setup.window = 2000;
     });
     bench.write(10_000);
@@ -452,7 +458,7 @@ fn clear_drops_everything() {
 #[test]
 fn an_idle_sender_is_small() {
     assert!(
-        size_of::<Sender<Bytes>>() <= 656,
+        size_of::<Sender<Bytes>>() <= 664,
         "{}",
         size_of::<Sender<Bytes>>()
     );

@@ -6,7 +6,7 @@ use netmem::Payload;
 use wire::Instant;
 
 use super::{Synchronized, Verdict};
-use crate::config::Config;
+use crate::config::ConnectionConfig;
 use crate::error::TcpError;
 use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
@@ -20,14 +20,14 @@ impl<P: Payload> Synchronized<P> {
     /// they never have to share a packet with payload; any other rides on data if there is some.
     pub(crate) fn poll_send(
         &mut self,
-        config: &Config,
+        config: &ConnectionConfig,
         queue: &RecvQueue<P>,
         now: Instant,
     ) -> Option<Segment<P>> {
         if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
             // Nobody waits for the peer's FIN any more; it has limited time to send it (linux
             // `tcp_fin_timeout`).
-            self.linger = Some(now + config.fin_wait_2_timeout);
+            self.linger = Some(now + config.options.fin_wait_2_timeout);
         }
         if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
             return Some(self.bare_ack(queue, now));
@@ -36,7 +36,7 @@ impl<P: Payload> Synchronized<P> {
         if let Some(data) = self.sender.poll_data(now) {
             let mut segment = self.data_segment(data, queue, now);
             // linux `__tcp_transmit_skb`: with more than one packet in it.
-            segment.push |= segment.gso_size > 0 && config.push_super_segments;
+            segment.push |= segment.gso_size > 0 && config.shared.push_super_segments;
             return Some(segment);
         }
         if self.receiver.is_ack_due(now) {

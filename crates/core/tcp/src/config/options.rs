@@ -1,0 +1,221 @@
+//! What differs from connection to connection: options of its program, limits of its path.
+
+use core::num::NonZeroU32;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::{Config, FIN_WAIT_2_TIMEOUT, LEGACY_GSO_PAYLOAD, MIN_MSS, SND_BUF_MAX, SYN_RETRIES};
+
+/// Which congestion control a connection starts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CongestionKind {
+    /// RFC 5681 with RFC 6582's recovery point.
+    NewReno,
+    /// RFC 9438, the default, as in Linux.
+    #[default]
+    Cubic,
+}
+
+/// When to ask a silent peer whether it is still there (RFC 9293 3.8.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Time between two probes.
+    pub interval: Duration,
+    /// Probes without an answer after which the connection is dead.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    /// Linux's `TCP_KEEPALIVE_TIME`, `TCP_KEEPALIVE_INTVL` and `TCP_KEEPALIVE_PROBES`.
+    fn default() -> Keepalive {
+        Keepalive {
+            idle: Duration::from_secs(7200),
+            interval: Duration::from_secs(75),
+            count: 9,
+        }
+    }
+}
+
+/// Options that a program may set for one connection or listener (setsockopt); the rest of TCP's settings is
+/// [`Config`], which all connections of a stack share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    /// Largest segment that the program wants, for what is announced and for what is sent (TCP_MAXSEG), in bytes, raised
+    /// to [`MIN_MSS`]; `None`: what the link carries.
+    pub user_mss: Option<u16>,
+    /// Most payload that the connection may ever be allowed to hold for its reader, in bytes (SO_RCVBUF); chooses the
+    /// window scale.
+    pub rcv_buf_max: u32,
+    /// Receive space of a new connection, in bytes, before the first `Connection::set_rcv_space`; never more than
+    /// [`ConnectionOptions::rcv_buf_max`].
+    pub rcv_space_initial: u32,
+    /// Most payload that waits in the send queue, in bytes, acknowledged ones not counted (SO_SNDBUF).
+    pub snd_buf_max: usize,
+    /// Asks silent peers whether they are alive (SO_KEEPALIVE and its three times); `None`: never, as RFC 9293 3.8.4
+    /// wants by default.
+    pub keepalive: Option<Keepalive>,
+    /// Longest time that sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482); `None`:
+    /// [`TimerConfig::data_retries`](super::TimerConfig::data_retries) decides.
+    pub user_timeout: Option<Duration>,
+    /// How long a closed connection stays in FIN-WAIT-2 (TCP_LINGER2).
+    pub fin_wait_2_timeout: Duration,
+    /// How often a SYN is repeated with doubling intervals, after
+    /// [`TimerConfig::syn_linear_timeouts`](super::TimerConfig::syn_linear_timeouts) (TCP_SYNCNT).
+    pub syn_retries: u8,
+    /// Timeouts of a SYN-ACK during which an ACK without data opens no connection: the first data does
+    /// (TCP_DEFER_ACCEPT); 0: any ACK does.
+    pub defer_accept: u8,
+    /// The congestion control (TCP_CONGESTION).
+    pub congestion: CongestionKind,
+    /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4,
+    /// Nagle).
+    pub nodelay: bool,
+    /// Holds small segments back until they are full (TCP_CORK).
+    pub cork: bool,
+}
+
+impl ConnectionOptions {
+    /// Returns what a new connection may promise of `space`.
+    ///
+    /// A first promise larger than any later one would teach the window that gains of less than a segment are not
+    /// worth telling, and with a buffer of less than a segment it would never open again (RFC 9293 3.8.6.2.2).
+    pub(crate) fn first_space(&self, space: u32) -> u32 {
+        space.min(self.rcv_buf_max)
+    }
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> ConnectionOptions {
+        ConnectionOptions {
+            user_mss: None,
+            rcv_buf_max: 6 << 20,
+            rcv_space_initial: 64 << 10,
+            snd_buf_max: SND_BUF_MAX,
+            keepalive: None,
+            user_timeout: None,
+            fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,
+            syn_retries: SYN_RETRIES,
+            defer_accept: 0,
+            congestion: CongestionKind::Cubic,
+            nodelay: false,
+            cork: false,
+        }
+    }
+}
+
+/// What the link to a peer takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// Longest payload of one packet, in bytes: the MTU less the headers of IP and TCP, without options.
+    pub mss: u16,
+    /// Payload of a super-packet, which the link's NIC cuts.
+    pub super_payload: SuperPayload,
+}
+
+/// Which payload lengths one super-packet may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuperPayload {
+    /// The longest, in bytes.
+    pub longest: u32,
+    /// Shorter ones that the link nevertheless does not take, if there are such.
+    pub unfit: Option<UnfitPayload>,
+}
+
+/// A range of payload lengths, in bytes, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnfitPayload {
+    /// The shortest.
+    pub first: NonZeroU32,
+    /// The longest.
+    pub last: u32,
+}
+
+impl UnfitPayload {
+    /// Returns the range, `None` if nothing is in it: it begins at 0, or ends before it begins.
+    pub fn new(range: RangeInclusive<u32>) -> Option<UnfitPayload> {
+        let (first, last) = range.into_inner();
+        let first = NonZeroU32::new(first).filter(|first| first.get() <= last)?;
+        Some(UnfitPayload { first, last })
+    }
+}
+
+impl LinkLimits {
+    /// Returns the limits of a link whose super-packets have an IP header that says how long they are.
+    pub const fn of_mss(mss: u16) -> Self {
+        Self {
+            mss,
+            super_payload: SuperPayload {
+                longest: LEGACY_GSO_PAYLOAD as u32,
+                unfit: None,
+            },
+        }
+    }
+}
+
+impl SuperPayload {
+    /// Returns `len`, or the most whole packets of `mss` bytes below it that the link takes as one super-packet; `len` is
+    /// at most [`SuperPayload::longest`].
+    pub(crate) fn fit(self, len: u64, mss: u64) -> u64 {
+        match self.unfit {
+            Some(UnfitPayload { first, last })
+                if (u64::from(first.get())..=u64::from(last)).contains(&len) =>
+            {
+                u64::from(first.get() - 1) / mss * mss
+            }
+            _ => len,
+        }
+    }
+}
+
+/// Everything that one connection is opened with.
+#[derive(Debug, Clone)]
+pub struct ConnectionConfig {
+    /// What it shares with all connections of its stack.
+    pub shared: Arc<Config>,
+    /// Its own options, which its program may change while it lives.
+    pub options: ConnectionOptions,
+    /// What the link to its peer takes.
+    pub link: LinkLimits,
+    /// Largest payload of a packet that the path is known to carry, in bytes, where that is less than the link's:
+    /// segments obey it, what is announced does not.
+    pub path_mss: Option<u16>,
+    /// What is added to the millisecond clock of the timestamps option, so that it does not reveal the uptime of this
+    /// host ([`IsnGenerator::timestamp_offset`](crate::IsnGenerator::timestamp_offset)).
+    pub timestamp_offset: u32,
+}
+
+impl ConnectionConfig {
+    /// Returns what a connection begins with over a link with these limits: the options are those of `shared`, and nothing
+    /// is known of the path.
+    #[must_use]
+    pub fn new(shared: &Arc<Config>, link: LinkLimits) -> ConnectionConfig {
+        ConnectionConfig {
+            shared: Arc::clone(shared),
+            options: shared.options,
+            link,
+            path_mss: None,
+            timestamp_offset: 0,
+        }
+    }
+
+    /// Returns the largest segment that is announced to the peer, in bytes: the link's, or less if the program wants it.
+    #[must_use]
+    pub fn mss(&self) -> u16 {
+        let link = self.link.mss;
+        self.options
+            .user_mss
+            .map_or(link, |user| user.max(MIN_MSS).min(link))
+    }
+
+    /// Returns which lengths the payload of one outgoing segment may have.
+    pub(crate) fn super_payload(&self) -> SuperPayload {
+        let most = u32::try_from(self.shared.max_gso_payload).unwrap_or(u32::MAX);
+        SuperPayload {
+            longest: self.link.super_payload.longest.min(most),
+            ..self.link.super_payload
+        }
+    }
+}

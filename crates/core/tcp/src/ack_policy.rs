@@ -6,30 +6,24 @@
 //! longer than that while anybody polls. RFC 9293 3.8.6.3's "every second segment" is thus kept
 //! whenever the link is not saturated, and its 500 ms always.
 
-mod linux;
-
+use core::fmt;
 use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{ACK_BYTES_MAX, AckStyle, ConnectionConfig, DEFAULT_MSS, RTO_MIN};
+use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS};
 use crate::ecn::Haste;
-use linux::{Facts, LinuxAcks};
 
 /// Decides when the next ACK leaves.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct AckPolicy {
     due: Due,
     /// Payload bytes since the last ACK.
     unacked: usize,
-    quick: u8,
     /// Largest payload seen, as far as one packet can hold it: the peer's idea of a full segment.
     rcv_mss: u16,
     mss: u16,
-    delay: Duration,
-    ack_bytes: Option<u32>,
-    /// Decides instead, if it shall be as in Linux.
-    linux: Option<LinuxAcks>,
+    style: Box<dyn AckStyle>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,20 +44,153 @@ pub(crate) enum Arrival {
     Fin,
 }
 
+/// What a style of acknowledging decides from.
+#[derive(Debug, Clone, Copy)]
+pub struct AckFacts {
+    /// Payload bytes of this arrival.
+    pub len: usize,
+    /// The peer's writer waits for an answer (PSH).
+    pub push: bool,
+    /// Payload bytes since the last ACK, these included.
+    pub unacked: usize,
+    /// Bytes that the peer may still send.
+    pub window: u32,
+    /// The peer's idea of a full segment, in bytes.
+    pub rcv_mss: u16,
+}
+
+/// When an ACK leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckTime {
+    /// As decided before.
+    Unchanged,
+    /// At once.
+    Now,
+    /// After this time, or when it would have left anyway.
+    Within(Duration),
+}
+
+/// Whether the ACK that leaves had waited for all of its delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckDelay {
+    /// It left before, alone or on data.
+    NotOver,
+    /// It found nothing to ride on.
+    Over,
+}
+
+/// What one connection's acknowledgements depend on. Each event says what happened and is answered by when the next ACK
+/// leaves; a gap, a duplicate and a full window are acknowledged at once whatever the style.
+pub trait AckStyle: fmt::Debug + Send {
+    /// Payload arrived in order.
+    fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime;
+
+    /// The peer's FIN arrived in order.
+    fn on_fin(&mut self) -> AckTime;
+
+    /// Something arrived that is acknowledged at once.
+    fn on_notable(&mut self, facts: AckFacts);
+
+    /// The ECN field of an arrival has news.
+    fn on_mark(&mut self, haste: Haste) -> AckTime;
+
+    /// The stack has emptied the link.
+    fn on_drained(&mut self) -> AckTime;
+
+    /// The user has read all there was.
+    fn on_read(&mut self, facts: AckFacts) -> AckTime;
+
+    /// Data of ours left.
+    fn on_data_sent(&mut self, now: Instant);
+
+    /// An ACK left, alone or on data.
+    fn on_ack_sent(&mut self, delay: AckDelay);
+
+    /// The user wants quick ACKs, or no longer (TCP_QUICKACK).
+    fn set_quick(&mut self, quick: bool);
+}
+
+/// Acknowledges when the link is empty: nothing is gained by waiting, and no bulk transfer pays for it.
+#[derive(Debug)]
+pub(crate) struct WhenDrained {
+    /// Segments that are still acknowledged one by one.
+    quick: u8,
+    delay: Duration,
+    bytes: Option<u32>,
+}
+
+impl WhenDrained {
+    pub(crate) fn new(config: &AckConfig) -> WhenDrained {
+        let AckConfig {
+            delay,
+            quick,
+            bytes,
+            invalid_interval: _,
+        } = *config;
+        WhenDrained {
+            quick,
+            delay,
+            bytes,
+        }
+    }
+
+    /// Returns after how many bytes an ACK is due. A quarter of the window leaves the sender room
+    /// to go on while the ACK travels; two segments is what RFC 9293 3.8.6.3 asks for at least.
+    fn threshold(&self, facts: AckFacts) -> usize {
+        let bulk = self.bytes.unwrap_or(ACK_BYTES_MAX.min(facts.window / 4));
+        (bulk as usize).max(2 * usize::from(facts.rcv_mss))
+    }
+}
+
+impl AckStyle for WhenDrained {
+    fn on_data(&mut self, facts: AckFacts, _: Instant) -> AckTime {
+        let quick = self.quick > 0 && !facts.push;
+        if quick {
+            self.quick -= 1;
+        }
+        match quick || facts.unacked >= self.threshold(facts) {
+            true => AckTime::Now,
+            false => AckTime::Within(self.delay),
+        }
+    }
+
+    fn on_fin(&mut self) -> AckTime {
+        AckTime::Now
+    }
+
+    fn on_notable(&mut self, _: AckFacts) {}
+
+    fn on_mark(&mut self, haste: Haste) -> AckTime {
+        match haste {
+            Haste::Marked => AckTime::Now,
+            Haste::No | Haste::Repeated => AckTime::Unchanged,
+        }
+    }
+
+    fn on_drained(&mut self) -> AckTime {
+        AckTime::Now
+    }
+
+    fn on_read(&mut self, _: AckFacts) -> AckTime {
+        AckTime::Unchanged
+    }
+
+    fn on_data_sent(&mut self, _: Instant) {}
+
+    fn on_ack_sent(&mut self, _: AckDelay) {}
+
+    fn set_quick(&mut self, _: bool) {}
+}
+
 impl AckPolicy {
     pub(crate) fn new(config: &ConnectionConfig) -> AckPolicy {
+        let mss = config.mss();
         AckPolicy {
             due: Due::Never,
             unacked: 0,
-            quick: config.shared.acks.quick,
-            rcv_mss: DEFAULT_MSS.min(config.mss()),
-            mss: config.mss(),
-            delay: config.shared.acks.delay,
-            ack_bytes: config.shared.acks.bytes,
-            linux: match config.shared.ack_style {
-                AckStyle::Drained => None,
-                AckStyle::Linux => Some(LinuxAcks::default()),
-            },
+            rcv_mss: DEFAULT_MSS.min(mss),
+            mss,
+            style: config.shared.policy.ack_style(&config.shared.acks),
         }
     }
 
@@ -73,113 +200,77 @@ impl AckPolicy {
 
     /// Judges one arrival; `window` is what the peer may still send.
     pub(crate) fn on_arrival(&mut self, arrival: Arrival, window: u32, now: Instant) {
-        let (len, push) = match (arrival, &mut self.linux) {
-            (Arrival::InOrder { len, push }, _) => (len, push),
-            (Arrival::Fin, Some(linux)) => {
-                let delay = linux.on_fin();
-                return self.put_off(now + delay);
+        let time = match arrival {
+            Arrival::InOrder { len, push } => {
+                let packet = u16::try_from(len).unwrap_or(u16::MAX).min(self.mss);
+                self.rcv_mss = self.rcv_mss.max(packet);
+                self.unacked = self.unacked.saturating_add(len);
+                let facts = AckFacts {
+                    len,
+                    push,
+                    ..self.facts(window)
+                };
+                self.style.on_data(facts, now)
             }
-            (Arrival::Notable, Some(linux)) => {
-                linux.on_notable(Facts {
-                    len: 0,
-                    unacked: self.unacked,
-                    window,
-                    rcv_mss: self.rcv_mss,
-                });
-                return self.request();
+            Arrival::Notable => {
+                self.style.on_notable(self.facts(window));
+                AckTime::Now
             }
-            (Arrival::Notable | Arrival::Fin, None) => return self.request(),
+            Arrival::Fin => self.style.on_fin(),
         };
-        let packet = u16::try_from(len).unwrap_or(u16::MAX).min(self.mss);
-        self.rcv_mss = self.rcv_mss.max(packet);
-        self.unacked = self.unacked.saturating_add(len);
-        let facts = self.facts(len, window);
-        if let Some(linux) = &mut self.linux {
-            match linux.on_arrival(facts, RTO_MIN, now) {
-                None => self.request(),
-                Some(delay) => self.put_off(now + delay),
-            }
-            return;
-        }
-        let quick = self.quick > 0 && !push;
-        if quick {
-            self.quick -= 1;
-        }
-        if quick || self.unacked >= self.threshold(window) {
-            self.due = Due::Now;
-        } else if self.due == Due::Never {
-            self.due = Due::At(now + self.delay);
-        }
+        self.schedule(time, now);
     }
 
     /// The arrival bore a mark, or lacked the codepoint that others had.
     pub(crate) fn on_mark(&mut self, haste: Haste) {
-        match (haste, &mut self.linux) {
-            (Haste::No, _) | (Haste::Repeated, None) => {}
-            (Haste::Marked | Haste::Repeated, Some(linux)) => {
-                linux.on_mark();
-                self.request();
-            }
-            (Haste::Marked, None) => self.request(),
+        if self.style.on_mark(haste) == AckTime::Now {
+            self.due = Due::Now;
         }
     }
 
-    fn facts(&self, len: usize, window: u32) -> Facts {
-        Facts {
-            len,
+    fn facts(&self, window: u32) -> AckFacts {
+        AckFacts {
+            len: 0,
+            push: false,
             unacked: self.unacked,
             window,
             rcv_mss: self.rcv_mss,
         }
     }
 
-    /// An ACK leaves at `at`, or when it would have left anyway.
-    fn put_off(&mut self, at: Instant) {
-        self.due = match self.due {
-            Due::Now => Due::Now,
-            Due::At(before) => Due::At(before.min(at)),
-            Due::Never => Due::At(at),
+    /// What was decided before stays if it is earlier.
+    fn schedule(&mut self, time: AckTime, now: Instant) {
+        self.due = match (time, self.due) {
+            (AckTime::Unchanged, due) => due,
+            (AckTime::Now, _) | (_, Due::Now) => Due::Now,
+            (AckTime::Within(delay), Due::At(before)) => Due::At(before.min(now + delay)),
+            (AckTime::Within(delay), Due::Never) => Due::At(now + delay),
         };
     }
 
     /// Data of ours leaves.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
-        if let Some(linux) = &mut self.linux {
-            linux.on_data_sent(now);
-        }
+        self.style.on_data_sent(now);
     }
 
     /// The user has read all there was.
     pub(crate) fn on_read(&mut self) {
-        let facts = self.facts(0, 0);
-        if let (Due::At(_), Some(linux)) = (self.due, &self.linux)
-            && linux.is_due_when_read(facts)
-        {
+        if self.is_pending() && self.style.on_read(self.facts(0)) == AckTime::Now {
             self.due = Due::Now;
         }
     }
 
     /// Switches quick ACKs on or off (TCP_QUICKACK); what waits leaves with that.
     pub(crate) fn set_quick(&mut self, quick: bool) {
-        if let Some(linux) = &mut self.linux {
-            linux.set_quick(quick);
-        }
-        if quick && self.due != Due::Never {
+        self.style.set_quick(quick);
+        if quick && self.is_pending() {
             self.due = Due::Now;
         }
     }
 
-    /// Returns after how many bytes an ACK is due. A quarter of the window leaves the sender room
-    /// to go on while the ACK travels; two segments is what RFC 9293 3.8.6.3 asks for at least.
-    fn threshold(&self, window: u32) -> usize {
-        let bulk = self.ack_bytes.unwrap_or(ACK_BYTES_MAX.min(window / 4));
-        (bulk as usize).max(2 * usize::from(self.rcv_mss))
-    }
-
-    /// Acknowledges at once whatever is not acknowledged: the link is empty, nothing is gained by
-    /// waiting.
+    /// The link is empty: acknowledges whatever is not acknowledged, if the style does so.
     pub(crate) fn on_drained(&mut self) {
-        if self.due != Due::Never && self.linux.is_none() {
+        if self.is_pending() && self.style.on_drained() == AckTime::Now {
             self.due = Due::Now;
         }
     }
@@ -191,12 +282,11 @@ impl AckPolicy {
 
     /// An ACK left, alone or on data.
     pub(crate) fn on_sent(&mut self, now: Instant) {
-        if let Some(linux) = &mut self.linux {
-            if matches!(self.due, Due::At(at) if at <= now) {
-                linux.on_delay_over(RTO_MIN);
-            }
-            linux.on_sent();
-        }
+        let delay = match self.due {
+            Due::At(at) if at <= now => AckDelay::Over,
+            _ => AckDelay::NotOver,
+        };
+        self.style.on_ack_sent(delay);
         self.due = Due::Never;
         self.unacked = 0;
     }

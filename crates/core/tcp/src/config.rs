@@ -7,6 +7,9 @@ mod ecn;
 mod options;
 
 use core::time::Duration;
+use std::sync::Arc;
+
+use crate::policy::{OwnPolicy, Policy};
 
 pub use ecn::{EcnConfig, EcnMode, EcnPolicy};
 pub use options::{
@@ -123,22 +126,11 @@ pub enum SynCookies {
     Always,
 }
 
-/// Who decides when received data is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum AckStyle {
-    /// As soon as the link is empty: nothing is gained by waiting, and no bulk transfer pays for it.
-    #[default]
-    Drained,
-    /// As Linux does, segment by segment: quick ACKs, then every second full segment, else after
-    /// [`DELAYED_ACK`]. For scripts that compare.
-    Linux,
-}
-
 /// How TCP behaves, for all connections of a stack. The defaults are Linux's where Linux has one.
 ///
 /// Not supported, and therefore not here: TCP Fast Open (RFC 7413), MPTCP, the
 /// urgent pointer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Options that connections begin with.
     pub options: ConnectionOptions,
@@ -174,17 +166,8 @@ pub struct Config {
     /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
     /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
     pub mtu_probing: bool,
-    /// Probes for an ACK that is overdue in a recovery, too (RFC 9002 6.2 does so in QUIC; RFC 8985 and Linux wait for
-    /// the retransmission timer there).
-    pub recovery_probes: bool,
-    /// Who decides when received data is acknowledged.
-    pub ack_style: AckStyle,
-    /// Marks every super-segment with PSH, as Linux does to have the peer's GRO pass it on at once.
-    pub push_super_segments: bool,
-    /// Cuts super-segments as Linux does: to what leaves in a millisecond, but at least so many segments (linux
-    /// `tcp_tso_autosize`, `tcp_min_tso_segs`), and to half of the congestion window (`tcp_cwnd_test`). `None`: each is as
-    /// long as may be, which costs least.
-    pub min_tso_segs: Option<u8>,
+    /// What other stacks do differently.
+    pub policy: Arc<dyn Policy>,
 }
 
 /// When ACKs leave.
@@ -262,10 +245,7 @@ impl Default for Config {
             max_gso_payload: MAX_GSO_PAYLOAD,
             tso_win_divisor: TSO_WIN_DIVISOR,
             mtu_probing: true,
-            recovery_probes: true,
-            ack_style: AckStyle::Drained,
-            push_super_segments: false,
-            min_tso_segs: None,
+            policy: Arc::new(OwnPolicy),
         }
     }
 }

@@ -180,7 +180,7 @@ pub(crate) struct Echo {
 
 /// What the ECN field of arriving data means for its ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub enum Haste {
     /// Nothing.
     No,
     /// It is the first mark that is to be echoed: a sender with a small window waits for each ACK.

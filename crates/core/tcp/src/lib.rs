@@ -43,8 +43,10 @@ mod ecn;
 mod error;
 mod info;
 mod isn;
+pub mod linux;
 mod options;
 mod pacing;
+pub mod policy;
 mod rack;
 mod reassembly;
 mod receiver;
@@ -68,8 +70,8 @@ mod timers;
 mod window;
 
 pub use config::{
-    AckConfig, AckStyle, Config, CongestionKind, ConnectionConfig, ConnectionOptions, EcnConfig,
-    EcnMode, EcnPolicy, Keepalive, LinkLimits, SuperPayload, SynCookies, TimerConfig, UnfitPayload,
+    AckConfig, Config, CongestionKind, ConnectionConfig, ConnectionOptions, EcnConfig, EcnMode,
+    EcnPolicy, Keepalive, LinkLimits, SuperPayload, SynCookies, TimerConfig, UnfitPayload,
 };
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};

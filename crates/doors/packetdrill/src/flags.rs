@@ -1,11 +1,12 @@
 //! `--so_flags`: what a script may want to be otherwise than by default.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use tcp::AckStyle;
+use tcp::linux::{Acks, Linux};
 use thiserror::Error;
 
-use crate::sysctls::Setting;
+use crate::sysctls::{Setting, Sysctls};
 
 /// Settings of the stack, each with Linux's default; written `name=value`, joined by commas.
 ///
@@ -41,14 +42,15 @@ use crate::sysctls::Setting;
 ///
 /// `sack`, `timestamps`, `window_scaling`, `congestion`, `syn_retries`, `synack_retries`, `retries2` and
 /// `fin_timeout` are short for the kernel's names, which may also begin with `net.ipv4.`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Flags {
     pub(crate) mtu: u16,
     pub(crate) devmem: bool,
     pub(crate) tso: bool,
     pub(crate) seed: u64,
     pub(crate) sysctls: Option<PathBuf>,
-    pub(crate) tcp: tcp::Config,
+    tcp: tcp::Config,
+    linux: Linux,
 }
 
 /// What `--so_flags` cannot say.
@@ -71,9 +73,6 @@ pub enum FlagsError {
         range: &'static str,
     },
 }
-
-/// linux `tcp_min_tso_segs`.
-const MIN_TSO_SEGS: u8 = 2;
 
 /// Linux's largest send buffer (third number of `tcp_wmem`).
 const WMEM_MAX: usize = 4 << 20;
@@ -106,18 +105,28 @@ impl Default for Flags {
                     snd_buf_max: WMEM_MAX,
                     ..tcp::ConnectionOptions::default()
                 },
-                ack_style: AckStyle::Linux,
-                push_super_segments: true,
-                min_tso_segs: Some(MIN_TSO_SEGS),
                 mtu_probing: false,
-                recovery_probes: false,
                 ..tcp::Config::default()
             },
+            linux: Linux::default(),
         }
     }
 }
 
 impl Flags {
+    /// Returns the settings of TCP, as Linux would act on them.
+    pub(crate) fn tcp(&self) -> tcp::Config {
+        tcp::Config {
+            policy: Arc::new(self.linux),
+            ..self.tcp.clone()
+        }
+    }
+
+    /// Returns the settings of TCP, as `sysctls` changes them.
+    pub(crate) fn tcp_over(&self, sysctls: &Sysctls) -> tcp::Config {
+        sysctls.over(&self.tcp, self.linux)
+    }
+
     /// Reads the text of `--so_flags`.
     ///
     /// # Errors
@@ -160,9 +169,9 @@ impl Flags {
             }
             "sysctls" => self.sysctls = Some(PathBuf::from(value)),
             "acks" => {
-                tcp.ack_style = choice("acks", value, "linux or drained", |value| match value {
-                    "linux" => Some(AckStyle::Linux),
-                    "drained" => Some(AckStyle::Drained),
+                self.linux.acks = choice("acks", value, "linux or drained", |value| match value {
+                    "linux" => Some(Acks::Linux),
+                    "drained" => Some(Acks::Drained),
                     _ => None,
                 })?;
             }
@@ -175,7 +184,7 @@ impl Flags {
         let short = SHORT.iter().find(|(short, _)| *short == name);
         let setting = Setting::called(short.map_or(name, |(_, kernels)| kernels))
             .ok_or_else(|| FlagsError::Unknown(name.to_owned()))?;
-        match setting.apply(&mut self.tcp, value) {
+        match setting.apply(&mut self.tcp, &mut self.linux, value) {
             true => Ok(()),
             false => Err(FlagsError::Value {
                 name: setting.name,
@@ -236,7 +245,11 @@ mod tests {
             (ecn.ecn.policy, ecn.ecn.fallback),
             (tcp::EcnPolicy::Request, false)
         );
-        assert_eq!(Flags::parse(""), Ok(Flags::default()));
+        let nothing = Flags::parse("").unwrap();
+        assert_eq!(format!("{nothing:?}"), format!("{:?}", Flags::default()));
+        assert_eq!(nothing.linux, Linux::default());
+        let policy = format!("{:?}", nothing.tcp().policy);
+        assert_eq!(policy, format!("{:?}", Linux::default()));
     }
 
     #[test]

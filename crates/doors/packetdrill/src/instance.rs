@@ -34,7 +34,7 @@ pub struct Instance {
     posix: Posix<VirtualTime>,
     link: ScriptLink,
     /// Where the kernel's settings are read, and what they change.
-    sysctls: Option<(Sysctls, tcp::Config)>,
+    sysctls: Option<(Sysctls, Flags)>,
 }
 
 impl Instance {
@@ -56,7 +56,7 @@ impl Instance {
         }
         let config = StackConfig {
             addresses,
-            tcp: flags.tcp.clone(),
+            tcp: flags.tcp(),
             point_to_point: Some(SCRIPT_MAC),
             any_local: true,
             ..StackConfig::new(OUR_IPV4, 0, Secret::from_seed(flags.seed))
@@ -78,14 +78,14 @@ impl Instance {
         Ok(Self {
             posix,
             link,
-            sysctls: sysctls.map(|place| (Sysctls::new(place), flags.tcp.clone())),
+            sysctls: sysctls.map(|place| (Sysctls::new(place), flags.clone())),
         })
     }
 
     /// Takes over what the kernel's settings say now, for connections that begin from here on.
     pub fn refresh_sysctls(&self) {
-        if let Some((sysctls, base)) = &self.sysctls {
-            let config = sysctls.over(base);
+        if let Some((sysctls, flags)) = &self.sysctls {
+            let config = flags.tcp_over(sysctls);
             self.posix.call(|table| table.set_tcp_config(config));
         }
     }

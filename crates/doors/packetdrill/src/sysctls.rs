@@ -6,16 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tcp::linux::Linux;
 use tcp::{CongestionKind, EcnPolicy, SynCookies};
 
 /// Where Linux has them.
 const HOST: &str = "/proc/sys/net/ipv4";
 
 /// Takes one setting over; false if the stack cannot have this value.
-type Apply = fn(&mut tcp::Config, &str) -> bool;
+type Apply = fn(&mut tcp::Config, &mut Linux, &str) -> bool;
 
 /// What is known, and what may be said to it.
 pub(crate) struct Setting {
@@ -34,47 +35,47 @@ macro_rules! settings {
 /// Every setting that scripts use. Where the stack has one behaviour only, that value alone is taken.
 #[rustfmt::skip]
 pub(crate) const SETTINGS: &[Setting] = settings! {
-    "tcp_sack", "0 or 1", |c, v| switch(&mut c.sack, v);
-    "tcp_timestamps", "0 to 2", |c, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
-    "tcp_window_scaling", "0 or 1", |c, v| switch(&mut c.window_scaling, v);
-    "tcp_rmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, start, most]| {
+    "tcp_sack", "0 or 1", |c, _, v| switch(&mut c.sack, v);
+    "tcp_timestamps", "0 to 2", |c, _, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
+    "tcp_window_scaling", "0 or 1", |c, _, v| switch(&mut c.window_scaling, v);
+    "tcp_rmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, start, most]| {
         c.options.rcv_buf_max = most;
         c.rcv_buf_start = start;
     }).is_some();
-    "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.options.snd_buf_max = most as usize).is_some();
-    "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.options.congestion, congestion(v));
-    "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.options.syn_retries, number(v, 1, 255));
-    "tcp_syn_linear_timeouts", "0 to 127", |c, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
-    "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
-    "tcp_retries2", "1 to 255", |c, v| put(&mut c.timers.data_retries, number(v, 1, 255));
-    "tcp_fin_timeout", "seconds", |c, v| put(&mut c.options.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
-    "tcp_slow_start_after_idle", "0 or 1", |c, v| switch(&mut c.slow_start_after_idle, v);
-    "tcp_invalid_ratelimit", "milliseconds", |c, v| put(&mut c.acks.invalid_interval, millis(v));
-    "tcp_rto_max_ms", "1000 to 120000", |c, v| put(&mut c.timers.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
-    "tcp_tso_win_divisor", "0 to 255", |c, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
-    "tcp_min_tso_segs", "1 to 255", |c, v| put(&mut c.min_tso_segs, number(v, 1, 255).map(Some));
-    "tcp_pacing_ss_ratio", "200", |_, v| v == "200";
-    "tcp_pacing_ca_ratio", "120", |_, v| v == "120";
-    "tcp_syncookies", "0 to 2", |c, v| put(&mut c.syn_cookies, match v {
+    "tcp_wmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, _, most]| c.options.snd_buf_max = most as usize).is_some();
+    "tcp_congestion_control", "cubic or reno", |c, _, v| put(&mut c.options.congestion, congestion(v));
+    "tcp_syn_retries", "1 to 255", |c, _, v| put(&mut c.options.syn_retries, number(v, 1, 255));
+    "tcp_syn_linear_timeouts", "0 to 127", |c, _, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
+    "tcp_synack_retries", "1 to 255", |c, _, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
+    "tcp_retries2", "1 to 255", |c, _, v| put(&mut c.timers.data_retries, number(v, 1, 255));
+    "tcp_fin_timeout", "seconds", |c, _, v| put(&mut c.options.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
+    "tcp_slow_start_after_idle", "0 or 1", |c, _, v| switch(&mut c.slow_start_after_idle, v);
+    "tcp_invalid_ratelimit", "milliseconds", |c, _, v| put(&mut c.acks.invalid_interval, millis(v));
+    "tcp_rto_max_ms", "1000 to 120000", |c, _, v| put(&mut c.timers.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
+    "tcp_tso_win_divisor", "0 to 255", |c, _, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
+    "tcp_min_tso_segs", "1 to 255", |_, linux, v| put(&mut linux.min_tso_segs, number(v, 1, 255));
+    "tcp_pacing_ss_ratio", "200", |_, _, v| v == "200";
+    "tcp_pacing_ca_ratio", "120", |_, _, v| v == "120";
+    "tcp_syncookies", "0 to 2", |c, _, v| put(&mut c.syn_cookies, match v {
         "0" => Some(SynCookies::Never),
         "1" => Some(SynCookies::WhenFull),
         "2" => Some(SynCookies::Always),
         _ => None,
     });
-    "tcp_ecn", "0 to 5", |c, v| put(&mut c.ecn.policy, v.parse().ok().and_then(EcnPolicy::from_sysctl));
-    "tcp_ecn_fallback", "0 or 1", |c, v| switch(&mut c.ecn.fallback, v);
-    "tcp_ecn_option", "0 or 2", |c, v| put(&mut c.ecn.accecn_option, match v {
+    "tcp_ecn", "0 to 5", |c, _, v| put(&mut c.ecn.policy, v.parse().ok().and_then(EcnPolicy::from_sysctl));
+    "tcp_ecn_fallback", "0 or 1", |c, _, v| switch(&mut c.ecn.fallback, v);
+    "tcp_ecn_option", "0 or 2", |c, _, v| put(&mut c.ecn.accecn_option, match v {
         "0" => Some(false),
         "2" => Some(true),
         _ => None,
     });
-    "tcp_mtu_probing", "0 or 1", |c, v| switch(&mut c.mtu_probing, v);
-    "tcp_frto", "1 or 2", |_, v| v == "1" || v == "2";
-    "tcp_dsack", "1", |_, v| v == "1";
-    "tcp_fack", "0", |_, v| v == "0";
-    "tcp_reordering", "3", |_, v| v == "3";
-    "tcp_early_retrans", "3 or 4", |_, v| v == "3" || v == "4";
-    "tcp_recovery", "1", |_, v| v == "1";
+    "tcp_mtu_probing", "0 or 1", |c, _, v| switch(&mut c.mtu_probing, v);
+    "tcp_frto", "1 or 2", |_, _, v| v == "1" || v == "2";
+    "tcp_dsack", "1", |_, _, v| v == "1";
+    "tcp_fack", "0", |_, _, v| v == "0";
+    "tcp_reordering", "3", |_, _, v| v == "3";
+    "tcp_early_retrans", "3 or 4", |_, _, v| v == "3" || v == "4";
+    "tcp_recovery", "1", |_, _, v| v == "1";
 };
 
 impl Setting {
@@ -85,8 +86,8 @@ impl Setting {
     }
 
     /// Takes a value over; false if the stack cannot have it.
-    pub(crate) fn apply(&self, config: &mut tcp::Config, value: &str) -> bool {
-        (self.apply)(config, value)
+    pub(crate) fn apply(&self, config: &mut tcp::Config, linux: &mut Linux, value: &str) -> bool {
+        (self.apply)(config, linux, value)
     }
 }
 
@@ -111,18 +112,19 @@ impl Sysctls {
         }
     }
 
-    /// Returns `base` with what the files say now. A file that is not there says nothing, a value that the stack cannot
+    /// Returns `base` and `linux` with what the files say now. A file that is not there says nothing, a value that the stack cannot
     /// have is told to people once.
-    pub(crate) fn over(&self, base: &tcp::Config) -> tcp::Config {
+    pub(crate) fn over(&self, base: &tcp::Config, mut linux: Linux) -> tcp::Config {
         let mut config = base.clone();
         for setting in SETTINGS {
             let Ok(value) = std::fs::read_to_string(self.folder.join(setting.name)) else {
                 continue;
             };
-            if !setting.apply(&mut config, value.trim()) {
+            if !setting.apply(&mut config, &mut linux, value.trim()) {
                 self.refuse(setting, value.trim());
             }
         }
+        config.policy = Arc::new(linux);
         config
     }
 
@@ -182,11 +184,17 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let sysctls = Sysctls::new(&folder);
         let base = tcp::Config::default();
-        assert_eq!(sysctls.over(&base), base);
+        let linux = Linux::default();
+        let expected = tcp::Config {
+            policy: Arc::new(linux),
+            ..base.clone()
+        };
+        let over = sysctls.over(&base, linux);
+        assert_eq!(format!("{over:?}"), format!("{expected:?}"));
         std::fs::write(folder.join("tcp_sack"), "0\n").unwrap();
         std::fs::write(folder.join("tcp_rmem"), "4096\t30000\t9000000\n").unwrap();
         std::fs::write(folder.join("tcp_congestion_control"), "bbr\n").unwrap();
-        let config = sysctls.over(&base);
+        let config = sysctls.over(&base, linux);
         assert!(!config.sack);
         assert_eq!(
             (config.rcv_buf_start, config.options.rcv_buf_max),
@@ -194,22 +202,26 @@ mod tests {
         );
         assert_eq!(config.options.congestion, base.options.congestion);
         std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
-        assert!(sysctls.over(&base).sack);
+        assert!(sysctls.over(&base, linux).sack);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn every_setting_refuses_what_is_no_value_of_it() {
         for setting in SETTINGS {
-            let mut config = tcp::Config::default();
+            let (mut config, mut linux) = (tcp::Config::default(), Linux::default());
             for value in ["", "x", "-1", "1 2 3 4", "99999999999"] {
                 assert!(
-                    !setting.apply(&mut config, value),
+                    !setting.apply(&mut config, &mut linux, value),
                     "{} {value:?}",
                     setting.name
                 );
             }
-            assert_eq!(config, tcp::Config::default());
+            assert_eq!(
+                format!("{config:?}"),
+                format!("{:?}", tcp::Config::default())
+            );
+            assert_eq!(linux, Linux::default());
         }
     }
 

@@ -9,16 +9,11 @@ use super::recovery::Phase;
 use super::timers::Due;
 use super::{Busy, DataSegment, Sender};
 use crate::congestion::Limit;
+use crate::policy::Flow;
 use crate::rack::TailProbe;
 
 /// Time since the last sending after which nothing is put off (linux `tcp_tso_should_defer`).
 const DEFER_WITHIN: Duration = Duration::from_millis(1);
-
-/// How much of the pacing rate a super-segment takes: a 2^10th of a second's worth (linux `sk_pacing_shift`).
-const PACING_SHIFT: u32 = 10;
-
-/// Super-segments may be longer the shorter the round trip is: halved for every 512 us (linux `tcp_tso_rtt_log`).
-const TSO_RTT_LOG: u32 = 9;
 
 /// A range that is about to leave.
 #[derive(Debug, Clone, Copy)]
@@ -115,13 +110,7 @@ impl<P: Payload> Sender<P> {
         let mss = u64::from(self.mss());
         let pipe = self.pipe();
         let room = self.congestion.cwnd().saturating_sub(pipe);
-        let mut packets = (u64::from(self.limits.super_payload.longest) / mss).max(1);
-        if let Some(least) = self.shared.min_tso_segs {
-            packets = packets.min(self.usual_burst(least.into()));
-        }
-        if self.limits.single_packets {
-            packets = 1;
-        }
+        let packets = self.packets_at_once();
         Allowance {
             window: self.window_end().saturating_sub(self.snd_nxt),
             // A segment may always leave into an empty pipe.
@@ -134,32 +123,19 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    /// Returns how many packets Linux puts into a super-segment.
-    fn usual_burst(&self, least: u64) -> u64 {
-        let mss = u64::from(self.mss());
-        let half_window = (self.congestion.cwnd() / mss / 2).max(1);
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let near = self.rtt.min_rtt().map_or(0, micros) >> TSO_RTT_LOG;
-        let most = u64::from(self.limits.super_payload.longest);
-        let by_distance = most
-            .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
-            .unwrap_or(0);
-        let by_rate = self.pacing_rate().map_or(most, |rate| rate >> PACING_SHIFT);
-        (by_rate.saturating_add(by_distance) / mss)
-            .max(least)
-            .min(half_window)
-    }
-
-    /// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
-    fn pacing_rate(&self) -> Option<u64> {
-        let srtt = self.rtt.srtt()?.as_nanos().max(1);
-        let in_slow_start = self
-            .congestion
-            .ssthresh()
-            .is_none_or(|ssthresh| self.congestion.cwnd() < ssthresh / 2);
-        let gain = if in_slow_start { 200 } else { 120 };
-        let rate = u128::from(self.congestion.cwnd()) * gain * 1_000_000_000 / 100 / srtt;
-        Some(u64::try_from(rate).unwrap_or(u64::MAX))
+    /// Returns how many packets one segment may have.
+    fn packets_at_once(&self) -> u64 {
+        if self.limits.single_packets {
+            return 1;
+        }
+        self.shared.policy.packets_at_once(&Flow {
+            mss: self.mss().into(),
+            longest: self.limits.super_payload.longest.into(),
+            cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min_rtt(),
+        })
     }
 
     /// Returns the next range to be sent again.

@@ -323,7 +323,9 @@ impl<P: Payload> Sender<P> {
             Phase::Open | Phase::Cwr => {
                 self.board.sacked() == 0 && self.recovery.tail_probe().is_none()
             }
-            Phase::Recovery => self.shared.recovery_probes && !self.recovery.is_probed(),
+            Phase::Recovery => {
+                self.shared.policy.probes_in_recovery() && !self.recovery.is_probed()
+            }
             Phase::Disorder | Phase::Loss => false,
         };
         silence && self.sack && self.timers.due.is_none() && self.timers.retransmits == 0

@@ -1,5 +1,7 @@
 //! ECN from the SYN to CWR: RFC 3168 6.1.
 
+use std::sync::Arc;
+
 use wire::Ecn;
 
 use super::harness::*;
@@ -134,7 +136,7 @@ fn marks_mean_nothing_where_ecn_was_not_agreed_on() {
 #[test]
 fn a_linux_receiver_hurries_for_a_mark_and_for_what_is_sent_again() {
     let mut t = established_with(&asking().with(|c| {
-        c.shared_mut().ack_style = AckStyle::Linux;
+        c.shared_mut().policy = Arc::new(linux::Linux::default());
     }));
     for ecn in [Ecn::Ce, Ecn::NotEct] {
         // Quick ACKs are used up.

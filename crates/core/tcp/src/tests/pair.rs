@@ -405,7 +405,9 @@ fn many_seeds_with_marks_lose_nothing() {
             c.shared_mut().sack = rng.chance(800);
             c.options.congestion =
                 [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize];
-            c.shared_mut().ack_style = [AckStyle::Drained, AckStyle::Linux][rng.below(2) as usize];
+            if rng.chance(500) {
+                c.shared_mut().policy = Arc::new(linux::Linux::default());
+            }
             c.options.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
         });
         let totals = [rng.below(80_000) as usize, rng.below(80_000) as usize];

@@ -35,8 +35,7 @@ impl<P: Payload> Synchronized<P> {
         self.choose_bundling();
         if let Some(data) = self.sender.poll_data(now) {
             let mut segment = self.data_segment(data, queue, now);
-            // linux `__tcp_transmit_skb`: with more than one packet in it.
-            segment.push |= segment.gso_size > 0 && config.shared.push_super_segments;
+            segment.push |= segment.gso_size > 0 && config.shared.policy.pushes_super_segments();
             return Some(segment);
         }
         if self.receiver.is_ack_due(now) {

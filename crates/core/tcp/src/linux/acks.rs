@@ -9,7 +9,8 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{DELAYED_ACK, QUICK_ACKS};
+use crate::config::{DELAYED_ACK, QUICK_ACKS, RTO_MIN};
+use crate::policy::{AckDelay, AckFacts as Facts, AckStyle, AckTime, Haste};
 
 /// Longest time an ACK is put off (linux `TCP_DELACK_MAX`).
 const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
@@ -42,14 +43,72 @@ enum Pushed {
     Several,
 }
 
+impl AckStyle for LinuxAcks {
+    fn on_data(&mut self, facts: Facts, now: Instant) -> AckTime {
+        match self.on_arrival(facts, RTO_MIN, now) {
+            None => AckTime::Now,
+            Some(delay) => AckTime::Within(delay),
+        }
+    }
+
+    fn on_fin(&mut self) -> AckTime {
+        AckTime::Within(self.on_end())
+    }
+
+    fn on_notable(&mut self, facts: Facts) {
+        self.add_quick(facts);
+        self.interactive = false;
+        self.ato = Some(ATO_MIN);
+    }
+
+    fn on_mark(&mut self, haste: Haste) -> AckTime {
+        match haste {
+            Haste::No => AckTime::Unchanged,
+            Haste::Marked | Haste::Repeated => {
+                self.begin_quick();
+                AckTime::Now
+            }
+        }
+    }
+
+    fn on_drained(&mut self) -> AckTime {
+        AckTime::Unchanged
+    }
+
+    fn on_read(&mut self, facts: Facts) -> AckTime {
+        match self.is_due_when_read(facts) {
+            true => AckTime::Now,
+            false => AckTime::Unchanged,
+        }
+    }
+
+    /// Soon after an arrival, it is an answer.
+    fn on_data_sent(&mut self, now: Instant) {
+        if let Some(ato) = self.ato
+            && now.saturating_since(self.last_arrival) < ato
+        {
+            self.interactive = true;
+        }
+    }
+
+    fn on_ack_sent(&mut self, delay: AckDelay) {
+        if delay == AckDelay::Over {
+            self.on_delay_over(RTO_MIN);
+        }
+        self.on_sent();
+    }
+
+    fn set_quick(&mut self, quick: bool) {
+        self.interactive = !quick;
+        if quick {
+            self.quick = self.quick.max(QUICK_ACKS_MIN);
+        }
+    }
+}
+
 impl LinuxAcks {
     /// Notes an arrival of payload in order; returns whether its ACK leaves at once, or else how long it waits.
-    pub(super) fn on_arrival(
-        &mut self,
-        facts: Facts,
-        rto: Duration,
-        now: Instant,
-    ) -> Option<Duration> {
+    fn on_arrival(&mut self, facts: Facts, rto: Duration, now: Instant) -> Option<Duration> {
         let Facts { unacked, .. } = facts;
         if facts.len < usize::from(facts.rcv_mss) {
             self.pushed = match self.pushed {
@@ -64,28 +123,21 @@ impl LinuxAcks {
 
     /// The peer ended its half: the program is about to answer, with a FIN of its own perhaps (linux `tcp_fin`).
     /// Before any data the estimate is 0, and the ACK leaves at once.
-    pub(super) fn on_fin(&mut self) -> Duration {
+    fn on_end(&mut self) -> Duration {
         self.interactive = true;
         self.ato.map_or(Duration::ZERO, |_| self.delay())
     }
 
-    /// Something came that the sender must hear of at once: it may have begun anew.
-    pub(super) fn on_notable(&mut self, facts: Facts) {
-        self.add_quick(facts);
-        self.interactive = false;
-        self.ato = Some(ATO_MIN);
-    }
-
     /// The ECN field of an arrival says that the sender's window is small, or soon will be (linux
     /// `tcp_enter_quickack_mode` with two ACKs).
-    pub(super) fn on_mark(&mut self) {
+    fn begin_quick(&mut self) {
         self.quick = self.quick.max(QUICK_ACKS_MIN);
         self.interactive = false;
         self.ato = Some(ATO_MIN);
     }
 
     /// An ACK left, alone or on data.
-    pub(super) fn on_sent(&mut self) {
+    fn on_sent(&mut self) {
         self.quick = self.quick.saturating_sub(1);
         if self.quick == 0 && self.ato.is_some() {
             self.ato = Some(ATO_MIN);
@@ -93,17 +145,8 @@ impl LinuxAcks {
         self.pushed = Pushed::Nothing;
     }
 
-    /// Data of ours left: soon after an arrival, it is an answer.
-    pub(super) fn on_data_sent(&mut self, now: Instant) {
-        if let Some(ato) = self.ato
-            && now.saturating_since(self.last_arrival) < ato
-        {
-            self.interactive = true;
-        }
-    }
-
     /// A delayed ACK found nothing to ride on.
-    pub(super) fn on_delay_over(&mut self, rto: Duration) {
+    fn on_delay_over(&mut self, rto: Duration) {
         self.ato = Some(match (self.interactive, self.ato) {
             (false, Some(ato)) => (ato * 2).min(rto),
             _ => ATO_MIN,
@@ -112,21 +155,13 @@ impl LinuxAcks {
     }
 
     /// Returns whether the program's having read all there was is worth an ACK.
-    pub(super) fn is_due_when_read(&self, facts: Facts) -> bool {
+    fn is_due_when_read(&self, facts: Facts) -> bool {
         facts.unacked > usize::from(facts.rcv_mss)
             || match self.pushed {
                 Pushed::Nothing => false,
                 Pushed::One => !self.interactive,
                 Pushed::Several => true,
             }
-    }
-
-    /// Switches quick ACKs on or off (TCP_QUICKACK).
-    pub(super) fn set_quick(&mut self, quick: bool) {
-        self.interactive = !quick;
-        if quick {
-            self.quick = self.quick.max(QUICK_ACKS_MIN);
-        }
     }
 
     fn estimate(&mut self, facts: Facts, rto: Duration, now: Instant) {
@@ -160,19 +195,6 @@ impl LinuxAcks {
     }
 }
 
-/// What the policy is told with every question.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Facts {
-    /// Payload bytes of this arrival.
-    pub(super) len: usize,
-    /// Payload bytes since the last ACK, these included.
-    pub(super) unacked: usize,
-    /// Bytes that the peer may still send.
-    pub(super) window: u32,
-    /// The peer's idea of a full segment.
-    pub(super) rcv_mss: u16,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +204,7 @@ mod tests {
     fn facts(unacked: usize) -> Facts {
         Facts {
             len: 1000,
+            push: false,
             unacked,
             window: 65_535,
             rcv_mss: 1000,
@@ -232,9 +255,9 @@ mod tests {
     #[test]
     fn a_fin_waits_for_the_program_to_close() {
         let mut acks = LinuxAcks::default();
-        assert_eq!(acks.on_fin(), Duration::ZERO, "nothing came before it");
+        assert_eq!(acks.on_end(), Duration::ZERO, "nothing came before it");
         assert!(acks.on_arrival(facts(1000), RTO, at(0)).is_some());
-        assert_eq!(acks.on_fin(), ATO_MIN);
+        assert_eq!(acks.on_end(), ATO_MIN);
         acks.set_quick(true);
         assert_eq!(acks.on_arrival(facts(1000), RTO, at(1)), None);
     }

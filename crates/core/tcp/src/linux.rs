@@ -1,0 +1,102 @@
+//! Linux's choices where this stack has others, for comparisons with Linux packet by packet. Nothing of the product's path
+//! names this module.
+
+mod acks;
+
+use core::time::Duration;
+
+use acks::LinuxAcks;
+
+use crate::config::AckConfig;
+use crate::policy::{AckStyle, Flow, OwnPolicy, Policy};
+
+/// How much of the pacing rate a super-segment takes: a 2^10th of a second's worth (linux `sk_pacing_shift`).
+const PACING_SHIFT: u32 = 10;
+
+/// Super-segments may be longer the shorter the round trip is: halved for every 512 us (linux `tcp_tso_rtt_log`).
+const TSO_RTT_LOG: u32 = 9;
+
+/// Pacing rates, in hundredths of a window per round trip (linux `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
+const SLOW_START_RATIO: u128 = 200;
+const AVOIDANCE_RATIO: u128 = 120;
+
+/// A stack that sends the packets that Linux would send, when Linux would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Linux {
+    /// Who decides when received data is acknowledged.
+    pub acks: Acks,
+    /// Packets that a super-segment may have however slow the path, at least 1 (linux `tcp_min_tso_segs`).
+    pub min_tso_segs: u8,
+}
+
+/// Who decides when received data is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Acks {
+    /// Linux, segment by segment: quick ACKs, then every second full segment, else after
+    /// [`DELAYED_ACK`](crate::config::DELAYED_ACK).
+    #[default]
+    Linux,
+    /// This stack: as soon as the link is empty.
+    Drained,
+}
+
+impl Default for Linux {
+    fn default() -> Linux {
+        Linux {
+            acks: Acks::Linux,
+            min_tso_segs: 2,
+        }
+    }
+}
+
+impl Policy for Linux {
+    fn ack_style(&self, config: &AckConfig) -> Box<dyn AckStyle> {
+        match self.acks {
+            Acks::Linux => Box::new(LinuxAcks::default()),
+            Acks::Drained => OwnPolicy.ack_style(config),
+        }
+    }
+
+    /// What leaves in a millisecond, but at least so many packets (linux `tcp_tso_autosize`), and half of the congestion
+    /// window at most (`tcp_cwnd_test`).
+    fn packets_at_once(&self, flow: &Flow) -> u64 {
+        let Flow {
+            mss, longest, cwnd, ..
+        } = *flow;
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let near = flow.min_rtt.map_or(0, micros) >> TSO_RTT_LOG;
+        let by_distance = longest
+            .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
+            .unwrap_or(0);
+        let by_rate = pacing_rate(flow).map_or(longest, |rate| rate >> PACING_SHIFT);
+        let half_window = (cwnd / mss / 2).max(1);
+        (by_rate.saturating_add(by_distance) / mss)
+            .max(self.min_tso_segs.into())
+            .min(half_window)
+            .min(flow.most_packets())
+    }
+
+    /// To have the peer's GRO pass them on at once (linux `__tcp_transmit_skb`).
+    fn pushes_super_segments(&self) -> bool {
+        true
+    }
+
+    fn probes_in_recovery(&self) -> bool {
+        false
+    }
+}
+
+/// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
+fn pacing_rate(flow: &Flow) -> Option<u64> {
+    let srtt = flow.srtt?.as_nanos().max(1);
+    let in_slow_start = flow
+        .ssthresh
+        .is_none_or(|ssthresh| flow.cwnd < ssthresh / 2);
+    let ratio = if in_slow_start {
+        SLOW_START_RATIO
+    } else {
+        AVOIDANCE_RATIO
+    };
+    let rate = u128::from(flow.cwnd) * ratio * 1_000_000_000 / 100 / srtt;
+    Some(u64::try_from(rate).unwrap_or(u64::MAX))
+}

@@ -4,29 +4,16 @@
 //! receiver echoes a mark in each ACK until it hears that the window was reduced ([`Echo`]); the sender reduces it once per
 //! window and says so with the next new data ([`CwrAnswer`], and the phase CWR of `sender/recovery.rs`).
 //!
-//! With AccECN (RFC 9768) all packets are ECN-capable, and each ACK counts the marked ones: [`feedback`] tells,
-//! [`delivered`] understands. Details are Linux's (include/net/tcp_ecn.h, net/ipv4/tcp_input.c, tcp_output.c).
+//! With AccECN (RFC 9768) all packets are ECN-capable, and each ACK counts the marked ones: [`crate::accecn`]. Details are Linux's (include/net/tcp_ecn.h, net/ipv4/tcp_input.c, tcp_output.c).
 
-pub(crate) mod delivered;
-pub(crate) mod feedback;
 #[cfg(test)]
 mod tests;
 
 use wire::{AccEcn, Ecn};
 
+use crate::accecn;
 use crate::config::{EcnConfig, EcnMode};
 use crate::segment::Segment;
-use feedback::reflected;
-
-/// The ACE field before anything was marked (RFC 9768 3.2.1, linux `TCP_ACCECN_CEP_INIT_OFFSET`): a middlebox that clears
-/// it is found out.
-const ACE_START: u32 = 5;
-
-/// The counters of ECT(0) and ECT(1) before any byte, for the same reason (RFC 9768 3.2.1).
-const OPTION_START: u32 = 1;
-
-/// SYNs and SYN-ACKs of AccECN that may be lost before it is taken for their fault (RFC 9768 3.1.4.1: one repetition).
-const ACCURATE_RETRIES: u8 = 1;
 
 /// What the SYNs settled, and what they showed of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +33,7 @@ pub(crate) struct Agreed {
 pub(crate) fn asks(config: &EcnConfig, retries: u8) -> EcnMode {
     let asks = config.policy.asks();
     let most = match asks {
-        EcnMode::Accurate => ACCURATE_RETRIES,
+        EcnMode::Accurate => accecn::RETRIES,
         EcnMode::Classic | EcnMode::Off => 0,
     };
     if retries > most && config.fallback {
@@ -87,8 +74,8 @@ pub(crate) fn grant<P>(syn_ack: &mut Segment<P>, agreed: &Agreed, retries: u8) {
     match agreed.mode {
         EcnMode::Off => {}
         EcnMode::Classic => syn_ack.ece = true,
-        EcnMode::Accurate if retries > ACCURATE_RETRIES => {}
-        EcnMode::Accurate => syn_ack.set_ace(reflected(agreed.peer_syn)),
+        EcnMode::Accurate if retries > accecn::RETRIES => {}
+        EcnMode::Accurate => accecn::reflect(syn_ack, agreed),
     }
 }
 
@@ -113,58 +100,7 @@ pub(crate) fn answered<P>(config: &EcnConfig, answer: &Segment<P>) -> Agreed {
         (EcnMode::Accurate, _) if crossed => agreed(EcnMode::Accurate),
         (EcnMode::Accurate, 0b111) => Agreed::default(),
         (EcnMode::Accurate, 0b001) => agreed(EcnMode::Classic),
-        (EcnMode::Accurate, ace) => {
-            let distrusted = config.fallback && ace != 0b101 && came_with(ace) != Ecn::NotEct;
-            Agreed {
-                distrusted,
-                syn_ack_marked: answer.ecn == Ecn::Ce && !distrusted,
-                ..agreed(EcnMode::Accurate)
-            }
-        }
-    }
-}
-
-impl Agreed {
-    /// Notes that the peer repeated its SYN: who leaves the flags out has found that they do not get through.
-    pub(crate) fn on_repeated_syn<P>(&mut self, syn: &Segment<P>) {
-        if self.mode == EcnMode::Accurate {
-            self.peer_syn = syn.ecn;
-            self.distrusted |= syn.ace() == 0;
-        }
-    }
-
-    /// Judges the segment that ends a handshake which the peer began; it tells how our SYN-ACK came (RFC 9768 3.2.2.1
-    /// table 4). If it has payload, its predecessor was lost, and it counts already.
-    pub(crate) fn after_third_ack<P: netmem::Payload>(
-        mut self,
-        ack: &Segment<P>,
-        validates: bool,
-    ) -> Agreed {
-        if self.mode != EcnMode::Accurate {
-            return self;
-        }
-        self.option = ack.options.accecn;
-        match ack.ace() {
-            0b000 => self.distrusted = true,
-            0b001 | 0b101 | 0b111 => {}
-            ace if ack.seq_len() == 0 => {
-                let ours = came_with(ace);
-                self.distrusted |= validates && ours != Ecn::NotEct;
-                self.syn_ack_marked = ours == Ecn::Ce && !self.distrusted;
-            }
-            _ => {}
-        }
-        self
-    }
-}
-
-/// Returns the codepoint that an ACE field of the handshake reflects; flags that none is written in count as ECT.
-fn came_with(ace: u8) -> Ecn {
-    match ace {
-        0b010 => Ecn::NotEct,
-        0b110 => Ecn::Ce,
-        0b100 => Ecn::Ect0,
-        _ => Ecn::Ect1,
+        (EcnMode::Accurate, ace) => accecn::answered(config, ace, agreed(EcnMode::Accurate)),
     }
 }
 

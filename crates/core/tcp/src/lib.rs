@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accecn;
 mod ack_policy;
 pub mod config;
 mod congestion;

@@ -26,10 +26,10 @@ use std::sync::Arc;
 use netmem::Payload;
 use wire::{AccEcn, Ecn, Instant, SackBlocks};
 
+use crate::accecn::Reports;
 use crate::config::{Config, CongestionKind, ConnectionConfig, EcnMode, MIN_MSS, SuperPayload};
 use crate::congestion::Congestion;
 use crate::ecn::CwrAnswer;
-use crate::ecn::delivered::Reports;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};

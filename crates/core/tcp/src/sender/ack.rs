@@ -6,8 +6,8 @@ use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
 use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
+use crate::accecn::Progress;
 use crate::congestion::Acked;
-use crate::ecn::delivered::Progress;
 use crate::options::TimestampClock;
 use crate::rack::{ProbeSign, ProbeVerdict};
 use crate::scoreboard::Delivered;

@@ -1,7 +1,6 @@
 //! ESTABLISHED and its closing relatives: segments are judged in the order of RFC 9293 3.10.7.4.
 //! `output.rs` holds what such a connection says.
 
-mod accurate;
 mod output;
 
 use core::time::Duration;
@@ -9,6 +8,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
+use crate::accecn::Accurate;
 use crate::config::{ConnectionConfig, EcnMode, ORPHAN_TIMEOUT};
 use crate::error::TcpError;
 use crate::info::Info;
@@ -22,7 +22,6 @@ use crate::state::closing::Remains;
 use crate::state::syn::Handshake;
 use crate::state::{Disposition, Next, SegmentDrop, StateKind};
 use crate::timers::{KeepaliveTimer, ReplyLimit};
-use accurate::Accurate;
 
 /// A connection whose two SYNs are acknowledged.
 #[derive(Debug)]
@@ -30,12 +29,12 @@ pub(crate) struct Synchronized<P> {
     kind: StateKind,
     pub(crate) sender: Sender<P>,
     pub(crate) receiver: Receiver<P>,
-    negotiated: Negotiated,
+    pub(crate) negotiated: Negotiated,
     clock: TimestampClock,
     pub(crate) keepalive: KeepaliveTimer,
     replies: ReplyLimit,
     /// With AccECN only.
-    accurate: Option<Box<Accurate>>,
+    pub(crate) accurate: Option<Box<Accurate>>,
     /// Nobody will read what still comes: the user closed.
     reader_gone: bool,
     /// When a closed connection stops waiting for the peer's FIN.

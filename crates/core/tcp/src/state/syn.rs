@@ -5,8 +5,8 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
+use crate::accecn;
 use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
-use crate::ecn::feedback::Feedback;
 use crate::ecn::{self, Agreed};
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
@@ -367,7 +367,7 @@ impl SynReceived {
             && !self.timer.is_repeat()
         {
             // It may be why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
-            options.accecn = Some(Feedback::new(self.agreed.peer_syn).first_option());
+            options.accecn = Some(accecn::first_option(&self.agreed));
         }
         let mut syn_ack = Segment {
             seq: self.iss,

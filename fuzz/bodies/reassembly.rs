@@ -124,23 +124,26 @@ struct Session<'a> {
     read: i64,
 }
 
+/// Returns the settings that the set-up asks for.
+fn config_of(switches: u8, space: u32) -> Config {
+    Config {
+        options: ConnectionOptions {
+            rcv_space_initial: space,
+            ..ConnectionOptions::default()
+        },
+        timestamps: switches & NO_TIMESTAMPS == 0,
+        sack: switches & NO_SACK == 0,
+        window_scaling: switches & NO_SCALING == 0,
+        ..Config::default()
+    }
+}
+
 impl<'a> Session<'a> {
     /// Opens the connection as its initiator.
     fn establish(setup: &[u8; 8], alive: &'a Rc<()>) -> Option<Self> {
         let [switches, a, b, c, d, space_high, space_low, _] = *setup;
         let space = u32::from(u16::from_be_bytes([space_high, space_low])) << 8;
-        let options = ConnectionOptions {
-            rcv_space_initial: space,
-            ..ConnectionOptions::default()
-        };
-        let shared = Config {
-            options,
-            timestamps: switches & NO_TIMESTAMPS == 0,
-            sack: switches & NO_SACK == 0,
-            window_scaling: switches & NO_SCALING == 0,
-            ..Config::default()
-        };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(config_of(switches, space));
         let config = ConnectionConfig::new(&shared, LinkLimits::of_mss(1460));
         let now = Instant::from_millis(1000);
         let peer_iss = SeqNum(u32::from_be_bytes([a, b, c, d]));

@@ -1,4 +1,4 @@
-//! Packets with their payload, in a file that Wireshark opens.
+//! Packet capture with payload, in a pcapng file for Wireshark.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -19,29 +19,29 @@ use wire::Instant;
 
 use crate::output::{Failure, note};
 
-/// Longest frame that Wireshark takes (its `WTAP_MAX_PACKET_SIZE_STANDARD`). What comes in is a quarter of that; of a longer
-/// one that goes out, this much is kept.
+/// Maximum frame length in Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`). Received frames are at most a quarter of that;
+/// longer sent frames are truncated to it.
 const SNAP_LEN: u32 = 256 << 10;
 /// `if_tsresol`: timestamps count 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 /// `epb_flags`, direction bits: inbound and outbound (draft-ietf-opsawg-pcapng, 4.3.1).
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
-/// Bytes written to the file at once.
+/// Buffered bytes after which the file is written.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A capture file under way. Clones write to the same file.
+/// An open capture file. Clones write to the same file.
 #[derive(Clone)]
 pub struct Capture(Arc<Mutex<State>>);
 
 struct State {
     path: PathBuf,
     file: File,
-    /// Makes bytes of blocks: those that the file does not have yet.
+    /// Encoder of blocks; its bytes are not yet in the file.
     encoder: PcapNgWriter<Vec<u8>>,
-    /// Where each of these packets ends in the encoder's bytes.
+    /// End of each of these packets in the encoder's bytes.
     ends: Vec<usize>,
-    /// Wall-clock time at the zero of the stack's clock.
+    /// Wall-clock time at instant 0 of the stack's clock.
     start: Duration,
     /// Bytes of whole blocks in the file.
     written: u64,
@@ -52,11 +52,11 @@ struct State {
 }
 
 impl Capture {
-    /// Starts a capture file for the interface `name`.
+    /// Creates a capture file for the interface `name`.
     ///
     /// # Errors
     ///
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn create(path: &Path, name: &str) -> Result<Self, Failure> {
         let made = File::create(path).and_then(|file| State::new(path, file, name));
         let state = made.map_err(|error| {
@@ -65,7 +65,7 @@ impl Capture {
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
-    /// Writes out what is left, and says how many packets the file has.
+    /// Writes the buffered packets and prints how many packets the file has.
     ///
     /// # Errors
     ///
@@ -80,16 +80,16 @@ impl Capture {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A writer that panicked left a block unfinished at worst; the count stays right.
+        // A panic in a writer leaves at most one incomplete block, which the count does not include.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends the capture of a run, if it has one. The run's own error is the one to end with; the capture's is said before it.
+/// Ends the capture of a run, if it has one. If both failed, prints the error of the capture and returns that of the run.
 ///
 /// # Errors
 ///
-/// That of the run, else that of the capture.
+/// The error of the run, else that of the capture.
 pub fn finish(capture: Option<Capture>, run: Result<(), Failure>) -> Result<(), Failure> {
     let captured = capture.map_or(Ok(()), |capture| capture.finish());
     match (run, captured) {
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// Writes the encoder's bytes to the file. Of an error the file keeps whole packets.
+    /// Writes the encoder's bytes to the file. After an error the file still ends with a whole packet.
     fn write_out(&mut self) {
         if self.error.is_some() {
             return;
@@ -187,22 +187,22 @@ impl State {
             Some(error) => {
                 let end = ends[..whole].last().copied().unwrap_or(0);
                 self.written += end as u64;
-                // What is left of a block would be no capture file to some readers. A pipe cannot be made shorter.
+                // Some readers reject a file with an incomplete block. Truncation fails on a pipe.
                 let _ = self.file.set_len(self.written);
                 self.fail(error);
             }
         }
-        // The memory is used again.
+        // Reuses the memory.
         *self.encoder.get_mut() = bytes;
         self.encoder.get_mut().clear();
         self.ends = ends;
         self.ends.clear();
     }
 
-    /// Says at once that there is no more capture from here on: the run goes on.
+    /// Prints that the capture has stopped; the run continues.
     fn fail(&mut self, error: io::Error) {
         note(format_args!(
-            "write {}: {error}; it has {} packets, and the run goes on without a capture",
+            "write {}: {error}; the file has {} packets, and the run continues without a capture",
             self.path.display(),
             self.packets
         ));
@@ -228,7 +228,7 @@ impl State {
     }
 }
 
-/// Returns what the system said: the library calls errors of writing errors of reading.
+/// Returns the I/O error: the library reports write errors as read errors.
 fn cause(error: PcapError) -> io::Error {
     match error {
         PcapError::IoError(error) => error,
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of a test's own, gone with it.
+    /// Temporary file of one test, removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {

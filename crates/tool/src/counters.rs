@@ -1,10 +1,10 @@
-//! Counters of other crates as they are told: a name each, in the JSON and in code once.
+//! Counters of other crates for output; each name is written once and serves both code and JSON.
 
 use std::fmt;
 
 use nic::ConditionerStats;
 
-/// Makes `$name`, the counters of `$stats` by their names. All of them: one that is forgotten does not build.
+/// Defines `$name` with all counters of `$stats`; a missing counter is a compile error.
 #[macro_export]
 macro_rules! counters {
     ($(#[$attribute:meta])* $visible:vis $name:ident of $stats:ident { $($field:ident),* $(,)? }) => {
@@ -25,7 +25,7 @@ macro_rules! counters {
 pub use crate::counters;
 
 counters! {
-    /// Frames of one direction of an imperfect wire.
+    /// Counters of frames in one direction of an impaired wire.
     pub Lane of ConditionerStats {
         offered,
         delivered,

@@ -1,8 +1,8 @@
-//! What the programs of this workspace share: errors as people see them, sizes, signals, test patterns.
+//! Code shared by the programs of this workspace: error messages, sizes, signals, test patterns.
 //!
-//! Key types: [`output::Failure`] (an error with its exit code and remedy), [`signals::StopFlag`] (a signal asked for
-//! the end) and [`transmit::Transmit`] (a ring of device memory that a stream is sent from). It stands above the walks
-//! of ARCHITECTURE.md: programs use the library through it. It has no commands.
+//! Key types: [`output::Failure`] (an error with its exit code and remedy), [`signals::StopFlag`] (set by a signal that
+//! ends the run) and [`transmit::Transmit`] (sends a stream from a ring of device memory). It has no part in the walks of
+//! ARCHITECTURE.md, and defines no commands.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stderr, clippy::print_stdout)]

@@ -1,4 +1,4 @@
-//! What people and programs get to see: errors, notes, exit codes.
+//! Output of the programs: errors, notes, results, exit codes.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use devmem_linux::tap::TapError;
 use devmem_tcp::{BindError, BindTxError, DeviceMemoryError, NoDmabuf, OpenError, SetupError};
 use rustix::io::Errno;
 
-/// Writes a line to stderr as [`tell`] does, with the words of `format!`.
+/// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => {
@@ -22,18 +22,18 @@ macro_rules! say {
 }
 pub use crate::say;
 
-/// How a run ended, as the exit code says it.
+/// Exit code of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It was done.
+    /// The run succeeded.
     Done,
-    /// It failed.
+    /// The run failed.
     Failed,
     /// The command line makes no sense.
     Usage,
-    /// This machine, or this user on it, cannot.
+    /// This machine does not support it, or the user lacks the permission.
     Unsupported,
-    /// As the command that was run for the user did.
+    /// The exit code of the command that was run for the user.
     Command(u8),
 }
 
@@ -49,7 +49,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error on its way to the person: what failed and why, and what to do.
+/// An error for the user: what failed, why, and what to do.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -58,7 +58,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The command line makes no sense.
+    /// Returns a usage error: the command line is invalid.
     pub fn usage(text: impl fmt::Display) -> Self {
         Self {
             exit: Exit::Usage,
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// The run failed.
+    /// Returns a failure of the run.
     pub fn failed(text: impl fmt::Display) -> Self {
         Self {
             exit: Exit::Failed,
@@ -76,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// A command that was run for the user failed, and has said why itself.
+    /// Returns the failure of a command that was run for the user and has printed its own error.
     pub fn of_command(code: i32) -> Self {
         Self {
             exit: Exit::Command(
@@ -89,7 +89,7 @@ impl Failure {
         }
     }
 
-    /// This machine cannot.
+    /// Returns the failure that this machine does not support the run.
     pub fn unsupported(text: impl fmt::Display) -> Self {
         Self {
             exit: Exit::Unsupported,
@@ -98,20 +98,20 @@ impl Failure {
         }
     }
 
-    /// Says what to do about it.
+    /// Adds a remedy.
     #[must_use]
     pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// Ends the run in another way.
+    /// Replaces the exit code.
     #[must_use]
     pub fn ending_with(self, exit: Exit) -> Self {
         Self { exit, ..self }
     }
 
-    /// Prints one line to stderr, after the program's name, and returns how the run ended.
+    /// Prints one line to stderr, after the program's name, and returns the exit code.
     pub fn report(&self, program: &str) -> Exit {
         say!("{program}: {self}");
         self.exit
@@ -119,7 +119,7 @@ impl Failure {
 }
 
 impl fmt::Display for Failure {
-    /// Causes on one line, outermost first, then what to do.
+    /// Writes the causes on one line, outermost first, then the remedies.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = String::new();
         let mut hints: Vec<String> = Vec::new();
@@ -129,7 +129,7 @@ impl fmt::Display for Failure {
             let first = lines.next().unwrap_or_default();
             // Library errors put hints on further lines.
             hints.extend(lines.map(str::to_owned));
-            // Some say their cause themselves, as well as name it.
+            // Some errors include the text of their source, so that text is not repeated.
             if !said.contains(first) {
                 let separator = if said.is_empty() { "" } else { ": " };
                 said = said + separator + first;
@@ -157,7 +157,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Finds out whether an error means "not on this machine", and what to do about it.
+/// Returns the exit code and the remedy of a known error.
 fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'static str>)> {
     if let Some(error) = cause.downcast_ref::<OpenError>() {
         return match error {
@@ -183,7 +183,7 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
             _ => (false, None),
         }
     } else {
-        // These say themselves what to do.
+        // The text of these errors has the remedy.
         (is_beyond_this_kernel(cause)?, None)
     };
     Some((
@@ -196,8 +196,8 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
     ))
 }
 
-/// Tells whether device memory of the kernel cannot be had on this machine, or not by this user; `None` for errors of
-/// other kinds.
+/// Returns whether an error of device memory means that this machine lacks support or this user the permission; `None`
+/// for other errors.
 fn is_beyond_this_kernel(cause: &(dyn std::error::Error + 'static)) -> Option<bool> {
     let kind = if let Some(error) = cause.downcast_ref::<DeviceMemoryError>() {
         match error {
@@ -236,7 +236,7 @@ fn is_beyond_this_kernel(cause: &(dyn std::error::Error + 'static)) -> Option<bo
     ))
 }
 
-/// Tells whether a NIC was not prepared because this user may not.
+/// Returns whether a NIC set-up step failed because the user lacks the permission.
 fn is_not_permitted(why: &StepError) -> bool {
     match why {
         StepError::Refused(error) => {
@@ -252,13 +252,12 @@ fn is_not_permitted(why: &StepError) -> bool {
     }
 }
 
-/// Writes to stderr, for people. That nobody can read it (a pipe that was closed, a full disk) is no reason to end a
-/// run, least of all in its middle, as std's macros do.
+/// Writes a line to stderr. Ignores write errors (a closed pipe, a full disk), where `eprintln!` would panic.
 pub fn tell(text: impl fmt::Display) {
     let _unheard = io::stderr().lock().write_all(text.to_string().as_bytes());
 }
 
-/// Prints a line for people to stderr.
+/// Prints a note to stderr.
 pub fn note(text: impl fmt::Display) {
     say!("devmem-tcp: {text}");
 }
@@ -267,7 +266,7 @@ pub fn note(text: impl fmt::Display) {
 ///
 /// # Errors
 ///
-/// Stdout is closed, or full.
+/// Writing to stdout failed: a closed pipe or a full disk.
 pub fn print_line(text: impl fmt::Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     let printed = writeln!(stdout, "{text}").and_then(|()| stdout.flush());

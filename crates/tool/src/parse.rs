@@ -1,4 +1,4 @@
-//! What several commands read from the command line: addresses, links, impairments, MTUs.
+//! Command line arguments shared by several commands: addresses, links, impairments, MTUs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use nic::Impairment;
 use crate::output::Failure;
 use crate::size::Size;
 
-/// Longest interface name: `IFNAMSIZ` less its NUL (linux include/uapi/linux/if.h).
+/// Maximum length of an interface name: `IFNAMSIZ` minus the NUL (linux include/uapi/linux/if.h).
 const MAX_INTERFACE_NAME: usize = 15;
-/// Smallest MTUs that every link must carry: RFC 791 3.2 and RFC 8200 5.
+/// Minimum MTUs of IPv4 (RFC 791 3.2) and IPv6 (RFC 8200 5).
 const MIN_MTU: [(bool, u16); 2] = [(false, 576), (true, 1280)];
-/// The TAP driver's largest MTU is that of its largest packet less the Ethernet header (linux drivers/net/tun.c).
+/// Maximum MTU of a TAP: the largest packet minus the Ethernet header (linux drivers/net/tun.c).
 const MAX_MTU: u16 = 65_521;
-/// How a command reports its result.
+/// Arguments for the format of the result.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
     /// Print one JSON object to stdout at the end
@@ -29,7 +29,7 @@ pub struct OutputArgs {
 pub struct Prefix {
     /// The address of a host.
     pub address: IpAddr,
-    /// Leading bits that name its network.
+    /// Length of the network prefix in bits.
     pub len: u8,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Prefix {
 }
 
 impl Prefix {
-    /// Tells whether `other` is in the same network.
+    /// Returns whether `other` is in the same network.
     pub fn contains(&self, other: IpAddr) -> bool {
         let shared = match (self.address, other) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -70,11 +70,11 @@ impl Prefix {
     }
 }
 
-/// Reads the list of `--impair`.
+/// Parses the value of `--impair`.
 ///
 /// # Errors
 ///
-/// A usage error that says what is wrong with it.
+/// A usage error that names the invalid part.
 pub fn parse_impairment(text: &str) -> Result<Impairment, Failure> {
     text.parse().map_err(|error| {
         Failure::usage(format!("--impair: {error}"))
@@ -82,7 +82,7 @@ pub fn parse_impairment(text: &str) -> Result<Impairment, Failure> {
     })
 }
 
-/// Checks that a link can have an MTU (bytes of the largest IP packet).
+/// Checks that an MTU (bytes of the largest IP packet) is within the bounds of a link.
 ///
 /// # Errors
 ///
@@ -99,11 +99,11 @@ pub fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Converts the size that `option` gives to bytes that this machine can address.
+/// Converts the size given by `option` to `usize`.
 ///
 /// # Errors
 ///
-/// A usage error: it cannot.
+/// A usage error if it does not fit.
 pub fn to_usize(option: &str, size: Size) -> Result<usize, Failure> {
     usize::try_from(size.0).map_err(|_| {
         Failure::usage(format!(
@@ -112,11 +112,11 @@ pub fn to_usize(option: &str, size: Size) -> Result<usize, Failure> {
     })
 }
 
-/// Checks that two ends of a link can talk: one network, two addresses.
+/// Checks that the two ends of a link have different addresses in the same network.
 ///
 /// # Errors
 ///
-/// A usage error that says why they cannot.
+/// A usage error that names the conflict.
 pub fn check_pair(ours: Prefix, peers: Prefix) -> Result<(), Failure> {
     if ours.address == peers.address {
         return Err(Failure::usage(format!(
@@ -132,17 +132,17 @@ pub fn check_pair(ours: Prefix, peers: Prefix) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells whether the kernel would take it for the name of an interface.
+/// Returns whether the kernel accepts `name` as the name of an interface.
 pub fn is_interface_name(name: &str) -> bool {
     (1..=MAX_INTERFACE_NAME).contains(&name.len())
         && !name.contains(|c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace())
 }
 
-/// Checks the interface name that `option` gives.
+/// Checks the interface name given by `option`.
 ///
 /// # Errors
 ///
-/// A usage error: the kernel would not take it.
+/// A usage error if the kernel does not accept the name.
 pub fn check_interface_name(option: &str, name: &str) -> Result<(), Failure> {
     match is_interface_name(name) {
         true => Ok(()),
@@ -152,11 +152,11 @@ pub fn check_interface_name(option: &str, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Reads `tap:NAME`.
+/// Parses `tap:NAME` and returns the name.
 ///
 /// # Errors
 ///
-/// A usage error: it is something else.
+/// A usage error if `text` has another form.
 pub fn parse_tap(option: &str, text: &str) -> Result<String, Failure> {
     let name = text.strip_prefix("tap:");
     let name = name.filter(|name| is_interface_name(name));

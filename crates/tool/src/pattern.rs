@@ -1,26 +1,26 @@
-//! Known byte streams: made by senders, recognised by receivers wherever the bytes came to lie.
+//! Test patterns: byte streams that senders generate and receivers verify, in host and in device memory.
 
 #[cfg(test)]
 mod tests;
 
-/// Bytes looked at in one pass; they stay in the first-level cache.
+/// Bytes verified in one pass; they fit the first-level cache.
 pub const BLOCK_BYTES: usize = 32 * 1024;
-/// Words compared before looking at the result.
+/// Words compared before the result is checked.
 const LANES: usize = 8;
 const LANE_BYTES: usize = LANES * size_of::<u64>();
-/// 2^64 divided by the golden ratio: odd, so that no two words of a stream are alike.
+/// 2^64 divided by the golden ratio; odd, so all words of a stream differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A stream whose bytes depend on their position and on a seed: any byte that was lost, repeated or moved
-/// shows. The little-endian word at position `8 * k` is `mix((start + k) * STEP)`: one addition from word to word.
+/// A stream in which every byte depends on its position and on a seed, so that lost, repeated and moved bytes are
+/// detected. The little-endian word at position `8 * k` is `mix((start + k) * STEP)`: one addition per word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PositionPattern {
     start: u64,
 }
 
 impl PositionPattern {
-    /// A stream of its own for each `seed`: they start at places of one sequence of 2^64 words that are as
-    /// far apart as a hash makes them.
+    /// Returns the stream of `seed`. Streams are parts of one sequence of 2^64 words; a hash of the seed gives the
+    /// start.
     pub fn new(seed: u64) -> Self {
         // The finisher of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
         let mut hash = seed.wrapping_add(STEP);
@@ -53,7 +53,7 @@ impl PositionPattern {
         }
     }
 
-    /// Tells whether `bytes` are the stream's from `position` on.
+    /// Returns whether `bytes` are those of the stream from `position` on.
     fn matches(&self, position: u64, bytes: &[u8]) -> bool {
         let (head, rest) = split_at_word(position, bytes.len());
         let (head, words) = bytes.split_at(head);
@@ -77,7 +77,7 @@ impl PositionPattern {
         wrong == 0 && wrong_lanes == [0; LANES]
     }
 
-    /// Counts the bytes that differ, one by one.
+    /// Counts the wrong bytes, one by one.
     fn differences(&self, position: u64, bytes: &[u8]) -> u64 {
         let wrong = (position..)
             .zip(bytes)
@@ -95,20 +95,20 @@ impl PositionPattern {
     }
 }
 
-/// Brings the fast-changing high half into the low one, whose bytes would repeat every few hundred words.
+/// Mixes the high half into the low half, whose bytes would otherwise repeat every few hundred words.
 fn mix(counter: u64) -> u64 {
     counter ^ (counter >> 32)
 }
 
-/// Splits `len` bytes at `position` into those before the next word border and the position of that.
+/// Returns how many of `len` bytes at `position` come before the next word boundary, and the position of that boundary.
 fn split_at_word(position: u64, len: usize) -> (usize, u64) {
     let to_border = usize::try_from(position.wrapping_neg() % 8).expect("below 8");
     let head = to_border.min(len);
     (head, position.wrapping_add(head as u64))
 }
 
-/// The repeating stream of the seed's test: bytes 1 to N-1, then one byte in the zero position, which is NUL
-/// (`tr \\n \\0` made it) or newline (as ncdevmem of today expects). The first one seen must stay.
+/// The repeating stream of the ncdevmem test: bytes 1 to N-1, then one byte in the zero position, which is NUL (made by
+/// `tr \\n \\0`) or newline (expected by current ncdevmem). The first one received is expected from then on.
 #[derive(Clone, Debug)]
 pub struct RepeatingPattern {
     period: u16,
@@ -120,7 +120,7 @@ impl RepeatingPattern {
     /// Smallest and largest N.
     pub const PERIODS: std::ops::RangeInclusive<u16> = 2..=256;
 
-    /// A stream that repeats every `period` bytes, one of [`Self::PERIODS`].
+    /// Returns the stream that repeats every `period` bytes, one of [`Self::PERIODS`].
     pub fn new(period: u16) -> Self {
         Self {
             period,
@@ -138,7 +138,7 @@ impl RepeatingPattern {
         }
     }
 
-    /// Counts the bytes that differ, and returns where the first of them is.
+    /// Counts the wrong bytes and returns the position of the first, `None` if there is none.
     fn check(&mut self, position: u64, bytes: &[u8]) -> Option<Differences> {
         let phase = self.phase(position);
         if let Some(expected) = self.expected.get(phase..phase + bytes.len())
@@ -178,7 +178,7 @@ impl RepeatingPattern {
     }
 }
 
-/// Bytes of one block that are not what they should be.
+/// Wrong bytes of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Differences {
     count: u64,
@@ -192,7 +192,7 @@ impl Differences {
     }
 }
 
-/// Checks one stream from its first byte on, however it is cut.
+/// Verifier of one stream, from its first byte on, in pieces of any size.
 #[derive(Clone, Debug)]
 pub struct Verifier {
     expected: Expected,
@@ -200,17 +200,17 @@ pub struct Verifier {
     wrong: Differences,
 }
 
-/// What the stream should be.
+/// Expected stream.
 #[derive(Clone, Debug)]
 pub enum Expected {
-    /// The tool's own pattern.
+    /// The position pattern.
     Position(PositionPattern),
-    /// The seed's pattern.
+    /// The repeating pattern.
     Repeating(RepeatingPattern),
 }
 
 impl Verifier {
-    /// Starts at the stream's first byte.
+    /// Returns a verifier for the first byte of the stream.
     pub fn new(expected: Expected) -> Self {
         Self {
             expected,
@@ -244,17 +244,17 @@ impl Verifier {
         self.position += block.len() as u64;
     }
 
-    /// Returns how many bytes were as they should be.
+    /// Returns how many bytes were right.
     pub fn good_bytes(&self) -> u64 {
         self.position - self.wrong.count
     }
 
-    /// Returns how many bytes were not as they should be.
+    /// Returns how many bytes were wrong.
     pub fn bad_bytes(&self) -> u64 {
         self.wrong.count
     }
 
-    /// Returns the position of the first byte that was not as it should be.
+    /// Returns the position of the first wrong byte.
     pub fn first_bad(&self) -> Option<u64> {
         self.wrong.first
     }

@@ -1,10 +1,10 @@
-//! Sends the position pattern: from the demo's second process through kernel sockets, or from a stack of ours.
+//! Sends the position pattern, over kernel sockets (second process of the demo) or over the user-space stack.
 
 use std::io::{self, Write};
 
 use crate::pattern::PositionPattern;
 
-/// What one connection has to send.
+/// Bytes that one connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Bytes.
@@ -13,7 +13,7 @@ pub struct Share {
     pub write_size: usize,
 }
 
-/// Divides `bytes` over `connections`; the first ones take what is left over.
+/// Divides `bytes` over `connections`; the first ones take the remainder.
 pub fn shares(bytes: u64, connections: u16, write_size: usize) -> impl Iterator<Item = Share> {
     let count = u64::from(connections);
     (0..count).map(move |i| Share {
@@ -22,7 +22,7 @@ pub fn shares(bytes: u64, connections: u16, write_size: usize) -> impl Iterator<
     })
 }
 
-/// Returns the pattern of the connection whose sending end has `port`: both ends know it.
+/// Returns the pattern of the connection with source port `port`; both ends know that port.
 pub fn pattern_of(port: u16) -> PositionPattern {
     PositionPattern::new(u64::from(port))
 }
@@ -31,7 +31,7 @@ pub fn pattern_of(port: u16) -> PositionPattern {
 ///
 /// # Errors
 ///
-/// What the stream said.
+/// Any error of writing to `stream`.
 pub fn send(mut stream: impl Write, pattern: PositionPattern, share: Share) -> io::Result<()> {
     let mut buffer = vec![0; share.write_size];
     let mut position = 0;

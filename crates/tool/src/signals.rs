@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP end a run cleanly: the loops look here.
+//! SIGINT, SIGTERM and SIGHUP end a run cleanly: loops check the flags of this module.
 
 use std::fs;
 use std::io::{self, Read};
@@ -11,69 +11,69 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-/// The signals that end a run. A terminal that goes away is a reason to end, and to put a NIC back, unless whoever started
-/// us (nohup(1)) had the hang-up ignored.
+/// Returns the signals that end a run. SIGHUP is one of them, so that NIC settings are restored when the terminal closes,
+/// unless it was ignored when the process started (nohup(1)).
 fn ending() -> impl Iterator<Item = i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let hang_up = (!is_ignored(SIGHUP, &status)).then_some(SIGHUP);
     [SIGINT, SIGTERM].into_iter().chain(hang_up)
 }
 
-/// Reads in /proc/PID/status (proc_pid_status(5)) whether a signal is ignored.
+/// Returns whether a signal is ignored, by the text of /proc/PID/status (proc_pid_status(5)).
 fn is_ignored(signal: i32, status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Whether somebody asked for the end.
+/// Flag that a signal has set to end the run.
 #[derive(Clone, Debug)]
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Takes over the signals that end a run. A second one ends the process at once.
+    /// Installs handlers for the signals that end a run. A second signal ends the process at once.
     ///
     /// # Errors
     ///
-    /// What sigaction(2) said.
+    /// sigaction(2) failed.
     pub fn install() -> io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in ending() {
-            // Order matters: the first of these looks at the flag before the second sets it.
+            // The order matters: the first handler must check the flag before the second one sets it.
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
         }
         Ok(Self(flag))
     }
 
-    /// Tells whether a signal has come.
+    /// Returns whether a signal was received.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Signals for a loop that sleeps in poll(2): none that comes between a look and a sleep is slept through.
+/// Signals for a loop that sleeps in poll(2): a signal between the check and the sleep ends the sleep.
 #[derive(Debug)]
 pub struct Signals {
     stop: StopFlag,
     report: Arc<AtomicBool>,
-    /// Readable when one of the signals has come.
+    /// Readable after one of the signals.
     woken: UnixStream,
 }
 
 impl Signals {
-    /// As [`StopFlag::install`]; and takes over SIGUSR1, which asks for a report.
+    /// Installs the handlers of [`StopFlag::install`], and one for SIGUSR1, which requests a report.
     ///
     /// # Errors
     ///
-    /// What sigaction(2) said, or that there is no descriptor left to give.
+    /// sigaction(2) failed, or no file descriptor is left.
     pub fn install() -> io::Result<Self> {
         let stop = StopFlag::install()?;
         let report = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGUSR1, Arc::clone(&report))?;
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
-        // After the flags: who is woken finds them set.
+        // Registered after the flags, so that they are set before the loop wakes.
         for signal in ending().chain([SIGUSR1]) {
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
@@ -84,12 +84,12 @@ impl Signals {
         })
     }
 
-    /// What to poll for reading.
+    /// Returns the file descriptor to poll for reading.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
-    /// Makes [`fd`](Self::fd) quiet until the next signal. To be called before the flags are looked at.
+    /// Drains [`fd`](Self::fd), so that it is not readable until the next signal. Call it before checking the flags.
     pub fn clear(&self) {
         let mut bytes = [0; 64];
         while (&self.woken)
@@ -98,18 +98,18 @@ impl Signals {
         {}
     }
 
-    /// Whether somebody asked for the end.
+    /// Returns the flag that ends the run.
     pub fn stop(&self) -> &StopFlag {
         &self.stop
     }
 
-    /// Tells whether a report was asked for since this was asked last.
+    /// Returns whether a report was requested since the last call.
     pub fn take_report(&self) -> bool {
         self.report.swap(false, Ordering::Relaxed)
     }
 }
 
-/// [`StopFlag`] for loops that sleep in poll(2): it becomes readable.
+/// [`StopFlag`] for loops that sleep in poll(2): a pipe that becomes readable.
 #[derive(Debug)]
 pub struct StopPipe {
     reader: UnixStream,
@@ -117,11 +117,11 @@ pub struct StopPipe {
 }
 
 impl StopPipe {
-    /// Takes over the signals that end a run, as [`StopFlag::install`] does.
+    /// Installs handlers for the signals that end a run, as [`StopFlag::install`] does.
     ///
     /// # Errors
     ///
-    /// What socketpair(2) or sigaction(2) said.
+    /// socketpair(2) or sigaction(2) failed.
     pub fn install() -> io::Result<Self> {
         let flag = StopFlag::install()?;
         let (reader, writer) = UnixStream::pair()?;
@@ -134,11 +134,11 @@ impl StopPipe {
         })
     }
 
-    /// Waits until `socket` has something to read; false if a signal comes, or has come.
+    /// Waits until `socket` is readable; returns false after a signal, now or earlier.
     ///
     /// # Errors
     ///
-    /// What poll(2) said.
+    /// poll(2) failed.
     pub fn wait_readable(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         loop {
             let mut fds = [

@@ -1,4 +1,4 @@
-//! Sizes and counts of bytes as people write them.
+//! Byte counts with unit suffixes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,15 +7,15 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// Not a size.
+/// Error of parsing a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// No number in front.
+    /// The text is not a number with an optional suffix.
     #[error(
         "expected a number with an optional suffix K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000)"
     )]
     Malformed,
-    /// More than 64 bits of bytes.
+    /// The size does not fit 64 bits.
     #[error("more than 2^64 bytes")]
     TooLarge,
 }
@@ -71,7 +71,7 @@ impl fmt::Display for Size {
         let near = UNITS.iter().find(|(_, unit)| self.0 >= *unit);
         match (exact, near) {
             (Some((name, unit)), _) => write!(f, "{} {name}", self.0 / unit),
-            // A table has no use for more digits, and a ratio no need of exactness.
+            // Two digits are enough for people; the rounding of f64 does not matter.
             (None, Some((name, unit))) => write!(f, "{:.2} {name}", self.0 as f64 / *unit as f64),
             (None, None) => write!(f, "{} B", self.0),
         }

@@ -1,4 +1,4 @@
-//! Where the bytes to send come from.
+//! Sources of bytes to send.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,44 +9,44 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::pattern::{PositionPattern, RepeatingPattern};
 
-/// A stream of bytes with an end.
+/// A finite stream of bytes.
 #[derive(Debug)]
 pub enum Source {
     /// A file, a pipe, a terminal.
     File(File),
-    /// A pattern.
+    /// A generated pattern.
     Made {
-        /// Which.
+    /// The pattern.
         pattern: Made,
-        /// How far it is.
+        /// Position of the next byte.
         position: u64,
-        /// Where it ends.
+        /// Position of the end.
         end: u64,
     },
 }
 
-/// A pattern that is made.
+/// A pattern that this program generates.
 #[derive(Clone, Debug)]
 pub enum Made {
     /// Every byte depends on its position.
     Position(PositionPattern),
-    /// The seed's.
+    /// The pattern of the ncdevmem test.
     Repeating(RepeatingPattern),
 }
 
-/// What a [`Source::next`] came to.
+/// Result of [`Source::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// So many bytes, at least one.
+    /// Number of bytes, at least one.
     Bytes(usize),
-    /// Nothing for now.
+    /// No bytes within the time limit.
     Later,
-    /// There are no more.
+    /// The end of the stream.
     End,
 }
 
 impl Source {
-    /// `bytes` bytes of `pattern`.
+    /// Returns a source of `bytes` bytes of `pattern`.
     pub fn made(pattern: Made, bytes: u64) -> Self {
         Self::Made {
             pattern,
@@ -55,11 +55,11 @@ impl Source {
         }
     }
 
-    /// Puts the next bytes into `out`, which is not empty; waits `limit` at most.
+    /// Writes the next bytes to `out`, which must not be empty; waits at most `limit`.
     ///
     /// # Errors
     ///
-    /// What the file said.
+    /// Reading the file failed.
     pub fn next(&mut self, out: &mut [u8], limit: Duration) -> io::Result<Next> {
         let len = match self {
             Self::File(file) => {
@@ -93,7 +93,7 @@ impl Source {
     }
 }
 
-/// Whether a read will not wait. A pipe whose writer is gone counts, too: a read says the end.
+/// Returns whether a read would not block. That includes a pipe without a writer, where a read returns the end.
 pub fn is_readable(file: &impl AsFd, limit: Duration) -> io::Result<bool> {
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     let mut fds = [PollFd::new(file, PollFlags::IN)];

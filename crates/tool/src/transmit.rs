@@ -1,4 +1,4 @@
-//! One connection that sends from device memory: a ring of chunks, each written again only when its send is complete.
+//! A connection that sends from device memory: a ring of chunks, each reused only when its send is complete.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,34 +14,34 @@ use tcp::StateKind;
 use crate::output::Failure;
 use crate::source::{Next, Source};
 
-/// How long a wait lasts before looking around for signals.
+/// Maximum length of one wait; signals are checked between waits.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// How long a wait for the peer's end of the stream lasts before looking whether it has ours.
+/// Maximum length of one wait for the peer's FIN; the acknowledgement of ours is checked between waits.
 const FAREWELL: Duration = Duration::from_millis(5);
-/// Frags of one receive: what the peer says is read and forgotten.
+/// Frags of one receive; received bytes are discarded.
 const BATCH_FRAGS: usize = 64;
 
-/// What was sent, over one connection or several.
+/// Statistics of sending, over one connection or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Payload bytes.
     pub bytes: u64,
     /// Zero-copy sends.
     pub sends: u64,
-    /// Of those, reported as complete.
+    /// Sends that were reported as complete.
     pub completions: u64,
-    /// Of those, reported as copied on the way.
+    /// Completed sends that were reported as copied.
     pub copied: u64,
-    /// From the first byte until the last was acknowledged.
+    /// Time from the first byte until the last was acknowledged.
     pub elapsed: Duration,
-    /// Processor time of the sending thread, without that for making or reading the bytes.
+    /// CPU time of the sending thread, without `filling`.
     pub sending: Duration,
-    /// Processor time of making or reading the bytes, and of writing them to device memory.
+    /// CPU time of generating or reading the bytes and of writing them to device memory.
     pub filling: Duration,
 }
 
 impl Sent {
-    /// Adds what another connection sent at the same time.
+    /// Adds the statistics of another connection that sent at the same time.
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.sends += other.sends;
@@ -53,7 +53,7 @@ impl Sent {
     }
 }
 
-/// A connection, and the part of bound memory that is its ring.
+/// A sending connection with its ring in bound memory.
 #[derive(Debug)]
 pub struct Transmit<'a> {
     stream: Stream,
@@ -61,20 +61,20 @@ pub struct Transmit<'a> {
     tx: &'a BoundTx,
     region: Range<usize>,
     chunk: usize,
-    /// Whole chunks of the region.
+    /// Number of whole chunks in the region.
     chunks: usize,
-    /// Where the next chunk goes.
+    /// Index of the next chunk to write.
     next: usize,
-    /// Sends of the chunks written last, oldest first, and whether each is its chunk's last.
+    /// Sends in flight, oldest first, and whether each is the last of its chunk.
     under_way: VecDeque<(SendId, bool)>,
-    /// Chunks that they are of.
+    /// Number of chunks with sends in flight.
     chunks_under_way: usize,
     block: Vec<u8>,
     sent: Sent,
 }
 
 impl<'a> Transmit<'a> {
-    /// Prepares to send from `region` of the memory, which has room for a chunk.
+    /// Returns a sender that uses `region` of the memory; the region has room for at least one chunk.
     pub fn new(mut stream: Stream, tx: &'a BoundTx, region: Range<usize>, chunk: usize) -> Self {
         stream.set_timeout(Some(LOOK_AROUND));
         let completions = stream.completions();
@@ -93,12 +93,12 @@ impl<'a> Transmit<'a> {
         }
     }
 
-    /// Sends all of `source` and waits until the peer has it. `go_on` is told the bytes so far, at least every 100 ms,
-    /// and ends the run by saying false: then what was queued by then is all.
+    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` with the bytes so far, at least
+    /// every 100 ms; if it returns false, the run ends with the bytes that are queued by then.
     ///
     /// # Errors
     ///
-    /// What the source or the connection said.
+    /// An error of the source or the connection.
     pub fn run(
         mut self,
         source: &mut Source,
@@ -119,11 +119,11 @@ impl<'a> Transmit<'a> {
         Ok(self.sent)
     }
 
-    /// Queues `source` until it ends, or until `go_on`, which is told the bytes so far at least every 100 ms, says false.
+    /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` with the bytes so far, at least every 100 ms.
     ///
     /// # Errors
     ///
-    /// What the source or the connection said.
+    /// An error of the source or the connection.
     pub fn feed(
         &mut self,
         source: &mut Source,
@@ -142,12 +142,12 @@ impl<'a> Transmit<'a> {
         Ok(())
     }
 
-    /// The connection's measurements, if it is still there.
+    /// Returns the TCP statistics of the connection, `None` if it no longer exists.
     pub fn tcp_info(&self) -> Option<tcp::Info> {
         self.stream.tcp_info()
     }
 
-    /// Whether the next chunk may be written; waits a while for that.
+    /// Returns whether the next chunk may be written; waits for that, but only a bounded time.
     fn has_free_chunk(&mut self) -> Result<bool, Failure> {
         while self.chunks_under_way == self.chunks {
             let Some(&(oldest, is_last)) = self.under_way.front() else {
@@ -179,7 +179,7 @@ impl<'a> Transmit<'a> {
         Ok(next)
     }
 
-    /// Sends the first `len` bytes of the chunk that was written.
+    /// Sends the first `len` bytes of the current chunk.
     fn send_chunk(
         &mut self,
         len: usize,
@@ -216,8 +216,8 @@ impl<'a> Transmit<'a> {
         }
     }
 
-    /// Waits until the peer has the end of the stream, too. Completions alone do not say that it has the bytes: a
-    /// connection that dies completes what it will never send.
+    /// Waits until the peer has acknowledged the end of the stream. Completions alone do not prove that the peer has the
+    /// bytes: a connection that fails also completes its unsent sends.
     fn wait_for_the_peer(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
         let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
         self.stream.set_timeout(Some(FAREWELL));
@@ -226,8 +226,8 @@ impl<'a> Transmit<'a> {
             match self.stream.recv(&mut batch) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
-                // Asked before the receive, so that an error would have been seen. The kernel does not say: it sees
-                // to the end of the stream by itself, and the bytes are acknowledged.
+                // Checked before the receive, so that the receive would have reported an error. Kernel sockets do not
+                // provide this; there the bytes are acknowledged, and the kernel sends the FIN by itself.
                 Err(RecvError::WouldBlock | RecvError::TimedOut) => {
                     if state.is_none_or(|state| state == StateKind::FinWait2) {
                         return Ok(());

@@ -1,7 +1,7 @@
 //! Header split: headers to host memory, payload elsewhere.
 //!
-//! [`decide`] says where a packet is cut. A NIC that must post buffers before it can parse predicts
-//! the cut; [`settle`] says what a wrong prediction left in the wrong place.
+//! [`decide`] returns the split point of a packet. A NIC that must post buffers before it can parse
+//! predicts the split point; [`settle`] tells which bytes a wrong prediction put in the wrong place.
 
 use wire::{RxHeaders, Transport};
 
@@ -11,43 +11,43 @@ pub enum DataSplit {
     /// Headers and payload stay together.
     #[default]
     Disabled,
-    /// Payload of TCP packets is parted from the headers.
+    /// Payload of TCP packets is split from the headers.
     Enabled,
 }
 
-/// How a NIC splits.
+/// Header split settings of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HdsConfig {
-    /// Whether at all.
+    /// Whether header split is on.
     pub split: DataSplit,
     /// ethtool's `hds-thresh`: only frames of more bytes than this are split.
     pub thresh: u16,
 }
 
-/// Why a packet is not split.
+/// Reason not to split a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WhyWhole {
-    /// Split is off.
+    /// Header split is off.
     Disabled,
-    /// It is not TCP.
+    /// The packet is not TCP.
     NotTcp,
-    /// It is a fragment, so its TCP header may be in another packet.
+    /// The packet is an IP fragment, so its TCP header may be in another packet.
     Fragment,
     /// The frame is not longer than the threshold.
     BelowThreshold,
 }
 
-/// Where a packet is cut.
+/// Where a packet is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Split {
-    /// After so many bytes of headers.
+    /// After this many bytes of headers.
     At(usize),
-    /// Nowhere: all of it goes to host memory.
+    /// Not at all: the whole packet goes to host memory.
     Whole(WhyWhole),
 }
 
-/// Decides where a packet is cut.
+/// Returns where to split a packet.
 #[inline]
 pub fn decide(headers: &RxHeaders, config: &HdsConfig) -> Split {
     let HdsConfig { split, thresh } = *config;
@@ -65,21 +65,21 @@ pub fn decide(headers: &RxHeaders, config: &HdsConfig) -> Split {
     Split::At(headers.header_len)
 }
 
-/// How a predicted cut compares with the right one.
+/// Comparison of a predicted split point with the actual one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Settle {
-    /// Everything lies where it should.
+    /// All bytes are in the right place.
     Exact,
-    /// The last so many header bytes lie before the payload, in its memory: the frag starts later.
+    /// This many header bytes were written to payload memory, before the payload: the frag starts later.
     HeaderLonger(usize),
-    /// The first so many bytes after the headers lie behind them, in the header buffer: they are
-    /// moved before the rest.
+    /// This many payload bytes were written to the header buffer, after the headers: they must be moved
+    /// in front of the rest of the payload.
     HeaderShorter(usize),
 }
 
-/// Compares the cut at `predicted` with the headers' `actual` length, for a frame of `frame_len`
-/// bytes that may end before the predicted cut.
+/// Compares the `predicted` header length with the `actual` one, for a frame of `frame_len` bytes,
+/// which may end before the predicted split point.
 #[inline]
 pub fn settle(predicted: usize, actual: usize, frame_len: usize) -> Settle {
     let (cut, actual) = (predicted.min(frame_len), actual.min(frame_len));

@@ -1,12 +1,12 @@
-//! Queue numbers, so that nobody mistakes one kind for the other.
+//! Queue numbers as newtypes, so that RX and TX queues cannot be confused.
 
 use std::fmt;
 
-/// Names an RX queue of a NIC, from 0.
+/// Number of an RX queue of a NIC, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RxQueueId(pub u16);
 
-/// Names a TX queue of a NIC, from 0.
+/// Number of a TX queue of a NIC, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxQueueId(pub u16);
 

@@ -1,11 +1,11 @@
 //! Receive steering as pure decisions: RSS, ntuple rules, header split.
 //!
-//! Key types: [`Steering`] (which queue a packet goes to: ntuple rule first, then the RSS
-//! indirection table), [`NtupleRule`] and [`HdsConfig`] (whether a packet's payload is parted from
-//! its headers). In the walk of a received segment these are `header_split::settle` of step 2 and
-//! `Steering::select_queue` of step 3.
+//! Key types: [`Steering`] (selects the queue of a packet: ntuple rules first, then the RSS
+//! indirection table), [`NtupleRule`] and [`HdsConfig`] (when payload is split from its headers). In
+//! the walk of a received segment, `header_split::settle` is part of step 2 and
+//! `Steering::select_queue` is step 3.
 //!
-//! The same code serves the software NIC and the emulated gVNIC, so nothing here knows a NIC, a
+//! The software NIC and the emulated gVNIC share this code, so nothing here depends on a NIC, a
 //! buffer or a register: checked headers in, a decision out.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Flow rules: exact steering that beats RSS.
+//! Flow rules: steering by exact match, with priority over RSS.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,10 @@ use wire::{Network, RxHeaders, Transport};
 
 use crate::RxQueueId;
 
-/// Rules a table holds unless told otherwise.
+/// Default capacity of a table, in rules.
 pub const DEFAULT_RULES: u32 = 1024;
 
-/// Kind of packets that a rule speaks of.
+/// Kind of packets that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowType {
     /// TCP over IPv4.
@@ -29,7 +29,7 @@ impl FlowType {
     }
 }
 
-/// Which addresses match.
+/// Matching addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpMatch {
     /// All of them.
@@ -53,7 +53,7 @@ impl IpMatch {
         Self::Masked { addr, mask }
     }
 
-    /// Returns value and mask as bits, `None` if a family is not the one asked for.
+    /// Returns value and mask as bits, `None` if one has the wrong address family.
     fn bits(self, ipv6: bool) -> Option<(u128, u128)> {
         match self {
             Self::Any => Some((0, 0)),
@@ -72,7 +72,7 @@ fn ip_bits(ip: IpAddr) -> u128 {
     }
 }
 
-/// Which ports match: those equal to `port` in every bit that is set in `mask`.
+/// Matching ports: those equal to `port` in every bit that is set in `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortMatch {
     /// Port.
@@ -94,8 +94,8 @@ impl PortMatch {
     }
 }
 
-/// Which type of service (IPv4) or traffic class (IPv6) matches: those equal to `tos` in every bit
-/// that is set in `mask`.
+/// Matching type of service (IPv4) or traffic class (IPv6): values equal to `tos` in every bit that
+/// is set in `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TosMatch {
     /// Type of service.
@@ -112,13 +112,13 @@ impl TosMatch {
 /// What to do with a packet that matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
-    /// Give it to this queue.
+    /// Deliver it to this queue.
     Queue(RxQueueId),
     /// Drop it.
     Drop,
 }
 
-/// Where a rule stands in the table; the lowest that matches decides.
+/// Position of a rule in the table; of several rules that match, the lowest location decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleLocation(pub u32);
 
@@ -128,8 +128,8 @@ impl std::fmt::Display for RuleLocation {
     }
 }
 
-/// One flow rule (linux include/uapi/linux/ethtool.h `ethtool_rx_flow_spec`, with the mask's sense
-/// of the uAPI: a set bit is compared).
+/// One flow rule (linux include/uapi/linux/ethtool.h `ethtool_rx_flow_spec`; as there, bits that are
+/// set in a mask are compared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ethtool_rx_flow_spec")]
 pub struct NtupleRule {
@@ -150,7 +150,7 @@ pub struct NtupleRule {
 }
 
 impl NtupleRule {
-    /// Returns a rule that matches every packet of a kind, to be narrowed by struct update.
+    /// Returns a rule that matches every packet of a kind; set further fields by struct update.
     pub const fn any(flow: FlowType, action: RuleAction) -> Self {
         Self {
             flow,
@@ -163,7 +163,7 @@ impl NtupleRule {
         }
     }
 
-    /// Returns the queue the rule steers to, if it does not drop.
+    /// Returns the queue that the rule steers to, `None` if it drops.
     pub const fn queue(&self) -> Option<RxQueueId> {
         match self.action {
             RuleAction::Queue(queue) => Some(queue),
@@ -172,7 +172,7 @@ impl NtupleRule {
     }
 }
 
-/// Why the table refuses.
+/// Error of a change to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// No free location.
@@ -189,7 +189,7 @@ pub enum RuleError {
         /// Rules the table holds.
         capacity: u32,
     },
-    /// No rule stands there.
+    /// The location has no rule.
     #[error("no flow rule at location {location}")]
     NoRule {
         /// Location asked for.
@@ -201,7 +201,7 @@ pub enum RuleError {
     /// A rule steers to a queue that does not exist.
     #[error("flow rule at location {location} names queue {queue} of {queues}")]
     NoSuchQueue {
-        /// Where the rule stands.
+        /// Location of the rule.
         location: RuleLocation,
         /// The queue it names.
         queue: RxQueueId,
@@ -210,7 +210,7 @@ pub enum RuleError {
     },
 }
 
-/// The fields that rules compare, of a packet, of a rule, or the mask of one.
+/// The compared fields of a packet, of a rule's values or of its masks.
 #[derive(Clone, Copy, Debug)]
 struct Fields {
     src_ip: u128,
@@ -330,8 +330,8 @@ impl Rules {
         }
     }
 
-    /// Puts `rule` at `location`, in place of the one that stands there, or at the first free
-    /// location; returns where.
+    /// Stores `rule` at `location`, replacing a rule there, or without `location` at the first free one;
+    /// returns the location.
     ///
     /// # Errors
     /// [`RuleError::FamilyMismatch`], [`RuleError::NoSuchLocation`], [`RuleError::Full`].
@@ -360,7 +360,7 @@ impl Rules {
         Ok(location)
     }
 
-    /// Takes the rule at `location` out.
+    /// Removes the rule at `location`.
     ///
     /// # Errors
     /// [`RuleError::NoRule`].
@@ -371,7 +371,7 @@ impl Rules {
         Ok(self.entries.remove(at).rule)
     }
 
-    /// Takes all rules out.
+    /// Removes all rules.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
@@ -403,7 +403,7 @@ impl Rules {
         self.capacity
     }
 
-    /// Checks that every rule names one of `queues` queues (before their number is reduced).
+    /// Checks that every rule names one of the first `queues` queues; for use before the number of queues is reduced.
     ///
     /// # Errors
     /// [`RuleError::NoSuchQueue`] for the first that does not.
@@ -420,7 +420,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Returns the lowest rule that matches a packet.
+    /// Returns the matching rule with the lowest location.
     #[inline]
     pub fn lookup(&self, headers: &RxHeaders) -> Option<(RuleLocation, RuleAction)> {
         if self.entries.is_empty() {
@@ -440,7 +440,7 @@ impl Rules {
 
     /// Returns the lowest location without a rule, `None` if every location has one.
     fn first_free(&self) -> Option<RuleLocation> {
-        // By location and without gaps, the entry at an index stands at the location of that index.
+        // Entries are sorted by location: up to the first gap, each location equals its index.
         let mut locations = self.entries.iter().map(|entry| entry.location.0);
         (0..self.capacity)
             .find(|at| locations.next() != Some(*at))

@@ -4,26 +4,26 @@ use wire::{Network, RxHeaders, Transport};
 
 use crate::RxQueueId;
 
-/// Most entries of an [`IndirectionTable`].
+/// Maximum number of entries of an [`IndirectionTable`].
 pub const MAX_INDIRECTION_ENTRIES: usize = 512;
 
 /// Bytes hashed of an IPv6 packet with ports, the longest input.
 const MAX_INPUT: usize = 36;
 
-/// The secret of the hash.
+/// Secret key of the hash.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ToeplitzKey(pub [u8; 40]);
 
 impl ToeplitzKey {
-    /// The key of Microsoft's RSS verification suite: known to everyone, so a peer can choose its
-    /// queue. For tests and comparisons.
+    /// The key of Microsoft's RSS verification suite. It is public, so a peer could choose its queue: for
+    /// tests and comparisons only.
     pub const MICROSOFT: Self = Self([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// Returns the Toeplitz hash of `input`; bytes past the 36 that the key can hash do not count.
+    /// Returns the Toeplitz hash of `input`; ignores bytes after the first 36, the most that the key can hash.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         let (first, later) = self.0.split_at(8);
@@ -34,7 +34,7 @@ impl ToeplitzKey {
         let mut hash = 0;
         for byte in input.iter().take(MAX_INPUT) {
             for bit in 0..8 {
-                // All ones if the bit of the input is set: no branch on what the peer sends.
+                // All ones if the bit of the input is set: no branch on bytes from the peer.
                 let mask = 0u32.wrapping_sub(u32::from(byte >> (7 - bit) & 1));
                 hash ^= (window >> (32 - bit)) as u32 & mask;
             }
@@ -44,7 +44,7 @@ impl ToeplitzKey {
     }
 }
 
-/// Shows no key: whoever knows it can aim at a queue.
+/// Omits the key, because a peer that knows it can choose its queue.
 impl std::fmt::Debug for ToeplitzKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ToeplitzKey(..)")
@@ -52,7 +52,7 @@ impl std::fmt::Debug for ToeplitzKey {
 }
 
 bitflags::bitflags! {
-    /// Kinds of packets that are hashed, and over what.
+    /// Kinds of packets that are hashed, and the hashed fields.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct HashTypes: u8 {
         /// Addresses of IPv4 packets whose ports are not hashed.
@@ -70,18 +70,18 @@ bitflags::bitflags! {
     }
 }
 
-/// Which queue each hash goes to: a power of two of entries, indexed by the hash's low bits.
+/// Table of queues, indexed by the low bits of the hash; its length is a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndirectionTable {
     entries: Box<[RxQueueId]>,
-    /// The queue that every entry names, if there is one: no hash needed.
+    /// The queue, if all entries name the same one: then no hash is needed.
     only: Option<RxQueueId>,
 }
 
-/// Why a table is refused.
+/// Reason to refuse a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndirectionTableError {
-    /// Not a power of two from 1 to [`MAX_INDIRECTION_ENTRIES`].
+    /// The number of entries is not a power of two from 1 to [`MAX_INDIRECTION_ENTRIES`].
     #[error(
         "{entries} indirection entries: must be a power of two, at most {MAX_INDIRECTION_ENTRIES}"
     )]
@@ -125,7 +125,7 @@ impl IndirectionTable {
     /// include/linux/ethtool.h `ethtool_rxfh_indir_default`).
     ///
     /// # Errors
-    /// [`IndirectionTableError`]; without a queue, every entry names one too many.
+    /// [`IndirectionTableError`]; also if `queues` is 0.
     pub fn round_robin(entries: usize, queues: u16) -> Result<Self, IndirectionTableError> {
         if entries > MAX_INDIRECTION_ENTRIES {
             return Err(IndirectionTableError::BadSize { entries });
@@ -134,7 +134,7 @@ impl IndirectionTable {
         Self::new(&turn.take(entries).collect::<Vec<_>>(), queues)
     }
 
-    /// Checks that every entry names one of `queues` queues (before their number is reduced).
+    /// Checks that every entry names one of the first `queues` queues; for use before the number of queues is reduced.
     ///
     /// # Errors
     /// [`IndirectionTableError::NoSuchQueue`].
@@ -160,7 +160,7 @@ impl IndirectionTable {
         &self.entries
     }
 
-    /// True if some hash goes to `queue`.
+    /// True if an entry names `queue`.
     pub fn names(&self, queue: RxQueueId) -> bool {
         self.entries.contains(&queue)
     }
@@ -173,12 +173,12 @@ pub struct Rss {
     pub key: ToeplitzKey,
     /// The table.
     pub table: IndirectionTable,
-    /// What is hashed.
+    /// Kinds of packets that are hashed.
     pub types: HashTypes,
 }
 
 impl Rss {
-    /// Returns RSS over everything that can be hashed.
+    /// Returns RSS with all hash types.
     pub const fn new(key: ToeplitzKey, table: IndirectionTable) -> Self {
         Self {
             key,
@@ -187,10 +187,10 @@ impl Rss {
         }
     }
 
-    /// Returns the hash of a packet: over addresses and ports if that is asked for and the packet
-    /// has ports, else over the addresses if that is asked for, else `None`.
+    /// Returns the hash of a packet: over addresses and ports if `types` says so and the packet has
+    /// ports, else over the addresses if `types` says so, else `None`.
     ///
-    /// Fragments are hashed over the addresses, all alike: later ones have no ports.
+    /// All fragments are hashed over the addresses only, because only the first has ports.
     #[inline]
     pub fn hash(&self, headers: &RxHeaders) -> Option<u32> {
         let mut input = Input::default();
@@ -232,13 +232,13 @@ impl Rss {
     }
 }
 
-/// What is hashed of one packet.
+/// Fields of one packet that are hashed.
 enum Covered {
     Addresses,
     AddressesAndPorts,
 }
 
-/// The bytes that are hashed, as they stand in the packet.
+/// The hashed bytes, in network byte order.
 struct Input {
     bytes: [u8; MAX_INPUT],
     len: usize,

@@ -1,40 +1,40 @@
-//! Which queue a packet goes to.
+//! Selection of the RX queue of a packet.
 
 use wire::RxHeaders;
 
 use crate::{Rss, RuleAction, RuleLocation, Rules, RxQueueId};
 
-/// Everything that decides about a packet's queue.
+/// Settings that determine the RX queue of a packet.
 #[derive(Clone, Debug)]
 pub struct Steering {
     /// Receive side scaling.
     pub rss: Rss,
     /// Flow rules.
     pub rules: Rules,
-    /// Flow rules count (ethtool feature `rx-ntuple-filter`); RSS always does.
+    /// Flow rules are applied (ethtool feature `rx-ntuple-filter`); RSS always is.
     pub ntuple: bool,
 }
 
-/// What decided.
+/// Reason for the selected queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// The flow rule at this location.
     Rule(RuleLocation),
     /// The indirection table.
     Rss,
-    /// Nothing: the packet has no hash.
+    /// No match and no hash: queue 0.
     Default,
 }
 
-/// The decision.
+/// Result of [`Steering::select_queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Selected {
     /// The packet goes to a queue.
     Queue {
-        /// Which.
+        /// Number of the queue.
         queue: RxQueueId,
-        /// Why.
+        /// Reason.
         by: By,
     },
     /// A flow rule drops the packet.
@@ -42,7 +42,8 @@ pub enum Selected {
 }
 
 impl Steering {
-    /// Decides: the lowest flow rule that matches, else the indirection table, else queue 0.
+    /// Returns the queue of a packet: that of the matching flow rule with the lowest location, else that of the indirection
+    /// table, else queue 0.
     #[inline]
     pub fn select_queue(&self, headers: &RxHeaders) -> Selected {
         let rule = if self.ntuple {

@@ -7,7 +7,7 @@ use wire::{
     UdpHeader, emit_frame_headers, emit_tcp_frame_headers, protocol,
 };
 
-/// One packet, to be varied by struct update.
+/// One packet; tests change fields by struct update.
 #[derive(Clone, Copy)]
 pub(crate) struct Packet {
     pub src: IpAddr,

@@ -1,7 +1,7 @@
-//! Refuses architectures whose numbers are not the generic ones.
+//! Compile-time check that the target architecture uses the generic uAPI numbers.
 
-// alpha and parisc have no Rust target today, so their names are unknown to the compiler; whoever
-// brings one up should still meet this line.
+// alpha and parisc have no Rust target today, so the compiler does not know their names; the check
+// is ready for the day they have one.
 #![allow(unexpected_cfgs)]
 
 #[cfg(any(

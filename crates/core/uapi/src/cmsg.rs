@@ -17,8 +17,8 @@ pub const fn cmsg_len(data_len: usize) -> usize {
     HEADER_LEN.saturating_add(data_len)
 }
 
-/// Returns the bytes a message with `data_len` bytes of data takes in a control buffer when
-/// another follows (`CMSG_SPACE`), saturating.
+/// Returns the bytes that a message with `data_len` bytes of data takes in a control buffer, with
+/// the padding before the next message (`CMSG_SPACE`), saturating.
 #[doc(alias = "CMSG_SPACE")]
 pub const fn cmsg_space(data_len: usize) -> usize {
     match data_len.checked_next_multiple_of(WORD) {
@@ -48,7 +48,7 @@ pub struct Cmsg<'a> {
     pub data: &'a [u8],
 }
 
-/// Appends control messages to a buffer, each whole or not at all.
+/// Writer of control messages; writes each message whole or not at all.
 #[derive(Debug)]
 pub struct CmsgWriter<'a> {
     buf: &'a mut [u8],
@@ -61,7 +61,7 @@ impl<'a> CmsgWriter<'a> {
         Self { buf, written: 0 }
     }
 
-    /// Appends a message; its padding is left out where only the padding does not fit.
+    /// Appends a message; omits its padding if only the padding does not fit.
     ///
     /// # Errors
     /// [`NoSpace`]; nothing was written.
@@ -82,7 +82,7 @@ impl<'a> CmsgWriter<'a> {
         Ok(())
     }
 
-    /// Appends the message that makes a sendmsg take its bytes from a bound dma-buf: a plain u32.
+    /// Appends the message that makes sendmsg(2) send from a bound dma-buf: a plain u32.
     ///
     /// # Errors
     /// [`NoSpace`]; nothing was written.
@@ -90,8 +90,8 @@ impl<'a> CmsgWriter<'a> {
         self.push(SOL_SOCKET, SCM_DEVMEM_DMABUF, id.as_bytes())
     }
 
-    /// Appends a time of a send as an entry of the error queue has it, the time's message being of type `ty`
-    /// (`SCM_TIMESTAMPING`, old or new); both messages or none.
+    /// Appends the two messages of a send timestamp from the error queue: the timestamp, with type `ty`
+    /// (`SCM_TIMESTAMPING`, old or new), then the entry. Writes both or none.
     ///
     /// # Errors
     /// [`NoSpace`]; nothing was written.
@@ -110,14 +110,13 @@ impl<'a> CmsgWriter<'a> {
         pushed
     }
 
-    /// Returns the bytes written: the control length to return.
+    /// Returns the bytes written so far, the `msg_controllen` to return.
     pub const fn written(&self) -> usize {
         self.written
     }
 }
 
-/// Iterates over the messages of a control buffer, whatever it contains: stops where a length
-/// leads nowhere.
+/// Iterator over the messages of an untrusted control buffer; stops at an invalid length.
 #[derive(Clone, Debug)]
 pub struct CmsgIter<'a> {
     rest: &'a [u8],
@@ -133,8 +132,8 @@ impl<'a> CmsgIter<'a> {
         }
     }
 
-    /// True once the iterator met a length smaller than a header or past the end. A sendmsg with
-    /// such a buffer is `EINVAL`; bytes too few for a header are no fault.
+    /// Returns true after a length smaller than a header or past the end of the buffer; sendmsg(2)
+    /// fails with `EINVAL` then. Trailing bytes too few for a header are ignored.
     pub const fn is_malformed(&self) -> bool {
         self.malformed
     }
@@ -167,27 +166,27 @@ impl<'a> Iterator for CmsgIter<'a> {
 impl std::iter::FusedIterator for CmsgIter<'_> {}
 
 impl Cmsg<'_> {
-    /// Returns the dma-buf that a message to sendmsg names: `None` if the message is another one,
-    /// `Some(None)` if it does not consist of one u32 (`EINVAL`).
+    /// Returns the dma-buf that a message of sendmsg(2) names: `None` for a message of another type,
+    /// `Some(None)` if its data is not one u32 (`EINVAL`).
     pub fn tx_dmabuf(&self) -> Option<Option<DmabufId>> {
         ((self.level, self.ty) == (SOL_SOCKET, SCM_DEVMEM_DMABUF))
             .then(|| DmabufId::read_from_bytes(self.data).ok())
     }
 }
 
-/// What a devmem receive says about one piece of payload.
+/// Control message of a devmem receive: one piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DevmemCmsg {
-    /// So many bytes of an unreadable packet landed in host memory and were copied to the iovec.
+    /// Number of bytes of an unreadable packet that landed in host memory and were copied to the iovec.
     #[doc(alias = "SCM_DEVMEM_LINEAR")]
     Linear(u32),
-    /// A piece that lies in device memory.
+    /// A piece in device memory.
     #[doc(alias = "SCM_DEVMEM_DMABUF")]
     Dmabuf(DmabufCmsg),
 }
 
 impl DevmemCmsg {
-    /// Returns what a received message says, `None` if it is another message or too short.
+    /// Parses a received message; `None` if it has another type or is too short.
     pub fn parse(cmsg: &Cmsg<'_>) -> Option<Self> {
         if cmsg.level != SOL_SOCKET || !matches!(cmsg.ty, SCM_DEVMEM_LINEAR | SCM_DEVMEM_DMABUF) {
             return None;
@@ -199,7 +198,7 @@ impl DevmemCmsg {
         })
     }
 
-    /// Returns the payload bytes it speaks of.
+    /// Returns the payload bytes of the piece.
     pub const fn payload_len(&self) -> u32 {
         match self {
             Self::Linear(len) => *len,
@@ -208,7 +207,7 @@ impl DevmemCmsg {
     }
 }
 
-/// Where a recvmsg puts its control messages: the bytes of a control buffer, or a typed batch.
+/// Destination of the control messages of a recvmsg: a control buffer, or a typed batch.
 pub trait CmsgSink {
     /// Appends a message.
     ///
@@ -216,7 +215,7 @@ pub trait CmsgSink {
     /// [`NoSpace`]; nothing was appended.
     fn push(&mut self, cmsg: DevmemCmsg) -> Result<(), NoSpace>;
 
-    /// Appends an entry of the error queue. A sink that is not for those has no room for any.
+    /// Appends an entry of the error queue. The default implementation always returns [`NoSpace`].
     ///
     /// # Errors
     /// [`NoSpace`]; nothing was appended.
@@ -228,7 +227,7 @@ pub trait CmsgSink {
         Err(NoSpace)
     }
 
-    /// Appends a time of a send, as an entry of the error queue has it: the time, then the entry.
+    /// Appends a send timestamp of the error queue: the timestamp, then the entry.
     ///
     /// # Errors
     /// [`NoSpace`]; nothing was appended.
@@ -236,7 +235,7 @@ pub trait CmsgSink {
         Err(NoSpace)
     }
 
-    /// Returns how many more messages [`push`](Self::push) will take.
+    /// Returns how many more messages [`push`](Self::push) has room for.
     fn room(&self) -> usize;
 }
 

@@ -13,11 +13,11 @@ pub struct DmabufCmsg {
     pub frag_offset: u64,
     /// Length in bytes.
     pub frag_size: u32,
-    /// Name to give the frag back by.
+    /// Token to give the frag back with.
     pub frag_token: FragToken,
-    /// Which binding's dma-buf.
+    /// Binding of the dma-buf.
     pub dmabuf_id: DmabufId,
-    /// None defined; 0.
+    /// Always 0: no flag is defined.
     pub flags: u32,
 }
 const _: () = assert!(size_of::<DmabufCmsg>() == 24 && align_of::<DmabufCmsg>() <= 8);
@@ -33,14 +33,14 @@ const _: () = assert!(std::mem::offset_of!(DmabufCmsg, flags) == 20);
 pub struct DmabufToken {
     /// First token.
     pub token_start: FragToken,
-    /// How many tokens follow one another, the first included.
+    /// Number of consecutive tokens, the first included.
     pub token_count: u32,
 }
 const _: () = assert!(size_of::<DmabufToken>() == 8);
 const _: () = assert!(std::mem::offset_of!(DmabufToken, token_count) == 4);
 
 impl DmabufToken {
-    /// Returns the range that holds `token` alone.
+    /// Returns the range that contains only `token`.
     pub const fn one(token: FragToken) -> Self {
         Self {
             token_start: token,
@@ -48,7 +48,7 @@ impl DmabufToken {
         }
     }
 
-    /// Appends `token` if it comes right after this range; false if it does not.
+    /// Appends `token` if it directly follows this range; returns whether it does.
     pub fn try_extend(&mut self, token: FragToken) -> bool {
         let next = self.token_start.0.checked_add(self.token_count);
         let extends = next == Some(token.0) && self.token_count < u32::MAX;
@@ -58,7 +58,7 @@ impl DmabufToken {
         extends
     }
 
-    /// Iterates over the tokens; ends at the last number there is, however large the count.
+    /// Iterates over the tokens; ends at `u32::MAX` even if the count reaches past it.
     pub fn tokens(self) -> impl Iterator<Item = FragToken> {
         let Self {
             token_start,

@@ -2,8 +2,8 @@
 
 use std::{error, fmt, io};
 
-/// An error number of a system call, or of the same call made to the user-space stack. Open: what
-/// a kernel says is a value even if it has no name here.
+/// An error number of a system call, or of the same call to the user-space stack. Any number that a
+/// kernel returns is a valid value, with or without a name here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -18,7 +18,7 @@ macro_rules! errnos {
             /// Every error number that has a name here, in order.
             pub const NAMED: &'static [Self] = &[$(Self::$name),*];
 
-            /// Returns the name ("EINVAL"), if the number has one here.
+            /// Returns the name ("EINVAL"), `None` for a number without one here.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some(stringify!($name)),)*
@@ -44,23 +44,23 @@ errnos! {
     EIO = 5, "input/output error";
     ENXIO = 6, "no such device or address";
     EBADF = 9, "bad file descriptor";
-    EAGAIN = 11, "would have to wait";
+    EAGAIN = 11, "the operation would block";
     ENOMEM = 12, "out of memory";
     EACCES = 13, "permission denied";
     EFAULT = 14, "bad address";
     EBUSY = 16, "device or resource busy";
-    EEXIST = 17, "exists already";
+    EEXIST = 17, "already exists";
     ENODEV = 19, "no such device";
     EINVAL = 22, "invalid argument";
     ENFILE = 23, "too many open files in the system";
     EMFILE = 24, "too many open files in the process";
-    ENOTTY = 25, "operation not known to the device";
+    ENOTTY = 25, "the device does not support this ioctl";
     ENOSPC = 28, "no space left";
-    ESPIPE = 29, "there is no position to seek to";
+    ESPIPE = 29, "the file is not seekable";
     EPIPE = 32, "the connection is shut down for sending";
     ERANGE = 34, "out of range";
     ENOSYS = 38, "system call not implemented";
-    ELOOP = 40, "too many links in a chain, or a circle";
+    ELOOP = 40, "too many levels of links, or a cycle";
     ENOMSG = 42, "no message of this kind";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
@@ -85,8 +85,8 @@ errnos! {
     EHOSTDOWN = 112, "host is down";
     EHOSTUNREACH = 113, "no route to the host";
     EALREADY = 114, "already in progress";
-    EINPROGRESS = 115, "now in progress";
-    EOWNERDEAD = 130, "its owner is gone";
+    EINPROGRESS = 115, "in progress";
+    EOWNERDEAD = 130, "the owner no longer exists";
 }
 
 impl Errno {

@@ -1,4 +1,4 @@
-//! What the error queue says (linux include/uapi/linux/errqueue.h).
+//! Entries of the error queue (linux include/uapi/linux/errqueue.h).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,7 +12,7 @@ const ORIGIN_TIMESTAMPING: u8 = 4;
 /// `SO_EE_CODE_ZEROCOPY_COPIED`.
 const CODE_COPIED: u8 = 1;
 
-/// Bytes of the body of [`SCM_TIMESTAMPING`](crate::sockopt::SCM_TIMESTAMPING): three times of 16 bytes.
+/// Bytes of the data of [`SCM_TIMESTAMPING`](crate::sockopt::SCM_TIMESTAMPING): three timestamps of 16 bytes.
 pub const SCM_TIMESTAMPING_LEN: usize = 48;
 
 /// One entry of the error queue.
@@ -22,11 +22,11 @@ pub const SCM_TIMESTAMPING_LEN: usize = 48;
 pub struct SockExtendedErr {
     /// Error number; 0 for a completion.
     pub errno: u32,
-    /// Where it comes from: 4 timestamping, 5 zero-copy.
+    /// Origin: 4 timestamping, 5 zero-copy.
     pub origin: u8,
     /// Type (of an ICMP message).
     pub kind: u8,
-    /// Code; of a completion, 1 if the bytes had to be copied.
+    /// Code; in a completion, 1 if the bytes were copied.
     pub code: u8,
     /// Unused.
     pub pad: u8,
@@ -41,8 +41,8 @@ const _: () = assert!(std::mem::offset_of!(SockExtendedErr, code) == 6);
 const _: () = assert!(std::mem::offset_of!(SockExtendedErr, info) == 8);
 const _: () = assert!(std::mem::offset_of!(SockExtendedErr, data) == 12);
 
-/// Whose error queue: it decides level and type of the message and the size of the address (all
-/// zero for a completion) that follows the entry.
+/// Address family of the socket. It determines level and type of the message and the size of the
+/// address (all zero for a completion) that follows the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffenderFamily {
     /// An IPv4 socket; `sockaddr_in`, 16 bytes.
@@ -52,7 +52,7 @@ pub enum OffenderFamily {
 }
 
 impl SockExtendedErr {
-    /// Returns the entry of a message of the error queue, `None` if it is another message.
+    /// Returns the entry in a message of the error queue, `None` for a message of another type.
     pub fn parse(cmsg: &Cmsg<'_>) -> Option<Self> {
         match (cmsg.level, cmsg.ty) {
             (SOL_IP, IP_RECVERR) | (SOL_IPV6, IPV6_RECVERR) => Self::read_from_prefix(cmsg.data)
@@ -76,31 +76,31 @@ impl SockExtendedErr {
     }
 }
 
-/// What a time of a send is the time of (linux `SCM_TSTAMP_*`).
+/// Event that a send timestamp records (linux `SCM_TSTAMP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum StampKind {
-    /// Its last byte was handed to the NIC.
+    /// The send's last byte was handed to the NIC.
     Sent = 0,
-    /// Its last byte entered the packet scheduler.
+    /// The send's last byte entered the packet scheduler.
     Scheduled = 1,
-    /// The peer acknowledged its last byte.
+    /// The peer acknowledged the send's last byte.
     Acked = 2,
 }
 
-/// A time of a send: which it is of, and when it was.
+/// Timestamp of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxStamp {
-    /// What it is the time of.
+    /// Event that the timestamp records.
     pub kind: StampKind,
     /// Offset of the send's last byte, modulo 2^32; 0 where sends are not numbered.
     pub id: u32,
-    /// Nanoseconds on the clock of whoever noted it.
+    /// Nanoseconds, on the clock of the stack that recorded it.
     pub nanos: u64,
 }
 
 impl TxStamp {
-    /// Returns the body of its control message: a `struct scm_timestamping` with the time of software.
+    /// Returns the data of its control message: a `struct scm_timestamping` with the software timestamp.
     pub fn scm_timestamping(&self) -> [u8; SCM_TIMESTAMPING_LEN] {
         let mut body = [0; SCM_TIMESTAMPING_LEN];
         let (secs, nanos) = (self.nanos / 1_000_000_000, self.nanos % 1_000_000_000);
@@ -124,14 +124,14 @@ impl From<TxStamp> for SockExtendedErr {
     }
 }
 
-/// Zero-copy sends that completed: their memory may be changed.
+/// Range of completed zero-copy sends; their memory may be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZerocopyRange {
     /// First id.
     pub lo: ZerocopyId,
     /// Last id; smaller than `lo` only if the counter wrapped in between.
     pub hi: ZerocopyId,
-    /// The bytes had to be copied after all: zero-copy gained nothing.
+    /// The bytes were copied: zero-copy gained nothing.
     pub copied: bool,
 }
 
@@ -155,8 +155,8 @@ impl ZerocopyRange {
         id.0.wrapping_sub(self.lo.0) <= self.hi.0.wrapping_sub(self.lo.0)
     }
 
-    /// Appends `later` if it comes right after this range and was completed in the same way;
-    /// false if not (linux net/core/skbuff.c `skb_zerocopy_notify_extend`).
+    /// Appends `later` if it directly follows this range and has the same `copied`; returns whether it
+    /// does (linux net/core/skbuff.c `skb_zerocopy_notify_extend`).
     pub fn try_merge(&mut self, later: Self) -> bool {
         let fits = self.count() + later.count() <= 1 << 32;
         let merges = fits && self.hi.next() == later.lo && self.copied == later.copied;
@@ -182,7 +182,7 @@ impl From<ZerocopyRange> for SockExtendedErr {
     }
 }
 
-/// The entry does not tell of a zero-copy completion; it is given back.
+/// Fails, and returns the entry, if it is not a zero-copy completion.
 impl TryFrom<SockExtendedErr> for ZerocopyRange {
     type Error = SockExtendedErr;
 

@@ -7,7 +7,7 @@ bitflags::bitflags! {
         /// Leave the data queued.
         #[doc(alias = "MSG_PEEK")]
         const PEEK = 0x2;
-        /// Returned: control messages did not fit.
+        /// Returned by recvmsg: the control messages did not fit.
         #[doc(alias = "MSG_CTRUNC")]
         const CTRUNC = 0x8;
         /// Discard the bytes instead of copying them.
@@ -16,7 +16,7 @@ bitflags::bitflags! {
         /// Do not wait.
         #[doc(alias = "MSG_DONTWAIT")]
         const DONTWAIT = 0x40;
-        /// End a record: nothing that is sent later joins the packet of the last byte.
+        /// End a record: later bytes are not put into the same packet as its last byte.
         #[doc(alias = "MSG_EOR")]
         const EOR = 0x80;
         /// Wait until the iovec is full.
@@ -25,16 +25,16 @@ bitflags::bitflags! {
         /// Read the error queue.
         #[doc(alias = "MSG_ERRQUEUE")]
         const ERRQUEUE = 0x2000;
-        /// No SIGPIPE.
+        /// Do not raise SIGPIPE.
         #[doc(alias = "MSG_NOSIGNAL")]
         const NOSIGNAL = 0x4000;
-        /// More will be sent at once.
+        /// More bytes will be sent soon: a partial segment may wait for them.
         #[doc(alias = "MSG_MORE")]
         const MORE = 0x8000;
-        /// Take payload that lies in device memory.
+        /// Accept payload that lies in device memory.
         #[doc(alias = "MSG_SOCK_DEVMEM")]
         const SOCK_DEVMEM = 0x200_0000;
-        /// Send from the caller's memory; the error queue tells when it may be reused.
+        /// Send from the caller's memory; the error queue reports when it may be reused.
         #[doc(alias = "MSG_ZEROCOPY")]
         const ZEROCOPY = 0x400_0000;
     }

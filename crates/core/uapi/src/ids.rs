@@ -1,4 +1,4 @@
-//! Numbers that name something, each in a type of its own.
+//! Newtypes of the ids in the uAPI.
 
 use std::fmt;
 
@@ -23,19 +23,19 @@ macro_rules! number {
 }
 
 number! {
-    /// Names a dma-buf binding of the system; the first is 1.
+    /// Id of a dma-buf binding, unique in the system; the first is 1.
     DmabufId
 }
 number! {
-    /// Names one frag lent to one socket; the first is 1.
+    /// Id of one frag that is lent to one socket; the first is 1.
     FragToken
 }
 number! {
-    /// Names a netdev of a network namespace; never 0.
+    /// Index of a netdev in its network namespace; never 0.
     IfIndex
 }
 number! {
-    /// Counts the zero-copy sends of one socket from 0, and wraps.
+    /// Number of a zero-copy send of one socket, counted from 0; wraps.
     ZerocopyId
 }
 

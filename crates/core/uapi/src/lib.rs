@@ -1,13 +1,13 @@
-//! Shared vocabulary of Linux device memory TCP: control messages, tokens, flags, errnos, limits.
+//! Definitions of the Linux uAPI of device memory TCP: control messages, tokens, flags, errnos, limits.
 //!
-//! Both backends speak it: the user-space stack reproduces the semantics, the kernel backend
+//! Both backends use them: the user-space stack implements the semantics, the kernel backend
 //! exchanges the bytes. Key types: [`DmabufCmsg`] (where one piece of payload lies),
 //! [`DmabufToken`] (a range of frags to give back) and [`CmsgWriter`] / [`CmsgIter`] (the control
-//! buffer of sendmsg and recvmsg as bytes). [`CmsgSink`] is how one recvmsg serves both a byte
-//! buffer and a typed batch.
+//! buffer of sendmsg and recvmsg as bytes). Through [`CmsgSink`], the same recvmsg fills either a
+//! byte buffer or a typed batch.
 //!
-//! In the walk of a received segment this is the language of steps 8 and 9, in the walk of a send
-//! that of steps 1 and 8. There is no I/O here, no policy and no system call.
+//! These types appear in steps 8 and 9 of a received segment and in steps 1 and 8 of a send. There
+//! is no I/O here, no policy and no system call.
 //!
 //! Numbers are those of Linux v7.2, `include/uapi/`, for the architectures that use the generic
 //! ones.

@@ -51,7 +51,7 @@ pub const A_QUEUE_DMABUF: u16 = 5;
 pub const A_QUEUE_IO_URING: u16 = 6;
 /// `NETDEV_A_QUEUE_XSK` (nested): the queue's AF_XDP socket.
 pub const A_QUEUE_XSK: u16 = 7;
-/// `NETDEV_A_QUEUE_LEASE` (nested): whom the queue is leased to.
+/// `NETDEV_A_QUEUE_LEASE` (nested): the queue that this queue is leased to.
 pub const A_QUEUE_LEASE: u16 = 8;
 
 /// `NETDEV_QUEUE_TYPE_RX`.
@@ -70,11 +70,11 @@ pub const A_PAGE_POOL_ID: u16 = 1;
 pub const A_PAGE_POOL_IFINDEX: u16 = 2;
 /// `NETDEV_A_PAGE_POOL_NAPI_ID` (uint).
 pub const A_PAGE_POOL_NAPI_ID: u16 = 3;
-/// `NETDEV_A_PAGE_POOL_INFLIGHT` (uint): pages or net_iovs that are out.
+/// `NETDEV_A_PAGE_POOL_INFLIGHT` (uint): pages or net_iovs in use outside the pool.
 pub const A_PAGE_POOL_INFLIGHT: u16 = 4;
 /// `NETDEV_A_PAGE_POOL_INFLIGHT_MEM` (uint): the same in bytes.
 pub const A_PAGE_POOL_INFLIGHT_MEM: u16 = 5;
-/// `NETDEV_A_PAGE_POOL_DETACH_TIME` (uint): when its queue let go of it, in seconds since boot.
+/// `NETDEV_A_PAGE_POOL_DETACH_TIME` (uint): time at which its queue detached from it, in seconds since boot.
 pub const A_PAGE_POOL_DETACH_TIME: u16 = 6;
 /// `NETDEV_A_PAGE_POOL_DMABUF` (u32: the id).
 pub const A_PAGE_POOL_DMABUF: u16 = 7;
@@ -83,7 +83,7 @@ pub const A_PAGE_POOL_IO_URING: u16 = 8;
 
 /// `NETDEV_A_PAGE_POOL_STATS_INFO` (nested: [`A_PAGE_POOL_ID`] and [`A_PAGE_POOL_IFINDEX`]).
 pub const A_PAGE_POOL_STATS_INFO: u16 = 1;
-/// The counters of a page pool (uint): attribute and name.
+/// Counters of a page pool (uint): attribute and name.
 pub const PAGE_POOL_COUNTERS: [(u16, &str); 11] = [
     (8, "alloc_fast"),
     (9, "alloc_slow"),
@@ -106,9 +106,9 @@ pub const A_QSTATS_QUEUE_TYPE: u16 = 2;
 pub const A_QSTATS_QUEUE_ID: u16 = 3;
 /// `NETDEV_A_QSTATS_SCOPE` (uint): [`QSTATS_SCOPE_QUEUE`], or absent for the whole netdev.
 pub const A_QSTATS_SCOPE: u16 = 4;
-/// `NETDEV_QSTATS_SCOPE_QUEUE`: each queue for itself.
+/// `NETDEV_QSTATS_SCOPE_QUEUE`: counters per queue.
 pub const QSTATS_SCOPE_QUEUE: u32 = 1;
-/// The counters of a queue (uint): attribute and name.
+/// Counters of a queue (uint): attribute and name.
 pub const QUEUE_COUNTERS: [(u16, &str); 27] = [
     (8, "rx_packets"),
     (9, "rx_bytes"),

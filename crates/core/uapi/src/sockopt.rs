@@ -8,19 +8,19 @@ pub const SOL_IP: i32 = 0;
 /// Level of IPv6.
 pub const SOL_IPV6: i32 = 41;
 
-/// Least bytes that wake a reader.
+/// Minimum number of readable bytes that wakes a reader.
 pub const SO_RCVLOWAT: i32 = 18;
 /// Restricts a socket to one netdev, by name.
 pub const SO_BINDTODEVICE: i32 = 25;
-/// Asks for times of packets and bytes.
+/// Enables timestamps.
 pub const SO_TIMESTAMPING: i32 = 37;
-/// The NAPI instance, and so the RX queue, that a connection's packets came by last.
+/// NAPI instance, and so the RX queue, of the last packet of a connection.
 pub const SO_INCOMING_NAPI_ID: i32 = 56;
 /// Lets a socket use [`MsgFlags::ZEROCOPY`](crate::MsgFlags::ZEROCOPY).
 pub const SO_ZEROCOPY: i32 = 60;
-/// Reserved beside its control message; not an option to set.
+/// Number of [`SCM_DEVMEM_LINEAR`]; not a socket option to set.
 pub const SO_DEVMEM_LINEAR: i32 = 78;
-/// Reserved beside its control message; not an option to set.
+/// Number of [`SCM_DEVMEM_DMABUF`]; not a socket option to set.
 pub const SO_DEVMEM_DMABUF: i32 = 79;
 /// Gives frags back: an array of [`DmabufToken`](crate::DmabufToken).
 pub const SO_DEVMEM_DONTNEED: i32 = 80;
@@ -31,7 +31,7 @@ pub const SCM_DEVMEM_LINEAR: i32 = SO_DEVMEM_LINEAR;
 /// [`DmabufId`](crate::DmabufId).
 pub const SCM_DEVMEM_DMABUF: i32 = SO_DEVMEM_DMABUF;
 
-/// Control message: three times of seconds and nanoseconds, of which the first is that of software.
+/// Control message: three timestamps in seconds and nanoseconds; the first is the software timestamp.
 pub const SCM_TIMESTAMPING: i32 = SO_TIMESTAMPING;
 
 /// Control message of the error queue, at level [`SOL_IP`].

@@ -24,7 +24,7 @@ const _: () = assert!(std::mem::offset_of!(UdmabufCreate, size) == 16);
 /// The new fd closes on exec.
 pub const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
 
-/// The ioctl: `_IOW('u', 0x42, struct udmabuf_create)`; returns the dma-buf's fd.
+/// Request number of the ioctl: `_IOW('u', 0x42, struct udmabuf_create)`; it returns the dma-buf's fd.
 pub const UDMABUF_CREATE: u32 = io_write(b'u', 0x42, size_of::<UdmabufCreate>());
 
 /// Returns `_IOW(kind, number, size)` (linux include/uapi/asm-generic/ioctl.h).

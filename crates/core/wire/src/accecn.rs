@@ -1,24 +1,24 @@
 //! The AccECN option (RFC 9768 3.2.3): how many bytes of payload arrived with which ECN codepoint.
 
-/// Fields that begin with ECT(0)'s counter.
+/// Option kind whose first field is the counter of ECT(0).
 pub(crate) const ACCECN0: u8 = 172;
-/// Fields that begin with ECT(1)'s counter, which is what Linux sends, and so do we.
+/// Option kind whose first field is the counter of ECT(1); Linux sends this one, and so do we.
 pub(crate) const ACCECN1: u8 = 174;
 
 /// Bytes of the option's kind and length, and of each field.
 const HEAD_LEN: usize = 2;
 const FIELD_LEN: usize = 3;
 
-/// Counters of payload bytes by ECN codepoint, modulo 2^24; `None`: not told.
+/// Counters of payload bytes by ECN codepoint, modulo 2^24; `None` if the option lacks the field.
 ///
-/// The counters stand as they do on the wire: those of ECT(0) and ECT(1) begin at 1, that of CE at 0.
+/// Values are as on the wire: those of ECT(0) and ECT(1) begin at 1, that of CE at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccEcn {
-    /// EE1B: bytes that came with ECT(1).
+    /// EE1B: bytes received with ECT(1).
     pub ect1: Option<u32>,
-    /// ECEB: bytes that came marked.
+    /// ECEB: bytes received with CE.
     pub ce: Option<u32>,
-    /// EE0B: bytes that came with ECT(0).
+    /// EE0B: bytes received with ECT(0).
     pub ect0: Option<u32>,
 }
 
@@ -26,12 +26,12 @@ impl AccEcn {
     /// Bytes of the longest option, padded.
     pub const MAX_LEN: usize = 12;
 
-    /// Returns how many bytes an option with so many fields takes, padded to a multiple of 4.
+    /// Returns the bytes of an option with `fields` fields, padded to a multiple of 4.
     pub const fn padded_len(fields: usize) -> usize {
         (HEAD_LEN + FIELD_LEN * fields).next_multiple_of(4)
     }
 
-    /// Reads the body of an option of kind 172 or 174; `None` for a length that the option cannot have.
+    /// Parses the body of an option of kind 172 or 174; `None` for an invalid length.
     pub(crate) fn parse(kind: u8, body: &[u8]) -> Option<Self> {
         let (fields, []) = body.as_chunks::<FIELD_LEN>() else {
             return None;
@@ -50,7 +50,7 @@ impl AccEcn {
         Some(option)
     }
 
-    /// Returns how many fields [`emit`](Self::emit) writes: the option ends with the last that is told.
+    /// Returns how many fields [`emit`](Self::emit) writes: the option ends with the last field that is `Some`.
     fn fields(&self) -> usize {
         match (self.ect1, self.ce, self.ect0) {
             (_, _, Some(_)) => 3,

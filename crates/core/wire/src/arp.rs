@@ -10,7 +10,7 @@ use crate::{EtherType, MacAddr, ParseError};
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 pub const ARP_LEN: usize = 28;
 
-/// What the sender wants. Open: RARP and others are values too, and ours to ignore.
+/// ARP operation. Any number is a valid value; RARP and others are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ArpOperation(pub u16);
 
@@ -82,7 +82,7 @@ impl ArpPacket {
     ///
     /// # Errors
     /// [`ParseError::Truncated`] if there are fewer than [`ARP_LEN`] bytes, [`ParseError::BadArp`]
-    /// if it is not about IPv4 over Ethernet.
+    /// if it is not for IPv4 over Ethernet.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
         let kind = (

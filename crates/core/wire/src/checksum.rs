@@ -1,12 +1,12 @@
-//! The Internet checksum (RFC 1071), fed in pieces.
+//! The Internet checksum (RFC 1071), computed in pieces.
 //!
-//! One's complement addition does not care about byte order until the end (RFC 1071 2 (B)), so the
-//! loop adds native words and only [`Checksum::partial`] swaps. A piece that starts at an odd
-//! offset contributes its sum with the two bytes exchanged: that is all an odd boundary costs.
+//! One's complement addition is independent of byte order (RFC 1071 2 (B)), so the loop adds native
+//! words and only [`Checksum::partial`] swaps bytes. A piece that starts at an odd offset contributes
+//! its sum with the two bytes swapped.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// An Internet checksum in the making.
+/// Running sum of an Internet checksum.
 ///
 /// Bytes are appended in order; sums made elsewhere (by a NIC over device memory) are merged with
 /// [`add_partial`](Self::add_partial).
@@ -20,7 +20,7 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// Returns the sum of nothing.
+    /// Returns an empty sum.
     #[inline]
     pub const fn new() -> Self {
         Self { sum: 0, odd: false }
@@ -79,14 +79,14 @@ impl Checksum {
         self.sum += u64::from(if at_odd_offset { sum.swap_bytes() } else { sum });
     }
 
-    /// Returns the folded sum, not complemented: what a CHECKSUM_PARTIAL field stores.
+    /// Returns the folded sum, not complemented: the value of the checksum field with CHECKSUM_PARTIAL.
     #[inline]
     #[must_use]
     pub fn partial(&self) -> u16 {
         u16::from_be(fold(self.sum))
     }
 
-    /// Returns the checksum (complemented). Over data that includes a correct one it is 0.
+    /// Returns the checksum (complemented): 0 over data that includes a correct checksum.
     #[inline]
     #[must_use]
     pub fn finish(&self) -> u16 {
@@ -112,8 +112,8 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// Adds `bytes` as native 16-bit words (an odd tail padded with zero), folded only as far as 64
-/// bits need it: 2^16 is 1 modulo 2^16 - 1, so wider words may be added just as well.
+/// Returns the sum of `bytes` as native 16-bit words (an odd tail padded with zero), not fully
+/// folded. 2^16 is 1 modulo 2^16 - 1, so adding 32-bit words gives the same result.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
     const LANES: usize = 4;
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 1071 1, word by word, as slowly as it is told there.
+    /// Reference implementation: RFC 1071 1, word by word.
     fn naive(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {
@@ -268,7 +268,7 @@ mod tests {
             bytes[..2].fill(0);
             let sum = checksum(&bytes);
             bytes[..2].copy_from_slice(&sum.to_be_bytes());
-            // 0 and 0xffff are the same number; only all-zero data shows the other face of it.
+            // 0 and 0xffff both represent zero; only all-zero data gives 0xffff here.
             prop_assert!(checksum(&bytes) == 0 || bytes.iter().all(|byte| *byte == 0));
         }
     }

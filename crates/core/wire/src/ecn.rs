@@ -1,5 +1,4 @@
-//! The ECN field of IP headers (RFC 3168 5), marking it as a router does, and the one TCP flag that segmentation must
-//! know of.
+//! The ECN field of IP headers (RFC 3168 5), CE marking, and CWR, the one TCP flag that segmentation treats differently.
 
 use crate::{EtherType, EthernetHeader, Ipv4Header, TcpFlags};
 
@@ -13,10 +12,10 @@ const IPV4_CHECKSUM: usize = 10;
 /// The two low bits of IPv4's type of service and IPv6's traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ecn {
-    /// The transport does not understand marks: a congested router drops the packet.
+    /// The transport is not ECN-capable: a congested router drops the packet.
     #[default]
     NotEct = 0,
-    /// ECN-capable transport, the codepoint of RFC 9331's experiment.
+    /// ECN-capable transport, the codepoint of L4S (RFC 9331).
     Ect1 = 1,
     /// ECN-capable transport.
     Ect0 = 2,
@@ -25,7 +24,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The bits of a type of service or traffic class that are the ECN field.
+    /// Bits of the ECN field in a type of service or traffic class.
     pub const MASK: u8 = 3;
 
     /// Returns the ECN field of a type of service or traffic class.
@@ -43,24 +42,24 @@ impl Ecn {
         self as u8
     }
 
-    /// Returns whether a router may mark the packet, or has.
+    /// Returns true for ECT(0), ECT(1) and CE.
     pub const fn is_ect(self) -> bool {
         !matches!(self, Self::NotEct)
     }
 }
 
-/// What [`mark_ce`] found.
+/// Result of [`mark_ce`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marking {
-    /// The packet bears [`Ecn::Ce`] now.
+    /// The packet has [`Ecn::Ce`] now.
     Marked,
-    /// The packet's transport does not understand marks: a router drops it instead (RFC 3168 5).
+    /// The packet is not ECN-capable: a router drops it instead (RFC 3168 5).
     NotCapable,
     /// The frame holds no IP packet.
     NotIp,
 }
 
-/// Marks the IP packet of an Ethernet frame as a congested router does; mends the checksum of an IPv4 header.
+/// Sets CE in the IP packet of an Ethernet frame, as a congested router does, and updates the IPv4 header checksum.
 pub fn mark_ce(frame: &mut [u8]) -> Marking {
     let Ok(ethernet) = EthernetHeader::parse(frame) else {
         return Marking::NotIp;
@@ -90,7 +89,7 @@ fn mark_ipv4(packet: &mut [u8]) -> Marking {
     }
     let marked = tos | Ecn::MASK;
     packet[IPV4_TOS] = marked;
-    // The word grew by so much, and its checksum shrinks by as much (RFC 1624 3).
+    // Incremental update of the checksum (RFC 1624 3).
     let field = [packet[IPV4_CHECKSUM], packet[IPV4_CHECKSUM + 1]];
     let sum = u32::from(!u16::from_be_bytes(field)) + u32::from(marked - tos);
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -98,8 +97,8 @@ fn mark_ipv4(packet: &mut [u8]) -> Marking {
     Marking::Marked
 }
 
-/// Returns whether a super-packet whose TCP header begins at `l4` of `frame` says that a window was reduced: who cuts
-/// it leaves CWR to the first segment (RFC 3168 6.1.2; VIRTIO_NET_HDR_GSO_ECN, linux `SKB_GSO_TCP_ECN`).
+/// Returns whether CWR is set in a super-packet with its TCP header at offset `l4` of `frame`. Segmentation keeps CWR in
+/// the first segment only (RFC 3168 6.1.2; VIRTIO_NET_HDR_GSO_ECN, linux `SKB_GSO_TCP_ECN`).
 pub fn has_cwr(frame: &[u8], l4: usize) -> bool {
     let flags = l4.checked_add(TCP_FLAGS).and_then(|at| frame.get(at));
     flags.is_some_and(|&flags| TcpFlags::from_bits_retain(flags.into()).contains(TcpFlags::CWR))

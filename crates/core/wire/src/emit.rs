@@ -1,4 +1,4 @@
-//! Headers of frames we send, put together.
+//! Complete headers of frames to send.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ const DEFAULT_TTL: u8 = 64;
 /// The fields of an IP header that a sender chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpRepr {
-    /// IPv4, never fragmented by us.
+    /// IPv4; this stack never sends fragments.
     V4 {
         /// Source.
         src: Ipv4Addr,
@@ -23,7 +23,7 @@ pub enum IpRepr {
         ttl: u8,
         /// Differentiated services and ECN.
         dscp_ecn: u8,
-        /// Identification (for the first packet of a super-packet; the NIC counts on).
+        /// Identification (of the first segment of a super-packet; segmentation increments it).
         ident: u16,
         /// Routers must not fragment (path MTU discovery, RFC 1191).
         dont_fragment: bool,
@@ -108,8 +108,8 @@ impl IpRepr {
     /// Writes the header of a packet with `len` bytes of transport header and payload to the start
     /// of `out`, returns its length.
     ///
-    /// A super-packet that is longer than its length field can say has 0 there (Linux: BIG TCP). One of IPv4 says no
-    /// length at all (`iph_set_totlen`); one of IPv6 has it in a hop-by-hop option (RFC 2675 2).
+    /// In a super-packet too long for its length field, that field is 0 (Linux: BIG TCP). Over IPv4 the headers then
+    /// contain no length (`iph_set_totlen`); over IPv6 a hop-by-hop option has it (RFC 2675 2).
     ///
     /// # Panics
     /// If `out` is too short.
@@ -163,8 +163,8 @@ impl IpRepr {
     }
 }
 
-/// Where a NIC that finishes checksums starts to sum and where it stores the result, from the
-/// start of the frame and of the summed bytes (as in a virtio-net header, VIRTIO 1.2 5.1.6.2).
+/// Start of the bytes that a NIC sums for checksum offload, and position of the checksum field
+/// (`csum_start` and `csum_offset` of a virtio-net header, VIRTIO 1.2 5.1.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxChecksum {
     /// First byte of the frame to sum: the transport header.
@@ -173,7 +173,7 @@ pub struct TxChecksum {
     pub offset: u16,
 }
 
-/// Returns where the NIC finishes the checksum of a TCP frame whose headers, `head_len` bytes, end with `tcp`.
+/// Returns start and position of the checksum of a TCP frame with `head_len` bytes of headers, of which `tcp` is the last.
 pub fn tcp_tx_checksum(head_len: usize, tcp: &TcpHeader) -> TxChecksum {
     TxChecksum {
         // At most 18 bytes of Ethernet, 40 of IPv6 and 8 of its option.
@@ -201,8 +201,8 @@ pub fn emit_frame_headers(
 /// Writes all headers of a TCP frame with `payload_len` bytes of payload to the start of `out`,
 /// returns their length.
 ///
-/// The TCP checksum field is left holding the folded sum of the pseudo-header, for the NIC to
-/// finish as [`tcp_tx_checksum`] says (Linux: CHECKSUM_PARTIAL), or for [`fill_checksum`].
+/// The TCP checksum field is set to the folded sum of the pseudo-header (Linux: CHECKSUM_PARTIAL);
+/// the NIC completes it as described by [`tcp_tx_checksum`], or the caller with [`fill_checksum`].
 ///
 /// # Panics
 /// If `out` is shorter than the headers.
@@ -223,11 +223,12 @@ pub fn emit_tcp_frame_headers(
     end
 }
 
-/// Does what a NIC does with `what`: sums `head` from `start`, adds the sum of the payload that
-/// follows `head`, and stores the checksum. The field holds the pseudo-header's sum before.
+/// Completes a checksum as a NIC with checksum offload does: sums `head` from `what.start`, adds the
+/// sum of the payload that follows `head`, and stores the checksum. The field must contain the sum of
+/// the pseudo-header.
 ///
-/// `payload` is the payload's [`Checksum::partial`]. A result of 0 is stored as such: the
-/// exception that UDP makes is not ours to know.
+/// `payload` is the payload's [`Checksum::partial`]. A result of 0 is stored as 0, without the
+/// exception that UDP makes (RFC 768).
 ///
 /// # Panics
 /// If `what` lies outside `head`.
@@ -337,7 +338,7 @@ mod tests {
         );
         let pseudo = V4.pseudo_header(protocol::TCP, 200_032).partial();
         assert_eq!(head[50..52], pseudo.to_be_bytes());
-        // Nobody receives it before it is cut.
+        // A frame of this length does not parse before segmentation.
         assert!(RxHeaders::parse(head, len + 200_000).is_err());
         assert_eq!(shorten_big_headers(head), len);
         let headers = RxHeaders::parse(head, len + 200_000).unwrap();
@@ -353,7 +354,7 @@ mod tests {
             out.truncate(len);
             out
         };
-        // 32 bytes of TCP header; the longest that the length field can say, and one more.
+        // 32 bytes of TCP header; the largest value of the length field, and one more.
         let usual = emit(65_535 - 32);
         assert_eq!(
             (usual.len(), &usual[18..21]),
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!((what.start, what.offset), (62, 16));
         let pseudo = V6.pseudo_header(protocol::TCP, 65_536).partial();
         assert_eq!(jumbo[78..80], pseudo.to_be_bytes());
-        // Nobody receives it before it is cut; then its headers are the others, but for the sum of another length.
+        // It does not parse before segmentation; afterwards only the sum, over another length, differs.
         let frame_len = jumbo.len() + 65_536 - 32;
         assert!(RxHeaders::parse(&jumbo, frame_len).is_err());
         let len = shorten_big_headers(&mut jumbo);

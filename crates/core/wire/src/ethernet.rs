@@ -21,7 +21,7 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// True if it may be a station's own: the group bit is clear, and not every bit is.
+    /// True if it can be the address of one station: the group bit is clear, and it is not all zero.
     pub const fn is_unicast(self) -> bool {
         let [a, b, c, d, e, f] = self.0;
         !self.is_multicast() && a | b | c | d | e | f != 0
@@ -77,7 +77,7 @@ impl FromStr for MacAddr {
     }
 }
 
-/// What the frame carries. Open: any number a peer sends is a value.
+/// Protocol of the frame's payload. Any number that a peer sends is a valid value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -98,14 +98,14 @@ impl fmt::Debug for EtherType {
     }
 }
 
-/// An Ethernet header, its optional 802.1Q tag taken apart.
+/// An Ethernet header with an optional 802.1Q tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
     /// Destination.
     pub dst: MacAddr,
     /// Source.
     pub src: MacAddr,
-    /// Type of what follows (after the tag, if there is one).
+    /// Protocol of the payload (the type after the tag, if there is one).
     pub ethertype: EtherType,
     /// Tag control information (3 bits priority, 1 bit drop-eligible, 12 bits VLAN id).
     pub vlan: Option<u16>,

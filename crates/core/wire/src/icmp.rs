@@ -10,10 +10,10 @@ pub use quoted::Quoted;
 pub use v4::Icmpv4;
 pub use v6::Icmpv6;
 
-/// Why an ICMP message is not believed.
+/// Reason to reject an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IcmpError {
-    /// The message ends before what its type needs.
+    /// The message is shorter than its type requires.
     #[error("truncated ICMP message")]
     Truncated,
     /// The checksum is wrong.
@@ -28,9 +28,9 @@ pub enum IcmpError {
 /// Which echo message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoKind {
-    /// Ask.
+    /// Echo request.
     Request,
-    /// Answer.
+    /// Echo reply.
     Reply,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Echo<'a> {
     }
 }
 
-/// Stores the checksum of a message whose checksum field holds 0.
+/// Computes and stores the checksum of a message; the checksum field must be 0.
 fn store_checksum(message: &mut [u8], mut pseudo: crate::Checksum) {
     pseudo.add_bytes(message);
     message[2..4].copy_from_slice(&pseudo.finish().to_be_bytes());

@@ -7,14 +7,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{ParseError, checksum};
 
-/// An IPv4 header. Options are skipped, never acted upon.
+/// An IPv4 header. Options are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// Source.
     pub src: Ipv4Addr,
     /// Destination.
     pub dst: Ipv4Addr,
-    /// What follows (see [`protocol`](crate::protocol)).
+    /// Protocol of the payload (see [`protocol`](crate::protocol)).
     pub protocol: u8,
     /// Time to live, in hops.
     pub ttl: u8,
@@ -26,7 +26,7 @@ pub struct Ipv4Header {
     pub dont_fragment: bool,
     /// This is a fragment and not the last one.
     pub more_fragments: bool,
-    /// Where this fragment belongs, in bytes (a multiple of 8).
+    /// Offset of this fragment in the packet, in bytes (a multiple of 8).
     pub fragment_offset: u16,
     /// Bytes of header with options: 20 to 60, a multiple of 4.
     pub header_len: usize,
@@ -77,8 +77,8 @@ impl Ipv4Header {
         }
     }
 
-    /// Parses the header at the start of `packet` and verifies its checksum. Whether the payload
-    /// is as long as `total_len` says is the caller's to check.
+    /// Parses the header at the start of `packet` and verifies its checksum. The caller checks that the
+    /// packet is as long as `total_len` says.
     ///
     /// # Errors
     /// [`ParseError::Truncated`], [`ParseError::BadVersion`], [`ParseError::BadHeaderLength`],
@@ -97,8 +97,8 @@ impl Ipv4Header {
         Ok(Self::from_raw(raw, header_len))
     }
 
-    /// Parses a header that an ICMP error quotes: routers on the way may have changed it, so
-    /// neither checksum nor total length is judged (RFC 1812 4.3.2.3).
+    /// Parses a header that an ICMP error quotes. Routers may have changed it, so neither checksum nor
+    /// total length is checked (RFC 1812 4.3.2.3).
     pub(crate) fn parse_quoted(packet: &[u8]) -> Result<Self, ParseError> {
         let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
         let header_len = Self::announced_len(raw.version_ihl)?;
@@ -123,14 +123,14 @@ impl Ipv4Header {
         }
     }
 
-    /// True if this packet is only a piece of one.
+    /// True if this packet is a fragment.
     #[inline]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Sets the total length of the packet that begins with `packet`, if it has none, to the longest there is, and its
-    /// header checksum with it; what is no IPv4 header stays as it is.
+    /// Replaces a total length of 0 in the IPv4 header at the start of `packet` with the maximum, and updates the header
+    /// checksum; leaves everything else unchanged.
     pub(crate) fn set_missing_total_len(packet: &mut [u8]) {
         let Some(Ok(header_len)) = packet.first().map(|&first| Self::announced_len(first)) else {
             return;
@@ -151,8 +151,8 @@ impl Ipv4Header {
         }
     }
 
-    /// Writes the header without options to the start of `out` and fills its checksum; returns
-    /// [`Ipv4Header::LEN`] whatever `header_len` says.
+    /// Writes the header without options to the start of `out`, with its checksum; returns
+    /// [`Ipv4Header::LEN`] and ignores `header_len`.
     ///
     /// # Panics
     /// If `out` is shorter than [`Ipv4Header::LEN`].
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_header_of_a_known_packet_is_emitted_bit_by_bit() {
-        // A worked example found in textbooks: its checksum is 0xb861.
+        // A common textbook example: its checksum is 0xb861.
         let header = Ipv4Header {
             src: [192, 168, 0, 1].into(),
             dst: [192, 168, 0, 199].into(),

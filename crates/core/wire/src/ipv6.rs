@@ -1,4 +1,4 @@
-//! IPv6 headers and the walk over extension headers (RFC 8200).
+//! IPv6 headers and extension headers (RFC 8200).
 
 use std::net::Ipv6Addr;
 
@@ -9,9 +9,9 @@ use crate::ParseError;
 use crate::protocol;
 use crate::rx_headers::Head;
 
-/// Extension headers walked in one packet before it is refused (RFC 8504 5.3 lets hosts limit it).
+/// Maximum number of extension headers in one packet (RFC 8504 5.3 lets hosts limit it); more are an error.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
-/// Bytes of extension headers walked in one packet before it is refused (RFC 8504 5.3).
+/// Maximum bytes of extension headers in one packet (RFC 8504 5.3); more are an error.
 pub const MAX_EXTENSION_LEN: usize = 256;
 
 /// The fixed IPv6 header.
@@ -21,7 +21,7 @@ pub struct Ipv6Header {
     pub src: Ipv6Addr,
     /// Destination.
     pub dst: Ipv6Addr,
-    /// What follows the fixed header: possibly an extension header.
+    /// Protocol after the fixed header: possibly an extension header.
     pub next_header: u8,
     /// Hops left.
     pub hop_limit: u8,
@@ -49,8 +49,8 @@ impl Ipv6Header {
     /// Bytes of the fixed header.
     pub const LEN: usize = 40;
 
-    /// Parses the fixed header at the start of `packet`. Whether the payload is as long as
-    /// `payload_len` says is the caller's to check.
+    /// Parses the fixed header at the start of `packet`. The caller checks that the payload is as long
+    /// as `payload_len` says.
     ///
     /// # Errors
     /// [`ParseError::Truncated`], [`ParseError::BadVersion`].
@@ -100,20 +100,20 @@ impl Ipv6Header {
     }
 }
 
-/// What the walk over extension headers found.
+/// Result of parsing the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExtensionHeaders {
-    /// The protocol after the last header walked.
+    /// Protocol after the last parsed header.
     pub transport: u8,
-    /// Where it starts.
+    /// Offset at which that protocol starts.
     pub end: usize,
-    /// The packet is a fragment; what starts at `end` is not a transport header.
+    /// The packet is a fragment: there is no transport header at `end`.
     pub fragment: bool,
 }
 
 impl ExtensionHeaders {
-    /// Walks the headers from `first` at offset `start`; stops at the first that is no extension
-    /// header we skip, and at a fragment header that stands for a real fragment.
+    /// Parses the headers from `first` at offset `start`; stops at the first that is not a known
+    /// extension header, and at the fragment header of an actual fragment.
     #[inline]
     pub(crate) fn walk(first: u8, head: Head<'_>, start: usize) -> Result<Self, ParseError> {
         let mut at = start;
@@ -162,12 +162,12 @@ impl ExtensionHeaders {
     }
 }
 
-/// Offset 0 and nothing to follow: a whole packet (RFC 6946).
+/// Returns true for offset 0 and no more fragments: a whole packet (RFC 6946).
 fn is_atomic_fragment(header: &[u8]) -> bool {
     matches!(header, [_, _, offset, flags, ..] if *offset == 0 && flags & 0xf9 == 0)
 }
 
-/// We route for nobody: only a header that has no segments left is skipped (RFC 8200 4.4).
+/// Accepts a routing header with no segments left; this host does not forward (RFC 8200 4.4).
 fn check_routing(header: &[u8]) -> Result<(), ParseError> {
     match header {
         [_, _, _, 0, ..] => Ok(()),
@@ -175,7 +175,7 @@ fn check_routing(header: &[u8]) -> Result<(), ParseError> {
     }
 }
 
-/// Skips options we do not know if their type allows it (RFC 8200 4.2); a jumbo payload (RFC 2675)
+/// Skips unknown options if their type allows it (RFC 8200 4.2); that of a jumbo payload (RFC 2675)
 /// does not.
 fn check_options(header: &[u8]) -> Result<(), ParseError> {
     let mut options = header.get(2..).unwrap_or_default();

@@ -1,24 +1,23 @@
-//! Super-packets that are longer than the length field of their IP header can say (Linux: BIG TCP).
+//! Super-packets too long for the length field of their IP header (Linux: BIG TCP).
 
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, protocol};
 
-/// Type of the jumbo payload option: not to be skipped by who does not know it (RFC 2675 2).
+/// Type of the jumbo payload option; its high bits forbid skipping it as unknown (RFC 2675 2).
 const JUMBO_PAYLOAD: u8 = 0xc2;
 
-/// A hop-by-hop header with nothing but a jumbo payload option (RFC 2675 2). The length field of the IPv6 header in front
-/// of it is 0.
+/// A hop-by-hop header with only a jumbo payload option (RFC 2675 2). The length field of the preceding IPv6 header is 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct JumboPayload {
     next_header: u8,
-    /// In units of 8 bytes, the first of them not counted.
+    /// Length of the header in units of 8 bytes, without the first 8.
     units: u8,
     option: u8,
     option_len: u8,
-    /// Bytes after the IPv6 header, this one included.
+    /// Bytes after the IPv6 header, this header included.
     payload_len: U32,
 }
 const _: () = assert!(size_of::<JumboPayload>() == JumboPayload::LEN);
@@ -26,7 +25,7 @@ const _: () = assert!(size_of::<JumboPayload>() == JumboPayload::LEN);
 impl JumboPayload {
     pub(crate) const LEN: usize = 8;
 
-    /// Returns the header for `len` bytes of `next_header` behind it.
+    /// Returns the header for `len` following bytes of protocol `next_header`.
     pub(crate) fn new(next_header: u8, len: usize) -> Self {
         Self {
             next_header,
@@ -41,15 +40,15 @@ impl JumboPayload {
     /// Writes the header to the start of `out`, returns its length.
     ///
     /// # Panics
-    /// If `out` is shorter than that.
+    /// If `out` is shorter than the header.
     pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
         out[..Self::LEN].copy_from_slice(self.as_bytes());
         Self::LEN
     }
 }
 
-/// Returns how long the headers of each segment are of a super-packet that begins with `head`: a jumbo payload option is
-/// none of them.
+/// Returns the header bytes of each segment of a super-packet with headers `head`: those of `head` without a jumbo
+/// payload option.
 pub fn segment_headers_len(head: &[u8]) -> usize {
     let option = EthernetHeader::parse(head)
         .ok()
@@ -60,8 +59,9 @@ pub fn segment_headers_len(head: &[u8]) -> usize {
     head.len() - option
 }
 
-/// Makes of the headers of a super-packet that is longer than its length field can say headers that [`RxHeaders::parse`]
-/// takes, to cut it: they say the longest length that they can. Returns how long they are now. Others stay as they are.
+/// Changes the headers of a super-packet too long for its length field so that [`RxHeaders::parse`] accepts them for
+/// segmentation: removes a jumbo payload option and sets the length field to its maximum. Leaves other headers
+/// unchanged. Returns their new length.
 ///
 /// [`RxHeaders::parse`]: crate::RxHeaders::parse
 pub fn shorten_big_headers(head: &mut [u8]) -> usize {
@@ -80,7 +80,7 @@ pub fn shorten_big_headers(head: &mut [u8]) -> usize {
     }
 }
 
-/// Returns the two headers that `packet` begins with, if its length is in the second one.
+/// Returns the first two headers of `packet` if the second one has its length.
 fn jumbo_payload(packet: &[u8]) -> Option<(Ipv6Header, JumboPayload)> {
     let ip = Ipv6Header::parse(packet).ok()?;
     let (jumbo, _) = JumboPayload::read_from_prefix(packet.get(Ipv6Header::LEN..)?).ok()?;
@@ -90,7 +90,7 @@ fn jumbo_payload(packet: &[u8]) -> Option<(Ipv6Header, JumboPayload)> {
     is_jumbo.then_some((ip, jumbo))
 }
 
-/// Takes the option out of the headers that begin with `packet`; returns by how many bytes they are shorter now.
+/// Removes the option from the headers at the start of `packet`; returns the number of bytes removed.
 fn remove_jumbo_payload(packet: &mut [u8]) -> usize {
     let Some((ip, jumbo)) = jumbo_payload(packet) else {
         return 0;

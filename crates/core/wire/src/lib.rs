@@ -1,16 +1,15 @@
 //! Bytes to checked headers and back: virtio-net, Ethernet, ARP, IPv4, IPv6, ICMP, TCP; checksums.
 //!
-//! Key types: [`RxHeaders`] (one received frame, every length and checksum of its headers judged
-//! once), [`TcpOptions`] (what both ends of a connection say beside the fixed header) and
-//! [`Checksum`] (an Internet checksum that can be fed in pieces, some of them summed elsewhere).
-//! [`Instant`] lives here too, because every crate above needs the same clock type.
+//! Key types: [`RxHeaders`] (the headers of one received frame, lengths and checksums verified
+//! once), [`TcpOptions`] (the options of one TCP header) and [`Checksum`] (an Internet checksum
+//! computed in pieces, some of them elsewhere). [`Instant`] is here too, because every crate above
+//! needs the same clock type.
 //!
 //! In the walk of a received segment this crate is step 2, `RxHeaders::parse(header_buf)`; in the
 //! walk of a send it is step 6, [`emit_tcp_frame_headers`].
 //!
-//! Nothing here allocates, reads a clock, keeps state or decides policy. TCP payload is never
-//! looked at: a TCP checksum is verified by whoever may read the payload, with
-//! [`Checksum::add_partial`].
+//! Nothing here allocates, reads a clock, keeps state or decides policy. TCP payload is never read:
+//! the caller, if it may read the payload, verifies the TCP checksum with [`Checksum::add_partial`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! IP protocol numbers (IANA "Assigned Internet Protocol Numbers"), as far as we name them.
+//! IP protocol numbers (IANA "Assigned Internet Protocol Numbers") that this workspace uses.
 
 /// IPv6 hop-by-hop options (RFC 8200 4.3).
 pub const HOP_BY_HOP: u8 = 0;

@@ -1,4 +1,4 @@
-//! All headers of one received frame, judged once.
+//! All headers of one received frame, verified once.
 
 use std::net::IpAddr;
 
@@ -17,20 +17,20 @@ const _: () = assert!(
         && MAX_HEADER_LEN >= EthernetHeader::TAGGED_LEN + ARP_LEN
 );
 
-/// Why a frame's headers cannot be trusted.
+/// Reason to reject the headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// The bytes given end inside the headers, the frame does not: give more.
+    /// `head` ends inside the headers, but the frame is longer: pass more of it.
     #[error("the headers need at least {need} bytes")]
     NeedMore {
-        /// Bytes from the start of the frame that the next attempt needs at least.
+        /// Minimum length of `head` for the next attempt.
         need: usize,
     },
     /// The frame, or the packet by its own length field, ends inside a header; or the frame ends
     /// before the packet does.
     #[error("truncated")]
     Truncated,
-    /// The IP version is not the one the EtherType says.
+    /// The IP version differs from the EtherType.
     #[error("wrong IP version")]
     BadVersion,
     /// The IPv4 header length is below 5 words.
@@ -42,24 +42,24 @@ pub enum ParseError {
     /// The IPv4 header checksum is wrong.
     #[error("wrong IPv4 header checksum")]
     BadIpChecksum,
-    /// The IPv6 extension headers are too many, too long, malformed, or not ours to accept.
+    /// The IPv6 extension headers are too many, too long, malformed, or not allowed.
     #[error("IPv6 extension headers not acceptable")]
     ExtensionHeaders,
     /// The TCP data offset is below 5 words or past the end of the packet.
     #[error("TCP data offset not within the segment")]
     BadTcpOffset,
-    /// The TCP options cannot be followed to their end.
+    /// The TCP options are malformed.
     #[error("malformed TCP options: {0}")]
     BadTcpOptions(#[from] TcpOptionsError),
     /// The UDP length is smaller than the header or larger than the packet.
     #[error("UDP length not within the packet")]
     BadUdpLength,
-    /// The ARP packet is not about IPv4 over Ethernet.
+    /// The ARP packet is not for IPv4 over Ethernet.
     #[error("ARP not about IPv4 over Ethernet")]
     BadArp,
 }
 
-/// What the Ethernet frame carries.
+/// Network layer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// ARP; the packet itself is payload (see [`ArpPacket::parse`](crate::ArpPacket::parse)).
@@ -72,7 +72,7 @@ pub enum Network {
     Other,
 }
 
-/// What the IP packet carries.
+/// Transport layer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -83,11 +83,11 @@ pub enum Transport {
     Other(u8),
     /// A fragment of an IP packet; transport bytes, if any, are payload here.
     Fragment,
-    /// Nothing: no IP packet, or an IPv6 packet that says so.
+    /// No transport: not an IP packet, or IPv6 with "no next header".
     None,
 }
 
-/// A connection as one packet names it.
+/// Addresses and ports of a connection, in the direction of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FourTuple {
     /// Source address.
@@ -101,7 +101,7 @@ pub struct FourTuple {
 }
 
 impl FourTuple {
-    /// Returns the same connection as packets in the other direction name it.
+    /// Returns the four-tuple of packets in the other direction.
     pub const fn reversed(self) -> Self {
         let Self {
             src_ip,
@@ -118,9 +118,9 @@ impl FourTuple {
     }
 }
 
-/// The checked headers of one frame. Whoever holds one need not look at header bytes again.
+/// The verified headers of one frame. Code that has them does not need the header bytes again.
 ///
-/// `header_len + payload_len` never exceeds the frame; what the frame has beyond is padding.
+/// `header_len + payload_len` never exceeds the frame; bytes after that are padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxHeaders {
     /// Ethernet.
@@ -136,11 +136,11 @@ pub struct RxHeaders {
 }
 
 impl RxHeaders {
-    /// Parses the headers of a frame of `frame_len` bytes, of which `head` holds the first.
+    /// Parses the headers of a frame of `frame_len` bytes; `head` contains its first bytes.
     ///
     /// # Errors
-    /// [`ParseError::NeedMore`] asks for a longer `head`, and never for more than
-    /// [`MAX_HEADER_LEN`] or `frame_len`; everything else is a fault of the frame.
+    /// [`ParseError::NeedMore`] if `head` is too short; it never asks for more than
+    /// [`MAX_HEADER_LEN`] or `frame_len`. Every other error means that the frame is invalid.
     #[inline]
     pub fn parse(head: &[u8], frame_len: usize) -> Result<Self, ParseError> {
         let head = Head::new(head, frame_len);
@@ -241,7 +241,7 @@ impl RxHeaders {
     }
 }
 
-/// The first bytes of something longer, and where it ends.
+/// The first bytes of a frame or packet, and its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<'a> {
     bytes: &'a [u8],
@@ -257,7 +257,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Returns `len` bytes at `at`, or whether it is the head or the whole that lacks them.
+    /// Returns `len` bytes at `at`; the error tells whether the head or the whole frame is too short.
     #[inline]
     pub(crate) fn slice(self, at: usize, len: usize) -> Result<&'a [u8], ParseError> {
         let need = at.saturating_add(len);
@@ -276,7 +276,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Narrows the whole to a packet of `len` bytes at `at`.
+    /// Limits the end to that of a packet of `len` bytes at `at`.
     #[inline]
     fn packet(self, at: usize, len: usize) -> Result<Self, ParseError> {
         let end = at + len;
@@ -297,8 +297,8 @@ fn parse_ethernet(head: Head<'_>) -> Result<EthernetHeader, ParseError> {
     EthernetHeader::parse(untagged)
 }
 
-// Everything from here to the options is inlined into `RxHeaders::parse`: out of line, each header
-// is built on the stack and copied into the next larger thing, and wide copies of fields that were
+// Everything from here to the options is inlined into `RxHeaders::parse`. Out of line, each header
+// is built on the stack and copied into the enclosing structure; wide copies of fields that were
 // just stored one by one stall on store forwarding, which costs as much as the parsing.
 #[inline(always)]
 fn parse_ipv4(
@@ -354,8 +354,8 @@ fn parse_ipv6(
     })
 }
 
-/// Parses what starts at `at`, a protocol or (`None`) a fragment; returns it, where the headers
-/// end and where the payload does.
+/// Parses the transport header at `at` (protocol `None` is a fragment); returns it, the end of the
+/// headers and the end of the payload.
 #[inline(always)]
 fn parse_transport(
     packet: Head<'_>,
@@ -374,7 +374,7 @@ fn parse_transport(
         }
         Some(protocol::UDP) => {
             let udp = UdpHeader::parse(packet.slice(at, UdpHeader::LEN)?)?;
-            // The UDP length, not the IP length, bounds what the checksum covers and the payload.
+            // The UDP length, not the IP length, bounds the checksum and the payload.
             let end = at + usize::from(udp.length);
             if end > packet.end {
                 return Err(ParseError::BadUdpLength);

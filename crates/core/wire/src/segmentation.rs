@@ -1,4 +1,4 @@
-//! The headers of the segments that a super-packet is cut into: what every NIC does that cuts, whoever moves the bytes.
+//! Headers of the segments of a super-packet. Every NIC here that segments uses this code; it does not touch payload.
 
 use crate::{
     Checksum, Ipv6Header, Network, RxHeaders, TcpFlags, TcpHeader, Transport, TxChecksum, checksum,
@@ -21,7 +21,7 @@ const IPV4_CHECKSUM: usize = 10;
 const IPV6_PAYLOAD_LEN: usize = 4;
 
 impl RxHeaders {
-    /// Returns where a TCP or UDP packet keeps its checksum and where the sum begins; `None` for others.
+    /// Returns start and position of the checksum of a TCP or UDP packet; `None` for others.
     pub fn tx_checksum(&self) -> Option<TxChecksum> {
         let (start, field) = (self.l4_offset()?, self.l4_checksum_offset()?);
         Some(TxChecksum {
@@ -32,7 +32,7 @@ impl RxHeaders {
     }
 
     /// Returns the sum of the pseudo-header of a TCP or UDP packet with `len` bytes of transport header and payload;
-    /// `None` for others, and for a length that no packet has.
+    /// `None` for other packets, and for an impossible length.
     pub fn pseudo_header(&self, len: usize) -> Option<Checksum> {
         let protocol = match self.transport {
             Transport::Tcp(_) => protocol::TCP,
@@ -48,21 +48,21 @@ impl RxHeaders {
     }
 }
 
-/// Turns copies of a super-packet's headers into those of its segments, one after the other.
+/// Generator of the headers of a super-packet's segments, from copies of its own headers.
 ///
-/// TCP and UDP over IP (linux net/ipv4/tcp_offload.c `tcp_gso_segment`, udp_offload.c `__udp_gso_segment`).
+/// For TCP and UDP over IP (linux net/ipv4/tcp_offload.c `tcp_gso_segment`, udp_offload.c `__udp_gso_segment`).
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentHeaders {
     headers: RxHeaders,
     checksum: TxChecksum,
-    /// Of the next segment.
+    /// Sequence number of the next segment.
     seq: u32,
-    /// Segments so far.
+    /// Number of segments generated so far.
     cut: u16,
 }
 
 impl SegmentHeaders {
-    /// Prepares to cut the packet with these headers; `None` unless it is TCP or UDP.
+    /// Returns a generator for the packet with these headers; `None` unless it is TCP or UDP.
     pub fn new(headers: &RxHeaders) -> Option<Self> {
         Some(Self {
             headers: *headers,
@@ -72,15 +72,15 @@ impl SegmentHeaders {
         })
     }
 
-    /// Returns where every segment keeps its checksum.
+    /// Returns start and position of the checksum, the same in every segment.
     pub const fn checksum(&self) -> TxChecksum {
         self.checksum
     }
 
-    /// Makes of `head`, a copy of the super-packet's headers, those of the next segment, which has `len` bytes of
-    /// payload and is followed by `rest` more. Its checksum field holds the sum of the pseudo-header, to be finished.
+    /// Changes `head`, a copy of the super-packet's headers, to the headers of the next segment, which has `len` bytes
+    /// of payload and is followed by `rest` more bytes. Sets the checksum field to the sum of the pseudo-header.
     ///
-    /// Fields outside of `head` are not written: it is then no copy of these headers.
+    /// Fields outside `head` are not written; `head` is then not a copy of these headers.
     pub fn write_next(&mut self, head: &mut [u8], len: usize, rest: usize) {
         self.write_ip(head, len);
         let l4 = usize::from(self.checksum.start);
@@ -103,7 +103,7 @@ impl SegmentHeaders {
         match &self.headers.network {
             Network::Ipv4(ip) => {
                 put(head, at + IPV4_TOTAL_LEN, ip_len);
-                // One identification per packet, counting up (linux net/ipv4/af_inet.c `inet_gso_segment`).
+                // The identification increases by one per segment (linux net/ipv4/af_inet.c `inet_gso_segment`).
                 let ident = ip.ident.wrapping_add(self.cut);
                 put(head, at + IPV4_IDENT, ident.into());
                 put(head, at + IPV4_CHECKSUM, 0);
@@ -124,8 +124,8 @@ impl SegmentHeaders {
             flags -= TcpFlags::PSH | TcpFlags::FIN;
         }
         if self.cut > 0 {
-            // Congestion window reduced is said once (RFC 3168 6.1.2). Who means AccECN's counter by the flag sends no
-            // super-packets with it.
+            // CWR is set in the first segment only (RFC 3168 6.1.2). A sender that uses the flag as part of AccECN's
+            // counter must not set it in super-packets.
             flags -= TcpFlags::CWR;
         }
         if let Some(field) = head.get_mut(l4 + TCP_FLAGS) {
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// The headers of a super-packet with 3,000 bytes of payload: FIN, PSH, CWR, and a number about to wrap.
+    /// Headers of a super-packet with 3,000 bytes of payload: FIN, PSH, CWR, and a sequence number that wraps.
     fn tcp_super(ip: &IpRepr, vlan: Option<u16>) -> Vec<u8> {
         let tcp = TcpHeader {
             src_port: 1,
@@ -203,7 +203,7 @@ mod tests {
         head
     }
 
-    /// Cuts a packet with `total` bytes of payload and checks what holds of every segment; returns their headers.
+    /// Cuts a packet with `total` bytes of payload, checks the invariants of every segment, and returns their headers.
     fn cut(head: &[u8], total: usize, size: usize) -> Vec<RxHeaders> {
         let headers = RxHeaders::parse(head, head.len() + total).unwrap();
         let mut segments = SegmentHeaders::new(&headers).unwrap();

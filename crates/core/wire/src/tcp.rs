@@ -15,7 +15,7 @@ bitflags::bitflags! {
         const SYN = 0x02;
         /// Reset the connection.
         const RST = 0x04;
-        /// Push.
+        /// Push the data to the application.
         const PSH = 0x08;
         /// The acknowledgment field is significant.
         const ACK = 0x10;
@@ -25,19 +25,19 @@ bitflags::bitflags! {
         const ECE = 0x40;
         /// Congestion window reduced (RFC 3168).
         const CWR = 0x80;
-        /// Accurate ECN; with CWR and ECE the ACE field (RFC 9768). It stands beside the header length.
+        /// Accurate ECN; forms the ACE field together with CWR and ECE (RFC 9768). It is in the byte of the data offset.
         const AE = 0x100;
     }
 }
 
 impl TcpFlags {
-    /// Returns the flags that stand in the byte of their own: all but AE.
+    /// Returns the flags in byte 13 of the header: all but AE.
     pub const fn low_byte(self) -> u8 {
         self.bits() as u8
     }
 }
 
-/// A TCP header with its options taken apart.
+/// A TCP header with parsed options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHeader {
     /// Source port.
@@ -94,8 +94,8 @@ impl TcpHeader {
         }
     }
 
-    /// Parses the header at the start of `segment`. The checksum is not verified here: it covers
-    /// payload that the caller may not be able to read.
+    /// Parses the header at the start of `segment`. Does not verify the checksum, which covers payload
+    /// that may be unreadable.
     ///
     /// # Errors
     /// [`ParseError::Truncated`] if there are fewer than [`TcpHeader::LEN`] bytes,
@@ -126,8 +126,8 @@ impl TcpHeader {
         Self::LEN + self.options.emit_len()
     }
 
-    /// Writes header and options to the start of `out` with a checksum field of 0; returns the
-    /// bytes written, which is the header length the wire sees (`header_len` is not consulted).
+    /// Writes header and options to the start of `out` with a checksum field of 0; returns the bytes
+    /// written (and ignores `header_len`).
     ///
     /// # Panics
     /// If `out` is shorter than [`emit_len`](Self::emit_len).

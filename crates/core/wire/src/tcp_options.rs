@@ -1,8 +1,8 @@
-//! TCP options we speak: MSS, window scale, SACK, timestamps, AccECN (RFC 9293 3.2, 7323, 2018, 9768).
+//! TCP options that we support: MSS, window scale, SACK, timestamps, AccECN (RFC 9293 3.2, 7323, 2018, 9768).
 
 use crate::accecn::{ACCECN0, ACCECN1, AccEcn};
 
-/// Largest window scale; a larger one received counts as this (RFC 7323 2.3).
+/// Largest window scale; a larger received value is replaced with this one (RFC 7323 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
 /// Bytes of options that fit a header.
@@ -19,9 +19,9 @@ const TIMESTAMPS: u8 = 8;
 /// The timestamps option (RFC 7323 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamps {
-    /// TSval: the sender's clock.
+    /// TSval: timestamp of the sender.
     pub value: u32,
-    /// TSecr: the latest value seen from the other side; meaningful with ACK.
+    /// TSecr: echo of the latest TSval received; meaningful with [`TcpFlags::ACK`](crate::TcpFlags::ACK).
     pub echo: u32,
 }
 
@@ -34,7 +34,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Most blocks a header has room for.
+    /// Maximum number of blocks in a header.
     pub const CAPACITY: usize = 4;
 
     /// Returns no blocks.
@@ -99,7 +99,7 @@ pub struct TcpOptions {
     pub mss: Option<u16>,
     /// Window scale, only in a SYN; at most [`MAX_WINDOW_SCALE`] once parsed.
     pub window_scale: Option<u8>,
-    /// SACK may be sent to us, only in a SYN.
+    /// The sender accepts SACK; only in a SYN.
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
@@ -109,10 +109,10 @@ pub struct TcpOptions {
     pub sack: SackBlocks,
 }
 
-/// Why a list of options cannot be followed to its end.
+/// Reason to reject a list of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TcpOptionsError {
-    /// The last byte starts an option that has no length.
+    /// The list ends after the kind of an option, before its length.
     #[error("TCP option {kind} has no length byte")]
     NoLength {
         /// The option's kind.
@@ -131,14 +131,14 @@ pub enum TcpOptionsError {
 impl TcpOptions {
     /// Parses the bytes between the fixed header and the payload.
     ///
-    /// Options that are not known, or known with another length than theirs, are skipped; of two
-    /// of one kind the later counts (as in Linux, net/ipv4/tcp_input.c `tcp_parse_options`).
+    /// Unknown options, and known ones with an unexpected length, are skipped; if a kind occurs twice,
+    /// the later one counts (as in Linux, net/ipv4/tcp_input.c `tcp_parse_options`).
     ///
     /// # Errors
-    /// A length that leads nowhere (RFC 9293 MUST-7): what follows it cannot be known.
+    /// A missing or invalid length (RFC 9293 MUST-7): the next option cannot be found.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, TcpOptionsError> {
-        // Nearly every segment carries just this, laid out as RFC 7323 appendix A advises.
+        // Fast path: most segments have only timestamps, laid out as in RFC 7323 appendix A.
         if let &[NOP, NOP, TIMESTAMPS, 10, v0, v1, v2, v3, e0, e1, e2, e3] = bytes {
             let value = u32::from_be_bytes([v0, v1, v2, v3]);
             let echo = u32::from_be_bytes([e0, e1, e2, e3]);

@@ -3,10 +3,10 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point on a monotonic clock, in nanoseconds since an origin nobody but the clock knows.
+/// A point on a monotonic clock, in nanoseconds since an arbitrary origin.
 ///
-/// Time enters every layer as an argument, so a simulation runs hours in seconds and a test never
-/// sleeps. Arithmetic saturates: [`u64::MAX`] ns is 584 years, far enough to mean "never".
+/// Every layer takes the time as an argument, so a simulation runs hours in seconds and a test never
+/// sleeps. Arithmetic saturates: [`u64::MAX`] ns is 584 years and means "never".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -34,12 +34,12 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// Returns how long after `earlier` this is, zero if it is not after.
+    /// Returns the time since `earlier`, zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns this instant moved by `by`, or `None` past the end of the clock.
+    /// Returns this instant plus `by`, `None` on overflow.
     pub fn checked_add(self, by: Duration) -> Option<Self> {
         let by = u64::try_from(by.as_nanos()).ok()?;
         self.0.checked_add(by).map(Self)

@@ -1,4 +1,4 @@
-//! UDP headers, as far as steering and checksum verification need them.
+//! UDP headers, for steering and checksum verification.
 
 use crate::ParseError;
 
@@ -21,7 +21,8 @@ impl UdpHeader {
     /// Offset of the checksum field in the header.
     pub const CHECKSUM_OFFSET: usize = 6;
 
-    /// Parses the header at the start of `datagram`, whose length the caller checks.
+    /// Parses the header at the start of `datagram`. The caller checks that the datagram is as long as
+    /// `length` says.
     ///
     /// # Errors
     /// [`ParseError::Truncated`] if there are fewer than [`UdpHeader::LEN`] bytes,

@@ -10,7 +10,7 @@ fn position_verifier(seed: u64) -> Verifier {
     Verifier::new(Expected::Position(PositionPattern::new(seed)))
 }
 
-/// The seed's stream: `yes $(echo -e \\x01...) | tr \\n ZERO`.
+/// The stream of the ncdevmem test: `yes $(echo -e \\x01...) | tr \\n ZERO`.
 fn repeating_stream(period: u16, zero: u8, len: usize) -> Vec<u8> {
     (1..period)
         .map(|b| b as u8)

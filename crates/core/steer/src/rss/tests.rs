@@ -239,7 +239,7 @@ fn the_key_is_not_shown() {
     assert_eq!(format!("{:?}", ToeplitzKey::MICROSOFT), "ToeplitzKey(..)");
 }
 
-/// The hash as Microsoft writes it down: one bit after the other, the key shifted left by one.
+/// Reference implementation by Microsoft's description: bit by bit, with the key shifted left by one.
 fn naive(key: &ToeplitzKey, input: &[u8]) -> u32 {
     let mut hash = 0;
     for bit in 0..input.len() * 8 {

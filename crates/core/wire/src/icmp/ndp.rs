@@ -15,7 +15,7 @@ const HOP_LIMIT: u8 = 255;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 
-/// Bytes up to the options, and with the one option we send.
+/// Bytes before the options, and with the one option that we send.
 const FIXED_LEN: usize = 24;
 const OPTION_LEN: usize = 8;
 
@@ -34,18 +34,18 @@ pub const fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
 /// "Who has `target`?"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborSolicitation {
-    /// The address in question.
+    /// Address to resolve.
     pub target: Ipv6Addr,
-    /// The asker's hardware address; not given while it probes for duplicates.
+    /// Hardware address of the sender; absent in duplicate address detection.
     pub source_mac: Option<MacAddr>,
 }
 
 /// "`target` is at `target_mac`."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborAdvertisement {
-    /// The address in question.
+    /// Resolved address.
     pub target: Ipv6Addr,
-    /// Its hardware address; may be left out of an answer to a unicast solicitation.
+    /// Its hardware address; optional in the answer to a unicast solicitation.
     pub target_mac: Option<MacAddr>,
     /// The sender is a router.
     pub router: bool,
@@ -59,8 +59,8 @@ impl NeighborSolicitation {
     pub(super) fn parse(ip: &Ipv6Header, message: &[u8]) -> Result<Self, IcmpError> {
         let (_, target, options) = parse_common(ip, message)?;
         let source_mac = link_address(options, SOURCE_LINK_ADDRESS)?;
-        // A duplicate address probe goes to the solicited-node group and names no source
-        // (RFC 4861 7.1.1).
+        // Duplicate address detection sends to the solicited-node group, without a source link-layer
+        // address (RFC 4861 7.1.1).
         let probe = ip.src.is_unspecified();
         if probe && (source_mac.is_some() || ip.dst != solicited_node(target)) {
             return Err(IcmpError::BadNeighborDiscovery);
@@ -165,7 +165,7 @@ const fn message_len(mac: Option<MacAddr>) -> usize {
     }
 }
 
-/// Returns flags, target and options of a message that obeys RFC 4861 7.1.1 and 7.1.2.
+/// Returns flags, target and options after the checks of RFC 4861 7.1.1 and 7.1.2.
 fn parse_common<'a>(
     ip: &Ipv6Header,
     message: &'a [u8],
@@ -182,8 +182,8 @@ fn parse_common<'a>(
     Ok((head[4], target, options))
 }
 
-/// Returns the first link-layer address option of `kind`; every option must have a length, and this one that of an
-/// Ethernet address (RFC 2464 6), which is a station's.
+/// Returns the first link-layer address option of `kind`. Fails if an option has length 0, or if this one does not
+/// contain a unicast Ethernet address (RFC 2464 6).
 fn link_address(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, IcmpError> {
     let mut found = None;
     while !options.is_empty() {

@@ -1,4 +1,4 @@
-//! The start of our own packet, as an ICMP error brings it back.
+//! The start of our own packet, as quoted in an ICMP error.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use crate::ipv6::ExtensionHeaders;
 use crate::rx_headers::Head;
 use crate::{Ipv4Header, Ipv6Header};
 
-/// What an ICMP error says about the packet that caused it. Nothing in it is proven: a receiver
-/// checks that `seq` lies in what it sent (RFC 5927 4.1) before it believes a word.
+/// The packet that an ICMP error quotes. It is not trusted: a receiver first checks that `seq` is
+/// among the sequence numbers in flight (RFC 5927 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// Source of the quoted packet: our address.
@@ -25,7 +25,7 @@ pub struct Quoted {
 }
 
 impl Quoted {
-    /// Parses a quoted IPv4 packet, `None` if too little of it is there or it is a later fragment.
+    /// Parses a quoted IPv4 packet, `None` if it is too short or not a first fragment.
     pub(super) fn parse_v4(packet: &[u8]) -> Option<Self> {
         let ip = Ipv4Header::parse_quoted(packet).ok()?;
         if ip.fragment_offset != 0 {
@@ -39,7 +39,7 @@ impl Quoted {
         )
     }
 
-    /// Parses a quoted IPv6 packet, `None` if too little of it is there or it is a fragment.
+    /// Parses a quoted IPv6 packet, `None` if it is too short or a fragment.
     pub(super) fn parse_v6(packet: &[u8]) -> Option<Self> {
         let ip = Ipv6Header::parse(packet).ok()?;
         let head = Head::new(packet, packet.len());

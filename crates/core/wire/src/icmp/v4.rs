@@ -14,24 +14,24 @@ const FRAGMENTATION_NEEDED: u8 = 4;
 /// An ICMPv4 message that matters to a TCP host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv4<'a> {
-    /// Someone asks whether we are there.
+    /// Echo request.
     EchoRequest(Echo<'a>),
-    /// Someone answers.
+    /// Echo reply.
     EchoReply(Echo<'a>),
     /// A packet of ours could not be delivered.
     DestinationUnreachable {
-        /// Why: 0 net, 1 host, 2 protocol, 3 port, 4 fragmentation needed, ...
+        /// Reason: 0 net, 1 host, 2 protocol, 3 port, 4 fragmentation needed, ...
         code: u8,
-        /// With code 4, the MTU of the next hop (RFC 1191 4); `None` from a router that does not say.
+        /// With code 4, the MTU of the next hop (RFC 1191 4); `None` if the router left it out.
         mtu: Option<u16>,
-        /// Which packet, if enough of it was quoted.
+        /// The packet, if enough of it was quoted.
         quoted: Option<Quoted>,
     },
-    /// A packet of ours lived too long.
+    /// The TTL or reassembly time of a packet of ours was exceeded.
     TimeExceeded {
         /// 0 in transit, 1 in reassembly.
         code: u8,
-        /// Which packet, if enough of it was quoted.
+        /// The packet, if enough of it was quoted.
         quoted: Option<Quoted>,
     },
     /// Anything else.

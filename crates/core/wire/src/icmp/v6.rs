@@ -17,34 +17,34 @@ const ECHO_REPLY: u8 = 129;
 /// An ICMPv6 message that matters to a TCP host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6<'a> {
-    /// Someone asks whether we are there.
+    /// Echo request.
     EchoRequest(Echo<'a>),
-    /// Someone answers.
+    /// Echo reply.
     EchoReply(Echo<'a>),
     /// A packet of ours could not be delivered.
     DestinationUnreachable {
-        /// Why: 0 no route, 1 prohibited, 3 address, 4 port, ...
+        /// Reason: 0 no route, 1 prohibited, 3 address, 4 port, ...
         code: u8,
-        /// Which packet, if enough of it was quoted.
+        /// The packet, if enough of it was quoted.
         quoted: Option<Quoted>,
     },
-    /// A packet of ours did not fit the next link.
+    /// A packet of ours was longer than the MTU of the next link.
     PacketTooBig {
         /// MTU of that link.
         mtu: u32,
-        /// Which packet, if enough of it was quoted.
+        /// The packet, if enough of it was quoted.
         quoted: Option<Quoted>,
     },
-    /// A packet of ours lived too long.
+    /// The hop limit or reassembly time of a packet of ours was exceeded.
     TimeExceeded {
         /// 0 in transit, 1 in reassembly.
         code: u8,
-        /// Which packet, if enough of it was quoted.
+        /// The packet, if enough of it was quoted.
         quoted: Option<Quoted>,
     },
-    /// Someone asks for a hardware address.
+    /// Neighbor solicitation.
     NeighborSolicitation(NeighborSolicitation),
-    /// Someone tells a hardware address.
+    /// Neighbor advertisement.
     NeighborAdvertisement(NeighborAdvertisement),
     /// Anything else, router discovery included.
     Other {
@@ -56,7 +56,7 @@ pub enum Icmpv6<'a> {
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Parses a message that came under `ip` (all of the packet after the extension headers) and
+    /// Parses the message of a packet with header `ip` (all bytes after the extension headers) and
     /// verifies its checksum and, for neighbor discovery, the rules of RFC 4861 7.1.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Echo<'_> {
     }
 }
 
-/// ICMPv6 sums a pseudo-header (RFC 4443 2.3); `len` fits, for it came from or goes into 16 bits.
+/// Returns the sum of the pseudo-header (RFC 4443 2.3); `len` fits 16 bits, as a payload length.
 pub(super) fn pseudo_header(src: Ipv6Addr, dst: Ipv6Addr, len: usize) -> Checksum {
     let len = u32::try_from(len).unwrap_or(u32::MAX);
     Checksum::pseudo_v6(src, dst, protocol::ICMPV6, len)

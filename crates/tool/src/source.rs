@@ -16,7 +16,7 @@ pub enum Source {
     File(File),
     /// A generated pattern.
     Made {
-    /// The pattern.
+        /// The pattern.
         pattern: Made,
         /// Position of the next byte.
         position: u64,

@@ -1,4 +1,4 @@
-//! A program that sends from device memory and writes over every byte as soon as it may.
+//! A program that sends from device memory and overwrites every byte as soon as its send is complete.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -12,14 +12,14 @@ use crate::door::Door;
 use crate::pair::Progress;
 use crate::pattern::Pattern;
 
-/// What the program writes over memory that was sent.
+/// Byte that overwrites memory of complete sends.
 const SCRIBBLE: u8 = 0xa5;
 
-/// Device memory as a [`DeviceSource`] writes to it, the way its owner does.
+/// Function with which a [`DeviceSource`] writes device memory: (offset, bytes).
 pub type DeviceWriter = Box<dyn Fn(usize, &[u8])>;
 
-/// Sends a pattern from device memory, used as a ring, in chunks that the ring's end cuts in two. Every chunk is
-/// written over in the moment its send completes, so that a completion that comes too early is a wrong byte at the
+/// Program that sends a pattern from a ring in device memory; chunks wrap around at the end of the ring. It overwrites
+/// every chunk as soon as the send completes, so that a completion that comes too early shows as a wrong byte at the
 /// receiver.
 pub struct DeviceSource<D: Door> {
     id: D::Socket,
@@ -29,11 +29,11 @@ pub struct DeviceSource<D: Door> {
     ring: usize,
     chunk: usize,
     total: u64,
-    /// Bytes written to the ring, taken by the socket, free to be written again.
+    /// Total bytes written to the ring; of those, taken by the socket; of those, complete.
     written: u64,
     sent: u64,
     freed: u64,
-    /// Stream offset behind each send that is not complete, by its id.
+    /// End in the stream of each incomplete send, with its id.
     under_way: VecDeque<(ZerocopyId, u64)>,
     next: ZerocopyId,
     control: Vec<u8>,
@@ -80,7 +80,7 @@ impl<D: Door> DeviceSource<D> {
         Self::with_writer(door, id, (name, size), Box::new(write), (pattern, total))
     }
 
-    /// As [`DeviceSource::new`], with memory that is written by `write`.
+    /// Returns a program as [`DeviceSource::new`] does, which writes device memory with `write`.
     ///
     /// # Panics
     /// If the socket is not open.
@@ -123,7 +123,7 @@ impl<D: Door> DeviceSource<D> {
         self
     }
 
-    /// Leaves the stream open at its end.
+    /// Does not shut the stream down at its end.
     #[must_use]
     pub fn without_shutdown(mut self) -> Self {
         self.shutdown = false;
@@ -135,12 +135,12 @@ impl<D: Door> DeviceSource<D> {
         self.id
     }
 
-    /// Returns the id of its memory.
+    /// Returns the id of the send binding.
     pub fn dmabuf(&self) -> DmabufId {
         self.dmabuf
     }
 
-    /// Returns how many bytes the socket took.
+    /// Returns how many bytes the socket has accepted.
     pub fn sent(&self) -> u64 {
         self.sent
     }
@@ -150,15 +150,15 @@ impl<D: Door> DeviceSource<D> {
         self.freed
     }
 
-    /// Returns how many entries of the error queue it read, and of how many sends.
+    /// Returns how many entries it has read from the error queue, and how many sends they cover.
     pub fn completions(&self) -> (u64, u32) {
         (self.completions, self.next.0)
     }
 
-    /// Sends what the ring and the socket take, and reads the error queue; done when all of it is complete.
+    /// Sends as much as ring and socket have room for, and reads the error queue; done when all bytes are complete.
     ///
     /// # Panics
-    /// If the socket refuses for any reason but want of room, or completions are not in order.
+    /// If a send fails with an errno other than EAGAIN, or completions are not in order.
     pub fn run(&mut self, door: &mut D) -> Progress {
         let before = (self.sent, self.freed);
         self.collect(door);
@@ -185,7 +185,7 @@ impl<D: Door> DeviceSource<D> {
         }
     }
 
-    /// Writes the pattern wherever the ring is free.
+    /// Writes the pattern to the free part of the ring.
     fn fill(&mut self) {
         let end = self
             .total
@@ -201,10 +201,10 @@ impl<D: Door> DeviceSource<D> {
         }
     }
 
-    /// Sends the next chunk; returns how much of it the socket took.
+    /// Sends the next chunk; returns how many bytes the socket accepted.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The errno of sendmsg.
     pub fn send_once(&mut self, door: &mut D) -> Result<usize, Errno> {
         self.fill();
         let len = (self.written - self.sent).min(self.chunk as u64) as usize;
@@ -225,7 +225,7 @@ impl<D: Door> DeviceSource<D> {
         Ok(taken)
     }
 
-    /// Returns the ranges of the ring that stand for a stretch of the stream.
+    /// Returns the one or two ranges of the ring for `len` bytes of the stream from `position` on.
     fn ranges(&self, position: u64, len: usize) -> Vec<Range<usize>> {
         let at = self.at(position);
         let first = len.min(self.ring - at);
@@ -239,7 +239,7 @@ impl<D: Door> DeviceSource<D> {
         (position % self.ring as u64) as usize
     }
 
-    /// Reads the error queue until it is empty and writes over what is complete.
+    /// Reads the error queue until it is empty and overwrites the memory of complete sends.
     ///
     /// # Panics
     /// If an entry is not the next range of sends.

@@ -1,8 +1,8 @@
-//! How programs reach a stack: the one interface that scenarios are written against.
+//! The interface between test programs and a stack.
 //!
-//! A scenario says what a program sees of its sockets and must hold whatever way the program calls. So it is written
-//! once, over a [`Door`], and each crate that makes a door runs it: the stack's tests over [`Direct`], those of the
-//! socket table over files.
+//! The behaviour of sockets must not depend on how a program calls them. So each scenario is written once, over a
+//! [`Door`], and every crate that implements a door runs it: the stack's tests over [`Direct`], those of the socket
+//! table over files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,57 +20,57 @@ use steer::RxQueueId;
 use wire::Instant;
 use zerocopy::IntoBytes;
 
-/// Where a receive puts what it receives.
+/// Buffers of a receive.
 #[derive(Debug)]
 pub struct RecvRoom<'a> {
     /// Host memory.
     pub host: &'a mut [u8],
-    /// Most bytes; more than `host` has where only device memory is expected.
+    /// Maximum number of bytes; may exceed the length of `host` where only device memory is expected.
     pub len: usize,
     /// Room for control messages.
     pub control: &'a mut [u8],
 }
 
-/// What a receive returned.
+/// Result of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecvResult {
-    /// Bytes, in whatever memory; 0 is the end of the stream.
+    /// Bytes received into host and device memory; 0 is the end of the stream.
     pub bytes: usize,
-    /// Bytes of those in host memory.
+    /// Of those, bytes in host memory.
     pub host_bytes: usize,
     /// Bytes of control messages.
     pub control_bytes: usize,
-    /// Why it did not return more.
+    /// Reason why it did not return more.
     pub stopped: Stopped,
 }
 
-/// A stack as a program reaches it. Every call that refuses says so by errno; nothing waits.
+/// Interface of a program to a stack. Calls fail with an errno and never block.
 pub trait Door: fmt::Debug {
-    /// What names a socket.
+    /// Handle of a socket.
     type Socket: Copy + Eq + fmt::Debug + fmt::Display;
 
-    /// Makes the door of a stack.
+    /// Returns the door of a stack.
     fn open(stack: Stack) -> Self;
 
-    /// Looks at the stack behind it, at what no program sees: counters and promises.
+    /// Calls `look` with the stack, for state that programs cannot see, such as counters.
     fn look<T>(&self, look: impl FnOnce(&Stack) -> T) -> T;
 
-    /// Returns the stack behind it, for what a machine's owner does: the NIC's settings.
+    /// Returns the stack, for administration such as NIC settings.
     fn stack_mut(&mut self) -> &mut Stack;
 
-    /// Returns the stack's name of a socket.
+    /// Returns the stack's id of a socket.
     ///
     /// # Errors
     /// EBADF.
     fn id(&self, socket: Self::Socket) -> Result<SocketId, Errno>;
 
-    /// Lets the stack do what is to be done; returns whether there was anything.
+    /// Polls the stack; returns whether it did any work.
     fn poll(&mut self, now: Instant) -> bool;
 
-    /// bind-rx; header split is on.
+    /// Binds `memory` to RX queues (bind-rx); header split must be on.
     ///
     /// # Errors
-    /// As the kernel's.
+    /// The errnos of the kernel.
     fn bind_rx(
         &mut self,
         memory: &Dmabuf,
@@ -78,19 +78,19 @@ pub trait Door: fmt::Debug {
         queues: &[RxQueueId],
     ) -> Result<DmabufId, Errno>;
 
-    /// bind-tx.
+    /// Binds `memory` for sending (bind-tx).
     ///
     /// # Errors
-    /// As the kernel's.
+    /// The errnos of the kernel.
     fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, Errno>;
 
     /// Ends a binding of either kind.
     ///
     /// # Errors
-    /// EINVAL: no such binding.
+    /// EINVAL if there is no such binding.
     fn unbind(&mut self, id: DmabufId) -> Result<(), Errno>;
 
-    /// Makes a socket that listens.
+    /// Creates a listening socket.
     ///
     /// # Errors
     /// As bind(2) and listen(2).
@@ -102,10 +102,10 @@ pub trait Door: fmt::Debug {
     /// As accept(2).
     fn accept(&mut self, listener: Self::Socket) -> Result<(Self::Socket, SocketAddr), Errno>;
 
-    /// Makes a socket that begins to connect.
+    /// Creates a socket and starts to connect it.
     ///
     /// # Errors
-    /// As connect(2) at once, but EINPROGRESS is success.
+    /// The immediate errors of connect(2), except that EINPROGRESS is success.
     fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<Self::Socket, Errno>;
 
     /// sendmsg(2).
@@ -130,7 +130,7 @@ pub trait Door: fmt::Debug {
         flags: MsgFlags,
     ) -> Result<RecvResult, Errno>;
 
-    /// SO_DEVMEM_DONTNEED with this value; returns how many frags were freed.
+    /// Sets SO_DEVMEM_DONTNEED to `value`; returns how many frags were freed.
     ///
     /// # Errors
     /// As setsockopt(2).
@@ -142,14 +142,14 @@ pub trait Door: fmt::Debug {
     /// As setsockopt(2).
     fn set_option(&mut self, socket: Self::Socket, option: SocketOption) -> Result<(), Errno>;
 
-    /// SO_ERROR: why the connection died, told once.
+    /// Returns and clears SO_ERROR, the error of the connection.
     ///
     /// # Errors
     /// EBADF.
     fn take_error(&mut self, socket: Self::Socket) -> Result<Option<Errno>, Errno>;
 
-    /// What poll(2) says, in four of the stack's bits: READABLE (POLLIN), WRITABLE (POLLOUT), READ_CLOSED (POLLRDHUP)
-    /// and ERROR (POLLERR, which is the error queue's, too).
+    /// Returns the result of poll(2) as four of the stack's bits: READABLE (POLLIN), WRITABLE (POLLOUT), READ_CLOSED
+    /// (POLLRDHUP) and ERROR (POLLERR; also set if the error queue is not empty).
     ///
     /// # Errors
     /// EBADF.
@@ -173,18 +173,18 @@ pub trait Door: fmt::Debug {
     /// EBADF.
     fn close(&mut self, socket: Self::Socket) -> Result<(), Errno>;
 
-    /// Closes with a reset: close(2) after SO_LINGER of no time.
+    /// Closes with a reset: close(2) after SO_LINGER with time 0.
     ///
     /// # Errors
     /// EBADF.
     fn abort(&mut self, socket: Self::Socket) -> Result<(), Errno>;
 
-    /// What the last refusal said of its reason; `None`: a door that knows numbers only.
+    /// Returns the text of the last error; `None` for a door that returns errnos only.
     fn words(&self) -> Option<&str> {
         None
     }
 
-    // --- The same behind every door ---
+    // --- Provided for every door ---
 
     /// Gives ranges of tokens back.
     ///
@@ -197,10 +197,10 @@ pub trait Door: fmt::Debug {
     /// Reads one range of zero-copy sends from the error queue.
     ///
     /// # Errors
-    /// EAGAIN: none is complete.
+    /// EAGAIN if none is complete.
     ///
     /// # Panics
-    /// If there is something else in the error queue.
+    /// If the error queue has an entry of another kind.
     fn completion(&mut self, socket: Self::Socket) -> Result<ZerocopyRange, Errno> {
         let mut control = [0; 64];
         let room = RecvRoom {
@@ -215,7 +215,7 @@ pub trait Door: fmt::Debug {
         Ok(ZerocopyRange::try_from(entry.expect("an entry")).expect("of a zero-copy send"))
     }
 
-    /// What there is to know of a connection; nothing of a listener.
+    /// Returns the statistics of a connection; `None` for a listener.
     ///
     /// # Errors
     /// EBADF.
@@ -225,7 +225,7 @@ pub trait Door: fmt::Debug {
         info.map_err(|error| error.errno())
     }
 
-    /// How many frags are lent to a socket's program.
+    /// Returns how many frags are lent through a socket.
     ///
     /// # Errors
     /// EBADF.
@@ -235,33 +235,33 @@ pub trait Door: fmt::Debug {
         tokens.map_err(|error| error.errno())
     }
 
-    /// How many sends use the memory of a send binding; `None`: no such binding.
+    /// Returns how many sends use the memory of a send binding; `None` if there is no such binding.
     fn sends_in_flight(&self, id: DmabufId) -> Option<usize> {
         self.look(|stack| stack.sends_in_flight(id))
     }
 
-    /// The stack's counters.
+    /// Returns the stack's counters.
     fn stats(&self) -> StackStats {
         self.look(Stack::stats)
     }
 
-    /// The counters of dropped packets, those that moved.
+    /// Returns the drop counters that are not 0, by name.
     fn drops(&self) -> BTreeMap<&'static str, u64> {
         self.look(|stack| stack.drops().filter(|&(_, count)| count > 0).collect())
     }
 
-    /// Bytes that peers were promised of a queue's memory.
+    /// Returns the bytes of a queue's memory that windows have advertised to peers.
     fn promised(&self, queue: RxQueueId) -> u64 {
         self.look(|stack| stack.promised(queue))
     }
 
-    /// What a queue's memory can still take.
+    /// Returns the free space in a queue's memory.
     fn rx_space(&mut self, queue: RxQueueId) -> nic::RxSpace {
         self.stack_mut().nic_mut().rx_space(queue)
     }
 }
 
-/// The stack's own interface, its refusals as the errnos that they stand for.
+/// Door over the stack's own interface, with errors mapped to errnos.
 #[derive(Debug)]
 pub struct Direct {
     stack: Stack,
@@ -269,7 +269,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Returns the errno of a refusal and keeps its words; those that only say "not now" are not worth it.
+    /// Converts an error to its errno and keeps its text, except for EAGAIN.
     fn told<T, E: fmt::Display>(
         &mut self,
         outcome: Result<T, E>,

@@ -1,4 +1,4 @@
-//! A link into which a test writes frames, beside those of the other end: another station on the same wire.
+//! A link that also receives frames from a test, as if from a third station on the wire.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,12 @@ impl Injector {
     }
 
     fn frames(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
-        // The queue is whole between any two operations, so a panic elsewhere has not harmed it.
+        // Each lock holder leaves the queue consistent, so a panic elsewhere does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A link that also brings the frames of its [`Injector`].
+/// A link that also receives the frames of its [`Injector`].
 #[derive(Debug)]
 pub(crate) struct Injected<L> {
     inner: L,

@@ -1,14 +1,13 @@
-//! Deterministic simulation of pairs of stacks over an imperfect wire. For tests only; never
-//! shipped.
+//! Deterministic simulation of pairs of stacks over an impaired wire. For tests only; never shipped.
 //!
-//! Key types: [`Pair`] (two stacks on one wire, and the only clock there is), [`Door`] (how programs reach a stack, so
-//! that one scenario is run over each way there is), [`Source`] and [`Sink`] (programs that send a pattern and verify
-//! every byte of it where it lies) and [`RawPeer`] (one stack against frames written by hand). An
+//! Key types: [`Pair`] (two stacks on one wire, with one virtual clock), [`Door`] (the interface between programs and a
+//! stack; the same scenario runs over each implementation), [`Source`] and [`Sink`] (programs that send a pattern and
+//! verify every byte in place) and [`RawPeer`] (one stack against hand-written frames). An
 //! [`Intruder`] is a third host on the wire of a pair.
 //!
-//! Time stands still while anything happens and jumps to the next deadline when nothing does, so
-//! that a simulated hour of waiting takes no time. A run that does not end within a bounded number
-//! of steps is an error, and so is one in which nobody has anything left to wait for.
+//! Virtual time jumps to the next deadline whenever the stacks are idle, so that a simulated hour of
+//! waiting takes no time. A run that does not end within a bounded number of steps is an error, and so
+//! is one in which the programs wait although no deadline is left.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Two stacks on one wire, and time.
+//! Two stacks on one wire in virtual time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +17,10 @@ use crate::door::Door;
 use crate::inject::{Injected, Injector};
 use crate::intruder::Intruder;
 
-/// Steps after which a run is given up: many more than any test needs.
+/// Maximum number of steps of a run: many more than any test needs.
 pub const MAX_STEPS: usize = 2_000_000;
 
-/// Time that one step takes, so that round trips are not instantaneous.
+/// Virtual time of one step, so that round trips are not instantaneous.
 pub const STEP: Duration = Duration::from_micros(5);
 
 /// One of the two stacks.
@@ -66,28 +66,28 @@ impl Side {
     }
 }
 
-/// How a pair is made.
+/// Configuration of a pair.
 #[derive(Debug, Clone)]
 pub struct PairConfig {
     /// Seed of every secret and every impairment.
     pub seed: u64,
-    /// What the wire does to frames in each direction; `None` is a wire with segmentation offload.
+    /// Impairment of each direction of the wire; `None` is a perfect wire with segmentation offload.
     pub impairment: Option<Impairment>,
     /// Bytes of the largest packet.
     pub mtu: u16,
     /// Receive queues of each NIC.
     pub rx_queues: u16,
-    /// First payload bytes of each packet that stay in host memory although device memory is bound.
+    /// Number of payload bytes at the start of each packet that stay in host memory although device memory is bound.
     pub linear_bytes: usize,
     /// Host memory of each queue.
     pub host_mem_bytes: usize,
-    /// How connections behave.
+    /// Configuration of connections.
     pub tcp: tcp::Config,
-    /// Frames under way in each direction.
+    /// Maximum number of frames in flight in each direction.
     pub wire_frames: usize,
-    /// Bound of connections that finish by themselves.
+    /// Maximum number of orphaned connections (closed by the program, but not finished).
     pub max_orphans: usize,
-    /// Bound of sockets.
+    /// Maximum number of sockets.
     pub max_sockets: usize,
     /// Length of the on-link IPv4 prefix.
     pub prefix_len: u8,
@@ -111,19 +111,19 @@ impl Default for PairConfig {
     }
 }
 
-/// What a program did in its turn.
+/// Result of one turn of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Something; ask again at once.
+    /// It made progress; call it again at once.
     Worked,
-    /// Nothing; it waits.
+    /// It made no progress and waits.
     Waiting,
-    /// All it had to do.
+    /// It is done.
     Done,
 }
 
 impl Progress {
-    /// Joins what two programs did: done when both are.
+    /// Combines the results of two programs: done when both are.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -134,19 +134,19 @@ impl Progress {
     }
 }
 
-/// Why a run ended without its programs being done.
+/// Reason why a run ended before its programs were done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimError {
-    /// It took [`MAX_STEPS`].
+    /// The run took [`MAX_STEPS`].
     TooManySteps,
-    /// Nobody has anything to wait for, and the programs wait.
+    /// The programs wait, but the stacks have no deadline left.
     Stuck {
-        /// When that was.
+        /// Virtual time of the standstill.
         at: Instant,
     },
 }
 
-/// Two stacks on one wire, both reached through doors of one kind.
+/// Two stacks on one wire, both behind doors of one kind.
 #[derive(Debug)]
 pub struct Pair<D> {
     /// One end.
@@ -160,10 +160,10 @@ pub struct Pair<D> {
 }
 
 impl<D: Door> Pair<D> {
-    /// Makes two stacks and plugs them together.
+    /// Returns two connected stacks.
     ///
     /// # Panics
-    /// If the configuration cannot be; a test says what it wants.
+    /// If the configuration is invalid.
     pub fn new(config: &PairConfig) -> Self {
         Self::build(config, |link| link)
     }
@@ -215,17 +215,17 @@ impl<D: Door> Pair<D> {
         }
     }
 
-    /// Returns the time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Returns the handle that pulls the cable.
+    /// Returns the handle that disconnects the wire.
     pub fn cable(&self) -> &Cable {
         &self.cable
     }
 
-    /// Has `side` receive a frame that the other end did not send: from a third station on the wire.
+    /// Delivers a frame to `side`, as if from a third station on the wire.
     pub fn inject(&self, side: Side, frame: Vec<u8>) {
         self.injectors[side as usize].push(frame);
     }
@@ -238,7 +238,7 @@ impl<D: Door> Pair<D> {
         }
     }
 
-    /// Lets `duration` pass with nobody but the stacks doing anything.
+    /// Runs only the stacks for `duration`.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         for _ in 0..MAX_STEPS {
@@ -256,7 +256,7 @@ impl<D: Door> Pair<D> {
         panic!("{duration:?} took more than {MAX_STEPS} steps");
     }
 
-    /// Runs until neither stack has anything to send or to wait for.
+    /// Runs until neither stack has anything to send and no deadline is left.
     ///
     /// # Errors
     /// [`SimError::TooManySteps`].
@@ -282,7 +282,7 @@ impl<D: Door> Pair<D> {
             let polled = self.poll_both();
             let on_the_wire = self.sent();
             let progress = program(self);
-            // A door may send in the call; what is on the wire must not wait for the next timer.
+            // A door may send during the call; the other end must receive that before time jumps ahead.
             let worked = polled || self.sent() > on_the_wire;
             match progress {
                 Progress::Done => {
@@ -307,7 +307,7 @@ impl<D: Door> Pair<D> {
         a || b
     }
 
-    /// Packets that left either end so far.
+    /// Returns the packets that both ends have sent.
     fn sent(&self) -> u64 {
         self.a.stats().tx_packets + self.b.stats().tx_packets
     }
@@ -317,10 +317,10 @@ impl<D: Door> Pair<D> {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Switches header split on and binds new device memory to `queues` of one side.
+    /// Turns header split on and binds new device memory to `queues` of one side.
     ///
     /// # Panics
-    /// If there is no memory, or the bind is refused.
+    /// If the memory cannot be allocated, or the bind is refused.
     pub fn bind(
         &mut self,
         side: Side,
@@ -332,8 +332,8 @@ impl<D: Door> Pair<D> {
         self.bind_memory(side, dmabuf, niov_size, queues)
     }
 
-    /// As [`Pair::bind`], with memory that is there already; whoever else holds it lets it go
-    /// before [`Pair::finish`].
+    /// Binds existing memory as [`Pair::bind`] does; all other handles must be dropped before
+    /// [`Pair::finish`].
     ///
     /// # Panics
     /// If the bind is refused.
@@ -357,14 +357,13 @@ impl<D: Door> Pair<D> {
     /// Binds new device memory for sending from one side.
     ///
     /// # Panics
-    /// If there is no memory, or the bind is refused.
+    /// If the memory cannot be allocated, or the bind is refused.
     pub fn bind_tx(&mut self, side: Side, bytes: usize) -> DmabufId {
         let dmabuf = Dmabuf::anonymous(bytes).expect("a test needs little memory");
         self.bind_tx_memory(side, dmabuf)
     }
 
-    /// As [`Pair::bind_tx`], with memory that is there already; whoever else holds it lets it go before
-    /// [`Pair::finish`].
+    /// Binds existing memory as [`Pair::bind_tx`] does; all other handles must be dropped before [`Pair::finish`].
     ///
     /// # Panics
     /// If the bind is refused.
@@ -377,18 +376,18 @@ impl<D: Door> Pair<D> {
         id
     }
 
-    /// Returns device memory that was bound here.
+    /// Returns the device memory of a binding made by this pair.
     ///
     /// # Panics
-    /// If it was not.
+    /// If there is no such binding.
     pub fn dmabuf(&self, side: Side, id: DmabufId) -> &Dmabuf {
         &self.bound[&(side as u8, id)]
     }
 
-    /// Switches header split on at one side.
+    /// Turns header split on at one side.
     ///
     /// # Panics
-    /// Never: nothing is bound that depends on it being off.
+    /// Never: no binding depends on header split being off.
     pub fn split_on(&mut self, side: Side) {
         let nic = self.side(side).stack_mut().nic_mut();
         let rings = Rings {
@@ -400,11 +399,11 @@ impl<D: Door> Pair<D> {
             .expect("switching split on is never refused");
     }
 
-    /// Opens a connection from `side.other()` to `side` and returns both ends: (listener's side,
-    /// opener's side).
+    /// Opens a connection from `side.other()` to `side` and returns both sockets: (that of `side`, that of
+    /// `side.other()`).
     ///
     /// # Panics
-    /// If it does not open.
+    /// If the connection is not established.
     pub fn connect(&mut self, side: Side, ip: IpAddr, port: u16) -> (D::Socket, D::Socket) {
         let local = SocketAddr::new(ip, port);
         let listener = self.side(side).listen(local, 16).expect("the port is free");
@@ -413,10 +412,10 @@ impl<D: Door> Pair<D> {
         pair
     }
 
-    /// Opens a connection to a listener that is there already.
+    /// Opens a connection to an existing listener.
     ///
     /// # Panics
-    /// If it does not open.
+    /// If the connection is not established.
     pub fn connect_to(
         &mut self,
         side: Side,
@@ -448,11 +447,11 @@ impl<D: Door> Pair<D> {
         )
     }
 
-    /// Ends a test: both stacks run dry, every binding is undone, and every piece of memory must be
-    /// home.
+    /// Ends a test: runs both stacks until they are idle, ends every binding, and checks that all memory
+    /// is home.
     ///
     /// # Panics
-    /// If something is still out, or the stacks do not come to rest.
+    /// If memory is not home, or the stacks do not become idle.
     pub fn finish(mut self) {
         self.run_until_idle().expect("the stacks come to rest");
         for side in [Side::A, Side::B] {
@@ -510,7 +509,7 @@ fn make_stack(side: Side, link: Box<dyn Link>, config: &PairConfig) -> Stack {
     Stack::new(nic, stack).expect("a configuration that can be")
 }
 
-/// Checks that no host memory is out but what a queue keeps posted.
+/// Checks that all host memory is home except for the posted buffers of the queues.
 fn assert_host_memory_home(side: Side, stack: &mut Stack) {
     assert_eq!(
         stack.send_pool_stats().outstanding,
@@ -520,11 +519,11 @@ fn assert_host_memory_home(side: Side, stack: &mut Stack) {
     for queue in (0..stack.nic().channels().rx).map(RxQueueId) {
         let info = stack.nic().queue_info(queue).expect("it exists");
         if info.dmabuf.is_some() {
-            // Seen exactly when it is unbound: whether it is freed then.
+            // Checked exactly when it is unbound, by whether it is freed then.
             continue;
         }
         let space = stack.nic_mut().rx_space(queue);
-        // The net_iov that is being filled counts as used.
+        // The partly filled net_iov counts as used.
         assert!(
             space.free_niovs + 1 >= info.niovs,
             "{side:?} queue {queue}: {space:?} of {info:?}"

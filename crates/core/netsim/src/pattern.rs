@@ -1,22 +1,22 @@
-//! Bytes that know their place in the stream.
+//! Test patterns in which every byte depends on its position in the stream.
 
 use std::fmt;
 
-/// A stream in which every byte depends on its position: bytes that are lost, repeated, moved or
-/// mixed up with those of another stream do not match.
+/// A stream in which every byte depends on its position and the seed, so that lost, repeated and
+/// moved bytes and those of another stream do not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     seed: u64,
 }
 
-/// A byte that is not what it should be.
+/// A wrong byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
     /// Position in the stream.
     pub position: u64,
-    /// What should be there.
+    /// Byte of the pattern.
     pub expected: u8,
-    /// What is there.
+    /// Byte that was received.
     pub found: u8,
 }
 
@@ -72,7 +72,7 @@ impl Pattern {
     }
 
     const fn word(&self, index: u64) -> u64 {
-        // SplitMix64's mixer: neighbouring words have nothing in common.
+        // SplitMix64's mixer: neighbouring words are unrelated.
         let mut z = index
             .wrapping_add(self.seed)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);

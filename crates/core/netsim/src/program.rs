@@ -1,4 +1,4 @@
-//! Programs that use sockets: one sends a pattern, one receives and verifies it.
+//! Test programs: one sends a pattern, one receives and verifies it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +14,14 @@ use crate::door::{Door, RecvResult, RecvRoom};
 use crate::pair::Progress;
 use crate::pattern::Pattern;
 
-/// Sends `total` bytes of a pattern, then says that no more follow.
+/// Program that sends `total` bytes of a pattern, then shuts the stream down.
 pub struct Source<D: Door> {
     id: D::Socket,
     pattern: Pattern,
     sent: u64,
     total: u64,
     chunk: Vec<u8>,
-    /// Bytes of `chunk` that are still to be taken.
+    /// Bytes of `chunk` that the socket has not accepted yet.
     left: usize,
     finished: bool,
 }
@@ -49,15 +49,15 @@ impl<D: Door> Source<D> {
         }
     }
 
-    /// Returns how many bytes the socket took.
+    /// Returns how many bytes the socket has accepted.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket accepts.
     ///
     /// # Panics
-    /// If the socket refuses for any reason but want of room.
+    /// If a send fails with an errno other than EAGAIN.
     pub fn run(&mut self, door: &mut D) -> Progress {
         let before = self.sent;
         while self.sent < self.total {
@@ -90,21 +90,21 @@ impl<D: Door> Source<D> {
     }
 }
 
-/// What a [`Sink`] does with its tokens.
+/// Tokens that a [`Sink`] keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Gives them back after each receive.
+    /// None: it gives them back after each receive.
     Nothing,
-    /// Keeps the newest so many.
+    /// This many of the newest.
     Tokens(usize),
-    /// Keeps all.
+    /// All.
     Everything,
 }
 
-/// Looks at device memory the way its owner does.
+/// Function that reads device memory: (offset, destination).
 pub type DeviceReader = Box<dyn Fn(u64, &mut [u8])>;
 
-/// What a [`Sink`] has received.
+/// Statistics of a [`Sink`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
     /// Bytes in device memory.
@@ -120,13 +120,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns all bytes.
+    /// Returns the sum of all bytes.
     pub const fn bytes(&self) -> u64 {
         self.device_bytes + self.linear_bytes + self.readable_bytes
     }
 }
 
-/// Receives a pattern, from device memory or not, and verifies every byte where it lies.
+/// Program that receives a pattern into device or host memory and verifies every byte in place.
 pub struct Sink<D: Door> {
     id: D::Socket,
     pattern: Pattern,
@@ -150,7 +150,7 @@ impl<D: Door> fmt::Debug for Sink<D> {
 }
 
 impl<D: Door> Sink<D> {
-    /// Returns a program that receives with MSG_SOCK_DEVMEM, up to 256 KiB and 64 messages at a
+    /// Returns a program that receives with MSG_SOCK_DEVMEM, up to 256 KiB and 64 control messages at a
     /// time.
     pub fn new(id: D::Socket, pattern: Pattern) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl<D: Door> Sink<D> {
         }
     }
 
-    /// Lets it look at a dma-buf.
+    /// Makes the memory of binding `id` readable for verification.
     #[must_use]
     pub fn with_memory(self, id: DmabufId, dmabuf: &Dmabuf) -> Self {
         let dmabuf = dmabuf
@@ -184,21 +184,21 @@ impl<D: Door> Sink<D> {
         )
     }
 
-    /// Lets it look at device memory through `reader`.
+    /// Makes the memory of binding `id` readable for verification, through `reader`.
     #[must_use]
     pub fn with_reader(mut self, id: DmabufId, reader: DeviceReader) -> Self {
         self.memory.insert(id, reader);
         self
     }
 
-    /// Sets what it does with its tokens.
+    /// Sets how many tokens it keeps.
     #[must_use]
     pub fn keeping(mut self, keep: Keep) -> Self {
         self.keep = keep;
         self
     }
 
-    /// Sets the sizes of the iovec and of the control buffer in messages.
+    /// Sets the size of the iovec in bytes and that of the control buffer in messages.
     #[must_use]
     pub fn with_buffers(mut self, host: usize, messages: usize) -> Self {
         self.host = vec![0; host];
@@ -218,17 +218,17 @@ impl<D: Door> Sink<D> {
         self.id
     }
 
-    /// Returns what it received so far.
+    /// Returns the statistics so far.
     pub fn report(&self) -> Report {
         self.report
     }
 
-    /// Returns whether the end of the stream has come.
+    /// Returns whether the end of the stream was received.
     pub fn at_end(&self) -> bool {
         self.at_end
     }
 
-    /// Returns how many frags it keeps.
+    /// Returns how many frags it holds.
     pub fn kept(&self) -> usize {
         self.tokens
             .iter()
@@ -236,10 +236,10 @@ impl<D: Door> Sink<D> {
             .sum()
     }
 
-    /// Receives what there is.
+    /// Receives all available bytes.
     ///
     /// # Panics
-    /// If a byte is wrong, or the socket refuses for any reason but that nothing is there.
+    /// If a byte is wrong, or a receive fails with an errno other than EAGAIN.
     pub fn run(&mut self, door: &mut D) -> Progress {
         let mut worked = false;
         while !self.at_end {
@@ -257,10 +257,10 @@ impl<D: Door> Sink<D> {
         }
     }
 
-    /// Receives once; returns how many bytes.
+    /// Receives once; returns the number of bytes.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The errno of recvmsg.
     ///
     /// # Panics
     /// If a byte is wrong.
@@ -281,7 +281,7 @@ impl<D: Door> Sink<D> {
         Ok(outcome.bytes)
     }
 
-    /// Verifies what one call returned.
+    /// Verifies the bytes of one receive.
     fn verify(&mut self, outcome: &RecvResult) {
         let messages: Vec<_> = CmsgIter::new(&self.control[..outcome.control_bytes])
             .map(|cmsg| DevmemCmsg::parse(&cmsg))
@@ -358,7 +358,7 @@ impl<D: Door> Sink<D> {
     /// Gives the oldest tokens back until `keep` are left.
     ///
     /// # Panics
-    /// If a token that is outstanding is not freed.
+    /// If the socket does not free an outstanding token.
     pub fn release(&mut self, door: &mut D, keep: usize) {
         while self.kept() > keep && !self.tokens.is_empty() {
             let excess = self.kept() - keep;

@@ -1,4 +1,4 @@
-//! A peer made by hand: frames in, frames out, for what no proper stack would send.
+//! A peer that sends hand-written frames, for traffic that no correct stack sends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use wire::{
 
 use crate::pair::{STEP, Side};
 
-/// A link whose other end is a test.
+/// A link to a test.
 #[derive(Debug, Clone, Default)]
 struct HandLink(Arc<Mutex<Lanes>>);
 
@@ -29,7 +29,7 @@ struct Lanes {
 
 impl HandLink {
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        // Queues are whole between any two operations, so a panic elsewhere has not harmed them.
+        // Each lock holder leaves the queues consistent, so a panic elsewhere does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -38,7 +38,7 @@ impl Link for HandLink {
     fn caps(&self) -> LinkCaps {
         LinkCaps {
             name: "hand",
-            // The NIC's own MTU is what counts.
+            // The MTU of the NIC applies.
             mtu: u16::MAX,
             vnet: false,
             tso: false,
@@ -71,7 +71,7 @@ impl Link for HandLink {
         Ok(Sent::Done)
     }
 
-    /// The test polls the stack when it lets frames pass again.
+    /// Returns true while the link is full: the test polls the stack after making room.
     fn tells_of_room(&self) -> bool {
         self.lanes().is_full
     }
@@ -89,8 +89,8 @@ impl Link for HandLink {
     }
 }
 
-/// One stack (side B) and, at the other end of its wire, a test that writes and reads frames (as
-/// side A).
+/// One stack (side B), and a test that writes and reads frames at the other end of the wire (as side
+/// A).
 #[derive(Debug)]
 pub struct RawPeer {
     /// The stack.
@@ -100,18 +100,18 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    /// Makes a stack with side B's addresses.
+    /// Returns a stack with side B's addresses.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If memory cannot be allocated.
     pub fn new() -> Self {
         Self::with(|_, _| {})
     }
 
-    /// Makes a stack with side B's addresses, changed by `change`.
+    /// Returns a stack with side B's addresses, with a configuration that `change` has modified.
     ///
     /// # Panics
-    /// If the configuration cannot be, or there is no memory.
+    /// If the configuration is invalid, or memory cannot be allocated.
     pub fn with(change: impl FnOnce(&mut NicConfig, &mut StackConfig)) -> Self {
         let mut nic = NicConfig {
             mac: Side::B.mac(),
@@ -132,18 +132,18 @@ impl RawPeer {
         }
     }
 
-    /// Returns the time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Sends a frame and lets the stack deal with it.
+    /// Sends a frame and polls the stack.
     pub fn send(&mut self, frame: &[u8]) {
         self.link.lanes().to_stack.push_back(frame.to_vec());
         self.poll();
     }
 
-    /// Sends a frame that the stack finds only `late` after it looked at its clock: its thread was not running.
+    /// Sends a frame that the stack receives `late` after it read its clock, as if its thread had been descheduled.
     pub fn send_late(&mut self, frame: &[u8], late: Duration) {
         self.link.lanes().to_stack.push_back(frame.to_vec());
         let looked_at = self.now;
@@ -153,14 +153,14 @@ impl RawPeer {
             .poll_by(&mut || readings.next().unwrap_or(looked_at));
     }
 
-    /// Lets the stack run until it has nothing to do at this time.
+    /// Polls the stack until it is idle at the current time.
     pub fn poll(&mut self) {
         while self.stack.poll(self.now).worked {
             self.now = self.now + STEP;
         }
     }
 
-    /// Lets time pass.
+    /// Advances the virtual time by `duration`, polling the stack at its deadlines.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.now < end {
@@ -176,7 +176,7 @@ impl RawPeer {
         self.link.lanes().from_stack.pop_front()
     }
 
-    /// Lets the link take no frame of the stack until it is told otherwise; it says when it does again.
+    /// Makes the link refuse all frames of the stack, or accept them again.
     pub fn fill_link(&mut self, is_full: bool) {
         self.link.lanes().is_full = is_full;
     }
@@ -186,8 +186,7 @@ impl RawPeer {
         self.link.lanes().from_stack.clear();
     }
 
-    /// Returns the next TCP segment from the stack, answering questions for our MAC address on the
-    /// way.
+    /// Returns the next TCP segment from the stack; answers requests for our MAC address before it.
     pub fn receive_tcp(&mut self) -> Option<(RxHeaders, Vec<u8>)> {
         loop {
             let frame = self.receive()?;
@@ -201,7 +200,7 @@ impl RawPeer {
         }
     }
 
-    /// Tells the stack where side A is, so that it need not ask, and forgets what it said.
+    /// Resolves side A's address in the stack's neighbour table, and drops the frames of that exchange.
     pub fn introduce(&mut self) {
         self.poll();
         for ip in [Side::A.ipv4(), Side::A.ipv6()] {
@@ -238,7 +237,7 @@ impl RawPeer {
         self.forget();
     }
 
-    /// Answers every question for side A's MAC address and returns the headers of all other frames.
+    /// Answers every request for side A's MAC address and returns the headers of all other frames.
     ///
     /// # Panics
     /// If the stack sends a frame that does not parse.
@@ -284,7 +283,7 @@ impl Default for RawPeer {
     }
 }
 
-/// A segment written by hand.
+/// A hand-written segment.
 #[derive(Debug, Clone, Copy)]
 pub struct RawSegment<'a> {
     /// Sequence number.
@@ -314,7 +313,7 @@ impl Default for RawSegment<'_> {
     }
 }
 
-/// Returns the frame of a TCP segment from side A's MAC address to side B's, checksums right.
+/// Returns the frame of a TCP segment from side A's MAC address to side B's, with valid checksums.
 pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment<'_>) -> Vec<u8> {
     let RawSegment {
         seq,

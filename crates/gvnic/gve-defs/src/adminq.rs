@@ -1,97 +1,97 @@
-//! The admin queue: commands of 64 bytes and what they point at (gve_adminq.h), all big-endian.
+//! The admin queue: commands of 64 bytes and the structs that they point to (gve_adminq.h), all big-endian.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of one entry.
 pub const ENTRY_BYTES: usize = 64;
-/// Bytes of an entry behind opcode and status.
+/// Bytes of an entry after opcode and status.
 pub const BODY_BYTES: usize = 56;
-/// Bytes of the queue that Linux makes: 64 entries (gve_adminq.c `gve_adminq_alloc`).
+/// Bytes of the queue in Linux: 64 entries (gve_adminq.c `gve_adminq_alloc`).
 pub const ADMINQ_BYTES: u16 = 4096;
 
-/// One command, and its answer's status.
+/// One command with its status.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_adminq_command")]
 pub struct Entry {
-    /// Which command: one of [`opcode`].
+    /// One of [`opcode`].
     pub opcode: U32,
     /// 0 from the driver; a [`Status`] from the device.
     pub status: U32,
-    /// The command's own struct, then nothing that counts.
+    /// The struct of the command; the remaining bytes are ignored.
     pub body: [u8; BODY_BYTES],
 }
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 /// Offset of the status in an entry.
 pub const STATUS_OFFSET: u64 = 4;
 
-/// Commands.
+/// Opcodes of the commands.
 #[doc(alias = "gve_adminq_opcodes")]
 pub mod opcode {
-    /// What is this device? ([`DescribeDevice`](super::DescribeDevice))
+    /// Get the device descriptor and options ([`DescribeDevice`](super::DescribeDevice)).
     pub const DESCRIBE_DEVICE: u32 = 0x1;
-    /// Here is memory for interrupt doorbells ([`ConfigureDeviceResources`](super::ConfigureDeviceResources)).
+    /// Set the memory for indices of interrupt doorbells ([`ConfigureDeviceResources`](super::ConfigureDeviceResources)).
     pub const CONFIGURE_DEVICE_RESOURCES: u32 = 0x2;
-    /// Take a queue page list: not with RDA.
+    /// Register a queue page list; not used with RDA.
     pub const REGISTER_PAGE_LIST: u32 = 0x3;
-    /// Give a queue page list back: not with RDA.
+    /// Unregister a queue page list; not used with RDA.
     pub const UNREGISTER_PAGE_LIST: u32 = 0x4;
-    /// Make a TX queue ([`CreateTxQueue`](super::CreateTxQueue)).
+    /// Create a TX queue ([`CreateTxQueue`](super::CreateTxQueue)).
     pub const CREATE_TX_QUEUE: u32 = 0x5;
-    /// Make an RX queue ([`CreateRxQueue`](super::CreateRxQueue)).
+    /// Create an RX queue ([`CreateRxQueue`](super::CreateRxQueue)).
     pub const CREATE_RX_QUEUE: u32 = 0x6;
-    /// End a TX queue ([`DestroyQueue`](super::DestroyQueue)).
+    /// Destroy a TX queue ([`DestroyQueue`](super::DestroyQueue)).
     pub const DESTROY_TX_QUEUE: u32 = 0x7;
-    /// End an RX queue ([`DestroyQueue`](super::DestroyQueue)).
+    /// Destroy an RX queue ([`DestroyQueue`](super::DestroyQueue)).
     pub const DESTROY_RX_QUEUE: u32 = 0x8;
-    /// Forget the memory for interrupt doorbells.
+    /// Stop using the memory of CONFIGURE_DEVICE_RESOURCES.
     pub const DECONFIGURE_DEVICE_RESOURCES: u32 = 0x9;
-    /// Set RSS ([`ConfigureRss`](super::ConfigureRss)).
+    /// Configure RSS ([`ConfigureRss`](super::ConfigureRss)).
     pub const CONFIGURE_RSS: u32 = 0xa;
-    /// Set something ([`SetDriverParameter`](super::SetDriverParameter)).
+    /// Set a parameter such as the MTU ([`SetDriverParameter`](super::SetDriverParameter)).
     pub const SET_DRIVER_PARAMETER: u32 = 0xb;
-    /// Here is memory for statistics ([`ReportStats`](super::ReportStats)).
+    /// Set the memory for statistics ([`ReportStats`](super::ReportStats)).
     pub const REPORT_STATS: u32 = 0xc;
-    /// How fast is the link? ([`ReportLinkSpeed`](super::ReportLinkSpeed))
+    /// Get the link speed ([`ReportLinkSpeed`](super::ReportLinkSpeed)).
     pub const REPORT_LINK_SPEED: u32 = 0xd;
-    /// What do packet types mean? ([`GetPtypeMap`](super::GetPtypeMap))
+    /// Get the map of packet types ([`GetPtypeMap`](super::GetPtypeMap)).
     pub const GET_PTYPE_MAP: u32 = 0xe;
-    /// This is the driver ([`VerifyDriverCompatibility`](super::VerifyDriverCompatibility)).
+    /// Report version and capabilities of the driver ([`VerifyDriverCompatibility`](super::VerifyDriverCompatibility)).
     pub const VERIFY_DRIVER_COMPATIBILITY: u32 = 0xf;
-    /// Which flow rules are there? ([`QueryFlowRules`](super::QueryFlowRules))
+    /// Get the flow rules ([`QueryFlowRules`](super::QueryFlowRules)).
     pub const QUERY_FLOW_RULES: u32 = 0x10;
-    /// What time is it? Not in this device.
+    /// Get the time of the NIC's clock; this device has none.
     pub const REPORT_NIC_TIMESTAMP: u32 = 0x11;
-    /// How is RSS set? ([`QueryRss`](super::QueryRss))
+    /// Get the RSS configuration ([`QueryRss`](super::QueryRss)).
     pub const QUERY_RSS: u32 = 0x12;
-    /// A command too long for an entry ([`ExtendedCommand`](super::ExtendedCommand)).
+    /// Execute a command too long for an entry ([`ExtendedCommand`](super::ExtendedCommand)).
     pub const EXTENDED_COMMAND: u32 = 0xff;
-    /// Within an extended command: set flow rules ([`ConfigureFlowRule`](super::ConfigureFlowRule)).
+    /// In an extended command: add or delete flow rules ([`ConfigureFlowRule`](super::ConfigureFlowRule)).
     pub const CONFIGURE_FLOW_RULE: u32 = 0x101;
 }
 
-/// What became of a command.
+/// Status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "gve_adminq_statuses")]
 pub struct Status(pub u32);
 
 impl Status {
-    /// Not done yet.
+    /// Not executed yet.
     pub const UNSET: Self = Self(0);
-    /// Done.
+    /// Success.
     pub const PASSED: Self = Self(1);
-    /// There is one already.
+    /// The object already exists.
     pub const ALREADY_EXISTS: Self = Self(0xffff_fff1);
-    /// Something else is to be done before.
+    /// Another command is required first.
     pub const FAILED_PRECONDITION: Self = Self(0xffff_fff5);
-    /// A value that cannot be.
+    /// A value is invalid.
     pub const INVALID_ARGUMENT: Self = Self(0xffff_fff7);
-    /// There is none such.
+    /// The object does not exist.
     pub const NOT_FOUND: Self = Self(0xffff_fff8);
-    /// All are in use.
+    /// The limit is reached.
     pub const RESOURCE_EXHAUSTED: Self = Self(0xffff_fffc);
-    /// The device does not know the command, or not this use of it; Linux says EOPNOTSUPP.
+    /// The device does not support the command or its arguments; EOPNOTSUPP in Linux.
     pub const UNIMPLEMENTED: Self = Self(0xffff_fffe);
 }
 
@@ -109,29 +109,29 @@ macro_rules! command {
 }
 
 command!(
-    /// DESCRIBE_DEVICE: write descriptor and options.
+    /// DESCRIBE_DEVICE: the device writes descriptor and options.
     DescribeDevice, 16, {
-        /// Where.
-        device_descriptor_addr: U64,
-        /// Version the driver knows.
-        device_descriptor_version: U32,
-        /// Bytes there is room for.
+    /// Address to write to.
+    device_descriptor_addr: U64,
+    /// Descriptor version that the driver supports.
+    device_descriptor_version: U32,
+    /// Bytes available there.
         available_length: U32,
     }
 );
 command!(
-    /// CONFIGURE_DEVICE_RESOURCES: for notification block i, write the index of its interrupt doorbell (32 bits) at
-    /// `irq_db_addr + i * irq_db_stride`.
+    /// CONFIGURE_DEVICE_RESOURCES: for notification block i, the device writes the index of its interrupt doorbell
+    /// (32 bits) to `irq_db_addr + i * irq_db_stride`.
     ConfigureDeviceResources, 40, {
         /// Event counters, 32 bits each; DQO does not use them.
         counter_array: U64,
-        /// First place for a doorbell index.
+        /// Address of the first doorbell index.
         irq_db_addr: U64,
-        /// Event counters there is memory for.
+        /// Number of event counters in `counter_array`.
         num_counters: U32,
-        /// Notification blocks.
+        /// Number of notification blocks.
         num_irq_dbs: U32,
-        /// Bytes from one place to the next.
+        /// Bytes from one doorbell index to the next.
         irq_db_stride: U32,
         /// MSI-X vector of block 0.
         ntfy_blk_msix_base_idx: U32,
@@ -144,19 +144,19 @@ command!(
 command!(
     /// CREATE_TX_QUEUE.
     CreateTxQueue, 48, {
-        /// Number of the queue.
-        queue_id: U32,
-        /// Reserved.
-        reserved: U32,
-        /// Where [`QueueResources`] go.
-        queue_resources_addr: U64,
-        /// Descriptor ring.
+    /// Number of the queue.
+    queue_id: U32,
+    /// Reserved.
+    reserved: U32,
+    /// Address to which the device writes [`QueueResources`].
+    queue_resources_addr: U64,
+    /// Address of the descriptor ring.
         tx_ring_addr: U64,
         /// [`RAW_ADDRESSING_QPL_ID`].
         queue_page_list_id: U32,
         /// Notification block.
         ntfy_id: U32,
-        /// Completion ring.
+        /// Address of the completion ring.
         tx_comp_ring_addr: U64,
         /// Entries of the descriptor ring.
         tx_ring_size: U16,
@@ -177,11 +177,11 @@ command!(
         reserved: U32,
         /// Notification block.
         ntfy_id: U32,
-        /// Where [`QueueResources`] go.
+        /// Address to which the device writes [`QueueResources`].
         queue_resources_addr: U64,
-        /// Completion ring.
+        /// Address of the completion ring.
         rx_desc_ring_addr: U64,
-        /// Buffer ring.
+        /// Address of the buffer ring.
         rx_data_ring_addr: U64,
         /// [`RAW_ADDRESSING_QPL_ID`].
         queue_page_list_id: U32,
@@ -202,7 +202,7 @@ command!(
     }
 );
 command!(
-    /// What the device answers to the making of a queue.
+    /// Answer to the creation of a queue.
     QueueResources, 8, {
         /// Index of the queue's doorbell.
         db_index: U32,
@@ -211,7 +211,7 @@ command!(
     }
 );
 command!(
-    /// DESTROY_TX_QUEUE and DESTROY_RX_QUEUE: the device touches no memory of the queue after its answer.
+    /// DESTROY_TX_QUEUE and DESTROY_RX_QUEUE: the device does not access memory of the queue after its answer.
     DestroyQueue, 4, {
         /// Number of the queue.
         queue_id: U32,
@@ -231,32 +231,32 @@ command!(
 command!(
     /// REPORT_STATS.
     ReportStats, 24, {
-        /// Bytes of the area; 0 takes it away.
+        /// Bytes of the area; 0 turns reports off.
         stats_report_len: U64,
-        /// Where it is: a [`StatsReport`], then [`Stat`]s.
+        /// Address of the area: a [`StatsReport`], then [`Stat`]s.
         stats_report_addr: U64,
-        /// Milliseconds from one report to the next.
+        /// Milliseconds between reports.
         interval: U64,
     }
 );
 command!(
-    /// REPORT_LINK_SPEED: write Mb/s (64 bits).
+    /// REPORT_LINK_SPEED: the device writes the speed in Mb/s (64 bits).
     ReportLinkSpeed, 8, {
-        /// Where.
+    /// Address to write to.
         link_speed_address: U64,
     }
 );
 command!(
-    /// GET_PTYPE_MAP: write [`PtypeEntry`] for each of 1,024 packet types.
+    /// GET_PTYPE_MAP: the device writes a [`PtypeEntry`] for each of 1,024 packet types.
     GetPtypeMap, 16, {
-        /// Bytes there is room for.
-        ptype_map_len: U64,
-        /// Where.
+    /// Bytes available there.
+    ptype_map_len: U64,
+    /// Address to write to.
         ptype_map_addr: U64,
     }
 );
 command!(
-    /// What a packet type means.
+    /// Layers of a packet type.
     PtypeEntry, 2, {
         /// One of [`l3_type`](crate::desc_dqo::l3_type).
         l3_type: u8,
@@ -269,32 +269,32 @@ command!(
     VerifyDriverCompatibility, 16, {
         /// Bytes of the [`DriverInfo`].
         driver_info_len: U64,
-        /// Where it is.
+        /// Address of the [`DriverInfo`].
         driver_info_addr: U64,
     }
 );
 command!(
-    /// What a driver says of itself.
+    /// Operating system, versions and capabilities of a driver.
     DriverInfo, 304, {
-        /// 1 is Linux.
+    /// Operating system; 1 is Linux.
         os_type: u8,
-        /// Version of the driver.
+        /// Major version of the driver.
         driver_major: u8,
-        /// Version of the driver.
+        /// Minor version of the driver.
         driver_minor: u8,
-        /// Version of the driver.
+        /// Patch version of the driver.
         driver_sub: u8,
-        /// Version of the kernel.
+        /// Major version of the kernel.
         os_version_major: U32,
-        /// Version of the kernel.
+        /// Minor version of the kernel.
         os_version_minor: U32,
-        /// Version of the kernel.
+        /// Patch version of the kernel.
         os_version_sub: U32,
-        /// Bits of what it can do; bit 3 of the first is [`CAPABILITY_DQO_RDA`].
+        /// Capability bits; bit 3 of the first word is [`CAPABILITY_DQO_RDA`].
         driver_capability_flags: [U64; 4],
-        /// Text.
+        /// Version of the kernel as text.
         os_version_str1: [u8; 128],
-        /// Text.
+        /// Version of the kernel as text.
         os_version_str2: [u8; 128],
     }
 );
@@ -305,57 +305,57 @@ command!(
         opcode: U16,
         /// Padding.
         padding: [u8; 2],
-        /// First location that is meant.
+        /// First location of the answer.
         starting_rule_id: U32,
-        /// Bytes there is room for.
+        /// Bytes available for the answer.
         available_length: U64,
-        /// Where the answer goes: [`QueriedFlowRules`] and what it announces.
+        /// Address of the answer: [`QueriedFlowRules`], then rules or locations.
         rule_descriptor_addr: U64,
     }
 );
 command!(
-    /// In front of an answer to QUERY_FLOW_RULES.
+    /// Header of the answer to QUERY_FLOW_RULES.
     QueriedFlowRules, 16, {
-        /// Rules the device has.
-        num_flow_rules: U32,
-        /// Rules it can have.
-        max_flow_rules: U32,
-        /// Rules, or locations, in this answer.
-        num_queried_rules: U32,
-        /// Bytes of this and what follows, exactly: Linux checks it.
+    /// Number of rules in the device.
+    num_flow_rules: U32,
+    /// Maximum number of rules.
+    max_flow_rules: U32,
+    /// Number of rules or locations in this answer.
+    num_queried_rules: U32,
+    /// Exact bytes of the answer, this header included: Linux checks it.
         total_length: U32,
     }
 );
 command!(
     /// One rule of an answer to QUERY_FLOW_RULES.
     QueriedFlowRule, 88, {
-        /// Where it stands.
+        /// Location of the rule.
         location: U32,
         /// The rule.
         flow_rule: FlowRule,
     }
 );
 command!(
-    /// Which packets go where.
+    /// A flow rule: match and RX queue.
     FlowRule, 84, {
         /// One of [`flow_type`].
         flow_type: U16,
         /// The RX queue.
         action: U16,
-        /// Values.
+        /// Values to compare with.
         key: FlowSpec,
-        /// Bits of them that count.
+        /// Bits that are compared.
         mask: FlowSpec,
     }
 );
 command!(
-    /// Values, or mask, of a flow rule; all as in a packet, IPv4 addresses in the first four bytes.
+    /// Values or mask of a flow rule, in network byte order; an IPv4 address is in the first four bytes.
     FlowSpec, 40, {
         /// Source address.
         src_ip: [u8; 16],
         /// Destination address.
         dst_ip: [u8; 16],
-        /// Source port; with `dst_port` the SPI of AH and ESP.
+        /// Source port; for AH and ESP, `src_port` and `dst_port` form the SPI.
         src_port: U16,
         /// Destination port.
         dst_port: U16,
@@ -374,12 +374,12 @@ command!(
         padding: [u8; 2],
         /// The rule.
         rule: FlowRule,
-        /// Where it stands; the lowest that matches decides.
+        /// Location of the rule; of several rules that match, the lowest location decides.
         location: U32,
     }
 );
 command!(
-    /// CONFIGURE_RSS. A size of 0 leaves that part as it is.
+    /// CONFIGURE_RSS. A size of 0 leaves key or table unchanged.
     ConfigureRss, 24, {
         /// Bits `1 <<` one of [`rss_hash`].
         hash_types: U16,
@@ -391,25 +391,25 @@ command!(
         hash_key_size: U16,
         /// Entries of the table.
         hash_lut_size: U16,
-        /// Where the key is.
+        /// Address of the key.
         hash_key_addr: U64,
-        /// Where the table is: queues, 32 bits each.
+        /// Address of the table: queue numbers of 32 bits.
         hash_lut_addr: U64,
     }
 );
 command!(
     /// QUERY_RSS.
     QueryRss, 16, {
-        /// Bytes there is room for.
+        /// Bytes available for the answer.
         available_length: U64,
-        /// Where the answer goes: [`QueriedRss`], key, table.
+        /// Address of the answer: [`QueriedRss`], key, table.
         rss_descriptor_addr: U64,
     }
 );
 command!(
-    /// In front of an answer to QUERY_RSS.
+    /// Header of the answer to QUERY_RSS.
     QueriedRss, 8, {
-        /// Bytes of this, the key and the table.
+    /// Bytes of this header, the key and the table.
         total_length: U32,
         /// Bits `1 <<` one of [`rss_hash`].
         hash_types: U16,
@@ -426,25 +426,25 @@ command!(
         inner_opcode: U32,
         /// Bytes of its struct.
         inner_length: U32,
-        /// Where it is.
+        /// Address of its struct.
         inner_command_addr: U64,
     }
 );
 command!(
-    /// In front of the statistics area.
+    /// Header of the statistics area.
     StatsReport, 8, {
-        /// Times the driver has written its part.
+    /// Number of times that the driver has written its part.
         written_count: U64,
     }
 );
 command!(
-    /// One statistic. The driver's come first, the device's last: four for each RX queue, at the area's end.
+    /// One statistic. Those of the driver come first; those of the device, four for each RX queue, are at the end of the area.
     Stat, 16, {
         /// One of [`stat_name`].
         stat_name: U32,
-        /// Of which queue.
+        /// Number of the queue.
         queue_id: U32,
-        /// How much.
+        /// Value of the statistic.
         value: U64,
     }
 );
@@ -462,15 +462,15 @@ pub const PARAMETER_MTU: u32 = 1;
 pub const CAPABILITY_DQO_RDA: u64 = 1 << 3;
 /// Flow rules: add one.
 pub const FLOW_RULE_ADD: u16 = 0;
-/// Flow rules: take one out.
+/// Flow rules: delete one.
 pub const FLOW_RULE_DEL: u16 = 1;
-/// Flow rules: take all out.
+/// Flow rules: delete all.
 pub const FLOW_RULE_RESET: u16 = 2;
 /// Query: the rules themselves.
 pub const FLOW_RULE_QUERY_RULES: u16 = 0;
 /// Query: only their locations, 32 bits each.
 pub const FLOW_RULE_QUERY_IDS: u16 = 1;
-/// Query: only how many.
+/// Query: only their number.
 pub const FLOW_RULE_QUERY_STATS: u16 = 2;
 /// `hash_alg`: Toeplitz (linux include/linux/ethtool.h `ETH_RSS_HASH_TOP`).
 pub const RSS_TOEPLITZ: u8 = 1;
@@ -500,7 +500,7 @@ pub mod flow_type {
     pub const ESPV6: u16 = 9;
 }
 
-/// What RSS hashes, as bit numbers.
+/// RSS hash types, as bit numbers.
 #[doc(alias = "gve_rss_hash_type")]
 pub mod rss_hash {
     /// Addresses of IPv4.
@@ -523,17 +523,17 @@ pub mod rss_hash {
     pub const UDPV6_EX: u32 = 8;
 }
 
-/// Names of the device's statistics; those below 65 are the driver's.
+/// Names of the device's statistics; names below 65 are statistics of the driver.
 #[doc(alias = "gve_stat_names")]
 pub mod stat_name {
     /// Frames of the queue dropped.
     pub const RX_QUEUE_DROP_CNT: u32 = 65;
-    /// Frames of the queue for which no buffer was posted when they came.
+    /// Frames of the queue that arrived when no buffer was posted.
     pub const RX_NO_BUFFERS_POSTED: u32 = 66;
-    /// Frames of the queue longer than it takes.
+    /// Frames of the queue longer than its maximum.
     pub const RX_DROPS_PACKET_OVER_MRU: u32 = 67;
     /// Frames of the queue with a wrong checksum.
     pub const RX_DROPS_INVALID_CHECKSUM: u32 = 68;
-    /// Statistics of the device for each RX queue.
+    /// Number of statistics of the device for each RX queue.
     pub const PER_RX_QUEUE: usize = 4;
 }

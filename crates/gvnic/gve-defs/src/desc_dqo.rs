@@ -1,6 +1,6 @@
 //! Descriptors of the DQO queue format (gve_desc_dqo.h), all little-endian.
 //!
-//! Bit fields are bytes and words here, with the bits as constants; what reads them out says so in a method.
+//! Bit fields are plain bytes and words here, with constants for their bits.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,34 +14,34 @@ pub const RX_BUFFER_DESC_BYTES: usize = 32;
 /// Bytes of an RX completion.
 pub const RX_COMPLETION_BYTES: usize = 32;
 
-/// Offset of the byte whose low bits say what kind of TX descriptor it is.
+/// Offset of the byte with the kind of a TX descriptor in its low bits.
 pub const TX_DTYPE_OFFSET: usize = 8;
-/// Bits of that byte that say so.
+/// Bits of the kind in that byte.
 pub const TX_DTYPE_MASK: u8 = 0x1f;
-/// Kind: a buffer of a packet.
+/// Kind: one buffer of a packet.
 #[doc(alias = "GVE_TX_PKT_DESC_DTYPE_DQO")]
 pub const TX_DTYPE_PACKET: u8 = 0xc;
-/// Kind: how the packet that follows is to be segmented.
+/// Kind: segmentation parameters of the packet that follows.
 #[doc(alias = "GVE_TX_TSO_CTX_DESC_DTYPE_DQO")]
 pub const TX_DTYPE_TSO_CONTEXT: u8 = 0x5;
-/// Kind: metadata of the packet that follows; nothing of it is needed.
+/// Kind: metadata of the packet that follows; not needed.
 #[doc(alias = "GVE_TX_GENERAL_CTX_DESC_DTYPE_DQO")]
 pub const TX_DTYPE_GENERAL_CONTEXT: u8 = 0x4;
 
 /// Packet descriptor, kind byte: the last buffer of its packet.
 pub const TX_END_OF_PACKET: u8 = 1 << 5;
-/// Packet descriptor, kind byte: finish the transport checksum.
+/// Packet descriptor, kind byte: compute the transport checksum.
 pub const TX_CHECKSUM_OFFLOAD: u8 = 1 << 6;
-/// Packet descriptor, kind byte: say when the descriptor was read.
+/// Packet descriptor, kind byte: request a completion when the descriptor was read.
 pub const TX_REPORT_EVENT: u8 = 1 << 7;
 /// Packet descriptor: bits of the length.
 pub const TX_BUF_SIZE_MASK: u16 = (1 << 14) - 1;
 /// TSO context: bits of the segment size.
 pub const TX_MSS_MASK: u16 = (1 << 14) - 1;
-/// TSO context: smallest segment size; Linux cuts smaller ones itself.
+/// TSO context: smallest segment size; Linux segments packets with a smaller one in software.
 #[doc(alias = "GVE_TX_MIN_TSO_MSS_DQO")]
 pub const TX_MIN_MSS: u16 = 88;
-/// TSO context, kind byte: Linux sets it.
+/// TSO context, kind byte: segment the packet; Linux always sets it.
 pub const TX_TSO: u8 = 1 << 5;
 
 /// One buffer of a packet to send.
@@ -49,7 +49,7 @@ pub const TX_TSO: u8 = 1 << 5;
 #[repr(C)]
 #[doc(alias = "gve_tx_pkt_desc_dqo")]
 pub struct TxPacketDesc {
-    /// Where the buffer is.
+    /// Address of the buffer.
     pub buf_addr: U64,
     /// Kind, and `TX_` bits.
     pub dtype_flags: u8,
@@ -57,19 +57,19 @@ pub struct TxPacketDesc {
     pub reserved0: u8,
     /// Reserved.
     pub reserved1: U16,
-    /// Comes back in the packet's completion.
+    /// Tag that the packet's completion returns.
     pub compl_tag: U16,
     /// Bytes of the buffer, in [`TX_BUF_SIZE_MASK`].
     pub buf_size: U16,
 }
 const _: () = assert!(size_of::<TxPacketDesc>() == TX_DESC_BYTES);
 
-/// How the packet that follows is to be segmented.
+/// Segmentation parameters of the packet that follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_tx_tso_context_desc_dqo")]
 pub struct TxTsoContextDesc {
-    /// Payload bytes in all, 24 bits.
+    /// Payload bytes of the whole packet, 24 bits.
     pub tso_total_len: [u8; 3],
     /// Metadata.
     pub flex10: u8,
@@ -89,21 +89,21 @@ pub struct TxTsoContextDesc {
 const _: () = assert!(size_of::<TxTsoContextDesc>() == TX_DESC_BYTES);
 
 impl TxTsoContextDesc {
-    /// Returns the payload bytes in all.
+    /// Returns the payload bytes of the whole packet.
     pub const fn total_len(&self) -> u32 {
         let [a, b, c] = self.tso_total_len;
         u32::from_le_bytes([a, b, c, 0])
     }
 }
 
-/// What the device says of sent packets and read descriptors.
+/// Completion of sent packets or of read descriptors.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_tx_compl_desc")]
 pub struct TxCompletion {
     /// Queue in [`TX_COMPLETION_QUEUE_MASK`], kind, and [`TX_COMPLETION_GENERATION`].
     pub id_type_generation: U16,
-    /// Tag of the packet, or index after the descriptor.
+    /// Tag of the packet, or ring index after the last descriptor read.
     pub tag_or_head: U16,
     /// Reserved.
     pub reserved: U32,
@@ -112,7 +112,7 @@ const _: () = assert!(size_of::<TxCompletion>() == TX_COMPLETION_BYTES);
 
 /// TX completion: bits of the queue.
 pub const TX_COMPLETION_QUEUE_MASK: u16 = (1 << 11) - 1;
-/// TX completion: where the kind starts.
+/// TX completion: lowest bit of the kind.
 pub const TX_COMPLETION_TYPE_SHIFT: u32 = 11;
 /// TX completion: bits of the kind, once shifted down.
 pub const TX_COMPLETION_TYPE_MASK: u16 = 7;
@@ -120,19 +120,19 @@ pub const TX_COMPLETION_TYPE_MASK: u16 = 7;
 pub const TX_COMPLETION_GENERATION: u16 = 1 << 15;
 /// Offset of the word with the generation bit in a TX completion.
 pub const TX_COMPLETION_GENERATION_OFFSET: u64 = 0;
-/// TX completion kind: a packet is done.
+/// TX completion kind: a packet was sent.
 #[doc(alias = "GVE_COMPL_TYPE_DQO_PKT")]
 pub const TX_COMPLETION_PACKET: u16 = 2;
 /// TX completion kind: descriptors were read.
 #[doc(alias = "GVE_COMPL_TYPE_DQO_DESC")]
 pub const TX_COMPLETION_DESC: u16 = 4;
 
-/// One buffer posted for a packet to receive.
+/// One buffer posted for receiving.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_rx_desc_dqo")]
 pub struct RxBufferDesc {
-    /// Comes back in the completion.
+    /// Id that the completion returns.
     pub buf_id: U16,
     /// Reserved.
     pub reserved0: U16,
@@ -140,14 +140,14 @@ pub struct RxBufferDesc {
     pub reserved1: U32,
     /// Where the buffer is.
     pub buf_addr: U64,
-    /// Where headers go, if the queue splits them.
+    /// Address of the header buffer, if the queue has header split.
     pub header_buf_addr: U64,
     /// Reserved.
     pub reserved2: U64,
 }
 const _: () = assert!(size_of::<RxBufferDesc>() == RX_BUFFER_DESC_BYTES);
 
-/// What the device says of one filled buffer.
+/// Completion of one filled buffer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_rx_compl_desc_dqo")]
@@ -166,9 +166,9 @@ pub struct RxCompletion {
     pub status: u8,
     /// More bits; not used.
     pub status_error1: u8,
-    /// Reserved; the lowest bit of its upper byte says that `timestamp` is meant.
+    /// Reserved; if the lowest bit of the upper byte is set, `timestamp` is valid.
     pub reserved5: U16,
-    /// The buffer that was filled.
+    /// Id of the filled buffer.
     pub buf_id: U16,
     /// Payload bytes of each segment of a coalesced packet.
     pub rsc_seg_len: U16,
@@ -185,13 +185,13 @@ const _: () = assert!(size_of::<RxCompletion>() == RX_COMPLETION_BYTES);
 
 /// RX completion: the only value of `rxdid`.
 pub const RX_RXDID: u8 = 1;
-/// RX completion, flags: the packet never was on a wire.
+/// RX completion, flags: the packet was looped back by the device.
 pub const RX_LOOPBACK: u8 = 1 << 0;
-/// RX completion, flags: IPv6 with destination options or a routing header. Linux then trusts no checksum.
+/// RX completion, flags: IPv6 with destination options or a routing header. Linux then ignores the checksum status.
 pub const RX_IPV6_EX: u8 = 1 << 1;
 /// RX completion, flags: the packet is damaged; Linux drops it.
 pub const RX_ERROR: u8 = 1 << 2;
-/// RX completion: bits of the packet type, an index into the map that GET_PTYPE_MAP answers.
+/// RX completion: bits of the packet type, an index into the map of GET_PTYPE_MAP.
 pub const RX_PACKET_TYPE_MASK: u16 = (1 << 10) - 1;
 /// RX completion: bits of the bytes in this packet buffer.
 pub const RX_PACKET_LEN_MASK: u16 = (1 << 14) - 1;
@@ -211,14 +211,14 @@ pub const RX_DONE: u8 = 1 << 0;
 pub const RX_END_OF_PACKET: u8 = 1 << 1;
 /// RX completion, status: the headers are longer than the header buffer.
 pub const RX_HEADER_BUFFER_OVERFLOW: u8 = 1 << 2;
-/// RX completion, status: the checksums were looked at.
+/// RX completion, status: the checksums were verified.
 pub const RX_L3_L4_PROCESSED: u8 = 1 << 3;
 /// RX completion, status: the IPv4 header checksum is wrong.
 pub const RX_CSUM_IP_ERR: u8 = 1 << 4;
 /// RX completion, status: the transport checksum is wrong.
 pub const RX_CSUM_L4_ERR: u8 = 1 << 5;
 
-/// Packet types there are: they are numbers of 10 bits.
+/// Number of packet types; a type has 10 bits.
 pub const PTYPES: usize = 1 << 10;
 /// Network layer of a packet type.
 pub mod l3_type {

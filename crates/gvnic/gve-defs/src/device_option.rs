@@ -1,18 +1,18 @@
-//! The device descriptor and the options behind it (gve_adminq.h), all big-endian.
+//! The device descriptor and the options after it (gve_adminq.h), all big-endian.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of [`DeviceDescriptor`] that a driver asks for.
+/// Version of [`DeviceDescriptor`] that a driver requests.
 #[doc(alias = "GVE_ADMINQ_DEVICE_DESCRIPTOR_VERSION")]
 pub const DEVICE_DESCRIPTOR_VERSION: u32 = 1;
 
-/// What the device is, at the start of the answer to DESCRIBE_DEVICE.
+/// Description of the device, at the start of the answer to DESCRIBE_DEVICE.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_device_descriptor")]
 pub struct DeviceDescriptor {
-    /// Pages of queue page lists; 0, RDA has none.
+    /// Maximum pages of queue page lists; 0, because RDA has none.
     pub max_registered_pages: U64,
     /// Reserved.
     pub reserved1: U16,
@@ -20,11 +20,11 @@ pub struct DeviceDescriptor {
     pub tx_queue_entries: U16,
     /// Default entries of an RX ring.
     pub rx_queue_entries: U16,
-    /// Queue pairs the driver starts with.
+    /// Number of queue pairs that the driver creates by default.
     pub default_num_queues: U16,
     /// Default MTU.
     pub mtu: U16,
-    /// Event counters; the driver wants some, DQO does not use them.
+    /// Number of event counters; must not be 0 for the driver, but DQO does not use them.
     pub counters: U16,
     /// Pages of a TX queue page list; 0.
     pub tx_pages_per_qpl: U16,
@@ -32,25 +32,25 @@ pub struct DeviceDescriptor {
     pub rx_pages_per_qpl: U16,
     /// Hardware address.
     pub mac: [u8; 6],
-    /// Options that follow.
+    /// Number of options that follow.
     pub num_device_options: U16,
-    /// Bytes of this and all options.
+    /// Bytes of this descriptor and all options.
     pub total_length: U16,
     /// Reserved.
     pub reserved2: [u8; 6],
 }
 const _: () = assert!(size_of::<DeviceDescriptor>() == 40);
 
-/// In front of every option's body.
+/// Header of an option.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_device_option")]
 pub struct OptionHeader {
-    /// Which option: one of this module's `ID_`s.
+    /// One of the `ID_` constants of this module.
     pub option_id: U16,
     /// Bytes of the body.
     pub option_length: U16,
-    /// Features a driver must have to use the option; 0 in all that Linux knows.
+    /// Features that a driver must support to use the option; 0 in all options that Linux knows.
     pub required_features_mask: U32,
 }
 const _: () = assert!(size_of::<OptionHeader>() == 8);
@@ -70,7 +70,7 @@ pub const ID_BUFFER_SIZES: u16 = 0xa;
 /// Option: flow rules.
 #[doc(alias = "GVE_DEV_OPT_ID_FLOW_STEERING")]
 pub const ID_FLOW_STEERING: u16 = 0xb;
-/// Option: the RSS key and table live in the device and can be asked for.
+/// Option: the device stores the RSS key and table and can be queried for them.
 #[doc(alias = "GVE_DEV_OPT_ID_RSS_CONFIG")]
 pub const ID_RSS_CONFIG: u16 = 0xe;
 
@@ -89,7 +89,7 @@ pub const FEATURE_FLOW_STEERING: u32 = 1 << 5;
 /// Feature: RSS key and table in the device.
 #[doc(alias = "GVE_SUP_RSS_CONFIG_MASK")]
 pub const FEATURE_RSS_CONFIG: u32 = 1 << 7;
-/// All features of this device. Of the masks in the options only that of DQO RDA opens the others.
+/// All features of this device. Linux uses a feature only if the mask in the DQO RDA option has it, too.
 pub const FEATURES: u32 = FEATURE_MODIFY_RING
     | FEATURE_JUMBO_FRAMES
     | FEATURE_BUFFER_SIZES
@@ -143,9 +143,9 @@ const _: () = assert!(size_of::<JumboFrames>() == 8);
 pub struct BufferSizes {
     /// Features.
     pub supported_features_mask: U32,
-    /// Largest packet buffer.
+    /// Bytes of the largest packet buffer.
     pub packet_buffer_size: U16,
-    /// Header buffer; not 0 means header split is there.
+    /// Bytes of a header buffer; header split is supported if not 0.
     pub header_buffer_size: U16,
 }
 const _: () = assert!(size_of::<BufferSizes>() == 8);
@@ -158,7 +158,7 @@ pub struct FlowSteering {
     pub supported_features_mask: U32,
     /// Reserved.
     pub reserved: U32,
-    /// Rules the device holds.
+    /// Maximum number of flow rules.
     pub max_flow_rules: U32,
 }
 const _: () = assert!(size_of::<FlowSteering>() == 12);
@@ -176,7 +176,7 @@ pub struct RssConfig {
 }
 const _: () = assert!(size_of::<RssConfig>() == 8);
 
-/// Entries of a ring unless the driver wants otherwise.
+/// Default entries of a ring.
 pub const DEFAULT_RING_ENTRIES: u16 = 1024;
 /// Most entries of a ring.
 pub const MAX_RING_ENTRIES: u16 = 4096;
@@ -186,9 +186,9 @@ pub const MIN_RING_ENTRIES: u16 = 256;
 pub const PACKET_BUFFER_BYTES: u16 = 4096;
 /// Smallest packet buffer a driver may post, in bytes (gve.h `GVE_DEFAULT_RX_BUFFER_SIZE`).
 pub const MIN_PACKET_BUFFER_BYTES: u16 = 2048;
-/// Bytes of a header buffer: Ethernet, IPv6 and all TCP options fit, so do some extension headers.
+/// Bytes of a header buffer: enough for Ethernet, IPv6, all TCP options and some extension headers.
 pub const HEADER_BUFFER_BYTES: u16 = 256;
-/// Flow rules the device holds.
+/// Maximum number of flow rules in the device.
 pub const MAX_FLOW_RULES: u32 = 64;
 /// Bytes of the RSS key (gve.h `GVE_RSS_KEY_SIZE`).
 pub const RSS_KEY_BYTES: u16 = 40;

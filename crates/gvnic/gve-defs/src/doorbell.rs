@@ -1,7 +1,7 @@
 //! BAR 2: doorbells, an array of little-endian words of 32 bits.
 //!
-//! The device chooses which word is whose doorbell and tells the driver in the admin commands that make the queue or
-//! block; the choice here is ours.
+//! The device assigns a word to each queue and notification block, and returns its index in the admin command that
+//! creates the queue or configures the blocks. The assignment below is ours.
 
 /// Bytes of one doorbell.
 pub const DOORBELL_BYTES: u64 = 4;
@@ -11,19 +11,19 @@ pub const IRQ_DOORBELLS: u32 = 0;
 pub const TX_DOORBELLS: u32 = 256;
 /// Index of the doorbell of RX queue 0; those of the others follow.
 pub const RX_DOORBELLS: u32 = 512;
-/// Doorbells of each kind at most.
+/// Maximum number of doorbells of each kind.
 pub const DOORBELLS_PER_KIND: u32 = 256;
 
-/// Interrupt doorbell: the block may interrupt again.
+/// Interrupt doorbell: unmask the block.
 #[doc(alias = "GVE_ITR_ENABLE_BIT_DQO")]
 pub const IRQ_ENABLE: u32 = 1 << 0;
 /// Interrupt doorbell: clear the pending bit of the MSI-X capability.
 #[doc(alias = "GVE_ITR_CLEAR_PBA_BIT_DQO")]
 pub const IRQ_CLEAR_PBA: u32 = 1 << 1;
-/// Interrupt doorbell: bits that say whether the interval is meant.
+/// Interrupt doorbell: if both bits are set, the interval is not changed.
 #[doc(alias = "GVE_ITR_NO_UPDATE_DQO")]
 pub const IRQ_KEEP_INTERVAL: u32 = 3 << 3;
-/// Interrupt doorbell: where the interval starts.
+/// Interrupt doorbell: lowest bit of the interval.
 #[doc(alias = "GVE_ITR_INTERVAL_DQO_SHIFT")]
 pub const IRQ_INTERVAL_SHIFT: u32 = 5;
 /// Interrupt doorbell: bits of the interval, once shifted down.

@@ -1,4 +1,4 @@
-//! What the guest's PCI bus sees (linux drivers/net/ethernet/google/gve/gve.h and gve_main.c `gve_id_table`).
+//! PCI identity and BARs (linux drivers/net/ethernet/google/gve/gve.h and gve_main.c `gve_id_table`).
 
 /// PCI vendor: Google.
 #[doc(alias = "PCI_VENDOR_ID_GOOGLE")]
@@ -6,8 +6,8 @@ pub const VENDOR_ID: u16 = 0x1ae0;
 /// PCI device: gVNIC.
 #[doc(alias = "PCI_DEV_ID_GVNIC")]
 pub const DEVICE_ID: u16 = 0x0042;
-/// PCI revision: from 1 on the admin queue's address is in [`Bar0`](crate::registers::Bar0)'s 64-bit register, at 0
-/// it would be a page number.
+/// PCI revision. From revision 1 on, [`Bar0`](crate::registers::Bar0) has the 64-bit address of the admin queue; in
+/// revision 0 it has a page number.
 pub const REVISION: u8 = 1;
 /// PCI class: Ethernet controller (base class 2, sub-class 0, interface 0).
 pub const CLASS_CODE: u32 = 0x02_0000;

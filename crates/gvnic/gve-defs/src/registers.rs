@@ -8,23 +8,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[repr(C)]
 #[doc(alias = "gve_registers")]
 pub struct Bar0 {
-    /// [`DEVICE_STATUS`]: the device writes.
+    /// [`DEVICE_STATUS`], written by the device.
     pub device_status: U32,
-    /// [`DRIVER_STATUS`]: the driver writes.
+    /// [`DRIVER_STATUS`], written by the driver.
     pub driver_status: U32,
-    /// TX queues there are at most: the device writes.
+    /// Maximum number of TX queues, written by the device.
     pub max_tx_queues: U32,
-    /// RX queues there are at most: the device writes.
+    /// Maximum number of RX queues, written by the device.
     pub max_rx_queues: U32,
-    /// Page of the admin queue for devices of PCI revision 0; not used.
+    /// Page number of the admin queue in PCI revision 0; not used.
     pub adminq_pfn: U32,
-    /// [`ADMINQ_DOORBELL`]: commands the driver has written since the queue began, modulo 2^32.
+    /// [`ADMINQ_DOORBELL`]: number of commands that the driver has written since the queue was set up, modulo 2^32.
     pub adminq_doorbell: U32,
-    /// Commands the device has done since the queue began, modulo 2^32.
+    /// Number of commands that the device has executed since the queue was set up, modulo 2^32.
     pub adminq_event_counter: U32,
     /// Reserved.
     pub reserved: [u8; 3],
-    /// [`DRIVER_VERSION`]: the driver writes a line of text into it, byte by byte.
+    /// [`DRIVER_VERSION`]: the driver writes its version as a line of text, byte by byte.
     pub driver_version: u8,
     /// Upper half of the admin queue's guest address.
     pub adminq_base_address_hi: U32,
@@ -47,7 +47,7 @@ pub const MAX_RX_QUEUES: u64 = 0x0c;
 pub const ADMINQ_DOORBELL: u64 = 0x14;
 /// Offset of the admin queue's event counter.
 pub const ADMINQ_EVENT_COUNTER: u64 = 0x18;
-/// Offset of the byte that takes the driver's version, one character per write.
+/// Offset of the byte to which the driver writes its version, one character per write.
 pub const DRIVER_VERSION: u64 = 0x1f;
 /// Offset of the upper half of the admin queue's address.
 pub const ADMINQ_BASE_ADDRESS_HI: u64 = 0x20;
@@ -56,20 +56,20 @@ pub const ADMINQ_BASE_ADDRESS_LO: u64 = 0x24;
 /// Offset of the admin queue's length.
 pub const ADMINQ_LENGTH: u64 = 0x28;
 
-/// Device status: the driver shall reset the device.
+/// Device status: request to the driver to reset the device.
 #[doc(alias = "GVE_DEVICE_STATUS_RESET_MASK")]
 pub const STATUS_RESET_REQUESTED: u32 = 1 << 1;
-/// Device status: there is a carrier.
+/// Device status: the link is up.
 #[doc(alias = "GVE_DEVICE_STATUS_LINK_STATUS_MASK")]
 pub const STATUS_LINK_UP: u32 = 1 << 2;
-/// Device status: the driver shall write its statistics.
+/// Device status: request to the driver to write its statistics.
 #[doc(alias = "GVE_DEVICE_STATUS_REPORT_STATS_MASK")]
 pub const STATUS_REPORT_STATS: u32 = 1 << 3;
-/// Device status: the reset that the driver asked for is done.
+/// Device status: the reset requested by the driver is done.
 #[doc(alias = "GVE_DEVICE_STATUS_DEVICE_IS_RESET")]
 pub const STATUS_DEVICE_IS_RESET: u32 = 1 << 4;
 
-/// Driver status: the admin queue's address stands in the registers, begin.
+/// Driver status: the registers of the admin queue are set; start.
 #[doc(alias = "GVE_DRIVER_STATUS_RUN_MASK")]
 pub const DRIVER_RUN: u32 = 1 << 0;
 /// Driver status: reset the device.

@@ -10,7 +10,7 @@ use crate::adminq::Adminq;
 use crate::device::{Gve, LinkState, Requests};
 use crate::env::{Env, GuestAddr};
 
-/// The registers as the driver wrote them; what the device writes is put in when they are read.
+/// The registers as written by the driver; those of the device are filled in on a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registers(Bar0);
 
@@ -54,12 +54,12 @@ impl Gve {
         set.fold(0, |status, (_, bit)| status | bit)
     }
 
-    /// Takes a write of any width anywhere: bytes are stored, and a register acts when its last byte was written.
+    /// Handles a write of any width at any offset: stores the bytes; a register takes effect when its last byte is written.
     pub(crate) fn write_registers(&mut self, offset: u64, bytes: &[u8], env: &mut Env<'_>) {
         let end = offset.saturating_add(bytes.len() as u64);
         let file = self.registers.0.as_mut_bytes();
         for (at, byte) in (offset..end).zip(bytes) {
-            // The driver streams its version into one byte; there is nothing to do with it.
+            // The driver writes its version byte by byte to this register; it is ignored.
             let register = usize::try_from(at).ok().filter(|_| at != DRIVER_VERSION);
             if let Some(place) = register.and_then(|at| file.get_mut(at)) {
                 *place = *byte;

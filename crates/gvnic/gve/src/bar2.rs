@@ -9,14 +9,14 @@ use crate::env::Env;
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
-/// Whose doorbell a word of the BAR is.
+/// Owner of a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doorbell {
-    /// That of a notification block.
+    /// Notification block.
     Irq(usize),
-    /// That of a TX queue.
+    /// TX queue.
     Tx(usize),
-    /// That of an RX queue.
+    /// RX queue.
     Rx(usize),
 }
 
@@ -34,7 +34,7 @@ impl Doorbell {
 }
 
 impl Gve {
-    /// Takes a write of one or more doorbells.
+    /// Handles a write of one or more doorbells.
     pub(crate) fn ring_doorbells(&mut self, offset: u64, bytes: &[u8], env: &mut Env<'_>) {
         let (values, odd) = bytes.as_chunks::<4>();
         if !odd.is_empty() || values.is_empty() || !offset.is_multiple_of(DOORBELL_BYTES) {

@@ -1,4 +1,4 @@
-//! What a device is made with.
+//! Configuration of a device.
 
 use std::num::NonZeroU32;
 
@@ -6,36 +6,36 @@ use gve_defs::device_option::{HEADER_BUFFER_BYTES, MAX_FLOW_RULES};
 use steer::ToeplitzKey;
 use wire::MacAddr;
 
-/// Most queue pairs: the doorbell layout has room for 256, MSI-X for 1,023.
+/// Maximum number of queue pairs; the doorbell layout has room for 256, MSI-X for 1,023.
 pub const MAX_QUEUE_PAIRS: u16 = 16;
-/// Smallest MTU a guest may be offered (RFC 791: every host takes 68 bytes).
+/// Smallest MTU that can be configured (RFC 791: the minimum of IPv4).
 pub const MIN_MTU: u16 = 68;
-/// Largest MTU: with headers it fits the 14 bits of a TX buffer's length.
+/// Largest MTU: such a frame fits the 14 bits of a TX buffer's length.
 pub const MAX_MTU: u16 = 9216;
 
-/// A device's unchanging properties.
+/// Fixed properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The address the guest takes.
+    /// Hardware address of the guest.
     pub mac: MacAddr,
     /// Queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
     pub queue_pairs: u16,
-    /// The default MTU, [`MIN_MTU`] to `max_mtu`. Linux starts with `max_mtu` all the same.
+    /// The default MTU, [`MIN_MTU`] to `max_mtu`. Linux ignores it and starts with `max_mtu`.
     pub mtu: u16,
     /// The largest MTU the guest may set, up to [`MAX_MTU`].
     pub max_mtu: u16,
     /// Reported speed, in Mb/s.
     pub link_mbps: u64,
-    /// The RSS key until the guest sets one. Whoever knows it can aim at a queue: give random bytes.
+    /// The RSS key until the guest sets one. Use random bytes: a peer that knows the key can choose its queue.
     pub rss_key: ToeplitzKey,
-    /// Frames held per RX queue while the guest has no buffers for them.
+    /// Maximum frames in the backlog of each RX queue, for while the guest has no buffers posted.
     pub backlog_frames: usize,
-    /// Bytes held per RX queue while the guest has no buffers for them.
+    /// Maximum bytes in the backlog of each RX queue.
     pub backlog_bytes: usize,
 }
 
 impl Config {
-    /// Returns a device of four queue pairs, MTU up to 9000 and the well-known RSS key.
+    /// Returns a configuration with four queue pairs, an MTU of up to 9000 and the public RSS key.
     pub const fn new(mac: MacAddr) -> Self {
         Self {
             mac,
@@ -49,12 +49,12 @@ impl Config {
         }
     }
 
-    /// Returns the MSI-X vectors: one per queue, and the management vector behind them.
+    /// Returns the number of MSI-X vectors: one per queue, then the management vector.
     pub const fn vectors(&self) -> u16 {
         2 * self.queue_pairs + 1
     }
 
-    /// Returns the notification blocks: one per queue.
+    /// Returns the number of notification blocks: one per queue.
     pub const fn blocks(&self) -> u16 {
         2 * self.queue_pairs
     }
@@ -85,44 +85,44 @@ impl Config {
     }
 }
 
-/// Why no device can be made so.
+/// Reason to refuse a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Too few or too many queue pairs.
     #[error("{queue_pairs} queue pairs: must be 1 to {MAX_QUEUE_PAIRS}")]
     QueuePairs {
-        /// Asked for.
+        /// Configured queue pairs.
         queue_pairs: u16,
     },
-    /// The MTUs are out of range or order.
+    /// An MTU is out of range, or `mtu` is larger than `max_mtu`.
     #[error("MTU {mtu} of at most {max_mtu}: must be {MIN_MTU} to {MAX_MTU}, in this order")]
     Mtu {
-        /// Default MTU asked for.
+        /// Configured default MTU.
         mtu: u16,
-        /// Largest MTU asked for.
+        /// Configured largest MTU.
         max_mtu: u16,
     },
-    /// The address is a group's or all zero: Linux takes no such address.
+    /// The hardware address is a group address or all zero; Linux accepts neither.
     #[error("hardware address {mac}: must be a station's, not a group's or zero")]
     Mac {
-        /// Asked for.
+        /// Configured address.
         mac: MacAddr,
     },
 }
 
-/// What a test may ask a device to do that a good device would not; may change at any time.
+/// Faults that a test can inject into the device; may be changed at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knobs {
-    /// Bytes of payload left in the header buffer of split packets, as far as there is room in it and in the
-    /// descriptor: the guest reports them as `SCM_DEVMEM_LINEAR`.
+    /// Bytes of payload to leave in the header buffer of split packets, limited by its size and by the completion's
+    /// length field; the guest reports them as `SCM_DEVMEM_LINEAR`.
     pub linear_bytes: u16,
-    /// Every so manieth packet of a queue that would be split is delivered whole: a devmem queue loses it.
+    /// Deliver every Nth splittable packet of a queue whole; a devmem queue drops it.
     pub unsplit_every: Option<NonZeroU32>,
-    /// Buffers that stay posted: a queue with so many or fewer counts as empty.
+    /// Number of buffers to leave posted: a queue with this many or fewer is treated as empty.
     pub rx_buffers_kept: u16,
 }
 
-/// Flow rules a device holds.
+/// Maximum number of flow rules.
 pub(crate) const FLOW_RULES: u32 = MAX_FLOW_RULES;
-/// Bytes of a header buffer the guest is told to post.
+/// Bytes of a header buffer, as announced to the guest.
 pub(crate) const HEADER_BUFFER: u16 = HEADER_BUFFER_BYTES;

@@ -1,4 +1,4 @@
-//! The device: what it keeps, and the entry points that are not a register or a frame.
+//! The device: its state, and the entry points other than BAR accesses and frames.
 
 use std::time::Duration;
 
@@ -21,28 +21,27 @@ use crate::tx_offload::TxScratch;
 /// Whether there is a carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// There is.
+    /// The link is up.
     Up,
-    /// There is none: frames from the wire are dropped.
+    /// The link is down: frames from the wire are dropped.
     Down,
 }
 
-/// What the driver was told to do, as bits of the device status.
+/// Bits of the device status that are requests to the driver.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requests {
     /// Reset the device.
     pub(crate) reset: bool,
     /// Write statistics.
     pub(crate) stats: bool,
-    /// (Not a request:) the reset the driver asked for is done.
+    /// The reset that the driver requested is done (not a request, but in the same register).
     pub(crate) is_reset: bool,
 }
 
 /// An emulated gVNIC.
 ///
-/// It has no thread and no clock: everything happens within its entry points, and what it needs of the world comes
-/// in with an [`Env`]. Nothing a guest does makes it panic, reach memory the guest does not have, or allocate more
-/// than its [`Config`] says.
+/// It has no thread and no clock: all work happens in its entry points, with an [`Env`] for everything outside. A guest
+/// cannot make it panic, access memory outside the guest, or allocate more than its [`Config`] says.
 #[derive(Debug)]
 pub struct Gve {
     pub(crate) config: Config,
@@ -57,7 +56,7 @@ pub struct Gve {
     /// By queue number.
     pub(crate) rx: Vec<Option<RxQueue>>,
     pub(crate) steering: Steering,
-    /// What the driver wants hashed, in its own bits.
+    /// RSS hash types set by the driver, in gVNIC bits.
     pub(crate) rss_types: u16,
     pub(crate) stats_area: Option<StatsArea>,
     pub(crate) link: LinkState,
@@ -68,11 +67,11 @@ pub struct Gve {
     pub(crate) scratch: TxScratch,
 }
 
-/// TCP and UDP over IPv4 and IPv6, as Linux asks for.
+/// Hash types that Linux configures: TCP and UDP over IPv4 and IPv6.
 pub(crate) const DEFAULT_RSS_TYPES: u16 = 0xd2;
 
 impl Gve {
-    /// Makes a device with its link up.
+    /// Returns a device with its link up.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -101,12 +100,12 @@ impl Gve {
         })
     }
 
-    /// Returns what the device was made with.
+    /// Returns the configuration.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Reads a BAR; what is no register of this device reads as zero. BAR 1, MSI-X, is not the device's.
+    /// Reads from a BAR; offsets without a register read as zero. BAR 1 (MSI-X) is not part of this model.
     pub fn read_bar(&self, bar: u8, offset: u64, out: &mut [u8]) {
         out.fill(0);
         if bar == REGISTER_BAR {
@@ -114,7 +113,7 @@ impl Gve {
         }
     }
 
-    /// Writes a BAR; what is no register of this device is left alone.
+    /// Writes to a BAR; ignores offsets without a register.
     pub fn write_bar(&mut self, bar: u8, offset: u64, bytes: &[u8], env: &mut Env<'_>) {
         match bar {
             REGISTER_BAR => self.write_registers(offset, bytes, env),
@@ -123,9 +122,8 @@ impl Gve {
         }
     }
 
-    /// Does what time brings: interrupts whose interval is over, or for a driver that leaves a queue without buffers;
-    /// statistics that are due. Also delivers what waits for buffers that [`set_knobs`](Self::set_knobs) has kept back
-    /// so far.
+    /// Does all work that is due: interrupts after their interval, interrupts for a queue without buffers, statistics.
+    /// Also delivers packets from the backlog after [`set_knobs`](Self::set_knobs) has released buffers.
     pub fn poll(&mut self, env: &mut Env<'_>) {
         for index in 0..self.rx.len() {
             if self.rx[index].as_ref().is_some_and(RxQueue::has_backlog) {
@@ -136,7 +134,7 @@ impl Gve {
         self.report_stats(env);
     }
 
-    /// Returns when [`poll`](Self::poll) has something to do; `None` means not before something else happens.
+    /// Returns when [`poll`](Self::poll) must be called next, `None` if there is no deadline.
     pub fn poll_at(&self) -> Option<Instant> {
         let report = self.stats_area.as_ref().and_then(StatsArea::due);
         let starved = self.rx.iter().flatten().filter_map(RxQueue::wake_at);
@@ -144,7 +142,7 @@ impl Gve {
         others.into_iter().flatten().chain(starved).min()
     }
 
-    /// Offers the wire what it did not take: for when the wire takes frames again.
+    /// Sends packets again for which the wire was full. Call this when the wire has room again.
     pub fn resume_tx(&mut self, env: &mut Env<'_>) {
         for index in 0..self.tx.len() {
             if self.tx[index].as_ref().is_some_and(TxQueue::is_blocked) {
@@ -153,12 +151,12 @@ impl Gve {
         }
     }
 
-    /// True if a frame waits for the wire: call [`resume_tx`](Self::resume_tx) when it takes frames again.
+    /// True if a packet waits for the wire: call [`resume_tx`](Self::resume_tx) when the wire has room again.
     pub fn tx_blocked(&self) -> bool {
         self.tx.iter().flatten().any(TxQueue::is_blocked)
     }
 
-    /// Resets the device as the bus does (a machine that starts again): as new but for link, knobs and counters.
+    /// Resets the device as a PCI reset does (a restart of the guest). Link, knobs and counters are kept.
     pub fn reset(&mut self) {
         self.forget_driver();
         self.registers = Registers::default();
@@ -169,20 +167,20 @@ impl Gve {
         self.rss_types = DEFAULT_RSS_TYPES;
     }
 
-    /// Asks the driver to reset the device, as hardware does that has lost its way.
+    /// Requests a reset from the driver, as hardware does after an internal error.
     pub fn request_reset(&mut self, env: &mut Env<'_>) {
         self.stats.reset_requests += 1;
         self.requests.reset = true;
         self.raise_management(env);
     }
 
-    /// Asks the driver to write its statistics to the area that [`Gve`] reports its own in.
+    /// Requests that the driver write its statistics to the shared statistics area.
     pub fn request_stats(&mut self, env: &mut Env<'_>) {
         self.requests.stats = true;
         self.raise_management(env);
     }
 
-    /// Puts the cable in or out.
+    /// Sets the link state and informs the driver.
     pub fn set_link(&mut self, link: LinkState, env: &mut Env<'_>) {
         if self.link != link {
             self.link = link;
@@ -190,17 +188,17 @@ impl Gve {
         }
     }
 
-    /// Returns whether there is a carrier.
+    /// Returns the link state.
     pub const fn link(&self) -> LinkState {
         self.link
     }
 
-    /// Changes what a test asks the device to do wrong.
+    /// Sets the faults to inject.
     pub const fn set_knobs(&mut self, knobs: Knobs) {
         self.knobs = knobs;
     }
 
-    /// Returns a copy of the flow rules and RSS in force.
+    /// Returns a copy of the current flow rules and RSS settings.
     pub fn steering(&self) -> Steering {
         self.steering.clone()
     }
@@ -214,8 +212,8 @@ impl Gve {
         }
     }
 
-    /// Resets the device as its driver asks. Flow rules and RSS stay: the driver does not give them again, and a
-    /// devmem stream whose rule is gone would go on as ordinary bytes.
+    /// Resets the device at the request of its driver. Flow rules and RSS are kept: the driver does not set them again, and
+    /// without its rule a devmem stream would continue in ordinary memory.
     pub(crate) fn reset_by_driver(&mut self) {
         self.stats.driver_resets += 1;
         self.forget_driver();
@@ -225,7 +223,7 @@ impl Gve {
         };
     }
 
-    /// Lets go of every place in guest memory.
+    /// Drops every reference to guest memory.
     fn forget_driver(&mut self) {
         self.adminq = None;
         self.configured = false;
@@ -299,6 +297,6 @@ fn default_steering(config: &Config) -> Result<Steering, ConfigError> {
     })
 }
 
-/// The longest the device waits to write its statistics again, however long the driver would: a reader of `ethtool -S`
-/// sees what is a second old.
+/// Maximum period of the statistics, even if the driver configures a longer one, so that `ethtool -S` shows values at
+/// most one second old.
 pub(crate) const STATS_PERIOD: Duration = Duration::from_secs(1);

@@ -1,18 +1,18 @@
-//! What the device is given: guest memory, interrupts, a wire and the time.
+//! The environment of the device: guest memory, interrupts, a wire and the time.
 //!
-//! The device owns none of them. Each entry point of [`Gve`](crate::Gve) that may touch the world takes an [`Env`];
-//! whoever serves the device (vfio-user over a socket, a test in one process) makes one for the call.
+//! The device owns none of them. Each entry point of [`Gve`](crate::Gve) that needs them takes an [`Env`], which the
+//! caller (the vfio-user server, or a test in one process) makes for that call.
 
 use std::fmt;
 
 use wire::{ChecksumState, Instant, Offload};
 
-/// An address in the guest's physical memory. The guest chooses it: it may be anything.
+/// An address in the guest's physical memory. It comes from the guest and is not trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuestAddr(pub u64);
 
 impl GuestAddr {
-    /// Returns the address `bytes` further, `None` past the end of the address space.
+    /// Returns the address plus `bytes`, `None` past the end of the address space.
     #[must_use]
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         match self.0.checked_add(bytes) {
@@ -37,25 +37,25 @@ pub struct GuestRange {
     pub len: u32,
 }
 
-/// The guest named memory that it does not have, or may not use so.
+/// The guest gave an address range that is not its memory, or not accessible in this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("guest address {addr} and {len} bytes on: not memory that the device may use so")]
 pub struct BadAddress {
-    /// First byte asked for.
+    /// First byte of the range.
     pub addr: GuestAddr,
-    /// Bytes asked for.
+    /// Bytes of the range.
     pub len: usize,
 }
 
-/// The guest's memory, as far as the device may reach it.
+/// The guest memory that the device may access.
 ///
-/// Every access is checked where it is made and copies: the guest writes its memory at any time, so nothing of it
-/// is ever borrowed. A range that is not wholly inside is refused, though a part may have been copied by then.
+/// Every access is checked and copies: the guest may write its memory at any time, so it is never borrowed. An access
+/// to a range that is not completely inside fails, but part of it may have been copied.
 pub trait GuestMemory {
     /// Copies guest memory at `addr` to all of `out`.
     ///
     /// # Errors
-    /// [`BadAddress`]; `out` then holds anything.
+    /// [`BadAddress`]; the contents of `out` are then unspecified.
     fn read(&self, addr: GuestAddr, out: &mut [u8]) -> Result<(), BadAddress>;
 
     /// Copies `bytes` to guest memory at `addr`.
@@ -64,48 +64,47 @@ pub trait GuestMemory {
     /// [`BadAddress`].
     fn write(&self, addr: GuestAddr, bytes: &[u8]) -> Result<(), BadAddress>;
 
-    /// Stores two bytes, `value` in little endian, in one piece and after everything written before (a release
-    /// store): the word that holds a completion's generation bit. The device gives an even `addr` whenever the
-    /// guest's ring is aligned.
+    /// Stores `value` as two little-endian bytes, atomically and after everything written before (a release store).
+    /// Used for the word with the generation bit of a completion. `addr` is even if the guest's ring is aligned.
     ///
     /// # Errors
     /// [`BadAddress`].
     fn store_release_u16(&self, addr: GuestAddr, value: u16) -> Result<(), BadAddress>;
 }
 
-/// Where interrupts go.
+/// Destination of interrupts.
 pub trait IrqSink {
-    /// Fires MSI-X vector `vector`, which is below [`Config::vectors`](crate::Config::vectors). It must not block,
-    /// and a vector that the guest has not set up is no error.
+    /// Fires MSI-X vector `vector`, which is below [`Config::vectors`](crate::Config::vectors). It must not block, and
+    /// ignores a vector that the guest has not set up.
     fn fire(&self, vector: u16);
 }
 
 bitflags::bitflags! {
-    /// What a wire takes off the device's hands.
+    /// Offloads of a wire.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WireFeatures: u8 {
-        /// Takes frames whose checksum is still to be finished ([`ChecksumState::Partial`]).
+        /// Accepts frames with a partial checksum ([`ChecksumState::Partial`]).
         const CHECKSUM = 1 << 0;
-        /// Takes TCP super-packets over IPv4.
+        /// Accepts TCP super-packets over IPv4.
         const TSO4 = 1 << 1;
-        /// Takes TCP super-packets over IPv6.
+        /// Accepts TCP super-packets over IPv6.
         const TSO6 = 1 << 2;
-        /// Takes UDP super-packets (USO): each segment becomes a datagram.
+        /// Accepts UDP super-packets (USO): each segment becomes a datagram.
         const USO = 1 << 3;
     }
 }
 
-/// A frame that comes to the device: whole, in host memory, Ethernet header first.
+/// A frame for the device to receive: complete, in host memory, Ethernet header first.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
     /// The bytes.
     pub bytes: &'a [u8],
-    /// What is known of them.
+    /// Metadata of the frame.
     pub offload: Offload,
 }
 
 impl<'a> RxFrame<'a> {
-    /// Returns a frame about which nothing is known.
+    /// Returns a frame without offload metadata.
     pub const fn plain(bytes: &'a [u8]) -> Self {
         let offload = Offload {
             checksum: ChecksumState::Unknown,
@@ -115,28 +114,28 @@ impl<'a> RxFrame<'a> {
     }
 }
 
-/// A frame that leaves the device.
+/// A frame that the device sends.
 #[derive(Clone, Copy, Debug)]
 pub struct TxFrame<'a> {
     /// The first bytes, a copy in host memory: all headers, and the whole frame if it is short.
     pub head: &'a [u8],
     /// What follows.
     pub payload: TxPayload<'a>,
-    /// What is still to be done to it; only what the wire's [`WireFeatures`] say it does.
+    /// Offload work left to the wire, within its [`WireFeatures`].
     pub offload: Offload,
 }
 
-/// Where the rest of an outgoing frame is.
+/// Remaining bytes of a sent frame, after its head.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPayload<'a> {
-    /// In guest memory still, in this order; the ranges are not checked.
+    /// In guest memory, in this order; the ranges are not checked.
     Guest(&'a [GuestRange]),
     /// In host memory.
     Host(&'a [u8]),
 }
 
 impl TxFrame<'_> {
-    /// Returns the bytes of the frame; a device never gives more than 65,535 and an Ethernet header's 18.
+    /// Returns the bytes of the frame: at most 65,535 plus 18 for the Ethernet header.
     pub fn frame_len(&self) -> usize {
         let payload = match self.payload {
             TxPayload::Guest(ranges) => ranges.iter().map(|range| range.len as usize).sum(),
@@ -148,7 +147,7 @@ impl TxFrame<'_> {
     /// Appends the frame to `out`.
     ///
     /// # Errors
-    /// [`BadAddress`] of a range; `out` then holds the part before it.
+    /// [`BadAddress`] for the first bad range; `out` then has the bytes before it.
     pub fn append_to(&self, memory: &dyn GuestMemory, out: &mut Vec<u8>) -> Result<(), BadAddress> {
         out.extend_from_slice(self.head);
         match self.payload {
@@ -161,7 +160,7 @@ impl TxFrame<'_> {
     }
 }
 
-/// Appends guest memory to `out`, which is as it was if a range is bad.
+/// Appends guest memory to `out`; leaves `out` unchanged if a range is bad.
 pub(crate) fn append_ranges(
     ranges: &[GuestRange],
     memory: &dyn GuestMemory,
@@ -182,27 +181,27 @@ pub(crate) fn append_ranges(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {
-    /// The wire has it; the guest's memory is free.
+    /// The wire has taken the frame; the guest may reuse its memory.
     Done,
-    /// The wire takes nothing now. The device leaves the frame in the guest's ring and asks again at the next
+    /// The wire is full. The device leaves the frame in the guest's ring and tries again at the next
     /// [`Gve::resume_tx`](crate::Gve::resume_tx) or doorbell.
     Busy,
-    /// The wire lost it or refuses it; it is gone and counted.
+    /// The wire lost or refused the frame; it is dropped and counted.
     Lost,
-    /// A range of it is not memory of the guest; it is gone and counted.
+    /// A range of the frame is not guest memory; it is dropped and counted.
     BadAddress,
 }
 
-/// The far side of the device: a wire.
+/// The wire of the device.
 pub trait Backend {
-    /// Returns what the wire does for the device; it may change between calls.
+    /// Returns the offloads of the wire; they may change between calls.
     fn features(&self) -> WireFeatures;
 
-    /// Sends one frame, all or nothing, without blocking.
+    /// Sends one frame completely or not at all; does not block.
     fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Sent;
 }
 
-/// The world, for one call.
+/// Environment of one call.
 pub struct Env<'a> {
     /// The guest's memory.
     pub memory: &'a dyn GuestMemory,

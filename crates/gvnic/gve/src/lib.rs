@@ -1,17 +1,18 @@
-//! The gVNIC as a device without a transport: registers, admin queue, rings and wires are handed in.
+//! The gVNIC as a device model: registers, admin queue and rings, independent of transport and wire.
 //!
-//! Key types: [`Gve`] (the device: BAR accesses and frames go in, frames and interrupts come out), [`Env`] (what it
-//! is given for one call: guest memory, interrupts, a wire, the time) and [`RxFrame`] / [`TxFrame`] (a frame with
-//! what a virtio-net header would say of it).
+//! Key types: [`Gve`] (the device; its input is BAR accesses and frames, its output frames and interrupts), [`Env`]
+//! (arguments of one call: guest memory, interrupts, a wire, the time) and [`RxFrame`] / [`TxFrame`] (a frame with the
+//! metadata of a virtio-net header).
 //!
 //! In the walk of a doorbell this crate is everything behind the BAR: `Gve::write_bar` finds the queue, `TxQueue::run`
-//! copies each descriptor out of guest memory once and judges the copy, [`Backend::send`] has the packet,
-//! `Completions::write` tells the guest, `Notify::raise` wakes it. In the other direction `Gve::receive` asks `steer`
-//! for the queue, and `RxQueue::offer` fills the guest's buffers or holds the frame in a backlog of that queue alone.
+//! copies each descriptor out of guest memory once and validates the copy, [`Backend::send`] takes the packet,
+//! `Completions::write` writes the completion, `Notify::raise` interrupts. In the other direction `Gve::receive` gets
+//! the queue from `steer`, and `RxQueue::offer` fills the guest's buffers or puts the frame into the backlog of that
+//! queue.
 //!
-//! It has no thread, socket, clock or unsafe code, and knows no vfio-user, PCI configuration space or MSI-X table:
-//! whoever serves it has those. It has one queue format, DQO with raw addresses, and no queue page lists, XDP or
-//! hardware timestamps.
+//! The crate has no thread, socket, clock or unsafe code. vfio-user, PCI configuration space and MSI-X table belong to
+//! the caller. There is one queue format, DQO with raw addresses; there are no queue page lists, XDP or hardware
+//! timestamps.
 
 #![forbid(unsafe_code)]
 

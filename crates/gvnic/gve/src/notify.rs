@@ -1,4 +1,4 @@
-//! Notification blocks: who may be interrupted, and how often.
+//! Notification blocks: interrupt masking and moderation.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use wire::Instant;
 
 use crate::env::IrqSink;
 
-/// One interrupt of the guest, shared by the queues that name it.
+/// One interrupt of the guest, shared by the queues that use it.
 ///
-/// An interrupt masks the block until the driver enables it again; what happens meanwhile is remembered and
-/// interrupts at once then, so nothing is lost between a driver's last look and its enabling.
+/// An interrupt masks the block until the driver enables it again. Events in between are remembered and interrupt as
+/// soon as the block is enabled, so that no event is lost between the driver's last check and the enabling.
 #[derive(Clone, Copy, Debug)]
 struct NotifyBlock {
     vector: u16,
     enabled: bool,
     pending: bool,
-    /// Least time from one interrupt to the next.
+    /// Minimum time between interrupts.
     interval: Duration,
     not_before: Instant,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// Makes `count` blocks, masked, with vectors from `first_vector` on.
+    /// Creates `count` masked blocks, with vectors from `first_vector` on.
     pub(crate) fn configure(&mut self, count: u16, first_vector: u16) {
         let block = |index| NotifyBlock {
             vector: first_vector + index,
@@ -53,7 +53,7 @@ impl Notify {
         self.blocks = (0..count).map(block).collect();
     }
 
-    /// Forgets all blocks.
+    /// Removes all blocks.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
     }
@@ -63,7 +63,7 @@ impl Notify {
         self.blocks.len()
     }
 
-    /// Takes a doorbell write for a block; false if there is no such block.
+    /// Handles a doorbell write for a block; returns false if there is no such block.
     pub(crate) fn doorbell(
         &mut self,
         index: usize,
@@ -77,16 +77,16 @@ impl Notify {
         if value & IRQ_KEEP_INTERVAL != IRQ_KEEP_INTERVAL {
             let steps = value >> IRQ_INTERVAL_SHIFT & IRQ_INTERVAL_MASK;
             block.interval = Duration::from_nanos(u64::from(steps) * IRQ_INTERVAL_UNIT_NS);
-            // A shorter interval counts at once: an old, longer wait would be of no use to anyone.
+            // A shorter interval takes effect at once, even for an interrupt that already waits.
             block.not_before = block.not_before.min(now + block.interval);
         }
-        // Clearing the pending bit is no wish to lose what was remembered, so only one bit decides.
+        // Clearing the pending bit must not discard a remembered event, so only the enable bit matters.
         block.enabled = value & IRQ_ENABLE != 0;
         block.settle(now, irqs);
         true
     }
 
-    /// Interrupts for a block, now or as soon as its driver and its interval allow.
+    /// Interrupts for a block, now or as soon as it is enabled and its interval is over.
     #[inline]
     pub(crate) fn raise(&mut self, index: u16, now: Instant, irqs: &dyn IrqSink) {
         if let Some(block) = self.blocks.get_mut(usize::from(index)) {
@@ -95,14 +95,14 @@ impl Notify {
         }
     }
 
-    /// Fires what waited for its interval.
+    /// Fires interrupts with an interval that is over.
     pub(crate) fn poll(&mut self, now: Instant, irqs: &dyn IrqSink) {
         for block in &mut self.blocks {
             block.settle(now, irqs);
         }
     }
 
-    /// Returns when the next interrupt is due that waits for its interval.
+    /// Returns when the interval of the next waiting interrupt is over.
     pub(crate) fn poll_at(&self) -> Option<Instant> {
         let waiting = self
             .blocks

@@ -1,4 +1,4 @@
-//! A frame from the wire finds its queue.
+//! Reception of frames from the wire.
 
 use std::num::NonZeroU16;
 
@@ -13,17 +13,17 @@ use crate::segment::{HeadBuf, Segmenter, finish_checksum, is_kind};
 use crate::stats::DropReason;
 use crate::tx::MAX_PACKET;
 
-/// Where a frame goes.
+/// Queue of a frame.
 struct Chosen {
     queue: usize,
     hash: Option<u32>,
 }
 
 impl Gve {
-    /// Takes a frame from the wire and gives it to the guest.
+    /// Delivers a frame from the wire to the guest.
     ///
-    /// A frame whose queue has no buffers waits behind the others of that queue, or is dropped; no other queue is
-    /// concerned. A super-packet is given coalesced if its queue may (RSC), else it is cut here.
+    /// If the queue of the frame has no buffers, the frame is put into the backlog of that queue, or dropped; other queues
+    /// are not affected. A super-packet is delivered coalesced if its queue allows that (RSC), else it is segmented.
     pub fn receive(&mut self, frame: RxFrame<'_>, env: &mut Env<'_>) -> Received {
         let received = self.try_receive(frame, env);
         received.unwrap_or_else(|reason| {
@@ -64,7 +64,7 @@ impl Gve {
         if facts.status & gve_defs::desc_dqo::RX_CSUM_L4_ERR != 0 {
             self.rx_stats[chosen.queue].bad_checksum += 1;
         }
-        // What the frame has beyond its own length is padding.
+        // Bytes after the length in the headers are padding.
         let (head, rest) = bytes.split_at(headers.header_len);
         let payload = &rest[..headers.payload_len];
         let ChecksumState::Partial(what) = offload.checksum else {
@@ -77,7 +77,7 @@ impl Gve {
         };
         let mut head = HeadBuf::new(head);
         if !finish_checksum(head.as_mut_slice(), payload, what) {
-            // A checksum further inside, of a tunnel: the outer headers are all the device knows.
+            // An inner checksum, of a tunnel: the device parses only the outer headers.
             facts.status = 0;
             return self.receive_refused(frame, chosen.queue, facts, env);
         }
@@ -89,7 +89,7 @@ impl Gve {
         Ok(self.offer(&packet, chosen.queue, env))
     }
 
-    /// Gives a frame to the guest of which the device can say little.
+    /// Delivers a frame with headers that do not parse.
     fn receive_refused(
         &mut self,
         frame: RxFrame<'_>,
@@ -132,8 +132,8 @@ impl Gve {
         if !is_kind(headers, gso.kind) {
             return Err(DropReason::BadGso);
         }
-        // Its segments get right checksums here, or the driver believes the coalesced packet: the sender's own may
-        // be of no piece.
+        // Segments get correct checksums here, and the driver accepts a coalesced packet without one; the checksum in
+        // the super-packet need not be that of any segment.
         facts.status = gve_defs::desc_dqo::RX_L3_L4_PROCESSED;
         let (head, rest) = bytes.split_at(headers.header_len);
         let payload = &rest[..headers.payload_len];
@@ -154,7 +154,7 @@ impl Gve {
         self.receive_segments((head, payload), headers, (gso, facts), queue, env)
     }
 
-    /// Cuts a super-packet for a queue that does not coalesce. What became of the last segment stands for all.
+    /// Segments a super-packet for a queue that does not coalesce. Returns the result of the last segment.
     fn receive_segments(
         &mut self,
         (head, payload): (&[u8], &[u8]),
@@ -163,7 +163,7 @@ impl Gve {
         queue: usize,
         env: &mut Env<'_>,
     ) -> Result<Received, DropReason> {
-        // The guest's MTU is not known, but no segment is longer than the largest.
+        // The guest's current MTU is not known, so segments are limited by the largest MTU.
         let size = usize::from(gso.size.get()).min(self.max_frame().saturating_sub(head.len()));
         let size = u16::try_from(size).ok().and_then(NonZeroU16::new);
         let size = size.ok_or(DropReason::OverMru)?;
@@ -196,7 +196,7 @@ impl Gve {
         let stats = &mut self.rx_stats[index];
         let drained = queue.has_backlog() && queue.drain(context, stats);
         let received = queue.offer(packet, context, stats);
-        // A packet that ended at a bad address leaves completions behind, too.
+        // A packet with a bad address has written completions, too.
         let bad_address = Received::Dropped(DropReason::BadAddress);
         let starved = queue.is_starved(env.now);
         if drained || starved || received == Received::Delivered || received == bad_address {
@@ -205,7 +205,7 @@ impl Gve {
         received
     }
 
-    /// Chooses: the lowest flow rule that matches, else the RSS table, else the first queue.
+    /// Returns the queue of the matching flow rule with the lowest location, else of the RSS table, else the first queue.
     fn select_queue(&mut self, headers: &RxHeaders) -> Result<Chosen, DropReason> {
         let hash = self.steering.rss.hash(headers);
         if let Some((_, action)) = self.steering.rules.lookup(headers) {
@@ -232,7 +232,7 @@ impl Gve {
         self.rx.iter().position(Option::is_some)
     }
 
-    /// Returns the bytes of the longest frame that is no super-packet.
+    /// Returns the maximum bytes of a frame that is not a super-packet.
     pub(crate) fn max_frame(&self) -> usize {
         usize::from(self.config.max_mtu) + EthernetHeader::TAGGED_LEN
     }
@@ -252,7 +252,7 @@ impl Gve {
     }
 }
 
-/// Returns a frame with the checksum `what` finished, wherever it lies; as it is if it lies outside.
+/// Returns a copy of the frame with the checksum `what` completed; unchanged if `what` lies outside the frame.
 fn finish_inside(bytes: &[u8], what: TxChecksum) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     finish_checksum(&mut bytes, &[], what);

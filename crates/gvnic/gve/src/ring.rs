@@ -1,10 +1,10 @@
-//! Rings in guest memory: checked once, then only indexed.
+//! Rings in guest memory: validated once, then only indexed.
 
 use gve_defs::device_option::{MAX_RING_ENTRIES, MIN_RING_ENTRIES};
 
 use crate::env::{BadAddress, GuestAddr, GuestMemory};
 
-/// A ring of a power of two of entries, all of them below the end of the address space.
+/// A ring in the address space; its number of entries is a power of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     base: GuestAddr,
@@ -12,19 +12,19 @@ pub(crate) struct Ring {
     entry_bytes: u16,
 }
 
-/// Why a guest's ring is refused.
+/// Reason to refuse a ring of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingError {
-    /// Not a power of two between the smallest and the largest ring.
+    /// The size is not a power of two between the smallest and the largest ring.
     Size,
-    /// Not aligned to its entries, or past the end of the address space.
+    /// The ring is not aligned to its entry size, or reaches past the end of the address space.
     Place,
-    /// Its first or last entry is not memory.
+    /// The first or last entry is not guest memory.
     Memory,
 }
 
 impl Ring {
-    /// Checks a ring that a guest made.
+    /// Validates a ring of the guest.
     pub(crate) fn new(
         base: GuestAddr,
         entries: u16,
@@ -44,7 +44,7 @@ impl Ring {
         if !base.0.is_multiple_of(entry_bytes.into()) || base.checked_add(bytes).is_none() {
             return Err(RingError::Place);
         }
-        // Memory may be unmapped later, so each access is checked; this finds a wrong address early.
+        // Memory may be unmapped later, so each access is checked as well; this detects a wrong address early.
         let mut byte = [0];
         let last = GuestAddr(base.0 + (bytes - 1));
         let ends = memory
@@ -64,7 +64,7 @@ impl Ring {
         index.wrapping_add(by) & (self.entries - 1)
     }
 
-    /// Returns the entries from `head` up to `tail`.
+    /// Returns the number of entries from `head` to before `tail`.
     #[inline]
     pub(crate) const fn between(&self, head: u16, tail: u16) -> u16 {
         tail.wrapping_sub(head) & (self.entries - 1)
@@ -77,18 +77,18 @@ impl Ring {
             .filter(|index| *index < self.entries)
     }
 
-    /// Returns where an entry lies.
+    /// Returns the address of an entry.
     #[inline]
     pub(crate) fn addr(&self, index: u16) -> GuestAddr {
         let index = u64::from(index & (self.entries - 1));
-        // Cannot wrap: `new` found the end of the ring in the address space.
+        // Cannot wrap: `new` has checked that the ring ends within the address space.
         GuestAddr(self.base.0 + index * u64::from(self.entry_bytes))
     }
 }
 
-/// Entries of a ring copied ahead of use, so that guest memory is looked up once for several.
+/// Buffer of ring entries copied ahead of use, so that several need only one access to guest memory.
 ///
-/// What was copied stays as it was: an entry is judged from one copy.
+/// Each entry is copied once and parsed from that copy.
 #[derive(Debug)]
 pub(crate) struct Window<const BYTES: usize> {
     first: u16,
@@ -108,12 +108,12 @@ impl<const BYTES: usize> Window<BYTES> {
         }
     }
 
-    /// Forgets what was copied: the guest may have written since.
+    /// Discards the copies, because the guest may have changed the entries.
     pub(crate) fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Returns entry `index`, which lies before `tail`.
+    /// Returns entry `index`, which must be before `tail`.
     #[inline]
     pub(crate) fn get(
         &mut self,
@@ -150,7 +150,7 @@ impl<const BYTES: usize> Window<BYTES> {
     }
 }
 
-/// A ring the device writes: entry after entry, each with the generation of its lap.
+/// A completion ring, written by the device; each lap flips the generation bit.
 #[derive(Debug)]
 pub(crate) struct Completions {
     ring: Ring,
@@ -158,7 +158,7 @@ pub(crate) struct Completions {
     generation: bool,
 }
 
-/// Where a kind of completion keeps its generation.
+/// The word with the generation bit of a kind of completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GenerationWord {
     /// Offset of the word.
@@ -178,10 +178,9 @@ impl Completions {
         }
     }
 
-    /// Writes `bytes` as the next entry, its generation last: from then on the guest believes it.
+    /// Writes `bytes` as the next entry, the generation bit last; that makes the entry valid for the guest.
     ///
-    /// The generation word within `bytes` must hold the other generation, which is what the entry has already; see
-    /// [`stale`](Self::stale).
+    /// The generation bit in `bytes` must be the old one, as in the ring entry; see [`stale`](Self::stale).
     pub(crate) fn write(
         &mut self,
         bytes: &[u8],
@@ -199,7 +198,7 @@ impl Completions {
         memory.store_release_u16(GuestAddr(addr.0 + offset), word)
     }
 
-    /// Returns `bit` if the entry to be written next has the generation bit set from the lap before.
+    /// Returns `bit` if the next entry to write has the generation bit set from the previous lap, else 0.
     pub(crate) const fn stale(&self, bit: u16) -> u16 {
         if self.generation { 0 } else { bit }
     }

@@ -1,4 +1,4 @@
-//! An RX queue: packets into the guest's buffers, one completion for each buffer, and a backlog for hard times.
+//! An RX queue: copies packets to the guest's buffers, one completion per buffer, with a backlog for lack of buffers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,38 +17,38 @@ use crate::ring::{Completions, GenerationWord, Ring, Window};
 use crate::rx_frame::{PacketFacts, RxPacket};
 use crate::stats::{DropReason, RxQueueStats};
 
-/// How often a driver is woken whose queue has frames but not the buffers for them.
+/// Interval of interrupts for a queue that has a backlog but not enough buffers.
 ///
-/// Linux posts buffers when it is interrupted, and rings for every 32nd. If a packet needs more buffers than are
-/// visible, and the driver ran out of memory when it last looked, nothing else would ever make it look again.
+/// Linux posts buffers in its interrupt handler, and rings the doorbell for every 32nd. If a packet needs more buffers
+/// than are posted, and the driver ran out of memory last time, no other event would make it post more.
 const STARVED_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a queue is made of.
+/// Parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxQueueParts {
     pub(crate) block: u16,
     pub(crate) buffers: Ring,
     pub(crate) completions: Ring,
     pub(crate) packet_buffer_size: u16,
-    /// 0: headers stay with the payload.
+    /// Bytes of a header buffer; 0 turns header split off.
     pub(crate) header_buffer_size: u16,
     pub(crate) rsc: bool,
     pub(crate) backlog_frames: usize,
     pub(crate) backlog_bytes: usize,
 }
 
-/// What became of a frame from the wire.
+/// Result of receiving a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// The guest has it.
+    /// The frame was delivered to the guest.
     Delivered,
-    /// Its queue, and only that, waits for buffers.
+    /// The frame is in the backlog of its queue.
     Held,
-    /// It is gone, and counted.
+    /// The frame was dropped and counted.
     Dropped(DropReason),
 }
 
-/// An RX queue the driver has made.
+/// An RX queue that the driver has created.
 #[derive(Debug)]
 pub(crate) struct RxQueue {
     parts: RxQueueParts,
@@ -58,13 +58,13 @@ pub(crate) struct RxQueue {
     tail: u16,
     backlog: VecDeque<Held>,
     backlog_bytes: usize,
-    /// When to wake the driver, if packets still wait then.
+    /// Time of the next interrupt for a backlog.
     wake_at: Option<Instant>,
-    /// Packets that could be split so far.
+    /// Number of splittable packets so far.
     splittable: u32,
 }
 
-/// A packet that waits for buffers.
+/// A packet in the backlog.
 #[derive(Debug)]
 struct Held {
     bytes: Vec<u8>,
@@ -72,16 +72,16 @@ struct Held {
     facts: PacketFacts,
 }
 
-/// A buffer taken from the ring. It owes the driver a completion.
+/// A buffer taken from the ring; it must be completed.
 #[must_use]
 struct PostedBuffer {
     desc: RxBufferDesc,
 }
 
-/// How a packet is laid into buffers.
+/// Distribution of a packet over buffers.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
-    /// Bytes for the header buffer; `None` if headers stay with the payload.
+    /// Bytes for the header buffer; `None` without header split.
     header_len: Option<usize>,
     /// Headers are longer than the header buffer.
     overflow: bool,
@@ -90,7 +90,7 @@ struct Layout {
     buffers: usize,
 }
 
-/// What a packet needs besides its bytes.
+/// Environment of a delivery.
 #[derive(Clone, Copy)]
 pub(crate) struct RxContext<'a> {
     pub(crate) memory: &'a dyn GuestMemory,
@@ -112,23 +112,23 @@ impl RxQueue {
         }
     }
 
-    /// Returns the notification block to raise when something was completed.
+    /// Returns the notification block to raise after a completion.
     pub(crate) const fn block(&self) -> u16 {
         self.parts.block
     }
 
-    /// True if packets wait for buffers.
+    /// True if the backlog is not empty.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Returns when the driver is to be woken because packets wait.
+    /// Returns when to interrupt the driver because of the backlog.
     pub(crate) const fn wake_at(&self) -> Option<Instant> {
         self.wake_at
     }
 
-    /// True if it is time to wake the driver because packets wait; then also notes the next time, and keeps the first
-    /// if there is one already.
+    /// Returns true if it is time to interrupt the driver because of the backlog, and schedules the next interrupt; a time
+    /// that is already scheduled is kept.
     pub(crate) fn is_starved(&mut self, now: Instant) -> bool {
         if self.backlog.is_empty() {
             self.wake_at = None;
@@ -141,12 +141,12 @@ impl RxQueue {
         due
     }
 
-    /// True if segments may be given as one coalesced packet.
+    /// True if a super-packet may be delivered coalesced.
     pub(crate) const fn coalesces(&self) -> bool {
         self.parts.rsc
     }
 
-    /// Takes a doorbell: buffers are posted up to `tail`. False if the ring has no such index.
+    /// Handles a doorbell: buffers are posted up to `tail`. Returns false if the ring has no such index.
     pub(crate) fn doorbell(&mut self, tail: u32) -> bool {
         let index = self.parts.buffers.index(tail);
         if let Some(index) = index {
@@ -155,7 +155,7 @@ impl RxQueue {
         index.is_some()
     }
 
-    /// Delivers what waits, as far as buffers go; true if the driver has something to look at.
+    /// Delivers packets of the backlog while there are buffers; returns true if it wrote completions.
     pub(crate) fn drain(&mut self, context: RxContext<'_>, stats: &mut RxQueueStats) -> bool {
         let mut delivered = false;
         while let Some(held) = self.backlog.pop_front() {
@@ -171,7 +171,7 @@ impl RxQueue {
                 break;
             }
             self.backlog_bytes -= held.bytes.len();
-            // Even a packet that ended at a bad address gave a buffer back.
+            // A packet with a bad address completes a buffer, too.
             let _counted = self.deliver(&packet, layout, context, stats);
             delivered = true;
         }
@@ -179,7 +179,7 @@ impl RxQueue {
         delivered
     }
 
-    /// Delivers a packet, or holds it behind those that wait, or drops it.
+    /// Delivers a packet, or appends it to the backlog, or drops it.
     pub(crate) fn offer(
         &mut self,
         packet: &RxPacket<'_>,
@@ -220,7 +220,7 @@ impl RxQueue {
         Received::Held
     }
 
-    /// Returns the buffers that may be filled.
+    /// Returns the number of buffers that may be filled.
     fn available(&self, knobs: Knobs) -> usize {
         let posted = self.parts.buffers.between(self.head, self.tail);
         posted.saturating_sub(knobs.rx_buffers_kept).into()
@@ -245,7 +245,7 @@ impl RxQueue {
             header_len,
             overflow: split_at.is_some_and(|at| at > room),
             data_len,
-            // A packet without payload takes a buffer too: there is a completion for each, and no other way to tell.
+            // A packet without payload needs a buffer, too, because a completion always returns a buffer.
             buffers: data_len.div_ceil(buffer).max(1),
         }
     }
@@ -272,10 +272,10 @@ impl RxQueue {
         Received::Delivered
     }
 
-    /// Fills and completes buffers, one after the other.
+    /// Fills and completes buffers in order.
     ///
-    /// A buffer that is not memory ends the packet: its completion says that the packet is damaged, and the driver
-    /// gets every buffer back that it posted.
+    /// A buffer that is not guest memory ends the packet: its completion has the error bit, and the driver gets back every
+    /// buffer that it posted.
     fn fill(
         &mut self,
         packet: &RxPacket<'_>,
@@ -323,7 +323,7 @@ impl RxQueue {
         } = self;
         let bytes = window.get(&parts.buffers, *head, *tail, memory)?;
         *head = parts.buffers.step(*head, 1);
-        // A descriptor is as long as its bytes, so it always can be read.
+        // The length matches, so this always succeeds.
         let desc = RxBufferDesc::read_from_bytes(&bytes);
         let bad = BadAddress {
             addr: GuestAddr(0),
@@ -352,7 +352,7 @@ impl RxQueue {
     }
 }
 
-/// Returns the completion of a buffer but for what differs from buffer to buffer.
+/// Returns the completion fields that all buffers of a packet share.
 fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompletion {
     let PacketFacts {
         packet_type,
@@ -364,7 +364,7 @@ fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompleti
     } = *facts;
     let mut header = 0;
     if let (true, Some(len)) = (first, layout.header_len) {
-        // At most RX_HEADER_LEN_MASK: `layout` sees to it.
+        // At most RX_HEADER_LEN_MASK, ensured by `layout`.
         header = len as u16 | RX_SPLIT_HEADER;
     }
     if rsc_seg_len.is_some() {
@@ -392,7 +392,7 @@ fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompleti
     }
 }
 
-/// Copies `len` bytes of a packet, from its byte `start` on, to the guest.
+/// Copies `len` bytes of a packet, from byte `start` on, to guest memory.
 fn copy_to_guest(
     packet: &RxPacket<'_>,
     start: usize,

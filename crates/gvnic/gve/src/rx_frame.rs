@@ -1,4 +1,4 @@
-//! A frame from the wire, judged once: headers, checksum, packet type, hash.
+//! Properties of a frame from the wire, determined once: headers, checksum status, packet type, hash.
 
 use gve_defs::desc_dqo::{RX_CSUM_IP_ERR, RX_CSUM_L4_ERR, RX_IPV6_EX, RX_L3_L4_PROCESSED};
 use gve_defs::desc_dqo::{l3_type, l4_type};
@@ -13,10 +13,10 @@ use crate::stats::DeviceStats;
 /// Protocol number of SCTP (RFC 9260).
 const SCTP: u8 = 132;
 
-/// What the device says of a packet in every completion of it.
+/// Properties of a packet that each of its completions reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PacketFacts {
-    /// Index into the map that GET_PTYPE_MAP answers.
+    /// Index into the map of GET_PTYPE_MAP.
     pub(crate) packet_type: u16,
     /// `RX_` flag bits.
     pub(crate) flags: u8,
@@ -24,18 +24,18 @@ pub(crate) struct PacketFacts {
     pub(crate) status: u8,
     /// RSS hash, 0 if there is none.
     pub(crate) hash: u32,
-    /// Where a queue that splits headers cuts; `None` for what is never split.
+    /// Split point for a queue with header split; `None` for packets that are never split.
     pub(crate) split_at: Option<u16>,
     /// Payload bytes of the segments of a coalesced packet.
     pub(crate) rsc_seg_len: Option<u16>,
 }
 
-/// A packet for a queue, in two pieces.
+/// A packet for a queue: headers and payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxPacket<'a> {
     /// Headers.
     pub(crate) head: &'a [u8],
-    /// What follows.
+    /// Payload.
     pub(crate) payload: &'a [u8],
     pub(crate) facts: PacketFacts,
 }
@@ -52,7 +52,7 @@ pub(crate) const fn packet_type(l3: u8, l4: u8) -> u16 {
     (l3 as u16) << 3 | l4 as u16
 }
 
-/// Returns network and transport layer of every packet type below the first that is never used.
+/// Returns network and transport layer of the packet types in use, by type.
 pub(crate) fn packet_types() -> impl Iterator<Item = (u8, u8)> {
     let l3s = l3_type::UNKNOWN..=l3_type::IPV6;
     l3s.flat_map(|l3| {
@@ -63,7 +63,7 @@ pub(crate) fn packet_types() -> impl Iterator<Item = (u8, u8)> {
     })
 }
 
-/// Returns where a splitting NIC cuts.
+/// Returns the split point of a packet.
 fn split_at(headers: &RxHeaders) -> Option<u16> {
     let config = HdsConfig {
         split: DataSplit::Enabled,
@@ -75,7 +75,7 @@ fn split_at(headers: &RxHeaders) -> Option<u16> {
     }
 }
 
-/// Judges a frame whose headers parsed. `bytes` is all of it.
+/// Returns the properties of a frame with parsed headers. `bytes` is the whole frame.
 pub(crate) fn judge(
     headers: &RxHeaders,
     bytes: &[u8],
@@ -89,8 +89,8 @@ pub(crate) fn judge(
     };
     PacketFacts {
         packet_type: type_of(headers),
-        // A parser that follows IPv6 extension headers knows the final destination, so the checksum it found right
-        // is right: the flag, which makes Linux look again, is for what it did not follow.
+        // The parser follows IPv6 extension headers and knows the final destination, so its checksum status is valid.
+        // The flag, which makes Linux verify the checksum itself, is for headers that it did not follow.
         flags: 0,
         status,
         hash: hash.unwrap_or(0),
@@ -99,7 +99,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Says what can be said of a frame whose headers did not parse.
+/// Returns the properties of a frame with headers that do not parse.
 pub(crate) fn facts_of_refused(error: ParseError) -> PacketFacts {
     let (flags, status) = match error {
         ParseError::ExtensionHeaders => (RX_IPV6_EX, 0),
@@ -129,13 +129,13 @@ fn type_of(headers: &RxHeaders) -> u16 {
     packet_type(l3, l4)
 }
 
-/// What the device knows of a transport checksum.
+/// Status of a transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum L4Checksum {
-    /// It is right, or will be: whoever sent the frame is on this machine.
+    /// Correct, or still partial because the sender is on this machine.
     Right,
     Wrong,
-    /// No TCP or UDP, or a fragment.
+    /// Not verified: neither TCP nor UDP, or a fragment.
     NotLooked,
 }
 
@@ -150,7 +150,7 @@ fn checksum_of(headers: &RxHeaders, bytes: &[u8], known: ChecksumState) -> L4Che
     if let (Network::Ipv4(_), Transport::Udp(UdpHeader { checksum: 0, .. })) =
         (&headers.network, &headers.transport)
     {
-        // The sender did not want one (RFC 768).
+        // The sender did not compute one (RFC 768).
         return L4Checksum::Right;
     }
     let end = headers.header_len + headers.payload_len;
@@ -165,7 +165,7 @@ fn checksum_of(headers: &RxHeaders, bytes: &[u8], known: ChecksumState) -> L4Che
     }
 }
 
-/// Counts what is special about a frame.
+/// Counts VLAN tags and IPv6 extension headers.
 pub(crate) fn count(headers: &RxHeaders, stats: &mut DeviceStats) {
     stats.vlan += u64::from(headers.ethernet.vlan.is_some());
     if let Network::Ipv6(ip) = &headers.network {

@@ -1,4 +1,4 @@
-//! Cutting a super-packet, and finishing checksums: what a NIC does when the other side does not.
+//! Segmentation of super-packets and computation of checksums, for offloads that the other side lacks.
 
 use std::num::NonZeroU16;
 
@@ -7,7 +7,7 @@ use wire::{
     fill_checksum,
 };
 
-/// The headers of a frame in host memory, to be changed.
+/// A modifiable copy of the headers of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadBuf {
     bytes: [u8; MAX_HEADER_LEN],
@@ -15,7 +15,7 @@ pub(crate) struct HeadBuf {
 }
 
 impl HeadBuf {
-    /// Copies headers; what a parser accepted fits.
+    /// Copies headers; all headers that the parser accepts fit.
     pub(crate) fn new(head: &[u8]) -> Self {
         let len = head.len().min(MAX_HEADER_LEN);
         let mut bytes = [0; MAX_HEADER_LEN];
@@ -32,8 +32,8 @@ impl HeadBuf {
     }
 }
 
-/// Finishes the checksum `what` of a frame that is `head` and `payload`; the field, in `head`, holds the sum of the
-/// pseudo-header. False if `what` lies outside `head`: then nothing is done.
+/// Completes the checksum `what` of the frame `head` plus `payload`; the field, in `head`, has the sum of the
+/// pseudo-header. Returns false, and changes nothing, if `what` lies outside `head`.
 pub(crate) fn finish_checksum(head: &mut [u8], payload: &[u8], what: TxChecksum) -> bool {
     let start = usize::from(what.start);
     let field = start + usize::from(what.offset);
@@ -43,14 +43,14 @@ pub(crate) fn finish_checksum(head: &mut [u8], payload: &[u8], what: TxChecksum)
     let mut sum = Checksum::new();
     sum.add_bytes(payload);
     fill_checksum(head, sum.partial(), what);
-    // A UDP checksum of 0 would say that there is none (RFC 768); in TCP both zeros are the same number.
+    // A UDP checksum of 0 means "no checksum" (RFC 768); in one's complement 0xffff is the same number.
     if head[field..field + 2] == [0, 0] {
         head[field..field + 2].fill(0xff);
     }
     true
 }
 
-/// A super-packet that is being cut.
+/// Segmenter of one super-packet.
 #[derive(Debug)]
 pub(crate) struct Segmenter<'a> {
     head: HeadBuf,
@@ -60,8 +60,7 @@ pub(crate) struct Segmenter<'a> {
 }
 
 impl<'a> Segmenter<'a> {
-    /// Prepares to cut `payload` behind headers `head`, which `headers` describes; `None` if they are not those of
-    /// what `kind` says.
+    /// Returns a segmenter of `payload` with the headers `head`, parsed as `headers`; `None` if they are not of `kind`.
     pub(crate) fn new(
         head: &[u8],
         headers: &RxHeaders,
@@ -79,7 +78,7 @@ impl<'a> Segmenter<'a> {
         })
     }
 
-    /// Returns where every segment keeps its checksum, which is still to be finished.
+    /// Returns start and position of the checksum of each segment, which the caller completes.
     pub(crate) const fn checksum(&self) -> TxChecksum {
         self.headers.checksum()
     }
@@ -98,7 +97,7 @@ impl<'a> Segmenter<'a> {
     }
 }
 
-/// Tells whether headers are those of a super-packet of a kind.
+/// Returns whether the headers are those of a super-packet of `kind`.
 pub(crate) fn is_kind(headers: &RxHeaders, kind: GsoKind) -> bool {
     match kind {
         GsoKind::Tcp4 => {
@@ -113,7 +112,7 @@ pub(crate) fn is_kind(headers: &RxHeaders, kind: GsoKind) -> bool {
     }
 }
 
-/// Returns the kind of super-packet that headers are those of.
+/// Returns the kind of super-packet with these headers, `None` if there is none.
 pub(crate) fn kind_of(headers: &RxHeaders) -> Option<GsoKind> {
     let kinds = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp];
     kinds.into_iter().find(|kind| is_kind(headers, *kind))

@@ -1,6 +1,6 @@
-//! Counters, all from the making of the device on; no reset clears them.
+//! Counters since the creation of the device; no reset clears them.
 
-/// Why a frame from the wire did not reach the guest.
+/// Reason why a frame from the wire was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// The link is down.
@@ -11,85 +11,86 @@ pub enum DropReason {
     Runt,
     /// The frame is longer than the largest MTU, or a super-packet longer than an IP packet can be.
     OverMru,
-    /// A super-packet whose headers do not say what its offload says.
+    /// The headers of a super-packet contradict its offload metadata.
     BadGso,
-    /// A flow rule names a queue that the guest does not have now. Nobody else gets the frame: a devmem stream must
-    /// not go on through ordinary memory while its queue is made anew.
+    /// A flow rule names a queue that does not exist at the moment. The frame goes to no other queue: a devmem stream
+    /// must not continue in ordinary memory while its queue is being recreated.
     RuleNamesDeadQueue,
-    /// No buffers, and the backlog is full.
+    /// No buffers are posted, and the backlog is full.
     NoBuffers,
     /// The frame needs more buffers than the ring can hold.
     TooManyBuffers,
-    /// A buffer or ring of the guest is not memory of the guest.
+    /// A buffer or ring of the guest is not guest memory.
     BadAddress,
 }
 
-/// What one RX queue number has seen.
+/// Counters of one RX queue number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxQueueStats {
-    /// Packets given to the guest; a coalesced packet is one.
+    /// Packets delivered to the guest; a coalesced packet counts once.
     pub packets: u64,
-    /// Bytes of them.
+    /// Bytes of delivered packets.
     pub bytes: u64,
-    /// Packets of them whose payload was parted from the headers.
+    /// Delivered packets with split headers.
     pub split: u64,
-    /// TCP packets of a splitting queue that were given whole: headers too long, or a test's wish.
+    /// TCP packets that a queue with header split delivered whole: headers too long, or an injected fault.
     pub unsplit: u64,
-    /// Packets of them that were coalesced.
+    /// Delivered packets that were coalesced.
     pub rsc: u64,
-    /// Packets chosen by a flow rule.
+    /// Packets steered by a flow rule.
     pub rule_hits: u64,
-    /// Frames with a wrong transport checksum; the guest gets them and is told.
+    /// Frames with a wrong transport checksum; they are delivered with an error bit.
     pub bad_checksum: u64,
-    /// Frames that found no buffers when they came.
+    /// Frames that arrived when no buffers were posted.
     pub no_buffers: u64,
-    /// Frames longer than may be: [`DropReason::OverMru`].
+    /// Frames that were too long: [`DropReason::OverMru`].
     pub over_mru: u64,
     /// All frames dropped.
     pub drops: u64,
-    /// Frames held now.
+    /// Frames in the backlog now.
     pub backlog: u64,
 }
 
-/// What one TX queue number has seen.
+/// Counters of one TX queue number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxQueueStats {
-    /// Packets the wire took; a super-packet is one.
+    /// Packets that the wire accepted; a super-packet counts once.
     pub packets: u64,
-    /// Bytes of them.
+    /// Bytes of accepted packets.
     pub bytes: u64,
     /// Super-packets among them.
     pub gso: u64,
-    /// Super-packets that the device cut because the wire does not.
+    /// Super-packets that the device segmented because the wire does not.
     pub segmented: u64,
-    /// Times the wire took nothing.
+    /// Number of times that the wire was full.
     pub busy: u64,
-    /// Packets dropped: descriptors that make no sense.
+    /// Packets dropped: invalid descriptors.
     pub malformed: u64,
-    /// Packets dropped: headers that do not fit the offload asked for.
+    /// Packets dropped: headers do not match the requested offload.
     pub bad_offload: u64,
-    /// Packets dropped: not memory of the guest.
+    /// Packets dropped: an address is not guest memory.
     pub bad_address: u64,
     /// Packets the wire lost.
     pub lost: u64,
 }
 
-/// What the device has seen as a whole.
+/// Counters of the whole device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// Admin commands done.
+    /// Admin commands executed.
     pub adminq_commands: u64,
     /// Admin commands refused, for any reason.
     pub adminq_refused: u64,
-    /// Times more commands were announced than the admin queue holds, or the queue is not memory.
+    /// Number of times that the driver announced more commands than the admin queue has entries, or the queue was not guest
+    /// memory.
     pub adminq_broken: u64,
-    /// Doorbells of no queue or block, of odd width, or with an index past the ring.
+    /// Doorbell writes without a queue or block, of a wrong width, or with an index past the ring.
     pub bad_doorbells: u64,
-    /// Resets that the driver asked for.
+    /// Resets requested by the driver.
     pub driver_resets: u64,
-    /// Resets that the device asked the driver for.
+    /// Resets that the device requested from the driver.
     pub reset_requests: u64,
-    /// Frames whose headers could not be followed: given to the guest unsplit, unhashed, unchecked.
+    /// Frames with headers that do not parse; they are delivered without split, hash and checksum status.
     pub headers_refused: u64,
     /// Frames with an 802.1Q tag.
     pub vlan: u64,

@@ -1,4 +1,4 @@
-//! A TX queue: descriptors out of the guest's ring, packets to the wire, completions back.
+//! A TX queue: reads descriptors from the guest's ring, sends packets to the wire, writes completions.
 
 use gve_defs::desc_dqo::{
     TX_COMPLETION_BYTES, TX_COMPLETION_DESC, TX_COMPLETION_GENERATION,
@@ -14,24 +14,25 @@ use crate::stats::TxQueueStats;
 use crate::tx_desc::{TsoContext, TxBuffer, TxDesc};
 use crate::tx_offload::{self, Refused, TxScratch};
 
-/// Descriptors of one packet at most, contexts included: a packet of 64 KiB in the 45 pieces that Linux can be built
-/// for, each in two buffers, and more. Fewer than the smallest ring has, so that a packet without an end is found.
+/// Maximum descriptors of one packet, contexts included. Enough for a packet of 64 KiB in 45 fragments (the maximum in
+/// Linux) with two buffers each; fewer than the entries of the smallest ring, so that a packet without an end is
+/// detected.
 const MAX_DESCS: u16 = 128;
-/// Bytes of a packet at most: an IP packet and a tagged Ethernet header.
+/// Maximum bytes of a packet: an IP packet and a tagged Ethernet header.
 pub(crate) const MAX_PACKET: u32 = 65_535 + EthernetHeader::TAGGED_LEN as u32;
 
-/// What a queue is made of.
+/// Parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxQueueParts {
     pub(crate) id: u16,
     pub(crate) block: u16,
     pub(crate) ring: Ring,
     pub(crate) completions: Ring,
-    /// Largest frame that is no super-packet.
+    /// Maximum bytes of a frame that is not a super-packet.
     pub(crate) max_frame: u32,
 }
 
-/// A TX queue the driver has made.
+/// A TX queue that the driver has created.
 #[derive(Debug)]
 pub(crate) struct TxQueue {
     id: u16,
@@ -42,36 +43,36 @@ pub(crate) struct TxQueue {
     completions: Completions,
     head: u16,
     tail: u16,
-    /// The wire took nothing when last asked.
+    /// The wire was full at the last attempt.
     blocked: bool,
-    /// Segments of the packet at `head` that the wire has already.
+    /// Number of segments of the packet at `head` that were already sent.
     segments_sent: usize,
 }
 
-/// A packet as its descriptors say, its buffers in [`TxScratch::ranges`].
+/// A packet by its descriptors; its buffers are in [`TxScratch::ranges`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TxPacket {
-    /// Descriptors it takes.
+    /// Number of its descriptors.
     descs: u16,
-    /// Buffers among them.
+    /// Number of buffers among them.
     buffers: u16,
     /// Tag of its last buffer.
     tag: u16,
     /// Bytes of its buffers.
     pub(crate) len: u32,
-    /// Its checksum is to be finished.
+    /// Its checksum must be completed.
     pub(crate) checksum: bool,
     /// It is a super-packet.
     pub(crate) tso: Option<TsoContext>,
-    /// Its descriptors make no sense.
+    /// Its descriptors are invalid.
     malformed: bool,
 }
 
-/// What stands at the head of the ring.
+/// Contents of the ring at its head.
 enum AtHead {
     /// Nothing.
     Nothing,
-    /// The beginning of a packet; the doorbell for the rest has not rung.
+    /// The first descriptors of a packet; the doorbell does not cover the rest yet.
     Part,
     /// A packet.
     Packet(TxPacket),
@@ -100,17 +101,17 @@ impl TxQueue {
         }
     }
 
-    /// Returns the notification block to raise when something was completed.
+    /// Returns the notification block to raise after a completion.
     pub(crate) const fn block(&self) -> u16 {
         self.block
     }
 
-    /// True if the wire took nothing when last asked.
+    /// True if the wire was full at the last attempt.
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Takes a doorbell: descriptors are ready up to `tail`. False if the ring has no such index.
+    /// Handles a doorbell: descriptors are ready up to `tail`. Returns false if the ring has no such index.
     pub(crate) fn doorbell(&mut self, tail: u32) -> bool {
         let index = self.ring.index(tail);
         if let Some(index) = index {
@@ -119,9 +120,9 @@ impl TxQueue {
         index.is_some()
     }
 
-    /// Sends what stands in the ring; true if the driver has something to look at.
+    /// Sends the packets in the ring; returns true if it wrote completions.
     ///
-    /// Ends at the tail, in the middle of a packet whose doorbell is still to ring, and when the wire takes nothing.
+    /// Stops at the tail, at an incomplete packet, and when the wire is full.
     pub(crate) fn run(
         &mut self,
         env: &mut Env<'_>,
@@ -151,7 +152,7 @@ impl TxQueue {
         completed
     }
 
-    /// Reads descriptors from the head to the end of a packet. An error is a ring that is memory no more.
+    /// Reads the descriptors of the packet at the head. Fails if the ring is no longer guest memory.
     fn collect(
         &mut self,
         memory: &dyn GuestMemory,
@@ -186,7 +187,7 @@ impl TxQueue {
                     packet.tso = Some(context);
                 }
                 TxDesc::GeneralContext => packet.malformed |= packet.buffers > 0,
-                // Nobody knows where its packet ends: it is one by itself.
+                // The end of its packet is unknown, so it is treated as a packet of one descriptor.
                 TxDesc::Unknown => {
                     packet.malformed = true;
                     return Ok(AtHead::Packet(packet));
@@ -235,7 +236,7 @@ impl TxQueue {
         sent
     }
 
-    /// Gives the packet at the head back to the driver.
+    /// Completes the packet at the head.
     fn complete(
         &mut self,
         packet: &TxPacket,
@@ -245,7 +246,7 @@ impl TxQueue {
     ) {
         self.head = self.ring.step(self.head, packet.descs);
         self.segments_sent = 0;
-        // First the packet: a driver that sees its descriptors free has room to finish the packet before.
+        // The packet completion comes first, so that the driver has processed it before it reuses the descriptors.
         if packet.buffers > 0 {
             self.write_completion(TX_COMPLETION_PACKET, packet.tag, memory, stats);
         }

@@ -1,4 +1,4 @@
-//! TX descriptors, judged from one copy.
+//! TX descriptors, parsed from one copy.
 
 use gve_defs::desc_dqo::{
     TX_BUF_SIZE_MASK, TX_CHECKSUM_OFFLOAD, TX_DESC_BYTES, TX_DTYPE_GENERAL_CONTEXT, TX_DTYPE_MASK,
@@ -16,7 +16,7 @@ pub(crate) enum TxDesc {
     Packet(TxBuffer),
     /// The packet that follows is a super-packet.
     TsoContext(TsoContext),
-    /// Metadata of the packet that follows; nothing of it is needed.
+    /// Metadata of the packet that follows; not needed.
     GeneralContext,
     /// Something else.
     Unknown,
@@ -25,22 +25,22 @@ pub(crate) enum TxDesc {
 /// A buffer of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TxBuffer {
-    /// Where, at most 16,383 bytes.
+    /// Address range, at most 16,383 bytes.
     pub(crate) range: GuestRange,
-    /// Comes back when the packet is done.
+    /// Tag that the packet's completion returns.
     pub(crate) tag: u16,
-    /// The packet's last.
+    /// This is the last buffer of the packet.
     pub(crate) end_of_packet: bool,
-    /// The transport checksum is to be finished.
+    /// The device must complete the transport checksum.
     pub(crate) checksum: bool,
-    /// The driver wants to know when the descriptor was read.
+    /// The driver requests a completion when the descriptor was read.
     pub(crate) report: bool,
 }
 
-/// How a super-packet is to be cut.
+/// Segmentation parameters of a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TsoContext {
-    /// Payload bytes in all.
+    /// Payload bytes of the whole packet.
     pub(crate) total_len: u32,
     /// Payload bytes of a segment.
     pub(crate) mss: u16,
@@ -49,7 +49,7 @@ pub(crate) struct TsoContext {
 }
 
 impl TxDesc {
-    /// Reads a descriptor; any bytes are one.
+    /// Parses a descriptor; never fails.
     #[inline]
     pub(crate) fn parse(bytes: &[u8; TX_DESC_BYTES]) -> Self {
         match bytes[TX_DTYPE_OFFSET] & TX_DTYPE_MASK {

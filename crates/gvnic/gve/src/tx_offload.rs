@@ -1,4 +1,4 @@
-//! What a TX packet asks the device to do, and who does it: the wire if it can, else the device.
+//! Offloads of a TX packet: done by the wire if it supports them, else by the device.
 
 use std::num::NonZeroU16;
 
@@ -12,12 +12,12 @@ use crate::segment::{Segmenter, finish_checksum, kind_of};
 use crate::tx::{MAX_PACKET, TxPacket};
 use crate::tx_desc::TsoContext;
 
-/// Memory for one packet at a time, kept from packet to packet.
+/// Working memory for one packet, reused for the next.
 #[derive(Debug)]
 pub(crate) struct TxScratch {
-    /// Buffers of the packet, then what of them follows the head.
+    /// Buffers of the packet; later only the part after the head.
     pub(crate) ranges: Vec<GuestRange>,
-    /// Descriptors of the packet whose reading is to be reported.
+    /// Descriptors of the packet that need a descriptor completion.
     pub(crate) reports: Vec<u16>,
     head: [u8; MAX_HEADER_LEN],
     body: Vec<u8>,
@@ -34,17 +34,17 @@ impl TxScratch {
     }
 }
 
-/// Why a packet cannot be sent.
+/// Reason to drop a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Its headers do not fit what is asked for.
+    /// Its headers do not match the requested offload.
     Offload,
-    /// It is not memory of the guest.
+    /// A buffer is not guest memory.
     BadAddress,
 }
 
-/// Sends one packet whose buffers stand in `scratch`. `segments_sent` counts what of a packet cut here the wire has
-/// taken, so that a packet that is tried again goes on where it stopped.
+/// Sends one packet with the buffers in `scratch`. `segments_sent` counts the segments that the wire has accepted, so
+/// that another attempt continues after them.
 pub(crate) fn send(
     packet: &TxPacket,
     env: &mut Env<'_>,
@@ -90,7 +90,7 @@ pub(crate) fn send(
         return Ok(send_ranges(head, ranges, offload, env));
     }
     gather(ranges, env.memory, body)?;
-    // The packet may be padded; the checksum covers what its own length says.
+    // The packet may be padded; the checksum covers the length in its headers.
     let covered = (headers.header_len + headers.payload_len).saturating_sub(head.len());
     let covered = &body[..covered.min(body.len())];
     let covered_head = head.len().min(headers.header_len + headers.payload_len);
@@ -105,7 +105,7 @@ pub(crate) fn send(
     Ok(env.backend.send(&frame, env.memory))
 }
 
-/// Copies the first bytes of the packet to the head, and takes them off the ranges.
+/// Copies the first bytes of the packet to the head, and removes them from the ranges.
 fn copy_head(
     len: u32,
     memory: &dyn GuestMemory,
@@ -125,7 +125,7 @@ fn copy_head(
         // At most MAX_HEADER_LEN.
         range.len -= take as u32;
         if range.len > 0 {
-            // The rest must be in the address space, or the copy of its beginning proves nothing.
+            // The rest must be in the address space as well.
             let rest = range.addr.checked_add(take as u64);
             range.addr = rest.ok_or(Refused::BadAddress)?;
             break;
@@ -142,7 +142,7 @@ fn judge_tso(headers: &RxHeaders, len: u32, tso: &TsoContext) -> Result<Gso, Ref
     let whole = headers.header_len + headers.payload_len == len as usize;
     let header_len = usize::from(tso.header_len) == headers.header_len;
     let payload_len = tso.total_len as usize == headers.payload_len;
-    // The bound also keeps the work that one doorbell asks for within a second.
+    // The minimum also limits the work of one doorbell to less than a second.
     let size = NonZeroU16::new(tso.mss).filter(|size| size.get() >= TX_MIN_MSS);
     let size = size.ok_or(Refused::Offload)?;
     match whole && header_len && payload_len && headers.payload_len > 0 {
@@ -151,8 +151,8 @@ fn judge_tso(headers: &RxHeaders, len: u32, tso: &TsoContext) -> Result<Gso, Ref
     }
 }
 
-/// Puts the sum of the pseudo-header into the checksum field. A driver leaves it there without the length, as
-/// hardware that cuts wants it; whoever takes a super-packet wants it with the length (VIRTIO 1.2 5.1.6.2).
+/// Sets the checksum field to the sum of the pseudo-header. The driver leaves out the length, as segmentation hardware
+/// requires; virtio-net requires the sum with the length (VIRTIO 1.2 5.1.6.2).
 fn fill_pseudo_header(head: &mut [u8], headers: &RxHeaders, len: u32) -> Option<()> {
     let l4_len = (len as usize).checked_sub(headers.l4_offset()?)?;
     let sum = headers.pseudo_header(l4_len)?.partial();
@@ -189,7 +189,7 @@ fn send_ranges(head: &[u8], ranges: &[GuestRange], offload: Offload, env: &mut E
     env.backend.send(&frame, env.memory)
 }
 
-/// A super-packet for a wire that takes none.
+/// A super-packet for a wire without segmentation offload.
 struct SuperPacket<'a> {
     head: &'a [u8],
     ranges: &'a [GuestRange],

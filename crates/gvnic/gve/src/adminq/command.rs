@@ -1,4 +1,4 @@
-//! An entry of the admin queue as a command.
+//! Parsing of an admin queue entry.
 
 use gve_defs::adminq::{
     ConfigureDeviceResources, ConfigureRss, CreateRxQueue, CreateTxQueue, DescribeDevice,
@@ -8,7 +8,7 @@ use gve_defs::adminq::{
 
 use super::body;
 
-/// What the driver wants.
+/// An admin command of the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Command {
     DescribeDevice(DescribeDevice),
@@ -30,7 +30,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Reads an entry. What this device does not know, queue page lists and the NIC's clock among it, is
+    /// Parses an entry. Unsupported commands (such as those for queue page lists and the NIC's clock) are
     /// [`Status::UNIMPLEMENTED`].
     pub(super) fn parse(entry: &Entry) -> Result<Self, Status> {
         Ok(match entry.opcode.get() {

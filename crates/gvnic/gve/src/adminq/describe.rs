@@ -1,4 +1,4 @@
-//! Commands that ask what the device is, and tell it what the driver is.
+//! Commands that describe the device to the driver, and the driver to the device.
 
 use gve_defs::adminq::{
     CAPABILITY_DQO_RDA, DescribeDevice, DriverInfo, GetPtypeMap, PARAMETER_MTU, PtypeEntry,
@@ -45,7 +45,7 @@ impl Gve {
         }
         let info: DriverInfo = read_argument(memory, command.driver_info_addr.get())?;
         match info.driver_capability_flags[0].get() & CAPABILITY_DQO_RDA {
-            // A driver that cannot have the only kind of queue there is.
+            // The driver does not support the only queue format of this device.
             0 => Err(Status::FAILED_PRECONDITION),
             _ => Ok(()),
         }
@@ -53,7 +53,7 @@ impl Gve {
 
     pub(super) fn set_driver_parameter(&self, command: &SetDriverParameter) -> Result<(), Status> {
         match (command.parameter_type.get(), command.parameter_value.get()) {
-            // Nothing depends on it: what comes is bounded by the largest MTU, what goes by its descriptors.
+            // The value is not used: received frames are limited by the largest MTU, sent ones by their descriptors.
             (PARAMETER_MTU, mtu)
                 if (u64::from(MIN_MTU)..=self.config.max_mtu.into()).contains(&mtu) =>
             {
@@ -146,7 +146,7 @@ fn description(config: &Config) -> Vec<u8> {
     options.describe(config)
 }
 
-/// Options as they are put behind each other.
+/// Builder of the list of options.
 #[derive(Default)]
 struct Options {
     count: u16,
@@ -176,7 +176,7 @@ impl Options {
             rx_queue_entries: DEFAULT_RING_ENTRIES.into(),
             default_num_queues: config.queue_pairs.into(),
             mtu: config.mtu.into(),
-            // Linux wants as many as it has queues; nobody counts.
+            // Linux requires as many as it has queues; they are never used.
             counters: (4 * config.queue_pairs).into(),
             tx_pages_per_qpl: 0.into(),
             rx_pages_per_qpl: 0.into(),

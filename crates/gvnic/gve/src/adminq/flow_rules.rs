@@ -1,4 +1,4 @@
-//! Commands about flow rules.
+//! Commands for flow rules.
 
 use std::net::IpAddr;
 
@@ -107,7 +107,7 @@ fn queried_rule((location, rule): (RuleLocation, &NtupleRule)) -> Vec<u8> {
     item.as_bytes().to_vec()
 }
 
-/// Reads a rule of a guest whose device has `queues` RX queues.
+/// Converts a rule of the guest; the device has `queues` RX queues.
 fn from_guest(rule: &FlowRule, queues: u16) -> Result<NtupleRule, Status> {
     let FlowRule {
         flow_type,
@@ -120,7 +120,7 @@ fn from_guest(rule: &FlowRule, queues: u16) -> Result<NtupleRule, Status> {
         flow_type::UDPV4 => FlowType::Udp4,
         flow_type::TCPV6 => FlowType::Tcp6,
         flow_type::UDPV6 => FlowType::Udp6,
-        // Real ones, but this device does not look into such packets.
+        // Valid flow types, but this device does not parse such packets.
         flow_type::SCTPV4
         | flow_type::AHV4
         | flow_type::ESPV4
@@ -164,7 +164,7 @@ fn ip_from(bytes: [u8; 16], flow: FlowType) -> IpAddr {
     }
 }
 
-/// Writes a rule as its guest gave it.
+/// Converts a rule to the guest's format.
 fn to_guest(rule: &NtupleRule) -> FlowRule {
     let NtupleRule {
         flow,
@@ -183,7 +183,7 @@ fn to_guest(rule: &NtupleRule) -> FlowRule {
     };
     let queue = match action {
         RuleAction::Queue(RxQueueId(queue)) => queue,
-        // No guest can say so.
+        // A guest cannot create such a rule.
         RuleAction::Drop => u16::MAX,
     };
     let mut key = FlowSpec::new_zeroed();

@@ -1,6 +1,6 @@
-//! The admin queue: commands out of the guest's ring, answers into its memory, a status for each.
+//! The admin queue: executes the commands in the guest's ring, and writes answers and a status for each.
 //!
-//! A command is done while its doorbell is written, so the driver's first look at the event counter finds it done.
+//! Commands are executed within the doorbell write, so the driver sees them done when it first reads the event counter.
 
 mod command;
 mod describe;
@@ -22,13 +22,13 @@ pub(crate) struct Adminq {
     base: GuestAddr,
     /// A power of two.
     entries: u32,
-    /// Commands done, modulo 2^32.
+    /// Number of executed commands, modulo 2^32.
     done: u32,
 }
 
 impl Adminq {
-    /// Makes a queue of `bytes` bytes; `None` if that is no power of two of entries, or reaches past the address
-    /// space.
+    /// Returns a queue of `bytes` bytes; `None` if the number of entries is not a power of two, or if the queue reaches
+    /// past the address space.
     pub(crate) fn new(base: GuestAddr, bytes: u16) -> Option<Self> {
         let usable = bytes.is_power_of_two() && usize::from(bytes) >= ENTRY_BYTES;
         let entries = u32::from(bytes) / ENTRY_BYTES as u32;
@@ -47,20 +47,20 @@ impl Adminq {
 
     fn addr(&self, index: u32) -> GuestAddr {
         let at = u64::from(index % self.entries) * ENTRY_BYTES as u64;
-        // Cannot wrap: `new` found the end of the queue in the address space.
+        // Cannot wrap: `new` has checked that the queue ends within the address space.
         GuestAddr(self.base.0 + at)
     }
 }
 
 impl Gve {
-    /// Does the commands up to the driver's count `announced`.
+    /// Executes the commands up to the driver's count `announced`.
     pub(crate) fn run_adminq(&mut self, announced: u32, env: &mut Env<'_>) {
         let Some(adminq) = self.adminq.as_mut() else {
             self.stats.adminq_broken += 1;
             return;
         };
         let (queue, first) = (*adminq, adminq.done);
-        // Whatever comes, the driver need not wait for it.
+        // On any error, too, so that the driver does not wait for these commands.
         adminq.done = announced;
         let count = announced.wrapping_sub(first);
         if count > queue.entries {
@@ -116,7 +116,7 @@ impl Gve {
     }
 }
 
-/// Reads a struct of the guest: one copy, which is then judged.
+/// Reads a struct from guest memory: one copy, which is then validated.
 fn read<T: FromBytes + IntoBytes>(
     memory: &dyn GuestMemory,
     addr: GuestAddr,
@@ -126,7 +126,7 @@ fn read<T: FromBytes + IntoBytes>(
     Ok(value)
 }
 
-/// Reads a struct that a command points at.
+/// Reads a struct that a command points to.
 fn read_argument<T: FromBytes + IntoBytes>(
     memory: &dyn GuestMemory,
     addr: u64,
@@ -134,14 +134,14 @@ fn read_argument<T: FromBytes + IntoBytes>(
     read(memory, GuestAddr(addr)).map_err(|_| Status::INVALID_ARGUMENT)
 }
 
-/// Writes an answer where a command wants it.
+/// Writes an answer to the address in a command.
 fn answer(memory: &dyn GuestMemory, addr: u64, bytes: &[u8]) -> Result<(), Status> {
     memory
         .write(GuestAddr(addr), bytes)
         .map_err(|_| Status::INVALID_ARGUMENT)
 }
 
-/// Writes an answer if there is room for it.
+/// Writes an answer if the available length is large enough.
 fn answer_within(
     memory: &dyn GuestMemory,
     (addr, room): (u64, u64),
@@ -153,7 +153,7 @@ fn answer_within(
     answer(memory, addr, bytes)
 }
 
-/// Reads a command's struct from the start of an entry's body, which is longer.
+/// Reads the struct of a command from the start of an entry's body.
 fn body<T: FromBytes + KnownLayout + Immutable>(entry: &Entry) -> Result<T, Status> {
     match T::read_from_prefix(&entry.body) {
         Ok((value, _)) => Ok(value),

@@ -1,4 +1,4 @@
-//! Commands that make and end queues and their interrupts.
+//! Commands that create and destroy queues and their interrupts.
 
 use gve_defs::adminq::{
     ConfigureDeviceResources, CreateRxQueue, CreateTxQueue, DestroyQueue, QUEUE_FORMAT_DQO_RDA,
@@ -140,7 +140,7 @@ impl Gve {
         take(&mut self.tx, command.queue_id.get()).map(drop)
     }
 
-    /// Ends a queue. Frames that wait for its buffers are dropped with it.
+    /// Destroys a queue with its backlog.
     pub(super) fn destroy_rx_queue(&mut self, command: &DestroyQueue) -> Result<(), Status> {
         let id = command.queue_id.get();
         take(&mut self.rx, id)?;
@@ -154,7 +154,7 @@ impl Gve {
         Ok(())
     }
 
-    /// Returns a notification block the driver has configured.
+    /// Returns the number of a notification block that the driver has configured.
     fn block(&self, id: u32) -> Result<u16, Status> {
         if !self.configured {
             return Err(Status::FAILED_PRECONDITION);
@@ -191,7 +191,7 @@ fn answer_resources(memory: &dyn GuestMemory, addr: u64, doorbell: u32) -> Resul
     answer(memory, addr, resources.as_bytes())
 }
 
-/// Returns the number of a queue that can be made.
+/// Returns the number of a queue that can be created.
 fn free_place<T>(queues: &[Option<T>], id: u32) -> Result<u16, Status> {
     let index = usize::try_from(id).unwrap_or(usize::MAX);
     match queues.get(index) {

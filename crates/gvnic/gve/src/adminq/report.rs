@@ -1,4 +1,4 @@
-//! The statistics area: what `ethtool -S` of the guest shows of the device.
+//! The statistics area, which `ethtool -S` of the guest shows.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::device::{Gve, STATS_PERIOD};
 use crate::env::{Env, GuestAddr, GuestMemory};
 use crate::stats::RxQueueStats;
 
-/// Shortest period, whatever the driver asks for.
+/// Minimum period, even if the driver configures a shorter one.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
 
-/// Memory the driver has given for statistics.
+/// Guest memory for statistics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatsArea {
     addr: GuestAddr,
@@ -54,20 +54,20 @@ impl Gve {
 }
 
 impl StatsArea {
-    /// Returns when the statistics are to be written.
+    /// Returns when the statistics are due.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Sets the next time.
+    /// Schedules the next report.
     pub(crate) fn next(&mut self, now: Instant) {
         self.due = self.period.map(|period| now + period);
     }
 
-    /// Writes four statistics for each live queue, so that the last ends where the area does: the driver's own come
-    /// first, and it finds the device's by counting back (gve_ethtool.c `gve_get_ethtool_stats`).
+    /// Writes four statistics for each existing queue, up to the end of the area. The driver's own statistics come first;
+    /// it locates those of the device from the end (gve_ethtool.c `gve_get_ethtool_stats`).
     ///
-    /// Where there is no room, or no memory, nothing is written: the driver has no way to be told.
+    /// Without room or memory nothing is written: the interface has no way to report an error.
     pub(crate) fn write<'a>(
         &self,
         queues: impl Iterator<Item = (bool, &'a RxQueueStats)>,
@@ -93,7 +93,7 @@ impl StatsArea {
         let room = self.len - size_of::<StatsReport>() as u64;
         if let Some(before) = room.checked_sub(bytes.len() as u64) {
             let offset = size_of::<StatsReport>() as u64 + before;
-            // Within the area, which `attach_stats` found in the address space.
+            // Cannot wrap: `attach_stats` has checked that the area is in the address space.
             let _unmapped = memory.write(GuestAddr(self.addr.0 + offset), &bytes);
         }
     }

@@ -1,4 +1,4 @@
-//! Commands about RSS.
+//! Commands for RSS.
 
 use gve_defs::adminq::{ConfigureRss, QueriedRss, QueryRss, RSS_TOEPLITZ, Status, rss_hash};
 use gve_defs::device_option::{RSS_KEY_BYTES, RSS_LUT_ENTRIES};
@@ -10,7 +10,7 @@ use super::{answer_within, read_argument};
 use crate::device::Gve;
 use crate::env::GuestMemory;
 
-/// What can be asked to be hashed, and what that means here: a hash over IPv6 does not depend on extension headers.
+/// Hash types of the gVNIC and those of `steer`; here the IPv6 hash does not depend on extension headers.
 const TYPES: [(u32, HashTypes); 9] = [
     (rss_hash::IPV4, HashTypes::IPV4),
     (rss_hash::TCPV4, HashTypes::TCP4),
@@ -23,11 +23,11 @@ const TYPES: [(u32, HashTypes); 9] = [
     (rss_hash::UDPV6_EX, HashTypes::UDP6),
 ];
 
-/// A table as the guest has it.
+/// An indirection table in the guest's format.
 type Lut = [U32; RSS_LUT_ENTRIES as usize];
 
 impl Gve {
-    /// Sets what is given, or nothing.
+    /// Sets all given parts, or on an error none.
     pub(super) fn configure_rss(
         &mut self,
         command: &ConfigureRss,

@@ -138,7 +138,7 @@ pub struct RxBufferDesc {
     pub reserved0: U16,
     /// Reserved.
     pub reserved1: U32,
-    /// Where the buffer is.
+    /// Address of the buffer.
     pub buf_addr: U64,
     /// Address of the header buffer, if the queue has header split.
     pub header_buf_addr: U64,

@@ -18,7 +18,7 @@ use crate::stats::{DeviceStats, RxQueueStats, Stats, TxQueueStats};
 use crate::tx::TxQueue;
 use crate::tx_offload::TxScratch;
 
-/// Whether there is a carrier.
+/// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// The link is up.

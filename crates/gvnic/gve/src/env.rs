@@ -119,7 +119,7 @@ impl<'a> RxFrame<'a> {
 pub struct TxFrame<'a> {
     /// The first bytes, a copy in host memory: all headers, and the whole frame if it is short.
     pub head: &'a [u8],
-    /// What follows.
+    /// The remaining bytes.
     pub payload: TxPayload<'a>,
     /// Offload work left to the wire, within its [`WireFeatures`].
     pub offload: Offload,
@@ -177,7 +177,7 @@ pub(crate) fn append_ranges(
     Ok(())
 }
 
-/// What became of a frame that was sent.
+/// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {

@@ -1,11 +1,11 @@
-//! What a device reaches its guest by.
+//! Access of a device to its guest.
 
 use rustix::io::Errno;
 
 use crate::irqs::Irqs;
 use crate::windows::DmaWindows;
 
-/// The guest's memory and the guest's interrupts. Empty, and harmless, while there is no client.
+/// Guest memory and interrupts. Both are empty while no client is connected.
 #[derive(Debug)]
 pub struct Bus {
     /// Guest memory.
@@ -15,11 +15,11 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Returns the bus of a device with `vectors` MSI-X vectors, which no client is on.
+    /// Returns the bus of a device with `vectors` MSI-X vectors, without a client.
     ///
     /// # Errors
-    /// The kernel has no context for asynchronous I/O to give, by which eventfds are signalled: `AGAIN` if there are
-    /// as many as fs.aio-max-nr allows, `NOSYS` or `PERM` if it has none or a seccomp filter keeps it away.
+    /// The kernel provides no context for asynchronous I/O, which is needed to signal eventfds: `AGAIN` if the limit
+    /// fs.aio-max-nr is reached, `NOSYS` or `PERM` if the kernel or a seccomp filter does not allow it.
     pub fn new(vectors: u16) -> Result<Self, Errno> {
         Ok(Self {
             dma: DmaWindows::default(),
@@ -27,7 +27,7 @@ impl Bus {
         })
     }
 
-    /// Forgets a client: unmaps its memory, closes its descriptors.
+    /// Removes a client: unmaps its memory and closes its descriptors.
     pub(crate) fn clear(&mut self) {
         self.dma.clear();
         self.irqs.detach_all();

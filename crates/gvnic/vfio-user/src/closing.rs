@@ -1,8 +1,8 @@
-//! Closing what a client sent us without waiting for the client.
+//! Closing descriptors of a client without blocking.
 //!
-//! close(2) of the last descriptor of a file may wait: a TCP socket for its SO_LINGER time, a file of a FUSE file system for
-//! the program behind it. So may closing a UNIX socket in whose queue such descriptors lie. Only the kinds of files that
-//! a client has reason to send, memory files and eventfds, are closed at once; all else by a thread of its own.
+//! close(2) of the last descriptor of a file may block: for the SO_LINGER time of a TCP socket, or on the server of a FUSE
+//! file system. So may closing a UNIX socket with such descriptors in its queue. Only the kinds of files that a client
+//! needs to send, memory files and eventfds, are closed directly; all others in a separate thread.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -13,13 +13,13 @@ use rustix::fs::fcntl_get_seals;
 
 use crate::eventfd::Signaller;
 
-/// Most threads that close at once. Descriptors beyond them stay open: they are bounded by the process's limit, and a
-/// client that has so many threads wait is no honest one.
+/// Maximum number of closing threads. Further descriptors are leaked, up to the limit of the process: only a malicious
+/// client can block so many threads.
 const MAX_THREADS: usize = 64;
-/// A thread that closes needs next to none.
+/// Stack size of a closing thread, which needs very little.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Closes descriptors in a thread.
+/// Closes descriptors in a separate thread.
 pub(crate) fn close_aside(fds: Vec<OwnedFd>) {
     static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
     if fds.is_empty() {
@@ -38,13 +38,13 @@ pub(crate) fn close_aside(fds: Vec<OwnedFd>) {
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     });
     if made.is_err() {
-        // No thread to be had: what it was to close is closed already.
+        // The thread could not be created; dropping its closure has closed the descriptors.
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Tells whether a file is memory: a memfd, or a file of tmpfs or hugetlbfs. Only these have seals, and asking for them
-/// asks no file system (linux mm/memfd.c `memfd_fcntl`).
+/// Returns whether a file is a memory file: a memfd, or a file of tmpfs or hugetlbfs. Only these have seals, and querying
+/// seals does not call the file system (linux mm/memfd.c `memfd_fcntl`).
 pub(crate) fn is_memory(file: BorrowedFd<'_>) -> bool {
     fcntl_get_seals(file).is_ok()
 }
@@ -54,12 +54,12 @@ pub(crate) fn is_memory(file: BorrowedFd<'_>) -> bool {
 pub(crate) struct ClientFds(Vec<OwnedFd>);
 
 impl ClientFds {
-    /// Takes more of them in.
+    /// Adds descriptors.
     pub(crate) fn extend(&mut self, fds: impl IntoIterator<Item = OwnedFd>) {
         self.0.extend(fds);
     }
 
-    /// Gives them on. The caller has found out that closing them does not wait.
+    /// Returns the descriptors. The caller has checked that closing them does not block.
     pub(crate) fn into_checked(mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.0)
     }
@@ -90,7 +90,7 @@ impl Drop for ClientFds {
     }
 }
 
-/// A socket that a client writes to, or that clients wait at. Closed aside: descriptors may lie in its queue.
+/// A connected or listening socket. It is closed in a separate thread, because its queue may contain descriptors.
 #[derive(Debug)]
 pub(crate) struct ClientSocket<T: Into<OwnedFd>>(Option<T>);
 
@@ -110,7 +110,7 @@ impl<T: Into<OwnedFd>> Drop for ClientSocket<T> {
             return;
         };
         let socket = socket.into();
-        // At once, so that the other end knows. A socket that is not connected has none.
+        // Notifies the other end at once; fails on a socket that is not connected.
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         close_aside(vec![socket]);
     }

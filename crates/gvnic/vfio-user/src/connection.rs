@@ -1,4 +1,4 @@
-//! One client's socket: messages out of a stream of bytes and descriptors, replies into it. Never waits.
+//! The socket of one client: receives messages with descriptors, sends replies. Never blocks.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,23 +16,23 @@ use crate::device::Device;
 use crate::message::{Body, Header, MAX_MESSAGE_BYTES, MAX_MESSAGE_FDS};
 use crate::session::{Breach, Message, Session, SessionStats, body_len};
 
-/// Messages taken in one go, so that a client that talks without pause leaves time for the device's other side.
+/// Maximum number of messages processed in one call, so that a busy client does not starve the wire.
 const BATCH_MESSAGES: usize = 128;
 
-/// Most descriptors that come with one piece of a message (linux include/net/scm.h). There is room for all of them: those that
-/// the kernel closes for want of room it closes here and now.
+/// Maximum number of descriptors in one recvmsg (linux include/net/scm.h). The buffer has room for all of them: without
+/// room, the kernel would close them in the call, which may block.
 const SCM_MAX_FD: usize = 253;
 
-/// Why a client is not there any more.
+/// Reason why a client is gone.
 #[derive(Debug, thiserror::Error)]
 pub enum Gone {
-    /// It closed its end between two messages.
+    /// The client closed its end between two messages.
     #[error("the client has left")]
     Left,
-    /// It closed its end in the middle of a message.
+    /// The client closed its end in the middle of a message.
     #[error("the client has left in the middle of a message")]
     Truncated,
-    /// It was put out.
+    /// The server disconnected the client.
     #[error("the client was put out: {0}")]
     Breach(#[from] Breach),
     /// The socket failed.
@@ -45,19 +45,19 @@ pub enum Gone {
 pub(crate) struct Connection {
     socket: ClientSocket<OwnedFd>,
     session: Session,
-    /// The message that is coming in.
+    /// The message being received.
     buffer: Box<[u8]>,
     filled: usize,
-    /// Descriptors that came with it.
+    /// Descriptors of that message.
     fds: ClientFds,
     too_many_fds: bool,
-    /// What the client has yet to take. Nothing more is read from it while there is something.
+    /// Replies not yet sent. No message is read while it is not empty.
     out: Vec<u8>,
     sent: usize,
 }
 
 impl Connection {
-    /// A client on a non-blocking stream socket.
+    /// Returns the connection of a client on a non-blocking stream socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket: ClientSocket::new(socket),
@@ -75,7 +75,7 @@ impl Connection {
         self.socket.get().as_fd()
     }
 
-    /// True while the client has replies to take.
+    /// True while there are replies to send.
     pub(crate) fn wants_to_send(&self) -> bool {
         self.sent < self.out.len()
     }
@@ -84,7 +84,7 @@ impl Connection {
         self.session.stats()
     }
 
-    /// Takes and answers messages until there is none, the client does not take its answers, or the batch is over.
+    /// Receives and answers messages until there are no more, the socket is full of replies, or the batch is complete.
     pub(crate) fn on_ready(&mut self, device: &mut impl Device, bus: &mut Bus) -> Result<(), Gone> {
         self.flush()?;
         for _ in 0..BATCH_MESSAGES {
@@ -103,14 +103,14 @@ impl Connection {
             };
             let done = self.session.on_message(device, bus, message, &mut self.out);
             self.filled = 0;
-            // A client that is put out shall know why, if it listens.
+            // The error reply tells the client why it is disconnected.
             self.flush()?;
             done?;
         }
         Ok(())
     }
 
-    /// Reads on. Returns the header when the message is complete, `None` if its rest is not there yet.
+    /// Reads more of the message. Returns the header once the message is complete, `None` before.
     fn fill(&mut self) -> Result<Option<Header>, Gone> {
         loop {
             let header = Header::split(&self.buffer[..self.filled]).map(|(header, _)| header);
@@ -129,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Reads once, to at most `wanted` bytes of the message; false if nothing is there.
+    /// Reads once, up to `wanted` bytes of the message; returns false if nothing is available.
     fn receive(&mut self, wanted: usize) -> Result<bool, Gone> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -142,7 +142,7 @@ impl Connection {
             Err(Errno::CONNRESET) => return Err(self.left()),
             Err(errno) => return Err(errno.into()),
         };
-        // What did not fit our table of descriptors the kernel has closed.
+        // The kernel has closed descriptors that did not fit the buffer.
         self.too_many_fds |= got.flags.contains(ReturnFlags::CTRUNC);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
@@ -167,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the client takes.
+    /// Sends as much of the replies as the socket accepts.
     fn flush(&mut self) -> Result<(), Gone> {
         while self.wants_to_send() {
             let parts = [IoSlice::new(&self.out[self.sent..])];

@@ -1,12 +1,12 @@
-//! What a client sees behind its socket.
+//! The interface of a served device.
 
 use crate::bus::Bus;
 use crate::regions::{REGION_COUNT, Region};
 
 /// A PCI device.
 ///
-/// Calls come one at a time from [`Server::on_ready`](crate::Server::on_ready). Ranges were checked against
-/// [`regions`](Self::regions) and are not empty; everything else about an access is hostile.
+/// [`Server::on_ready`](crate::Server::on_ready) makes the calls, one at a time. Ranges are checked against
+/// [`regions`](Self::regions) and are not empty; everything else about an access is untrusted.
 pub trait Device {
     /// Returns the sizes of all regions, by region number. They never change.
     fn regions(&self) -> [Region; REGION_COUNT];
@@ -17,7 +17,7 @@ pub trait Device {
     /// Reads `out.len()` bytes of a region at `offset`.
     ///
     /// # Errors
-    /// The device cannot be read so; the client gets `EINVAL`.
+    /// The device does not support this read; the client gets `EINVAL`.
     fn region_read(
         &mut self,
         bus: &mut Bus,
@@ -29,7 +29,7 @@ pub trait Device {
     /// Writes `bytes` to a region at `offset`.
     ///
     /// # Errors
-    /// The device cannot be written so; the client gets `EINVAL`, if it waits for an answer at all.
+    /// The device does not support this write; the client gets `EINVAL`, unless the write was posted.
     fn region_write(
         &mut self,
         bus: &mut Bus,
@@ -38,12 +38,12 @@ pub trait Device {
         bytes: &[u8],
     ) -> Result<(), DeviceError>;
 
-    /// Goes back to how the machine would find it when it is switched on. When this returns, nothing of the
-    /// guest's memory is in use. Called on the client's wish, before a client's first message, and after its last.
+    /// Resets the device to its power-on state. When this returns, the device no longer uses guest memory. Called at
+    /// the request of the client, before the first message of a client, and after its last.
     fn reset(&mut self, bus: &mut Bus);
 }
 
-/// A device does not take an access of this width at this place.
+/// The device has no register of this width at this offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device has nothing to read or write there in this width")]
 pub struct DeviceError;

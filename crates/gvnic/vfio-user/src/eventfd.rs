@@ -1,11 +1,11 @@
-//! Raising an eventfd that a client gave us, without ever waiting for the client.
+//! Signalling an eventfd of a client without ever blocking.
 //!
-//! write(2) to an eventfd blocks while its counter is full, unless O_NONBLOCK is set, and O_NONBLOCK belongs to the open
-//! file, which the client shares and may change between any check and the write. Eventfds take no RWF_NOWAIT on
-//! writes (EOPNOTSUPP, Linux 6.18). The kernel itself signals eventfds by a function that never waits
-//! (`eventfd_signal`, linux fs/eventfd.c): so does Linux AIO when a request with IOCB_FLAG_RESFD is complete. The
-//! request here reads nothing from a pipe at its end: it is complete before io_submit(2) returns, which is one system
-//! call for one interrupt, as write(2) was.
+//! write(2) to an eventfd blocks while its counter is full, unless O_NONBLOCK is set. O_NONBLOCK belongs to the open file,
+//! which the client shares and may change between any check and the write. Eventfds do not support RWF_NOWAIT on writes
+//! (EOPNOTSUPP, Linux 6.18). The kernel itself signals eventfds with a function that never blocks (`eventfd_signal`,
+//! linux fs/eventfd.c); Linux AIO calls it when a request with IOCB_FLAG_RESFD is complete. The request here reads 0
+//! bytes from a pipe without a writer. It is complete before io_submit(2) returns, so an interrupt costs one system call,
+//! as write(2) did.
 //!
 // UNSAFETY: io_setup(2), io_submit(2) and io_getevents(2) have no safe wrapper. The kernel gets pointers
 // to values on this stack that outlive the call, and keeps none of them: no request has a buffer, and each is
@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Completions that the context has room for at least, before they have to be taken out.
+/// Minimum number of completions that the context can store before they must be read.
 const COMPLETIONS: libc::c_long = 128;
 
 /// Times that room is made for the completion of one request.
@@ -31,8 +31,8 @@ const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 const IOCB_FLAG_RESFD: u32 = 1;
 
-/// `struct iocb`. The two words of `aio_key` and `aio_rw_flags`, whose order depends on the machine, are 0 in a request; the
-/// kernel writes to the first.
+/// `struct iocb`. `aio_key` and `aio_rw_flags`, in an order that depends on the byte order of the machine, are 0 in a
+/// request; the kernel writes to `aio_key`.
 #[repr(C)]
 #[derive(Default)]
 struct Iocb {
@@ -57,14 +57,14 @@ struct Completion {
     _words: [u64; 4],
 }
 
-/// Signals eventfds of others. A process has one, from its first use to its end: the system has few contexts, and takes
-/// tens of milliseconds to destroy one. Threads may use it at once.
+/// Signaller of eventfds. There is one per process, from its first use to its end: the system has few AIO contexts, and
+/// takes tens of milliseconds to destroy one. Several threads may use it at once.
 ///
 /// Invariant: `context` is a context of io_setup(2), which nothing destroys.
 #[derive(Debug)]
 pub(crate) struct Signaller {
     context: libc::c_ulong,
-    /// The reading end of a pipe that has no other end: reading it gives nothing, at once.
+    /// The read end of a pipe without a writer: a read returns 0 bytes at once.
     nothing: OwnedFd,
 }
 
@@ -72,8 +72,8 @@ impl Signaller {
     /// Returns the signaller of this process.
     ///
     /// # Errors
-    /// What io_setup(2) said to the first who asked: `AGAIN` if the system has no contexts left (fs.aio-max-nr), `NOSYS`
-    /// if the kernel has no AIO, `PERM` or `NOSYS` if a seccomp filter keeps it away; or what pipe(2) said.
+    /// The error of io_setup(2) in the first call: `AGAIN` if the system has no contexts left (fs.aio-max-nr), `NOSYS` if
+    /// the kernel has no AIO, `PERM` or `NOSYS` if a seccomp filter blocks it; or that of pipe(2).
     pub(crate) fn of_process() -> Result<&'static Self, Errno> {
         static SIGNALLER: OnceLock<Result<Signaller, Errno>> = OnceLock::new();
         let made = SIGNALLER.get_or_init(Self::new);
@@ -90,13 +90,12 @@ impl Signaller {
         Ok(Self { context, nothing })
     }
 
-    /// Tells whether `fd` is an eventfd. Its counter stays as it is.
+    /// Returns whether `fd` is an eventfd, without changing its counter.
     ///
     /// # Errors
-    /// What io_submit(2) said.
+    /// The errno of io_submit(2).
     pub(crate) fn is_eventfd(&self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
-        // Before the kernel finds that `nothing` cannot be written to, which is an error and signals nobody, it has
-        // found out what `fd` is.
+        // The kernel checks `fd` before it finds that `nothing` is not writable, which is an error without a signal.
         match self.submit(IOCB_CMD_PWRITE, fd) {
             Err(Errno::BADF) => Ok(true),
             Err(Errno::INVAL) => Ok(false),
@@ -105,10 +104,10 @@ impl Signaller {
         }
     }
 
-    /// Adds 1 to the counter of an eventfd, unless it has its highest value. Never waits.
+    /// Adds 1 to the counter of an eventfd, unless the counter has its maximum value. Never blocks.
     ///
     /// # Errors
-    /// `INVAL` if it is no eventfd; else what io_submit(2) said, for want of memory.
+    /// `INVAL` if it is not an eventfd; otherwise the errno of io_submit(2), for lack of memory.
     pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.submit(IOCB_CMD_PREAD, eventfd)
     }
@@ -152,7 +151,7 @@ impl Signaller {
         check(submitted)
     }
 
-    /// Makes room for completions. What they say is of no interest.
+    /// Removes completions to make room; their contents are not needed.
     fn take_completions(&self) {
         let mut completions = [const { MaybeUninit::<Completion>::uninit() }; 64];
         let least: libc::c_long = 0;

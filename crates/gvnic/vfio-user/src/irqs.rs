@@ -1,4 +1,4 @@
-//! Interrupts: an eventfd for each MSI-X vector that the client listens to.
+//! Interrupts: one eventfd for each MSI-X vector that the client has enabled.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,25 +11,25 @@ use crate::eventfd::Signaller;
 /// What is wrong with a range of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IrqsError {
-    /// There are fewer vectors.
+    /// The range reaches past the last vector.
     #[error("vectors {start} and on, {count} of them: there are {limit}")]
     NoSuchVector {
         /// The first vector.
         start: u32,
-        /// How many.
+        /// Number of vectors.
         count: u32,
-        /// How many the device has.
+        /// Number of vectors of the device.
         limit: usize,
     },
-    /// Not one descriptor for each vector.
+    /// The number of descriptors differs from that of vectors.
     #[error("{fds} descriptors for {count} vectors")]
     Descriptors {
-        /// Descriptors that came.
+        /// Number of descriptors.
         fds: usize,
-        /// Vectors.
+        /// Number of vectors.
         count: u32,
     },
-    /// The descriptor is of another kind of file, which signalling might wait for.
+    /// The descriptor is not an eventfd; signalling another kind of file might block.
     #[error("the descriptor for vector {vector} is no eventfd")]
     NoEventfd {
         /// The vector.
@@ -40,10 +40,10 @@ pub enum IrqsError {
     System(Errno),
 }
 
-/// The MSI-X vectors of a device, as far as the client listens to them.
+/// The MSI-X vectors of a device with their eventfds.
 #[derive(Debug)]
 pub struct Irqs {
-    /// Eventfds, and nothing else: `assign` has asked.
+    /// Eventfds only: `assign` has checked that.
     vectors: Vec<Option<OwnedFd>>,
     signaller: &'static Signaller,
     raised: Cell<u64>,
@@ -51,10 +51,10 @@ pub struct Irqs {
 }
 
 impl Irqs {
-    /// Returns `count` vectors to which nobody listens.
+    /// Returns `count` vectors without eventfds.
     ///
     /// # Errors
-    /// What the kernel said to being asked for a way of signalling eventfds: see [`Signaller::of_process`].
+    /// Those of [`Signaller::of_process`].
     pub(crate) fn new(count: u16) -> Result<Self, Errno> {
         let mut vectors = Vec::new();
         vectors.resize_with(usize::from(count), || None);
@@ -66,15 +66,15 @@ impl Irqs {
         })
     }
 
-    /// Returns how many vectors there are.
+    /// Returns the number of vectors.
     pub fn count(&self) -> u16 {
         u16::try_from(self.vectors.len()).unwrap_or(u16::MAX)
     }
 
-    /// Raises one vector; false if nobody listens to it.
+    /// Raises one vector; returns false if it has no eventfd.
     ///
-    /// Never waits, whatever the client does with its eventfd meanwhile: a counter that is full stays full, which is as
-    /// good as raised.
+    /// Never blocks, whatever the client does with its eventfd. A full counter is not changed: the client is notified
+    /// already.
     pub fn raise(&self, vector: u16) -> bool {
         let fd = self.vectors.get(usize::from(vector));
         let Some(fd) = fd.and_then(Option::as_ref) else {
@@ -91,17 +91,17 @@ impl Irqs {
         }
     }
 
-    /// Returns how often a vector was raised.
+    /// Returns how many times vectors were raised.
     pub fn raised(&self) -> u64 {
         self.raised.get()
     }
 
-    /// Returns how often a vector was raised that nobody listened to, or whose descriptor refused.
+    /// Returns how many times a vector was raised that had no eventfd or could not be signalled.
     pub fn unheard(&self) -> u64 {
         self.unheard.get()
     }
 
-    /// Listens to vectors by these descriptors, one each. Those that were there are closed.
+    /// Assigns one eventfd to each vector from `start` on, and closes the previous ones.
     ///
     /// # Errors
     /// See [`IrqsError`]; nothing has changed then.
@@ -121,7 +121,7 @@ impl Irqs {
         Ok(())
     }
 
-    /// Listens to these vectors no more.
+    /// Removes the eventfds of these vectors.
     ///
     /// # Errors
     /// [`IrqsError::NoSuchVector`].
@@ -130,12 +130,12 @@ impl Irqs {
         Ok(())
     }
 
-    /// Listens to no vector.
+    /// Removes the eventfds of all vectors.
     pub(crate) fn detach_all(&mut self) {
         self.vectors.fill_with(|| None);
     }
 
-    /// Raises vectors because the client wants them raised: to test its own wiring.
+    /// Raises vectors at the request of the client, which does so for tests.
     ///
     /// # Errors
     /// [`IrqsError::NoSuchVector`].
@@ -147,7 +147,7 @@ impl Irqs {
         let count = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
         self.range(start, count)?;
         for (vector, wanted) in (start..).zip(wanted) {
-            // In range: `range` said that there are so many.
+            // In range: checked by `range`.
             if let (true, Ok(vector)) = (wanted, u16::try_from(vector)) {
                 self.raise(vector);
             }

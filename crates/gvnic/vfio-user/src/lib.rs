@@ -1,21 +1,20 @@
-//! A vfio-user server: a PCI device of this process, plugged into a virtual machine by a UNIX socket.
+//! A vfio-user server: exposes a PCI device of this process to a virtual machine through a UNIX socket.
 //!
-//! Key types: [`Server`] (the socket's path: one client at a time, the next one after it), [`Device`] (what is
-//! served: registers, configuration space, reset) and [`Bus`] (what a device is handed to reach its guest:
-//! [`DmaWindows`], the guest's memory, and [`Irqs`], its interrupts).
+//! Key types: [`Server`] (the listening socket; serves one client at a time), [`Device`] (the device: registers,
+//! configuration space, reset) and [`Bus`] (the access of a device to its guest: [`DmaWindows`], the guest memory, and
+//! [`Irqs`], the interrupts).
 //!
-//! In the walk of a gVNIC doorbell this is the first step: `Session::region_write` takes the write out of the
-//! client's message and hands it to the device. It never waits: [`Server::poll_fds`] and [`Server::on_ready`] fit
-//! into anybody's poll loop, and between two calls the device may use the bus as it likes.
+//! In the walk of a gVNIC doorbell this is the first step: `Session::region_write` takes the write from the client's
+//! message and passes it to the device. Nothing here blocks: [`Server::poll_fds`] and [`Server::on_ready`] fit into any
+//! poll loop, and the device may use the bus between two calls.
 //!
-//! The client is not trusted. A message is judged before anything is done about it; what is wrong inside a
-//! message is answered with an errno, and a client that breaks the message format itself is put out. Nothing that is
-//! done with its descriptors waits for it: see `eventfd` and `closing`. Memory that the client could take away (a file
-//! that may shrink) is refused. Whatever a client does, it holds a bounded number of descriptors, windows and bytes of
-//! ours.
+//! The client is not trusted. Each message is validated first. An invalid request is answered with an errno; a client
+//! that violates the message format is disconnected. No operation on a descriptor of the client can block: see
+//! `eventfd` and `closing`. A file that the client could shrink is refused.
+//! The descriptors, windows and bytes that a client can make the server hold are bounded.
 //!
-//! It sends no requests of its own: guest memory must come as file descriptors. No migration, no dirty page
-//! tracking, no region that the client maps, no INTx.
+//! The server sends no requests, so guest memory must come as file descriptors. There is no migration, no dirty page
+//! tracking, no region that the client can map, and no INTx.
 
 mod bus;
 mod closing;

@@ -1,44 +1,44 @@
 //! Messages as bytes: the header, and the bodies of the requests that a server answers.
 //!
 //! Source: the vfio-user protocol specification (libvfio-user docs/vfio-user.rst, version 0.1; QEMU
-//! docs/interop/vfio-user.rst). All fields are little-endian. Offsets and sizes that a client sends are judged where
-//! they are used, not here: here a body is long enough or it is not.
+//! docs/interop/vfio-user.rst). All fields are little-endian. This module checks only the length of a body; offsets
+//! and sizes in it are checked where they are used.
 
 use std::fmt;
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Most bytes of one region access.
+/// Maximum bytes of one region access.
 pub const MAX_TRANSFER_BYTES: usize = 64 << 10;
 
-/// Longest message that is taken: the header, the fixed part of the longest body, and one transfer.
+/// Maximum length of a message: the header, the fixed part of the longest body, and one transfer.
 pub(crate) const MAX_MESSAGE_BYTES: usize =
     size_of::<Header>() + size_of::<RegionAccess>() + MAX_TRANSFER_BYTES;
 
-/// Most descriptors that may come with one message. More are closed and the message is refused.
+/// Maximum number of descriptors with one message. A message with more is refused, and all are closed.
 pub const MAX_MESSAGE_FDS: usize = 16;
 
-/// What a message asks for. Open: a client may know more commands than we do.
+/// Command of a message. Any number is a valid value; a client may know more commands than this server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command(pub u16);
 
 impl Command {
     /// The first message of a connection: version and capabilities.
     pub const VERSION: Self = Self(1);
-    /// Guest memory that the device may reach.
+    /// Makes guest memory accessible to the device.
     pub const DMA_MAP: Self = Self(2);
-    /// Guest memory that it may not reach any more.
+    /// Revokes access to guest memory.
     pub const DMA_UNMAP: Self = Self(3);
-    /// How many regions and interrupts the device has.
+    /// Gets the number of regions and kinds of interrupts.
     pub const GET_INFO: Self = Self(4);
-    /// Size and rights of one region.
+    /// Gets size and access rights of one region.
     pub const GET_REGION_INFO: Self = Self(5);
-    /// Descriptors for the doorbells of a region.
+    /// Gets descriptors for the doorbells of a region.
     pub const GET_REGION_IO_FDS: Self = Self(6);
-    /// Number of vectors of one kind of interrupt.
+    /// Gets the number of vectors of one kind of interrupt.
     pub const GET_IRQ_INFO: Self = Self(7);
-    /// Eventfds for vectors, or none any more.
+    /// Sets or removes eventfds of vectors.
     pub const SET_IRQS: Self = Self(8);
     /// Reads registers.
     pub const REGION_READ: Self = Self(9);
@@ -75,7 +75,7 @@ impl fmt::Debug for Command {
     }
 }
 
-/// What every message begins with.
+/// Header of every message.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -95,11 +95,11 @@ const _: () = assert!(size_of::<Header>() == 16);
 
 impl Header {
     pub(crate) const LEN: usize = size_of::<Self>();
-    /// Low four bits of the flags: what kind of message.
+    /// Low four bits of the flags: the kind of message.
     const KIND: u32 = 0xf;
     const KIND_REQUEST: u32 = 0;
     const KIND_REPLY: u32 = 1;
-    /// No reply is wanted, nor allowed: a posted request.
+    /// The request is posted: no reply is allowed.
     const NO_REPLY: u32 = 0x10;
     const ERROR: u32 = 0x20;
 
@@ -107,7 +107,7 @@ impl Header {
         Command(self.command.get())
     }
 
-    /// True for a request, false for a reply and for kinds that do not exist.
+    /// True for a request, false for a reply and for unknown kinds.
     pub(crate) fn is_request(self) -> bool {
         self.flags.get() & Self::KIND == Self::KIND_REQUEST
     }
@@ -116,7 +116,7 @@ impl Header {
         self.flags.get() & Self::NO_REPLY == 0
     }
 
-    /// Returns the bytes that follow the header, `None` if the size cannot be right.
+    /// Returns the bytes that follow the header, `None` if the size is invalid.
     pub(crate) fn body_len(self) -> Option<usize> {
         let size = usize::try_from(self.size.get()).ok()?;
         (size <= MAX_MESSAGE_BYTES).then_some(())?;
@@ -135,13 +135,13 @@ impl Header {
     }
 }
 
-/// Appends the reply to `request` to `out`: `body` writes what follows the header.
+/// Appends the reply to `request`, with `body`, to `out`.
 pub(crate) fn emit_reply(out: &mut Vec<u8>, request: Header, body: &[u8]) {
     out.extend_from_slice(request.reply(body.len()).as_bytes());
     out.extend_from_slice(body);
 }
 
-/// Appends the reply that says that `request` failed with `errno`.
+/// Appends an error reply to `request` with `errno`.
 pub(crate) fn emit_error(out: &mut Vec<u8>, request: Header, errno: rustix::io::Errno) {
     let mut header = request.reply(0);
     header.flags = (Header::KIND_REPLY | Header::ERROR).into();
@@ -149,7 +149,7 @@ pub(crate) fn emit_error(out: &mut Vec<u8>, request: Header, errno: rustix::io::
     out.extend_from_slice(header.as_bytes());
 }
 
-/// A request's or reply's fixed part: fields as they lie on the wire.
+/// Fixed part of a request or reply, in wire format.
 pub(crate) trait Body: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {
     /// Splits a body into its fixed part and what follows, `None` if it is too short.
     fn split(body: &[u8]) -> Option<(Self, &[u8])>
@@ -170,7 +170,7 @@ pub(crate) struct Version {
     pub(crate) minor: U16,
 }
 
-/// The version of the protocol that is spoken here. Minor versions only add.
+/// Protocol version of this server. Minor versions are backward compatible.
 pub(crate) const MAJOR: u16 = 0;
 /// See [`MAJOR`].
 pub(crate) const MINOR: u16 = 0;
@@ -181,9 +181,9 @@ pub(crate) const MINOR: u16 = 0;
 pub(crate) struct DmaMap {
     pub(crate) argsz: U32,
     pub(crate) flags: U32,
-    /// Where in the file the memory begins.
+    /// Offset of the memory in the file.
     pub(crate) offset: U64,
-    /// The guest's address of it.
+    /// Guest address of the memory.
     pub(crate) address: U64,
     pub(crate) size: U64,
 }
@@ -208,7 +208,7 @@ pub(crate) struct DmaUnmap {
 const _: () = assert!(size_of::<DmaUnmap>() == 24);
 
 impl DmaUnmap {
-    /// Everything; address and size are 0.
+    /// Unmaps everything; address and size are 0.
     pub(crate) const ALL: u32 = 2;
 }
 
@@ -263,7 +263,7 @@ pub(crate) struct IrqInfo {
 const _: () = assert!(size_of::<IrqInfo>() == 16);
 
 impl IrqInfo {
-    /// Interrupts are told by eventfd.
+    /// Interrupts are signalled by eventfd.
     pub(crate) const EVENTFD: u32 = 1;
 }
 

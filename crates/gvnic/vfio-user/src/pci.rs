@@ -22,16 +22,16 @@ const MSIX_CAPABILITY: usize = 0x40;
 
 /// Memory space, bus master, parity, SERR#, interrupt disable.
 const COMMAND_WRITABLE: u16 = 0x0546;
-/// There is a list of capabilities.
+/// The device has a capability list.
 const STATUS_CAPABILITIES: u16 = 0x0010;
 const CAPABILITY_MSIX: u8 = 0x11;
 /// Function mask and enable, in the message control of MSI-X (6.8.2.3).
 const MSIX_CONTROL_WRITABLE: u16 = 0xc000;
 const MSIX_ENABLE: u16 = 0x8000;
-/// Smallest memory BAR, a page: several in one page could not be mapped apart.
+/// Smallest memory BAR, one page, so that each BAR can be mapped separately.
 const MIN_BAR_BYTES: u32 = 4096;
 
-/// Who the device is.
+/// Identity of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciIdentity {
     /// Vendor.
@@ -46,12 +46,12 @@ pub struct PciIdentity {
     pub subsystem: (u16, u16),
 }
 
-/// Where the MSI-X table and its pending bits are.
+/// Location of the MSI-X table and pending bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Msix {
-    /// Vectors, 1 to 2048.
+    /// Number of vectors, 1 to 2048.
     pub vectors: u16,
-    /// BAR that has both.
+    /// BAR of both.
     pub bar: u8,
     /// Offset of the table, a multiple of 8.
     pub table: u32,
@@ -59,11 +59,11 @@ pub struct Msix {
     pub pending: u32,
 }
 
-/// A configuration space: what reads give, and which bits writes reach.
+/// A configuration space: its bytes, and a mask of writable bits.
 #[derive(Clone, Debug)]
 pub struct PciConfig {
     bytes: [u8; CONFIG_BYTES],
-    /// A set bit may be written.
+    /// Bits that are set can be written.
     writable: [u8; CONFIG_BYTES],
     at_reset: [u8; CONFIG_BYTES],
 }
@@ -72,10 +72,11 @@ impl PciConfig {
     /// Bytes of the configuration space.
     pub const BYTES: u64 = CONFIG_BYTES as u64;
 
-    /// A device with 32-bit memory BARs of these sizes (powers of two of at least a page, or 0 for none).
+    /// Returns the configuration space of a device with 32-bit memory BARs of these sizes (powers of two of at least a
+    /// page, or 0 for none).
     ///
     /// # Panics
-    /// A size, a number of vectors or an offset that no device can have: these are constants of the caller.
+    /// If a size, the number of vectors or an offset is invalid; callers pass constants.
     pub fn new(identity: PciIdentity, bars: [u32; 6], msix: Msix) -> Self {
         let mut config = Self {
             bytes: [0; CONFIG_BYTES],
@@ -121,8 +122,8 @@ impl PciConfig {
             size.is_power_of_two() && size >= MIN_BAR_BYTES,
             "BAR {number} of {size} bytes"
         );
-        // Type bits 0: memory, 32 bits, not prefetchable. The low address bits are wired to 0, which is how the
-        // size is found out (6.2.5.1).
+        // Type bits 0: memory, 32 bits, not prefetchable. The low address bits are wired to 0, from which software
+        // determines the size (6.2.5.1).
         self.allow(BARS + 4 * number, &(!(size - 1)).to_le_bytes());
     }
 
@@ -155,7 +156,7 @@ impl PciConfig {
     /// Reads `out.len()` bytes at `offset`.
     ///
     /// # Errors
-    /// They are not all inside.
+    /// The range is not inside the configuration space.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DeviceError> {
         let at = usize::try_from(offset).map_err(|_| DeviceError)?;
         let from = self.bytes.get(at..).ok_or(DeviceError)?;
@@ -163,10 +164,10 @@ impl PciConfig {
         Ok(())
     }
 
-    /// Writes to what is writable of the bytes at `offset`; the rest stays as it is.
+    /// Writes the writable bits of the bytes at `offset`; the others keep their value.
     ///
     /// # Errors
-    /// They are not all inside; nothing was written.
+    /// The range is not inside the configuration space; nothing was written.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let at = usize::try_from(offset).map_err(|_| DeviceError)?;
         let end = at.checked_add(bytes.len()).ok_or(DeviceError)?;
@@ -178,12 +179,12 @@ impl PciConfig {
         Ok(())
     }
 
-    /// Forgets what was written.
+    /// Restores the initial values.
     pub fn reset(&mut self) {
         self.bytes = self.at_reset;
     }
 
-    /// True if the driver has switched MSI-X on.
+    /// True if the driver has enabled MSI-X.
     pub fn msix_enabled(&self) -> bool {
         let at = MSIX_CAPABILITY + 2;
         let control = u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]);

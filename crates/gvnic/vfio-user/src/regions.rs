@@ -1,4 +1,4 @@
-//! Regions: the parts of a device that a client may read and write.
+//! Regions of a device, which a client reads and writes.
 
 /// Number of regions of a PCI device: six BARs, the ROM, configuration space and VGA (linux
 /// include/uapi/linux/vfio.h `VFIO_PCI_NUM_REGIONS`).
@@ -13,7 +13,7 @@ pub(crate) const IRQ_KINDS: u32 = 5;
 /// The kind that is MSI-X (`VFIO_PCI_MSIX_IRQ_INDEX`).
 pub(crate) const IRQ_MSIX: u32 = 2;
 
-/// One region; a device without it has it with size 0.
+/// One region; a region that the device lacks has size 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     /// Bytes.

@@ -1,4 +1,4 @@
-//! The server: a socket in the file system, and one client after the other.
+//! The server: a listening socket, which serves one client after the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,55 +17,55 @@ use crate::socket_file::{ListenError, SocketFile, is_shut_out};
 /// What a poll loop shall wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Until there is something to read.
+    /// Readable.
     Read,
-    /// Until there is room to write.
+    /// Writable.
     Write,
 }
 
-/// What a call of [`Server::on_ready`] brought beside messages.
+/// Event of a call of [`Server::on_ready`], besides messages.
 #[derive(Debug)]
 pub enum Event {
-    /// A client is there.
+    /// A client has connected.
     Joined,
-    /// Another client came while one was there, and was sent away.
+    /// A second client tried to connect and was refused.
     SentAway,
-    /// The client is gone; the device was reset and the next client may come.
+    /// The client is gone; the device was reset, and the next client may connect.
     Left(Gone),
-    /// A client could not be let in, for want of descriptors or memory. It and others wait at the door until
-    /// [`Server::listen_again`]: asked at once, the system would say the same without end.
+    /// A client could not be accepted for lack of descriptors or memory. Clients wait until
+    /// [`Server::listen_again`]; retrying at once would only fail again and again.
     NotAccepted(io::Error),
 }
 
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
-    /// Clients that were let in.
+    /// Clients that were accepted.
     pub clients: u64,
-    /// Clients that were sent away because one was there.
+    /// Clients that were refused because another was connected.
     pub sent_away: u64,
-    /// Clients that were put out for what they sent.
+    /// Clients that were disconnected because of invalid messages.
     pub put_out: u64,
-    /// The conversation with this client, or the last one.
+    /// Counters of the current or last session.
     pub session: SessionStats,
 }
 
-/// A device's socket. Dropping the server puts the client out and removes the file.
+/// The server of one device. Dropping it disconnects the client and removes the socket file.
 #[derive(Debug)]
 pub struct Server {
     listener: ClientSocket<UnixListener>,
     file: SocketFile,
     client: Option<Connection>,
-    /// The last client could not be let in.
+    /// The last client could not be accepted.
     deaf: bool,
     bus: Bus,
     stats: ServerStats,
 }
 
 impl Server {
-    /// Listens at `path` for clients of `device`. A socket that a dead server left there is replaced.
+    /// Listens at `path` for clients of `device`. Replaces the socket file of a server that no longer runs.
     ///
-    /// Whoever may write to the socket's file may be the device's driver: the rights of new files apply.
+    /// Everyone with write permission on the socket file can use the device; the umask applies to the file.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -92,12 +92,12 @@ impl Server {
         self.file.path()
     }
 
-    /// True while a client is there.
+    /// True while a client is connected.
     pub fn is_connected(&self) -> bool {
         self.client.is_some()
     }
 
-    /// The guest's memory and interrupts, for what the device does by itself.
+    /// Returns guest memory and interrupts, for work that no message has triggered.
     pub fn bus(&mut self) -> &mut Bus {
         &mut self.bus
     }
@@ -111,7 +111,8 @@ impl Server {
         stats
     }
 
-    /// Returns what to wait for: the listening socket unless nobody can be let in, and the client's if there is one.
+    /// Returns the descriptors to poll: the listening socket, unless accepting has failed, and that of the client, if
+    /// there is one.
     pub fn poll_fds(&self) -> (Option<BorrowedFd<'_>>, Option<(BorrowedFd<'_>, Interest)>) {
         let client = self.client.as_ref().map(|client| {
             let interest = match client.wants_to_send() {
@@ -124,7 +125,7 @@ impl Server {
         (listener, client)
     }
 
-    /// Serves what has come, if something has. Never waits. To be called again until neither descriptor is ready.
+    /// Serves waiting messages and connections without blocking. Call it again until neither descriptor is ready.
     pub fn on_ready(&mut self, device: &mut impl Device) -> Option<Event> {
         if let Some(client) = &mut self.client
             && let Err(gone) = client.on_ready(device, &mut self.bus)
@@ -139,8 +140,7 @@ impl Server {
         if let Some(client) = &self.client {
             match look(self.listener.get(), client.fd()) {
                 AtTheDoor::Nobody => return None,
-                // It may have sent more before it went, which is of no use to anybody now. The next client is let in by
-                // the next call.
+                // Unread messages of the old client are discarded. The next call accepts the next client.
                 AtTheDoor::Successor => {
                     self.put_out(device);
                     return Some(Event::Left(Gone::Left));
@@ -170,38 +170,38 @@ impl Server {
         Some(Event::Joined)
     }
 
-    /// Lets clients in again after [`Event::NotAccepted`], if that can be done now.
+    /// Accepts clients again after [`Event::NotAccepted`], if that is possible now.
     pub fn listen_again(&mut self) {
         self.deaf = false;
     }
 
-    /// Ends the conversation with the client that is there, if one is, and resets the device.
+    /// Disconnects the client, if there is one, and resets the device.
     pub fn put_out(&mut self, device: &mut impl Device) {
         let Some(client) = self.client.take() else {
             return;
         };
         self.stats.session = client.stats();
-        // The device first: it may still want to write to the guest.
+        // The device first: its reset may still write to guest memory.
         device.reset(&mut self.bus);
         self.bus.clear();
     }
 }
 
-/// What a listening socket and a client's tell when they are looked at together.
+/// State of the listening socket and the client's socket, checked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtTheDoor {
     /// No connection waits.
     Nobody,
-    /// A connection waits, and the client that is there has closed its end.
+    /// A connection waits, and the current client has disconnected.
     Successor,
-    /// A connection waits, and the client is still there.
+    /// A connection waits, and the current client is still connected.
     Rival,
 }
 
-/// Looks whether a connection waits and, after that, whether `client` has hung up.
+/// Checks whether a connection waits and, after that, whether `client` has disconnected.
 ///
-/// Asked in the other order, a client that closes its end and connects again in between would count as a rival of
-/// itself. poll(2) looks at descriptors in the order of its array (linux fs/select.c `do_poll`).
+/// In the other order, a client that disconnects and reconnects in between would be taken for a second client. poll(2)
+/// checks descriptors in the order of its array (linux fs/select.c `do_poll`).
 fn look(listener: &UnixListener, client: BorrowedFd<'_>) -> AtTheDoor {
     let mut fds = [
         PollFd::new(listener, PollFlags::IN),

@@ -1,4 +1,4 @@
-//! The conversation with one client: what each message does and what it is answered.
+//! The session with one client: executes each message and writes the reply.
 
 use std::os::fd::AsFd;
 
@@ -15,39 +15,38 @@ use crate::message::{
 use crate::regions::{IRQ_KINDS, IRQ_MSIX, REGION_COUNT};
 use crate::windows::{MAX_WINDOWS, MapError, MapRequest, PAGE_BYTES, Protection};
 
-/// One message, complete, with what came beside it.
+/// One complete message with its descriptors.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) header: Header,
     pub(crate) body: &'a [u8],
     pub(crate) fds: ClientFds,
-    /// More descriptors came than may; they are closed.
+    /// The message had too many descriptors; they are closed.
     pub(crate) too_many_fds: bool,
 }
 
-/// A client broke the message format or the order of the conversation: there is nothing left to talk about.
+/// Violation of the message format or of the protocol's order; the client is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// The message is shorter than its header or longer than any may be.
+    /// The message is shorter than its header or longer than the maximum.
     #[error("a message of {size} bytes")]
     Size {
-        /// What its header says.
+        /// Size in its header.
         size: u32,
     },
-    /// It is a reply, which nobody asked for, or no kind of message at all.
+    /// The message is a reply, although there was no request, or of an unknown kind.
     #[error("message flags {flags:#x}, which are no request")]
     NoRequest {
-        /// What its header says.
+        /// Flags in its header.
         flags: u32,
     },
-    /// Another message came before the version was agreed on, or the version came again or without room for an
-    /// answer.
+    /// Another message came before the version was negotiated, or a second VERSION came, or one without a reply.
     #[error("{command:?} in the wrong place of the conversation")]
     Order {
-        /// The message.
+        /// Command of the message.
         command: Command,
     },
-    /// The client speaks another major version.
+    /// The client uses another major version.
     #[error("protocol version {major}.{minor}; this is {MAJOR}.{MINOR}")]
     Version {
         /// The client's major version.
@@ -57,36 +56,36 @@ pub enum Breach {
     },
 }
 
-/// Counters of a conversation.
+/// Counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Messages that were complete.
+    /// Complete messages.
     pub messages: u64,
-    /// Region writes among them that wanted no answer.
+    /// Posted region writes among them.
     pub posted_writes: u64,
-    /// Requests that were refused, with an errno or in silence.
+    /// Requests that were refused, with an errno or (if posted) without a reply.
     pub refused: u64,
-    /// The command refused last.
+    /// The last refused command.
     pub last_refused: Option<Command>,
-    /// Descriptors that came and were of no use, but for those of messages with too many; all were closed.
+    /// Unused descriptors, which were closed; those of messages with too many are not counted.
     pub fds_closed: u64,
-    /// Windows of guest memory that came without a descriptor.
+    /// Windows of guest memory without a descriptor.
     pub windows_without_fd: u64,
     /// Why a window of guest memory was refused last: the client is told an errno only.
     pub memory_refused: Option<MapError>,
 }
 
-/// A conversation's state. Knows no socket: bytes and descriptors come in, bytes go out.
+/// State of a session, without I/O: its input is bytes and descriptors, its output bytes.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// The version is agreed on.
+    /// The version is negotiated.
     agreed: bool,
-    /// For the reply to a region read, and the JSON of the version.
+    /// Buffer for the reply to a region read, and for the JSON of the version.
     scratch: Vec<u8>,
     stats: SessionStats,
 }
 
-/// What a request comes to: a reply's body in the scratch buffer, or an errno.
+/// Result of a request: the reply's body in the scratch buffer, or an errno.
 type Answer = Result<(), Errno>;
 
 impl Session {
@@ -95,11 +94,11 @@ impl Session {
         self.stats
     }
 
-    /// Takes messages out of `bytes`, one after the other, without any descriptors; replies go to `out`. What fuzzing
-    /// and tests drive; a connection takes one message at a time.
+    /// Executes the messages in `bytes`, in order and without descriptors, and appends the replies to `out`. For
+    /// fuzzing and tests; a connection passes one message at a time.
     ///
     /// # Errors
-    /// See [`Breach`]: the rest of `bytes` was not looked at.
+    /// See [`Breach`]; the rest of `bytes` was not processed.
     pub fn on_bytes(
         &mut self,
         device: &mut impl Device,
@@ -124,10 +123,10 @@ impl Session {
         Ok(())
     }
 
-    /// Does what a message asks for; the reply, if one is wanted, goes to `out`.
+    /// Executes a message and appends the reply, unless the message is posted, to `out`.
     ///
     /// # Errors
-    /// See [`Breach`]. An answer may be in `out` all the same.
+    /// See [`Breach`]; `out` may have a reply in this case, too.
     pub(crate) fn on_message(
         &mut self,
         device: &mut impl Device,
@@ -142,7 +141,7 @@ impl Session {
             let flags = header.flags.get();
             return Err(Breach::NoRequest { flags });
         }
-        // The version comes first and once, and is a question.
+        // VERSION must come first, once, and with a reply.
         if (command == Command::VERSION) == self.agreed || (!self.agreed && !header.wants_reply()) {
             emit_error(out, header, Errno::INVAL);
             return Err(Breach::Order { command });
@@ -193,12 +192,12 @@ impl Session {
                 device.reset(bus);
                 Ok(())
             }
-            // Also GET_REGION_IO_FDS: there are no doorbells by eventfd.
+            // Includes GET_REGION_IO_FDS: doorbells by eventfd are not supported.
             _ => Err(Errno::OPNOTSUPP),
         }
     }
 
-    /// Agrees on the version. What the client can do is not needed: it is sent no requests and no descriptors.
+    /// Negotiates the version. The client's capabilities are not needed: the server sends no requests or descriptors.
     fn version(&mut self, header: Header, body: &[u8], out: &mut Vec<u8>) -> Result<(), Breach> {
         let Some((version, json)) = Version::split(body) else {
             emit_error(out, header, Errno::INVAL);
@@ -230,7 +229,7 @@ impl Session {
             self.stats.fds_closed += fds.len() as u64;
             return Err(Errno::INVAL);
         }
-        // Anything else might make each access wait.
+        // An access to any other file might block.
         if !fds.iter().all(|fd| is_memory(fd.as_fd())) {
             self.stats.fds_closed += fds.len() as u64;
             return Err(Errno::INVAL);
@@ -323,7 +322,7 @@ impl Session {
         let given = fds.len();
         let used = match set.index.get() {
             IRQ_MSIX => set_vectors(bus, set.flags.get(), (start, count), data, fds),
-            // There are no vectors of another kind: all that can be done is to want none.
+            // The device has no other kind of vectors: only "no vectors" is valid.
             index if index < IRQ_KINDS && count == 0 && fds.is_empty() => Ok(()),
             _ => Err(Errno::INVAL),
         };
@@ -367,7 +366,7 @@ pub(crate) fn body_len(header: Header) -> Result<usize, Breach> {
     header.body_len().ok_or(Breach::Size { size })
 }
 
-/// Judges a region access and returns its length: not 0, inside of the region, not too long.
+/// Checks a region access (not empty, inside the region, not too long) and returns its length.
 fn check_access(device: &impl Device, access: RegionAccess) -> Result<usize, Errno> {
     let regions = device.regions();
     let index = usize::try_from(access.region.get()).map_err(|_| Errno::INVAL)?;
@@ -381,7 +380,7 @@ fn check_access(device: &impl Device, access: RegionAccess) -> Result<usize, Err
     }
 }
 
-/// Does what SET_IRQS asks for the vectors of MSI-X: `(start, count)` of them.
+/// Executes SET_IRQS for the MSI-X vectors `(start, count)`.
 fn set_vectors(
     bus: &mut Bus,
     flags: u32,
@@ -414,7 +413,7 @@ fn set_vectors(
     done.map_err(|_| Errno::INVAL)
 }
 
-/// What this server can do, as the specification wants it told.
+/// Returns the capabilities of this server as JSON, as in the specification.
 fn capabilities() -> String {
     format!(
         "{{\"capabilities\":{{\"max_msg_fds\":{MAX_MESSAGE_FDS},\"max_data_xfer_size\":{MAX_TRANSFER_BYTES},\
@@ -422,7 +421,7 @@ fn capabilities() -> String {
     )
 }
 
-/// A size or count of ours, which is small.
+/// Converts a size or count of ours, which is small.
 fn size(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

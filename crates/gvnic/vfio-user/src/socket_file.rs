@@ -1,4 +1,4 @@
-//! A UNIX socket's file: made, found left behind, removed.
+//! The file of a UNIX socket: created, replaced if stale, removed.
 
 use std::fs;
 use std::io;
@@ -9,35 +9,35 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Why nothing can listen at a path.
+/// Reason why a server cannot listen at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("{}: another process is listening there", .path.display())]
     InUse {
         /// The socket.
         path: PathBuf,
     },
-    /// Something is there that is not a socket.
+    /// The path exists and is not a socket.
     #[error("{}: exists and is not a socket", .path.display())]
     NotASocket {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", .path.display())]
     System {
         /// The socket.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         source: io::Error,
     },
-    /// There is no way to raise interrupts. [`SocketFile::bind`] raises none.
+    /// Interrupts cannot be raised. [`SocketFile::bind`] does not return this error.
     #[error("interrupts cannot be raised: io_setup: {0}")]
     Interrupts(io::Error),
 }
 
-/// The file of a socket that this process listens on; dropping it removes the file, unless another is there by now.
+/// The file of a socket that this process listens on. Dropping it removes the file, unless it was replaced by another.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -46,7 +46,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Has `bind` make a socket at `path`; a file there to which nobody listens any more is removed before.
+    /// Creates a socket at `path` with `bind`; removes a stale socket file there before.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -85,14 +85,14 @@ impl Drop for SocketFile {
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == self.file);
         if ours {
-            // If that fails, the next one to listen finds a stale socket and replaces it.
+            // If that fails, the next server replaces the stale socket.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Tells whether accept(2) on a non-blocking listener failed with `error` although somebody waits there: for want of
-/// descriptors or memory. Without them the system fails before it looks whether anybody does.
+/// Returns whether accept(2) on a non-blocking listener failed with `error`, for lack of descriptors or memory, while a
+/// connection waits. Without these resources the system call fails before it checks for a connection.
 pub(crate) fn is_shut_out(listener: impl AsFd, error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
@@ -102,7 +102,7 @@ pub(crate) fn is_shut_out(listener: impl AsFd, error: &io::Error) -> bool {
     matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
 }
 
-/// Removes a socket that nobody listens to.
+/// Removes a socket without a listener.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let path = path.to_owned();
     let system = |source| ListenError::System {
@@ -113,7 +113,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket { path });
     }
-    // A listener of any type answers something else than "refused": EPROTOTYPE if it is not this one
+    // Only a socket without a listener answers ECONNREFUSED; one of another type answers EPROTOTYPE
     // (linux net/unix/af_unix.c unix_find_bsd).
     match UnixStream::connect(&path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

@@ -1,20 +1,20 @@
-//! The command lines of `nic` and `wire`, as text and numbers; `plan.rs` judges them.
+//! The command lines of `nic` and `wire`, as text and numbers; `plan.rs` validates them.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use tool::parse::OutputArgs;
 
-/// Join two hosts through an imperfect cable
+/// Connect two hosts with an impaired cable
 ///
-/// Each end is a TAP interface of a kernel host, usually in its own network namespace, or a UNIX socket, where a stack of
-/// ours (`--link unix:PATH`) or an emulated NIC is. Frames from one go to the other, late, lost, damaged, doubled or out of
-/// order as --impair says. For machines whose kernel has no netem.
+/// Each end is a TAP interface, usually in its own network namespace, or a UNIX socket of a user-space stack
+/// (`--link unix:PATH`) or an emulated NIC. Frames from one end go to the other; --impair delays, drops, corrupts,
+/// duplicates or reorders them. For machines without netem in the kernel.
 #[derive(Debug, Args)]
 #[command(after_long_help = WIRE_EXAMPLES)]
 pub struct Wire {
-    /// One end: tap:NAME, made if it does not exist; unix-listen:PATH, where the host comes to this socket; unix:PATH,
-    /// where it listens
+    /// One end: tap:NAME, created if it does not exist; unix-listen:PATH, to listen for the host; unix:PATH, to connect
+    /// to it
     #[arg(long, value_name = "LINK")]
     pub a: String,
     /// The other end
@@ -26,22 +26,22 @@ pub struct Wire {
     /// Network namespace of the TAP --b
     #[arg(long, value_name = "NETNS")]
     pub b_netns: Option<String>,
-    /// Give the kernel's end of --a this address, and set it up
+    /// Address of the TAP interface --a, which is then set up
     #[arg(long, value_name = "ADDR/LEN")]
     pub a_addr: Option<String>,
-    /// Give the kernel's end of --b this address, and set it up
+    /// Address of the TAP interface --b, which is then set up
     #[arg(long, value_name = "ADDR/LEN")]
     pub b_addr: Option<String>,
-    /// Largest IP packet, set on both ends where an address is given
+    /// Largest IP packet (MTU), set on each TAP interface that is given an address
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u16,
-    /// What is wrong with the cable, in both directions; see below
+    /// Impairments of the cable, in both directions; see below
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
     /// End after this many seconds; without it on SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
-    /// How the result is reported.
+    /// Format of the result.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -59,56 +59,56 @@ Examples:
 
 /// Serve an emulated gVNIC to a virtual machine (vfio-user)
 ///
-/// A network card with header split, RSS, flow rules and coalescing, driven by Linux's own gve driver: what a machine
-/// needs to run the kernel's device memory TCP. QEMU 10.1 or later connects to --socket; the cable goes to the kernel of
-/// this machine (a TAP), to another such NIC, or to `devmem-tcp recv --link unix:PATH`. Machines may come and go, one at
-/// a time. Ends on SIGINT, SIGTERM or SIGHUP, with statistics; SIGUSR1 prints them at any time.
+/// The NIC has header split, RSS, flow rules and coalescing, and works with Linux's gve driver: all that a guest needs
+/// for the kernel's device memory TCP. QEMU 10.1 or later connects to --socket. The cable leads to the kernel of this
+/// machine (a TAP), to another such NIC, or to `devmem-tcp recv --link unix:PATH`. Virtual machines may connect one after
+/// the other. Ends on SIGINT, SIGTERM or SIGHUP, and prints statistics; SIGUSR1 prints them at any time.
 #[derive(Debug, Args)]
 #[command(after_long_help = NIC_EXAMPLES)]
 pub struct Nic {
-    /// UNIX socket to make, where the virtual machine connects
+    /// UNIX socket to create for the virtual machine
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
-    /// What the cable goes to: tap:NAME, tap:NAME,ADDR/LEN (gives the kernel's end this address), unix-listen:PATH (the
-    /// other end comes to this socket) or unix:PATH (the other end listens there)
+    /// Other end of the cable: tap:NAME, tap:NAME,ADDR/LEN (sets the address of the interface), unix-listen:PATH (listens
+    /// for the other end) or unix:PATH (connects to the other end)
     #[arg(long, value_name = "WIRE")]
     pub wire: String,
     /// Queue pairs
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub queues: u16,
-    /// Hardware address the guest takes; random without it
+    /// Hardware address of the guest [default: random]
     #[arg(long, value_name = "ADDRESS")]
     pub mac: Option<String>,
-    /// Largest IP packet that the device proposes
+    /// Default MTU that the device announces
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u16,
-    /// Largest IP packet that the guest may set, that of --mtu if not given; Linux guests begin with it
+    /// Largest MTU that the guest may set; Linux guests start with it [default: --mtu]
     #[arg(long, value_name = "BYTES")]
     pub max_mtu: Option<u16>,
-    /// What is wrong with the cable, in both directions; `devmem-tcp wire --help` has the list
+    /// Impairments of the cable, in both directions; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
-    /// Write every frame, payload included, to FILE for Wireshark. Where the disk is full the run goes on without, and
-    /// ends with exit code 1
+    /// Write every frame, payload included, to FILE for Wireshark. If the disk is full, the run continues without a capture
+    /// and ends with exit code 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     /// For tests: leave the first N payload bytes of split packets in the header buffer
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub linear: u16,
-    /// For tests: deliver every Nth packet of a queue unsplit, which a devmem queue loses; 0 for none
+    /// For tests: deliver every Nth packet of a queue unsplit; a devmem queue drops it; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub unsplit_every: u32,
-    /// For tests: ask the driver for a reset after every N frames delivered; 0 for none
+    /// For tests: request a reset from the driver after every N delivered frames; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub reset_every: u32,
-    /// End when the first machine has left
+    /// End when the first virtual machine has disconnected
     #[arg(long)]
     pub once: bool,
-    /// For tests: take commands on standard input, a line each: reset, link up, link down, stats (JSON on stdout),
+    /// For tests: read commands from standard input, one per line: reset, link up, link down, stats (JSON on stdout),
     /// linear N, unsplit-every N, keep-buffers N, quit
     #[arg(long)]
     pub control: bool,
-    /// How the result is reported.
+    /// Format of the result.
     #[command(flatten)]
     pub output: OutputArgs,
 }

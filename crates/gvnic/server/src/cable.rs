@@ -1,4 +1,4 @@
-//! `devmem-tcp wire`: two hosts on an imperfect cable.
+//! `devmem-tcp wire`: connects two hosts with an impaired cable.
 
 mod join;
 mod report;
@@ -13,14 +13,14 @@ use report::WireReport;
 use tool::output::{Failure, note, print_json};
 use tool::signals::StopFlag;
 
-/// How long a wait lasts before looking around for signals: they interrupt it, too.
+/// Maximum length of one wait; signals are checked between waits, and also interrupt them.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
-/// Joins the two ends until told to stop.
+/// Connects the two ends until the time limit or a signal.
 ///
 /// # Errors
 ///
-/// An end that cannot be had, or that failed.
+/// An end cannot be opened, or failed.
 pub fn run(plan: &WirePlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let [a, b] = &plan.ends;

@@ -1,8 +1,8 @@
-//! Emulated gVNICs for virtual machines, and the cable between two hosts: the commands `nic` and `wire`.
+//! Emulated gVNICs for virtual machines, and a cable between two hosts: the commands `nic` and `wire`.
 //!
-//! Key types: [`plan::GvnicPlan`] and [`plan::WirePlan`] (what to serve), [`nic::Port`] (the wire's end: a TAP or a UNIX
-//! socket). Its part of ARCHITECTURE.md is "One gVNIC doorbell": it joins the device (`gve`) to the protocol
-//! (`vfio-user`) and to a wire. It knows nothing of guests: `lab` starts those.
+//! Key types: [`plan::GvnicPlan`] and [`plan::WirePlan`] (validated command lines), [`nic::Port`] (one end of a wire: a
+//! TAP or a UNIX socket). Its part of ARCHITECTURE.md is "One gVNIC doorbell": it connects the device (`gve`) to the
+//! protocol (`vfio-user`) and to a wire. It does not start virtual machines: `lab` does.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stderr, clippy::print_stdout)]

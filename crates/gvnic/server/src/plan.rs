@@ -1,4 +1,4 @@
-//! What a run will do: the command line, judged.
+//! Validated command lines.
 
 mod cable;
 mod nic;

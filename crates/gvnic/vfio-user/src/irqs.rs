@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::closing::ClientFds;
 use crate::eventfd::Signaller;
 
-/// What is wrong with a range of vectors.
+/// Error of a range of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IrqsError {
     /// The range reaches past the last vector.

@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::session::SessionStats;
 use crate::socket_file::{ListenError, SocketFile, is_shut_out};
 
-/// What a poll loop shall wait for on a descriptor.
+/// Event to poll for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Readable.

@@ -1,4 +1,4 @@
-//! The cable between the two ends: one loop, a conditioner for each direction.
+//! The cable between two ends: one loop, with a conditioner for each direction.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -17,7 +17,7 @@ use crate::plan::{WireEnd, WirePort};
 use tool::counters::Lane as Counted;
 use tool::output::Failure;
 
-/// Frames taken from one end before the other gets its turn.
+/// Maximum number of frames read from one end before the other end is read.
 const BATCH_FRAMES: usize = 64;
 
 /// Both directions of a cable.
@@ -34,26 +34,26 @@ pub struct Cable {
 #[derive(Debug)]
 struct Lane {
     conditioner: Conditioner,
-    /// A segment of a super-packet.
+    /// Buffer of one segment of a super-packet.
     segment: Vec<u8>,
-    /// A frame whose time has come.
+    /// A frame that is due.
     outgoing: Vec<u8>,
-    /// The end that it goes to had no room for it.
+    /// The receiving end had no room for `outgoing`.
     waits: bool,
-    /// Frames that the receiving end refused: nobody was there, its interface was down, or it was out of memory.
+    /// Frames lost at the receiving end: not connected, interface down, or out of memory.
     refused: u64,
-    /// Super-packets that cannot be cut.
+    /// Super-packets that cannot be segmented.
     uncut: u64,
 }
 
-/// Opens one end, a TAP in its network namespace, and sets the kernel's side of it up if it has an address to get.
+/// Opens one end: a socket, or a TAP in its network namespace, which is set up if an address is given.
 ///
 /// # Errors
 ///
-/// The TAP or the socket cannot be had.
+/// The TAP or the socket cannot be opened.
 pub fn open(end: &WireEnd, mtu: u16) -> Result<Port, Failure> {
-    // Impairment works on frames as they are on a cable. The kernel cuts its super-packets before it hands them to a
-    // TAP; those of a host at a socket are cut here.
+    // Impairment needs single frames. The kernel segments super-packets before it passes them to a TAP without
+    // offloads; super-packets from a socket are segmented here.
     let cuts = !matches!(end.port, WirePort::Tap { .. });
     let open = || Port::open(&end.port, mtu, cuts);
     match &end.netns {
@@ -63,9 +63,9 @@ pub fn open(end: &WireEnd, mtu: u16) -> Result<Port, Failure> {
 }
 
 impl Cable {
-    /// Joins two ends.
+    /// Returns a cable between two ends.
     pub fn new(ends: [Port; 2], impairment: Impairment) -> Self {
-        // Each direction rolls its own dice.
+        // Each direction has a different seed.
         let other = Impairment {
             seed: !impairment.seed,
             ..impairment
@@ -78,21 +78,21 @@ impl Cable {
         }
     }
 
-    /// Returns how long the ends have been joined.
+    /// Returns the time since the ends were connected.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Returns what became of the frames of each direction.
+    /// Returns the counters of each direction.
     pub fn report(&self) -> [LaneReport; 2] {
         self.lanes.each_ref().map(Lane::report)
     }
 
-    /// Waits for something to do, at most `limit`, and does it.
+    /// Waits at most `limit` for frames, and forwards them.
     ///
     /// # Errors
     ///
-    /// An end failed for good.
+    /// An end failed permanently.
     pub fn step(&mut self, limit: Duration) -> Result<(), Failure> {
         let room = self.sleep(limit)?;
         let now = self.now();
@@ -108,7 +108,7 @@ impl Cable {
         Ok(())
     }
 
-    /// Sleeps until a frame comes or is due; tells for each direction whether its end may have room again.
+    /// Sleeps until a frame arrives or is due; returns for each direction whether the receiving end may have room again.
     fn sleep(&self, limit: Duration) -> Result<[bool; 2], Failure> {
         let limit = self
             .next_due()
@@ -116,7 +116,7 @@ impl Cable {
         let limit = Timespec::try_from(limit).context("a time to sleep")?;
         let [there, back] = &self.lanes;
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
-        // A lane ends where the other one begins.
+        // The receiving end of one lane is the sending end of the other.
         let peers = [(&self.ends[0], back), (&self.ends[1], there)].map(|(end, to_it)| {
             let (doors, peer) = end.fds();
             fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -133,13 +133,13 @@ impl Cable {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Failure::from(anyhow::Error::from(errno).context("poll"))),
         }
-        // Nobody there is as good as room: the frame is refused then.
+        // An end that is not connected counts as having room: it drops the frame.
         let [to_a, to_b] =
             peers.map(|peer| peer.is_none_or(|at| fds[at].revents() != PollFlags::empty()));
         Ok([to_b, to_a])
     }
 
-    /// Returns when there is something to do though nothing comes.
+    /// Returns the next deadline.
     fn next_due(&self) -> Option<Instant> {
         let frames = self
             .lanes
@@ -189,7 +189,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Cuts a super-packet: each of its segments has a fate of its own.
+    /// Segments a super-packet, and applies the impairment to each segment.
     fn take_in_super(&mut self, frame: &[u8], gso: Gso, now: Instant) {
         let cut = RxHeaders::parse(frame, frame.len())
             .ok()
@@ -215,7 +215,7 @@ impl Lane {
         }
     }
 
-    /// Hands over the frames whose time has come; `room`: the end may take the one that it had no room for.
+    /// Writes the frames that are due to the receiving end. `room` says that a frame that had to wait may fit now.
     fn let_out(&mut self, to: &mut Port, now: Instant, room: bool) {
         if self.waits && !room {
             return;
@@ -228,7 +228,7 @@ impl Lane {
                     self.waits = true;
                     return;
                 }
-                // Or the damage we did made the frame one that the driver refuses.
+                // The driver also refuses some frames that the impairment has corrupted.
                 Written::Lost => self.refused += 1,
             }
         }
@@ -272,7 +272,7 @@ mod tests {
         size: NonZeroU16::new(1000).unwrap(),
     };
 
-    /// A super-packet of 2,500 bytes whose numbers begin at 7.
+    /// A super-packet of 2,500 bytes; its sequence numbers start at 7.
     fn super_packet() -> Vec<u8> {
         let ethernet = EthernetHeader {
             dst: MacAddr([2, 0, 0, 0, 0, 2]),

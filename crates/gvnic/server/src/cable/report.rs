@@ -1,29 +1,29 @@
-//! What `wire` says at its end.
+//! The result of `wire`.
 
 use serde::Serialize;
 
 use tool::counters::Lane;
 use tool::output::say;
 
-/// The result of `wire`. The field names are the JSON's and stay as they are.
+/// The result of `wire`. The JSON has these field names; they are stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct WireReport {
-    /// Time that the ends were joined.
+    /// Time that the ends were connected.
     pub seconds: f64,
-    /// What was wrong with the cable.
+    /// Impairments of the cable.
     pub impair: String,
     /// From the first end to the second.
     pub a_to_b: LaneReport,
-    /// The other way.
+    /// From the second end to the first.
     pub b_to_a: LaneReport,
 }
 
-/// Frames of one direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LaneReport {
     #[serde(flatten)]
     pub lane: Lane,
-    /// Frames that the receiving end refused.
+    /// Frames lost at the receiving end.
     pub refused: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Commands to a running device, a line each on standard input.
+//! Commands to a running device, one per line on standard input.
 
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,29 +7,29 @@ use gve::Knobs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 
-/// Longest line; what is longer is no command.
+/// Maximum length of a line; a longer line is not a command.
 const MAX_LINE_BYTES: usize = 256;
 
-/// What may be asked of a running device.
+/// A command to a running device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Ask the driver to reset the device.
+    /// Request a reset from the driver.
     Reset,
-    /// Put the cable in or out.
+    /// Plug the cable in or out.
     Link(bool),
     /// Print the counters.
     Stats,
-    /// Payload bytes left in the header buffer.
+    /// Leave this many payload bytes in the header buffer.
     Linear(u16),
-    /// Every so manieth packet is not split.
+    /// Do not split every Nth packet.
     UnsplitEvery(Option<NonZeroU32>),
-    /// Buffers that stay posted.
+    /// Leave this many buffers posted.
     KeepBuffers(u16),
     /// End.
     Quit,
 }
 
-/// A line that is no command.
+/// The line is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no command: write reset, link up, link down, stats, linear N, unsplit-every N, keep-buffers N or quit"
@@ -60,7 +60,7 @@ impl std::str::FromStr for Command {
 }
 
 impl Command {
-    /// Changes the one knob that the command is about, if it is about one.
+    /// Applies the command to `knobs`, if it sets one.
     pub fn turn(self, knobs: &mut Knobs) {
         match self {
             Self::Linear(bytes) => knobs.linear_bytes = bytes,
@@ -76,7 +76,7 @@ impl Command {
 pub struct Control {
     stdin: std::io::Stdin,
     line: Vec<u8>,
-    /// It has not come to its end.
+    /// The end of the input is not reached.
     open: bool,
 }
 
@@ -89,17 +89,17 @@ impl Control {
         }
     }
 
-    /// What to poll for reading, until the input is at its end.
+    /// Returns the descriptor to poll for reading, `None` at the end of the input.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.open.then(|| self.stdin.as_fd())
     }
 
-    /// Takes what is there, without waiting.
+    /// Reads the available commands without blocking.
     pub fn take(&mut self) -> Vec<Result<Command, NoCommand>> {
         let mut commands = Vec::new();
         let mut bytes = [0; 1024];
         let mut ready = [PollFd::new(&self.stdin, PollFlags::IN)];
-        // Once: what is left makes it ready again.
+        // One read only: remaining input makes the descriptor ready again.
         let got = match poll(&mut ready, Some(&Timespec::default())) {
             Ok(1) => read(&self.stdin, &mut bytes),
             _ => return commands,

@@ -1,4 +1,4 @@
-//! The gVNIC as the machine's PCI bus sees it: `gve` behind configuration space, guest memory and interrupts.
+//! The gVNIC as a PCI device: `gve` with configuration space, guest memory and interrupts.
 
 use std::num::NonZeroU32;
 use std::time::Instant as Clock;
@@ -23,7 +23,7 @@ use crate::plan::GvnicPlan;
 use tool::capture::Capture;
 use tool::output::Failure;
 
-/// Bytes of a BAR, as configuration space wants them.
+/// Bytes of a BAR, with the type of configuration space.
 const BAR_BYTES: u32 = 4096;
 const _: () = assert!(BAR_BYTES as u64 == pci::BAR_BYTES);
 
@@ -33,22 +33,22 @@ pub struct Gvnic {
     config: PciConfig,
     wire: Wire,
     incoming: Incoming,
-    /// The cable is in as far as the user is concerned.
+    /// The user has the cable plugged in.
     plugged: bool,
     start: Clock,
     now: Instant,
-    /// Frames delivered after which the driver is asked for a reset, for tests.
+    /// Number of delivered frames after which a reset is requested from the driver, for tests.
     reset_every: Option<NonZeroU32>,
-    /// Frames delivered since.
+    /// Frames delivered since the last such request.
     since_reset: u32,
 }
 
 impl Gvnic {
-    /// Makes the device of `plan` on `port`.
+    /// Returns the device of `plan` on `port`.
     ///
     /// # Errors
     ///
-    /// What the device cannot be.
+    /// The configuration is invalid, or no random bytes are available.
     pub fn new(plan: &GvnicPlan, port: Port, capture: Option<Capture>) -> Result<Self, Failure> {
         let mut key = ToeplitzKey::MICROSOFT;
         getrandom(&mut key.0, GetRandomFlags::empty()).context("getrandom")?;
@@ -99,18 +99,18 @@ impl Gvnic {
         self.gve.set_knobs(knobs);
     }
 
-    /// Puts the cable in or out, from the end of the round on.
+    /// Plugs the cable in or out, with effect from the end of the round.
     pub fn set_plugged(&mut self, plugged: bool) {
         self.plugged = plugged;
     }
 
-    /// Asks the driver to reset the device.
+    /// Requests a reset from the driver.
     pub fn request_reset(&mut self, bus: &Bus) {
         self.with(bus, Gve::request_reset);
     }
 
-    /// Begins a round of the loop: everybody learns the time, the guest about the cable. Who has just come to the other
-    /// end may have sent frames already.
+    /// Begins a round of the loop: sets the time and the link state. The link state comes first, because a new peer at the
+    /// other end may have sent frames already.
     pub fn begin(&mut self, bus: &Bus) {
         let nanos = self.start.elapsed().as_nanos();
         // 2^64 ns are 584 years.
@@ -127,12 +127,12 @@ impl Gvnic {
         self.with(bus, |gve, env| gve.set_link(link, env));
     }
 
-    /// Returns when the device's clock began.
+    /// Returns the origin of the device's clock.
     pub fn started(&self) -> Clock {
         self.start
     }
 
-    /// The wire has room again.
+    /// Sends waiting frames after the wire got room again.
     pub fn wire_has_room(&mut self, bus: &Bus) {
         self.wire.port_has_room();
         if self.gve.tx_blocked() {
@@ -140,7 +140,7 @@ impl Gvnic {
         }
     }
 
-    /// Gives the guest what came over the wire, a bounded number of frames.
+    /// Delivers frames from the wire to the guest, a bounded number.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Gvnic {
                 backend: &mut self.wire,
                 now: self.now,
             };
-            // Dropped frames are the device's to count.
+            // The device counts dropped frames.
             match self.gve.receive(frame, &mut env) {
                 Received::Delivered => self.note_delivered(bus),
                 Received::Held | Received::Dropped(_) => {}
@@ -165,7 +165,7 @@ impl Gvnic {
         Ok(())
     }
 
-    /// Counts towards the next reset that a test wants.
+    /// Counts a delivered frame, and requests the reset of a test when it is due.
     fn note_delivered(&mut self, bus: &Bus) {
         let Some(every) = self.reset_every else {
             return;
@@ -177,10 +177,10 @@ impl Gvnic {
         }
     }
 
-    /// Ends a round: the guest learns about the cable, timers that are due are served.
+    /// Ends a round: sets the link state and serves timers that are due.
     pub fn settle(&mut self, bus: &Bus) {
         self.tell_link(bus);
-        // A wire that was full, and whose other end left, has room: for nothing.
+        // After the other end has disconnected, a full wire has room again: it drops the frames.
         if self.gve.tx_blocked() && !self.wire.port().is_up() {
             self.wire_has_room(bus);
         }
@@ -189,7 +189,7 @@ impl Gvnic {
         }
     }
 
-    /// Returns when there is something to do by itself.
+    /// Returns the next deadline.
     pub fn next_due(&self) -> Option<Instant> {
         [self.gve.poll_at(), self.wire.next_due()]
             .into_iter()
@@ -234,7 +234,7 @@ impl Device for Gvnic {
             return self.config.read(offset, out);
         }
         let bar = u8::try_from(region).map_err(|_| DeviceError)?;
-        // Also BAR 1, as zeros: the client keeps the MSI-X table itself, and no vector is ever pending here.
+        // Includes BAR 1, which reads as zeros: the client has the MSI-X table, and no vector is ever pending here.
         self.gve.read_bar(bar, offset, out);
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Device for Gvnic {
     }
 }
 
-/// Guest memory, in the device's words.
+/// Guest memory through the device's interface.
 struct Memory<'a>(&'a DmaWindows);
 
 impl GuestMemory for Memory<'_> {
@@ -277,17 +277,17 @@ impl GuestMemory for Memory<'_> {
     }
 
     fn store_release_u16(&self, addr: GuestAddr, value: u16) -> Result<(), BadAddress> {
-        // Two aligned bytes are one release store; an address that is odd was the guest's own choice of a ring.
+        // Two aligned bytes are one release store; an odd address is possible only if the guest has misaligned its ring.
         self.write(addr, &value.to_le_bytes())
     }
 }
 
-/// Interrupts, in the device's words.
+/// Interrupts through the device's interface.
 struct Interrupts<'a>(&'a Irqs);
 
 impl IrqSink for Interrupts<'_> {
     fn fire(&self, vector: u16) {
-        // One that nobody listens to is counted there.
+        // A vector without an eventfd is counted there.
         self.0.raise(vector);
     }
 }

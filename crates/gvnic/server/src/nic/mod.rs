@@ -1,8 +1,8 @@
-//! One emulated gVNIC: a virtual machine on one side, a wire on the other, one poll loop between them.
+//! One emulated gVNIC: connects a virtual machine to a wire with one poll loop.
 //!
-//! `gvnic.rs` is the device as the machine's PCI bus sees it, `wire.rs` the wire with whatever is wrong with it,
-//! `port.rs` what is at its end (a TAP, or a UNIX wire, both of the crate `nic`), `serve.rs` the loop, `control.rs` what
-//! may be asked of a running device, `report.rs` what is told about it.
+//! `gvnic.rs` is the PCI device, `wire.rs` the wire with its impairments, `port.rs` what is at its end (a TAP, or
+//! a UNIX wire, both from the crate `nic`), `serve.rs` the loop, `control.rs` the commands to a running device, `report.rs` its
+//! statistics.
 
 mod control;
 mod gvnic;

@@ -1,4 +1,4 @@
-//! What a device has to say: on SIGUSR1, on request, at the end.
+//! Statistics of a device, printed on SIGUSR1, on command and at the end.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::wire::WireStats;
 use crate::plan::GvnicPlan;
 use tool::counters::{Lane, counters};
 
-/// The counters of a device and of everything around it. The field names are the JSON's and stay as they are.
+/// Counters of the device, the virtual machine's connection and the wire. The JSON has these field names; they are stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct NicReport {
     socket: String,
@@ -25,18 +25,18 @@ pub struct NicReport {
     impair: String,
     seconds: f64,
     cpu_seconds: f64,
-    /// The cable is in, and somebody is at its other end.
+    /// The cable is plugged in, and the other end is connected.
     link_up: bool,
     machine: Machine,
     frames: WireStats,
-    /// What the impairment did, in both directions.
+    /// Counters of the impairment, in both directions.
     impaired: Option<Impaired>,
     device: Device,
     rx: Vec<Rx>,
     tx: Vec<Tx>,
 }
 
-/// The machine's side.
+/// Counters of the virtual machine's connection.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Machine {
     connected: bool,
@@ -48,9 +48,9 @@ struct Machine {
     refused_requests: u64,
     windows: usize,
     windows_without_fd: u64,
-    /// Of all windows.
+    /// Bytes of all windows.
     memory_bytes: u64,
-    /// Of those that came with a descriptor.
+    /// Bytes of windows with a descriptor.
     reachable_bytes: u64,
     interrupts: u64,
     interrupts_unheard: u64,
@@ -157,15 +157,15 @@ impl Machine {
         }
     }
 
-    /// Whether the device cannot reach the guest's memory. QEMU shows its firmware's ROMs without a descriptor always,
-    /// and the much larger memory if it is not shared.
+    /// Returns whether the device cannot access the guest's memory. QEMU always maps firmware ROMs without a descriptor, and
+    /// the much larger guest memory only if it is not shared.
     fn hides_its_memory(&self) -> bool {
         self.connected && self.reachable_bytes <= self.memory_bytes / 2
     }
 }
 
 impl fmt::Display for NicReport {
-    /// Lines for people: what went where, and whatever is not 0 and should be.
+    /// Writes the traffic, then all error counters that are not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine {
             connected,
@@ -207,7 +207,7 @@ impl fmt::Display for NicReport {
 }
 
 impl NicReport {
-    /// Writes a line for each queue that did something.
+    /// Writes a line for each queue with traffic.
     fn queues(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (queue, rx) in self
             .rx
@@ -236,7 +236,7 @@ impl NicReport {
         Ok(())
     }
 
-    /// Says what a person should look into.
+    /// Writes the error counters that are not 0.
     fn complaints(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [
             (

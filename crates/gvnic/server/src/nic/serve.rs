@@ -1,4 +1,4 @@
-//! The loop: sleeps until the machine, the wire, a timer or a signal has something, and does it.
+//! The loop: waits for the virtual machine, the wire, a timer or a signal, and serves it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -20,21 +20,21 @@ use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json, tell};
 use tool::signals::Signals;
 
-/// Longest sleep: poll(2) counts in an int of milliseconds.
+/// Maximum length of a sleep: the timeout of poll(2) is an int of milliseconds.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// How long a machine waits that could not be let in.
+/// Time until the next attempt to accept a virtual machine, after one that failed.
 const LET_IN_AGAIN: Duration = Duration::from_millis(200);
 
-/// Serves one device until told to stop.
+/// Serves one device until a signal or command ends the run.
 ///
 /// # Errors
 ///
-/// A socket or wire that cannot be had, or a wire that failed.
+/// The socket or the wire cannot be opened, or the wire failed.
 pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     let signals = Signals::install().context("install signal handlers")?;
     let capture = open_capture(plan)?;
-    // Impairment works on frames as they are on a cable.
+    // Impairment needs single frames with complete checksums, so there are no offloads with it.
     let port = Port::open(&plan.wire, plan.max_mtu, plan.impairment.is_none())?;
     let gvnic = Gvnic::new(plan, port, capture.clone())?;
     let server = Server::listen(&plan.socket, &gvnic).map_err(refused)?;
@@ -91,7 +91,7 @@ fn refused(error: ListenError) -> Failure {
     Failure::failed(format!("--socket: {error}")).with_remedy(remedy)
 }
 
-/// Says how to get the system's asynchronous I/O, by which interrupts are raised.
+/// Returns the error, with its remedy, that asynchronous I/O, which raises interrupts, is not available.
 fn no_interrupts(error: &ListenError, source: &io::Error) -> Failure {
     match Errno::from_io_error(source) {
         Some(Errno::AGAIN) => Failure::failed(error).with_remedy(
@@ -103,7 +103,7 @@ fn no_interrupts(error: &ListenError, source: &io::Error) -> Failure {
     }
 }
 
-/// A device that is served.
+/// The server of one device.
 struct Service<'a> {
     plan: &'a GvnicPlan,
     server: Server,
@@ -112,13 +112,13 @@ struct Service<'a> {
     control: Option<Control>,
     knobs: Knobs,
     start: Clock,
-    /// A machine could not be let in, and none since: when to listen for them again.
+    /// After a failed accept: time of the next attempt.
     deaf_until: Option<Clock>,
-    /// The end has come.
+    /// The run is to end.
     over: bool,
 }
 
-/// What the last sleep ended with.
+/// Events that ended the last sleep.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     machine: bool,
@@ -149,7 +149,7 @@ impl Service<'_> {
             if ready.room {
                 self.gvnic.wire_has_room(bus);
             }
-            // An impaired wire has frames of its own.
+            // An impaired wire may have delayed frames that are due.
             if ready.wire || self.gvnic.wire().impairment().is_some() {
                 self.gvnic.receive(bus).map_err(wire_failed)?;
             }
@@ -158,7 +158,7 @@ impl Service<'_> {
         Ok(())
     }
 
-    /// Waits until there is something to do.
+    /// Waits for an event or the next deadline.
     fn sleep(&self) -> Result<Ready, Failure> {
         let (listener, client) = self.server.poll_fds();
         let (doors, peer) = self.gvnic.wire().port().fds();
@@ -205,7 +205,7 @@ impl Service<'_> {
         let at_the_doors = came.fold(PollFlags::empty(), |all, came| all | came);
         Ok(Ready {
             machine: !(listener | client).is_empty(),
-            // Also "hung up": reading finds out.
+            // Includes a hang-up, which the read will report.
             wire: !(at_the_doors | peer.difference(PollFlags::OUT)).is_empty(),
             room: peer.contains(PollFlags::OUT),
             signal: !signal.is_empty(),
@@ -213,7 +213,7 @@ impl Service<'_> {
         })
     }
 
-    /// Returns how long to sleep at most.
+    /// Returns the maximum length of the sleep.
     fn time_left(&self) -> Option<Timespec> {
         let device = self.gvnic.next_due().map(|due| {
             let passed = self.gvnic.started().elapsed().as_nanos();
@@ -224,7 +224,7 @@ impl Service<'_> {
         Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
     }
 
-    /// Lets machines in again when it is time. What could not be let in and went away since is forgotten.
+    /// Accepts virtual machines again when the time for it has come.
     fn listen_again(&mut self) {
         let Some(since) = self
             .deaf_until
@@ -238,7 +238,7 @@ impl Service<'_> {
         }
     }
 
-    /// Returns how much longer nobody is let in.
+    /// Returns the time until the next attempt to accept a virtual machine.
     fn deaf_for(&self) -> Option<Duration> {
         let left = self.deaf_until?.saturating_duration_since(Clock::now());
         (!left.is_zero()).then_some(left)
@@ -322,7 +322,7 @@ fn wire_failed(errno: Errno) -> Failure {
     }
 }
 
-/// Processor time of this process: what the device has cost.
+/// Returns the CPU time of this process.
 pub fn cpu_seconds() -> f64 {
     cpu::process_cpu_time().as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! The wire of a device: its port, what is wrong with it, and who looks on.
+//! The wire of a device: port, impairments and capture.
 
 use gve::{Backend, ChecksumState, GuestMemory, Offload, RxFrame, Sent, TxFrame, WireFeatures};
 use nic::{Conditioner, Direction, FrameSink, Impairment, Written, complete_checksum};
@@ -8,54 +8,54 @@ use wire::Instant;
 use super::port::{FRAME_BUFFER_BYTES, Port};
 use tool::capture::Capture;
 
-/// Frames taken from the port in one go.
+/// Maximum number of frames read from the port in one call.
 pub const BATCH_FRAMES: usize = 64;
 
 /// The device's side of a wire.
 pub struct Wire {
     port: Port,
-    /// To the device, and from it.
+    /// Impairments of frames to the device, and of those from it.
     impairment: Option<[Conditioner; 2]>,
     capture: Option<Capture>,
-    /// The time of the call that is under way: a device sends without saying when.
+    /// The time of the current round; the device's send call has no time argument.
     now: Instant,
-    /// The frame that is being sent.
+    /// Buffer of the frame being sent.
     outgoing: Vec<u8>,
-    /// An impaired wire's frame that the port has yet to take, if `late_waits`.
+    /// If `late_waits`: a frame from the impairment for which the port had no room.
     late: Vec<u8>,
     late_waits: bool,
-    /// The port was full: wait until it is not.
+    /// The port was full at the last attempt.
     full: bool,
     stats: WireStats,
 }
 
-/// Buffers for frames to the device, apart from the wire: the device sends while it receives.
+/// Buffers for received frames, separate from the wire, because the device also sends during a receive.
 #[derive(Debug)]
 pub struct Incoming {
     read: Box<[u8]>,
     due: Vec<u8>,
 }
 
-/// Frames at the port.
+/// Counters of frames at the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct WireStats {
-    /// Frames that came.
+    /// Received frames.
     pub rx_frames: u64,
     /// Bytes of them.
     pub rx_bytes: u64,
     /// Super-packets among them.
     pub rx_super: u64,
-    /// Frames longer than any may be.
+    /// Frames longer than the maximum.
     pub rx_too_long: u64,
-    /// Frames that went.
+    /// Sent frames.
     pub tx_frames: u64,
     /// Bytes of them.
     pub tx_bytes: u64,
     /// Super-packets among them.
     pub tx_super: u64,
-    /// Times the port was full; the frame waited.
+    /// Number of times that a frame had to wait because the port was full.
     pub tx_full: u64,
-    /// Frames for which nobody was there, or which were refused.
+    /// Frames lost because the other end was not connected or refused them.
     pub tx_lost: u64,
 }
 
@@ -69,9 +69,9 @@ impl Incoming {
 }
 
 impl Wire {
-    /// A wire behind `port`.
+    /// Returns a wire at `port`.
     pub fn new(port: Port, impairment: Impairment, capture: Option<Capture>) -> Self {
-        // Each direction rolls its own dice.
+        // Each direction has a different seed.
         let other = Impairment {
             seed: !impairment.seed,
             ..impairment
@@ -98,34 +98,34 @@ impl Wire {
         self.stats
     }
 
-    /// Both directions of the impairment: to the device, and from it.
+    /// Returns the impairments of frames to the device, and of those from it.
     pub fn impairment(&self) -> Option<&[Conditioner; 2]> {
         self.impairment.as_ref()
     }
 
-    /// Tells whether frames wait until the port takes some again.
+    /// Returns whether frames wait for room in the port.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Returns when the wire has something to do by itself.
+    /// Returns the next deadline of the wire.
     pub fn next_due(&self) -> Option<Instant> {
         let [rx, tx] = match &self.impairment {
-            // What waits for room is told by the port, not by the clock.
+            // A frame that waits for room has no deadline: the port becomes writable.
             Some([rx, tx]) => [rx.next_due(), tx.next_due().filter(|_| !self.late_waits)],
             None => [None, None],
         };
         [rx, tx, self.port.next_due()].into_iter().flatten().min()
     }
 
-    /// Begins a round at `now`: delayed frames go on, a port without its other end looks for it.
+    /// Begins a round at `now`: sends delayed frames that are due, and tries to connect a port without a peer.
     pub fn begin(&mut self, now: Instant) {
         self.now = now;
         self.port.tend(now);
         self.let_out();
     }
 
-    /// The port may take frames again.
+    /// Clears the full state: the port may have room again.
     pub fn port_has_room(&mut self) {
         self.full = false;
         self.let_out();
@@ -178,7 +178,7 @@ impl Wire {
         Ok(Some(RxFrame::plain(&incoming.due)))
     }
 
-    /// Reads one frame; those that are too long are counted and gone, a bounded number in one go.
+    /// Reads one frame. Frames that are too long are counted and dropped, a bounded number in one call.
     fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
         for _ in 0..BATCH_FRAMES {
             let Some((len, offload)) = self.port.read(frame)? else {
@@ -196,7 +196,7 @@ impl Wire {
         Ok(None)
     }
 
-    /// Hands frames whose time has come to the port.
+    /// Writes delayed frames that are due to the port.
     fn let_out(&mut self) {
         while let Some([_, tx]) = &mut self.impairment {
             if !self.late_waits && !tx.pop(self.now, &mut self.late) {
@@ -238,7 +238,7 @@ impl Wire {
 impl Backend for Wire {
     fn features(&self) -> WireFeatures {
         match self.impairment {
-            // It works on frames as they are on a cable.
+            // Impairment needs single frames with complete checksums.
             Some(_) => WireFeatures::empty(),
             None => self.port.features(),
         }
@@ -257,7 +257,7 @@ impl Backend for Wire {
 }
 
 impl Wire {
-    /// Sends `bytes`, which are those of `frame`.
+    /// Sends `bytes`, the bytes of `frame`.
     fn send_bytes(&mut self, bytes: &[u8], frame: &TxFrame<'_>) -> Sent {
         let written = match &mut self.impairment {
             Some([_, tx]) => {

@@ -1,4 +1,4 @@
-//! A run of `wire`.
+//! Plan of a run of `wire`.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::WirePort;
 use crate::args;
 use tool::output::Failure;
 
-/// A run of `wire`.
+/// Plan of a run of `wire`.
 #[derive(Clone, Debug)]
 pub struct WirePlan {
     /// The ends.
     pub ends: [WireEnd; 2],
     /// Largest IP packet.
     pub mtu: u16,
-    /// What is wrong with the cable.
+    /// Impairments of the cable.
     pub impairment: Impairment,
-    /// When to end by itself.
+    /// Time after which the run ends.
     pub limit: Option<Duration>,
     /// Print JSON.
     pub json: bool,
@@ -29,14 +29,14 @@ pub struct WirePlan {
 /// One end of a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireEnd {
-    /// What is there.
+    /// Kind of the end.
     pub port: WirePort,
     /// The network namespace of a TAP.
     pub netns: Option<String>,
 }
 
 impl WirePlan {
-    /// Judges the command line.
+    /// Validates the command line.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl WireEnd {
         Ok(Self { port, netns })
     }
 
-    /// The address to give the kernel's end.
+    /// Returns the address to set on the interface.
     fn address(&self) -> Option<Prefix> {
         match self.port {
             WirePort::Tap { address, .. } => address,

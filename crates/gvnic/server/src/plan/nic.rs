@@ -1,4 +1,4 @@
-//! A run of `nic`.
+//! Plan of a run of `nic`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -15,53 +15,53 @@ use tool::parse::{Prefix, parse_impairment, parse_tap};
 use crate::args;
 use tool::output::Failure;
 
-/// Longest path of a UNIX socket: `sun_path` less its NUL (linux include/uapi/linux/un.h).
+/// Maximum length of the path of a UNIX socket: `sun_path` minus the NUL (linux include/uapi/linux/un.h).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// A run of `nic`: one emulated gVNIC.
+/// Plan of a run of `nic`: one emulated gVNIC.
 #[derive(Clone, Debug)]
 pub struct GvnicPlan {
-    /// Where the virtual machine connects.
+    /// Socket to which the virtual machine connects.
     pub socket: PathBuf,
-    /// What the cable goes to.
+    /// Other end of the cable.
     pub wire: WirePort,
     /// Queue pairs.
     pub queues: u16,
-    /// The hardware address the guest takes.
+    /// Hardware address of the guest.
     pub mac: MacAddr,
-    /// The MTU the device proposes.
+    /// Default MTU that the device announces.
     pub mtu: u16,
-    /// The largest MTU the guest may set; Linux begins with it.
+    /// Largest MTU that the guest may set; Linux starts with it.
     pub max_mtu: u16,
-    /// What is wrong with the cable.
+    /// Impairments of the cable.
     pub impairment: Impairment,
-    /// Where packets go.
+    /// Capture file.
     pub capture: Option<PathBuf>,
-    /// What the device does that a good one would not.
+    /// Faults to inject.
     pub knobs: Knobs,
-    /// Frames after each of which the driver is asked for a reset, for tests.
+    /// Number of delivered frames after which a reset is requested from the driver, for tests.
     pub reset_every: Option<NonZeroU32>,
-    /// End when the first machine leaves.
+    /// End when the first virtual machine disconnects.
     pub once: bool,
-    /// Take commands on standard input.
+    /// Read commands from standard input.
     pub control: bool,
     /// Print JSON.
     pub json: bool,
 }
 
-/// What a cable goes to.
+/// One end of a cable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WirePort {
-    /// A TAP interface, and the address to give the kernel's end.
+    /// A TAP interface.
     Tap {
         /// The interface's name.
         name: String,
-        /// The kernel's address.
+        /// Address to set on the interface.
         address: Option<Prefix>,
     },
-    /// A UNIX socket where the other end will come.
+    /// A UNIX socket to listen on for the other end.
     Listen(PathBuf),
-    /// A UNIX socket where the other end listens.
+    /// A UNIX socket of the other end to connect to.
     Connect(PathBuf),
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for WirePort {
 }
 
 impl GvnicPlan {
-    /// Judges the command line.
+    /// Validates the command line.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl GvnicPlan {
     }
 }
 
-/// Reads `tap:NAME[,ADDR/LEN]`, `unix:PATH` or `unix-listen:PATH`, which `option` was given.
+/// Parses the value of `option`: `tap:NAME[,ADDR/LEN]`, `unix:PATH` or `unix-listen:PATH`.
 pub(super) fn parse_wire(option: &str, text: &str) -> Result<WirePort, Failure> {
     if let Some(path) = text.strip_prefix("unix-listen:") {
         return Ok(WirePort::Listen(check_path(option, path.into())?));
@@ -175,10 +175,10 @@ fn parse_mac(text: &str) -> Result<MacAddr, Failure> {
     })
 }
 
-/// A locally administered address of a station (IEEE 802, 48.2).
+/// Returns a random locally administered unicast address (IEEE 802, 48.2).
 fn random_mac() -> Result<MacAddr, Failure> {
     let mut bytes = [0; 5];
-    // So few bytes come at once, or not at all.
+    // A request for so few bytes is never answered in part.
     getrandom(&mut bytes, GetRandomFlags::empty()).context("getrandom")?;
     let [a, b, c, d, e] = bytes;
     Ok(MacAddr([0x02, a, b, c, d, e]))

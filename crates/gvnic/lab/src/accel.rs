@@ -1,4 +1,4 @@
-//! Who executes the guest's instructions.
+//! Selection of KVM or software emulation.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::kit::Kit;
 
-/// What QEMU says when KVM cannot execute an instruction; the guest stands still from then on.
+/// Error message of QEMU when KVM cannot execute an instruction; the guest is stopped from then on.
 pub const KVM_GAVE_UP: &str = "KVM internal error";
 
 /// A boot's name is 36 bytes and a line end.
@@ -21,14 +21,14 @@ const MARK_BYTES_MAX: u64 = 64;
 pub enum Accel {
     /// KVM if it is usable, else tcg
     Auto,
-    /// By the processor
+    /// By the processor (hardware virtualization)
     Kvm,
     /// By software: works everywhere
     Tcg,
 }
 
-/// Tells whether this user may use KVM. Whether it is any good shows when a guest runs: some virtual machines offer a KVM
-/// that cannot run an ordinary kernel.
+/// Returns whether this user may use KVM. It may still fail later: the KVM of some virtual machines cannot run an ordinary
+/// kernel.
 pub fn kvm_usable() -> bool {
     File::options()
         .read(true)
@@ -37,17 +37,17 @@ pub fn kvm_usable() -> bool {
         .is_ok()
 }
 
-/// Tells whether KVM failed before, since this machine was started.
+/// Returns whether KVM has failed since the last boot of this machine.
 pub fn kvm_found_broken(kit: &Kit) -> bool {
     mark(kit).is_some_and(|(place, boot)| {
         small_file::read(&place, MARK_BYTES_MAX).is_ok_and(|found| found == boot.as_bytes())
     })
 }
 
-/// Keeps in mind that KVM is of no use here.
+/// Records that KVM does not work on this machine.
 pub fn remember_broken_kvm(kit: &Kit) {
     if let Some((place, boot)) = mark(kit) {
-        // Without it the next run finds out again.
+        // If that fails, the next run tries KVM again.
         let written = small_file::open(&place, OpenFor::Writing).map(|mut file| {
             let emptied = file.set_len(0);
             emptied.and_then(|()| file.write_all(boot.as_bytes()))
@@ -56,7 +56,7 @@ pub fn remember_broken_kvm(kit: &Kit) {
     }
 }
 
-/// Where that is kept, and the name of this start of the machine.
+/// Returns the path of that record, and the id of the current boot.
 fn mark(kit: &Kit) -> Option<(PathBuf, String)> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     // Beside the folder of the packages: in the cache.

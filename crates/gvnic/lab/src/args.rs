@@ -14,11 +14,11 @@ use super::suite::Group;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
-/// A stock Linux guest whose kernel runs devmem TCP on emulated NICs
+/// A stock Linux guest in which the kernel runs devmem TCP on emulated NICs
 ///
-/// Gets QEMU (10.1 or later) and a Linux kernel with device memory TCP: what is installed here if it serves, else the
-/// distribution's packages, unpacked into a cache folder. Starts a guest with two gVNICs joined by a wire, our tools
-/// inside. Needs neither root nor KVM, and changes nothing on this machine.
+/// Uses the installed QEMU (10.1 or later) and Linux kernel if they support device memory TCP, else packages of the
+/// distribution, unpacked into a cache folder. Starts a guest with two gVNICs, connected by a wire, and our tools. Needs
+/// neither root nor KVM, and changes nothing on this machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Lab {
@@ -55,19 +55,19 @@ pub enum LabCommand {
     Test(Test),
 }
 
-/// Get what a guest is made of
+/// Fetch QEMU, a kernel and tools
 #[derive(Debug, Args)]
 pub struct Fetch {
     #[command(flatten)]
     pub kit: KitArgs,
-    /// Fetch anew even what is there
+    /// Fetch again even if the cache is complete
     #[arg(long)]
     pub refresh: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// Show what a guest would be made of, without fetching anything
+/// Show which QEMU, kernel and tools a guest would use, without fetching anything
 #[derive(Debug, Args)]
 pub struct Status {
     #[command(flatten)]
@@ -78,31 +78,31 @@ pub struct Status {
 
 /// Run a command in a fresh guest
 ///
-/// Ends with the command's exit code; with 1 if the guest did not come up, a file did not come back, or the guest's
-/// kernel warned of anything.
+/// Ends with the command's exit code, or with 1 if the guest did not boot, a file of --get is missing, or the guest's
+/// kernel logged a warning.
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Take a file or a folder into the guest, as PLACE or under its name in /; libraries that programs need go with them
+    /// Copy a file or a folder into the guest, to PLACE or to its name in /; programs bring the libraries that they need
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
-    /// Bring PLACE back from the guest, as FILE or under its name here
+    /// Copy the file PLACE from the guest, to FILE or to its name in this folder
     #[arg(long, value_name = "PLACE[:FILE]")]
     pub get: Vec<String>,
-    /// Set a variable for the command
+    /// Set an environment variable of the command
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Pass standard input on to the command; without this it gets none
+    /// Pass standard input to the command [default: no input]
     #[arg(short = 'i', long)]
     pub stdin: bool,
     /// End the run after this many seconds
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Print how the run went as one JSON object to stdout, and the command's output to stderr
+    /// Print the result of the run as one JSON object to stdout, and the command's output to stderr
     #[arg(long)]
     pub json: bool,
-    /// Do not fail for what the guest's kernel warned of
+    /// Do not fail on warnings of the guest's kernel
     #[arg(long)]
     pub allow_warnings: bool,
     /// The command, after `--`
@@ -110,37 +110,38 @@ pub struct Run {
     pub command: Vec<String>,
 }
 
-/// Look around in a guest
+/// Start an interactive shell in a guest
 #[derive(Debug, Args)]
 pub struct Shell {
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Take a file or a folder into the guest, as PLACE or under its name in /
+    /// Copy a file or a folder into the guest, to PLACE or to its name in /
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
 }
 
-/// Run the acceptance tests: what a stock kernel does with our NICs
+/// Run the acceptance tests of a stock kernel with our NICs
 ///
-/// Each row is byte-exact; a warning in a guest's kernel log fails its group. The table goes to stderr as it grows.
+/// Each row checks every byte; a warning in the kernel log of a guest fails its group. The table is printed to stderr row
+/// by row.
 #[derive(Debug, Args)]
 pub struct Test {
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Bytes of a large stream
+    /// Bytes of each large stream
     #[arg(long, value_name = "SIZE", default_value = "32M")]
     pub bytes: Size,
     /// Groups to run [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub group: Vec<Group>,
-    /// Only rows whose name has TEXT in it
+    /// Run only rows with TEXT in their name
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// A guest: its parts and its machine.
+/// Arguments for a guest: its parts and its machine.
 #[derive(Debug, Args)]
 pub struct GuestArgs {
     #[command(flatten)]
@@ -149,20 +150,20 @@ pub struct GuestArgs {
     pub machine: MachineArgs,
 }
 
-/// Where the guest's parts come from.
+/// Arguments for the origin of the guest's parts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Parts of the guest")]
 pub struct KitArgs {
     /// Cache folder [default: devmem-tcp/lab in $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
-    /// Release to get packages from, with its backports if it has them: NAME[,NAME-backports]
+    /// Release to fetch packages from, with its backports if any: NAME[,NAME-backports]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub suite: Option<Vec<String>>,
     /// Base address of the package archive [default: this machine's]
     #[arg(long, value_name = "URL")]
     pub mirror: Option<String>,
-    /// Use packages even where something that serves is installed
+    /// Use packages even if suitable programs are installed
     #[arg(long)]
     pub packaged: bool,
     /// Fetch nothing
@@ -174,10 +175,10 @@ pub struct KitArgs {
     /// Kernel image to boot
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// Folder with that kernel's modules, searched for gve and what tests use
+    /// Folder with the modules of that kernel, searched for gve and the modules of the tests
     #[arg(long, value_name = "FOLDER", requires = "kernel")]
     pub modules: Option<PathBuf>,
-    /// A busybox that needs no libraries
+    /// A statically linked busybox
     #[arg(long, value_name = "PROGRAM")]
     pub busybox: Option<PathBuf>,
 }
@@ -195,7 +196,7 @@ pub struct MachineArgs {
     /// Memory
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: Size,
-    /// gVNICs; the first and the second are joined by a wire, and so on
+    /// Number of gVNICs; the first two are connected by a wire, and so on
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub nics: u8,
     /// RX and TX queue pairs of each NIC
@@ -204,22 +205,22 @@ pub struct MachineArgs {
     /// Largest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u16,
-    /// With --nics 1: where its wire leads, as in `devmem-tcp nic --wire`
+    /// With --nics 1: the other end of its wire, as in `devmem-tcp nic --wire`
     #[arg(long, value_name = "WIRE")]
     pub wire: Option<String>,
-    /// What is wrong with the wires; `devmem-tcp wire --help` has the list
+    /// Impairments of the wires; `devmem-tcp wire --help` has the list
     #[arg(long, value_name = "LIST")]
     pub impair: Option<String>,
     /// Write every packet of the first NIC, payload included, to FILE for Wireshark
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
-    /// Keep the guest's kernel log
+    /// Write the guest's kernel log to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Another devmem-tcp to serve the NICs
     #[arg(long, value_name = "PROGRAM", hide = true)]
     pub nic_program: Option<PathBuf>,
-    /// Words for the guest's kernel command line
+    /// Parameters to append to the guest's kernel command line
     #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,
 }

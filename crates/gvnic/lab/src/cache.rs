@@ -1,4 +1,4 @@
-//! The folder where fetched things stay: complete or not there, whatever happens while they are fetched.
+//! The cache folder. An entry is complete or absent, even if fetching it was interrupted.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use tool::output::{Failure, note};
 
-/// The file that says that a folder is complete. It is written last.
+/// File that marks a folder as complete; written last.
 const MANIFEST: &str = "manifest.json";
-/// No manifest is longer: it has a line for each package.
+/// Maximum bytes of a manifest, which has one line per package.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-/// Name of a folder in the making.
+/// Name of an incomplete folder.
 const STAGING: &str = "staging";
 
-/// What a complete folder has in it.
+/// Contents of a complete folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
     /// Packages with their versions.
@@ -32,7 +32,7 @@ pub struct Cache {
     folder: PathBuf,
 }
 
-/// The right to write to the cache: one process has it.
+/// Write lock of the cache, held by one process at a time.
 #[derive(Debug)]
 pub struct Locked<'a> {
     cache: &'a Cache,
@@ -40,11 +40,11 @@ pub struct Locked<'a> {
 }
 
 impl Cache {
-    /// The cache at `folder`, or where XDG's base directories say that caches are.
+    /// Returns the cache at `folder`, or at the default path by the XDG base directory specification.
     ///
     /// # Errors
     ///
-    /// There is no home folder to put it in.
+    /// Neither XDG_CACHE_HOME nor HOME is set.
     pub fn new(folder: Option<PathBuf>) -> Result<Self, Failure> {
         if let Some(folder) = folder {
             return Ok(Self { folder });
@@ -65,16 +65,16 @@ impl Cache {
         })
     }
 
-    /// Returns where the cache is.
+    /// Returns the path of the cache.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns the folder `key` with what it has in it, if it is complete.
+    /// Returns the folder `key` with its manifest, `None` if it is not complete.
     ///
     /// # Errors
     ///
-    /// The folder is there, and its manifest is damaged or cannot be read: its path and what is wrong with it.
+    /// The manifest exists, but is damaged or unreadable; the error has its path and the reason.
     pub fn get(&self, key: &str) -> Result<Option<(PathBuf, Manifest)>, String> {
         let folder = self.folder.join(key);
         let manifest = folder.join(MANIFEST);
@@ -94,7 +94,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The folder cannot be made or written to.
+    /// The cache folder cannot be created or written to.
     pub fn lock(&self) -> Result<Locked<'_>, Failure> {
         let shown = self.folder.display();
         fs::create_dir_all(&self.folder)
@@ -116,12 +116,12 @@ impl Cache {
 }
 
 impl Locked<'_> {
-    /// Has `fill` fill a folder, then makes it the folder `key` in one step. What stopped half-way leaves nothing that
-    /// [`Cache::get`] finds.
+    /// Fills a staging folder with `fill`, then renames it to `key` in one step. [`Cache::get`] never finds an incomplete
+    /// folder.
     ///
     /// # Errors
     ///
-    /// What `fill` said, or a folder that cannot be written.
+    /// `fill` failed, or the folder cannot be written.
     pub fn put(
         &self,
         key: &str,
@@ -129,7 +129,7 @@ impl Locked<'_> {
     ) -> Result<(), Failure> {
         let staging = self.cache.folder.join(STAGING);
         let place = self.cache.folder.join(key);
-        // What a run that was killed left behind.
+        // Left behind by a run that was killed.
         remove(&staging)?;
         fs::create_dir_all(&staging)?;
         let filled = fill(&staging).and_then(|manifest| {

@@ -1,4 +1,4 @@
-//! `devmem-tcp lab`: guests whose kernel runs device memory TCP.
+//! `devmem-tcp lab`: guests in which the kernel runs device memory TCP.
 
 use crate::accel;
 use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
@@ -9,11 +9,11 @@ use crate::suite::Group;
 use crate::suite::host::{self, TestPlan};
 use tool::output::{Failure, note, print_json, say};
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 ///
 /// # Errors
 ///
-/// What kept it from being done; a guest's command that failed.
+/// The subcommand failed, or the command in the guest did.
 pub fn run(args: Lab) -> Result<(), Failure> {
     match args.command {
         LabCommand::Fetch(args) => fetch(args),
@@ -64,7 +64,7 @@ fn show(kit: &Kit, json: bool) -> Result<(), Failure> {
     if json { print_json(kit) } else { Ok(()) }
 }
 
-/// Passes everything on to stderr: stdout is for the JSON.
+/// Output of the command to stderr, because stdout is for the JSON.
 struct ToStderr;
 
 impl Output for ToStderr {

@@ -1,9 +1,9 @@
-//! What a guest may say over the control port, and in which order. The guest may be anything: what it says takes no more
-//! memory than one frame, and one text for each file that it was asked for.
+//! The order of frames from the guest on the control port. The guest is not trusted: its frames take no more memory than
+//! one frame, and one text for each requested file.
 
 use super::frame::Kind;
 
-/// What one frame of the guest means.
+/// Meaning of one frame from the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
     /// The command starts.
@@ -12,33 +12,33 @@ pub enum Word<'a> {
     Stdout(&'a [u8]),
     /// Bytes of the command's standard error.
     Stderr(&'a [u8]),
-    /// The file with this place in the list of `--get` begins.
+    /// Start of the file with this index in the `--get` list.
     File(usize),
     /// More bytes of that file.
     FileBytes(&'a [u8]),
-    /// The next file of the list could not be read: why.
+    /// The next file of the list could not be read; the reason.
     FileMissing(String),
     /// The command has ended.
     Exit,
-    /// Everything was said; the command's exit code.
+    /// The last frame; the command's exit code.
     Bye(i32),
 }
 
-/// How far a conversation has come.
+/// State of a conversation.
 #[derive(Clone, Debug)]
 pub struct Conversation {
-    /// Files that the guest was asked for.
+    /// Number of requested files.
     files_wanted: usize,
-    /// Files that it sent or could not read, in the order of the list.
+    /// Number of files that it has sent or could not read, in the order of the list.
     files_told: usize,
-    /// Bytes of a file may come.
+    /// A file has started, and its bytes may follow.
     file_is_open: bool,
     is_ready: bool,
     exit_code: Option<i32>,
 }
 
 impl Conversation {
-    /// Returns a conversation with a guest that was asked for `files_wanted` files and has said nothing yet.
+    /// Returns the initial state of a conversation with `files_wanted` requested files.
     pub fn new(files_wanted: usize) -> Self {
         Self {
             files_wanted,
@@ -49,20 +49,20 @@ impl Conversation {
         }
     }
 
-    /// Tells whether the guest is up.
+    /// Returns whether the guest has booted.
     pub fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// Takes one frame.
+    /// Processes one frame.
     ///
     /// # Errors
     ///
-    /// For people: the guest could not go on, or says what no guest of ours says, or says it at the wrong time.
+    /// A message for the user: the guest reported a failure, or sent an invalid frame or one in the wrong order.
     pub fn take<'a>(&mut self, kind: Kind, payload: &'a [u8]) -> Result<Word<'a>, String> {
         let text = || String::from_utf8_lossy(payload).into_owned();
         match kind {
-            // Each would cost a thread.
+            // Each Ready frame starts a thread.
             Kind::Ready if self.is_ready => Err("the guest was ready twice".to_owned()),
             Kind::Ready => {
                 self.is_ready = true;
@@ -108,7 +108,7 @@ impl Conversation {
         Ok(Word::File(next))
     }
 
-    /// Counts one more file of the list and returns its place.
+    /// Counts one more file of the list and returns its index.
     fn next_file(&mut self) -> Result<usize, String> {
         let place = self.files_told;
         if place >= self.files_wanted {

@@ -1,7 +1,6 @@
-//! What guest and host say to each other over a virtio serial port: frames of a kind, a length and bytes.
+//! The protocol between guest and host on a virtio serial port: frames with a kind, a length and bytes.
 //!
-//! The guest may be anything, so the host bounds what it reads: a frame is at most [`MAX_FRAME_BYTES`] long, and a kind
-//! that it does not know ends the run.
+//! The guest is not trusted: the payload of a frame is at most [`MAX_FRAME_BYTES`] long, and an unknown kind ends the run.
 
 use std::io::{self, Read, Write};
 
@@ -10,11 +9,11 @@ pub const MAX_FRAME_BYTES: usize = 64 << 10;
 /// Kind (1 byte) and length (4 bytes, little-endian).
 const HEADER_BYTES: usize = 5;
 
-/// What a frame carries.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The guest is up and starts the command. Nothing comes with it: the host's clock says how long that took.
+    /// The guest has booted and starts the command; no payload.
     Ready = 1,
     /// Bytes the command wrote to its standard output.
     Stdout = 2,
@@ -22,17 +21,17 @@ pub enum Kind {
     Stderr = 3,
     /// The command has ended: its exit code as decimal text.
     Exit = 4,
-    /// A file of `--get` follows: its place in the list, as decimal text.
+    /// A file of `--get` follows: its index in the list, as decimal text.
     File = 5,
     /// Bytes of that file.
     FileBytes = 6,
-    /// The file could not be read: why.
+    /// The file could not be read: the reason.
     FileError = 7,
-    /// The guest itself could not go on: why.
+    /// The guest failed: the reason.
     Trouble = 8,
-    /// Everything has been said.
+    /// The last frame.
     Bye = 9,
-    /// From the host alone: bytes for the command's standard input; none are its end.
+    /// From the host only: bytes for the command's standard input; an empty frame is its end.
     Stdin = 10,
 }
 
@@ -59,11 +58,11 @@ impl Kind {
     }
 }
 
-/// Writes one frame, or several where `payload` is longer than one may be.
+/// Writes `payload` as one frame, or as several if it is longer than [`MAX_FRAME_BYTES`].
 ///
 /// # Errors
 ///
-/// What write(2) said.
+/// Writing failed.
 pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
     let mut rest = payload;
     loop {
@@ -85,7 +84,7 @@ pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> 
 ///
 /// # Errors
 ///
-/// What read(2) said; `InvalidData` for a frame that no guest of ours sends.
+/// Reading failed; `InvalidData` for an unknown kind or a length above [`MAX_FRAME_BYTES`].
 pub fn read(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     let mut header = [0; HEADER_BYTES];
     if from.read(&mut header[..1])? == 0 {
@@ -105,11 +104,11 @@ pub fn read(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     Ok(Some((kind, payload)))
 }
 
-/// Passes `from` on as the command's standard input, to its end or as far as the guest listens.
+/// Sends `from` to the guest as the command's standard input, until its end or a write error.
 pub fn pass_in(mut from: impl Read, mut to: impl Write) {
     let mut buffer = vec![0; MAX_FRAME_BYTES];
     loop {
-        // What cannot be read has ended.
+        // A read error counts as the end of the input.
         let count = from.read(&mut buffer).unwrap_or_default();
         if write(&mut to, Kind::Stdin, &buffer[..count]).is_err() || count == 0 {
             return;
@@ -117,7 +116,7 @@ pub fn pass_in(mut from: impl Read, mut to: impl Write) {
     }
 }
 
-/// The other side: writes what [`pass_in`] sends to `to`. A command that does not read any more does not stop the host.
+/// Writes the bytes from [`pass_in`] to `to`. After a write error it still reads them, so that the host does not block.
 pub fn take_in(mut from: impl Read, to: impl Write) {
     let mut to = Some(to);
     while let Ok(Some((Kind::Stdin, bytes))) = read(&mut from) {

@@ -1,20 +1,20 @@
-//! What the guest is to do: written by the host into the initramfs, read there by process 1.
+//! The job of a guest: the host writes it into the initramfs, process 1 reads it there.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the guest finds its job.
+/// Path of the job in the guest.
 pub const JOB_PATH: &str = "/lab/job.json";
-/// Where our own program is in the guest.
+/// Path of our program in the guest.
 pub const TOOL_PATH: &str = "/bin/devmem-tcp";
-/// The same program under the name by which the kernel starts it as process 1.
+/// Path of the same program as process 1.
 pub const INIT_PATH: &str = "/init";
-/// The same program under the name by which it runs the acceptance tests.
+/// Path of the same program as the runner of the acceptance tests.
 pub const ROWS_PATH: &str = "/lab/rows";
 /// The name of the control port; /sys/class/virtio-ports shows it.
 pub const CONTROL_PORT: &str = "devmem-tcp.lab";
-/// The network namespace in the guest of the first NIC of two.
+/// Network namespace of the first of two NICs in the guest.
 pub const PEER_NETNS: &str = "peer";
 
 /// A guest's job.
@@ -22,7 +22,7 @@ pub const PEER_NETNS: &str = "peer";
 pub struct Job {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Environment, beside the few variables that every command gets.
+    /// Environment variables, in addition to the default ones.
     pub env: Vec<(String, String)>,
     /// Kernel modules to load, in this order: paths in the guest.
     pub modules: Vec<String>,
@@ -30,18 +30,18 @@ pub struct Job {
     pub get: Vec<String>,
     /// The NICs, in PCI order.
     pub nics: Vec<GuestNic>,
-    /// The host passes its standard input on to the command.
+    /// The host passes its standard input to the command.
     pub stdin: bool,
-    /// The command is a person's shell: it gets the console, not pipes.
+    /// The command is an interactive shell: it uses the console, not pipes.
     pub interactive: bool,
 }
 
-/// One NIC as the guest sets it up.
+/// Settings of one NIC in the guest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GuestNic {
-    /// Its MAC address: how the guest knows it.
+    /// MAC address, by which the guest identifies the NIC.
     pub mac: [u8; 6],
-    /// The name it gets.
+    /// Interface name to set.
     pub name: String,
     /// Move it to [`PEER_NETNS`].
     pub peer: bool,
@@ -51,13 +51,13 @@ pub struct GuestNic {
     pub mtu: u16,
 }
 
-/// The MAC address of the NIC number `index`: locally administered.
+/// Returns the locally administered MAC address of NIC `index`.
 pub fn mac(index: usize) -> [u8; 6] {
     [0x02, 0x64, 0x6d, 0x00, 0x00, (index % 0xff) as u8 + 1]
 }
 
 impl GuestNic {
-    /// The NIC number `index` of the topology that README shows: the first of two in the namespace `peer`.
+    /// Returns NIC `index` of the topology in README: the first of two NICs is in the namespace `peer`.
     pub fn standard(index: u8, count: usize, mtu: u16) -> Self {
         let host = index.saturating_add(1);
         Self {

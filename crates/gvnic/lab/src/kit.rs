@@ -1,5 +1,5 @@
-//! What a guest is made of: QEMU, a kernel with its modules, a shell and a few tools. What is named on the command line,
-//! else what is installed here if it serves, else what the distribution's packages have.
+//! The parts of a guest: QEMU, a kernel with its modules, a shell and a few tools. Each comes from the command line, else
+//! from this machine if it is suitable, else from packages of the distribution.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use tool::output::{Failure, note};
 
 /// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
 const QEMU_DEVICE: &str = "vfio-user-pci";
-/// What a kernel must have built in.
+/// Options that must be built into a kernel.
 const KERNEL_OPTIONS: &[&str] = &[
     "CONFIG_NET_DEVMEM=y",
     "CONFIG_UDMABUF=y",
@@ -25,18 +25,18 @@ const KERNEL_OPTIONS: &[&str] = &[
     "CONFIG_DEVTMPFS=y",
     "CONFIG_SERIAL_8250_CONSOLE=y",
 ];
-/// The gVNIC's driver, built in or as a module.
+/// Option of the gVNIC driver, built in or a module.
 const KERNEL_DRIVER: &str = "CONFIG_GVE=";
-/// Modules for the guest, where the kernel has them: the driver, and what tests build networks of.
+/// Modules for the guest, if the kernel has them: the driver, and those that the tests need.
 const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
-/// Guest programs besides the shell, with their places in the packages.
+/// Guest programs besides the shell, with their paths in the packages.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("ethtool", &["usr/sbin/ethtool", "sbin/ethtool"]),
     ("ip", &["usr/bin/ip", "bin/ip", "usr/sbin/ip"]),
     ("tc", &["usr/sbin/tc", "sbin/tc"]),
     ("ss", &["usr/bin/ss", "bin/ss"]),
 ];
-/// Documents and the like: of no use in the cache.
+/// Folders such as documentation, which are removed from the cache.
 const NOT_KEPT: &[&str] = &[
     "usr/share/doc",
     "usr/share/man",
@@ -46,12 +46,12 @@ const NOT_KEPT: &[&str] = &[
     "usr/share/alsa",
 ];
 
-/// What the command line says about it.
+/// Options of the command line for the parts.
 #[derive(Clone, Debug)]
 pub struct KitOptions {
-    /// Where fetched things stay.
+    /// Cache folder.
     pub cache: Option<PathBuf>,
-    /// Where packages come from; the release that is known to serve where nothing is said.
+    /// Suites of the packages; `None` for the default of this distribution.
     pub suites: Option<Vec<String>>,
     /// Base address of the package archive.
     pub mirror: Option<String>,
@@ -61,24 +61,24 @@ pub struct KitOptions {
     pub kernel: Option<PathBuf>,
     /// The folder with that kernel's modules.
     pub modules: Option<PathBuf>,
-    /// A busybox that needs no libraries.
+    /// A statically linked busybox.
     pub busybox: Option<PathBuf>,
-    /// Use what is there; ask no archive.
+    /// Fetch nothing.
     pub offline: bool,
-    /// Fetch anew even if it is there.
+    /// Fetch again even if the cache is complete.
     pub refresh: bool,
-    /// Use packages even where something that serves is installed.
+    /// Use packages even if suitable programs are installed.
     pub packaged: bool,
 }
 
-/// A QEMU that can be started.
+/// A usable QEMU.
 #[derive(Clone, Debug, Serialize)]
 pub struct Qemu {
     /// The program.
     pub program: PathBuf,
-    /// The unpacked packages it is from; one that is installed needs nothing around it.
+    /// Folder of the unpacked packages; `None` for an installed QEMU.
     pub root: Option<PathBuf>,
-    /// What it says it is.
+    /// Output of `--version`.
     pub version: String,
 }
 
@@ -87,13 +87,13 @@ pub struct Qemu {
 pub struct Kernel {
     /// The image.
     pub image: PathBuf,
-    /// The modules for the guest, in the order they are loaded.
+    /// The modules for the guest, in load order.
     pub modules: Vec<PathBuf>,
-    /// Its release, or the name of the file.
+    /// Kernel release, or the name of the file.
     pub release: String,
 }
 
-/// Everything a guest is made of.
+/// All parts of a guest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kit {
     /// The machine.
@@ -102,20 +102,20 @@ pub struct Kit {
     pub kernel: Kernel,
     /// The shell and its commands.
     pub busybox: PathBuf,
-    /// The unpacked packages that further programs come from.
+    /// Folder of the unpacked packages with further programs.
     pub tools: Option<PathBuf>,
-    /// Programs for the guest from there: name and place.
+    /// Programs for the guest from there: name and path.
     pub programs: Vec<(String, PathBuf)>,
     /// The packages that were unpacked.
     pub packages: Vec<String>,
 }
 
 impl Kit {
-    /// Finds or fetches all of it.
+    /// Finds or fetches all parts.
     ///
     /// # Errors
     ///
-    /// A named thing that does not serve; packages that cannot be had.
+    /// A part named on the command line is not suitable, or packages cannot be fetched.
     pub fn provide(options: &KitOptions) -> Result<Self, Failure> {
         let named_qemu = options.qemu.as_deref().map(named_qemu).transpose()?;
         let named_kernel = options
@@ -170,11 +170,11 @@ impl Kit {
 }
 
 impl Qemu {
-    /// A command that starts it.
+    /// Returns a command that starts this QEMU.
     ///
     /// # Errors
     ///
-    /// Its libraries are gone.
+    /// Its libraries are missing.
     pub fn command(&self) -> std::io::Result<Command> {
         let Some(root) = &self.root else {
             return Ok(Command::new(&self.program));
@@ -188,11 +188,11 @@ impl Qemu {
         Ok(command)
     }
 
-    /// Asks it for its version and for the device.
+    /// Checks its version and that it has the device.
     ///
     /// # Errors
     ///
-    /// What it said instead, or why it could not be asked.
+    /// Its error output, or why it could not be started.
     fn probe(mut self) -> Result<Self, String> {
         let ask = |arguments: &[&str]| {
             let command = self.command();
@@ -207,8 +207,8 @@ impl Qemu {
                 }),
             }
         };
-        // About the one device: for a list of all, QEMU loads all its modules, and looks for those it does not have in
-        // the machine's folder of modules. What another version of QEMU has there ends it.
+        // Query only this device. To list all devices, QEMU loads all its modules, and takes missing ones from the folder of
+        // this machine; it exits if they belong to another version.
         let help = ask(&["-device", &format!("{QEMU_DEVICE},help")])?;
         let version = ask(&["--version"])?;
         self.version = version.lines().next().unwrap_or_default().to_owned();
@@ -250,7 +250,7 @@ fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
     })
 }
 
-/// A kernel of the person's own: whether it has the drivers shows when it boots.
+/// Returns the kernel named on the command line; missing drivers are detected at boot.
 fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure> {
     image::check(image)?;
     if let Some(modules) = modules.filter(|modules| !modules.is_dir()) {
@@ -270,7 +270,7 @@ fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure>
     })
 }
 
-/// The newest kernel of this machine that serves and may be read.
+/// Returns the newest kernel of this machine that is suitable and readable.
 fn installed_kernel() -> Option<Kernel> {
     newest_kernel(Path::new("/")).ok()
 }
@@ -288,8 +288,8 @@ fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
     })
 }
 
-/// Finds the newest kernel below a root that serves; else returns the releases that are there. Debian 13 and others have image and
-/// configuration beside the modules, where everybody may read them; older ones have them in /boot.
+/// Returns the newest suitable kernel below a root, else the releases found there. Image and configuration are next to the
+/// modules (Debian 13 and others; readable by all users) or in /boot (older distributions).
 fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
     let folders = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
     let folder = folders.into_iter().find(|folder| folder.is_dir());
@@ -333,7 +333,7 @@ fn kernel_at(image: PathBuf, config: &str, modules: &Path, release: &str) -> Opt
     })
 }
 
-/// Finds the guest's modules below a folder, however they are compressed.
+/// Returns the guest's modules below a folder, with any compression.
 fn find_modules(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     collect(folder, &mut files, 0);
@@ -347,7 +347,7 @@ fn find_modules(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
-    /// Deeper than any driver is.
+    /// Maximum depth of the search; modules are never deeper.
     const DEEPEST: u32 = 12;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(kind) = entry.file_type() else {
@@ -361,7 +361,7 @@ fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
     }
 }
 
-/// The numbers in a release, to tell which is newer.
+/// Returns the numbers in a release, to compare releases.
 fn numbers(release: &str) -> Vec<u64> {
     release
         .split(|c: char| !c.is_ascii_digit())
@@ -380,7 +380,7 @@ fn programs(root: &Path) -> Vec<(String, PathBuf)> {
     PROGRAMS.iter().filter_map(find).collect()
 }
 
-/// The suites to get packages from. QEMU with the device and a kernel with the drivers came to Debian after its
+/// Returns the suites of the packages. A QEMU with the device and a kernel with the drivers are in Debian since after
 /// release 13, which has them as backports.
 fn default_suites() -> Result<Vec<String>, Failure> {
     const SERVES: &str = "trixie";
@@ -399,7 +399,7 @@ fn default_suites() -> Result<Vec<String>, Failure> {
     })
 }
 
-/// Returns the folder with the wanted packages, fetched if they are not there, and their names.
+/// Returns the folder with the wanted packages, which are fetched if necessary, and their names.
 fn packages(
     options: &KitOptions,
     wanted: &[(&str, Vec<&str>)],

@@ -1,10 +1,10 @@
-//! The guest's kernel log, judged: a warning of the kernel fails the run, whatever the command said.
+//! Checks of the guest's kernel log: a warning of the kernel fails the run, even if the command succeeded.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// What the kernel prints in front of what must never happen. `Call Trace:` comes with most of them, and alone too.
+/// Markers of kernel warnings and errors. `Call Trace:` follows most of them, but also appears alone.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
     "BUG:",
@@ -23,13 +23,13 @@ const COMPLAINTS: &[&str] = &[
     "Unable to handle kernel",
 ];
 
-/// Most complaints that are kept: a guest may repeat itself for ever.
+/// Maximum number of complaints that are kept, because a guest may log without end.
 const MAX_COMPLAINTS: usize = 64;
 
-/// Most bytes of a log that are looked at: a guest may write without end. It fails a run that there are more.
+/// Maximum bytes of a log that are checked; a longer log fails the run.
 const MAX_LOG_BYTES: u64 = 64 << 20;
 
-/// Reads the log of a guest; what cannot be read is empty. A log that is too long ends with a complaint of our own.
+/// Reads the log of a guest; returns an empty text if that fails. A complaint is appended to a log that is too long.
 pub fn read(path: &Path) -> String {
     read_at_most(path, MAX_LOG_BYTES).unwrap_or_default()
 }
@@ -48,7 +48,7 @@ fn read_at_most(path: &Path, most: u64) -> io::Result<String> {
     Ok(log)
 }
 
-/// Returns the lines in which the kernel complains, each once, in order.
+/// Returns the lines with warnings and errors, without duplicates, in order.
 pub fn complaints(log: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in log.lines() {
@@ -61,7 +61,7 @@ pub fn complaints(log: &str) -> Vec<String> {
     found
 }
 
-/// Returns the text of a kernel line after its time, `[    1.234567] text`; nothing for lines of anybody else.
+/// Returns the text of a kernel line after its timestamp, `[    1.234567] text`; `None` for other lines.
 fn message(line: &str) -> Option<&str> {
     let rest = line.trim_start_matches('\u{0}').trim().strip_prefix('[')?;
     let (time, text) = rest.split_once(']')?;
@@ -69,7 +69,7 @@ fn message(line: &str) -> Option<&str> {
     (!time.is_empty() && time.chars().all(is_time)).then(|| text.trim())
 }
 
-/// Returns the last `count` lines, for a run that went wrong.
+/// Returns the last `count` lines, for error messages.
 pub fn tail(log: &str, count: usize) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

@@ -1,13 +1,13 @@
-//! The lab: a stock Linux guest in QEMU, with our emulated gVNICs as its network cards, in which the real kernel runs
-//! device memory TCP. Without root, on any machine.
+//! The lab: a stock Linux guest in QEMU with our emulated gVNICs, in which the Linux kernel runs device memory TCP. It
+//! needs no root and runs on any machine.
 //!
-//! A run goes `kit` (what a guest is made of: found or fetched) -> `initramfs` (its files) -> `nics` (device servers) ->
-//! `machine` (a guest of `qemu`, and what comes back over the control port) -> `klog` (the kernel's log, judged). On the other side
-//! `guest` is process 1; `job`, `frame` and `conversation` are what the two say to each other. `suite` is what the lab is for: the
-//! acceptance tests.
+//! Steps of a run: `kit` (finds or fetches QEMU, kernel and tools) -> `initramfs` (the guest's files) -> `nics` (starts the
+//! device servers) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog` (checks
+//! the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between host
+//! and guest. `suite` has the acceptance tests.
 //!
-//! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (a guest), [`job::Job`] (what it does).
-//! What it does not do: it changes nothing on this machine outside of its cache folder and a scratch folder.
+//! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (configuration of a guest), [`job::Job`]
+//! (what the guest runs). The lab changes nothing on this machine outside its cache folder and a temporary folder.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stderr, clippy::print_stdout)]

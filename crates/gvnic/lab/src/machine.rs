@@ -1,4 +1,4 @@
-//! One guest, from start to power-off: the NIC servers, QEMU, and what comes back over the control port.
+//! One guest, from start to power-off: the NIC servers, QEMU, and the data from the control port.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -24,24 +24,24 @@ use super::scratch::Scratch;
 use tool::output::{Failure, note};
 use tool::signals::StopFlag;
 
-/// A guest that says nothing for so long while it boots is not coming up.
+/// Maximum time until the guest has booted and sends its first frame.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
-/// A guest that has said good-bye powers off in this time, or is switched off.
+/// Maximum time from the guest's last frame to its power-off; after it QEMU is killed.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
-/// A guest that has begun to say something says the rest in this time: while that is read nobody looks for signals.
+/// Maximum time to read the rest of a frame; signals are not checked meanwhile.
 const FRAME_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at the control socket.
+/// Time between two checks of the control socket.
 const LOOK: Duration = Duration::from_millis(5);
-/// For a person's shell, which is busybox's: it has line editing.
+/// Start-up file of the interactive shell, which is busybox's, because it has line editing.
 const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
 PS1='\\w \\$ '
 ";
-/// Most bytes of the guest's root file system: below what its format can say of a file.
+/// Maximum bytes of the guest's root file system: below the limit of the archive format.
 const INITRAMFS_MAX: usize = 2 << 30;
-/// Lines of the kernel's log that a failure shows.
+/// Number of lines of the kernel's log in an error message.
 const LOG_TAIL_LINES: usize = 25;
 
-/// The machine that a guest gets.
+/// Configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct MachinePlan {
     /// How instructions are executed.
@@ -50,40 +50,40 @@ pub struct MachinePlan {
     pub cpus: u16,
     /// Memory in MiB.
     pub memory_mib: u32,
-    /// Ends a run that takes longer.
+    /// Maximum length of a run.
     pub limit: Option<Duration>,
-    /// Files and folders for the guest: where they are here and there.
+    /// Files and folders to copy into the guest: (path here, path in the guest).
     pub put: Vec<(PathBuf, String)>,
-    /// Files from the guest: where they are there and go here.
+    /// Files to copy from the guest: (path in the guest, path here).
     pub get: Vec<(String, PathBuf)>,
-    /// Keep the kernel's log here.
+    /// File for the kernel's log.
     pub log: Option<PathBuf>,
     /// The NICs.
     pub nics: NicsPlan,
-    /// More words for the kernel's command line.
+    /// Parameters to append to the kernel's command line.
     pub append: String,
-    /// Somebody asked for the end.
+    /// Set by a signal to end the run.
     pub stop: StopFlag,
 }
 
-/// How a run went.
+/// Result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The command's exit code.
     pub exit_code: i32,
-    /// From the start of QEMU until the command was started, in seconds.
+    /// Time from the start of QEMU to the start of the command, in seconds.
     pub boot_s: f64,
-    /// All of it, in seconds.
+    /// Time of the whole run, in seconds.
     pub total_s: f64,
     /// How instructions were executed.
     pub accel: Accel,
-    /// What the kernel complained about.
+    /// Warnings and errors in the kernel's log.
     pub kernel_complaints: Vec<String>,
-    /// Files that did not come back, and why.
+    /// Files that could not be copied from the guest, and why.
     pub missing_files: Vec<String>,
 }
 
-/// Where the command's output goes.
+/// Destination of the command's output.
 pub trait Output: Send {
     /// Takes bytes of standard output.
     fn stdout(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -91,7 +91,7 @@ pub trait Output: Send {
     fn stderr(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Passes the command's output on as ours.
+/// Output to stdout and stderr of this process.
 #[derive(Debug)]
 pub struct PassOn;
 
@@ -111,7 +111,7 @@ impl Output for PassOn {
 ///
 /// # Errors
 ///
-/// QEMU or a NIC server that does not start, a guest that does not come up or ends without a word.
+/// QEMU or a NIC server did not start; the guest did not boot, or ended without an exit code.
 pub fn run(
     kit: &Kit,
     plan: &MachinePlan,
@@ -144,7 +144,7 @@ pub fn run(
     Ok(outcome.context("KVM gave up")?)
 }
 
-/// Runs `job` in one guest; `None` if KVM gave up.
+/// Runs `job` in one guest; returns `None` if KVM failed.
 fn run_by(
     accel: Accel,
     kit: &Kit,
@@ -169,7 +169,7 @@ fn run_by(
     let Guest {
         mut qemu, mut nics, ..
     } = guest;
-    // Without its good-bye there is nothing to wait for.
+    // A guest that did not send its last frame will not power off by itself.
     qemu.end(if ended.is_ok() {
         POWER_OFF_LIMIT
     } else {
@@ -204,13 +204,13 @@ fn run_by(
 
 /// Packs the guest's root file system.
 fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, Failure> {
-    // Half of the memory: the guest has the archive and what is unpacked from it at the same time.
+    // Half of the memory: while booting, the guest stores both the archive and the unpacked files.
     let limit = usize::try_from(u64::from(plan.memory_mib) << 19).unwrap_or(usize::MAX);
     let mut archive = Initramfs::new(limit.min(INITRAMFS_MAX));
     archive
         .copy(&kit.busybox, "/bin/busybox")
         .context("pack busybox")?;
-    // This machine's shell: busybox's takes its own commands before those of the path.
+    // The shell of this machine, because busybox's prefers its built-in commands to those in the path.
     archive
         .program(Path::new("/bin/sh"), "/bin/sh")
         .context("pack the shell")?;
@@ -259,7 +259,7 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     Ok(archive.finish())
 }
 
-/// What the guest said.
+/// Data received from the guest.
 #[derive(Debug, Default)]
 struct Said {
     exit_code: i32,
@@ -267,7 +267,7 @@ struct Said {
     missing_files: Vec<String>,
 }
 
-/// A guest that is running, with what it needs.
+/// A running guest.
 #[derive(Debug)]
 struct Guest {
     qemu: Running,
@@ -277,7 +277,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Waits for the guest, and takes what it says until its good-bye.
+    /// Receives frames from the guest until the last one.
     fn converse(
         &mut self,
         listener: &UnixListener,
@@ -306,7 +306,7 @@ impl Guest {
                     said.boot = self.start.elapsed();
                     if job.stdin {
                         let to = guest.try_clone().context("clone the control socket")?;
-                        // It may wait for input for ever; then it ends with the process.
+                        // The thread may wait for input for ever; it ends with the process.
                         thread::spawn(move || frame::pass_in(io::stdin().lock(), to));
                     }
                 }
@@ -329,13 +329,13 @@ impl Guest {
         }
     }
 
-    /// Waits until QEMU has the control socket.
+    /// Waits until QEMU connects to the control socket.
     fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, Failure> {
         let start = Instant::now();
         loop {
             let soon = Timespec::try_from(LOOK).context("a short time")?;
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
-            // A signal interrupts it: that is looked at below.
+            // A signal interrupts it, and is checked below.
             if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
                 let guest = listener.accept().context("accept QEMU")?.0;
                 guest.set_read_timeout(Some(FRAME_LIMIT))?;
@@ -348,7 +348,7 @@ impl Guest {
         }
     }
 
-    /// Waits until the guest has something to say.
+    /// Waits until data from the guest is available.
     fn wait(
         &mut self,
         guest: &UnixStream,
@@ -400,7 +400,7 @@ impl Guest {
     }
 }
 
-/// Makes the file here for the file of the guest at `place` of the list.
+/// Creates the destination file for entry `place` of the `--get` list.
 fn create_file(plan: &MachinePlan, place: usize) -> Result<File, Failure> {
     let (_, path) = plan
         .get

@@ -1,4 +1,4 @@
-//! The NICs of a guest: one `devmem-tcp nic` for each, joined by wires.
+//! The NICs of a guest: one `devmem-tcp nic` for each, connected by wires.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use devmem_linux::helper::Helper;
 
 use tool::output::Failure;
 
-/// A NIC server that has no socket after this time is not coming up.
+/// Maximum time until a NIC server has created its socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// A NIC server that was asked to end does so in this time.
+/// Maximum time until the NIC servers end after a signal; after it they are killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// Largest MTU that a guest may set.
 pub const MAX_MTU: u16 = 9000;
@@ -22,13 +22,13 @@ const LOOK: Duration = Duration::from_millis(2);
 /// The NICs of a guest.
 #[derive(Clone, Debug, Default)]
 pub struct NicsPlan {
-    /// How many; two are joined to each other.
+    /// Number of NICs; two are connected to each other.
     pub count: usize,
     /// RX and TX queue pairs of each.
     pub queues: u16,
     /// Largest IP packet.
     pub mtu: u16,
-    /// What is wrong with the wire.
+    /// Impairments of the wires.
     pub impair: Option<String>,
     /// Write every packet of the first NIC to this file.
     pub capture: Option<PathBuf>,
@@ -41,14 +41,14 @@ pub struct NicsPlan {
 }
 
 impl NicsPlan {
-    /// Where the servers listen.
+    /// Returns the sockets of the servers.
     pub fn sockets(&self, folder: &Path) -> Vec<PathBuf> {
         (0..self.count)
             .map(|index| folder.join(format!("nic{index}")))
             .collect()
     }
 
-    /// The wire of the NIC number `index`: two are joined, a further one has nobody to talk to.
+    /// Returns the `--wire` argument of NIC `index`: pairs are connected; the last of an odd number has no peer.
     fn wire(&self, index: usize, folder: &Path) -> String {
         let pair = folder
             .join(format!("wire{}", index / 2))
@@ -62,18 +62,18 @@ impl NicsPlan {
     }
 }
 
-/// The servers, running.
+/// The running servers.
 #[derive(Debug, Default)]
 pub struct NicServers {
     children: Vec<(Helper, PathBuf)>,
 }
 
 impl NicServers {
-    /// Starts them and waits until each has its socket.
+    /// Starts the servers and waits until each has created its socket.
     ///
     /// # Errors
     ///
-    /// One did not come up: what it said.
+    /// A server did not start; the error has its output.
     pub fn start(plan: &NicsPlan, folder: &Path) -> Result<Self, Failure> {
         let mut servers = Self::default();
         for (index, socket) in plan.sockets(folder).into_iter().enumerate() {
@@ -135,7 +135,7 @@ impl NicServers {
         Ok(())
     }
 
-    /// Says what happened if one has ended.
+    /// Returns a message if a server has ended.
     pub fn ended(&mut self) -> Option<String> {
         for (index, (child, said)) in self.children.iter_mut().enumerate() {
             if let Ok(Some(status)) = child.ended() {
@@ -149,14 +149,14 @@ impl NicServers {
         None
     }
 
-    /// Asks them to end, and sees to it.
+    /// Ends the servers: by a signal, and by force after a time.
     pub fn stop(&mut self) {
         for (child, _) in &self.children {
             child.terminate();
         }
         let start = Instant::now();
         for (child, _) in &mut self.children {
-            // One that has not ended by then is killed when it is dropped.
+            // A server that has not ended by then is killed on drop.
             let _ended = child.wait_at_most(STOP_LIMIT.saturating_sub(start.elapsed()));
         }
         self.children.clear();

@@ -1,4 +1,4 @@
-//! The acceptance tests: what a stock guest kernel does with our gVNICs, row by row.
+//! The acceptance tests of a stock guest kernel with our gVNICs, row by row.
 //!
 //! `host` starts a guest for each [`Group`] and collects what its rows report; in the guest `rows` runs them one after
 //! another, over `traffic` (kernel sockets on both NICs) and `devmem` (our NIC's queues bound to device memory).
@@ -47,18 +47,18 @@ impl Group {
     ];
 }
 
-/// What a row did.
+/// Result of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RowReport {
     /// Its name.
     pub row: String,
-    /// Whether it did what it should.
+    /// Whether the row passed.
     pub ok: bool,
-    /// What it saw; what went wrong.
+    /// Observations, or the error.
     pub detail: String,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// 10^6 bytes a second, where it measured that.
+    /// Rate in 10^6 bytes per second, if measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mb_per_s: Option<f64>,
 }

@@ -1,9 +1,9 @@
-//! Packages of the distribution, unpacked into a folder: apt resolves, fetches and checks the signatures; nothing is
-//! installed, and no state of this machine is changed.
+//! Packages of the distribution, unpacked into a folder: apt resolves dependencies, fetches packages and checks the
+//! signatures; nothing is installed, and no state of this machine is changed.
 //!
-//! apt gets a state of its own (lists, archives, an empty list of installed packages), so that the result does not depend
-//! on what is installed here and needs no privilege. Where packages come from, and through which proxy, is this
-//! machine's configuration; which suite, is ours.
+//! apt uses a separate state (lists, archives, an empty list of installed packages), so that the result does not depend
+//! on installed packages, and needs no privilege. Archive and proxy are those of this machine's configuration; the suite
+//! is our choice.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +18,7 @@ use devmem_linux::helper::Helper;
 use super::progress::Activity;
 use tool::output::Failure;
 
-/// Packages that qemu, the kernel and the guest's tools depend on for setting up a machine they boot, which nothing here does.
+/// Dependencies of QEMU, the kernel and the guest's tools that are only needed for installing them on a machine.
 const NOT_NEEDED: &[&str] = &[
     "adduser",
     "base-passwd",
@@ -42,31 +42,31 @@ const NOT_NEEDED: &[&str] = &[
     "systemd",
     "udev",
 ];
-/// Where Debian's packages put its archive keys; elsewhere apt's own default is used.
+/// Paths of Debian's archive keys; if there are none, apt's default is used.
 const KEYRINGS: &[&str] = &[
     "/usr/share/keyrings/debian-archive-keyring.pgp",
     "/usr/share/keyrings/debian-archive-keyring.gpg",
 ];
-/// Between two looks at how much has arrived.
+/// Time between two checks of the progress.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Where packages come from.
+/// Origin of packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Suites; the last one is preferred.
     pub suites: Vec<String>,
-    /// Base address of the archive; this machine's own where none is given.
+    /// Base address of the archive; `None` for that of this machine.
     pub mirror: Option<String>,
 }
 
-/// A private apt in a folder.
+/// An apt with separate state in a folder.
 #[derive(Debug)]
 pub struct Apt {
     folder: PathBuf,
     target: String,
 }
 
-/// A package that is to be fetched.
+/// A package to fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Package {
     name: String,
@@ -79,7 +79,7 @@ impl Apt {
     ///
     /// # Errors
     ///
-    /// No apt here, no source for the suite, no network, a signature that does not hold.
+    /// apt is not installed, the suite has no source, there is no network, or a signature is invalid.
     pub fn new(folder: &Path, source: &Source) -> Result<Self, Failure> {
         for program in ["apt-get", "dpkg-deb"] {
             let found = Command::new(program)
@@ -101,7 +101,7 @@ impl Apt {
             target: source.suites.last().cloned().unwrap_or_default(),
         };
         let activity = Activity::spinner("reading the lists of packages");
-        // Without a network apt tries again for many seconds; so it does only if that may help.
+        // apt retries for many seconds; retries are used only if they may help, that is, if there is a network.
         let once = apt.update(&["-o", "Acquire::Retries=0"], &activity);
         let done = match once {
             Err(said) if !is_without_network(&said) => apt.update(&[], &activity),
@@ -118,12 +118,12 @@ impl Apt {
         run(update, activity, || None)
     }
 
-    /// Fetches `wanted` and what they depend on, and unpacks all of it below `root`. Returns what came, as
+    /// Fetches the packages `wanted` with their dependencies, and unpacks them below `root`. Returns them as
     /// `NAME VERSION`.
     ///
     /// # Errors
     ///
-    /// A package that does not exist, a download or a checksum that failed, a full disk.
+    /// A package does not exist, a download or a checksum failed, or the disk is full.
     pub fn unpack(&self, wanted: &[&str], root: &Path) -> Result<Vec<String>, Failure> {
         let packages = self.resolve(wanted)?;
         let total = packages.iter().map(|package| package.bytes).sum();
@@ -196,8 +196,8 @@ impl Apt {
     }
 }
 
-/// Tells from apt's errors that no package can come: no host name is known, or no address can be reached. One that did not
-/// answer in time may do so later.
+/// Returns whether apt's errors mean that there is no network: host names do not resolve, or addresses are unreachable. A
+/// timeout does not count, because a retry may succeed.
 fn is_without_network(said: &str) -> bool {
     let unresolved = ["Temporary failure resolving", "Could not resolve"];
     let unreachable = said.contains("Network is unreachable") && !said.contains("timed out");
@@ -208,7 +208,7 @@ fn no_lists(source: &Source, said: &str) -> Failure {
     let suites = source.suites.join(", ");
     match is_without_network(said) {
         true => {
-            // All files fail in the same way.
+            // All files fail with the same error.
             let first = said.split("; ").next().unwrap_or_default();
             Failure::unsupported(format!(
                 "there is no network to fetch packages by: {first}"
@@ -223,21 +223,21 @@ fn no_lists(source: &Source, said: &str) -> Failure {
     }
 }
 
-/// Reads a line of `--print-uris`: `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
+/// Parses a line of `--print-uris`: `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
 fn parse_uri_line(line: &str) -> Option<Package> {
     let (_uri, rest) = line.strip_prefix('\'')?.split_once("' ")?;
     let mut words = rest.split_whitespace();
     let mut parts = words.next()?.strip_suffix(".deb")?.split('_');
     Some(Package {
         name: parts.next()?.to_owned(),
-        // An epoch's colon is no good in a file's name.
+        // The colon after an epoch is escaped in file names.
         version: parts.next()?.replace("%3a", ":"),
         bytes: words.next()?.parse().ok()?,
     })
 }
 
-/// Asks apt where this machine gets its own release from. `empty` is a folder: with the machine's own lists apt reads all of
-/// them first, which takes seconds.
+/// Returns the archive from which apt gets the release of this machine. `empty` is an empty folder for the package lists,
+/// because reading those of this machine takes seconds.
 fn configured_mirror(empty: &Path) -> Result<String, Failure> {
     let release = os_release("VERSION_CODENAME").unwrap_or_default();
     let output = Command::new("apt-get")
@@ -294,7 +294,7 @@ fn write_configuration(folder: &Path, mirror: &str, suites: &[String]) -> std::i
         suites.join(" ")
     );
     fs::write(folder.join("sources/lab.sources"), sources)?;
-    // What this machine does after its own updates is not to be done after ours. The user `_apt` cannot enter a private folder.
+    // Hooks of this machine must not run after our updates. The user `_apt` cannot access a private folder.
     let hooks = [
         "APT::Update::Pre-Invoke",
         "APT::Update::Post-Invoke",
@@ -333,7 +333,7 @@ fn write_configuration(folder: &Path, mirror: &str, suites: &[String]) -> std::i
     fs::write(folder.join("apt.conf"), text)
 }
 
-/// Runs a command to its end, telling `activity` how far it has come. An error has the command's last words.
+/// Runs a command to its end, and reports its progress to `activity`. An error has the last lines of its output.
 fn run(
     mut command: Command,
     activity: &Activity,
@@ -367,7 +367,7 @@ fn run(
     Err(last_words(&said))
 }
 
-/// Returns the errors of what apt said, or the end of it.
+/// Returns the error lines in the output of apt, or else its last lines.
 fn last_words(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let errors: Vec<&str> = text

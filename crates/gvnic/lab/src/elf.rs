@@ -1,22 +1,22 @@
-//! What a program needs to run elsewhere: its loader and its shared libraries.
+//! Loader and shared libraries of a program.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `e_ident` of a 64-bit little-endian file, and where the header says its program headers are (elf.h).
+/// `e_ident` of a 64-bit little-endian file, and offsets of header fields for the program headers (elf.h).
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const PROGRAM_HEADER_BYTES: usize = 56;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 
-/// Returns the loader and the libraries that `program` needs on this machine, and the libraries that a shared object needs;
-/// nothing for what is linked statically or is neither.
+/// Returns the loader and the libraries of a program on this machine, or the libraries of a shared object; an empty list
+/// for a statically linked program and for other files.
 ///
 /// # Errors
 ///
-/// It cannot be read, or its loader cannot say what it needs.
+/// The file cannot be read, or its loader does not list the libraries.
 pub fn needs(program: &Path) -> io::Result<Vec<PathBuf>> {
     let elf = fs::read(program)?;
     let Some(loader) = interpreter(&elf) else {
@@ -33,7 +33,8 @@ pub fn needs(program: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(needs)
 }
 
-/// What our own loader says that a shared object needs. One that it cannot load here is of no use in a guest either.
+/// Returns the libraries of a shared object by the loader of this process; none if it cannot be loaded, because it would
+/// not work in a guest either.
 fn shared_object_needs(object: &Path) -> Vec<PathBuf> {
     let me = std::env::current_exe().and_then(fs::read);
     let Some(loader) = me.ok().as_deref().and_then(interpreter) else {
@@ -52,11 +53,11 @@ pub struct Packaged {
 }
 
 impl Packaged {
-    /// Finds them below `root`.
+    /// Finds loader and libraries below `root`.
     ///
     /// # Errors
     ///
-    /// They are not there.
+    /// They do not exist there.
     pub fn new(root: &Path) -> io::Result<Self> {
         let found = |places: &[&str]| {
             let paths = places.iter().map(|place| root.join(place));
@@ -76,7 +77,7 @@ impl Packaged {
         }
     }
 
-    /// A command that runs `program` with these libraries.
+    /// Returns a command that runs `program` with these libraries.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.loader);
         command
@@ -98,7 +99,7 @@ impl Packaged {
     }
 }
 
-/// Reads the lines `NAME => PATH (ADDRESS)` of a loader.
+/// Runs a loader and returns the paths in its lines `NAME => PATH (ADDRESS)`.
 fn list(command: &mut Command) -> io::Result<Vec<PathBuf>> {
     let output = command.output()?;
     if !output.status.success() {
@@ -109,7 +110,7 @@ fn list(command: &mut Command) -> io::Result<Vec<PathBuf>> {
     Ok(parse_list(&text))
 }
 
-/// Reads what a loader lists.
+/// Parses the list of a loader.
 pub fn parse_list(text: &str) -> Vec<PathBuf> {
     let paths = text.lines().filter_map(|line| {
         let (_, right) = line.split_once(" => ")?;
@@ -128,7 +129,7 @@ pub fn interpreter(elf: &[u8]) -> Option<PathBuf> {
     std::str::from_utf8(text).ok().map(PathBuf::from)
 }
 
-/// Tells whether it asks to be linked when it is loaded.
+/// Returns whether the file is dynamically linked.
 pub fn is_dynamic(elf: &[u8]) -> bool {
     program_header(elf, PT_DYNAMIC).is_some()
 }

@@ -1,5 +1,5 @@
-//! The other side: process 1 of the guest. Mounts what every program expects, loads the driver, sets up the NICs, runs the
-//! command, sends everything back and powers off.
+//! Process 1 of the guest. Mounts the usual file systems, loads the driver, sets up the NICs, runs the command, sends its
+//! output and files to the host, and powers off.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -26,20 +26,20 @@ use tool::output::{Failure, note};
 
 /// `MODULE_INIT_COMPRESSED_FILE` (linux include/uapi/linux/module.h): the kernel unpacks it.
 const COMPRESSED: i32 = 4;
-/// Where programs are.
+/// Search path for programs.
 const PATH: &str = "/usr/local/bin:/bin:/sbin:/usr/bin:/usr/sbin:/lab/busybox";
-/// Time for a NIC to get its carrier.
+/// Maximum time until a NIC has a carrier.
 const CARRIER_LIMIT: Duration = Duration::from_secs(5);
-/// Time for a NIC or a port to appear.
+/// Maximum time until a NIC or a port appears.
 const NIC_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
-/// Exit code of a command that could not be started, as a shell has it.
+/// Exit code of a command that could not be started, as in a shell.
 const NOT_STARTED: i32 = 127;
-/// What a shell adds to the number of the signal that ended a command.
+/// Exit code of a command that a signal ended, minus the number of the signal, as in a shell.
 const SIGNALLED: i32 = 128;
 
-/// Does what this process was started for, if it was started in a guest of the lab under one of the names that the
-/// program has there: process 1, or the acceptance tests. `None` under any other name.
+/// Runs process 1 or the acceptance tests, if this program was started in a guest under the path of one of them; returns
+/// `None` under any other name.
 pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(), Failure>> {
     let arguments: Vec<OsString> = arguments.collect();
     match arguments.first()?.to_str()? {
@@ -49,7 +49,7 @@ pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(
     }
 }
 
-/// Is process 1. Does not return: the guest is off afterwards.
+/// Runs process 1, and powers the guest off at the end.
 fn init() -> ! {
     let trouble = match open_control() {
         Ok(control) => {
@@ -70,7 +70,7 @@ fn init() -> ! {
         note(text);
     }
     let _ = reboot(RebootCommand::PowerOff);
-    // The kernel panics when process 1 ends, which ends the guest, too.
+    // The kernel panics when process 1 exits, which ends the guest, too.
     std::process::exit(1)
 }
 
@@ -110,20 +110,20 @@ fn open_control() -> anyhow::Result<File> {
         .with_context(|| format!("open {}", ports.display()))
 }
 
-/// Reads what this guest is to do.
+/// Reads the job of this guest.
 ///
 /// # Errors
 ///
-/// This is no guest of the lab.
+/// There is no job: this is not a guest of the lab.
 pub fn read_job() -> anyhow::Result<Job> {
     serde_json::from_slice(&fs::read(JOB_PATH)?).context("read the job")
 }
 
-/// Loads the NICs' driver and sets up all NICs, in namespaces that are there.
+/// Loads the driver of the NICs and sets up all NICs; the namespaces must exist.
 ///
 /// # Errors
 ///
-/// A module or a NIC that does not come up.
+/// A module cannot be loaded, or a NIC cannot be set up.
 pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
     for module in &job.modules {
         load(Path::new(module)).with_context(|| format!("load {module}"))?;
@@ -141,7 +141,7 @@ pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the driver has told the kernel that the link is up; not for ever, because a wire may lead nowhere.
+/// Waits until the link of a NIC is up, for a bounded time, because the wire may have no other end.
 fn wait_for_carrier(name: &str) {
     let path = format!("/sys/class/net/{name}/carrier");
     let start = Instant::now();
@@ -154,7 +154,7 @@ fn wait_for_carrier(name: &str) {
 fn work(control: &Mutex<File>) -> anyhow::Result<()> {
     let job = read_job()?;
     fs::create_dir_all("/dev/pts")?;
-    // Terminals, for who wants one.
+    // For programs that need a pseudo-terminal.
     let _ = mount("devpts", "/dev/pts", "devpts", MountFlags::empty(), None);
     let _ = rustix::system::sethostname(b"lab");
     install_busybox()?;
@@ -173,7 +173,7 @@ fn work(control: &Mutex<File>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Links busybox's commands into a folder at the end of the path.
+/// Creates links for busybox's commands, in the last folder of the search path.
 fn install_busybox() -> anyhow::Result<()> {
     fs::create_dir_all("/lab/busybox")?;
     let list = Command::new("/bin/busybox")
@@ -194,13 +194,13 @@ fn load(module: &Path) -> anyhow::Result<()> {
         .is_some_and(|extension| extension == "ko");
     let flags = if plain { 0 } else { COMPRESSED };
     match finit_module(File::open(module)?, c"", flags) {
-        // Built in, or loaded already.
+        // EEXIST: built in, or already loaded.
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Makes a network namespace with a name, as `ip netns add` does.
+/// Creates a named network namespace, as `ip netns add` does.
 fn make_netns(name: &str) -> anyhow::Result<()> {
     let place = PathBuf::from("/run/netns").join(name);
     fs::create_dir_all("/run/netns")?;
@@ -213,7 +213,7 @@ fn make_netns(name: &str) -> anyhow::Result<()> {
     made.join().map_err(|_| anyhow!("the thread panicked"))?
 }
 
-/// Gives a NIC its name, place, addresses and MTU, and waits for its carrier.
+/// Sets name, namespace, addresses and MTU of a NIC, and waits for its carrier.
 fn set_up(nic: &GuestNic, peer: Option<&NetNs>) -> anyhow::Result<()> {
     let name = wait_for("the NIC", || find_by_mac(nic.mac))?;
     if name != nic.name {
@@ -247,7 +247,7 @@ fn find_by_mac(mac: [u8; 6]) -> Option<String> {
     })
 }
 
-/// Runs the command, its output sent on as it comes, and returns its exit code.
+/// Runs the command, forwards its output, and returns its exit code.
 fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
     let (program, arguments) = job.command.split_first().context("there is no command")?;
     let mut command = Command::new(program);
@@ -285,7 +285,7 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
         let from = lock(control)
             .try_clone()
             .context("clone the control port")?;
-        // It may wait for the host for ever; then it ends with the guest.
+        // The thread may wait for the host for ever; it ends with the guest.
         thread::spawn(move || frame::take_in(from, stdin));
     }
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -298,7 +298,7 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
     .context("wait for the command")
 }
 
-/// Starts a command; std looks for it in our own PATH, which process 1 does not have.
+/// Starts a command from the search path; std would use the PATH of this process, which process 1 does not have.
 fn spawn(command: &mut Command, stdin: Stdio) -> io::Result<Child> {
     let name = command.get_program().to_owned();
     if Path::new(&name).components().count() > 1 {
@@ -324,7 +324,7 @@ fn spawn(command: &mut Command, stdin: Stdio) -> io::Result<Child> {
     at_place.spawn()
 }
 
-/// A person's shell on the virtio console, a session of its own so that Ctrl-C reaches what it started.
+/// Runs an interactive shell on the virtio console, in a new session, so that Ctrl-C works.
 fn shell(command: Command) -> anyhow::Result<i32> {
     let device = "/dev/hvc0";
     let open = || -> anyhow::Result<OwnedFd> {
@@ -389,7 +389,7 @@ fn send_file(control: &Mutex<File>, index: usize, path: &str) -> io::Result<()> 
     }
 }
 
-/// Looks again and again until there is something.
+/// Calls `look` repeatedly until it returns a value, for a bounded time.
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What a file that is to be the guest's kernel is: found out by its first bytes, before anything is fetched for it.
+//! Check that a file is a kernel that QEMU can boot, by its first bytes, before anything is fetched.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -10,38 +10,38 @@ use devmem_linux::small_file::{self, OpenFor};
 
 use tool::output::Failure;
 
-/// Bytes that tell what a file is: the x86 boot header is the last of them to begin.
+/// Bytes at the start of a file that are examined, enough for the x86 boot header.
 const HEAD_BYTES: usize = 1024;
-/// Where the x86 boot header has its magic and, after it, the protocol's version (linux
+/// Offset of the magic of the x86 boot header; the version of the protocol follows it (linux
 /// Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header").
 const BOOT_MAGIC_AT: usize = 0x202;
 const BOOT_VERSION_AT: usize = 0x206;
-/// The first version with a ram disk.
+/// First version that supports a RAM disk.
 const BOOT_VERSION_MIN: u16 = 0x0200;
-/// XEN_ELFNOTE_PHYS32_ENTRY (xen include/public/elfnote.h): where QEMU enters an ELF image.
+/// XEN_ELFNOTE_PHYS32_ENTRY (xen include/public/elfnote.h): the entry point that QEMU uses for an ELF image.
 const PVH_NOTE: u32 = 18;
 const EM_X86_64: u16 = 62;
 const PT_NOTE: u32 = 4;
 const PROGRAM_HEADER_BYTES: usize = 56;
-/// Most bytes of program headers, and of one segment of notes, that are looked at.
+/// Maximum bytes of program headers, and of one segment of notes, that are examined.
 const TABLE_BYTES_MAX: usize = 64 << 10;
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Image {
-    /// For x86, with a boot header.
+    /// An x86 kernel with a boot header.
     X86 { version: u16 },
-    /// An ELF file for x86-64, with the entry that QEMU needs or not.
+    /// An ELF file for x86-64, with or without the entry point that QEMU needs.
     Elf { pvh: bool },
     /// An ELF file for another processor.
     ForeignElf { machine: u16 },
-    /// Something that its first bytes give away.
+    /// Another known kind of file.
     Other(&'static str),
-    /// Nothing that is known here.
+    /// An unknown kind of file.
     Unknown,
 }
 
-/// Files that are taken for kernels, by bytes at an offset.
+/// Other kinds of files that people pass as kernels, by bytes at an offset.
 const MAGICS: &[(usize, &[u8], &str)] = &[
     (
         0x38,
@@ -141,15 +141,15 @@ impl fmt::Display for Image {
     }
 }
 
-/// Refuses what QEMU would not start as the kernel of a guest.
+/// Checks that QEMU can boot a file as the kernel of a guest.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or is not such a kernel: what it is instead, and what to give.
+/// The file cannot be read, or is not such a kernel; the error says what it is, and what to pass instead.
 pub fn check(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let open = || -> io::Result<File> {
-        // A link to a kernel is as good.
+        // Follows a symbolic link to a kernel.
         let path = fs::canonicalize(path)?;
         Ok(small_file::open(&path, OpenFor::Reading)?)
     };
@@ -166,7 +166,7 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Looks for the note that says where QEMU shall enter.
+/// Returns whether the file has the note with the entry point for QEMU.
 fn has_pvh_entry(file: &File, head: &[u8]) -> io::Result<bool> {
     let (Some(at), Some(count)) = (u64_at(head, 32), u16_at(head, 56)) else {
         return Ok(false);
@@ -188,7 +188,8 @@ fn has_pvh_entry(file: &File, head: &[u8]) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Tells whether a note of Xen's is of a type. A note: lengths of name and content, type, name, content, each padded to 4.
+/// Returns whether `notes` has a Xen note of type `wanted`. A note consists of the lengths of name and content, the type,
+/// the name and the content, each padded to 4 bytes.
 fn is_among(mut notes: &[u8], wanted: u32) -> bool {
     loop {
         let words = [u32_at(notes, 0), u32_at(notes, 4), u32_at(notes, 8)];
@@ -209,7 +210,7 @@ fn is_among(mut notes: &[u8], wanted: u32) -> bool {
     }
 }
 
-/// Reads `len` bytes, bounded by [`TABLE_BYTES_MAX`] and the file's end.
+/// Reads `len` bytes, limited by [`TABLE_BYTES_MAX`] and the end of the file.
 fn read_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len.min(TABLE_BYTES_MAX)];
     let len = match i64::try_from(at) {

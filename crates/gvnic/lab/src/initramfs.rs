@@ -1,6 +1,6 @@
 //! The guest's root file system: a cpio archive in the "newc" format (linux
-//! Documentation/driver-api/early-userspace/buffer-format.rst), not compressed: under software emulation unpacking costs
-//! more than reading.
+//! Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed, because under software emulation
+//! decompression takes longer than reading.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ const MODE_LINK: u32 = 0o120_777;
 const MODE_CONSOLE: u32 = 0o020_600;
 /// Major and minor number of /dev/console, which the kernel opens for process 1.
 const CONSOLE: (u32, u32) = (5, 1);
-/// Name that ends an archive.
+/// Name of the last entry of an archive.
 const TRAILER: &str = "TRAILER!!!";
 
 /// An archive being written.
@@ -26,11 +26,11 @@ pub struct Initramfs {
     bytes: Vec<u8>,
     entries: u32,
     names: BTreeSet<String>,
-    /// Most bytes it may have.
+    /// Maximum bytes of the archive.
     limit: usize,
 }
 
-/// What an entry is, beside its name and bytes.
+/// Metadata of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
     mode: u32,
@@ -40,8 +40,8 @@ struct Kind {
 }
 
 impl Initramfs {
-    /// An archive with the folders and the device that every guest needs. What is copied into it may not make it longer
-    /// than `limit` bytes.
+    /// Returns an archive with the folders and the device that every guest needs. Copied files may not make it longer than
+    /// `limit` bytes.
     pub fn new(limit: usize) -> Self {
         let mut archive = Self {
             bytes: Vec::new(),
@@ -61,7 +61,7 @@ impl Initramfs {
         archive
     }
 
-    /// Adds a file with its folders. A name that is there already stays as it is.
+    /// Adds a file with its folders. Does nothing if the name exists.
     pub fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) {
         self.aged_file(path, mode, 0, bytes);
     }
@@ -78,11 +78,12 @@ impl Initramfs {
         }
     }
 
-    /// Adds a file of this machine, with its time: compiled Python is thrown away if its source seems to have changed.
+    /// Adds a file of this machine, with its modification time, because Python discards compiled files if the time of their
+    /// source differs.
     ///
     /// # Errors
     ///
-    /// It cannot be read; there is no room for it.
+    /// The file cannot be read, or does not fit.
     pub fn copy(&mut self, from: &Path, path: &str) -> io::Result<()> {
         let facts = fs::metadata(from)?;
         let room = self.limit.saturating_sub(self.bytes.len());
@@ -98,12 +99,12 @@ impl Initramfs {
         )))
     }
 
-    /// Adds a file or a folder of this machine with all that is in it; programs and shared objects bring the libraries they
-    /// need, links stay links.
+    /// Adds a file or a folder of this machine with its contents. Libraries of programs and shared objects are added, too;
+    /// symbolic links are kept.
     ///
     /// # Errors
     ///
-    /// Something cannot be read, has a name that is no text, or is neither file nor folder nor link.
+    /// An entry cannot be read, has a name that is not UTF-8, or is neither file nor folder nor link.
     pub fn put(&mut self, from: &Path, path: &str) -> io::Result<()> {
         let kind = fs::metadata(from)?.file_type();
         if kind.is_file() {
@@ -138,7 +139,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// Adds a symbolic link at `path` that leads to `target`.
+    /// Adds a symbolic link at `path` to `target`.
     pub fn link(&mut self, path: &str, target: &Path) {
         let name = self.with_parents(path);
         let kind = Kind {
@@ -150,7 +151,7 @@ impl Initramfs {
         }
     }
 
-    /// Adds a program of this machine with the loader and the libraries it needs, these at the places they have here.
+    /// Adds a program of this machine with its loader and libraries, which keep their paths.
     ///
     /// # Errors
     ///
@@ -164,8 +165,8 @@ impl Initramfs {
         Ok(())
     }
 
-    /// Adds a program from an unpacked distribution in `root`, with its own loader and libraries: those of this
-    /// machine may be older.
+    /// Adds a program from an unpacked distribution in `root`, with the loader and libraries from there, because those of
+    /// this machine may be older.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// Ends the archive.
+    /// Finishes the archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, Kind::default(), &[]);
         self.bytes
@@ -202,7 +203,7 @@ impl Initramfs {
         }
     }
 
-    /// Adds the folders above a path, and returns it as the archive names it.
+    /// Adds the parent folders of a path, and returns its name in the archive.
     fn with_parents(&mut self, path: &str) -> String {
         let name = path.trim_start_matches('/').to_owned();
         for (at, _) in name.match_indices('/') {
@@ -259,7 +260,7 @@ fn file_name(path: &Path) -> io::Result<String> {
     name.ok_or_else(|| io::Error::other(format!("{} has no name", path.display())))
 }
 
-/// Where a path of this machine is put when nobody says where: its own name in the guest's root folder.
+/// Returns the default path in the guest for a path of this machine: its file name in the root folder.
 pub fn default_place(path: &Path) -> PathBuf {
     Path::new("/").join(path.file_name().unwrap_or(path.as_os_str()))
 }
@@ -275,7 +276,7 @@ mod tests {
         usize::from_str_radix(std::str::from_utf8(&archive[start..start + 8]).unwrap(), 16).unwrap()
     }
 
-    /// Names, modes and contents, read as the kernel reads them.
+    /// Parses an archive as the kernel does; returns names, modes and contents.
     fn list(archive: &[u8]) -> Vec<(String, usize, Vec<u8>)> {
         let mut entries = Vec::new();
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! `devmem-tcp lab`: what a guest is made of and what it does.
+//! Validated command lines of `devmem-tcp lab`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,36 +15,36 @@ use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment};
 use tool::signals::StopFlag;
 
-/// Least memory a guest boots with.
+/// Minimum memory of a guest.
 const MIN_MEMORY: u64 = 256 << 20;
-/// Most NICs: their wires and addresses have a byte.
+/// Maximum number of NICs; addresses have one byte for their number.
 const MAX_NICS: u8 = 8;
-/// Most virtual processors of QEMU's default machine.
+/// Maximum number of virtual processors in QEMU's default machine.
 const MAX_CPUS: u16 = 255;
-/// Most queue pairs of a gVNIC.
+/// Maximum number of queue pairs of a gVNIC.
 const MAX_QUEUES: u16 = 16;
 
-/// A run in a guest.
+/// Plan of a run in a guest.
 #[derive(Clone, Debug)]
 pub struct LabRunPlan {
-    /// Where the parts come from.
+    /// Origin of the parts.
     pub kit: KitOptions,
     /// The machine.
     pub machine: MachinePlan,
-    /// What it does.
+    /// Job of the guest.
     pub job: Job,
     /// One JSON object on stdout.
     pub json: bool,
-    /// Whether the kernel may warn.
+    /// Ignore warnings of the kernel.
     pub allow_warnings: bool,
 }
 
 impl LabRunPlan {
-    /// Judges `lab run`.
+    /// Validates the arguments of `lab run`.
     ///
     /// # Errors
     ///
-    /// A value that makes no sense, with the option's name.
+    /// An invalid value, with the name of its option.
     pub fn run(args: Run) -> Result<Self, Failure> {
         let mut machine = machine(args.guest.machine)?;
         machine.limit = args.limit.map(Duration::from_secs);
@@ -76,7 +76,7 @@ impl LabRunPlan {
         })
     }
 
-    /// Judges `lab shell`.
+    /// Validates the arguments of `lab shell`.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl LabRunPlan {
     }
 }
 
-/// Takes the options about the parts as they are.
+/// Converts the options for the parts.
 pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
     let KitArgs {
         cache,
@@ -127,11 +127,11 @@ pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
     }
 }
 
-/// Judges the options about the machine.
+/// Validates the options for the machine.
 ///
 /// # Errors
 ///
-/// A number out of its range.
+/// A number is out of range.
 pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
     let MachineArgs {
         accel,
@@ -196,7 +196,7 @@ fn check(option: &str, value: u16, most: u16) -> Result<(), Failure> {
     }
 }
 
-/// Has a machine run a command.
+/// Returns the job that runs a command on a machine.
 pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
     let count = machine.nics.count;
     // The command line has at most MAX_NICS.
@@ -214,7 +214,7 @@ pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
     }
 }
 
-/// Reads `PATH[:PLACE]`.
+/// Parses `PATH[:PLACE]`.
 fn parse_put(text: &str) -> Result<(PathBuf, String), Failure> {
     let (from, to) = match text.rsplit_once(':') {
         Some((from, to)) => (PathBuf::from(from), to.to_owned()),
@@ -244,7 +244,7 @@ fn parse_put(text: &str) -> Result<(PathBuf, String), Failure> {
     Ok((from, to))
 }
 
-/// Reads `PLACE[:FILE]`.
+/// Parses `PLACE[:FILE]`.
 fn parse_get(text: &str) -> Result<(String, PathBuf), Failure> {
     let (from, to) = match text.split_once(':') {
         Some((from, to)) => (from, PathBuf::from(to)),

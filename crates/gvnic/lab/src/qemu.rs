@@ -1,4 +1,4 @@
-//! QEMU: its command line, its process.
+//! QEMU: command line and process.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::machine::MachinePlan;
 use super::scratch::Scratch;
 use tool::output::Failure;
 
-/// QEMU, running.
+/// A running QEMU.
 #[derive(Debug)]
 pub struct Running {
     child: Helper,
@@ -23,11 +23,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it.
+    /// Starts QEMU.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// QEMU cannot be started.
     pub fn start(
         kit: &Kit,
         plan: &MachinePlan,
@@ -48,7 +48,7 @@ impl Running {
             command.stdin(Stdio::null());
         }
         let said = File::create(folder.path("qemu.log"))?;
-        // Of a shell's terminal, QEMU writes on standard output.
+        // Not stdout: for an interactive shell, that is the guest's console.
         command.stderr(said);
         if !job.interactive {
             command.stdout(Stdio::null());
@@ -60,24 +60,24 @@ impl Running {
         })
     }
 
-    /// Tells how it ended, if it has.
+    /// Returns the exit status, if QEMU has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.ended().ok().flatten()
     }
 
-    /// Gives it some time to end by itself.
+    /// Waits at most `limit` for QEMU to end.
     pub fn end(&mut self, limit: Duration) {
         if !matches!(self.child.wait_at_most(limit), Ok(Some(_))) {
             self.child.kill();
         }
     }
 
-    /// Tells whether KVM gave up and the guest stands still.
+    /// Returns whether KVM has failed and the guest is stopped.
     pub fn stands_still(&self) -> bool {
         fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
     }
 
-    /// Returns what it said on stderr, for a person.
+    /// Returns the output on stderr, for error messages.
     pub fn said(&self) -> String {
         let said = fs::read(&self.said).unwrap_or_default();
         match said.is_empty() {
@@ -87,7 +87,7 @@ impl Running {
     }
 }
 
-/// Writes QEMU's command line. Guest memory is a shared memfd, so that the NIC servers reach it.
+/// Adds QEMU's arguments. Guest memory is a shared memfd, so that the NIC servers can access it.
 fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel, folder: &Scratch) {
     let memory = plan.memory_mib;
     let path = |name: &str| folder.path(name).to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What Linux's `gve` does with the device, in its order.
+//! The operations of Linux's `gve` on the device, in the same order.
 
 mod commands;
 
@@ -22,7 +22,7 @@ use crate::rx_ring::RxRing;
 use crate::tx_ring::TxRing;
 use crate::{GuestRam, RxPacket, TxDone, TxRequest, Violation};
 
-/// The device as a driver reaches it.
+/// Access of the driver to the device.
 pub trait Bus {
     /// Reads a BAR.
     fn read(&mut self, bar: u8, offset: u64, out: &mut [u8]);
@@ -30,10 +30,10 @@ pub trait Bus {
     fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]);
 }
 
-/// Why the driver gives up.
+/// Error of a driver operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
-    /// A command was not passed.
+    /// A command failed.
     #[error("admin command {opcode:#x} has status {status:#x}", status = status.0)]
     Refused {
         /// Which.
@@ -41,21 +41,21 @@ pub enum DriverError {
         /// How.
         status: Status,
     },
-    /// The event counter does not show the command done.
+    /// The event counter does not include the command.
     #[error("admin command {opcode:#x} is never done")]
     Silent {
         /// Which.
         opcode: u32,
     },
-    /// The device does not say that it is reset.
+    /// The device does not report that the reset is done.
     #[error("the device does not say that it is reset")]
     NotReset,
-    /// What the device is makes no sense.
+    /// The device descriptor is invalid.
     #[error("the device describes itself in no way a driver understands")]
     Description,
 }
 
-/// How queues are made.
+/// Options for creating queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
     /// Queue pairs.
@@ -68,7 +68,7 @@ pub struct QueueOptions {
     pub buffer_bytes: u16,
     /// Bytes of a header buffer, 0 for no split.
     pub header_bytes: u16,
-    /// Coalesce.
+    /// Coalesce segments.
     pub rsc: bool,
 }
 
@@ -85,18 +85,18 @@ impl Default for QueueOptions {
     }
 }
 
-/// Places in guest memory that the driver gives the device.
+/// Addresses in guest memory that the driver passes to the device.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     adminq: u64,
-    /// For what a command points at.
+    /// Memory for structs that a command points to.
     argument: u64,
     irq_doorbells: u64,
     queue_resources: u64,
     stats: u64,
 }
 
-/// Bytes for what a command points at.
+/// Bytes of the memory for structs that a command points to.
 const ARGUMENT_BYTES: usize = 16 * 1024;
 /// Bytes from one interrupt doorbell index to the next.
 const IRQ_STRIDE: u32 = 64;
@@ -155,18 +155,18 @@ impl Driver {
         &self.descriptor
     }
 
-    /// Returns the queue pairs the device has.
+    /// Returns the number of queue pairs of the device.
     pub const fn max_pairs(&self) -> u16 {
         self.max_pairs
     }
 
-    /// Returns the queue pairs that are made.
+    /// Returns the number of existing queue pairs.
     pub fn pairs(&self) -> u16 {
         // As many as were asked for with 16 bits.
         self.rx.len() as u16
     }
 
-    /// Makes queues and posts buffers, as Linux does when the link is set up.
+    /// Creates queues and posts buffers, as Linux does when the interface is set up.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -189,7 +189,7 @@ impl Driver {
         self.create_queues(bus)
     }
 
-    /// Ends all queues, as Linux does when the link is set down.
+    /// Destroys all queues, as Linux does when the interface is set down.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -205,7 +205,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Resets the device and makes everything again with the same rings, as Linux recovers.
+    /// Resets the device and creates everything again with the same rings, as in Linux's recovery.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -220,7 +220,7 @@ impl Driver {
         self.create_queues(bus)
     }
 
-    /// Ends one RX queue and makes it again, as bind-rx and its end do.
+    /// Destroys one RX queue and creates it again, as bind-rx and unbinding do.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -232,7 +232,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends one RX queue.
+    /// Destroys one RX queue.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -240,7 +240,7 @@ impl Driver {
         self.destroy(bus, opcode::DESTROY_RX_QUEUE, queue.into())
     }
 
-    /// Leaves the device, as Linux does when its module is unloaded.
+    /// Releases the device, as Linux does when its module is unloaded.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -276,7 +276,7 @@ impl Driver {
         Some(tag)
     }
 
-    /// Looks at TX completions.
+    /// Processes TX completions.
     ///
     /// # Errors
     /// [`Violation`].
@@ -284,7 +284,7 @@ impl Driver {
         self.tx[usize::from(queue)].poll(&self.ram)
     }
 
-    /// Looks at RX completions. Buffers stay with the driver until [`refill`](Self::refill).
+    /// Processes RX completions. Buffers are not posted again before [`refill`](Self::refill).
     ///
     /// # Errors
     /// [`Violation`].
@@ -292,7 +292,7 @@ impl Driver {
         self.rx[usize::from(queue)].poll(&self.ram)
     }
 
-    /// Posts up to `limit` free buffers; the doorbell rings at every 32nd, as Linux rings it.
+    /// Posts up to `limit` free buffers; rings the doorbell at every 32nd, as Linux does.
     pub fn refill(&mut self, bus: &mut impl Bus, queue: u16, limit: usize) {
         let ring = &mut self.rx[usize::from(queue)];
         if let Some(tail) = ring.post(&self.ram, limit) {
@@ -300,12 +300,12 @@ impl Driver {
         }
     }
 
-    /// Returns the buffers that are posted, those whose doorbell has not rung among them.
+    /// Returns the number of posted buffers, including those not yet covered by a doorbell.
     pub fn posted(&self, queue: u16) -> usize {
         self.rx[usize::from(queue)].posted()
     }
 
-    /// Enables the interrupt of a notification block; `interval_us` is the least time between two, `None` leaves it.
+    /// Enables the interrupt of a notification block; `interval_us` is the minimum time between two, `None` keeps it.
     pub fn enable_irq(&mut self, bus: &mut impl Bus, block: u16, interval_us: Option<u32>) {
         let value = match interval_us {
             None => IRQ_ENABLE | IRQ_KEEP_INTERVAL,
@@ -317,7 +317,7 @@ impl Driver {
         ring_doorbell(bus, index, value);
     }
 
-    /// Does an admin command; returns its status.
+    /// Executes an admin command; returns its status.
     ///
     /// # Errors
     /// [`DriverError::Silent`].
@@ -335,7 +335,7 @@ impl Driver {
         Ok(self.status_at(place))
     }
 
-    /// Does a flow rule command.
+    /// Executes a flow rule command.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -353,7 +353,7 @@ impl Driver {
         self.must(bus, opcode::EXTENDED_COMMAND, &command)
     }
 
-    /// Sets RSS: what is `None` stays.
+    /// Configures RSS; a part that is `None` is not changed.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -381,12 +381,12 @@ impl Driver {
         self.must(bus, opcode::CONFIGURE_RSS, &command)
     }
 
-    /// Returns where commands may point at, and how much is there.
+    /// Returns address and length of the memory for structs that a command points to.
     pub const fn argument(&self) -> (u64, usize) {
         (self.places.argument, ARGUMENT_BYTES)
     }
 
-    /// Returns the device's statistics for `queues` live queues, as `ethtool -S` looks for them.
+    /// Returns the device's statistics for `queues` queues, located as `ethtool -S` does.
     pub fn device_stats(&self, queues: usize) -> Vec<Stat> {
         let bytes = self.ram.get(self.places.stats, STATS_BYTES);
         let len = queues * stat_name::PER_RX_QUEUE * size_of::<Stat>();
@@ -394,19 +394,19 @@ impl Driver {
         stats.flat_map(Stat::read_from_bytes).collect()
     }
 
-    /// Returns where the rings of an RX queue are: buffers, completions.
+    /// Returns the addresses of the rings of an RX queue: buffers, completions.
     pub fn rx_rings(&self, queue: u16) -> (u64, u64) {
         let ring = &self.rx[usize::from(queue)];
         (ring.buffers, ring.completions)
     }
 
-    /// Returns where the descriptors of a TX queue are.
+    /// Returns the address of the descriptor ring of a TX queue.
     pub fn tx_ring(&self, queue: u16) -> u64 {
         self.tx[usize::from(queue)].ring
     }
 }
 
-/// Returns an entry of the admin queue; a body longer than its room is cut.
+/// Returns an entry of the admin queue; a body that is too long is truncated.
 pub fn adminq_entry(opcode: u32, body: &[u8]) -> [u8; ENTRY_BYTES] {
     let mut entry = [0; ENTRY_BYTES];
     entry[..4].copy_from_slice(&opcode.to_be_bytes());

@@ -1,13 +1,13 @@
 //! A small guest driver for the gVNIC: the test and fuzz partner of the device. Never shipped.
 //!
-//! Key types: [`GuestRam`] (a guest's memory, an array), [`Bus`] (the device as a driver reaches it) and [`Driver`]
-//! (what Linux's `gve` does, in its order: probe, queues up, send, receive, restart of one queue, reset).
+//! Key types: [`GuestRam`] (guest memory, an array), [`Bus`] (access to the device) and [`Driver`] (the operations of
+//! Linux's `gve`, in the same order: probe, create queues, send, receive, restart of one queue, reset).
 //!
-//! It knows the device only through `gve-defs`, so what it takes for granted is what a guest does. Whatever the device
-//! does that no gVNIC may do, it reports as a [`Violation`]: a completion of a buffer that is not posted, a generation
-//! out of turn, a length past the buffer.
+//! It depends on the device only through `gve-defs`, so its assumptions are those of a guest. It reports a violation of
+//! the interface by the device as a [`Violation`]: a completion of a buffer that is not posted, a wrong generation bit, a
+//! length past the buffer.
 //!
-//! It allocates memory and never frees it, polls and has no interrupts of its own.
+//! It allocates memory and never frees it, and it polls: it has no interrupt handler.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! A guest's memory.
+//! Guest memory.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Memory from a base address on; what is below or above is not there.
+/// Guest memory at a base address.
 #[derive(Debug)]
 pub struct GuestRam {
     base: u64,
@@ -22,7 +22,7 @@ enum Bytes {
 }
 
 impl GuestRam {
-    /// Makes `len` bytes of memory at `base`, all zero.
+    /// Returns `len` zero bytes of memory at `base`.
     pub fn new(base: u64, len: usize) -> Self {
         Self {
             base,
@@ -32,7 +32,7 @@ impl GuestRam {
         }
     }
 
-    /// Takes the first `len` bytes of `file`, which is at least as long, for memory at `base`.
+    /// Returns memory at `base` that consists of the first `len` bytes of `file`, which must be at least as long.
     pub const fn shared(base: u64, len: usize, file: File) -> Self {
         Self {
             base,
@@ -52,10 +52,10 @@ impl GuestRam {
         self.base + self.len as u64
     }
 
-    /// Takes `len` bytes that nobody else has, aligned to a page.
+    /// Allocates `len` bytes, aligned to a page.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the memory is used up.
     pub fn alloc(&self, len: usize) -> u64 {
         let at = self.used.get().next_multiple_of(4096);
         let end = at + len;
@@ -64,7 +64,7 @@ impl GuestRam {
         self.base + at as u64
     }
 
-    /// Copies memory to `out`; false, and nothing copied, if not all of it is there.
+    /// Copies memory to `out`; returns false, without copying, if the range is not completely inside.
     #[must_use]
     pub fn read(&self, addr: u64, out: &mut [u8]) -> bool {
         let Some(at) = self.offset(addr, out.len()) else {
@@ -79,7 +79,7 @@ impl GuestRam {
         }
     }
 
-    /// Copies `from` to memory; false, and nothing copied, if not all of it is there.
+    /// Copies `from` to memory; returns false, without copying, if the range is not completely inside.
     #[must_use]
     pub fn write(&self, addr: u64, from: &[u8]) -> bool {
         let Some(at) = self.offset(addr, from.len()) else {
@@ -112,7 +112,7 @@ impl GuestRam {
         assert!(self.write(addr, from), "{addr:#x} is the driver's own");
     }
 
-    /// Returns where `len` bytes at `addr` begin, if they are all there.
+    /// Returns the offset of `addr`, if `len` bytes from there are inside.
     fn offset(&self, addr: u64, len: usize) -> Option<usize> {
         let start = usize::try_from(addr.checked_sub(self.base)?).ok()?;
         (start.checked_add(len)? <= self.len).then_some(start)

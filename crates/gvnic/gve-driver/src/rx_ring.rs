@@ -1,4 +1,4 @@
-//! An RX queue from the driver's side.
+//! The driver side of an RX queue.
 
 use gve_defs::desc_dqo::{
     RX_BUFFER_DESC_BYTES, RX_COMPLETION_BYTES, RX_DONE, RX_END_OF_PACKET, RX_ERROR, RX_GENERATION,
@@ -12,22 +12,22 @@ use crate::GuestRam;
 /// Buffers from one doorbell to the next (gve_desc_dqo.h `GVE_RX_BUF_THRESH_DQO`).
 const DOORBELL_INTERVAL: u16 = 32;
 
-/// Something that no gVNIC may do.
+/// Violation of the gVNIC interface by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A completion that cannot be.
+    /// A completion has an invalid kind, queue or position.
     #[error("a completion of no kind, queue or ring position")]
     Completion,
-    /// A TX packet is done that is not under way.
+    /// A TX packet was completed that is not in flight.
     #[error("completion of TX tag {0}, which is not under way")]
     Tag(u16),
-    /// An RX buffer is filled that is not posted.
+    /// An RX buffer was completed that is not posted.
     #[error("completion of RX buffer {0}, which is not posted")]
     Buffer(u16),
-    /// More bytes than the buffer has.
+    /// A completion has more bytes than the buffer.
     #[error("{0} bytes in a buffer that has fewer")]
     Length(usize),
-    /// The parts of one packet contradict each other.
+    /// The completions of one packet contradict each other.
     #[error("buffers of one packet contradict each other")]
     Parts,
 }
@@ -35,13 +35,13 @@ pub enum Violation {
 /// A received packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RxPacket {
-    /// What the header buffer holds; empty unless `split`.
+    /// Bytes of the header buffer; empty unless `split`.
     pub header: Vec<u8>,
-    /// What the packet buffers hold.
+    /// Bytes of the packet buffers.
     pub data: Vec<u8>,
     /// Bytes in each packet buffer.
     pub frags: Vec<usize>,
-    /// Headers were parted.
+    /// Headers were split from the payload.
     pub split: bool,
     /// Payload bytes of a segment of a coalesced packet.
     pub rsc: Option<u16>,
@@ -61,7 +61,7 @@ impl RxPacket {
         [&self.header[..], &self.data].concat()
     }
 
-    /// Notes what must be said alike in every completion of a packet.
+    /// Records the fields that must be equal in all completions of a packet.
     fn note(&mut self, completion: &RxCompletion, first: bool) -> Result<(), Violation> {
         let coalesced = completion.header_len.get() & RX_RSC != 0;
         let rsc = coalesced.then(|| completion.rsc_seg_len.get());
@@ -75,7 +75,7 @@ impl RxPacket {
         Ok(())
     }
 
-    /// True if the device says that the packet is damaged.
+    /// True if the device has set the error bit.
     pub const fn is_damaged(&self) -> bool {
         self.flags & RX_ERROR != 0
     }
@@ -125,7 +125,7 @@ impl RxRing {
         ring
     }
 
-    /// Makes the ring as new, for a queue that is made again.
+    /// Restores the initial state, for a queue that is created again.
     pub(crate) fn restart(&mut self, ram: &GuestRam) {
         self.tail = 0;
         self.next_completion = 0;
@@ -138,7 +138,7 @@ impl RxRing {
         ram.put(self.completions, &vec![0; bytes]);
     }
 
-    /// Posts up to `limit` free buffers; returns the tail if the doorbell is to be rung: as Linux, at every 32nd.
+    /// Posts up to `limit` free buffers; returns the tail if a doorbell is due (at every 32nd, as in Linux).
     pub(crate) fn post(&mut self, ram: &GuestRam, limit: usize) -> Option<u16> {
         let mut ring_at = None;
         for _ in 0..limit {
@@ -163,12 +163,12 @@ impl RxRing {
         ring_at
     }
 
-    /// Returns the buffers that are posted.
+    /// Returns the number of posted buffers.
     pub(crate) fn posted(&self) -> usize {
         self.posted.iter().filter(|posted| **posted).count()
     }
 
-    /// Reads completions until one is of the generation before; returns whole packets and frees their buffers.
+    /// Reads completions until one has the old generation bit; returns complete packets and frees their buffers.
     pub(crate) fn poll(&mut self, ram: &GuestRam) -> Result<Vec<RxPacket>, Violation> {
         let mut packets = Vec::new();
         loop {
@@ -192,7 +192,7 @@ impl RxRing {
         ram: &GuestRam,
         completion: &RxCompletion,
     ) -> Result<Option<RxPacket>, Violation> {
-        // The highest bit names the buffer queue, of which there is one.
+        // The highest bit is the number of the buffer queue; there is only one.
         let queue = completion.packet_len.get() >> 15;
         if completion.rxdid != RX_RXDID || completion.status & RX_DONE == 0 || queue != 0 {
             return Err(Violation::Completion);
@@ -227,7 +227,7 @@ impl RxRing {
         Ok(Some(packet))
     }
 
-    /// Takes the header buffer, if the completion says that there is something in it.
+    /// Copies the header buffer, if the completion says that it is used.
     fn take_header(
         &self,
         ram: &GuestRam,

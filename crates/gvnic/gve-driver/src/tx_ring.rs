@@ -1,4 +1,4 @@
-//! A TX queue from the driver's side.
+//! The driver side of a TX queue.
 
 use gve_defs::desc_dqo::{
     TX_CHECKSUM_OFFLOAD, TX_COMPLETION_BYTES, TX_COMPLETION_DESC, TX_COMPLETION_GENERATION,
@@ -11,11 +11,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{GuestRam, Violation};
 
-/// Bytes of the buffer of one packet: 64 KiB of IP packet with its Ethernet header, and some.
+/// Bytes of the buffer of one packet: more than an IP packet of 64 KiB with its Ethernet header.
 const SLOT_BYTES: usize = 68 * 1024;
-/// Packets under way at most.
+/// Maximum number of packets in flight.
 const SLOTS: u16 = 16;
-/// Descriptors from one report to the next, at least (gve_desc_dqo.h `GVE_TX_MIN_RE_INTERVAL`).
+/// Minimum number of descriptors between two reports (gve_desc_dqo.h `GVE_TX_MIN_RE_INTERVAL`).
 const REPORT_INTERVAL: u16 = 32;
 
 /// A super-packet.
@@ -32,16 +32,16 @@ pub struct Tso {
 pub struct TxRequest<'a> {
     /// The frame.
     pub frame: &'a [u8],
-    /// Where it is cut into buffers: bytes of each but the last, at most 16,383.
+    /// Bytes of each buffer but the last, at most 16,383.
     pub buffer_bytes: u16,
-    /// The device shall finish the checksum.
+    /// Request checksum offload.
     pub checksum: bool,
-    /// It is a super-packet.
+    /// Segmentation parameters, for a super-packet.
     pub tso: Option<Tso>,
 }
 
 impl<'a> TxRequest<'a> {
-    /// Returns a frame in one buffer that asks for nothing.
+    /// Returns a request for a frame in one buffer, without offloads.
     pub const fn plain(frame: &'a [u8]) -> Self {
         Self {
             frame,
@@ -55,9 +55,9 @@ impl<'a> TxRequest<'a> {
 /// What completions said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxDone {
-    /// Tags of packets that are done.
+    /// Tags of completed packets.
     pub tags: Vec<u16>,
-    /// Descriptors that were read, of those that asked for a report.
+    /// Number of descriptor completions.
     pub reports: usize,
 }
 
@@ -69,12 +69,12 @@ pub(crate) struct TxRing {
     pub(crate) completions: u64,
     pub(crate) doorbell: u32,
     pub(crate) tail: u16,
-    /// As the device has reported.
+    /// Head of the ring, as reported by the device.
     head: u16,
     next_completion: u16,
     generation: bool,
     slots: u64,
-    /// Tags under way.
+    /// Tags in use.
     busy: Vec<bool>,
     since_report: u16,
 }
@@ -97,7 +97,7 @@ impl TxRing {
         }
     }
 
-    /// Makes the ring as new, for a queue that is made again.
+    /// Restores the initial state, for a queue that is created again.
     pub(crate) fn restart(&mut self, ram: &GuestRam) {
         self.tail = 0;
         self.head = 0;
@@ -176,7 +176,7 @@ impl TxRing {
         self.since_report += 1;
     }
 
-    /// Reads completions until one is of the generation before.
+    /// Reads completions until one has the old generation bit.
     pub(crate) fn poll(&mut self, ram: &GuestRam) -> Result<TxDone, Violation> {
         let mut done = TxDone::default();
         loop {

@@ -1,4 +1,4 @@
-//! Device memory streams: the guest's kernel receives into, or sends from, a bound dma-buf of our NIC.
+//! Device memory streams: the guest's kernel receives into a dma-buf bound to our NIC, or sends from one.
 
 mod receiving;
 mod sending;
@@ -24,13 +24,13 @@ pub const NIC: &str = "eth1";
 /// Bytes bound: more than the buffers of a ring (1,024 of 4 KiB), within udmabuf's default limit of 64 MiB.
 pub const MEMORY_BYTES: usize = 32 << 20;
 
-/// Our NIC: the only one, or that which is not the peer's.
+/// Returns the name of our NIC: the only one, or the one that is not the peer's.
 pub fn nic() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| std::env::var("DEVMEM_TEST_NIC").unwrap_or_else(|_| NIC.to_owned()))
 }
 
-/// Where the bound memory is from.
+/// Exporter of the bound memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Pages of a memfd.
@@ -51,7 +51,7 @@ pub fn memory(kind: Memory) -> anyhow::Result<DmabufFd> {
     })
 }
 
-/// Our NIC with some queues kept for device memory, and rules that lead there. Dropping it takes them away.
+/// Steering of our NIC: some queues reserved for device memory, and flow rules to them. Dropping it removes both.
 #[derive(Debug)]
 pub struct Steering {
     ethtool: Ethtool,
@@ -59,7 +59,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Keeps all queues from `first` on out of RSS, with header split and rules on.
+    /// Removes all queues from `first` on from RSS, and turns header split and flow rules on.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Steering {
         })
     }
 
-    /// Leads what arrives for `to` to a queue.
+    /// Adds a flow rule for the destination `to` to a queue.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ pub fn bind(memory: &DmabufFd, queues: &[u32]) -> anyhow::Result<BoundRx> {
     Ok(Netdev::by_name(nic())?.bind_rx(memory.as_fd(), &queues)?)
 }
 
-/// One stream from the peer into device memory, with a binding of its own.
+/// Receives one stream from the peer into device memory, with a separate binding.
 ///
 /// # Errors
 ///
@@ -165,7 +165,7 @@ pub fn rx(
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, wanted.bytes));
         let report = receive(&receiver, &bound, wanted);
-        // The sender waits for it.
+        // The sender waits for the close.
         drop(receiver);
         let sent = traffic::join(sending);
         let report = report?;
@@ -174,11 +174,11 @@ pub fn rx(
     })
 }
 
-/// Both ends of a connection.
+/// Opens a connection and returns both ends.
 ///
 /// # Errors
 ///
-/// What the kernel said.
+/// A socket call failed.
 pub fn pair(
     network: &Network,
     way: Way,

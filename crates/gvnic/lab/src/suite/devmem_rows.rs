@@ -1,4 +1,4 @@
-//! Device memory in the stock kernel, through our gVNIC.
+//! Rows for device memory of the stock kernel with our gVNIC.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -15,10 +15,10 @@ use super::devmem::{
 use super::rows::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way};
 
-/// The queues that get bound: never 0, which the driver keeps.
+/// The first bound queue; queue 0 always stays with the driver.
 const QUEUE: u32 = 2;
 const OTHER_QUEUE: u32 = 3;
-/// Payload bytes of each packet that the device leaves in host memory for [`KNOB_ROWS`].
+/// Payload bytes of each packet that the device leaves in host memory in [`KNOB_ROWS`].
 pub const LINEAR_BYTES: usize = 64;
 
 pub const ROWS: &[Row] = &[
@@ -64,7 +64,7 @@ pub const RESET_ROWS: &[Row] = &[
     }),
 ];
 
-/// Resets that a row of [`RESET_ROWS`] goes through at least.
+/// Minimum number of resets in a row of [`RESET_ROWS`].
 const RESETS: u64 = 20;
 
 fn seen(report: &RxReport) -> Seen {
@@ -92,7 +92,7 @@ fn send_all(context: &Context, family: Family) -> anyhow::Result<Seen> {
     Ok(rate.into())
 }
 
-/// Several streams at once, over both queues of one binding.
+/// Receives several streams at once, on both queues of one binding.
 fn two_queues(context: &Context) -> anyhow::Result<Seen> {
     let bound = Bound::new(Memory::Udmabuf, &[QUEUE, OTHER_QUEUE])?;
     at_once(context, &[(&bound, QUEUE), (&bound, OTHER_QUEUE)])
@@ -108,7 +108,7 @@ fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
     at_once(context, &[(&first, QUEUE), (&second, OTHER_QUEUE)])
 }
 
-/// One stream for each of `ends`, all at the same time.
+/// Receives one stream for each of `ends`, all at the same time.
 fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
     let wanted = Stream::checked(context.bytes / 2, Habit::Good);
@@ -149,7 +149,7 @@ fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
 }
 
 fn starvation(context: &Context) -> anyhow::Result<Seen> {
-    // More than the memory holds, whatever the size of the run.
+    // Always more than the memory can hold.
     let bytes = context.bytes.max(3 * MEMORY_BYTES as u64);
     let wanted = Stream::checked(bytes, Habit::StarvesOnce);
     let report = rx(
@@ -169,7 +169,7 @@ fn starvation(context: &Context) -> anyhow::Result<Seen> {
     .into())
 }
 
-/// A stream that nobody takes out of device memory does not hold up those of other queues.
+/// Checks that a stream with no reader does not block streams on other queues.
 fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
     let _bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
@@ -183,7 +183,7 @@ fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
             context
                 .network()?
                 .stream(Way::In, Family::V4, context.few(), &Default::default());
-        // Both ends see a reset, and the sender's error is what is expected.
+        // Closing resets the connection; an error of the sender is expected.
         drop(starved);
         let _ = sending.join();
         Ok(stream?.into())
@@ -214,7 +214,7 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
     receive_all(context, Family::V4, Memory::Udmabuf).context("bound again")
 }
 
-/// A receiver in a process of its own is killed while frags are lent to it.
+/// Kills a receiver process that holds frags.
 fn kill(context: &Context) -> anyhow::Result<Seen> {
     let steering = Steering::new(1)?;
     drop(steering);
@@ -246,7 +246,7 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
         anyhow::Ok(line.trim() == "half")
     })?;
     ensure!(killed, "the victim said {line:?}");
-    // What it had set up is still there; a new set-up replaces it.
+    // Its settings are still in effect; a new set-up replaces them.
     clear_rules()?;
     receive_all(context, Family::V4, Memory::Udmabuf).context("after the kill")
 }
@@ -259,11 +259,11 @@ fn clear_rules() -> anyhow::Result<()> {
     Ok(ethtool.reset_rss_table()?)
 }
 
-/// The process that gets killed: receives `bytes` of a stream, says so, and keeps the frags.
+/// Runs the process that gets killed: receives `bytes` bytes of a stream, reports that, and keeps the frags.
 ///
 /// # Errors
 ///
-/// It could not even begin.
+/// The stream could not be received.
 pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
     let mut steering = Steering::new(1)?;
     let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
@@ -280,12 +280,12 @@ pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
         Stream::checked(u64::MAX, Habit::Leaves(bytes)),
     )?;
     writeln!(stdout, "half")?;
-    // Until the end comes; it is bounded all the same.
+    // Waits to be killed, for a bounded time.
     thread::sleep(STUCK);
     Ok(())
 }
 
-/// What a NIC with a binding does not let happen, and with which words.
+/// Checks the operations that the kernel refuses on a NIC with a binding, and their errors.
 fn refusals(_: &Context) -> anyhow::Result<Seen> {
     let _steering = Steering::new(1)?;
     let memory = memory(Memory::Udmabuf)?;
@@ -319,7 +319,7 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
     };
     let loss = ["netem", "loss", "5%", "limit", "10000"];
     tc(&[&["qdisc", "add", "dev", "eth0", "root"][..], &loss].concat())?;
-    // netem loses whole TSO packets: enough of them that some are lost.
+    // netem drops whole TSO packets; the stream needs enough of them that some are dropped.
     let bytes = context.few().max(16 << 20);
     let wanted = Stream::checked(bytes, Habit::Good);
     let report = rx(
@@ -345,11 +345,11 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
     })
 }
 
-/// The device leaves the first bytes of each packet in host memory, and now and then a whole packet, which a bound queue
-/// drops and TCP sends again.
+/// Receives from a device that leaves the first bytes of each packet in host memory, and sometimes a whole packet, which a
+/// bound queue drops and TCP retransmits.
 fn linear(context: &Context) -> anyhow::Result<Seen> {
     let mut wanted = Stream::checked(context.bytes, Habit::Good);
-    // A packet with no more than that has nothing in device memory: the kernel takes it for an ordinary one.
+    // A packet with at most this much payload has no bytes in device memory: the kernel treats it as an ordinary one.
     wanted.ordinary_max = LINEAR_BYTES;
     let report = rx(
         context.network()?,
@@ -362,7 +362,7 @@ fn linear(context: &Context) -> anyhow::Result<Seen> {
     Ok(seen(&report))
 }
 
-/// Moves streams until the device was reset often enough in the middle of them.
+/// Runs streams until there were enough resets of the device during them.
 fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<Seen> {
     /// Each stream is long enough for several resets.
     const MAX_STREAMS: u64 = 40;
@@ -380,7 +380,7 @@ fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<S
     )
 }
 
-/// Returns how often the driver has reset the device.
+/// Returns how many times the driver has reset the device.
 fn resets() -> anyhow::Result<u64> {
     let text = program(&["ethtool", "-S", NIC])?;
     let count = text

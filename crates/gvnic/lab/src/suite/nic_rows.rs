@@ -1,4 +1,4 @@
-//! The gVNIC as any other NIC: what the stock driver and the stock stack do with it.
+//! Rows for the gVNIC as an ordinary NIC, with the stock driver and stack.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -15,11 +15,11 @@ use crate::guest;
 
 /// The peer's NIC.
 const PEER_NIC: &str = "eth0";
-/// How often the device is reset in the middle of a stream.
+/// Number of device resets during a stream.
 const RESETS: u64 = 20;
-/// How often the link goes down and up.
+/// Number of times that the link goes down and up.
 const FLAPS: u32 = 10;
-/// Waiting for what a driver does in the background.
+/// Time between checks for work that a driver does in the background.
 const LOOK: Duration = Duration::from_millis(10);
 
 pub const ROWS: &[Row] = &[
@@ -58,7 +58,7 @@ fn probe(_: &Context) -> anyhow::Result<Seen> {
     Ok(format!("{} {} at {}", driver.driver, driver.version, driver.bus).into())
 }
 
-/// Waits until our NIC has its carrier.
+/// Waits until our NIC has a carrier.
 fn carrier() -> anyhow::Result<()> {
     let start = Instant::now();
     let path = format!("/sys/class/net/{NIC}/carrier");
@@ -104,7 +104,7 @@ fn tcp(context: &Context, way: Way, family: Family) -> anyhow::Result<Seen> {
         .into())
 }
 
-/// Short streams both ways: enough to see that a setting does not break anything.
+/// Runs short streams in both directions, to check that a setting does not break anything.
 fn both_ways(context: &Context) -> anyhow::Result<()> {
     for way in [Way::In, Way::Out] {
         let stream = context
@@ -140,7 +140,7 @@ fn feature(context: &Context, name: &str) -> anyhow::Result<Seen> {
     Ok("streams both ways with each".to_owned().into())
 }
 
-/// Changes something with ethtool, runs streams both ways, checks what ethtool shows of it, and changes it back.
+/// Changes a setting with ethtool, checks that ethtool shows it, runs streams in both directions, and restores it.
 fn with_setting(
     context: &Context,
     change: &[&str],
@@ -166,7 +166,7 @@ fn with_setting(
 }
 
 fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
-    // Only a NIC that splits headers may have other lengths than a page's.
+    // Only with header split may buffers have other lengths than a page.
     for len in ["2048", "4096"] {
         let line = format!("RX Buf Len: {len}");
         with_setting(
@@ -219,7 +219,7 @@ fn channels(context: &Context) -> anyhow::Result<Seen> {
     Ok(format!("1, 2 and {count} queues").into())
 }
 
-/// Returns the bytes that each RX queue has counted.
+/// Returns the byte counter of each RX queue.
 fn rx_bytes() -> anyhow::Result<Vec<u64>> {
     let text = program(&["ethtool", "-S", NIC])?;
     let counts = text.lines().filter_map(|line| {
@@ -232,7 +232,7 @@ fn rx_bytes() -> anyhow::Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// Sends a stream and returns the queue that most of it arrived on.
+/// Sends a stream and returns the queue on which most of it arrived.
 fn queue_of_stream(context: &Context) -> anyhow::Result<usize> {
     let before = rx_bytes()?;
     tcp(context, Way::In, Family::V4)?;
@@ -320,7 +320,7 @@ fn flap(context: &Context) -> anyhow::Result<Seen> {
     Ok(format!("{FLAPS} times").into())
 }
 
-/// An interface that goes down loses its IPv6 addresses.
+/// Adds the IPv6 addresses again, which an interface loses when it goes down.
 fn restore_addresses() -> anyhow::Result<()> {
     let job = guest::read_job()?;
     let ours = job
@@ -335,7 +335,7 @@ fn restore_addresses() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Resets the device again and again while a stream goes on: after each reset some of it must have arrived.
+/// Resets the device repeatedly during a stream, and checks that the stream makes progress after each reset.
 fn resets(context: &Context) -> anyhow::Result<Seen> {
     let arrived = AtomicU64::new(0);
     let step = context.bytes / (RESETS + 2);

@@ -9,12 +9,12 @@ use super::traffic::{Network, Rate};
 use super::{Group, RowReport, devmem_rows, nic_rows, stack_rows};
 use tool::output::Failure;
 
-/// What a row says when it went well.
+/// Result of a row that passed.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// In words.
+    /// Observations as text.
     pub detail: String,
-    /// How fast it was.
+    /// Rate, if measured.
     pub rate: Option<Rate>,
 }
 
@@ -33,32 +33,32 @@ impl From<Rate> for Seen {
     }
 }
 
-/// What a row works with.
+/// Environment of a row.
 #[derive(Debug)]
 pub struct Context {
-    /// Both ends, where the guest has two NICs.
+    /// Both network namespaces, if the guest has two NICs.
     network: Option<Network>,
-    /// Bytes of a large stream; small ones are a part of it.
+    /// Bytes of a large stream; small streams are a fraction of it.
     pub bytes: u64,
 }
 
 impl Context {
-    /// Both ends, in a guest that has them.
+    /// Returns both network namespaces.
     ///
     /// # Errors
     ///
-    /// It has one NIC.
+    /// The guest has only one NIC.
     pub fn network(&self) -> anyhow::Result<&Network> {
         self.network.as_ref().context("this guest has one NIC")
     }
 
-    /// Bytes of a stream that only has to show that streams work.
+    /// Returns the bytes of a small stream, which only shows that streams work.
     pub fn few(&self) -> u64 {
         (self.bytes / 8).max(1 << 20)
     }
 }
 
-/// A row: its name and what it does.
+/// A row: name and function.
 pub type Row = (&'static str, fn(&Context) -> anyhow::Result<Seen>);
 
 /// Returns the rows of a group, in the order they run.
@@ -74,7 +74,7 @@ pub fn rows(group: Group) -> &'static [Row] {
     }
 }
 
-/// The command line of the rows, in a guest.
+/// Command line of the rows in a guest.
 #[derive(Debug, clap::Parser)]
 pub struct GuestTest {
     #[arg(long, value_enum)]
@@ -93,7 +93,7 @@ pub struct GuestTest {
 ///
 /// # Errors
 ///
-/// There are no two NICs; a row failed.
+/// A row failed.
 pub fn run(args: &GuestTest) -> Result<(), Failure> {
     if args.victim {
         return Ok(devmem_rows::be_the_victim(args.bytes)?);
@@ -139,11 +139,11 @@ fn report(name: &str, result: anyhow::Result<Seen>, seconds: f64) -> RowReport {
     }
 }
 
-/// Runs a program of the guest and returns what it printed.
+/// Runs a program of the guest and returns its output.
 ///
 /// # Errors
 ///
-/// It failed: what it said.
+/// The program failed; the error has its output.
 pub fn program(words: &[&str]) -> anyhow::Result<String> {
     let (name, arguments) = words.split_first().expect("a command has a name");
     let output = std::process::Command::new(name).args(arguments).output()?;

@@ -1,8 +1,8 @@
-//! Our user-space stack at the other end of the wire, the guest kernel's device memory TCP at this one: two
-//! implementations that have nothing in common test each other.
+//! Device memory TCP between our user-space stack, on the host, and the guest's kernel: two independent implementations
+//! test each other.
 //!
-//! The guest asks the host to start the other end with a line of JSON, `{"far_end": [ARGUMENTS]}`: the arguments of
-//! `devmem-tcp`, to which the host adds the wire and the address.
+//! The guest requests the start of the other end with a line of JSON, `{"far_end": [ARGUMENTS]}`, with arguments of
+//! `devmem-tcp`; the host adds the wire and the address.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -15,17 +15,17 @@ use super::rows::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
 use tool::pattern::RepeatingPattern;
 
-/// Where our stack is: in the network of the guest's only NIC.
+/// Address of our stack, in the network of the guest's only NIC.
 pub const FAR_ADDRESS: [u8; 4] = [10, 77, 0, 9];
-/// Its port when it receives.
+/// Port of our stack when it receives.
 const FAR_PORT: u16 = 5201;
-/// The pattern that `devmem-tcp recv -v` checks.
+/// Period of the pattern that `devmem-tcp recv -v` checks.
 const PERIOD: u16 = 7;
 const QUEUE: u32 = 2;
 /// Bytes of one read of an ordinary socket.
 const READ_BYTES: usize = 1 << 20;
 
-/// The rows whose rates are compared.
+/// Rows with rates that are compared.
 pub const SPEED_PLAIN: &str = "speed: our stack to a kernel socket";
 pub const SPEED_DEVMEM: &str = "speed: our stack to kernel devmem rx";
 
@@ -52,7 +52,7 @@ fn ask_for(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has our stack send a pattern here.
+/// Requests a sender from the host and accepts its connection.
 fn ask_for_sender(listener: &TcpListener, bytes: u64) -> anyhow::Result<TcpStream> {
     let to = listener.local_addr()?;
     let (address, port) = (to.ip().to_string(), to.port().to_string());
@@ -78,7 +78,7 @@ fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
     let wanted = Stream {
         bytes: context.bytes,
         habit: Habit::Good,
-        // What the sender's pattern depends on beside the position.
+        // Seed of the sender's pattern.
         seed: check.then_some(u64::from(stream.peer_addr()?.port())),
         ordinary_max: 0,
     };
@@ -87,7 +87,7 @@ fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
     Ok(report.rate().into())
 }
 
-/// The same stream into an ordinary socket's buffer, no byte looked at.
+/// Receives the same stream on an ordinary socket, without checking bytes.
 fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
     let mut stream = ask_for_sender(&listener, context.bytes)?;
@@ -138,10 +138,10 @@ fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
     .into())
 }
 
-/// Connects to an other end that may still be starting: it is not there yet, or it has no listener yet.
+/// Connects to another end that may still be starting, or may not listen yet.
 ///
-/// Only a refusal begins another try. A try given up after a time may be one that succeeds at that moment (the kernel
-/// repeats its SYN after one second), and the other end, which takes one connection, would have had it.
+/// Only a refused connection is tried again. After a timeout, the abandoned attempt could still succeed (the kernel
+/// retransmits its SYN after one second), and would use up the only connection that the other end accepts.
 fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
     let start = Instant::now();
     loop {

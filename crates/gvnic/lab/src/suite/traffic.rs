@@ -13,7 +13,7 @@ use devmem_linux::netns::NetNs;
 use crate::job::{GuestNic, PEER_NETNS};
 use tool::pattern::{Expected, PositionPattern, Verifier};
 
-/// A stream that does not move for so long is stuck: retransmission timers and device resets included.
+/// Time without progress after which a stream counts as stuck; longer than retransmission timers and device resets.
 pub const STUCK: Duration = Duration::from_secs(40);
 /// Bytes of one write and of one read.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -27,7 +27,7 @@ pub enum Family {
     V6,
 }
 
-/// Where a stream comes from.
+/// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the peer's NIC to ours.
@@ -36,7 +36,7 @@ pub enum Way {
     Out,
 }
 
-/// Both ends: our NIC is in this namespace, the peer's in another.
+/// Both network namespaces: our NIC is in this one, the peer's in another.
 #[derive(Debug)]
 pub struct Network {
     /// The peer's namespace.
@@ -44,17 +44,17 @@ pub struct Network {
     ours: NetNs,
 }
 
-/// How fast a stream was.
+/// Bytes and duration of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Bytes that arrived and were right.
+    /// Bytes received correctly.
     pub bytes: u64,
-    /// From the connection to the end of the stream.
+    /// Time from the connection to the end of the stream.
     pub elapsed: Duration,
 }
 
 impl Rate {
-    /// Returns 10^6 bytes a second.
+    /// Returns the rate in 10^6 bytes per second.
     pub fn mb_per_s(&self) -> f64 {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9) / 1e6
     }
@@ -65,7 +65,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// There is no peer's.
+    /// There is no namespace of the peer.
     pub fn open() -> anyhow::Result<Self> {
         Ok(Self {
             peer: NetNs::open(PEER_NETNS)?,
@@ -73,11 +73,11 @@ impl Network {
         })
     }
 
-    /// Listens where a stream of that way ends.
+    /// Listens at the receiving end of a stream.
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// bind(2) or listen(2) failed.
     pub fn listen(&self, way: Way, family: Family) -> anyhow::Result<TcpListener> {
         let (namespace, address) = match way {
             Way::In => (&self.ours, address(1, family)),
@@ -87,11 +87,11 @@ impl Network {
         listener.with_context(|| format!("listen on {address}"))
     }
 
-    /// Connects from where a stream of that way starts.
+    /// Connects from the sending end of a stream.
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// connect(2) failed.
     pub fn connect(&self, way: Way, to: SocketAddr) -> anyhow::Result<TcpStream> {
         let namespace = match way {
             Way::In => &self.peer,
@@ -103,11 +103,11 @@ impl Network {
         Ok(stream)
     }
 
-    /// Sends a stream from kernel socket to kernel socket, and counts what has arrived in `arrived` as it goes.
+    /// Sends a stream from kernel socket to kernel socket, and counts the received bytes in `arrived`.
     ///
     /// # Errors
     ///
-    /// A byte that is missing or wrong; a stream that is stuck.
+    /// A byte is missing or wrong, or the stream is stuck.
     pub fn stream(
         &self,
         way: Way,
@@ -133,7 +133,7 @@ impl Network {
                 arrived.fetch_add(count as u64, Ordering::Relaxed);
             }
             let elapsed = start.elapsed();
-            // The sender waits for it.
+            // The sender waits for the close.
             drop(receiver);
             join(sending)?;
             complete(&verifier, bytes)?;
@@ -142,12 +142,12 @@ impl Network {
     }
 }
 
-/// Waits for a thread.
+/// Joins a thread and returns its result.
 pub fn join<T>(thread: thread::ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// The address of NIC number `index`.
+/// Returns the address of NIC `index`.
 pub fn address(index: u8, family: Family) -> IpAddr {
     let addresses = GuestNic::standard(index, 2, 0).addresses;
     let of_family = |address: &IpAddr| address.is_ipv6() == (family == Family::V6);
@@ -158,11 +158,11 @@ pub fn address(index: u8, family: Family) -> IpAddr {
     found.expect("a NIC has an address of each family")
 }
 
-/// Has a stream that is stuck fail instead of wait.
+/// Sets timeouts, so that a stuck stream fails.
 ///
 /// # Errors
 ///
-/// What the kernel said.
+/// setsockopt(2) failed.
 pub fn limit(stream: &TcpStream) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(STUCK))?;
     stream.set_write_timeout(Some(STUCK))?;
@@ -173,7 +173,7 @@ pub fn limit(stream: &TcpStream) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// What the kernel said.
+/// A socket call failed.
 pub fn send(mut stream: TcpStream, bytes: u64) -> anyhow::Result<()> {
     let pattern = PositionPattern::new(0);
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -191,26 +191,26 @@ pub fn send(mut stream: TcpStream, bytes: u64) -> anyhow::Result<()> {
     stream
         .shutdown(std::net::Shutdown::Write)
         .context("end the stream")?;
-    // Until the receiver has closed: closing earlier could reset what is under way.
+    // Waits until the receiver has closed: an earlier close could reset the connection with data in flight.
     while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
     Ok(())
 }
 
-/// Checks what [`send`] sends.
+/// Returns a verifier of the pattern of [`send`].
 pub fn verifier() -> Verifier {
     verifier_of(0)
 }
 
-/// Checks a stream of another seed.
+/// Returns a verifier of the pattern with another seed.
 pub fn verifier_of(seed: u64) -> Verifier {
     Verifier::new(Expected::Position(PositionPattern::new(seed)))
 }
 
-/// Asserts that a whole stream arrived as it was sent.
+/// Checks that a stream arrived completely and without wrong bytes.
 ///
 /// # Errors
 ///
-/// It did not.
+/// Bytes are wrong or missing.
 pub fn complete(verifier: &Verifier, bytes: u64) -> anyhow::Result<()> {
     let (good, bad) = (verifier.good_bytes(), verifier.bad_bytes());
     ensure!(

@@ -1,4 +1,4 @@
-//! A stream that the guest's kernel receives into device memory, every byte checked where it lies.
+//! Receives a stream into device memory with the guest's kernel, and checks every byte in place.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -13,29 +13,29 @@ use super::Bound;
 use crate::suite::traffic::{self, Rate, STUCK};
 use tool::pattern::Verifier;
 
-/// Most bytes and frags of one receive.
+/// Maximum bytes and frags of one receive.
 const RECV_BYTES: usize = 1 << 20;
 const RECV_FRAGS: usize = 512;
-/// A receiver that got nothing for so long, though the peer has more, is starved.
+/// Time without data after which a receiver counts as starved, although the peer has more to send.
 const STARVED: Duration = Duration::from_millis(1500);
-/// The largest frame the copy out of device memory is checked by.
+/// Maximum bytes that are copied out of device memory for one check.
 const CHECK_BYTES: usize = 64 << 10;
 
-/// A stream that is to be received.
+/// A stream to receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
-    /// Its bytes.
+    /// Bytes of the stream.
     pub bytes: u64,
-    /// What the receiver is like.
+    /// Behaviour of the receiver.
     pub habit: Habit,
-    /// The seed of its pattern; `None` counts bytes and looks at none, as a program does that leaves them to a device.
+    /// Seed of the pattern; `None` counts bytes without checking them.
     pub seed: Option<u64>,
-    /// Most bytes of one receive that may come as ordinary data, which says that the packet was not of the bound queue.
+    /// Maximum bytes of ordinary data in one receive; more means that the packet did not arrive on the bound queue.
     pub ordinary_max: usize,
 }
 
 impl Stream {
-    /// A stream from a sender of ours, every byte of which is looked at.
+    /// Returns a stream with every byte checked.
     pub fn checked(bytes: u64, habit: Habit) -> Self {
         Self {
             bytes,
@@ -46,36 +46,36 @@ impl Stream {
     }
 }
 
-/// How a receiver behaves.
+/// Behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// Gives frags back at once.
+    /// It gives frags back at once.
     Good,
-    /// Keeps all of them until nothing comes any more, once; then is good.
+    /// It keeps all frags until it is starved, once; afterwards it gives them back at once.
     StarvesOnce,
-    /// Stops after so many bytes, whatever is to come.
+    /// It stops after this many bytes.
     Leaves(u64),
 }
 
-/// What a stream into device memory was like.
+/// Report on a stream into device memory.
 #[derive(Clone, Debug, Default)]
 pub struct RxReport {
-    /// Bytes that arrived and were right.
+    /// Bytes received correctly.
     pub bytes: u64,
     /// Frags in device memory.
     pub frags: u64,
-    /// Bytes in host memory, beside device memory.
+    /// Linear bytes, in host memory.
     pub linear_bytes: u64,
-    /// From the connection to the end of the stream.
+    /// Time from the connection to the end of the stream.
     pub elapsed: Duration,
-    /// From the connection to the first bytes.
+    /// Time from the connection to the first bytes.
     pub first: Duration,
-    /// Bytes after which a keeper of frags was starved.
+    /// Bytes after which the receiver was starved.
     pub starved_at: Option<u64>,
 }
 
 impl RxReport {
-    /// Returns how fast it was.
+    /// Returns the rate.
     pub fn rate(&self) -> Rate {
         Rate {
             bytes: self.bytes,
@@ -84,11 +84,11 @@ impl RxReport {
     }
 }
 
-/// Receives a stream into `memory` and checks every byte of it, `bytes` in all unless the habit is to leave.
+/// Receives a stream into `bound` and checks every byte.
 ///
 /// # Errors
 ///
-/// A wrong byte; ordinary data where device memory should be; a frag that does not come home; a stream that is stuck.
+/// A byte is wrong, ordinary data arrived in place of device memory, a frag was not freed, or the stream is stuck.
 pub fn receive(stream: &TcpStream, bound: &Bound, wanted: Stream) -> anyhow::Result<RxReport> {
     let Stream { bytes, habit, .. } = wanted;
     let starving = habit == Habit::StarvesOnce;
@@ -162,7 +162,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Receives once and checks what came; 0 at the end of the stream.
+    /// Receives once and checks the bytes; returns their number, 0 at the end of the stream.
     fn step(&mut self) -> Result<usize, StepError> {
         let received = match self.buffer.recv(self.stream.as_fd(), MsgFlags::empty()) {
             Ok(received) => received,

@@ -1,4 +1,4 @@
-//! A stream that the guest's kernel sends from device memory.
+//! Sends a stream from device memory with the guest's kernel.
 
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
@@ -17,16 +17,16 @@ use super::{nic, pair};
 use crate::suite::traffic::{self, Family, Network, Rate, STUCK, Way};
 use tool::pattern::PositionPattern;
 
-/// Bytes of one zero-copy send, and how many of them the ring holds.
+/// Bytes of one zero-copy send, and number of sends that fit the ring.
 const SEND_BYTES: usize = 256 << 10;
 const SEND_SLOTS: usize = 64;
 
-/// One stream from device memory to the peer, whose kernel socket checks it. Returns its rate and how many sends the
-/// kernel copied.
+/// Sends one stream from device memory to a kernel socket of the peer, which checks it. Returns its rate and how many
+/// sends the kernel copied.
 ///
 /// # Errors
 ///
-/// A wrong byte; a send that is not completed; a stream that is stuck.
+/// A byte is wrong, a send is not completed, or the stream is stuck.
 pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate, u64)> {
     let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
     let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd())?;
@@ -65,11 +65,11 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
     })
 }
 
-/// Sends `bytes` of device memory on a connection to anybody. Returns how many sends the kernel copied.
+/// Sends `bytes` bytes of device memory on a connection. Returns how many sends the kernel copied.
 ///
 /// # Errors
 ///
-/// A send that is refused or not completed.
+/// A send is refused or not completed.
 pub fn send_to(
     stream: &TcpStream,
     bytes: u64,
@@ -87,7 +87,7 @@ struct Sender<'a> {
     source: TxSource<'a>,
     ids: SendIds,
     errors: ErrorQueue,
-    /// Sends that were made and that completed.
+    /// Number of sends made, and of sends completed.
     made: u64,
     completed: u64,
     copied: u64,
@@ -115,7 +115,7 @@ impl<'a> Sender<'a> {
             let count = usize::try_from(bytes - position)
                 .unwrap_or(usize::MAX)
                 .min(SEND_BYTES);
-            // A slot is written again when every send from it has completed; all of them, for simplicity, once a round.
+            // A slot may be reused when its sends are complete; for simplicity this waits for all sends, once per round.
             if round > 0 && round.is_multiple_of(SEND_SLOTS) {
                 self.wait_for_all()?;
             }
@@ -168,7 +168,7 @@ impl<'a> Sender<'a> {
                 );
                 return Ok(());
             }
-            // POLLERR is always asked for.
+            // POLLERR is always reported.
             let mut fds = [PollFd::new(self.stream, PollFlags::empty())];
             ensure!(
                 poll(&mut fds, Some(&limit))? > 0,

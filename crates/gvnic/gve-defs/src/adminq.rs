@@ -111,11 +111,11 @@ macro_rules! command {
 command!(
     /// DESCRIBE_DEVICE: the device writes descriptor and options.
     DescribeDevice, 16, {
-    /// Address to write to.
-    device_descriptor_addr: U64,
-    /// Descriptor version that the driver supports.
-    device_descriptor_version: U32,
-    /// Bytes available there.
+        /// Address to write to.
+        device_descriptor_addr: U64,
+        /// Descriptor version that the driver supports.
+        device_descriptor_version: U32,
+        /// Bytes available there.
         available_length: U32,
     }
 );
@@ -144,13 +144,13 @@ command!(
 command!(
     /// CREATE_TX_QUEUE.
     CreateTxQueue, 48, {
-    /// Number of the queue.
-    queue_id: U32,
-    /// Reserved.
-    reserved: U32,
-    /// Address to which the device writes [`QueueResources`].
-    queue_resources_addr: U64,
-    /// Address of the descriptor ring.
+        /// Number of the queue.
+        queue_id: U32,
+        /// Reserved.
+        reserved: U32,
+        /// Address to which the device writes [`QueueResources`].
+        queue_resources_addr: U64,
+        /// Address of the descriptor ring.
         tx_ring_addr: U64,
         /// [`RAW_ADDRESSING_QPL_ID`].
         queue_page_list_id: U32,
@@ -242,16 +242,16 @@ command!(
 command!(
     /// REPORT_LINK_SPEED: the device writes the speed in Mb/s (64 bits).
     ReportLinkSpeed, 8, {
-    /// Address to write to.
+        /// Address to write to.
         link_speed_address: U64,
     }
 );
 command!(
     /// GET_PTYPE_MAP: the device writes a [`PtypeEntry`] for each of 1,024 packet types.
     GetPtypeMap, 16, {
-    /// Bytes available there.
-    ptype_map_len: U64,
-    /// Address to write to.
+        /// Bytes available there.
+        ptype_map_len: U64,
+        /// Address to write to.
         ptype_map_addr: U64,
     }
 );
@@ -276,7 +276,7 @@ command!(
 command!(
     /// Operating system, versions and capabilities of a driver.
     DriverInfo, 304, {
-    /// Operating system; 1 is Linux.
+        /// Operating system; 1 is Linux.
         os_type: u8,
         /// Major version of the driver.
         driver_major: u8,
@@ -316,13 +316,13 @@ command!(
 command!(
     /// Header of the answer to QUERY_FLOW_RULES.
     QueriedFlowRules, 16, {
-    /// Number of rules in the device.
-    num_flow_rules: U32,
-    /// Maximum number of rules.
-    max_flow_rules: U32,
-    /// Number of rules or locations in this answer.
-    num_queried_rules: U32,
-    /// Exact bytes of the answer, this header included: Linux checks it.
+        /// Number of rules in the device.
+        num_flow_rules: U32,
+        /// Maximum number of rules.
+        max_flow_rules: U32,
+        /// Number of rules or locations in this answer.
+        num_queried_rules: U32,
+        /// Exact bytes of the answer, this header included: Linux checks it.
         total_length: U32,
     }
 );
@@ -409,7 +409,7 @@ command!(
 command!(
     /// Header of the answer to QUERY_RSS.
     QueriedRss, 8, {
-    /// Bytes of this header, the key and the table.
+        /// Bytes of this header, the key and the table.
         total_length: U32,
         /// Bits `1 <<` one of [`rss_hash`].
         hash_types: U16,
@@ -433,7 +433,7 @@ command!(
 command!(
     /// Header of the statistics area.
     StatsReport, 8, {
-    /// Number of times that the driver has written its part.
+        /// Number of times that the driver has written its part.
         written_count: U64,
     }
 );

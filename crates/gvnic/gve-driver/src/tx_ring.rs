@@ -52,7 +52,7 @@ impl<'a> TxRequest<'a> {
     }
 }
 
-/// What completions said.
+/// Result of processing completions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxDone {
     /// Tags of completed packets.

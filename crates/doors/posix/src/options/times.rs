@@ -36,18 +36,23 @@ impl Times {
         self.received && self.in_nanos == in_nanos && self.is_new == is_new
     }
 
-    /// Sets flags.
+    /// Checks flags of SO_TIMESTAMPING.
     ///
     /// # Errors
     /// EINVAL: unknown ones, or numbers that count from what is queued where there are none.
-    pub(super) fn set_timestamping(&mut self, name: i32, flags: u32) -> Result<(), Errno> {
+    pub(super) fn check_flags(flags: i32) -> Result<(), Errno> {
+        let flags = flags.cast_unsigned();
         let numbers = flags & (sof::OPT_ID | sof::OPT_ID_TCP);
-        if flags & !sof::ALL != 0 || numbers == sof::OPT_ID_TCP {
-            return Err(Errno::EINVAL);
+        match flags & !sof::ALL != 0 || numbers == sof::OPT_ID_TCP {
+            true => Err(Errno::EINVAL),
+            false => Ok(()),
         }
-        self.flags = flags;
+    }
+
+    /// Sets flags that [`Times::check_flags`] has passed.
+    pub(super) fn set_timestamping(&mut self, name: i32, flags: i32) {
+        self.flags = flags.cast_unsigned();
         self.is_new = name == so::TIMESTAMPING_NEW;
-        Ok(())
     }
 
     /// Returns the bytes of SO_TIMESTAMPING; by its new number nothing is told that was set by the old one.

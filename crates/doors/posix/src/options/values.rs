@@ -5,8 +5,6 @@ use std::time::Duration;
 use devmem_uapi::Errno;
 use tcp::CongestionKind;
 
-/// Most keepalive probes (linux `MAX_TCP_KEEPCNT`), and most SYNs (linux `MAX_TCP_SYNCNT`).
-const COUNT_MAX: i32 = 127;
 /// Bytes of a `struct timeval` on 64-bit machines.
 const TIMEVAL_LEN: usize = 16;
 
@@ -51,11 +49,14 @@ pub(super) fn byte_or_int(value: &[u8]) -> Result<i32, Errno> {
     }
 }
 
-pub(super) fn seconds(number: i32, most: i32) -> Result<Duration, Errno> {
-    match u64::try_from(number) {
-        Ok(seconds @ 1..) if number <= most => Ok(Duration::from_secs(seconds)),
-        _ => Err(Errno::EINVAL),
-    }
+/// Returns a number of seconds that its row has found to be positive.
+pub(super) fn seconds(number: i32) -> Duration {
+    Duration::from_secs(number.unsigned_abs().into())
+}
+
+/// Returns a time in whole seconds, as getsockopt does.
+pub(super) fn whole_seconds(time: Duration) -> i32 {
+    i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }
 
 /// Returns after how many seconds a SYN-ACK has timed out so often (linux `retrans_to_secs`).
@@ -73,13 +74,6 @@ pub(super) fn timeouts_of(seconds: i32) -> u8 {
     (0..u8::MAX)
         .find(|timeouts| seconds_of(*timeouts) >= seconds)
         .unwrap_or(u8::MAX)
-}
-
-pub(super) fn count(number: i32) -> Result<u8, Errno> {
-    match u8::try_from(number) {
-        Ok(count @ 1..) if number <= COUNT_MAX => Ok(count),
-        _ => Err(Errno::EINVAL),
-    }
 }
 
 /// Reads a `struct timeval`; nothing is for ever (linux `sock_set_timeout`).

@@ -1,0 +1,180 @@
+//! One socket option as a row of a table.
+
+use std::ops::RangeInclusive;
+
+use devmem_uapi::{Errno, sockopt};
+
+use super::values::{byte_or_int, int};
+use super::{Effect, Options, ip, socket, tcp_level};
+use crate::sockaddr::Family;
+
+/// What getsockopt looks at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) options: &'a Options,
+    pub(super) family: Family,
+    /// What counts where the socket has nothing of its own.
+    pub(super) base: &'a tcp::Config,
+}
+
+/// Which numbers an option takes.
+#[derive(Debug)]
+pub(super) enum Check {
+    /// All of them.
+    Any,
+    /// Those of a range; EINVAL for others.
+    In(RangeInclusive<i32>),
+    /// Those that a function passes; otherwise its errno.
+    By(fn(i32) -> Result<(), Errno>),
+}
+
+impl Check {
+    /// A switch that is 0 or 1 and nothing else.
+    pub(super) const SWITCH: Self = Self::In(0..=1);
+
+    fn check(&self, number: i32) -> Result<i32, Errno> {
+        match self {
+            Self::Any => {}
+            Self::In(range) if range.contains(&number) => {}
+            Self::In(_) => return Err(Errno::EINVAL),
+            Self::By(check) => check(number)?,
+        }
+        Ok(number)
+    }
+}
+
+/// Where a number that was checked is kept.
+type Store = fn(&mut Options, i32);
+
+/// How the bytes of setsockopt are read, checked and kept.
+#[derive(Debug)]
+enum Set {
+    /// setsockopt does not know it.
+    Never,
+    /// As an int; what follows it is ignored.
+    Int(Check, Store),
+    /// As an int, or as a single byte where the value is shorter.
+    ByteOrInt(Check, Store),
+    /// As something else.
+    Bytes(fn(&mut Options, &[u8]) -> Result<(), Errno>),
+}
+
+/// What getsockopt returns.
+#[derive(Debug)]
+enum Get {
+    /// getsockopt does not know it.
+    Never,
+    Int(fn(View<'_>) -> i32),
+    Bytes(fn(View<'_>) -> Vec<u8>),
+}
+
+/// One socket option.
+#[derive(Debug)]
+pub(super) struct Row {
+    level: i32,
+    name: i32,
+    set: Set,
+    apply: fn(&Options) -> Effect,
+    get: Get,
+}
+
+impl Row {
+    /// An option that neither call knows yet.
+    pub(super) const fn new(level: i32, name: i32) -> Self {
+        Self {
+            level,
+            name,
+            set: Set::Never,
+            apply: |_| Effect::None,
+            get: Get::Never,
+        }
+    }
+
+    /// setsockopt takes an int.
+    pub(super) const fn int(mut self, check: Check, store: Store) -> Self {
+        self.set = Set::Int(check, store);
+        self
+    }
+
+    /// setsockopt takes a byte or an int.
+    pub(super) const fn byte_or_int(mut self, check: Check, store: Store) -> Self {
+        self.set = Set::ByteOrInt(check, store);
+        self
+    }
+
+    /// setsockopt takes what `store` makes of the bytes.
+    pub(super) const fn bytes(
+        mut self,
+        store: fn(&mut Options, &[u8]) -> Result<(), Errno>,
+    ) -> Self {
+        self.set = Set::Bytes(store);
+        self
+    }
+
+    /// What the stack is told once the value is kept. Without this: nothing.
+    pub(super) const fn apply(mut self, effect: fn(&Options) -> Effect) -> Self {
+        self.apply = effect;
+        self
+    }
+
+    /// getsockopt returns an int.
+    pub(super) const fn get_int(mut self, get: fn(View<'_>) -> i32) -> Self {
+        self.get = Get::Int(get);
+        self
+    }
+
+    /// getsockopt returns other bytes.
+    pub(super) const fn get_bytes(mut self, get: fn(View<'_>) -> Vec<u8>) -> Self {
+        self.get = Get::Bytes(get);
+        self
+    }
+
+    /// Returns all rows.
+    pub(super) fn all() -> impl Iterator<Item = &'static Self> {
+        [socket::ROWS, tcp_level::ROWS, ip::ROWS]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Returns the row of an option that sockets of `family` have.
+    pub(super) fn find(family: Family, name: (i32, i32)) -> Option<&'static Self> {
+        let has_level = name.0 != sockopt::SOL_IPV6 || family == Family::V6;
+        Self::all().find(|row| has_level && row.name() == name)
+    }
+
+    /// Returns level and name.
+    pub(super) const fn name(&self) -> (i32, i32) {
+        (self.level, self.name)
+    }
+
+    /// Returns whether setsockopt knows it.
+    pub(super) const fn is_settable(&self) -> bool {
+        !matches!(self.set, Set::Never)
+    }
+
+    /// Reads, checks and keeps a value. Returns what the stack must be told.
+    ///
+    /// # Errors
+    /// EINVAL: the value is too short; what the check says; ENOPROTOOPT if it cannot be set.
+    pub(super) fn set(&self, options: &mut Options, value: &[u8]) -> Result<Effect, Errno> {
+        match &self.set {
+            Set::Never => return Err(Errno::ENOPROTOOPT),
+            Set::Int(check, store) => store(options, check.check(int(value)?)?),
+            Set::ByteOrInt(check, store) => store(options, check.check(byte_or_int(value)?)?),
+            Set::Bytes(store) => store(options, value)?,
+        }
+        Ok((self.apply)(options))
+    }
+
+    /// Returns the value's bytes.
+    ///
+    /// # Errors
+    /// ENOPROTOOPT if it cannot be read.
+    pub(super) fn get(&self, view: View<'_>) -> Result<Vec<u8>, Errno> {
+        match self.get {
+            Get::Never => Err(Errno::ENOPROTOOPT),
+            Get::Int(get) => Ok(get(view).to_ne_bytes().to_vec()),
+            Get::Bytes(get) => Ok(get(view)),
+        }
+    }
+}

@@ -202,19 +202,14 @@ impl World {
             0 => c!(call::readv(&self.posix, fd, entries, count)),
             1 => c!(call::writev(&self.posix, fd, entries, count)),
             2 => {
-                let mut fds = [0; 2];
-                c!(call::pipe(
-                    &self.posix,
-                    fds.as_mut_ptr(),
-                    c_int::from(input.byte()) << 4
-                ))
-                .map(|()| 0)
+                let mut bytes = input.memory();
+                let to = (bytes.as_mut_ptr().cast::<c_void>(), bytes.len());
+                c!(call::read_file(&self.posix, fd, to))
             }
             _ => {
-                let to = FD_BASE + c_int::from(input.byte() % FILES);
-                let _ = self.posix.call(|table| table.set_nonblocking(to, true));
-                let (len, flags) = (usize::from(input.byte()) << 8, u32::from(input.byte()) | 2);
-                call::splice(&self.posix, (fd, null_mut()), (to, null_mut()), len, flags).map(|_| 0)
+                let bytes = input.memory();
+                let from = (bytes.as_ptr().cast::<c_void>(), bytes.len());
+                c!(call::write_file(&self.posix, fd, from))
             }
         };
     }

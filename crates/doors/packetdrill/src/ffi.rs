@@ -24,6 +24,7 @@ use libc::{
 
 use crate::flags::Flags;
 use crate::instance::Instance;
+use crate::splice::SpliceArgs;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("how variadic arguments travel was looked up for x86_64 and aarch64 only");
@@ -186,10 +187,22 @@ interface! {
     epoll_wait: fn(epfd: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int = |i|
         pass!(call::epoll_wait(i.posix(), epfd, (events, most), timeout_ms));
     /// pipe(2).
-    pipe: fn(fds: *mut c_int) -> c_int = |i| pass!(call::pipe(i.posix(), fds, 0));
+    pipe: fn(fds: *mut c_int) -> c_int = |i| {
+        let (reader, writer) = i.posix().call(|table| crate::pipe(table, 0))?;
+        let written = pass!(cabi::write(fds.cast::<[c_int; 2]>(), [reader, writer]));
+        if written.is_err() {
+            let _ = (i.posix().close(reader), i.posix().close(writer));
+        }
+        written
+    };
     /// splice(2); neither files nor pipes have offsets, so that none may be given.
     splice: fn(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint)
-        -> c_int = |i| call::splice(i.posix(), (from, from_at), (to, to_at), len, flags);
+        -> c_int = |i| {
+            // What an offset is does not matter, only that there is one.
+            let has_offset = (!from_at.is_null(), !to_at.is_null());
+            let moved = crate::splice(i.posix(), SpliceArgs { from, to, has_offset, len, flags })?;
+            Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
+        };
 }
 
 /// Returns the instance behind `userdata`; EINVAL where there is none because `--so_flags` were refused.

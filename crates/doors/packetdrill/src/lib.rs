@@ -41,17 +41,28 @@
 //! `--so_flags` (the kernel of the machine they were played on does not take the numbers 3 to 5), 112 of 118 runs pass.
 //! In the others a super-segment is not cut where Linux cuts it (2), and a sysctl changes while the connection is open (1).
 //!
+//! # Pipes
+//!
+//! Scripts have pipe and splice as well ([`pipe()`], [`splice()`]): a pipe's ends are files of the socket table
+//! ([`devmem_posix::OtherFile`]) that poll and epoll watch. 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE,
+//! SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK. Not so in Linux: splice copies, and a pipe is full by
+//! bytes, not by pages. Not there: tee, vmsplice, F_SETPIPE_SZ, packet mode.
+//!
 //! # What it does not do
 //!
-//! - splice copies; `open` and `sendfile` are not in packetdrill's interface; what a script asks of the host's kernel
+//! - `open` and `sendfile` are not in packetdrill's interface; what a script asks of the host's kernel
 //!   (`nstat`, `/proc/net/tcp`, queueing disciplines) says nothing of this stack.
 
 mod ffi;
 mod flags;
 mod instance;
 mod link;
+mod pipe;
+mod splice;
 mod sysctls;
 
 pub use ffi::{Interface, packetdrill_interface_init};
 pub use flags::{Flags, FlagsError};
 pub use instance::Instance;
+pub use pipe::pipe;
+pub use splice::{SpliceArgs, flag as splice_flag, splice};

@@ -1,7 +1,7 @@
 //! Numbers of Linux's socket interface, for architectures with the generic ones.
 //!
 //! Sources: include/linux/socket.h, include/uapi/asm-generic/{socket,fcntl,ioctls}.h,
-//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h, include/linux/splice.h,
+//! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h,
 //! include/uapi/linux/net_tstamp.h.
 
 /// Address families.
@@ -226,19 +226,6 @@ pub mod sof {
         | OPT_TSONLY
         | OPT_ID_TCP
         | OPT_RX_FILTER;
-}
-
-/// Flags of splice.
-pub mod splice {
-    #![allow(
-        missing_docs,
-        reason = "names and numbers of the header, explained in splice(2)"
-    )]
-    pub const MOVE: u32 = 1;
-    pub const NONBLOCK: u32 = 2;
-    pub const MORE: u32 = 4;
-    pub const GIFT: u32 = 8;
-    pub const ALL: u32 = MOVE | NONBLOCK | MORE | GIFT;
 }
 
 /// MSG_OOB.

@@ -23,7 +23,6 @@
 //! | options | those of [`abi`](mod@abi); what was set before connect or listen holds, accepted sockets inherit | what is not there is ENOPROTOOPT: see below; SO_RCVBUF is bounded by [`Settings::buffer_max`], SO_RCVBUFFORCE by nothing |
 //! | poll, epoll | level, edge, one-shot, exclusive; hang-up and error bits; edges for reading, for room after there was none (SOCK_NOSPACE) and for each entry of the error queue, each to those who asked for it; epolls that watch epolls, 5 in a row | of many ways along which epolls watch one file all are taken, where Linux bounds their number (EINVAL) |
 //! | SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING | software times of receives and sends (TX_SCHED, TX_SOFTWARE, TX_ACK) with OPT_ID, OPT_ID_TCP, OPT_TSONLY, OPT_RX_FILTER, old and new numbers: control message bytes, numbers, order; hardware is asked for in vain, as of a NIC without a clock | segments that Linux would merge keep a time each; without OPT_TSONLY the packet is not returned, only MSG_TRUNC: a copy of every packet would be kept for whom nothing but its time is wanted; no OPT_STATS, no BIND_PHC (EINVAL); sends that share a packet each have their times; a byte sent again has its first time; no packet scheduler: TX_SCHED is TX_SOFTWARE; SO_TIMESTAMP adds nothing to the error queue |
-//! | pipe, splice | 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE, SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK | splice copies, and a pipe is full by bytes, not by pages; no tee, no vmsplice, no F_SETPIPE_SZ, no packet mode |
 //! | zero-copy | numbering, merging, time and order of completions, control message bytes, one completion of a send that waited, SO_DEVMEM_DONTNEED's result | host bytes are always copied and say so (code 1), as Linux's are on loopback and under a packet socket; a range stays queued when the control buffer is too short |
 //!
 //! Of the options that Linux has, these are not here, and why:
@@ -63,10 +62,16 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{PollFd, Posix, SpliceArgs};
+/// What is new about a file, for those who watch it.
+pub mod news {
+    pub use crate::table::{ANYTHING, News, READABLE, WRITABLE};
+}
+
+pub use posix::{Limit, PollFd, Posix};
 pub use real_time::{Engine, RealTime};
 pub use table::{
-    EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
+    EpollEvent, FD_BASE, FileId, OtherFile, Patience, Received, RecvArgs, SendArgs, Settings,
+    Table, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
 pub use waiter::Waiter;

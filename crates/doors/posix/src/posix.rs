@@ -1,6 +1,6 @@
 //! The calls as a program makes them: with waiting.
 
-mod pipes;
+mod file;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,6 @@ use crate::table::{
     EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Settings, Table, UnderWay,
 };
 use crate::waiter::Waiter;
-
-pub use pipes::SpliceArgs;
 
 /// One entry of poll(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +35,18 @@ pub struct Posix<W> {
 
 /// How long a call may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Limit {
+pub enum Limit {
+    /// Not at all.
     Never,
+    /// Until there is something.
     Forever,
+    /// So long.
     For(Duration),
 }
 
 impl Limit {
-    fn new(patience: Patience, timeout: Option<Duration>, flags: u32) -> Self {
+    /// Returns the limit of a call on a file: `timeout`, or not at all where the file or MSG_DONTWAIT in `flags` says so.
+    pub fn new(patience: Patience, timeout: Option<Duration>, flags: u32) -> Self {
         let never = patience.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0;
         match timeout {
             _ if never => Self::Never,
@@ -113,7 +115,10 @@ impl<W: Waiter> Posix<W> {
     /// Makes a call until it says something else than EAGAIN, within the limit. The files that it waits for are held
     /// meanwhile: somebody may close them, and the call goes on. `watched` has the serial number of each: one that was
     /// given to another file before the call could hold it is EBADF.
-    fn wait_for<T>(
+    ///
+    /// # Errors
+    /// As `attempt`; EAGAIN at the limit; EBADF.
+    pub fn wait_for<T>(
         &self,
         limit: Limit,
         watched: &[(i32, u64)],

@@ -5,16 +5,16 @@ mod epoll;
 mod hold;
 mod names;
 mod open;
-mod pipe;
+mod other;
 mod ready;
 mod receive;
 mod send;
 mod settings;
-mod splice;
 mod teardown;
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
@@ -28,15 +28,15 @@ use wire::Instant;
 use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
-use pipe::{End, Pipe};
 
 pub use epoll::EpollEvent;
 pub(crate) use hold::Hold;
+pub use other::{FileId, OtherFile};
+pub use ready::{ANYTHING, News, READABLE, WRITABLE};
 pub use receive::{Received, RecvArgs};
 pub(crate) use send::UnderWay;
 pub use send::{SendArgs, names_dmabuf};
 pub use settings::{FD_BASE, Settings};
-pub(crate) use splice::Way;
 
 /// Most files of a table (linux `RLIMIT_NOFILE`, a usual hard limit).
 const MAX_FILES: usize = 65_536;
@@ -49,8 +49,6 @@ pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 pub struct Table {
     pub(crate) stack: Stack,
     files: Slab<File>,
-    /// Pipes with an open end.
-    pipes: Slab<Pipe>,
     /// Which file a socket of the stack belongs to.
     by_socket: HashMap<SocketId, usize>,
     /// Which files have a port.
@@ -91,7 +89,7 @@ pub(crate) struct File {
 enum FileKind {
     Socket(Box<Sock>),
     Epoll(Epoll),
-    Pipe(End),
+    Other(Arc<dyn OtherFile>),
 }
 
 /// A TCP socket.
@@ -127,12 +125,13 @@ impl SockState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// Names the file beyond its number's life.
-    pub(crate) serial: u64,
+    pub serial: u64,
     /// The program set O_NONBLOCK.
-    pub(crate) nonblocking: bool,
-    /// SO_RCVTIMEO, SO_SNDTIMEO.
-    pub(crate) receive: Option<Duration>,
-    pub(crate) send: Option<Duration>,
+    pub nonblocking: bool,
+    /// SO_RCVTIMEO.
+    pub receive: Option<Duration>,
+    /// SO_SNDTIMEO.
+    pub send: Option<Duration>,
 }
 
 impl Table {
@@ -141,7 +140,6 @@ impl Table {
         Self {
             stack,
             files: Slab::new(),
-            pipes: Slab::new(),
             by_socket: HashMap::new(),
             by_port: HashMap::new(),
             held: Vec::new(),
@@ -179,8 +177,8 @@ impl Table {
         self.changes
     }
 
-    /// Notes that something changed that no event of the stack tells.
-    fn touch(&mut self) {
+    /// Notes that something changed that no event of the stack tells: calls that wait look again.
+    pub fn touch(&mut self) {
         self.changes += 1;
     }
 
@@ -320,14 +318,14 @@ impl Table {
     fn sock(&self, fd: i32) -> Result<&Sock, Errno> {
         match &self.file(fd)?.kind {
             FileKind::Socket(sock) => Ok(sock),
-            FileKind::Epoll(_) | FileKind::Pipe(_) => Err(Errno::ENOTSOCK),
+            FileKind::Epoll(_) | FileKind::Other(_) => Err(Errno::ENOTSOCK),
         }
     }
 
     fn sock_mut(&mut self, fd: i32) -> Result<&mut Sock, Errno> {
         match &mut self.file_mut(fd)?.kind {
             FileKind::Socket(sock) => Ok(sock),
-            FileKind::Epoll(_) | FileKind::Pipe(_) => Err(Errno::ENOTSOCK),
+            FileKind::Epoll(_) | FileKind::Other(_) => Err(Errno::ENOTSOCK),
         }
     }
 
@@ -371,11 +369,11 @@ impl Table {
     ///
     /// # Errors
     /// EBADF.
-    pub(crate) fn patience(&self, fd: i32) -> Result<Patience, Errno> {
+    pub fn patience(&self, fd: i32) -> Result<Patience, Errno> {
         let file = self.file(fd)?;
         let (receive, send) = match &file.kind {
             FileKind::Socket(sock) => (sock.options.rcv_timeout, sock.options.snd_timeout),
-            FileKind::Epoll(_) | FileKind::Pipe(_) => (None, None),
+            FileKind::Epoll(_) | FileKind::Other(_) => (None, None),
         };
         Ok(Patience {
             serial: file.serial,

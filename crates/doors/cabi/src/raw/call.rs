@@ -18,7 +18,7 @@ use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, MsgFlags};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
-pub use super::file::{pipe, read_file, readv, splice, write_file, writev};
+pub use super::file::{read_file, readv, write_file, writev};
 use super::memory::{read, slice, slice_mut, write};
 use super::message::{self, By};
 pub use super::watch::{epoll_ctl, epoll_wait, poll};

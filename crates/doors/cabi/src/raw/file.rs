@@ -1,6 +1,6 @@
 // UNSAFETY: the calls on files of any kind, with C's pointers as arguments.
 
-//! read and write, which sockets and pipes share, pipe and splice.
+//! read and write, which files of all kinds have.
 //!
 //! # Safety
 //! As in `call`.
@@ -9,14 +9,13 @@
     reason = "one sentence, at the top of `call`, holds for all"
 )]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 
-use devmem_posix::{Posix, SpliceArgs, Waiter};
+use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, UIO_MAXIOV};
-use libc::{iovec, loff_t};
+use libc::iovec;
 
-use super::memory::write;
-use super::message::{self, By, MAX_RW_COUNT};
+use super::message::{self, By};
 
 /// read(2).
 pub unsafe fn read_file<W: Waiter>(
@@ -82,37 +81,4 @@ pub unsafe fn writev<W: Waiter>(
     let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
     // SAFETY: as above.
     unsafe { message::send(posix, fd, &entries, &[], By::File) }
-}
-
-/// pipe2(2).
-pub unsafe fn pipe<W: Waiter>(
-    posix: &Posix<W>,
-    fds: *mut c_int,
-    flags: c_int,
-) -> Result<(), Errno> {
-    let (reader, writer) = posix.call(|table| table.pipe(flags))?;
-    // SAFETY: the word at the top of `call`; two numbers can be written there.
-    let written = unsafe { write(fds.cast::<[c_int; 2]>(), [reader, writer]) };
-    if written.is_err() {
-        let _ = (posix.close(reader), posix.close(writer));
-    }
-    written
-}
-
-/// splice(2). Of offsets only the presence counts: what they point to is not looked at.
-pub fn splice<W: Waiter>(
-    posix: &Posix<W>,
-    (from, from_at): (c_int, *mut loff_t),
-    (to, to_at): (c_int, *mut loff_t),
-    len: usize,
-    flags: c_uint,
-) -> Result<c_int, Errno> {
-    let moved = posix.splice(SpliceArgs {
-        from,
-        to,
-        has_offset: (!from_at.is_null(), !to_at.is_null()),
-        len: len.min(MAX_RW_COUNT),
-        flags,
-    })?;
-    Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
 }

@@ -39,7 +39,7 @@ fn total(entries: &[iovec]) -> Result<usize, Errno> {
     Ok(sum.min(MAX_RW_COUNT))
 }
 
-/// By which call bytes are moved: sockets know both, pipes only the first.
+/// By which call bytes are moved: sockets know both, other files only the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// read, write.

@@ -170,7 +170,7 @@ impl Table {
         match command {
             fcntl::GETFL => {
                 let access = match &file.kind {
-                    FileKind::Pipe(end) => end.access_mode(),
+                    FileKind::Other(file) => file.access_mode(),
                     FileKind::Socket(_) | FileKind::Epoll(_) => fcntl::O_RDWR,
                 };
                 Ok(access | bit(file.nonblocking, fcntl::O_NONBLOCK))
@@ -188,7 +188,8 @@ impl Table {
         }
     }
 
-    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK; of a pipe, FIONREAD.
+    /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK; of other
+    /// files, FIONREAD.
     ///
     /// # Errors
     /// EBADF; EINVAL of a listener; ENOTTY for other requests.
@@ -197,10 +198,10 @@ impl Table {
         let sock = match &file.kind {
             FileKind::Socket(sock) => sock,
             // FIONREAD and SIOCINQ are one number.
-            FileKind::Pipe(end) if request == ioctl::SIOCINQ => {
-                return Ok(i32::try_from(self.pipe_len(*end)).unwrap_or(i32::MAX));
+            FileKind::Other(file) if request == ioctl::SIOCINQ => {
+                return Ok(i32::try_from(file.readable()).unwrap_or(i32::MAX));
             }
-            FileKind::Pipe(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
+            FileKind::Other(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
         };
         match request {
             ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD => {}

@@ -9,14 +9,14 @@ use super::{FileKind, Sock, SockState, Table};
 use crate::abi::ev;
 
 /// What watchers are told to look for: bits of poll(2); none of them if it may be anything.
-pub(super) type News = u32;
+pub type News = u32;
 
 /// Something changed that may concern everybody (linux `sk_state_change`).
-pub(super) const ANYTHING: News = 0;
+pub const ANYTHING: News = 0;
 /// There is more to be read, or to be accepted (linux `sock_def_readable`).
-pub(super) const READABLE: News = ev::IN | ev::PRI | ev::RDNORM | ev::RDBAND;
+pub const READABLE: News = ev::IN | ev::PRI | ev::RDNORM | ev::RDBAND;
 /// There is room again (linux `sk_stream_write_space`).
-pub(super) const WRITABLE: News = ev::OUT | ev::WRNORM | ev::WRBAND;
+pub const WRITABLE: News = ev::OUT | ev::WRNORM | ev::WRBAND;
 
 /// What there was when the watchers of a file were told last: what is more is news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,7 +88,7 @@ impl Table {
         match self.files.get(index).map(|file| &file.kind) {
             Some(FileKind::Epoll(epoll)) => ev::IN.when(self.has_events(epoll)),
             Some(FileKind::Socket(sock)) => self.sock_events(sock),
-            Some(FileKind::Pipe(end)) => self.pipe_events(*end),
+            Some(FileKind::Other(file)) => file.events(),
             None => 0,
         }
     }

@@ -113,7 +113,7 @@ impl Table {
         self.touch();
         let sock = match file.kind {
             FileKind::Socket(sock) => sock,
-            FileKind::Pipe(end) => return self.close_pipe_end(end),
+            FileKind::Other(file) => return file.closed(self),
             FileKind::Epoll(_) => return,
         };
         self.forget_port(index, sock.bound);

@@ -5,8 +5,6 @@ mod door;
 #[path = "../../../../core/stack/tests/scenarios/mod.rs"]
 mod scenarios;
 
-mod fuzz_replay;
-mod pipes;
 mod shared;
 mod table;
 mod threads;

@@ -1,0 +1,273 @@
+//! splice(2): bytes between a pipe and a socket, or between pipes. They are copied.
+
+use devmem_posix::{Limit, Patience, Posix, RecvArgs, SendArgs, Table, Waiter};
+use devmem_uapi::{Errno, MsgFlags};
+
+use crate::pipe::End;
+
+/// Flags of splice.
+pub mod flag {
+    #![allow(
+        missing_docs,
+        reason = "names and numbers of linux include/linux/splice.h, explained in splice(2)"
+    )]
+    pub const MOVE: u32 = 1;
+    pub const NONBLOCK: u32 = 2;
+    pub const MORE: u32 = 4;
+    pub const GIFT: u32 = 8;
+    pub const ALL: u32 = MOVE | NONBLOCK | MORE | GIFT;
+}
+
+/// Most bytes of one call (linux `MAX_RW_COUNT`).
+const MAX_RW_COUNT: usize = 0x7fff_f000;
+
+/// What a splice is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpliceArgs {
+    /// The file that bytes are taken from.
+    pub from: i32,
+    /// The file that they go to.
+    pub to: i32,
+    /// Offsets were given for the source and the target: neither pipes nor sockets have any.
+    pub has_offset: (bool, bool),
+    /// Most bytes.
+    pub len: usize,
+    /// SPLICE_F_NONBLOCK (of the pipe) and SPLICE_F_MORE; SPLICE_F_MOVE and SPLICE_F_GIFT change nothing.
+    pub flags: u32,
+}
+
+/// Between what a splice moves bytes: by their ends, and sockets by their numbers.
+#[derive(Debug, Clone)]
+enum Way {
+    SocketToPipe(i32, End),
+    PipeToSocket(End, i32),
+    PipeToPipe(End, End),
+}
+
+impl Way {
+    /// Returns which way a splice goes, having looked at what it is given in the kernel's order.
+    ///
+    /// # Errors
+    /// EBADF (also an end of a pipe that is not for this); ESPIPE, EINVAL of offsets; EINVAL: unknown flags, no pipe,
+    /// one pipe twice, an epoll.
+    fn new(table: &Table, args: &SpliceArgs) -> Result<Self, Errno> {
+        if args.flags & !flag::ALL != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (source, target) = (End::of(table, args.from)?, End::of(table, args.to)?);
+        let way = match (source, target) {
+            (Some(source), Some(target)) => {
+                if args.has_offset != (false, false) {
+                    return Err(Errno::ESPIPE);
+                }
+                source.to_read()?;
+                target.to_write()?;
+                if source.is_of_same_pipe(&target) {
+                    return Err(Errno::EINVAL);
+                }
+                Self::PipeToPipe(source, target)
+            }
+            (Some(source), None) if is_socket(table, args.to) => {
+                source.to_read()?;
+                Self::PipeToSocket(source, args.to)
+            }
+            (None, Some(target)) if is_socket(table, args.from) => {
+                target.to_write()?;
+                Self::SocketToPipe(args.from, target)
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        match (&way, args.has_offset) {
+            (_, (false, false)) => Ok(way),
+            // The pipe's own, then the socket's, which cannot be positioned either.
+            (Self::PipeToSocket(..), (true, _)) | (Self::SocketToPipe(..), (_, true)) => {
+                Err(Errno::ESPIPE)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+fn is_socket(table: &Table, fd: i32) -> bool {
+    !matches!(table.socket_id(fd), Err(Errno::EBADF | Errno::ENOTSOCK))
+}
+
+/// splice(2) from a socket to a pipe, from a pipe to a socket, or between pipes: returns how many bytes moved, 0 at the
+/// end of the stream. They are copied on the way.
+///
+/// # Errors
+/// EBADF, EINVAL, ESPIPE; EPIPE: no reader of the pipe is left; EAGAIN; what a receive and a send return.
+pub fn splice<W: Waiter>(posix: &Posix<W>, args: SpliceArgs) -> Result<usize, Errno> {
+    // The length is looked at before anything else.
+    if args.len == 0 {
+        return Ok(0);
+    }
+    let (way, source, target) = {
+        let table = posix.lock();
+        let way = Way::new(&table, &args)?;
+        (way, table.patience(args.from)?, table.patience(args.to)?)
+    };
+    let never = args.flags & flag::NONBLOCK != 0;
+    let mut pair = Pair {
+        posix,
+        watched: [(args.from, source.serial), (args.to, target.serial)],
+        source: pipe_limit(source, never),
+        target: pipe_limit(target, never),
+    };
+    let len = args.len.min(MAX_RW_COUNT);
+    match way {
+        Way::SocketToPipe(socket, pipe) => {
+            pair.source = Limit::new(source, source.receive, 0);
+            pair.splice_in(socket, &pipe, len)
+        }
+        Way::PipeToSocket(pipe, socket) => {
+            pair.target = Limit::new(target, target.send, 0);
+            let more = args.flags & flag::MORE != 0;
+            let flags = if more {
+                MsgFlags::MORE
+            } else {
+                MsgFlags::empty()
+            };
+            pair.splice_out(&pipe, socket, len, flags)
+        }
+        Way::PipeToPipe(from, to) => {
+            if source.nonblocking || target.nonblocking {
+                (pair.source, pair.target) = (Limit::Never, Limit::Never);
+            }
+            pair.splice_across(&from, &to, len)
+        }
+    }
+}
+
+fn pipe_limit(patience: Patience, never: bool) -> Limit {
+    match never || patience.nonblocking {
+        true => Limit::Never,
+        false => Limit::Forever,
+    }
+}
+
+/// The two files of a splice, each of which is waited for as it says itself; both stay meanwhile.
+#[derive(Debug)]
+struct Pair<'a, W> {
+    posix: &'a Posix<W>,
+    /// Number and serial number of each.
+    watched: [(i32, u64); 2],
+    source: Limit,
+    target: Limit,
+}
+
+impl<W: Waiter> Pair<'_, W> {
+    fn wait<T>(
+        &self,
+        limit: Limit,
+        mut attempt: impl FnMut(&mut Table) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.posix
+            .wait_for(limit, &self.watched, |table, _| attempt(table))
+    }
+
+    /// First the pipe must have room, then the socket something: each is waited for as its own file says.
+    fn splice_in(&self, from: i32, to: &End, len: usize) -> Result<usize, Errno> {
+        loop {
+            self.wait(self.target, |_| to.room())?;
+            let moved = self.wait(self.source, |table| into_pipe(table, from, to, len))?;
+            if let Some(moved) = moved {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Goes on until everything is sent, or the pipe is empty after some was.
+    fn splice_out(&self, from: &End, to: i32, len: usize, flags: MsgFlags) -> Result<usize, Errno> {
+        let mut moved = 0;
+        while moved < len {
+            let waiting = match moved {
+                0 => self.wait(self.source, |_| from.waiting()),
+                _ => self.posix.call(|_| from.waiting()),
+            };
+            let step = match waiting {
+                Ok(0) => break,
+                Ok(_) => self.wait(self.target, |table| {
+                    out_of_pipe(table, from, to, len - moved, flags)
+                }),
+                Err(errno) => Err(errno),
+            };
+            match step {
+                Ok(Some(sent)) => moved += sent,
+                // Another thread emptied it meanwhile.
+                Ok(None) => {}
+                Err(errno) if moved == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(moved)
+    }
+
+    fn splice_across(&self, from: &End, to: &End, len: usize) -> Result<usize, Errno> {
+        loop {
+            if self.wait(self.source, |_| from.waiting())? == 0 {
+                return Ok(0);
+            }
+            self.wait(self.target, |_| to.room())?;
+            if let Some(moved) = self.posix.call(|table| across(table, from, to, len))? {
+                return Ok(moved);
+            }
+        }
+    }
+}
+
+/// Moves what a socket has into a pipe that has room. `None`: it is full, or its reader is gone.
+///
+/// # Errors
+/// As [`Table::recv`].
+fn into_pipe(table: &mut Table, from: i32, to: &End, len: usize) -> Result<Option<usize>, Errno> {
+    let Ok(room) = to.room() else {
+        return Ok(None);
+    };
+    // No larger than a pipe, whatever `len` is.
+    let mut bytes = vec![0; room.min(len)];
+    let args = RecvArgs {
+        len: bytes.len(),
+        host: &mut bytes,
+        control: &mut [],
+    };
+    let received = table.recv(from, args, MsgFlags::DONTWAIT.bits())?;
+    to.put(table, bytes.get(..received.bytes).unwrap_or_default());
+    Ok(Some(received.bytes))
+}
+
+/// Moves what a pipe has to a socket, as much as that has room for. `None`: the pipe is empty.
+///
+/// # Errors
+/// As [`Table::send`].
+fn out_of_pipe(
+    table: &mut Table,
+    from: &End,
+    to: i32,
+    len: usize,
+    flags: MsgFlags,
+) -> Result<Option<usize>, Errno> {
+    let waiting = match from.waiting() {
+        Ok(waiting) if waiting > 0 => waiting,
+        _ => return Ok(None),
+    };
+    let bytes = from.peek(waiting.min(len));
+    let sent = table.send(to, SendArgs::new(&bytes), flags.bits())?;
+    drop(from.take(table, sent));
+    Ok(Some(sent))
+}
+
+/// Moves what one pipe has to another, as much as that has room for. `None`: one of them is not ready.
+///
+/// # Errors
+/// EPIPE.
+fn across(table: &mut Table, from: &End, to: &End, len: usize) -> Result<Option<usize>, Errno> {
+    let (waiting, room) = match (from.waiting(), to.room()) {
+        (Ok(waiting), Ok(room)) => (waiting, room),
+        (Err(Errno::EAGAIN), _) | (_, Err(Errno::EAGAIN)) => return Ok(None),
+        (Err(errno), _) | (_, Err(errno)) => return Err(errno),
+    };
+    let bytes = from.take(table, waiting.min(room).min(len));
+    to.put(table, &bytes);
+    Ok(Some(bytes.len()))
+}

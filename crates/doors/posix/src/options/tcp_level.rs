@@ -67,7 +67,12 @@ pub(super) static ROWS: &[Row] = &[
         .int(Check::In(1..=COUNT_MAX), |o, n| {
             o.syn_count = u8::try_from(n).ok();
         })
-        .get_int(|v| v.options.syn_count.unwrap_or(v.base.options.syn_retries).into()),
+        .get_int(|v| {
+            v.options
+                .syn_count
+                .unwrap_or(v.base.options.syn_retries)
+                .into()
+        }),
     row(tcp_opt::LINGER2)
         .int(Check::Any, set_linger2)
         .get_int(linger2),
@@ -157,7 +162,10 @@ fn congestion_option(options: &Options) -> Effect {
 }
 
 fn congestion_bytes(view: View<'_>) -> Vec<u8> {
-    let kind = view.options.congestion.unwrap_or(view.base.options.congestion);
+    let kind = view
+        .options
+        .congestion
+        .unwrap_or(view.base.options.congestion);
     let mut bytes = congestion_name(kind).as_bytes().to_vec();
     bytes.resize(TCP_CA_NAME_MAX, 0);
     bytes

@@ -1,46 +1,104 @@
 //! Our user-space stack at the other end of a guest's wire, in processes of its own.
 
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
+use serde::{Deserialize, Serialize};
 
-use super::stack_rows::FAR_ADDRESS;
+use super::traffic::{self, Family};
 use tool::output::Failure;
+
+/// Where our stack is: in the network of the guest's only NIC.
+pub const FAR_ADDRESS: [u8; 4] = [10, 77, 0, 9];
+/// Its port when it receives.
+pub const FAR_PORT: u16 = 5201;
+/// The pattern that it checks then: the period of `devmem-tcp recv -v`.
+pub const PERIOD: u16 = 7;
 
 /// When the guest has gone, nobody keeps the other end.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a guest may ask the host to start at the other end of its wire. The guest may be anything: it chooses among these,
+/// and the host chooses the program's arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Wish {
+    /// Our stack sends a pattern to the guest.
+    Send {
+        /// The guest's port.
+        port: NonZeroU16,
+    },
+    /// Our stack receives on [`FAR_PORT`] and checks the pattern of [`PERIOD`].
+    Receive,
+}
+
+impl Wish {
+    /// Returns the arguments of `devmem-tcp` for it. A sender sends `bytes`.
+    fn arguments(self, bytes: u64) -> Vec<String> {
+        match self {
+            Self::Send { port } => {
+                let guest = traffic::address(0, Family::V4).to_string();
+                let (port, bytes) = (port.to_string(), bytes.to_string());
+                ["send", &guest, &port, "--bytes", &bytes, "--json"]
+                    .map(str::to_owned)
+                    .to_vec()
+            }
+            Self::Receive => {
+                let (port, period) = (FAR_PORT.to_string(), PERIOD.to_string());
+                ["recv", "-l", "-p", &port, "-v", &period, "--json"]
+                    .map(str::to_owned)
+                    .to_vec()
+            }
+        }
+    }
+}
 
 /// The other end's processes, one after another.
 #[derive(Debug)]
 pub struct FarEnd {
     wire: PathBuf,
+    /// Bytes of a stream that it sends.
+    bytes: u64,
+    /// Most processes of one guest.
+    max: usize,
     children: Vec<(String, Helper)>,
 }
 
 impl FarEnd {
-    /// An other end that connects to `wire`, where a NIC listens.
-    pub fn new(wire: &Path) -> Self {
+    /// An other end that connects to `wire`, where a NIC listens. It sends streams of `bytes`, and starts at most `max`
+    /// processes.
+    pub fn new(wire: &Path, bytes: u64, max: usize) -> Self {
         Self {
             wire: wire.to_owned(),
+            bytes,
+            max,
             children: Vec::new(),
         }
     }
 
-    /// Starts `devmem-tcp` with `arguments`, when the one before has ended: there is one wire.
+    /// Starts `devmem-tcp` as the guest wishes, when the one before has ended: there is one wire.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
-    pub fn start(&mut self, arguments: &[String]) -> Result<(), Failure> {
+    /// It cannot be started; the guest has had as many processes as it has rows.
+    pub fn start(&mut self, wish: Wish) -> Result<(), Failure> {
+        if self.children.len() >= self.max {
+            return Err(Failure::failed(format!(
+                "the guest asks for our stack more often than it has rows ({})",
+                self.max
+            )));
+        }
+        let arguments = wish.arguments(self.bytes);
         if let Some((_, last)) = self.children.last_mut() {
             wait(last);
         }
         let address = std::net::IpAddr::from(FAR_ADDRESS);
         let mut command = Helper::this_program();
-        command.args(arguments).arg("--backend").arg("user");
+        command.args(&arguments).arg("--backend").arg("user");
         command
             .arg("--link")
             .arg(format!("unix:{}", self.wire.display()));
@@ -77,4 +135,26 @@ fn wait(child: &mut Helper) -> bool {
         child.kill();
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_gets_no_more_processes_than_it_has_rows() {
+        let mut none = FarEnd::new(Path::new("/nowhere"), 1, 0);
+        let refused = none.start(Wish::Receive).unwrap_err();
+        assert!(refused.to_string().contains("more often"), "{refused}");
+        assert!(none.children.is_empty());
+    }
+
+    #[test]
+    fn the_host_chooses_the_arguments() {
+        let port = NonZeroU16::new(4000).unwrap();
+        let send = Wish::Send { port }.arguments(1 << 20);
+        assert_eq!(send.join(" "), "send 10.77.0.1 4000 --bytes 1048576 --json");
+        let receive = Wish::Receive.arguments(1 << 20);
+        assert_eq!(receive.join(" "), "recv -l -p 5201 -v 7 --json");
+    }
 }

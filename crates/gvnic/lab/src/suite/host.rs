@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::far_end::FarEnd;
-use super::{Group, RowReport, devmem_rows, rows, stack_rows};
+use super::{Group, Line, RowReport, devmem_rows, rows, stack_rows};
 use crate::accel::Accel;
 use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
@@ -137,7 +137,8 @@ fn run_group(
     let folder = Scratch::new()?;
     let wire = folder.path("wire");
     let mut collected = Collector {
-        far_end: has_far_end(group).then(|| FarEnd::new(&wire)),
+        far_end: has_far_end(group).then(|| FarEnd::new(&wire, plan.bytes, names.len())),
+        wanted: names.clone(),
         ..Collector::default()
     };
     let machine = machine_for(&plan.machine, group, &wire);
@@ -279,35 +280,63 @@ fn bytes_of(report: &str) -> Option<u64> {
     Some(report.bytes)
 }
 
-/// Takes the rows as they come.
+/// Most characters of a row's detail that are kept.
+const DETAIL_CHARS_MAX: usize = 4096;
+
+/// Takes the rows as they come. What it keeps is bounded whatever the guest prints: one line, and one report for each row
+/// that was asked for.
 #[derive(Debug, Default)]
 struct Collector {
     line: Vec<u8>,
     rows: Vec<RowReport>,
     far_end: Option<FarEnd>,
-}
-
-/// What the guest prints: a report, or a wish.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Line {
-    Wish { far_end: Vec<String> },
-    Row(RowReport),
+    /// Rows whose reports are still to come.
+    wanted: Vec<&'static str>,
 }
 
 impl Collector {
     fn take(&mut self, line: Line) -> io::Result<()> {
         match (line, &mut self.far_end) {
-            (Line::Row(row), _) => self.rows.push(shown(row)),
-            (Line::Wish { far_end }, Some(process)) => {
-                process
-                    .start(&far_end)
+            (Line::Row(row), _) => {
+                let row = self.checked(row)?;
+                self.rows.push(shown(row));
+            }
+            (Line::Wish { far_end: wish }, Some(far_end)) => {
+                far_end
+                    .start(wish)
                     .map_err(|failure| io::Error::other(failure.to_string()))?;
             }
             (Line::Wish { .. }, None) => return Err(io::Error::other("this guest has a peer")),
         }
         Ok(())
     }
+
+    /// Returns a report as it is kept: of a row that was asked for and has not reported yet, its detail cut and without
+    /// characters that a terminal would obey.
+    fn checked(&mut self, mut row: RowReport) -> io::Result<RowReport> {
+        let at = self.wanted.iter().position(|name| *name == row.row);
+        let at = at.ok_or_else(|| {
+            io::Error::other("the guest reports a row that is not its own, or reports one twice")
+        })?;
+        self.wanted.swap_remove(at);
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        row.detail = row
+            .detail
+            .chars()
+            .take(DETAIL_CHARS_MAX)
+            .map(plain)
+            .collect();
+        Ok(row)
+    }
+}
+
+/// Reads one line of a guest.
+fn parse_line(line: &[u8]) -> io::Result<Line> {
+    serde_json::from_slice(line).map_err(|error| {
+        io::Error::other(format!(
+            "the guest printed neither a row nor a wish that exists: {error}"
+        ))
+    })
 }
 
 impl Output for Collector {
@@ -318,7 +347,7 @@ impl Output for Collector {
             match byte {
                 b'\n' => {
                     let line = std::mem::take(&mut self.line);
-                    self.take(serde_json::from_slice(&line)?)?;
+                    self.take(parse_line(&line)?)?;
                 }
                 _ if self.line.len() < MAX_LINE_BYTES => self.line.push(*byte),
                 _ => return Err(io::Error::other("a row's report has no end")),
@@ -352,18 +381,70 @@ fn shown(row: RowReport) -> RowReport {
 mod tests {
     use super::*;
 
+    fn collector(wanted: &[&'static str]) -> Collector {
+        Collector {
+            far_end: Some(FarEnd::new(Path::new("/nowhere"), 1, 0)),
+            wanted: wanted.to_vec(),
+            ..Collector::default()
+        }
+    }
+
+    fn line(row: &RowReport) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(row).unwrap();
+        bytes.push(b'\n');
+        bytes
+    }
+
     #[test]
     fn rows_are_collected_however_the_bytes_are_cut() {
-        let row = failed_row("a", "b");
-        let mut bytes = serde_json::to_vec(&row).unwrap();
-        bytes.push(b'\n');
-        let mut collector = Collector::default();
-        for byte in bytes.iter().chain(&bytes) {
+        let mut collector = collector(&["a", "c"]);
+        let (first, second) = (line(&failed_row("c", "d")), line(&failed_row("a", "b")));
+        for byte in first.iter().chain(&second) {
             collector.stdout(&[*byte]).unwrap();
         }
         assert_eq!(collector.rows.len(), 2);
         assert_eq!(collector.rows[1].row, "a");
         assert!(collector.stdout(b"no json\n").is_err());
+    }
+
+    #[test]
+    fn a_guest_has_no_say_in_the_arguments_of_the_hosts_programs() {
+        for wish in [
+            &br#"{"far_end":["send","10.77.0.2","9","--capture","/tmp/file"]}"#[..],
+            br#"{"far_end":{"send":{"port":0}}}"#,
+            br#"{"far_end":{"send":{"port":9,"bytes":1}}}"#,
+            br#"{"far_end":"demo"}"#,
+            br#"{"far_end":{"receive":["--out","/tmp/file"]}}"#,
+        ] {
+            let refused = collector(&[]).stdout(&[wish, b"\n"].concat());
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("neither a row nor a wish"), "{said}");
+        }
+        for wish in [
+            &br#"{"far_end":"receive"}"#[..],
+            br#"{"far_end":{"send":{"port":9}}}"#,
+        ] {
+            assert!(matches!(parse_line(wish), Ok(Line::Wish { .. })));
+        }
+    }
+
+    #[test]
+    fn a_guest_reports_only_rows_of_its_own_and_each_once() {
+        let mut collector = collector(&["a"]);
+        assert!(collector.stdout(&line(&failed_row("b", ""))).is_err());
+        assert!(collector.stdout(&line(&failed_row("a", ""))).is_ok());
+        assert!(collector.stdout(&line(&failed_row("a", ""))).is_err());
+        assert_eq!(collector.rows.len(), 1);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_rows_detail_is_bounded_and_plain() {
+        let mut collector = collector(&["a"]);
+        let long = format!("\u{1b}[2J{}", "x".repeat(100_000));
+        collector.stdout(&line(&failed_row("a", &long))).unwrap();
+        let kept = &collector.rows[0].detail;
+        assert_eq!(kept.chars().count(), DETAIL_CHARS_MAX);
+        assert!(kept.starts_with(" [2Jx"), "{}", &kept[..8]);
     }
 
     #[test]

@@ -62,3 +62,13 @@ pub struct RowReport {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mb_per_s: Option<f64>,
 }
+
+/// One line that a guest prints.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    /// It asks for something at the other end of its wire.
+    Wish { far_end: far_end::Wish },
+    /// A row has ended.
+    Row(RowReport),
+}

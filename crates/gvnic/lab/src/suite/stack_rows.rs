@@ -1,26 +1,22 @@
 //! Device memory TCP between our user-space stack, on the host, and the guest's kernel: two independent implementations
 //! test each other.
 //!
-//! The guest requests the start of the other end with a line of JSON, `{"far_end": [ARGUMENTS]}`, with arguments of
-//! `devmem-tcp`; the host adds the wire and the address.
+//! The guest requests the start of the other end with a line of JSON, `{"far_end": WISH}`: one of [`Wish`].
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use super::Line;
 use super::devmem::{Bound, Habit, Memory, Steering, Stream, receive, send_to};
+use super::far_end::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish};
 use super::rows::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
 use tool::pattern::RepeatingPattern;
 
-/// Address of our stack, in the network of the guest's only NIC.
-pub const FAR_ADDRESS: [u8; 4] = [10, 77, 0, 9];
-/// Port of our stack when it receives.
-const FAR_PORT: u16 = 5201;
-/// Period of the pattern that `devmem-tcp recv -v` checks.
-const PERIOD: u16 = 7;
 const QUEUE: u32 = 2;
 /// Bytes of one read of an ordinary socket.
 const READ_BYTES: usize = 1 << 20;
@@ -45,25 +41,17 @@ pub const LOSS_ROWS: &[Row] = &[
     ("bad wire: kernel devmem tx to our stack", devmem_tx),
 ];
 
-fn ask_for(arguments: &[&str]) -> anyhow::Result<()> {
+fn ask_for(wish: Wish) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer(&mut stdout, &serde_json::json!({"far_end": arguments}))?;
+    serde_json::to_writer(&mut stdout, &Line::Wish { far_end: wish })?;
     writeln!(stdout)?;
     Ok(())
 }
 
 /// Requests a sender from the host and accepts its connection.
-fn ask_for_sender(listener: &TcpListener, bytes: u64) -> anyhow::Result<TcpStream> {
-    let to = listener.local_addr()?;
-    let (address, port) = (to.ip().to_string(), to.port().to_string());
-    ask_for(&[
-        "send",
-        &address,
-        &port,
-        "--bytes",
-        &bytes.to_string(),
-        "--json",
-    ])?;
+fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {
+    let port = NonZeroU16::new(listener.local_addr()?.port()).context("a listener has a port")?;
+    ask_for(Wish::Send { port })?;
     let (stream, _) = listener.accept()?;
     traffic::limit(&stream)?;
     Ok(stream)
@@ -74,7 +62,7 @@ fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
     let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let stream = ask_for_sender(&listener, context.bytes)?;
+    let stream = ask_for_sender(&listener)?;
     let wanted = Stream {
         bytes: context.bytes,
         habit: Habit::Good,
@@ -90,7 +78,7 @@ fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
 /// Receives the same stream on an ordinary socket, without checking bytes.
 fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
-    let mut stream = ask_for_sender(&listener, context.bytes)?;
+    let mut stream = ask_for_sender(&listener)?;
     let start = Instant::now();
     let mut buffer = vec![0; READ_BYTES];
     let mut bytes = 0;
@@ -113,16 +101,7 @@ fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
 }
 
 fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
-    let port = FAR_PORT.to_string();
-    ask_for(&[
-        "recv",
-        "-l",
-        "-p",
-        &port,
-        "-v",
-        &PERIOD.to_string(),
-        "--json",
-    ])?;
+    ask_for(Wish::Receive)?;
     let stream = connect((IpAddr::from(FAR_ADDRESS), FAR_PORT).into())?;
     traffic::limit(&stream)?;
     let pattern = RepeatingPattern::new(PERIOD);

@@ -170,7 +170,7 @@ fn receive(
     sender: &mut Sender,
     stop: &StopFlag,
 ) -> Result<Totals, Failure> {
-    let mut progress = Progress::new(Some(plan.bytes));
+    let mut progress = Progress::transfer(Some(plan.bytes));
     let clock = match sender {
         Sender::Process(_) => cpu::process_cpu_time,
         // The sender's stack has threads in this process, too.
@@ -184,7 +184,7 @@ fn receive(
         keep_tokens: 0,
         clock,
         watch: &mut |sofar| {
-            progress.at(sofar.bytes, sofar.elapsed);
+            progress.transferred(sofar.bytes, sofar.elapsed);
             let waits_for_sender = sofar.accepted < u64::from(plan.connections);
             if waits_for_sender {
                 sender.check()?;

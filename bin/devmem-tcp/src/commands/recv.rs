@@ -90,7 +90,7 @@ fn receive(
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
-    let mut progress = Progress::new(None);
+    let mut progress = Progress::transfer(None);
     let totals = receiver.run(Task {
         connections: plan.connections,
         keep_listening: plan.keep_listening,
@@ -102,7 +102,7 @@ fn receive(
         keep_tokens: plan.keep_tokens,
         clock: cpu::process_cpu_time,
         watch: &mut |sofar| {
-            progress.at(sofar.bytes, sofar.elapsed);
+            progress.transferred(sofar.bytes, sofar.elapsed);
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
     })?;

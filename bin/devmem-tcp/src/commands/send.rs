@@ -38,11 +38,11 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
-    let mut progress = Progress::new(total);
+    let mut progress = Progress::transfer(total);
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
     let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
     let sent = transmit.run(&mut source, &mut |bytes| {
-        progress.at(bytes, start.elapsed());
+        progress.transferred(bytes, start.elapsed());
         !stop.is_set()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);

@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 
-use super::progress::Activity;
 use tool::output::Failure;
+use tool::progress::Progress;
 
 /// Dependencies of QEMU, the kernel and the guest's tools that are only needed for installing them on a machine.
 const NOT_NEEDED: &[&str] = &[
@@ -100,22 +100,22 @@ impl Apt {
             folder: folder.to_owned(),
             target: source.suites.last().cloned().unwrap_or_default(),
         };
-        let activity = Activity::spinner("reading the lists of packages");
+        let progress = Progress::spinner("reading the lists of packages");
         // apt retries for many seconds; retries are used only if they may help, that is, if there is a network.
-        let once = apt.update(&["-o", "Acquire::Retries=0"], &activity);
+        let once = apt.update(&["-o", "Acquire::Retries=0"], &progress);
         let done = match once {
-            Err(said) if !is_without_network(&said) => apt.update(&[], &activity),
+            Err(said) if !is_without_network(&said) => apt.update(&[], &progress),
             done => done,
         };
-        activity.finish();
+        progress.finish();
         done.map_err(|said| no_lists(source, &said))?;
         Ok(apt)
     }
 
-    fn update(&self, options: &[&str], activity: &Activity) -> Result<(), String> {
+    fn update(&self, options: &[&str], progress: &Progress) -> Result<(), String> {
         let mut update = self.apt_get(["-q", "-o", "APT::Update::Error-Mode=any"]);
         update.args(options).arg("update");
-        run(update, activity, || None)
+        run(update, progress, || None)
     }
 
     /// Fetches the packages `wanted` with their dependencies, and unpacks them below `root`. Returns them as
@@ -129,12 +129,12 @@ impl Apt {
         let total = packages.iter().map(|package| package.bytes).sum();
         let debs = self.folder.join("debs");
         fs::create_dir_all(&debs)?;
-        let activity = Activity::bytes("fetching packages", total);
+        let progress = Progress::bytes("fetching packages", total);
         let mut download = self.apt_get(["-q", "download"]);
         download.args(packages.iter().map(|p| format!("{}={}", p.name, p.version)));
         download.current_dir(&debs);
-        let done = run(download, &activity, || Some(folder_bytes(&debs)));
-        activity.finish();
+        let done = run(download, &progress, || Some(folder_bytes(&debs)));
+        progress.finish();
         done.map_err(|said| Failure::failed(format!("fetch packages: {said}")))?;
 
         let archives: Vec<PathBuf> = fs::read_dir(&debs)?
@@ -148,17 +148,17 @@ impl Apt {
                 packages.len()
             )));
         }
-        let activity = Activity::count("unpacking", archives.len() as u64);
+        let progress = Progress::count("unpacking", archives.len() as u64);
         fs::create_dir_all(root)?;
         for (at, archive) in archives.iter().enumerate() {
             let mut extract = Command::new("dpkg-deb");
             extract.arg("-x").arg(archive).arg(root);
-            run(extract, &activity, || None)
+            run(extract, &progress, || None)
                 .map_err(|said| Failure::failed(format!("unpack {}: {said}", archive.display())))?;
             fs::remove_file(archive)?;
-            activity.at(at as u64 + 1);
+            progress.at(at as u64 + 1);
         }
-        activity.finish();
+        progress.finish();
         Ok(packages
             .iter()
             .map(|p| format!("{} {}", p.name, p.version))
@@ -333,11 +333,11 @@ fn write_configuration(folder: &Path, mirror: &str, suites: &[String]) -> std::i
     fs::write(folder.join("apt.conf"), text)
 }
 
-/// Runs a command to its end, and reports its progress to `activity`. An error has the last lines of its output.
+/// Runs a command to its end, and shows its progress. An error has the last lines of its output.
 fn run(
     mut command: Command,
-    activity: &Activity,
-    progress: impl Fn() -> Option<u64>,
+    progress: &Progress,
+    position: impl Fn() -> Option<u64>,
 ) -> Result<(), String> {
     command
         .stdin(Stdio::null())
@@ -355,7 +355,11 @@ fn run(
     let status = loop {
         match child.ended() {
             Ok(Some(status)) => break status,
-            Ok(None) => activity.look(progress()),
+            Ok(None) => {
+                if let Some(position) = position() {
+                    progress.at(position);
+                }
+            }
             Err(error) => return Err(error.to_string()),
         }
         thread::sleep(LOOK);

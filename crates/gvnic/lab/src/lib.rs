@@ -31,7 +31,6 @@ pub mod klog;
 pub mod machine;
 pub mod nics;
 pub mod plan;
-pub mod progress;
 pub mod qemu;
 pub mod scratch;
 pub mod suite;

@@ -49,11 +49,11 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     let to = SocketAddr::new(plan.peers.address, PORT);
     let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
-    let progress = Mutex::new(Progress::new(Some(plan.bytes)));
+    let progress = Mutex::new(Progress::transfer(Some(plan.bytes)));
     let start = Instant::now();
     let mut sent = send_all(&nic, plan, to, None, &|bytes| {
         if let Ok(mut progress) = progress.try_lock() {
-            progress.at(bytes, start.elapsed());
+            progress.transferred(bytes, start.elapsed());
         }
         !stop.is_set()
     })?;

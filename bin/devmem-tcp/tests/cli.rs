@@ -115,7 +115,8 @@ fn a_missing_network_namespace_is_a_failure_that_says_where_it_looked() {
 
 #[test]
 fn an_empty_cache_without_a_network_is_not_supported_and_leaves_nothing() {
-    let cache = std::env::temp_dir().join(format!("devmem-tcp-no-lab-{}", std::process::id()));
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let cache = folder.path().join("cache");
     let cache_text = cache.to_str().expect("the temporary folder is UTF-8");
     let finished = run(&format!("lab status --packaged --cache {cache_text}"));
     finished.failed_with(3, "; ");

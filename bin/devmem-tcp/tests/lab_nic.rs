@@ -4,11 +4,11 @@
 mod common;
 
 use std::env;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
+use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::thread;
 
 use common::lab::{Nic, OURS, PEERS, connect, receive_all, send, settings};
 use common::{Finished, repeating, run, start_command, start_with, tool};
@@ -20,10 +20,9 @@ const SIZES: [usize; 12] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8
 
 /// A file that is read once.
 fn input(bytes: &[u8]) -> Stdio {
-    let path = env::temp_dir().join(format!("devmem-lab-{:?}", thread::current().id()));
-    fs::write(&path, bytes).expect("there is room");
-    let file = File::open(&path).expect("it was made");
-    let _ = fs::remove_file(&path);
+    let mut file = tempfile::tempfile().expect("there is room");
+    file.write_all(bytes).expect("there is room");
+    file.rewind().expect("it is a file");
     file.into()
 }
 

@@ -25,6 +25,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Bytes of the virtio-net header before each frame.
 const VNET: usize = 10;
@@ -39,23 +40,16 @@ fn one_queue() -> QueueOptions {
 }
 
 /// Files of one test.
-struct Files(PathBuf);
+struct Files(TempDir);
 
 impl Files {
     fn new(test: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("nic-{}-{test}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+        let folder = tempfile::Builder::new().prefix(test).tempdir();
+        Self(folder.unwrap())
     }
 
     fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(name)
     }
 }
 

@@ -117,7 +117,8 @@ fn newline_in_the_zero_position_is_fine_but_not_both() {
 fn the_payload_goes_to_a_file_or_to_stdout() {
     in_netns("the_payload_goes_to_a_file_or_to_stdout", || {
         let payload: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
-        let file = std::env::temp_dir().join(format!("devmem-tcp-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("payload");
         let recv = start_recv(&format!("--json -o {}", file.display()));
         send(recv_addr(), &payload);
         let json = recv.finish().json();
@@ -128,7 +129,6 @@ fn the_payload_goes_to_a_file_or_to_stdout() {
             "nothing was asked for"
         );
         let written = fs::read(&file).unwrap();
-        fs::remove_file(&file).unwrap();
         assert!(written == payload, "{} bytes written", written.len());
 
         let recv = start_recv("-o -");
@@ -299,13 +299,13 @@ fn linear_bytes_are_delivered_in_order_with_the_rest() {
 #[test]
 fn a_capture_has_every_payload_byte() {
     in_netns("a_capture_has_every_payload_byte", || {
-        let file = std::env::temp_dir().join(format!("devmem-tcp-{}.pcapng", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("capture.pcapng");
         let recv = start_recv(&format!("-v 7 --json --capture {}", file.display()));
         let sent = repeating(7, 0, 3_000_000);
         send(recv_addr(), &sent);
         assert_all_right(&recv.finish().json(), 3_000_000);
         let captured = captured_stream(&fs::read(&file).unwrap(), sent.len());
-        fs::remove_file(&file).unwrap();
         assert!(captured == sent, "the capture's stream differs");
     });
 }

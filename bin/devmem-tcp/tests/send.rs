@@ -117,7 +117,8 @@ fn stdin_and_files_arrive_as_they_are() {
         let host = Host::new(V4);
         let sent = repeating(251, 7, 5_000_000);
 
-        let path = std::env::temp_dir().join(format!("devmem-tcp-send-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sent");
         std::fs::write(&path, &sent).unwrap();
         let receiver = host.receive();
         let json = run(&host.line(&format!("-i {}", path.display()))).json();
@@ -129,7 +130,6 @@ fn stdin_and_files_arrive_as_they_are() {
         let json = start_with(&host.line(""), file.into()).finish().json();
         assert!(receiver.join().unwrap().0 == sent);
         assert_all_sent(&json, sent.len());
-        std::fs::remove_file(&path).unwrap();
 
         // A pipe that is quiet for a while: what was written before is sent at once.
         let (reader, mut writer) = std::io::pipe().unwrap();
@@ -183,9 +183,8 @@ fn until_listening(port: u16) {
 
 /// Sends a file whose every byte depends on its position to a stock receiver that writes it to another.
 fn stock_receiver(test: &str, program: &str, arguments: &[&str], options: &str) {
-    let folder = std::env::temp_dir();
-    let [sent, received] = ["sent", "received"]
-        .map(|name| folder.join(format!("devmem-tcp-{test}-{}-{name}", std::process::id())));
+    let folder = tempfile::tempdir().unwrap();
+    let [sent, received] = ["sent", "received"].map(|name| folder.path().join(name));
     let mut word = 0_u64;
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -210,9 +209,6 @@ fn stock_receiver(test: &str, program: &str, arguments: &[&str], options: &str) 
         "{program} did not end"
     );
     let got = std::fs::read(&received).unwrap();
-    for path in [&sent, &received] {
-        std::fs::remove_file(path).unwrap();
-    }
     assert!(got == bytes, "{} of {} bytes", got.len(), bytes.len());
     assert_all_sent(&json, bytes.len());
 }

@@ -125,7 +125,8 @@ fn our_stack_reaches_a_kernel_host_through_a_bad_cable() {
     in_netns(
         "our_stack_reaches_a_kernel_host_through_a_bad_cable",
         || {
-            let socket = std::env::temp_dir().join(format!("wire-{}", std::process::id()));
+            let folder = tempfile::tempdir().unwrap();
+            let socket = folder.path().join("wire");
             let socket = socket.display();
             let mut wire = start(&format!(
                 "wire --json --a unix-listen:{socket} --b tap:right,10.0.0.2/24 --impair loss=2%,reorder=2%,seed=5"

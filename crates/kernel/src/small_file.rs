@@ -151,23 +151,15 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, SmallFileError> {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
-    use std::path::PathBuf;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
-    fn folder(test: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("devmem-{test}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
     #[test]
     fn what_is_no_regular_file_is_refused_without_waiting_for_it() {
-        let folder = folder("kinds");
-        let at = |name: &str| folder.join(name);
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
         mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let _socket = UnixListener::bind(at("socket")).unwrap();
         fs::create_dir(at("folder")).unwrap();
@@ -195,17 +187,15 @@ mod tests {
         assert!(!at("nowhere").exists(), "nothing is made behind a link");
         assert!(read(&at("missing"), 10).unwrap_err().is_not_found());
         assert_eq!(read(&at("file"), 4).unwrap(), b"text");
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn a_file_is_read_up_to_a_limit() {
-        let folder = folder("limit");
-        let path = folder.join("file");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
         fs::write(&path, [7; 100]).unwrap();
         assert_eq!(read(&path, 100).unwrap().len(), 100);
         let refused = read(&path, 99).unwrap_err();
         assert_eq!(refused.to_string(), "it is longer than 99 bytes");
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

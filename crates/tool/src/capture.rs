@@ -243,16 +243,15 @@ mod tests {
     use super::*;
 
     /// Temporary file of one test, removed on drop.
-    struct Scratch(PathBuf);
+    struct Scratch(tempfile::NamedTempFile);
 
     impl Scratch {
-        fn new(test: &str) -> Self {
-            let name = format!("capture-{test}-{}.pcapng", std::process::id());
-            Self(std::env::temp_dir().join(name))
+        fn new() -> Self {
+            Self(tempfile::NamedTempFile::new().unwrap())
         }
 
         fn packets(&self) -> Vec<EnhancedPacketBlock<'static>> {
-            let file = std::fs::read(&self.0).unwrap();
+            let file = std::fs::read(self.0.path()).unwrap();
             let mut reader = PcapNgReader::new(&file[..]).unwrap();
             let mut packets = Vec::new();
             while let Some(block) = reader.next_block() {
@@ -264,16 +263,10 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
-    }
-
     #[test]
     fn what_was_captured_reads_back_with_time_direction_and_payload() {
-        let scratch = Scratch::new("reads-back");
-        let mut capture = Capture::create(&scratch.0, "dm0").unwrap();
+        let scratch = Scratch::new();
+        let mut capture = Capture::create(scratch.0.path(), "dm0").unwrap();
         capture.frame(Instant::from_nanos(1), Direction::Rx, &[7; 60]);
         capture.frame(Instant::from_nanos(1_500_000_001), Direction::Tx, &[8; 61]);
         let longer = vec![9; SNAP_LEN as usize + 1];

@@ -20,6 +20,7 @@ use devmem_linux::cpu;
 use devmem_linux::helper::Helper;
 use devmem_tcp::{Netdev, NetdevBuilder};
 use gvnic_server::plan::WirePlan;
+use tempfile::TempDir;
 use tool::output::Failure;
 
 use super::super::receiver::ReceiverProcess;
@@ -54,6 +55,8 @@ pub fn run(args: CableArgs) -> Result<(), Failure> {
 pub struct Cable {
     child: Helper,
     socket: PathBuf,
+    /// Where the socket is; goes with the cable.
+    _folder: TempDir,
 }
 
 impl Cable {
@@ -65,7 +68,8 @@ impl Cable {
         mtu: u16,
         processor: usize,
     ) -> Result<Self> {
-        let socket = std::env::temp_dir().join(format!("devmem-tcp-lossy-{}", std::process::id()));
+        let folder = tempfile::tempdir().context("make a folder for the cable's socket")?;
+        let socket = folder.path().join("cable");
         let end = match sender {
             Sender::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
             Sender::Ours => format!("unix-listen:{}", socket.display()),
@@ -78,7 +82,11 @@ impl Cable {
         command.args(["--b-netns", &format!("pid:{}", receiver.id())]);
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let child = Helper::start(&mut command).context("start the cable")?;
-        let mut cable = Self { child, socket };
+        let mut cable = Self {
+            child,
+            socket,
+            _folder: folder,
+        };
         cable.wait_until_joined()?;
         Ok(cable)
     }
@@ -106,7 +114,6 @@ impl Cable {
 impl Drop for Cable {
     fn drop(&mut self) {
         self.child.kill();
-        // The TAPs go with it, the socket's file does not.
-        let _gone = std::fs::remove_file(&self.socket);
+        // The TAPs go with it, the socket's file goes with its folder.
     }
 }

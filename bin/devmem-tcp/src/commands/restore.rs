@@ -219,13 +219,13 @@ mod tests {
     #[test]
     fn one_interface_that_cannot_be_restored_does_not_keep_the_others_from_it() {
         // A folder is no state file: taking it over fails.
-        let folder = std::env::temp_dir().join(format!("devmem-restore-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
         let leftover = |name: &str| Leftover {
             interface: name.to_owned(),
             pid: 1,
             standing: Standing::Left,
             changes: Vec::new(),
-            path: folder.join(format!("{name}.json")),
+            path: folder.path().join(format!("{name}.json")),
         };
         for name in ["one", "two"] {
             std::fs::create_dir_all(&leftover(name).path).unwrap();
@@ -236,7 +236,6 @@ mod tests {
             output: tool::parse::OutputArgs { json: false },
         };
         let restored = restore(&args, vec![leftover("one"), leftover("two")], Judged::All);
-        std::fs::remove_dir_all(&folder).unwrap();
         let said = restored.unwrap_err().to_string();
         for name in ["one", "two"] {
             assert!(

@@ -175,8 +175,8 @@ fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
     {
         return skip(TEST, "apt", &format!("there is no {missing} here"));
     }
-    let folder = env::temp_dir().join(format!("devmem-tcp-fetch-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("there is room");
+    let scratch = tempfile::tempdir().expect("there is room");
+    let folder = scratch.path();
     fs::write(folder.join("apt.conf"), APT_SETTINGS).expect("there is room");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let port = listener.local_addr().expect("it listens").port();
@@ -191,26 +191,28 @@ fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
         }
     });
 
-    let broken = fetch(&folder, port);
+    let broken = fetch(folder, port);
     broken.failed_with(1, "fetch packages: ");
     assert!(broken.stderr.contains(BROKEN), "{}", broken.stderr);
-    assert_eq!(left(&folder), Vec::<PathBuf>::new());
+    assert_eq!(left(folder), Vec::<PathBuf>::new());
 
     // Everything comes now, the half that came before with it; that it is no package is another matter.
     archive.breaks.store(false, Ordering::Relaxed);
     archive.asked.lock().expect("no panic").clear();
-    fetch(&folder, port).failed_with(1, "unpack ");
-    assert_eq!(left(&folder), Vec::<PathBuf>::new());
+    fetch(folder, port).failed_with(1, "unpack ");
+    assert_eq!(left(folder), Vec::<PathBuf>::new());
     let asked = archive.asked.lock().expect("no panic").join("\n");
     for name in PACKAGES {
         assert!(asked.contains(&format!("{name}_1_amd64.deb")), "{asked}");
     }
-    fs::remove_dir_all(&folder).expect("it is ours");
 }
 
 /// Has `lab fetch` use an apt-get that fails to update with `said`; returns what it was asked to update, line by line.
 fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
-    let folder = env::temp_dir().join(format!("devmem-tcp-apt-{name}-{}", std::process::id()));
+    let prefix = format!("devmem-tcp-apt-{name}-");
+    let scratch = tempfile::Builder::new().prefix(&prefix).tempdir();
+    let scratch = scratch.expect("there is room");
+    let folder = scratch.path();
     let programs = folder.join("bin");
     fs::create_dir_all(&programs).expect("there is room");
     let asked = folder.join("asked");
@@ -230,7 +232,6 @@ fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
     command.env("PATH", format!("{}:{path}", programs.display()));
     let finished = start_command(command).finish();
     let asked = fs::read_to_string(&asked).unwrap_or_default();
-    fs::remove_dir_all(&folder).expect("it is ours");
     (finished, asked.lines().map(str::to_owned).collect())
 }
 

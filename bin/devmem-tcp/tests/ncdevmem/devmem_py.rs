@@ -148,7 +148,8 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
         let reason = String::from_utf8_lossy(&status.stderr).into_owned();
         return skip(TEST, "lab", reason.lines().next().unwrap_or_default());
     }
-    let script = env::temp_dir().join(format!("devmem-py-{}.sh", std::process::id()));
+    let folder = tempfile::tempdir().expect("there is room");
+    let script = folder.path().join("devmem-py.sh");
     let text = SCRIPT.replace("@python@", &parts.python.to_string_lossy());
     fs::write(&script, text).expect("there is room");
     let mut run = lab("run");
@@ -162,7 +163,6 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
         .args(["--", "sh", "/devmem-py.sh"])
         .output()
         .expect("the tool starts");
-    fs::remove_file(&script).expect("it was written");
 
     let said = String::from_utf8_lossy(&ended.stdout);
     let errors = String::from_utf8_lossy(&ended.stderr);

@@ -20,20 +20,18 @@ const NOBODY: u32 = 65_534;
 /// A folder of state files of a user. It goes with the test.
 struct Bench {
     /// Where XDG_RUNTIME_DIR points.
-    runtime: PathBuf,
+    runtime: tempfile::TempDir,
 }
 
 impl Bench {
     /// `None` where the tool cannot be run as another user.
     fn new(test: &str) -> Option<Self> {
-        let runtime = std::env::temp_dir().join(format!("restore-{test}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&runtime);
+        let runtime = tempfile::tempdir().unwrap();
         let mut private = fs::DirBuilder::new();
         private.mode(0o700);
         let bench = Self { runtime };
-        private.create(&bench.runtime).unwrap();
         private.create(bench.folder()).unwrap();
-        bench.give(&bench.runtime);
+        bench.give(bench.runtime.path());
         bench.give(&bench.folder());
         let mut probe = tool();
         probe.arg("--version");
@@ -48,7 +46,7 @@ impl Bench {
     }
 
     fn folder(&self) -> PathBuf {
-        self.runtime.join("devmem-tcp")
+        self.runtime.path().join("devmem-tcp")
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -63,7 +61,7 @@ impl Bench {
     }
 
     fn as_user(&self, command: &mut std::process::Command) {
-        command.env("XDG_RUNTIME_DIR", &self.runtime);
+        command.env("XDG_RUNTIME_DIR", self.runtime.path());
         if geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
@@ -102,12 +100,6 @@ impl Bench {
             let nothing = said.stderr.contains("nothing is left");
             assert!(!nothing, "{options}: {}", said.stderr);
         }
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.runtime);
     }
 }
 

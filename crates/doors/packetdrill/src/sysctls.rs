@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn a_folder_is_read_each_time_and_what_cannot_be_changes_nothing() {
-        let folder = std::env::temp_dir().join(format!("devmem-sysctls-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let sysctls = Sysctls::new(&folder);
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
+        let sysctls = Sysctls::new(folder);
         let base = tcp::Config::default();
         let linux = Linux::default();
         let expected = tcp::Config {
@@ -203,7 +203,6 @@ mod tests {
         assert_eq!(config.options.congestion, base.options.congestion);
         std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
         assert!(sysctls.over(&base, linux).sack);
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -437,9 +437,10 @@ mod tests {
 
     #[test]
     fn the_private_configuration_names_no_place_of_the_machines_apt() {
-        let folder = std::env::temp_dir().join(format!("devmem-tcp-apt-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
         write_configuration(
-            &folder,
+            folder,
             "http://archive.invalid/debian",
             &["a".into(), "b".into()],
         )
@@ -448,6 +449,5 @@ mod tests {
         assert!(sources.contains("Suites: a b\n"), "{sources}");
         let text = fs::read_to_string(folder.join("apt.conf")).unwrap();
         assert!(!text.contains("/var/lib"), "{text}");
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -161,16 +161,16 @@ mod tests {
 
     use super::*;
 
-    fn cache(name: &str) -> Cache {
-        let folder =
-            std::env::temp_dir().join(format!("devmem-tcp-cache-{name}-{}", std::process::id()));
-        remove(&folder).unwrap();
-        Cache { folder }
+    /// A cache that is not there yet, and what removes it.
+    fn cache() -> (Cache, tempfile::TempDir) {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("cache");
+        (Cache { folder }, above)
     }
 
     #[test]
     fn a_folder_is_there_when_it_is_complete_and_not_before() {
-        let cache = cache("complete");
+        let (cache, _above) = cache();
         let manifest = || Manifest {
             packages: vec!["a 1".to_owned()],
         };
@@ -193,12 +193,11 @@ mod tests {
         let (folder, found) = cache.get("x").unwrap().unwrap();
         assert!(folder.join("whole").exists());
         assert_eq!(found.packages, manifest().packages);
-        fs::remove_dir_all(cache.folder()).unwrap();
     }
 
     #[test]
     fn a_failed_refresh_keeps_what_was_there() {
-        let cache = cache("refresh");
+        let (cache, _above) = cache();
         let locked = cache.lock().unwrap();
         locked
             .put("x", |_| {
@@ -213,12 +212,11 @@ mod tests {
                 .is_err()
         );
         assert!(cache.get("x").unwrap().is_some());
-        fs::remove_dir_all(cache.folder()).unwrap();
     }
 
     #[test]
     fn a_damaged_manifest_is_named_and_what_is_no_file_is_not_waited_for() {
-        let cache = cache("damaged");
+        let (cache, _above) = cache();
         let folder = cache.folder.join("x");
         fs::create_dir_all(&folder).unwrap();
         let manifest = folder.join(MANIFEST);
@@ -235,12 +233,11 @@ mod tests {
         fifo(&cache.folder.join("lock"));
         let said = cache.lock().unwrap_err().to_string();
         assert!(said.contains("/lock: it is a FIFO"), "{said}");
-        fs::remove_dir_all(cache.folder()).unwrap();
     }
 
     #[test]
     fn two_cannot_write_at_once() {
-        let cache = cache("lock");
+        let (cache, _above) = cache();
         let first = cache.lock().unwrap();
         let file = File::open(cache.folder.join("lock")).unwrap();
         assert_eq!(
@@ -252,6 +249,5 @@ mod tests {
             flock(&file, FlockOperation::NonBlockingLockExclusive),
             Ok(())
         );
-        fs::remove_dir_all(cache.folder()).unwrap();
     }
 }

@@ -253,17 +253,16 @@ mod tests {
 
     use super::*;
 
-    fn file(name: &str, bytes: &[u8]) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("image-{}-{name}", std::process::id()));
+    fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = folder.join(name);
         fs::write(&path, bytes).unwrap();
         path
     }
 
     fn judged(name: &str, bytes: &[u8]) -> Result<(), String> {
-        let path = file(name, bytes);
-        let judged = check(&path).map_err(|error| error.to_string());
-        fs::remove_file(&path).unwrap();
-        judged
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), name, bytes);
+        check(&path).map_err(|error| error.to_string())
     }
 
     fn boot_header(version: u16) -> Vec<u8> {

@@ -313,7 +313,8 @@ mod tests {
 
     #[test]
     fn a_folder_comes_with_everything_in_it_and_links_stay_links() {
-        let folder = std::env::temp_dir().join(format!("devmem-tcp-put-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
         fs::create_dir_all(folder.join("a/empty")).unwrap();
         fs::write(folder.join("a/text"), b"hello").unwrap();
         std::os::unix::fs::symlink("../nowhere", folder.join("a/link")).unwrap();
@@ -321,15 +322,15 @@ mod tests {
         fs::copy(&me, folder.join("program")).unwrap();
 
         let mut archive = Initramfs::new(LIMIT);
-        archive.put(&folder, "/opt/x/").unwrap();
-        archive.put(&folder, "/").unwrap();
+        archive.put(folder, "/opt/x/").unwrap();
+        archive.put(folder, "/").unwrap();
         let mut small = Initramfs::new(1 << 16);
-        let refused = small.put(&folder, "/x").unwrap_err().to_string();
+        let refused = small.put(folder, "/x").unwrap_err().to_string();
         let socket = std::os::unix::net::UnixListener::bind(folder.join("s")).unwrap();
-        let strange = archive.put(&folder, "/y").unwrap_err().to_string();
+        let strange = archive.put(folder, "/y").unwrap_err().to_string();
         drop(socket);
         let changed = fs::metadata(folder.join("a/text")).unwrap().mtime();
-        fs::remove_dir_all(&folder).unwrap();
+        drop(scratch);
 
         assert!(refused.contains("program does not fit"), "{refused}");
         assert!(strange.ends_with("s is neither file nor folder nor link"));

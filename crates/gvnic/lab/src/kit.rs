@@ -498,14 +498,15 @@ mod tests {
 
     #[test]
     fn the_newest_kernel_that_serves_is_found_beside_its_modules_or_in_boot() {
-        let root = std::env::temp_dir().join(format!("devmem-tcp-kernels-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
         let write = |place: &str, text: &str| {
             let path = root.join(place);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
         let serves = format!("{}\nCONFIG_GVE=y", KERNEL_OPTIONS.join("\n"));
-        let found = || newest_kernel(&root).map(|kernel| (kernel.release, kernel.image));
+        let found = || newest_kernel(root).map(|kernel| (kernel.release, kernel.image));
         assert_eq!(found(), Err(Vec::new()));
         write("lib/modules/7.10.0/config", "CONFIG_GVE=m");
         write("lib/modules/7.10.0/vmlinuz", "");
@@ -519,7 +520,6 @@ mod tests {
         write("lib/modules/7.9.0/vmlinuz", "");
         let beside = root.join("lib/modules/7.9.0/vmlinuz");
         assert_eq!(found(), Ok(("7.9.0".to_owned(), beside)));
-        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
@@ -532,13 +532,13 @@ mod tests {
             '-device vfio-user-pci,help') echo 'vfio-user-pci options:';;\n\
             --version) echo 'QEMU emulator version 11.1.3';;\n\
             esac\n";
-        let path = std::env::temp_dir().join(format!("modules-qemu-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("qemu");
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         let qemu = named_qemu(&path);
         fs::write(&path, "#!/bin/sh\necho 'what it says' >&2\nexit 1\n").unwrap();
         let broken = named_qemu(&path);
-        fs::remove_file(&path).unwrap();
         assert_eq!(qemu.unwrap().version, "QEMU emulator version 11.1.3");
         let said = broken.unwrap_err().to_string();
         assert!(said.contains("what it says"), "{said}");

@@ -96,7 +96,8 @@ WARNING: this is what a program printed\r
 
     #[test]
     fn a_log_without_end_is_cut_and_complained_of() {
-        let path = std::env::temp_dir().join(format!("devmem-tcp-klog-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("log");
         std::fs::write(&path, "[ 1.0] all is well\n".repeat(100)).unwrap();
         let whole = read_at_most(&path, 10_000).unwrap();
         let cut = read_at_most(&path, 1000).unwrap();

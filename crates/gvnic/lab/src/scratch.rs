@@ -1,14 +1,16 @@
 //! A folder for one run.
 
-use std::fs;
-use std::io;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+use tempfile::TempDir;
 use tool::output::Failure;
 
 /// A private folder that goes away.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct Scratch(TempDir);
 
 impl Scratch {
     /// Makes one.
@@ -22,39 +24,37 @@ impl Scratch {
             .map(PathBuf::from)
             .filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);
-        for attempt in 0..1000u32 {
-            let folder = base.join(format!("devmem-lab-{}-{attempt}", std::process::id()));
-            let mut builder = fs::DirBuilder::new();
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            match builder.create(&folder) {
-                Ok(()) => return Ok(Self(folder)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    return Err(anyhow::Error::from(error)
-                        .context(format!("make {}", folder.display()))
-                        .into());
-                }
-            }
-        }
-        Err(Failure::failed(format!(
-            "no name is free below {}",
-            base.display()
-        )))
+        let folder = tempfile::Builder::new()
+            .prefix("devmem-lab-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(&base)
+            .with_context(|| format!("make a folder in {}", base.display()))?;
+        Ok(Self(folder))
     }
 
     /// Returns where it is.
     pub fn folder(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// Returns the path of `name` in it.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.folder().join(name)
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_private_and_goes_with_its_owner() {
+        let scratch = Scratch::new().unwrap();
+        let folder = scratch.folder().to_owned();
+        let mode = folder.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        std::fs::write(scratch.path("file"), "text").unwrap();
+        drop(scratch);
+        assert!(!folder.exists());
     }
 }

@@ -158,20 +158,19 @@ mod tests {
 
     #[test]
     fn limits_are_read_where_the_module_is() {
-        let folder = std::env::temp_dir().join(format!("devmem-limits-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        assert_eq!(limits_in(&folder), None);
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
+        assert_eq!(limits_in(folder), None);
         fs::write(folder.join("size_limit_mb"), "64\n").unwrap();
-        let limits = limits_in(&folder).unwrap();
+        let limits = limits_in(folder).unwrap();
         assert_eq!(
             (limits.size_limit_bytes(), limits.list_limit),
             (64 << 20, None)
         );
         fs::write(folder.join("list_limit"), "1024\n").unwrap();
-        assert_eq!(limits_in(&folder).unwrap().list_limit, Some(1024));
+        assert_eq!(limits_in(folder).unwrap().list_limit, Some(1024));
         fs::write(folder.join("size_limit_mb"), "much\n").unwrap();
-        assert_eq!(limits_in(&folder), None);
-        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(limits_in(folder), None);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use devmem_uapi::DmabufId;
 
@@ -16,14 +15,16 @@ use crate::ethtool::{DataSplit, InstalledRule, NTUPLE, RssContext, RuleAction, T
 use crate::netdev::QueueUser;
 
 /// A folder for state files that goes with the test.
-struct Folder(PathBuf);
+struct Folder(
+    PathBuf,
+    #[expect(dead_code, reason = "removes it")] Option<tempfile::TempDir>,
+);
 
 impl Folder {
+    /// A folder that is not there yet.
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("devmem-setup-{}-{number}", std::process::id());
-        Self(std::env::temp_dir().join(name))
+        let above = tempfile::tempdir().unwrap();
+        Self(above.path().join("state"), Some(above))
     }
 
     /// The records in it; locks stay.
@@ -31,12 +32,6 @@ impl Folder {
         let entries = fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().path());
         let records = entries.filter(|path| path.extension().is_some_and(|e| e == "json"));
         records.collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -695,7 +690,7 @@ const DOOMED_FOLDER: &str = "DEVMEM_TEST_DOOMED";
 
 /// Sets the NIC up and waits to be killed.
 fn be_the_doomed_process(folder: std::path::PathBuf) {
-    let folder = std::mem::ManuallyDrop::new(Folder(folder));
+    let folder = Folder(folder, None);
     let _setup = plan_for_real(&folder).apply().unwrap();
     println!("applied");
     // Until it is killed: nobody writes to its standard input.

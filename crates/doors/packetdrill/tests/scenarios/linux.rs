@@ -174,8 +174,8 @@ fn a_mark_is_kept_and_told() {
 
 #[test]
 fn settings_that_lie_in_files_are_read_before_each_socket() {
-    let folder = std::env::temp_dir().join(format!("devmem-scenario-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path();
     std::fs::write(folder.join("tcp_sack"), "0\n").unwrap();
     std::fs::write(folder.join("tcp_rmem"), "4096 131072 33554432\n").unwrap();
     let script = "
@@ -186,5 +186,4 @@ fn settings_that_lie_in_files_are_read_before_each_socket() {
 +0 > S. 0:0(0) ack 1 <mss 1460,nop,wscale 10>
 ";
     play(script, Ip::V4, &format!("sysctls={}", folder.display()));
-    std::fs::remove_dir_all(&folder).unwrap();
 }

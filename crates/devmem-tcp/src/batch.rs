@@ -1,4 +1,4 @@
-//! What one receive returned: frags in order, and the duty to send their memory home.
+//! The result of one receive: frags in stream order, and the return of their memory.
 
 use std::ops::Range;
 
@@ -14,20 +14,18 @@ use crate::stream::Socket;
 /// One piece of received data, in stream order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frag<'a> {
-    /// The bytes lie in device memory, at `range` of the memory bound as `dmabuf`. They stay there until the
-    /// batch is released.
+    /// Bytes in device memory, at `range` of the memory bound as `dmabuf`. They stay there until the batch is released.
     Device {
         /// Byte offsets into the bound memory.
         range: Range<usize>,
-        /// Which binding's memory.
+        /// The binding of the memory.
         dmabuf: DmabufId,
     },
-    /// Bytes that did not land in device memory: the NIC could not split them off, or the connection is not
-    /// steered to a bound queue.
+    /// Bytes in host memory: the NIC could not split the packet, or the connection is not steered to a bound queue.
     Linear(&'a [u8]),
 }
 
-/// A frag as the batch keeps it.
+/// A frag in the representation of the batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Device(Device),
@@ -67,34 +65,36 @@ impl Device {
     }
 }
 
-/// The frags of one receive. Reused from call to call: it holds frags, not bytes.
+/// The frags of one receive. A batch can be reused for any number of receives; it holds frags, not the bytes in device
+/// memory.
 ///
-/// The device memory behind its frags is lent: it goes home when the batch is [released](Self::release),
-/// received into again, or dropped. A batch that is kept keeps its memory, and in the end stalls the sender.
+/// The device memory of the frags is lent: it is returned when the batch is [released](Self::release), received into
+/// again, or dropped. As long as batches hold memory, no other data can be received into it, and the sender stalls when none
+/// is left.
 #[derive(Debug)]
 pub struct RxBatch {
     pub(crate) items: Vec<Item>,
-    /// Bytes that landed in host memory.
-    /// Its first `linear_bytes` are of this batch; the rest is room that is not zeroed for every receive.
+    /// Buffer for bytes that land in host memory. The first `linear_bytes` belong to this batch; the rest is not zeroed
+    /// for every receive.
     pub(crate) host: Vec<u8>,
     pub(crate) linear_bytes: usize,
     pub(crate) max_frags: usize,
     /// The kernel's control messages; empty with a user-space NIC.
     pub(crate) control: Vec<u8>,
     ranges: Vec<DmabufToken>,
-    /// The socket that lent the frags; also keeps it from being closed under them.
+    /// The socket that lent the frags. Holding it keeps the socket open until they are returned.
     pub(crate) owner: Option<Socket>,
 }
 
-/// Host bytes one receive takes at most: device bytes are not limited by it.
+/// Most host bytes that one receive returns; it does not limit device bytes.
 pub(crate) const HOST_BYTES: usize = 256 << 10;
 
 impl RxBatch {
-    /// A batch for up to `max_frags` frags a receive (at least 1).
+    /// Creates an empty batch for at most `max_frags` frags per receive; 0 counts as 1.
     pub fn with_capacity(max_frags: usize) -> Self {
         let max_frags = max_frags.max(1);
         Self {
-            // Grown on use, not by the caller's number.
+            // Grows on use, so that a large `max_frags` allocates nothing up front.
             items: Vec::with_capacity(max_frags.min(MAX_DONTNEED_FRAGS)),
             host: Vec::new(),
             linear_bytes: 0,
@@ -105,27 +105,27 @@ impl RxBatch {
         }
     }
 
-    /// Number of frags.
+    /// Returns the number of frags.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is no frag: before the first receive and after the last.
+    /// Returns whether there is no frag, as before the first receive and at the end of the stream.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Bytes in device memory.
+    /// Returns the number of bytes in device memory.
     pub fn device_bytes(&self) -> usize {
         self.devices().map(|device| device.len as usize).sum()
     }
 
-    /// Bytes in host memory.
+    /// Returns the number of bytes in host memory.
     pub fn linear_bytes(&self) -> usize {
         self.linear_bytes
     }
 
-    /// The frags in stream order.
+    /// Iterates over the frags in stream order.
     pub fn iter(&self) -> Iter<'_> {
         Iter {
             items: self.items.iter(),
@@ -133,11 +133,12 @@ impl RxBatch {
         }
     }
 
-    /// Sends the device memory of all frags home, tokens merged to ranges, in as few calls as the limits allow
-    /// (128 ranges and 1,024 frags each). Returns how many frags went home.
+    /// Returns the device memory of all frags with `SO_DEVMEM_DONTNEED`: tokens are merged into ranges, at most 128 ranges
+    /// and 1,024 frags per call. Returns the number of frags freed.
     ///
     /// # Errors
-    /// The stack freed fewer frags than it lent: some were returned behind the library's back.
+    /// [`ReleaseError::Missing`] if fewer frags were freed than the batch held: the program returned some of their tokens
+    /// without the library.
     pub fn release(&mut self) -> Result<usize, ReleaseError> {
         self.linear_bytes = 0;
         let Some(owner) = self.owner.take() else {
@@ -145,7 +146,7 @@ impl RxBatch {
             return Ok(0);
         };
         if let Err(forked) = owner.check() {
-            // In a child by fork(2) the frags are the parent's.
+            // In a child of fork(2) the frags belong to the parent.
             self.items.clear();
             return Err(forked.into());
         }
@@ -171,7 +172,7 @@ impl RxBatch {
         }
     }
 
-    /// Moves the frags out, to be kept and dropped one by one. Linear bytes are copied.
+    /// Moves the frags out of the batch, so that each can be kept and dropped separately. Linear bytes are copied.
     pub fn take(&mut self) -> Vec<RxFrag> {
         let Some(owner) = self.owner.take() else {
             return Vec::new();
@@ -190,14 +191,15 @@ impl RxBatch {
             .collect()
     }
 
-    /// Copies all bytes, in order and without gaps, to `target` from `offset` on: device to device, one pass.
-    /// Returns how many bytes that were.
+    /// Copies all bytes, in stream order and without gaps, to `target` at `offset`, device to device in one pass.
+    /// Returns the number of bytes.
     ///
-    /// `target` is written as by [`Dmabuf::copy_from`]: a target that is itself bound for receiving is written over what a
-    /// NIC put there, so take other memory.
+    /// `target` is written as by [`Dmabuf::copy_from`]. It should not be bound for receiving: the copy would overwrite
+    /// payload that a NIC wrote there.
     ///
     /// # Errors
-    /// They do not fit, or a frag's memory is no longer bound. Nothing was copied past the error.
+    /// [`GatherError::DoesNotFit`] if the bytes do not fit, [`GatherError::Gone`] if the memory of a frag is no longer bound.
+    /// After an error, the bytes before the failing frag may have been copied.
     pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {
         let needed = self.device_bytes() + self.linear_bytes();
         if target.size().saturating_sub(offset) < needed {
@@ -207,7 +209,7 @@ impl RxBatch {
                 size: target.size(),
             });
         }
-        // One access of the CPU to the target, and one to the memory of each run of frags.
+        // One CPU access to the target, and one to the memory of each run of frags of the same binding.
         let to = target.cpu_view(CpuAccess::Write)?;
         let mut at = offset;
         let mut items = &self.items[..];
@@ -254,7 +256,7 @@ impl Item {
         }
     }
 
-    /// Whose memory its bytes are in; host memory is nobody's.
+    /// Returns the binding of its memory; `None` for host memory.
     fn dmabuf(&self) -> Option<DmabufId> {
         match self {
             Self::Device(device) => Some(device.dmabuf),
@@ -262,7 +264,7 @@ impl Item {
         }
     }
 
-    /// Where they begin there.
+    /// Returns the offset of its first byte in that memory.
     fn start(&self) -> usize {
         match self {
             Self::Device(device) => device.range().start,
@@ -270,7 +272,7 @@ impl Item {
         }
     }
 
-    /// Its bytes, if they are in host memory.
+    /// Returns its bytes if they are in host memory, else an empty slice.
     fn linear<'a>(&self, host: &'a [u8]) -> &'a [u8] {
         match self {
             Self::Device(_) => &[],
@@ -288,7 +290,7 @@ impl Item {
 
 impl Drop for RxBatch {
     fn drop(&mut self) {
-        // A shortfall is somebody else's doing and cannot be reported from here; `release` reports it.
+        // `drop` cannot report that frags are missing; a call of `release` does.
         let _ = self.release();
     }
 }
@@ -329,7 +331,7 @@ impl<'a> Iterator for Iter<'a> {
 
 impl ExactSizeIterator for Iter<'_> {}
 
-/// A frag that left its batch. Its device memory goes home when it is dropped.
+/// A frag moved out of its batch. Dropping it returns its device memory.
 #[derive(Debug)]
 pub struct RxFrag(Kept);
 
@@ -340,7 +342,7 @@ enum Kept {
 }
 
 impl RxFrag {
-    /// What it is and where its bytes lie.
+    /// Returns the kind of frag and where its bytes lie.
     pub fn as_frag(&self) -> Frag<'_> {
         match &self.0 {
             Kept::Device { device, .. } => Frag::Device {
@@ -357,7 +359,7 @@ impl Drop for RxFrag {
         if let Kept::Device { device, owner } = &self.0
             && owner.check().is_ok()
         {
-            // As for the batch: nothing here could act on a shortfall.
+            // As for the batch, `drop` cannot report an error.
             match owner {
                 Socket::User(inner) => {
                     if let Ok(freed) = inner.dontneed(&[DmabufToken::one(device.token)]) {
@@ -372,11 +374,11 @@ impl Drop for RxFrag {
     }
 }
 
-/// Takes what recvmsg reports straight into the batch.
+/// Sink that appends the control messages of recvmsg to the items of a batch.
 pub(crate) struct BatchSink<'a> {
     items: &'a mut Vec<Item>,
     max_frags: usize,
-    /// Bytes of the iovec described so far: linear bytes are packed one after another.
+    /// Bytes of the iovec described so far: linear bytes lie there without gaps.
     linear: usize,
 }
 
@@ -412,7 +414,7 @@ impl CmsgSink for BatchSink<'_> {
 }
 
 impl RxBatch {
-    /// The buffer for host bytes, all of it.
+    /// Returns the items, the whole buffer for host bytes, and the largest number of frags.
     pub(crate) fn host_room(&mut self) -> (&mut Vec<Item>, &mut [u8], usize) {
         if self.host.len() < HOST_BYTES {
             self.host.resize(HOST_BYTES, 0);
@@ -421,7 +423,7 @@ impl RxBatch {
     }
 }
 
-/// Merges tokens that follow one another into ranges.
+/// Merges consecutive tokens into ranges.
 fn merge_tokens(tokens: impl Iterator<Item = FragToken>, ranges: &mut Vec<DmabufToken>) {
     ranges.clear();
     for token in tokens {
@@ -437,7 +439,7 @@ fn merge_tokens(tokens: impl Iterator<Item = FragToken>, ranges: &mut Vec<Dmabuf
     }
 }
 
-/// Cuts token ranges into calls that one `SO_DEVMEM_DONTNEED` takes whole; stops at the first error.
+/// Calls `call` with groups of token ranges within the limits of one `SO_DEVMEM_DONTNEED`; stops at the first error.
 fn for_each_call<E>(
     ranges: &[DmabufToken],
     mut call: impl FnMut(&[DmabufToken]) -> Result<(), E>,
@@ -463,7 +465,7 @@ fn for_each_call<E>(
             };
             tokens += 1;
             frags += count as usize;
-            // Wraps only past the last token there is, and then nothing is left of the range.
+            // Wraps only past the last possible token, and then the range is empty.
             rest.token_start = FragToken(rest.token_start.0.wrapping_add(count));
             rest.token_count -= count;
         }

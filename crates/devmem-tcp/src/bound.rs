@@ -13,12 +13,12 @@ use crate::error::BindError;
 use crate::kernel::{self, NetIovs};
 use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 
-/// Device memory bound to RX queues of a [`Netdev`]: their packets' payload lands in it.
+/// Device memory bound to RX queues of a [`Netdev`]: the payload of their packets lands in it.
 ///
-/// Dropping it unbinds: the queues go back to host memory at once. The memory itself is let go when its last
-/// net_iov is home, however late, so frags that are still held stay valid: their bytes do not change, because nothing
-/// else is received there meanwhile. Memory has one receive binding at a time, on whatever NIC; it can be bound again
-/// when this is dropped and the last frag received through it was given back, at once then.
+/// Dropping it unbinds: the queues switch back to host memory at once. Frags that the program still holds stay valid, and
+/// their bytes do not change; the memory is freed when the last net_iov is home, however late. Memory has at most one receive
+/// binding at a time, over all NICs. It can be bound again as soon as this is dropped and the last frag received through it
+/// has been returned.
 pub struct BoundRx {
     binding: Binding,
     id: DmabufId,
@@ -27,7 +27,7 @@ pub struct BoundRx {
     counter: Counter,
 }
 
-/// What unbinds when it is dropped.
+/// The binding of either backend. Dropping it unbinds.
 enum Binding {
     User { _unbinds: UserRx },
     Kernel { _unbinds: kernel::Rx },
@@ -39,24 +39,24 @@ struct UserRx {
     id: DmabufId,
 }
 
-/// What knows where the net_iovs are.
+/// Source of the counts of net_iovs.
 enum Counter {
     User(Arc<dyn MemoryProvider>),
     Kernel(NetIovs),
 }
 
-/// Where a binding's net_iovs are.
+/// How many net_iovs a binding has, and how many are home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetIovCount {
-    /// All there are: the memory's size divided by the net_iov size.
+    /// All net_iovs: the size of the memory divided by the net_iov size.
     pub total: usize,
-    /// Those that are free with the binding: neither in a queue (posted, or kept ready in its page pool), nor in
-    /// a packet, nor lent to the application.
+    /// Free net_iovs: neither in a queue (posted, or cached in its page pool), nor in a packet, nor lent to the
+    /// application.
     pub home: usize,
 }
 
 impl BoundRx {
-    /// Binds with net_iovs of `niov_size`, or of the backend's usual size.
+    /// Binds with net_iovs of `niov_size`, or of the backend's default size.
     pub(crate) fn bind(
         netdev: &Netdev,
         memory: &Dmabuf,
@@ -88,28 +88,28 @@ impl BoundRx {
         })
     }
 
-    /// The name of the binding, as frags carry it.
+    /// Returns the id of the binding, which is also in each of its frags.
     pub fn id(&self) -> DmabufId {
         self.id
     }
 
-    /// The memory that is bound.
+    /// Returns the bound memory.
     pub fn memory(&self) -> &Dmabuf {
         &self.memory
     }
 
-    /// The size of one net_iov.
+    /// Returns the size of a net_iov.
     pub fn niov_size(&self) -> NiovSize {
         self.niov_size
     }
 
-    /// Counts the binding's net_iovs. A kernel that does not say (before 6.12, or built without page pool counts) has
-    /// none at home.
+    /// Counts the net_iovs. With a kernel that does not report page pools (before 6.12, or built without page pool
+    /// statistics), `home` is 0.
     pub fn net_iovs(&self) -> NetIovCount {
         self.counter.count()
     }
 
-    /// Unbinds, and returns what still knows where the net_iovs are.
+    /// Unbinds, and returns a value that can still count the net_iovs.
     pub fn unbind(self) -> Unbound {
         drop(self.binding);
         Unbound {
@@ -165,22 +165,22 @@ impl fmt::Debug for BoundRx {
 impl Drop for UserRx {
     fn drop(&mut self) {
         let id = self.id;
-        // In a child by fork(2) the binding is the parent's.
+        // In a child of fork(2) the binding belongs to the parent.
         let _ = self.shared.driver.with(self.at, |stack, _| {
-            // This handle is the only one that unbinds, and host memory for the queues is kept ready.
+            // Cannot fail: only this handle unbinds, and the host memory for the queues is already allocated.
             let unbound = stack.unbind_rx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");
         });
     }
 }
 
-/// A binding that was given up. Frags that are still held keep its memory; so does this.
+/// A former receive binding. It keeps the memory alive, as do the frags that the program still holds.
 pub struct Unbound {
     counter: Counter,
 }
 
 impl Unbound {
-    /// Counts the net_iovs: those that are not home are still held by somebody.
+    /// Counts the net_iovs. Those that are not home are still in use: posted, in a packet, or lent to the application.
     pub fn net_iovs(&self) -> NetIovCount {
         self.counter.count()
     }

@@ -12,17 +12,17 @@ use crate::error::BindTxError;
 use crate::kernel;
 use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 
-/// Device memory that a [`Stream`](crate::Stream) of the same [`Netdev`] sends ranges of.
+/// Device memory bound for sending: a [`Stream`](crate::Stream) of the same [`Netdev`] can send ranges of it.
 ///
-/// Dropping it unbinds. What was sent and is not acknowledged still leaves, and keeps the memory mapped until then:
-/// bytes that a send names must not change before it is complete, whether the binding still exists or not.
+/// Dropping it unbinds. Sends that are queued or not yet acknowledged go on, and keep the memory mapped until they are
+/// complete: the bytes of a send must not change before then, whether the binding still exists or not.
 pub struct BoundTx {
     pub(crate) binding: Binding,
     id: DmabufId,
     memory: Dmabuf,
 }
 
-/// What unbinds when it is dropped.
+/// The binding of either backend. Dropping it unbinds.
 pub(crate) enum Binding {
     User(UserTx),
     Kernel(kernel::Tx),
@@ -55,23 +55,23 @@ impl BoundTx {
         })
     }
 
-    /// The name of the binding, as the control message of a send carries it.
+    /// Returns the id of the binding, which the control message of a send contains.
     pub fn id(&self) -> DmabufId {
         self.id
     }
 
-    /// The memory that is bound.
+    /// Returns the bound memory.
     pub fn memory(&self) -> &Dmabuf {
         &self.memory
     }
 
-    /// How many sends from the memory are not complete, over all streams, those dropped since included. At 0 all of
-    /// it may be changed. In a child by fork(2), whose sends they are not, 0.
+    /// Returns the number of incomplete sends from the memory, over all streams, including dropped ones. At 0, all of the
+    /// memory may be changed. Always 0 in a child of fork(2).
     pub fn in_flight(&self) -> usize {
         match &self.binding {
             Binding::User(UserTx { shared, at, id }) => {
                 let in_flight = |stack: &mut stack::Stack, _| stack.sends_in_flight(*id);
-                // Bound until this is dropped.
+                // The stack knows the id: the memory is bound until this is dropped.
                 let in_flight = shared.driver.with(*at, in_flight).ok().flatten();
                 in_flight.unwrap_or(0)
             }
@@ -114,9 +114,9 @@ impl fmt::Debug for BoundTx {
 impl Drop for UserTx {
     fn drop(&mut self) {
         let id = self.id;
-        // In a child by fork(2) the binding is the parent's.
+        // In a child of fork(2) the binding belongs to the parent.
         let _ = self.shared.driver.with(self.at, |stack, _| {
-            // This handle is the only one that unbinds.
+            // Cannot fail: only this handle unbinds.
             let unbound = stack.unbind_tx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");
         });

@@ -1,4 +1,4 @@
-//! Whose TCP a program uses: the kernel's where it can, else its own.
+//! Choice of a backend: the kernel's stack if it supports device memory on the interface, else the user-space stack.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::error::OpenError;
 use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
 
-/// Whose TCP and whose NIC.
+/// A backend: a TCP/IP stack and the NIC that it drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackendKind {
     /// The stack in this process ([`Netdev::user`]).
     User,
-    /// The kernel's, with one of its interfaces ([`Netdev::kernel`]).
+    /// The kernel's stack, with one of its interfaces ([`Netdev::kernel`]).
     Kernel,
 }
 
@@ -26,16 +26,16 @@ impl fmt::Display for BackendKind {
     }
 }
 
-/// What a program wants device memory for.
+/// Direction in which a program uses device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// To receive into it: `bind_rx`, which takes privilege, header split, and a queue to spare.
+    /// Receiving into it: `bind_rx`, which needs privilege, header split and a free queue.
     Receive,
-    /// To send from it: `bind_tx`.
+    /// Sending from it: `bind_tx`.
     Send,
 }
 
-/// A backend that was chosen for an interface, with the reason: its `Display` is a sentence for people.
+/// The backend chosen for an interface, with the reason. `Display` prints it as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     interface: String,
@@ -44,11 +44,11 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Looks at the interface `interface` of the kernel, at the kernel and at what this process may do; changes nothing.
-    /// The kernel is asked, by requests that cannot succeed, and never judged by its version.
+    /// Examines the kernel, its interface `interface` and the privileges of this process. Changes nothing. Kernel support
+    /// is probed with requests that cannot succeed, not derived from the version.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// [`OpenError::NoInterface`] if there is no such interface.
     pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, OpenError> {
         let doctor = Doctor::examine(Some(interface)).map_err(|source| OpenError::NoInterface {
             name: interface.to_owned(),
@@ -65,7 +65,7 @@ impl Choice {
         })
     }
 
-    /// Whose TCP to use: the kernel's if nothing is in its way.
+    /// Returns the chosen backend: the kernel if there is no obstacle.
     pub fn backend(&self) -> BackendKind {
         match self.obstacles.is_empty() {
             true => BackendKind::Kernel,
@@ -73,7 +73,7 @@ impl Choice {
         }
     }
 
-    /// What is in the kernel's way, the most general first; nothing if it was chosen.
+    /// Returns the obstacles to using the kernel, the most general first; empty if the kernel was chosen.
     pub fn obstacles(&self) -> &[String] {
         &self.obstacles
     }
@@ -108,8 +108,8 @@ impl fmt::Display for Choice {
 }
 
 impl Netdev {
-    /// The kernel's interface `interface` if device memory can be used there for `purpose`, else the user-space NIC `user`;
-    /// and which of them it is and why.
+    /// Opens the kernel's interface `interface` if it supports device memory for `purpose`, else the user-space NIC `user`.
+    /// Returns the NIC and the choice with its reason.
     ///
     /// ```
     /// use devmem_tcp::{BackendKind, Dmabuf, Netdev, Purpose};
@@ -118,17 +118,17 @@ impl Netdev {
     /// let (nic, choice) = Netdev::auto("lo", Purpose::Receive, user)?;    // lo has no device memory; eth1 may
     /// eprintln!("{choice}");                                              // the user backend: lo cannot receive into ...
     /// assert_eq!(choice.backend(), BackendKind::User);
-    /// let memory = Dmabuf::memfd(1 << 20)?;                               // serves both: the kernel's NIC gets a udmabuf of it
+    /// let memory = Dmabuf::memfd(1 << 20)?;                               // for both: a kernel NIC binds it as a udmabuf
     /// # assert_eq!((nic.interface(), memory.size()), (None, 1 << 20));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What is opened is what was chosen: a kernel that refuses later is an error of that call, not a reason to change
-    /// sides behind the program's back. Addresses differ between the two: [`addresses`](Self::addresses) has those of the
-    /// one that was chosen.
+    /// The backend never changes after this call: if the kernel refuses something later, that call returns the error.
+    /// The two NICs have different addresses: [`addresses`](Self::addresses) returns those of the chosen one.
     ///
     /// # Errors
-    /// There is no such interface; the user-space NIC was chosen and cannot be opened.
+    /// [`OpenError::NoInterface`] if there is no such interface; otherwise the reason why the user-space NIC, if chosen, cannot
+    /// be opened.
     pub fn auto(
         interface: &str,
         purpose: Purpose,

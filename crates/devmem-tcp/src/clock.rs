@@ -1,4 +1,4 @@
-//! The clock a driver hands to its stacks: the machine's, or one that jumps.
+//! The clock of a driver and its stacks: real time, or virtual time.
 
 use wire::Instant;
 
@@ -7,7 +7,7 @@ use wire::Instant;
 pub(crate) enum Clock {
     /// Monotonic time since the driver was made.
     Real(std::time::Instant),
-    /// Virtual time: stands still while there is work, then jumps to the next deadline.
+    /// Virtual time: stands still while there is work, then advances to the next deadline at once.
     Virtual(Instant),
 }
 

@@ -1,8 +1,8 @@
-//! Which process a NIC belongs to: a child by fork(2) has a copy of every handle, and no part in what it names.
+//! The process that a NIC belongs to. A child of fork(2) has copies of all handles, but must not use them.
 //!
-//! The child has none of its parent's threads: the one that drives a stack is not there, and a lock that another held at
-//! the fork is held for ever. So a NIC is asked where it belongs before any of its locks is taken, and a handle that is
-//! dropped in a child undoes nothing.
+//! The child has none of its parent's threads: the thread that polls a stack does not exist there, and a lock that another
+//! thread held at the fork stays locked forever. So every call checks the process before it takes a lock, and a handle that
+//! is dropped in a child undoes nothing.
 
 use netmem::Process;
 
@@ -12,7 +12,7 @@ use crate::error::Forked;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home {
     process: Process,
-    /// For people.
+    /// For messages.
     pid: u32,
 }
 
@@ -25,7 +25,7 @@ impl Home {
         }
     }
 
-    /// Refuses in a child of the process that it is.
+    /// Fails in any other process, that is, in a child of fork(2).
     #[inline]
     pub(crate) fn check(self) -> Result<(), Forked> {
         if self.process.is_current() {
@@ -35,7 +35,7 @@ impl Home {
         }
     }
 
-    /// Whether this is that process.
+    /// Returns whether the caller runs in that process.
     pub(crate) fn is_here(self) -> bool {
         self.process.is_current()
     }

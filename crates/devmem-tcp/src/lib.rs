@@ -1,9 +1,9 @@
 //! Device memory TCP: receive TCP payload straight into device memory, and send it from there.
 //!
-//! Key types: [`Netdev`] (a NIC with its TCP/IP stack), [`Dmabuf`] (device memory), [`BoundRx`] (the one bound to
-//! RX queues of the other), [`Listener`] and [`Stream`] (connections), [`RxBatch`] (what one receive returned:
-//! where in device memory the bytes lie), [`BoundTx`] (device memory bound for sending) and [`Completions`] (when sent
-//! memory may be reused).
+//! Key types: [`Netdev`] (a NIC with its TCP/IP stack), [`Dmabuf`] (device memory), [`BoundRx`] (device memory bound to
+//! RX queues of a NIC), [`Listener`] and [`Stream`] (connections), [`RxBatch`] (the result of one receive:
+//! where in device memory the bytes lie), [`BoundTx`] (device memory bound for sending) and [`Completions`] (reports when
+//! sent memory may be reused).
 //!
 //! # Receive
 //!
@@ -24,7 +24,7 @@
 //!
 //! let memory = Dmabuf::anonymous(64 << 20)?;                    // huge pages if the machine has them
 //! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // "tap:dm0" is a TAP interface
-//! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // split on, RSS away, rule to the queues
+//! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // header split, RSS and flow rules
 //!     .queues(1)
 //!     .apply()?;                                                // restored when dropped
 //! let rx = nic.bind_rx(&memory, setup.queues())?;               // unbound when dropped
@@ -40,10 +40,10 @@
 //!                 # received += range.len();
 //!                 consume(memory.slice(range))                  // offset..offset+len in `memory`
 //!             }
-//!             Frag::Linear(bytes) => consume_host(bytes),       // rare: the NIC could not split
+//!             Frag::Linear(bytes) => consume_host(bytes),       // rare: the NIC could not split the packet
 //!         }
 //!     }
-//!     batch.release()?;                                         // tokens home, merged to ranges; Drop does it too
+//!     batch.release()?;                                         // returns the frags' memory; so does dropping the batch
 //! }
 //! println!("{}", stream.stats());
 //! # assert_eq!(received, 100_000);
@@ -54,9 +54,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Keeping a frag: [`RxBatch::take`] moves frags out as owned [`RxFrag`]s that go home one by one when dropped.
-//! Contiguous memory: [`RxBatch::gather_into`] copies device to device in one pass. Policy for bytes that missed
-//! device memory: [`Stream::set_placement`].
+//! [`RxBatch::take`] moves frags out of the batch as owned [`RxFrag`]s; each returns its memory when it is dropped.
+//! [`RxBatch::gather_into`] copies a batch into contiguous memory, device to device, in one pass.
+//! [`Stream::set_placement`] sets what happens to bytes that did not land in device memory.
 //!
 //! # Send
 //!
@@ -104,15 +104,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without waiting: [`Completions::try_next`] says what became complete, and [`Completions::readiness_fd`] when to ask.
-//! A stream that is dropped still sends what was queued; [`Completions`] that outlive it still tell the end, and
-//! [`BoundTx::in_flight`] tells it for all streams.
+//! To avoid waiting, poll [`Completions::readiness_fd`] and call [`Completions::try_next`], which returns the sends that
+//! have completed. A dropped stream still sends what is queued; [`Completions`] that outlive it still report these sends,
+//! and [`BoundTx::in_flight`] counts the incomplete sends of all streams.
 //!
-//! With the feature `tokio` the module `tokio` has listeners, streams and completions to be awaited.
+//! With the feature `tokio`, the module `tokio` provides asynchronous listeners, streams and completions.
 //!
 //! # Without any network
 //!
-//! [`Netdev::pair`] gives two NICs on an in-memory wire in virtual time, as imperfect as wished.
+//! [`Netdev::pair`] returns two NICs on an in-memory wire in virtual time, with any impairments.
 //!
 //! ```
 //! use devmem_tcp::Netdev;
@@ -125,12 +125,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Host bytes are sent by [`std::io::Write`] on a [`Stream`], and may alternate with device memory.
+//! [`std::io::Write`] on a [`Stream`] sends bytes of host memory; one stream may send both host and device memory.
 //!
 //! # On the real kernel
 //!
-//! [`Netdev::kernel`] is an interface of Linux with a NIC that can do it: the same programs, with memory that the NIC
-//! can reach ([`udmabuf`], [`dma_heap`], [`import`], or [`Dmabuf::memfd`], which becomes a udmabuf when it is bound).
+//! [`Netdev::kernel`] uses a network interface of Linux and the kernel's own TCP. It needs a NIC that supports device memory
+//! TCP. The program stays the same, with memory that the NIC can access ([`udmabuf`], [`dma_heap`], [`import`], or
+//! [`Dmabuf::memfd`], which becomes a udmabuf when it is bound).
 //!
 //! ```no_run
 //! use devmem_tcp::{Netdev, Placement, RxBatch};
@@ -139,10 +140,10 @@
 //! let nic = Netdev::kernel("eth1")?;
 //! let plan = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1);
 //! println!("{}", plan.commands()?.join("\n"));
-//! let setup = plan.apply()?;                                    // read back; undone when dropped, or by `restore`
+//! let setup = plan.apply()?;                                    // read back; restored when dropped
 //! let rx = nic.bind_rx(&memory, setup.queues())?;
 //! let (mut stream, _peer) = nic.listen("10.77.0.2:5201")?.accept()?;
-//! stream.set_placement(Placement::Strict);                      // host memory is an error that names its cause
+//! stream.set_placement(Placement::Strict);                      // payload in host memory is an error with its cause
 //! let mut batch = RxBatch::with_capacity(1024);
 //! while stream.recv(&mut batch)? > 0 { /* ... */ }
 //! # drop(rx);
@@ -151,13 +152,13 @@
 //!
 //! # After fork
 //!
-//! A NIC and all that is made of it belong to the process that opened it. A child by fork(2) is refused every call on them at
-//! once ([`Forked`], EOWNERDEAD), disturbs nothing by dropping them, and may open NICs of its own: see [`Netdev`].
+//! A NIC and everything made from it belong to the process that opened it. In a child of fork(2), every call on them fails
+//! at once ([`Forked`], EOWNERDEAD), dropping them has no effect, and the child may open other NICs: see [`Netdev`].
 //!
 //! # Either backend
 //!
-//! [`Netdev::auto`] takes the kernel's interface where it can do what the program wants and a NIC in user space where not,
-//! and says why.
+//! [`Netdev::auto`] uses the kernel's interface if it supports what the program needs and a user-space NIC otherwise,
+//! and returns the reason.
 
 #![forbid(unsafe_code)]
 

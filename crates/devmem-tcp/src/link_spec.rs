@@ -1,4 +1,4 @@
-//! What a user-space NIC is plugged into, as text: `tap:NAME`, `unix:PATH` or `mem:NAME`.
+//! The link of a user-space NIC, as text: `tap:NAME`, `unix:PATH` or `mem:NAME`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,17 +19,17 @@ const MAX_UNIX_PATH: usize = 107;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LinkSpec {
-    /// `tap:NAME`: a TAP interface of this network namespace; made if it does not exist. Its other end is the
-    /// kernel's own network stack.
+    /// `tap:NAME`: a TAP interface of this network namespace, created if it does not exist. Its other end is the
+    /// kernel's network stack.
     Tap(String),
-    /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) where the other end of the wire listens: an emulated NIC that was
+    /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
     /// started with `devmem-tcp nic --wire unix-listen:PATH`.
     Unix(PathBuf),
-    /// `mem:NAME`: an in-memory wire of this process. The first NIC that names it waits for the second.
+    /// `mem:NAME`: an in-memory wire between two NICs of this process. The first NIC creates it, the second one joins it.
     Memory(String),
 }
 
-/// Text that names no link.
+/// A text that cannot be parsed as a link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"

@@ -18,7 +18,7 @@ pub(crate) enum ListenSocket {
     Kernel(Listening),
 }
 
-/// Waits for connections. Dropping it refuses further ones; those accepted live on.
+/// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
 #[derive(Debug)]
 pub struct Listener {
     socket: ListenSocket,
@@ -42,10 +42,11 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection. Returns it and its peer's address.
+    /// Waits for the next connection and returns it with the address of its peer.
     ///
     /// # Errors
-    /// [`AcceptError::WouldBlock`] and [`AcceptError::TimedOut`] as set.
+    /// [`AcceptError::WouldBlock`] if none is pending and the listener is non-blocking; [`AcceptError::TimedOut`] if none
+    /// arrived within the timeout.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
         let inner = match &self.socket {
             ListenSocket::User(inner) => inner,
@@ -64,7 +65,7 @@ impl Listener {
         Ok((Stream::new(Socket::User(accepted)), peer))
     }
 
-    /// The address it listens on.
+    /// Returns the address that the socket listens on; `None` in a child of fork(2).
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.socket {
             ListenSocket::User(inner) => {
@@ -75,22 +76,23 @@ impl Listener {
         }
     }
 
-    /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting.
-    /// The last of this and [`set_timeout`](Self::set_timeout) counts.
+    /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting. Overrides an earlier
+    /// [`set_timeout`](Self::set_timeout).
     pub fn set_nonblocking(&mut self, nonblocking: bool) {
         self.limit = WaitLimit::of_nonblocking(nonblocking);
     }
 
-    /// Bounds how long [`accept`](Self::accept) waits; `None`: for ever.
+    /// Sets how long [`accept`](Self::accept) waits; `None` waits forever. Overrides an earlier
+    /// [`set_nonblocking`](Self::set_nonblocking).
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.limit = WaitLimit::within(timeout);
     }
 
-    /// An fd that is readable while a connection waits to be accepted, for poll and epoll. With a NIC of the kernel it
-    /// is the socket; in user space it is made at the first call. [`AsFd`] lends the same.
+    /// Returns an fd for poll and epoll that is readable while a connection is pending. With a kernel NIC it is the socket;
+    /// in user space the first call creates it. [`AsFd`] returns the same fd.
     ///
     /// # Errors
-    /// The process is out of file descriptors.
+    /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.socket {
             ListenSocket::User(inner) => inner.readiness_fd(),
@@ -103,10 +105,10 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// [`Listener::readiness_fd`].
+    /// Returns [`Listener::readiness_fd`].
     ///
     /// # Panics
-    /// When the process is out of file descriptors at the first call; call `readiness_fd` first to be told.
+    /// If `readiness_fd` fails; call that first to handle its error. After one success it fails only in a child of fork(2).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness_fd()
             .expect("a file descriptor for the readiness of a listener")

@@ -1,4 +1,4 @@
-//! A NIC with its stack.
+//! A NIC and its TCP/IP stack.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -24,14 +24,14 @@ use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
 use crate::stream::{Inner, Socket, Stream};
 
-/// A driver and the thread that keeps it alive; every handle of a NIC shares it.
+/// A driver and the background thread that polls it; every handle of a NIC shares it.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     background: Option<Background>,
 }
 
 impl Shared {
-    /// Real time: with a background thread. Virtual time: the calls alone move it.
+    /// Starts a background thread in real time. In virtual time there is none: calls advance the clock.
     pub(crate) fn new(driver: Arc<Driver>) -> std::io::Result<Arc<Self>> {
         let is_virtual = driver.lock().clock.is_virtual();
         let background = if is_virtual {
@@ -49,14 +49,14 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// How long the last handle waits for connections to say goodbye.
+/// How long dropping the last handle waits for connections to close.
 const LINGER: Duration = Duration::from_millis(500);
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.driver.is_here() {
-            // A child by fork(2): the thread is not there to be joined, the connections are the parent's and go on, and a
-            // stack that a thread was at work on at the fork must not even be taken apart.
+            // In a child of fork(2): the background thread does not exist here, the connections belong to the parent, and
+            // the stack may be half-way through a change that another thread was making at the fork. Leak all of it.
             std::mem::forget(Arc::clone(&self.driver));
             std::mem::forget(self.background.take());
             return;
@@ -69,29 +69,29 @@ impl Drop for Shared {
     }
 }
 
-/// A network device: with a TCP/IP stack of its own in this process ([`user`](Self::user)), or an interface of the
-/// kernel with the kernel's ([`kernel`](Self::kernel)).
+/// A network device: a software NIC with a TCP/IP stack in this process ([`user`](Self::user)), or a network interface of
+/// the kernel with the kernel's TCP/IP stack ([`kernel`](Self::kernel)).
 ///
-/// Cheap to clone: clones are handles of the same device.
+/// Cloning is cheap: clones are handles of the same device.
 ///
-/// It belongs to the process that opened it, with everything made of it. In a child by fork(2) every call that may fail
-/// returns its `Forked` error ([`Forked`](crate::Forked), EOWNERDEAD) at once, the others nothing or 0, and dropping a
-/// handle changes nothing: bindings, settings and connections stay the parent's, which goes on undisturbed. A child may open
-/// NICs of its own. Descriptors are close-on-exec; a child that executes no program holds its copies until it ends, and
-/// until then a TAP, a socket of the kernel or a binding to the kernel's NIC stays in being also when the parent lets go of it.
+/// A `Netdev` and everything made from it belong to the process that opened it. In a child of fork(2), every call that can
+/// fail returns its `Forked` error ([`Forked`](crate::Forked), EOWNERDEAD) at once, other calls return nothing or 0, and
+/// dropping a handle has no effect: bindings, settings and connections stay with the parent. The child may open other NICs.
+/// Descriptors are close-on-exec. A child that does not call exec(2) keeps its copies of them until it exits; until then a
+/// TAP, a kernel socket or a binding to a kernel NIC stays open even if the parent closes it.
 #[derive(Clone, Debug)]
 pub struct Netdev {
     pub(crate) backend: Backend,
 }
 
-/// Whose TCP it is.
+/// The TCP/IP stack behind a [`Netdev`].
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     User(UserNic),
     Kernel(Arc<kernel::Nic>),
 }
 
-/// A NIC in user space: its driver, and which of the driver's stacks.
+/// A NIC in user space: its driver, and the index of its stack in the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct UserNic {
     pub(crate) shared: Arc<Shared>,
@@ -107,7 +107,7 @@ impl UserNic {
         Ok(Inner::new(Arc::clone(shared), *at, socket))
     }
 
-    /// Connects and waits until the connection stands, or TCP gives up.
+    /// Connects and waits until the connection is established or TCP gives up.
     fn connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
         let inner = self.begin_connect(address)?;
         // Without a limit, the wait ends with a result.
@@ -125,7 +125,7 @@ impl UserNic {
 }
 
 impl Netdev {
-    /// Refuses in a child by fork(2) of the process that opened it.
+    /// Fails in a child of fork(2).
     pub(crate) fn check(&self) -> Result<(), Forked> {
         match &self.backend {
             Backend::User(nic) => nic.shared.driver.check(),
@@ -139,10 +139,10 @@ impl Netdev {
         }
     }
 
-    /// The interface `name` of the kernel, as "eth1". Its connections are the kernel's; binding memory for receiving
-    /// takes CAP_NET_ADMIN, and Linux 6.12 with a NIC that can (`devmem-tcp doctor` tells).
+    /// Opens the kernel's interface `name`, such as "eth1". Connections use the kernel's TCP. Binding memory for receiving
+    /// needs CAP_NET_ADMIN, Linux 6.12 and a NIC that supports it (`devmem-tcp doctor` checks all three).
     ///
-    /// It belongs to the calling thread's network namespace; use it from threads in the same one.
+    /// The interface is looked up in the network namespace of the calling thread; use it from threads in that namespace.
     ///
     /// ```
     /// use devmem_tcp::{Frag, Netdev, RxBatch};
@@ -160,14 +160,14 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// There is no such interface.
+    /// [`OpenError::NoInterface`] if there is no such interface.
     pub fn kernel(name: &str) -> Result<Self, OpenError> {
         Ok(Self {
             backend: Backend::Kernel(kernel::Nic::by_name(name)?),
         })
     }
 
-    /// The name of the kernel's interface; `None` for a NIC in user space.
+    /// Returns the name of the kernel's interface; `None` for a NIC in user space.
     pub fn interface(&self) -> Option<&str> {
         match &self.backend {
             Backend::User(_) => None,
@@ -175,54 +175,55 @@ impl Netdev {
         }
     }
 
-    /// A user-space NIC on `link` (`tap:NAME` or `mem:NAME`) with the address `address` (`10.77.0.2/24`).
-    /// [`Netdev::builder`] has the options.
+    /// Opens a user-space NIC on `link` (`tap:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
+    /// (`10.77.0.2/24`). [`Netdev::builder`] has more options.
     ///
     /// # Errors
-    /// The texts are not a link or an address; the link cannot be had, with the reason.
+    /// [`OpenError::Link`] or [`OpenError::Address`] if a text cannot be parsed; otherwise the reason why the link cannot
+    /// be opened.
     pub fn user(link: &str, address: &str) -> Result<Self, OpenError> {
         Self::builder(link)?.address(address)?.open()
     }
 
-    /// The options of a user-space NIC on `link`.
+    /// Returns a builder for a user-space NIC on `link`.
     ///
     /// # Errors
-    /// The text is not a link.
+    /// [`OpenError::Link`] if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
         Ok(NetdevBuilder::new(link.parse()?))
     }
 
-    /// Two user-space NICs, 10.77.0.1 and 10.77.0.2 (and fd77::1, fd77::2), on an in-memory wire with the given
-    /// impairments, in virtual time: nothing waits, and a seed gives the same run again.
+    /// Opens two user-space NICs, 10.77.0.1 and 10.77.0.2 (also fd77::1 and fd77::2), joined by an in-memory wire with the
+    /// given impairments. They run in virtual time: no call waits for real time, and the same seed repeats the same run.
     ///
     /// # Errors
-    /// Memory for the queues cannot be had.
+    /// Memory or file descriptors for the queues cannot be allocated.
     pub fn pair(impairment: Impairment) -> Result<(Self, Self), OpenError> {
         crate::open::pair(impairment)
     }
 
-    /// What must be set up so that TCP to `local` lands in device memory.
+    /// Returns a plan of the NIC settings that steer TCP to `local` into device memory. Changes nothing.
     pub fn plan_receive(&self, local: SocketAddr) -> ReceivePlan {
         ReceivePlan::new(self.clone(), local)
     }
 
-    /// Binds `memory` to RX queues with net_iovs of the usual size: 64 KiB in user space, one page in the kernel, whose
-    /// memory must be a dma-buf (`udmabuf`, `dma_heap`, or `Dmabuf::memfd`, which becomes a udmabuf).
+    /// Binds `memory` to RX queues with net_iovs of the default size: 64 KiB in user space, one page in the kernel. For the
+    /// kernel the memory must be a dma-buf (`udmabuf`, `dma_heap`, or `Dmabuf::memfd`, which becomes a udmabuf). Never waits.
     ///
-    /// Memory has one receive binding at a time, in this process: the same `Dmabuf`, a clone of it, or another one of the
-    /// same file (two dma-bufs that an exporter made of the same pages cannot be told from different memory). Sending
-    /// from it meanwhile is allowed ([`bind_tx`](Self::bind_tx)).
+    /// Memory has at most one receive binding at a time in this process. A `Dmabuf`, its clones and other `Dmabuf`s of the
+    /// same file count as the same memory; two dma-bufs that an exporter made of the same pages do not, because they cannot
+    /// be recognised. Memory that is bound for receiving may also be bound for sending ([`bind_tx`](Self::bind_tx)).
     ///
     /// # Errors
-    /// Each of the kernel's refusals, with its errno and what to do. [`BindError::InUse`] (EBUSY): the memory is bound
-    /// already, or some of it is still lent from an earlier binding, and what to do about it. Never waits.
+    /// [`BindError::InUse`] (EBUSY) if the memory is bound already, or if some of it is still lent from an earlier binding.
+    /// Otherwise the kernel's refusals, also in user space, each with its errno and a remedy.
     pub fn bind_rx(&self, memory: &Dmabuf, queues: &[RxQueueId]) -> Result<BoundRx, BindError> {
         self.check()?;
         BoundRx::bind(self, memory, queues, None)
     }
 
-    /// Binds `memory` to RX queues with net_iovs of `niov_size`. The kernel has one page before Linux 7.3; then it asks
-    /// the driver (`rx-page-size`), and the memory's pieces must be multiples of it.
+    /// Binds `memory` to RX queues with net_iovs of `niov_size`. A kernel before Linux 7.3 supports only one page; later
+    /// ones what the driver supports (`rx-page-size`), and each contiguous piece of the memory must be a multiple of it.
     ///
     /// # Errors
     /// As [`bind_rx`](Self::bind_rx).
@@ -236,19 +237,20 @@ impl Netdev {
         BoundRx::bind(self, memory, queues, Some(niov_size))
     }
 
-    /// Binds `memory` for sending: streams of this NIC may send any ranges of it. No queue, no privilege.
+    /// Binds `memory` for sending: streams of this NIC may send any ranges of it. Needs no queue and no privilege.
     ///
     /// # Errors
-    /// Each of the kernel's refusals, with its errno and what to do.
+    /// The kernel's refusals, also in user space, each with its errno and a remedy.
     pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
         self.check()?;
         BoundTx::bind(self, memory)
     }
 
-    /// Listens for connections to `address`; port 0 takes a free one.
+    /// Listens for connections to `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// Not an address; the port is taken or the address is not this NIC's.
+    /// [`ListenError::Address`] if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
+    /// this NIC.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
         self.check()?;
         let address = resolve(address).map_err(ListenError::Address)?;
@@ -261,10 +263,11 @@ impl Netdev {
         Ok(Listener::new(socket))
     }
 
-    /// Connects to `address` and waits until the connection stands, or TCP gives up.
+    /// Connects to `address` and waits until the connection is established or TCP gives up.
     ///
     /// # Errors
-    /// Not an address; no route; refused, reset or unanswered.
+    /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
+    /// did not answer.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         self.check()?;
         let address = resolve(address).map_err(ConnectError::Address)?;
@@ -275,7 +278,7 @@ impl Netdev {
         Ok(Stream::new(socket))
     }
 
-    /// Begins to connect; [`Socket::connected`] tells what becomes of it.
+    /// Begins to connect; [`Socket::connected`] returns the outcome.
     #[cfg(feature = "tokio")]
     pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
         self.check()?;
@@ -286,10 +289,10 @@ impl Netdev {
         Ok(Stream::new(socket))
     }
 
-    /// Looks at or changes the NIC of the user-space stack: rings, channels, RSS, rules, counters.
+    /// Calls `call` with the NIC of the user-space stack, to read or change its rings, channels, RSS, rules and counters.
     ///
     /// # Errors
-    /// [`NoSoftwareNic`]: it is an interface of the kernel, or of the process that forked this one.
+    /// [`NoSoftwareNic`] if this is an interface of the kernel, or if this process is a fork of the one that opened the NIC.
     pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
@@ -301,8 +304,8 @@ impl Netdev {
         }
     }
 
-    /// Packets dropped so far by reason; reasons that never happened are left out. Of an interface of the kernel, what
-    /// its driver counts (`ip -s link` counts more). None in a child by fork(2).
+    /// Returns the packets dropped so far by reason, without reasons that never occurred. For an interface of the kernel,
+    /// these are the counters of its driver (`ip -s link` shows more). Empty in a child of fork(2).
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
@@ -314,7 +317,7 @@ impl Netdev {
         }
     }
 
-    /// The addresses of the NIC. None of a user-space NIC in a child by fork(2).
+    /// Returns the addresses of the NIC. Empty for a user-space NIC in a child of fork(2).
     pub fn addresses(&self) -> Vec<IpAddr> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
@@ -326,7 +329,7 @@ impl Netdev {
     }
 }
 
-/// What a stack is to itself: it has one interface.
+/// Interface index of a stack's only interface, in the stack's own numbering.
 pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 
 /// Connections that may wait to be accepted; Linux' SOMAXCONN is 4096 (include/linux/socket.h).

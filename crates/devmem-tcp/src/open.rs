@@ -1,4 +1,4 @@
-//! Opening a user-space NIC: its link, its addresses, its sizes.
+//! Opening a user-space NIC: link, addresses and sizes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,13 +24,13 @@ use crate::error::OpenError;
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 
-/// RX queues unless said otherwise: queue 0 keeps to host memory, the others are free to be bound.
+/// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
 
-/// MTU unless said otherwise: Ethernet's.
+/// Default MTU in bytes: Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
 
-/// The options of a user-space NIC; [`open`](Self::open) makes it.
+/// Builder of a user-space NIC; [`open`](Self::open) opens it.
 #[derive(Debug)]
 pub struct NetdevBuilder {
     link: LinkSpec,
@@ -77,69 +77,71 @@ impl NetdevBuilder {
         }
     }
 
-    /// Adds an address of the NIC with its prefix length, as `10.77.0.2/24` or `fd77::2/64`.
+    /// Adds an address of the NIC with its prefix length, such as `10.77.0.2/24` or `fd77::2/64`. At least one is needed.
     ///
     /// # Errors
-    /// The text is not an address with a prefix length.
+    /// [`OpenError::Address`] if the text is not an address with a prefix length.
     pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
         self.addresses.push(parse_prefix(text)?);
         Ok(self)
     }
 
-    /// Gives the kernel's end of a TAP this address. Without one, the interface is set up as it is found.
+    /// Adds an address to the kernel's end of a TAP. Without one, a TAP interface that already exists is used as it is.
     ///
     /// # Errors
-    /// The text is not an address with a prefix length.
+    /// [`OpenError::Address`] if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
         self.peers.push(parse_prefix(text)?);
         Ok(self)
     }
 
-    /// Sends what is for other networks to this router; at most one of each family is used.
+    /// Sends packets for other networks through this router; at most one router per address family is used.
     pub fn gateway(mut self, router: IpAddr) -> Self {
         self.gateways.push(router);
         self
     }
 
-    /// Largest IP packet, 576 to 65535 bytes; 1280 at least for IPv6. Set on the kernel's end of a TAP too.
+    /// Sets the MTU, the size of the largest IP packet: 576 to 65535 bytes, at least 1280 for IPv6, 1500 by default. It is
+    /// also set on the kernel's end of a TAP.
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.mtu = bytes;
         self
     }
 
-    /// RX queues of the NIC, each with its own page pool. Queue 0 stays with host memory.
+    /// Sets the number of RX queues, 4 by default, each with a page pool. Queue 0 always uses host memory.
     pub fn rx_queues(mut self, queues: u16) -> Self {
         self.rx_queues = queues;
         self
     }
 
-    /// File descriptors of a multi-queue TAP.
+    /// Sets the number of queues of a multi-queue TAP (one file descriptor each), 1 by default.
     pub fn tap_queues(mut self, queues: u16) -> Self {
         self.tap_queues = queues;
         self
     }
 
-    /// Leaves the first `bytes` of every payload in the header buffer, as some NICs do: they arrive as
+    /// Makes the NIC leave the first `bytes` of every payload in the header buffer, as some hardware does: they arrive as
     /// [`Frag::Linear`](crate::Frag::Linear).
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes;
         self
     }
 
-    /// Makes the link worse, in both directions. The link's offloads are off then: frames are as on a cable.
+    /// Impairs the link in both directions (loss, delay, reordering and more). This turns the link's offloads off: each
+    /// frame is one packet of at most the MTU.
     pub fn impair(mut self, impairment: Impairment) -> Self {
         self.impairment = impairment;
         self
     }
 
-    /// Shows every frame, payload included, to `sink`. For debugging: payload is copied out for it. A super-packet is one
-    /// frame of up to [`nic::BIG_PACKET_LEN`] bytes of IP packet, which is more than Wireshark reads of one (256 KiB).
+    /// Passes a copy of every frame, payload included, to `sink`. For debugging: the CPU copies the payload. A super-packet
+    /// is one frame with an IP packet of up to [`nic::BIG_PACKET_LEN`] bytes; Wireshark reads only 256 KiB of a frame.
     pub fn capture(mut self, sink: Box<dyn FrameSink>) -> Self {
         self.capture = Some(Capture(sink));
         self
     }
 
-    /// TCP's settings.
+    /// Sets TCP's settings.
     pub fn tcp(mut self, config: tcp::Config) -> Self {
         self.tcp = config;
         self
@@ -148,7 +150,7 @@ impl NetdevBuilder {
     /// Opens the link and starts the stack.
     ///
     /// # Errors
-    /// The link cannot be had, or an option does not fit it; each with the reason and the remedy.
+    /// The link cannot be opened, or an option does not fit it. Each error names its reason and a remedy.
     pub fn open(self) -> Result<Netdev, OpenError> {
         let (stack, fds) = self.into_stack()?;
         let driver =
@@ -157,8 +159,8 @@ impl NetdevBuilder {
         Ok(Netdev::of_stack(shared, StackIndex(0)))
     }
 
-    /// Opens the link and returns the stack on it, for who drives it himself, with the fds by which its link can be
-    /// waited on.
+    /// Opens the link and returns the stack on it, for a caller that polls the stack itself, and the fds to wait on for
+    /// input from the link.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -208,7 +210,7 @@ impl NetdevBuilder {
     }
 
     fn set_up_interface(&self, tap: &Tap) -> Result<(), NetlinkError> {
-        // An interface that somebody else made and set up is used as it is.
+        // An interface that existed before is used as it is.
         if !tap.created() && self.peers.is_empty() {
             return Ok(());
         }
@@ -254,7 +256,7 @@ impl NetdevBuilder {
     }
 }
 
-/// Two NICs on one wire in virtual time.
+/// Opens two NICs on one in-memory wire in virtual time.
 pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError> {
     let offload = impairment.is_none();
     let (left, right) = WireLink::pair(WireOptions {
@@ -267,7 +269,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
         let mut builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
             .address(&format!("10.77.0.{number}/24"))?
             .address(&format!("fd77::{number}/64"))?;
-        // Frames are conditioned once, where they are received.
+        // Each frame is impaired once, at its receiver.
         let link: Box<dyn Link> = if offload {
             Box::new(link)
         } else {
@@ -293,7 +295,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     Ok((end(0), end(1)))
 }
 
-/// Joins the wire whose other end listens at `path`.
+/// Connects to the end of a wire that listens at `path`.
 fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenError> {
     UnixLink::join(path, WireHello { offloads, mtu }).map_err(|source| OpenError::Unix {
         path: path.to_owned(),
@@ -301,18 +303,18 @@ fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenErro
     })
 }
 
-/// A wire by its name.
+/// A named in-memory wire.
 struct NamedWire {
-    /// Tells when one of its ends is gone.
+    /// Detects that one of the ends was dropped.
     cable: Cable,
-    /// The end for the second NIC, until it comes.
+    /// The end for the second NIC, until that is opened.
     second: Option<WireLink>,
 }
 
-/// In-memory wires whose two ends exist; a child by fork(2) has none of its parent's.
+/// In-memory wires with both ends alive. A child of fork(2) starts with none.
 static WIRES: PerProcess<Mutex<HashMap<String, NamedWire>>> = PerProcess::new();
 
-/// One end of the wire `name`. A third NIC is refused; the name is free again when one of the two is gone.
+/// Returns one end of the wire `name`. A third NIC is refused; the name is free again when one of the two is dropped.
 fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenError> {
     let mut wires = WIRES.get().lock().unwrap_or_else(PoisonError::into_inner);
     wires.retain(|_, wire| !wire.cable.is_ended());
@@ -336,7 +338,7 @@ fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenErro
     Ok(ours)
 }
 
-/// A duplicate of what the link can be waited on by.
+/// Duplicates the fd to wait on for input from the link, if it has one.
 fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
     let fd = link.poll_fd().map(|fd| fd.try_clone_to_owned()).transpose();
     Ok(fd.map_err(OpenError::system("dup"))?.into_iter().collect())
@@ -357,7 +359,7 @@ fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
     }
 }
 
-/// A locally administered unicast address (IEEE 802, 48.2) and the secret of a stack, both random.
+/// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
 fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
     let mut bytes = [0; 21];
     let mut filled = 0;

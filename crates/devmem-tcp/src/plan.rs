@@ -1,4 +1,4 @@
-//! What a NIC needs before device memory can be received on it: said, done, and undone.
+//! The NIC settings that receiving into device memory needs: plan, apply, restore.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::error::SetupError;
 use crate::kernel::{self, Prepared};
 use crate::netdev::{Backend, Netdev, UserNic};
 
-/// The settings a receiver needs, not made yet. `Display` says them one a line.
+/// The settings that a receiver needs, not applied yet. `Display` lists them, one per line.
 ///
-/// Header split on with threshold 0, RSS away from the device-memory queues, and rules that steer TCP to the
-/// local address and port to those queues. The queues are the NIC's last ones; queue 0 is never taken.
+/// They are: header split on with threshold 0; no device-memory queue in the RSS indirection table; rules that steer TCP for
+/// the local address and port to the device-memory queues. These are the last queues of the NIC, never queue 0.
 #[derive(Debug)]
 pub struct ReceivePlan {
     netdev: Netdev,
@@ -35,17 +35,17 @@ impl ReceivePlan {
         }
     }
 
-    /// How many queues shall take device memory; 1 unless said otherwise. Several share the flows by the low
-    /// bits of the source port.
+    /// Sets the number of queues for device memory, 1 by default. Flows are spread over them by the low bits of the source
+    /// port.
     pub fn queues(mut self, queues: u16) -> Self {
         self.queues = queues;
         self
     }
 
-    /// What would be done, as commands that a person could type for an interface of the kernel. Changes nothing.
+    /// Returns the changes: for an interface of the kernel as `ethtool` commands, for a user-space NIC as text. Changes nothing.
     ///
     /// # Errors
-    /// The interface cannot be prepared.
+    /// [`SetupError::Plan`] if the interface does not support a setting.
     pub fn commands(&self) -> Result<Vec<String>, SetupError> {
         self.netdev.check()?;
         match &self.netdev.backend {
@@ -54,13 +54,13 @@ impl ReceivePlan {
         }
     }
 
-    /// Makes the settings. What was there before comes back when the returned value is dropped.
+    /// Applies the settings. Dropping the returned value restores the previous ones.
     ///
-    /// For an interface of the kernel they are read back, too, and noted in a state file first: `devmem-tcp restore`
-    /// puts back what a process left that was killed.
+    /// For an interface of the kernel, each setting is written to a state file before it is made, and read back afterwards.
+    /// If the process is killed, `devmem-tcp restore` restores the previous settings from that file.
     ///
     /// # Errors
-    /// The NIC has too few queues, or refuses a setting. Nothing is changed then.
+    /// The NIC has too few queues, or refuses a setting. Settings that were already made are restored.
     pub fn apply(self) -> Result<Setup, SetupError> {
         let Self {
             netdev,
@@ -97,9 +97,8 @@ impl fmt::Display for ReceivePlan {
     }
 }
 
-/// The settings made for a receiver. Dropping it puts back exactly what was there before; for an interface of the
-/// kernel, as soon as no binding of these queues is left. In a child by fork(2) dropping it changes nothing: the settings are
-/// the parent's.
+/// The applied settings of a receiver. Dropping it restores exactly the previous settings; for an interface of the kernel,
+/// once no binding of these queues is left. In a child of fork(2), dropping it changes nothing.
 #[derive(Debug)]
 pub struct Setup {
     queues: Vec<RxQueueId>,
@@ -112,7 +111,7 @@ enum Settings {
     Kernel(Arc<Prepared>),
 }
 
-/// The settings of a NIC in user space; dropping it puts them back.
+/// The applied settings of a NIC in user space. Dropping it restores the previous ones.
 #[derive(Debug)]
 struct UserSettings {
     nic: UserNic,
@@ -120,12 +119,12 @@ struct UserSettings {
 }
 
 impl Setup {
-    /// The queues that take device memory: those to bind.
+    /// Returns the queues to bind device memory to.
     pub fn queues(&self) -> &[RxQueueId] {
         &self.queues
     }
 
-    /// What was changed on an interface of the kernel, as commands.
+    /// Returns the changes made to an interface of the kernel, as commands. Empty for a user-space NIC.
     pub fn changes(&self) -> Vec<String> {
         match &self.settings {
             Settings::User { .. } => Vec::new(),
@@ -133,17 +132,18 @@ impl Setup {
         }
     }
 
-    /// What somebody else, or a reset of the device, has changed of these settings since.
+    /// Returns which of these settings have changed since, by another program or a device reset. Always empty for a
+    /// user-space NIC.
     pub fn verify(&self) -> Vec<Drift> {
         match &self.settings {
-            // Nobody else has this NIC.
+            // No other process can change this NIC.
             Settings::User { .. } => Vec::new(),
             Settings::Kernel(prepared) => prepared.drifts(),
         }
     }
 
-    /// Puts back what was there before, now, and says how that went; dropping does the same and keeps silent. Drop
-    /// bindings of the queues first, or the kernel keeps header split on.
+    /// Restores the previous settings now and returns a report; dropping restores them without one. Drop bindings of the
+    /// queues first: while one exists, header split stays on.
     pub fn restore(self) -> RestoreReport {
         match &self.settings {
             Settings::User { .. } => RestoreReport::default(),
@@ -156,12 +156,12 @@ impl Drop for UserSettings {
     fn drop(&mut self) {
         let UserNic { shared, at } = &self.nic;
         let restore = |stack: &mut stack::Stack, _| self.applied.restore(stack.nic_mut());
-        // In a child by fork(2) the settings are the parent's.
+        // In a child of fork(2) the settings belong to the parent.
         let _ = shared.driver.with(*at, restore);
     }
 }
 
-/// What was changed, and what was there before.
+/// The rules that were added, and the previous values of changed settings.
 #[derive(Debug)]
 struct Applied {
     queues: Vec<RxQueueId>,
@@ -172,8 +172,8 @@ struct Applied {
 }
 
 impl Applied {
-    /// Undoes the settings, last first. The NIC took each of them before and refuses none now; header split
-    /// stays on while a queue is still bound, as unbinding comes first in every right program.
+    /// Restores the previous settings, the last one first. The NIC had each of them before and refuses none, except that
+    /// header split stays on while a queue is bound; a correct program unbinds first.
     fn restore(&self, nic: &mut Nic) {
         for location in self.rules.iter().rev() {
             let _ = nic.remove_rule(*location);
@@ -204,7 +204,7 @@ fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, Setup
     result.map(|()| applied)
 }
 
-/// Makes the settings one by one, noting each rule that is to be removed again.
+/// Makes the settings one by one, and records each rule for its later removal.
 fn make(
     nic: &mut Nic,
     local: SocketAddr,
@@ -226,7 +226,7 @@ fn make(
         ntuple: true,
         ..applied.features
     });
-    // One rule for each value of the low bits of the source port: as many as it takes to reach every queue.
+    // One rule for each value of the low bits of the source port, with enough bits to reach every queue.
     let shares = u16::try_from(applied.queues.len().next_power_of_two()).unwrap_or(u16::MAX);
     for share in 0..shares {
         let queue = applied.queues[usize::from(share) % applied.queues.len()];

@@ -1,4 +1,4 @@
-//! Sending from device memory, and learning when the memory may be reused.
+//! Sending from device memory, and completions of sends.
 
 use std::io;
 use std::ops::Range;
@@ -17,24 +17,25 @@ use crate::stream::{Inner, Socket, Stream};
 /// Bytes of the control message that names a dma-buf.
 const CONTROL_BYTES: usize = cmsg_space(size_of::<DmabufId>());
 
-/// One [`Stream::send`]: what [`Completions`] tell the end of.
+/// Identifier of one [`Stream::send`], by which [`Completions`] report that it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "until it completes, the bytes must not change"]
 pub struct SendId {
-    /// Zero-copy sends of the socket before this one, and up to its end.
+    /// Number of zero-copy sends of the socket before this one.
     first: u64,
+    /// The same number after this one.
     end: u64,
     bytes: usize,
 }
 
 impl SendId {
-    /// How many bytes were queued: all, unless the stream is non-blocking or has a timeout. Then it may be fewer,
-    /// and the rest is to be sent again.
+    /// Returns the number of bytes queued: all of them, or fewer if the stream is non-blocking or has a timeout. Then the
+    /// caller must send the rest.
     pub fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// This send and all up to `last` as one.
+    /// Returns one id for this send and all later ones up to `last`.
     #[cfg(feature = "tokio")]
     pub(crate) fn through(self, last: Self) -> Self {
         Self {
@@ -45,7 +46,7 @@ impl SendId {
     }
 }
 
-/// Sends that completed: their bytes may be changed.
+/// Sends that have completed: their bytes may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     first: u64,
@@ -53,46 +54,46 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Whether `id` is among those that became complete.
+    /// Returns whether `id` became complete with these sends.
     pub fn contains(&self, id: SendId) -> bool {
         self.first < id.end && id.end <= self.end
     }
 }
 
-/// How far a socket's sends are. Each is a number of zero-copy sends since the socket was made; the kernel's ids are
-/// their lower 32 bits.
+/// Progress of a socket's zero-copy sends. Each field counts sends since the socket was created; the kernel's 32-bit ids are
+/// the lower halves of these counts.
 #[derive(Debug, Default)]
 pub(crate) struct Sends {
     sent: u64,
     /// Complete; sends complete in their order.
     complete: u64,
-    /// Complete, and told by [`Completions::try_next`].
+    /// Complete, and returned by [`Completions::try_next`].
     told: u64,
-    /// Complete, and copied on the way: zero-copy in name only.
+    /// Complete, but the bytes were copied (`SO_EE_CODE_ZEROCOPY_COPIED`).
     copied: u64,
     /// SO_ZEROCOPY is set.
     enabled: bool,
 }
 
-/// How far the zero-copy sends of a socket are. One [`Stream::send`] may be several.
+/// Counts of a socket's zero-copy sends. One [`Stream::send`] may make several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {
-    /// All so far.
+    /// Sends so far.
     pub sent: u64,
-    /// Of those, complete.
+    /// Complete sends.
     pub complete: u64,
-    /// Of the complete ones, reported as copied on the way (`SO_EE_CODE_ZEROCOPY_COPIED`).
+    /// Complete sends that were reported as copied (`SO_EE_CODE_ZEROCOPY_COPIED`).
     pub copied: u64,
 }
 
 impl Inner {
     /// Lock order: the driver's first, then this.
     fn sends(&self) -> MutexGuard<'_, Sends> {
-        // Whole between any two of its operations, so a panic elsewhere has not harmed it.
+        // Each operation leaves it consistent, so a panic of another thread does not matter.
         self.sends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the error queue until it is empty; returns how many sends are complete.
+    /// Reads the error queue until it is empty and returns the number of complete sends.
     fn collect(&self, stack: &mut Stack) -> Result<u64, stack::RecvError> {
         let mut sends = self.sends();
         #[cfg(feature = "tokio")]
@@ -118,7 +119,7 @@ impl Inner {
     }
 }
 
-/// Takes the first `taken` bytes off the ranges.
+/// Removes the first `taken` bytes from the ranges.
 pub(crate) fn advance(ranges: &mut Vec<Range<usize>>, mut taken: usize) {
     let whole = ranges
         .iter()
@@ -140,8 +141,8 @@ pub(crate) fn length(ranges: &[Range<usize>]) -> usize {
         .fold(0, |sum: usize, range| sum.saturating_add(range.len()))
 }
 
-/// Gives `once` ranges until it has taken all of them, or would wait after it took some. `sent` counts its calls that
-/// took something.
+/// Calls `once` with the remaining ranges until all bytes are queued, or until it would block after some were. `sent` returns
+/// the number of zero-copy sends so far.
 fn send_ranges(
     ranges: &[Range<usize>],
     sent: impl Fn() -> u64,
@@ -150,7 +151,7 @@ fn send_ranges(
     let first = sent();
     let total = length(ranges);
     let mut bytes = 0;
-    // Copied only if one call does not take all.
+    // The ranges are copied only if one call does not queue all of them.
     let mut rest: Option<Vec<_>> = None;
     while bytes < total {
         let now = rest.as_deref().unwrap_or(ranges);
@@ -162,7 +163,7 @@ fn send_ranges(
         };
         bytes += taken;
         if bytes < total {
-            // Without the empty ones every call sends something.
+            // Without the empty ranges, every call queues at least one byte.
             let all = || {
                 let whole = ranges.iter().filter(|range| !range.is_empty());
                 whole.cloned().collect()
@@ -174,7 +175,7 @@ fn send_ranges(
     Ok(SendId { first, end, bytes })
 }
 
-/// Refuses ranges outside of the memory before any of them is sent, as the user-space stack does.
+/// Refuses ranges outside the memory before any of them is sent, as the user-space stack does.
 fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> {
     let size = tx.memory().size();
     let bad = |range: &&Range<usize>| range.start > range.end || range.end > size;
@@ -190,19 +191,19 @@ fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> 
 }
 
 impl Inner {
-    /// Queues what there is room for, at least a byte.
+    /// Queues as many bytes as there is room for, at least one.
     fn send_zerocopy(&self, message: &SendMsg<'_>, limit: WaitLimit) -> Result<usize, SendError> {
         let sent = self.wait(limit, |stack, _| {
             match stack.sendmsg(self.socket, message, MsgFlags::ZEROCOPY) {
-                // Memory for copies is shared: it comes free when any connection is acknowledged.
+                // All connections share the memory for copies; an ACK on any of them can free some.
                 Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => None,
                 Err(stack::SendError::TooManySends) => {
-                    // Those reported make room; those under way will.
+                    // Reading reported completions makes room; if there are none, later ones will.
                     let _ = self.collect(stack);
                     None
                 }
                 result => {
-                    // Counted before anybody can poll the stack, and so learn of its completion.
+                    // Counted while the stack is locked, so that its completion cannot be read first.
                     self.sends().sent += u64::from(matches!(result, Ok(1..)));
                     Some(result)
                 }
@@ -218,13 +219,13 @@ impl Inner {
         let option = SocketOption::Zerocopy(true);
         let set = |stack: &mut Stack, _| stack.set_option(self.socket, option);
         let set = self.shared.driver.with(self.at, set)?;
-        // The socket is open as long as this stream, and the option has no bad value.
+        // Cannot fail: the socket is open while the stream exists, and both values are valid.
         debug_assert!(set.is_ok(), "{set:?}");
         self.sends().enabled = set.is_ok();
         Ok(())
     }
 
-    /// As [`collect`](Self::collect), for who has no stack in hand.
+    /// Calls [`collect`](Self::collect) with the stack locked.
     fn collect_now(&self) -> Result<u64, CompletionError> {
         let collect = |stack: &mut Stack, _| self.collect(stack);
         Ok(self.shared.driver.with(self.at, collect)??)
@@ -232,13 +233,14 @@ impl Inner {
 }
 
 impl Stream {
-    /// Sends ranges of bound device memory, in the order given, without a copy: the bytes must not change until
-    /// [`completions`](Self::completions) says that the send is complete. Waits for room until all is queued.
+    /// Sends ranges of bound device memory in the given order, without a copy. Waits until all bytes are queued. The bytes
+    /// must not change until [`completions`](Self::completions) reports that the send is complete.
     ///
     /// # Errors
-    /// [`SendError::WouldBlock`] and [`SendError::TimedOut`] as set, if nothing was queued; a range outside the
-    /// memory, a binding of another NIC; the connection's own end. What was queued before an error is waited for by
-    /// [`Completions::wait_all`].
+    /// [`SendError::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`SendError::TimedOut`] if nothing
+    /// could be queued within the timeout; [`SendError::OtherNetdev`] if the memory is bound to another NIC; a range is
+    /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
+    /// waits for them.
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
         self.socket.check()?;
         match (&self.socket, &tx.binding) {
@@ -269,9 +271,9 @@ impl Stream {
         }
     }
 
-    /// Sends bytes of host memory as [`send`](Self::send) does those of device memory: the library keeps them until
-    /// they are sent, and [`completions`](Self::completions) tells. The kernel takes them where they are; the user-space
-    /// stack copies them, which the completion says.
+    /// Sends bytes of host memory with `MSG_ZEROCOPY`. The library keeps them until they are sent, and
+    /// [`completions`](Self::completions) reports when that is. The kernel sends them from where they are; the user-space
+    /// stack copies them and reports the send as copied.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -298,8 +300,8 @@ impl Stream {
         }
     }
 
-    /// What tells when sends are complete. It may outlive the stream, which is how to end a stream and still learn
-    /// when its memory is free; waits as the stream does at this moment.
+    /// Returns a handle that reports when sends are complete. It may outlive the stream, so that a program can drop the
+    /// stream and then wait until its memory is free. It takes over the stream's current timeout or non-blocking mode.
     pub fn completions(&self) -> Completions {
         Completions {
             socket: self.socket.clone(),
@@ -308,10 +310,10 @@ impl Stream {
     }
 }
 
-/// Tells when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has let go of every
-/// packet with any of them. A connection that dies completes what it will never send.
+/// Reports when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has finished with every
+/// packet that contains one. When a connection is reset or times out, its unsent bytes count as complete, too.
 ///
-/// Sends complete in their order; where the kernel reports one early, it is told with those before it.
+/// Sends complete in order. If the kernel reports one early, it becomes complete here together with those before it.
 #[derive(Debug)]
 pub struct Completions {
     socket: Socket,
@@ -319,10 +321,11 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Waits until `id`, and with it every earlier send, is complete.
+    /// Waits until `id` and every earlier send are complete.
     ///
     /// # Errors
-    /// [`CompletionError::WouldBlock`] and [`CompletionError::TimedOut`] as set.
+    /// [`CompletionError::WouldBlock`] if they are not complete and the handle is non-blocking; [`CompletionError::TimedOut`]
+    /// if they did not complete within the timeout.
     pub fn wait(&self, id: SendId) -> Result<(), CompletionError> {
         self.wait_until(id.end)
     }
@@ -340,10 +343,10 @@ impl Completions {
         self.wait_until(sent)
     }
 
-    /// Whether `id` is complete. Never waits.
+    /// Returns whether `id` is complete. Never waits.
     ///
     /// # Errors
-    /// The socket's own.
+    /// The error queue of the socket cannot be read.
     pub fn is_complete(&self, id: SendId) -> Result<bool, CompletionError> {
         self.socket.check()?;
         let through = match &self.socket {
@@ -356,7 +359,7 @@ impl Completions {
     /// Returns the sends that became complete since the last call, if any. Never waits.
     ///
     /// # Errors
-    /// The socket's own.
+    /// The error queue of the socket cannot be read.
     pub fn try_next(&self) -> Result<Option<Completion>, CompletionError> {
         self.socket.check()?;
         let (first, end) = match &self.socket {
@@ -372,19 +375,19 @@ impl Completions {
         Ok((first < end).then_some(Completion { first, end }))
     }
 
-    /// How many sends of the socket are not complete. One [`Stream::send`] may be several.
+    /// Returns the number of zero-copy sends that are not complete. One [`Stream::send`] may make several.
     ///
     /// # Errors
-    /// The socket's own.
+    /// The error queue of the socket cannot be read.
     pub fn pending(&self) -> Result<u64, CompletionError> {
         let counts = self.counts()?;
         Ok(counts.sent - counts.complete)
     }
 
-    /// How many zero-copy sends there were, and how they fared. Never waits.
+    /// Returns the counts of the socket's zero-copy sends. Never waits.
     ///
     /// # Errors
-    /// The socket's own.
+    /// The error queue of the socket cannot be read.
     pub fn counts(&self) -> Result<SendCounts, CompletionError> {
         self.socket.check()?;
         match &self.socket {
@@ -401,16 +404,17 @@ impl Completions {
         }
     }
 
-    /// Bounds how long [`wait`](Self::wait) waits; `None`: for ever.
+    /// Sets how long [`wait`](Self::wait) waits; `None` waits forever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.limit = WaitLimit::within(timeout);
     }
 
-    /// The stream's fd for poll and epoll: see [`Stream::readiness_fd`]. A call here, or one of the stream that has to
-    /// wait, takes completions off the socket: ask [`try_next`](Self::try_next) until it has none before polling.
+    /// Returns the stream's fd for poll and epoll: see [`Stream::readiness_fd`]. Methods of this handle, and methods of the
+    /// stream that wait, read completions from the socket: before polling, call [`try_next`](Self::try_next) until it
+    /// returns `None`.
     ///
     /// # Errors
-    /// The process is out of file descriptors.
+    /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.socket.readiness_fd()
     }
@@ -436,10 +440,10 @@ impl Completions {
 }
 
 impl AsFd for Completions {
-    /// [`Completions::readiness_fd`].
+    /// Returns [`Completions::readiness_fd`].
     ///
     /// # Panics
-    /// When the process is out of file descriptors at the first call; call `readiness_fd` first to be told.
+    /// If `readiness_fd` fails; call that first to handle its error. After one success it fails only in a child of fork(2).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness_fd()
             .expect("a file descriptor for the readiness of a stream")

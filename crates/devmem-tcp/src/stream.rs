@@ -1,4 +1,4 @@
-//! A connection.
+//! A TCP connection.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -20,17 +20,17 @@ use crate::kernel;
 use crate::netdev::Shared;
 use crate::send::Sends;
 
-/// What to do with bytes that did not land in device memory.
+/// How a stream treats bytes that did not land in device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// Deliver them in order as [`Frag::Linear`](crate::Frag::Linear).
     #[default]
     Mixed,
-    /// Make them an error that names the cause. They stay in the queue: switch to `Mixed` to get them.
+    /// Return [`RecvError::Misplaced`] with the cause. The bytes stay queued: switch to `Mixed` to receive them.
     Strict,
 }
 
-/// The socket of a stream, of either backend; whoever holds one keeps it open.
+/// The socket of a stream, of either backend. The socket closes when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum Socket {
     User(Arc<Inner>),
@@ -38,7 +38,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Refuses in a child by fork(2) of the process that opened the NIC. Asked before any lock is taken.
+    /// Fails in a child of fork(2) of the process that opened the NIC. Must be called before a lock is taken.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Forked> {
         match self {
@@ -47,7 +47,7 @@ impl Socket {
         }
     }
 
-    /// The memory behind a binding, if anybody still has it.
+    /// Returns the memory of a binding, if it has not been freed.
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Result<Option<Dmabuf>, Forked> {
         self.check()?;
         Ok(match self {
@@ -65,7 +65,7 @@ impl Socket {
     }
 }
 
-/// What tasks wait by.
+/// What asynchronous tasks wait on.
 #[cfg(feature = "tokio")]
 impl Socket {
     /// Fails in virtual time.
@@ -76,7 +76,7 @@ impl Socket {
         }
     }
 
-    /// An fd that becomes readable when a send that would have blocked may be tried again, if it was asked by
+    /// Returns an fd that becomes readable when a send that would have blocked can be retried, once after each
     /// [`arm_send_signal`](Self::arm_send_signal).
     pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
         match self {
@@ -88,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Asks for one word of the signal, before the attempt that must not be missed.
+    /// Arms the send signal for one event. Call it before the send attempt, so that no event is missed in between.
     pub(crate) fn arm_send_signal(&self) {
         if let Self::User(inner) = self
             && let Ok(mut core) = inner.shared.driver.enter()
@@ -97,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// An fd that becomes readable when sends became complete.
+    /// Returns an fd that becomes readable when sends complete.
     pub(crate) fn completion_signal(&self) -> io::Result<OwnedFd> {
         self.check()?;
         match self {
@@ -106,7 +106,7 @@ impl Socket {
         }
     }
 
-    /// Told whenever somebody has taken completions off the error queue.
+    /// Returns the `Notify` that wakes tasks when any caller has read completions from the error queue.
     pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
         match self {
             Self::User(inner) => &inner.collected,
@@ -114,7 +114,7 @@ impl Socket {
         }
     }
 
-    /// The outcome of a connect, once there is one. Never waits.
+    /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
     pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
         match self {
             Self::User(inner) => inner.connected(WaitLimit::Never),
@@ -126,8 +126,8 @@ impl Socket {
     }
 }
 
-/// The socket of a stream in user space. Lives until the stream and everything received from it are gone, because closing a
-/// socket sends all its device memory home.
+/// The socket of a stream in user space. It stays open until the stream and everything received from it are dropped, because
+/// closing a socket frees all frags that it lent.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
@@ -135,9 +135,9 @@ pub(crate) struct Inner {
     pub(crate) socket: SocketId,
     returned: AtomicU64,
     pub(crate) sends: Mutex<Sends>,
-    /// Made when first asked for.
+    /// Created by the first call of [`readiness_fd`](Self::readiness_fd).
     readiness: OnceLock<Arc<OwnedFd>>,
-    /// Tells tasks that somebody has read the error queue.
+    /// Wakes tasks when any caller has read completions from the error queue.
     #[cfg(feature = "tokio")]
     pub(crate) collected: ::tokio::sync::Notify,
 }
@@ -156,7 +156,7 @@ impl Inner {
         })
     }
 
-    /// Sends tokens home. Returns how many frags that freed.
+    /// Returns tokens to the stack. Returns the number of frags freed.
     pub(crate) fn dontneed(&self, tokens: &[DmabufToken]) -> Result<usize, ReleaseError> {
         self.shared
             .driver
@@ -165,14 +165,14 @@ impl Inner {
             .map_err(ReleaseError::Refused)
     }
 
-    /// The fd that says when this socket is ready.
+    /// Returns the fd that is readable while this socket is ready.
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.shared.driver.check()?;
         if let Some(fd) = self.readiness.get() {
             return Ok(fd.as_fd());
         }
         let fd = self.shared.driver.readiness_fd(self.at, self.socket)?;
-        // The driver gives every caller the same fd: it does not matter whose is kept.
+        // The driver returns the same fd to every caller, so it does not matter which call stores it.
         Ok(self.readiness.get_or_init(|| fd).as_fd())
     }
 
@@ -180,7 +180,7 @@ impl Inner {
         self.returned.fetch_add(frags as u64, Ordering::Relaxed);
     }
 
-    /// Fails in virtual time, where nothing happens while nobody calls.
+    /// Fails in virtual time, where the clock stands still between calls.
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
         if self.shared.driver.enter()?.clock.is_virtual() {
@@ -198,7 +198,7 @@ impl Inner {
         Ok(self.shared.driver.with(self.at, shutdown)??)
     }
 
-    /// Makes `attempt` until it gives a result.
+    /// Repeats `attempt` until it returns a result or the limit is reached.
     pub(crate) fn wait<T>(
         &self,
         limit: WaitLimit,
@@ -212,13 +212,13 @@ impl Inner {
         self.shared.driver.wait_for(wait, attempt)
     }
 
-    /// The outcome of a connect, once there is one within the limit.
+    /// Waits for the outcome of a connect; `None` if the limit is reached first.
     pub(crate) fn connected(&self, limit: WaitLimit) -> Option<Result<(), ConnectError>> {
         let connected = |stack: &mut stack::Stack, _| connect_result(stack, self.socket);
         self.wait(limit, connected).ok()
     }
 
-    /// Receives what is there into `batch`, which is empty; waits for something if nothing is.
+    /// Receives queued data into `batch`, which is empty; waits if there is none.
     fn recv(
         self: &Arc<Self>,
         batch: &mut RxBatch,
@@ -230,7 +230,7 @@ impl Inner {
         let (items, host, max_frags) = batch.host_room();
         let outcome = self.wait(limit, |stack, _| {
             let mut sink = BatchSink::new(items, max_frags);
-            // Without room for host bytes the call stops before them and says so.
+            // With no room for host bytes, recvmsg stops before them and returns `NoBuffer`.
             let host: &mut [u8] = if strict { &mut [] } else { host };
             let mut message = stack::RecvMsg::with_len(host, usize::MAX);
             match stack.recvmsg(socket, &mut message, &mut sink, MsgFlags::SOCK_DEVMEM) {
@@ -250,13 +250,13 @@ impl Inner {
         let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
         batch.linear_bytes = host_bytes;
         if batch.items.is_empty() && host_bytes > 0 {
-            // A readable packet: bytes without a control message.
+            // Bytes of a readable packet come without a control message.
             batch.items.push(Item::Linear(0..host_bytes));
         }
         received.map(|outcome| outcome.bytes)
     }
 
-    /// The memory behind a binding, if it is still bound. Not in a child by fork(2).
+    /// Returns the memory of a binding, if it has not been freed. Must not be called in a child of fork(2).
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
         self.shared
             .driver
@@ -270,11 +270,11 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let closed = self.shared.driver.with(self.at, |stack, _| {
-            // This handle is the only one that closes the socket.
+            // Cannot fail: only this handle closes the socket.
             let closed = stack.close(self.socket);
             debug_assert!(closed.is_ok(), "{closed:?}");
         });
-        // In a child by fork(2) the socket is the parent's.
+        // In a child of fork(2) the socket belongs to the parent.
         if closed.is_ok() {
             self.shared.driver.lock().forget(self.at, self.socket);
         }
@@ -283,8 +283,8 @@ impl Drop for Inner {
 
 /// A TCP connection of a [`Netdev`](crate::Netdev).
 ///
-/// [`recv`](Self::recv) is the way to device memory, [`send`](Self::send) the way from there; [`Write`](io::Write)
-/// sends bytes of host memory.
+/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory, and
+/// [`Write`](io::Write) sends bytes of host memory. Dropping a stream sends a FIN after all queued data.
 #[derive(Debug)]
 pub struct Stream {
     pub(crate) socket: Socket,
@@ -293,7 +293,7 @@ pub struct Stream {
     stats: StreamStats,
 }
 
-/// What a stream has received and given back.
+/// Counters of what a stream has received and returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
     /// Bytes that landed in device memory.
@@ -302,9 +302,9 @@ pub struct StreamStats {
     pub linear_bytes: u64,
     /// Frags of device memory lent.
     pub device_frags: u64,
-    /// Frags of device memory that went home.
+    /// Frags of device memory returned.
     pub tokens_returned: u64,
-    /// Calls that returned data.
+    /// Receive calls that returned data.
     pub receives: u64,
 }
 
@@ -332,12 +332,13 @@ impl Stream {
         }
     }
 
-    /// Receives what is there into `batch`, whose earlier frags go home first; waits for something if nothing
-    /// is. Returns the number of bytes, device and host together; 0 is the end of the stream.
+    /// Receives queued data into `batch`; waits if there is none. First releases the frags that `batch` held before.
+    /// Returns the number of bytes, device and host together; 0 is the end of the stream.
     ///
     /// # Errors
-    /// [`RecvError::WouldBlock`] and [`RecvError::TimedOut`] as set; [`RecvError::Misplaced`] under
-    /// [`Placement::Strict`]; the connection's own end otherwise.
+    /// [`RecvError::WouldBlock`] if nothing is queued and the stream is non-blocking; [`RecvError::TimedOut`] if nothing
+    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; [`RecvError::Release`] if the
+    /// earlier frags cannot be returned; otherwise the reason why the connection ended.
     pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
         self.socket.check()?;
         batch.release()?;
@@ -364,23 +365,23 @@ impl Stream {
         self.stats.receives += 1;
     }
 
-    /// What to do with bytes that missed device memory. [`Placement::Mixed`] at first.
+    /// Sets how to treat bytes that did not land in device memory; [`Placement::Mixed`] by default.
     pub fn set_placement(&mut self, placement: Placement) {
         self.placement = placement;
     }
 
-    /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting.
-    /// The last of this and [`set_timeout`](Self::set_timeout) counts.
+    /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting. Overrides an earlier
+    /// [`set_timeout`](Self::set_timeout).
     pub fn set_nonblocking(&mut self, nonblocking: bool) {
         self.limit = WaitLimit::of_nonblocking(nonblocking);
     }
 
-    /// Bounds how long a call waits; `None`: for ever.
+    /// Sets how long a call waits; `None` waits forever. Overrides an earlier [`set_nonblocking`](Self::set_nonblocking).
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.limit = WaitLimit::within(timeout);
     }
 
-    /// The other end.
+    /// Returns the address of the peer; `None` if the connection is closed, or in a child of fork(2).
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::User(inner) => {
@@ -397,7 +398,7 @@ impl Stream {
         }
     }
 
-    /// This end.
+    /// Returns the local address; `None` in a child of fork(2).
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::User(inner) => {
@@ -408,10 +409,10 @@ impl Stream {
         }
     }
 
-    /// Says that nothing more will be sent (FIN). Receiving goes on.
+    /// Ends the sending direction: a FIN follows the queued data. Receiving is still possible.
     ///
     /// # Errors
-    /// The connection is not, or no longer, established.
+    /// The connection is not established, or not any more.
     pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
         self.socket.check()?;
         match &self.socket {
@@ -420,7 +421,7 @@ impl Stream {
         }
     }
 
-    /// What was received so far.
+    /// Returns the counters of the stream.
     pub fn stats(&self) -> StreamStats {
         let tokens_returned = match &self.socket {
             Socket::User(inner) => inner.returned.load(Ordering::Relaxed),
@@ -432,8 +433,8 @@ impl Stream {
         }
     }
 
-    /// The connection's state and measurements: Linux' `TCP_INFO`, or the same of our stack. What the kernel does not
-    /// count is 0.
+    /// Returns the state and measurements of the connection: Linux' `TCP_INFO`, or the same fields of the user-space stack.
+    /// Fields that the kernel does not report are 0.
     pub fn tcp_info(&self) -> Option<tcp::Info> {
         match &self.socket {
             Socket::User(inner) => {
@@ -450,22 +451,22 @@ impl Stream {
         }
     }
 
-    /// An fd for poll and epoll that is readable while the stream has data or its end, and an error to report or sends
-    /// that became complete make it readable or set POLLERR (what poll reports unasked). With a NIC of the kernel it is
-    /// the socket; in user space it is made at the first call. [`AsFd`] lends the same.
+    /// Returns an fd for poll and epoll. It is readable while the stream has data, or has ended. A pending error and
+    /// completed sends make it readable, too, or set POLLERR, which poll reports without being asked for it. With a kernel
+    /// NIC it is the socket; in user space the first call creates it. [`AsFd`] returns the same fd.
     ///
     /// # Errors
-    /// The process is out of file descriptors.
+    /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.socket.readiness_fd()
     }
 }
 
 impl AsFd for Stream {
-    /// [`Stream::readiness_fd`].
+    /// Returns [`Stream::readiness_fd`].
     ///
     /// # Panics
-    /// When the process is out of file descriptors at the first call; call `readiness_fd` first to be told.
+    /// If `readiness_fd` fails; call that first to handle its error. After one success it fails only in a child of fork(2).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness_fd()
             .expect("a file descriptor for the readiness of a stream")
@@ -481,7 +482,7 @@ impl io::Write for Stream {
         };
         let sent = inner.wait(self.limit, |stack, _| {
             match stack.sendmsg(inner.socket, &SendMsg::new(bytes), MsgFlags::empty()) {
-                // Memory for sending is shared: it comes free when any connection is acknowledged.
+                // All connections share the memory for sending; an ACK on any of them can free some.
                 Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => None,
                 result => Some(result),
             }
@@ -498,13 +499,13 @@ impl io::Write for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // The socket itself closes with the last frag received from it. An error means that the connection has
-        // ended already.
+        // The socket itself closes when the last frag received from it is dropped. An error means that the connection
+        // has ended already.
         let _ = self.shutdown_write();
     }
 }
 
-/// The outcome of a connect, once there is one.
+/// Returns the outcome of a connect, `None` while it is in progress.
 fn connect_result(stack: &mut stack::Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
     let ready = match stack.readiness(socket) {
         Ok(ready) => ready,

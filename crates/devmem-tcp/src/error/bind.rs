@@ -1,4 +1,4 @@
-//! Why memory could not be had, or not be bound.
+//! Errors of making and binding memory.
 
 use std::io;
 
@@ -8,17 +8,17 @@ use netmem::{DmabufError, InUse};
 use super::Forked;
 use super::kernel::{Hinted, KernelError};
 
-/// Why device memory could not be made.
+/// Why device memory could not be created or imported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceMemoryError {
-    /// The exporter refuses.
+    /// The exporter refused.
     #[error("{}", Hinted(.0, &.0.cause))]
     Export(Box<ExportError>),
     /// The descriptor is not a dma-buf.
     #[error("the descriptor is not an open dma-buf: {0}")]
     NotADmabuf(io::Error),
-    /// The CPU cannot map it.
+    /// The dma-buf cannot be mapped for the CPU.
     #[error(transparent)]
     Map(#[from] DmabufError),
 }
@@ -29,7 +29,7 @@ impl From<ExportError> for DeviceMemoryError {
     }
 }
 
-/// Why memory is not a dma-buf that the kernel could bind.
+/// Why the kernel cannot bind a memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDmabuf {
@@ -39,7 +39,7 @@ pub enum NoDmabuf {
          `devmem_tcp::dma_heap` or `Dmabuf::memfd`"
     )]
     Anonymous,
-    /// The memory's file cannot be made a dma-buf.
+    /// The memory's file cannot be turned into a dma-buf.
     #[error("{}", Hinted(.0, &.0.cause))]
     Export(Box<ExportError>),
 }
@@ -48,23 +48,24 @@ pub enum NoDmabuf {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The stack refuses.
+    /// The stack refused the binding.
     #[error(transparent)]
     Refused(stack::BindRxError),
-    /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. Both backends
-    /// refuse it, in the same words, because a second binding hands out what the first has lent; Linux itself does not.
+    /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. The library refuses
+    /// this with both backends, because the second binding would receive into memory that the first has lent. Linux itself
+    /// allows it.
     #[error(transparent)]
     InUse(InUse),
-    /// The kernel refuses.
+    /// The kernel refused the binding.
     #[error("{}", Hinted(.0, &.0.cause))]
     Kernel(Box<devmem_linux::netdev::BindError>),
-    /// The memory is none that the kernel could bind.
+    /// The kernel cannot bind this memory.
     #[error(transparent)]
     Memory(NoDmabuf),
-    /// The kernel has no call for it.
+    /// The kernel lacks the netdev netlink family or the operation.
     #[error(transparent)]
     NoFamily(Box<KernelError>),
 }
@@ -82,19 +83,19 @@ impl From<stack::BindRxError> for BindError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindTxError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The stack refuses.
+    /// The stack refused the binding.
     #[error(transparent)]
     Refused(#[from] stack::BindTxError),
-    /// The kernel refuses.
+    /// The kernel refused the binding.
     #[error("{}", Hinted(.0, &.0.cause))]
     Kernel(Box<devmem_linux::netdev::BindError>),
-    /// The memory is none that the kernel could bind.
+    /// The kernel cannot bind this memory.
     #[error(transparent)]
     Memory(NoDmabuf),
-    /// The kernel has no call for it.
+    /// The kernel lacks the netdev netlink family or the operation.
     #[error(transparent)]
     NoFamily(Box<KernelError>),
 }

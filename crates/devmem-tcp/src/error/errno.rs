@@ -1,4 +1,4 @@
-//! The errno of each error, the same for both backends: what the kernel's call returns.
+//! The errno of each error, the same for both backends: the one that the kernel's call returns.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use super::{
     NoDmabuf, RecvError, ReleaseError, SendError, ShutdownError,
 };
 
-/// The errno of an error of Rust's own, or of what it means.
+/// Returns the errno of an I/O error; EINVAL if it has none.
 fn io_errno(error: &io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(Errno::EINVAL.0))
 }
 
 impl Forked {
-    /// Returns EOWNERDEAD. No call of the kernel's sockets returns it, so that it cannot be taken for anything that
-    /// happened to a connection, or for a handle that was closed.
+    /// Returns EOWNERDEAD. No socket call of the kernel returns it, so it cannot be confused with an error of a connection
+    /// or of a closed handle.
     pub const fn errno(&self) -> Errno {
         Errno::EOWNERDEAD
     }
@@ -49,7 +49,7 @@ impl ConnectError {
 }
 
 impl AcceptError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
+    /// Returns the errno of the refusal; `EAGAIN` for a timeout, as for a socket with `SO_RCVTIMEO`.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Forked(forked) => forked.errno(),
@@ -62,7 +62,7 @@ impl AcceptError {
 }
 
 impl RecvError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
+    /// Returns the errno of the refusal; `EAGAIN` for a timeout, as for a socket with `SO_RCVTIMEO`.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Forked(forked) => forked.errno(),
@@ -77,7 +77,7 @@ impl RecvError {
 }
 
 impl SendError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
+    /// Returns the errno of the refusal; `EAGAIN` for a timeout, as for a socket with `SO_RCVTIMEO`.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Forked(forked) => forked.errno(),
@@ -90,7 +90,7 @@ impl SendError {
 }
 
 impl CompletionError {
-    /// Returns the errno of the refusal; `EAGAIN` when time is up, as a socket with a timeout says.
+    /// Returns the errno of the refusal; `EAGAIN` for a timeout, as for a socket with `SO_RCVTIMEO`.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Forked(forked) => forked.errno(),
@@ -128,7 +128,7 @@ impl NoDmabuf {
     /// Returns the errno of the refusal.
     pub fn errno(&self) -> Errno {
         match self {
-            // What the kernel says of a descriptor that is no dma-buf.
+            // The kernel's errno for a descriptor that is not a dma-buf.
             Self::Anonymous => Errno::EINVAL,
             Self::Export(error) => error.errno,
         }

@@ -1,4 +1,4 @@
-//! What the kernel refused, in its words and ours.
+//! Refusals of the kernel, with cause and remedy.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use devmem_linux::errors::Cause;
 use devmem_uapi::Errno;
 use tcp::TcpError;
 
-/// What the kernel refused, and what that means here. `Display` is the reason, then what mends it.
+/// A refusal of the kernel with its cause. `Display` prints the reason, then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelError {
-    /// What was tried, and where: "recv on eth1".
+    /// The operation and the interface: "recv on eth1".
     pub operation: String,
-    /// What the kernel returned.
+    /// The errno that the kernel returned.
     pub errno: Errno,
-    /// Why, and what to do.
+    /// The cause and the remedy.
     pub cause: Box<Cause>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for KernelError {
 
 impl std::error::Error for KernelError {}
 
-/// What to do, a line or several, below the reason.
+/// Writes the remedy, one or more lines, below the reason.
 fn write_hint(f: &mut fmt::Formatter<'_>, cause: &Cause) -> fmt::Result {
     let lines = cause.hint.as_deref().unwrap_or_default().lines();
     lines
@@ -39,7 +39,7 @@ fn write_hint(f: &mut fmt::Formatter<'_>, cause: &Cause) -> fmt::Result {
         .try_for_each(|line| write!(f, "\n  {line}"))
 }
 
-/// An error with its cause's hint below it.
+/// An error whose `Display` adds the hint of its cause.
 pub(super) struct Hinted<'a, E>(pub(super) &'a E, pub(super) &'a Cause);
 
 impl<E: fmt::Display> fmt::Display for Hinted<'_, E> {
@@ -49,7 +49,7 @@ impl<E: fmt::Display> fmt::Display for Hinted<'_, E> {
     }
 }
 
-/// How a connection ended, if that is what `errno` says: both backends tell it in the same words.
+/// Returns how a connection ended, if `errno` means that, so that both backends use the same messages.
 pub(crate) fn connection_error(errno: Errno) -> Option<TcpError> {
     Some(match errno {
         Errno::ECONNREFUSED => TcpError::Refused,

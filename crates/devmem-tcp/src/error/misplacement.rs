@@ -1,4 +1,4 @@
-//! Why bytes missed device memory.
+//! Why bytes did not land in device memory.
 
 use devmem_uapi::DmabufId;
 
@@ -7,11 +7,11 @@ use devmem_uapi::DmabufId;
 pub struct Misplacement {
     /// The interface.
     pub interface: String,
-    /// The binding where they should be, if there is one.
+    /// The binding into which they should have been received, if there is one.
     pub dmabuf: Option<DmabufId>,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub reason: String,
-    /// What mends it.
+    /// The remedy.
     pub hint: String,
 }
 

@@ -1,4 +1,4 @@
-//! One error per operation: the facts as fields, the reason in the first line, then what to do.
+//! One error type per operation. Fields hold the facts; the message has the reason in its first line, then the remedy.
 
 mod bind;
 mod errno;
@@ -31,7 +31,7 @@ pub enum OpenError {
     Link(#[from] LinkSpecError),
     /// The text is not an address with a prefix length.
     #[error(
-        "'{text}' is no address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64"
+        "'{text}' is not an address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64"
     )]
     Address {
         /// The text.
@@ -44,13 +44,13 @@ pub enum OpenError {
     NoInterface {
         /// The name.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: NetlinkError,
     },
-    /// The NIC was given no address.
+    /// The builder of the NIC has no address.
     #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
     NoAddress,
-    /// The TAP interface cannot be had.
+    /// The TAP interface cannot be opened or created.
     #[error(transparent)]
     Tap(#[from] TapError),
     /// The kernel's end of the TAP cannot be set up.
@@ -60,59 +60,59 @@ pub enum OpenError {
     Interface {
         /// The interface.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: NetlinkError,
     },
-    /// Nobody is at the other end of a UNIX wire, or somebody who is no wire.
+    /// Nothing listens at the other end of a UNIX wire, or its hello is invalid.
     #[error(
         "the wire at {}: {source}\n  start its other end first: devmem-tcp nic --wire unix-listen:PATH, which takes one peer at a time", path.display()
     )]
     Unix {
-        /// The socket.
+        /// The path of the socket.
         path: std::path::PathBuf,
-        /// What went wrong.
+        /// The error of the socket.
         source: io::Error,
     },
     /// Two NICs are on this wire already.
     #[error(
-        "the in-memory wire '{name}' has two ends already\n  choose another name, or drop one of its NICs"
+        "the in-memory wire '{name}' already joins two NICs\n  choose another name, or drop one of its NICs"
     )]
     WireTaken {
-        /// The wire.
+        /// The name of the wire.
         name: String,
     },
-    /// The link cannot be made worse while it exchanges super-packets.
+    /// The link cannot be impaired while its offloads are on.
     #[error(transparent)]
     Impair(#[from] nic::OffloadsOn),
-    /// The NIC refuses its options.
+    /// The NIC refused its options.
     #[error(transparent)]
     Nic(#[from] nic::NicError),
-    /// The stack refuses its options.
+    /// The stack refused its options.
     #[error(transparent)]
     Stack(#[from] stack::StackError),
-    /// The system is out of something.
+    /// A system call failed, usually for lack of a resource.
     #[error(
         "{call} failed: {source}\n  the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`"
     )]
     System {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
-        /// What the system said.
+        /// Its error.
         source: io::Error,
     },
 }
 
-/// The NIC is an interface of the kernel: there is no software NIC to look at or to change.
+/// The NIC is an interface of the kernel: there is no software NIC to read or change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{interface} is an interface of the kernel, whose NIC is not in this process\n  ethtool reaches it: `ethtool -g {interface}`, `ethtool -x {interface}`, `ethtool -n {interface}`"
+    "{interface} is an interface of the kernel, not a software NIC of this process\n  use ethtool: `ethtool -g {interface}`, `ethtool -x {interface}`, `ethtool -n {interface}`"
 )]
 pub struct KernelNic {
     /// The interface.
     pub interface: String,
 }
 
-/// The NIC, and everything made of it, belongs to the process that forked this one: nothing was done, to either.
+/// The NIC and everything made from it belong to the process that this one was forked from. The call did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the NIC belongs to process {owner}, of which this one is a fork\n  open a NIC in this process, or fork before opening it"
@@ -129,47 +129,47 @@ impl From<Forked> for io::Error {
     }
 }
 
-/// Why there is no software NIC to look at or to change.
+/// Why there is no software NIC to read or change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSoftwareNic {
-    /// It is an interface of the kernel.
+    /// The NIC is an interface of the kernel.
     #[error(transparent)]
     Kernel(#[from] KernelNic),
-    /// It is in another process.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
 }
 
-/// Why a receiver's settings could not be made. Nothing was changed.
+/// Why a receiver's settings could not be applied. The NIC has its previous settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// Queue 0 stays with host memory, so fewer queues than there are can take device memory.
+    /// Too many queues or none: queue 0 always uses host memory, so at most `channels - 1` can use device memory.
     #[error("{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0\n  ask for 1 to {}, or open the NIC with more queues", channels.saturating_sub(1))]
     Queues {
-        /// Asked for.
+        /// Queues requested.
         wanted: u16,
-        /// The NIC's RX queues.
+        /// RX queues of the NIC.
         channels: u16,
     },
-    /// The NIC refuses header split.
+    /// The NIC refused header split.
     #[error(transparent)]
     Rings(#[from] nic::SetRingsError),
-    /// The NIC refuses the RSS table.
+    /// The NIC refused the RSS indirection table.
     #[error(transparent)]
     Rss(#[from] IndirectionTableError),
-    /// The NIC refuses a steering rule.
+    /// The NIC refused a steering rule.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// An interface of the kernel cannot be prepared.
-    #[error("{0}\n  `devmem-tcp doctor` says what it has and what it lacks")]
+    /// The kernel's interface does not support a setting.
+    #[error("{0}\n  `devmem-tcp doctor` lists what the interface supports and what is missing")]
     Plan(Box<PlanError>),
-    /// The kernel refused a setting; those made before were put back.
-    #[error("{0}\n  `devmem-tcp doctor` says what it has and what it lacks")]
+    /// The kernel refused a setting; the ones made before it were restored.
+    #[error("{0}\n  `devmem-tcp doctor` lists what the interface supports and what is missing")]
     Apply(Box<ApplyError>),
 }
 
@@ -177,82 +177,82 @@ pub enum SetupError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutdownError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The stack refuses.
+    /// The stack refused the call.
     #[error(transparent)]
     Refused(#[from] stack::ShutdownError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
 
-/// Why nothing can listen there.
+/// Why a socket could not listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// Not an address.
+    /// The text cannot be resolved to an address.
     #[error("not an address: {0}\n  write it as 10.77.0.2:5201 or [fd77::2]:5201")]
     Address(io::Error),
-    /// The stack refuses.
+    /// The stack refused the call.
     #[error(transparent)]
     Refused(#[from] stack::ListenError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
 
-/// Why no connection came out of it.
+/// Why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// Not an address.
+    /// The text cannot be resolved to an address.
     #[error("not an address: {0}\n  write it as 10.77.0.1:5201 or [fd77::1]:5201")]
     Address(io::Error),
-    /// The stack refuses, or the peer did.
+    /// The stack refused the call.
     #[error(transparent)]
     Refused(#[from] stack::ConnectError),
-    /// Refused, reset, unreachable or unanswered.
+    /// The attempt ended: refused, reset, unreachable or timed out.
     #[error(transparent)]
     Ended(#[from] stack::RecvError),
-    /// No answer.
+    /// The peer did not answer.
     #[error("the peer did not answer")]
     TimedOut,
-    /// What a task waits by cannot be had.
+    /// The fd that a task waits on cannot be created.
     #[error("cannot wait for the connection: {0}")]
     System(io::Error),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
 
-/// Why no connection was accepted.
+/// Why no connection could be accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// None waits, and the listener is non-blocking.
-    #[error("no connection waits to be accepted")]
+    /// No connection is pending, and the listener is non-blocking.
+    #[error("no connection is pending")]
     WouldBlock,
-    /// None came within the time given.
-    #[error("no connection came within the time given")]
+    /// No connection arrived within the timeout.
+    #[error("no connection arrived within the timeout")]
     TimedOut,
-    /// What a task waits by cannot be had: the connection is closed.
-    #[error("cannot wait for what the connection brings: {0}")]
+    /// The fd that a task waits on cannot be created. The accepted connection was closed.
+    #[error("cannot wait for data of the accepted connection: {0}")]
     System(io::Error),
-    /// The stack refuses.
+    /// The stack refused the call.
     #[error(transparent)]
     Refused(#[from] stack::AcceptError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
@@ -261,39 +261,39 @@ pub enum AcceptError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// Nothing is there, and the stream is non-blocking.
-    #[error("nothing to receive yet")]
+    /// No data is queued, and the stream is non-blocking.
+    #[error("no data to receive yet")]
     WouldBlock,
-    /// Nothing came within the time given.
-    #[error("nothing came within the time given")]
+    /// No data arrived within the timeout.
+    #[error("no data arrived within the timeout")]
     TimedOut,
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
     #[error("{}", misplacement::words(*.bytes, .cause.as_deref()))]
     Misplaced {
-        /// Bytes in host memory at the head of the queue, as far as they lie in one piece.
+        /// Length in bytes of the first contiguous piece of them.
         bytes: usize,
-        /// Why, as far as the kernel's settings tell; the user-space stack does not ask.
+        /// The cause, found from the kernel's settings; always `None` with the user-space stack.
         cause: Option<Box<Misplacement>>,
     },
-    /// The connection has ended, or the call is not possible on it.
+    /// The connection has ended, or its state does not allow the call.
     #[error(transparent)]
     Refused(#[from] stack::RecvError),
-    /// What the batch held before could not be released.
+    /// The earlier frags of the batch could not be released.
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
-    /// What the kernel said of the bytes does not add up: some are lost, and the connection is of no more use.
+    /// The kernel's control messages do not match the byte count: some bytes are lost, and the connection is unusable.
     #[error("recv on {interface}: {problem}\n  close the connection; its bytes are not complete")]
     Control {
         /// The interface.
         interface: String,
-        /// What does not add up.
+        /// The mismatch.
         problem: ControlProblem,
     },
 }
@@ -302,73 +302,73 @@ pub enum RecvError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
     /// The send queue is full, and the stream is non-blocking.
     #[error("the send queue is full")]
     WouldBlock,
-    /// The send queue stayed full for the time given.
-    #[error("the send queue stayed full for the time given")]
+    /// The send queue stayed full until the timeout.
+    #[error("the send queue stayed full until the timeout")]
     TimedOut,
-    /// The memory is bound on another NIC than the stream's.
+    /// The memory is bound to another NIC than the stream's.
     #[error(
-        "dma-buf {dmabuf} is bound on another NIC than the stream's\n  bind the memory on the stream's NIC, too: `bind_tx` there, and name that"
+        "dma-buf {dmabuf} is bound to another NIC than the stream's\n  bind the memory to the stream's NIC, too, with its `bind_tx`, and send from that binding"
     )]
     OtherNetdev {
         /// The binding.
         dmabuf: DmabufId,
     },
-    /// The connection has ended, or the call is not possible on it.
+    /// The connection has ended, or its state does not allow the call.
     #[error(transparent)]
     Refused(#[from] stack::SendError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
 
-/// Why nothing is known of a send's completion.
+/// Why a completion could not be awaited or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
     /// The send is not complete, and the stream is non-blocking.
     #[error("the send is not complete yet")]
     WouldBlock,
-    /// It did not complete within the time given.
-    #[error("the send did not complete within the time given")]
+    /// The send did not complete within the timeout.
+    #[error("the send did not complete within the timeout")]
     TimedOut,
     /// The socket has no error queue.
     #[error(transparent)]
     Refused(#[from] stack::RecvError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
 
-/// Why device memory did not all go home.
+/// Why the frags of a batch could not all be returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// Tokens were returned by somebody else.
+    /// Fewer frags were freed than the batch held: the program returned some tokens without the library.
     #[error(
-        "{lent} frags were lent but {freed} came home\n  their tokens were returned twice, or behind the library's back"
+        "only {freed} of {lent} frags could be returned\n  their tokens were returned before, without the library"
     )]
     Missing {
         /// Frags of the batch.
         lent: usize,
-        /// Frags that the stack freed.
+        /// Frags that were freed.
         freed: usize,
     },
-    /// The stack refuses.
+    /// The stack refused the call.
     #[error(transparent)]
     Refused(#[from] stack::DontneedError),
-    /// The kernel refuses.
+    /// The kernel refused the call.
     #[error(transparent)]
     Kernel(Box<KernelError>),
 }
@@ -377,7 +377,7 @@ pub enum ReleaseError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GatherError {
-    /// The NIC is another process's.
+    /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
     /// The target is too small.
@@ -387,12 +387,12 @@ pub enum GatherError {
     DoesNotFit {
         /// Bytes of the batch.
         needed: usize,
-        /// Where they should go.
+        /// Offset in the target.
         offset: usize,
         /// Size of the target.
         size: usize,
     },
-    /// The memory of a frag is gone: its tokens were returned behind the library's back.
+    /// The memory of a frag was freed: its token was returned without the library.
     #[error(
         "the memory bound as {dmabuf:?} is gone\n  a frag's token was returned while the batch still held it"
     )]
@@ -400,7 +400,7 @@ pub enum GatherError {
         /// The binding.
         dmabuf: DmabufId,
     },
-    /// A range is outside its memory, or the memory cannot be synchronised for the CPU.
+    /// A range is outside its memory, or the memory cannot be synchronised for CPU access.
     #[error(transparent)]
     Copy(#[from] netmem::CopyError),
 }

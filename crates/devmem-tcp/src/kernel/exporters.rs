@@ -1,4 +1,4 @@
-//! Memory that a NIC of the kernel can reach: a [`Dmabuf`] over one of the kernel's dma-bufs.
+//! Memory that a kernel NIC can access: a [`Dmabuf`] over one of the kernel's dma-bufs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use netmem::{CpuAccess, Dmabuf, Exporter};
 
 use crate::error::DeviceMemoryError;
 
-/// A dma-buf of the kernel, told of the CPU's accesses by its sync ioctl.
+/// A dma-buf of the kernel; CPU accesses are announced with `DMA_BUF_IOCTL_SYNC`.
 struct KernelDmabuf(DmabufFd);
 
 impl Exporter for KernelDmabuf {
@@ -38,28 +38,29 @@ fn kind(access: CpuAccess) -> Access {
     }
 }
 
-/// Makes device memory of `size` bytes (rounded up to whole pages) of ordinary memory, through /dev/udmabuf. Serves
-/// both backends.
+/// Creates device memory of `size` bytes (rounded up to whole pages) from ordinary memory, through /dev/udmabuf. For both
+/// backends.
 ///
 /// # Errors
-/// There is no /dev/udmabuf, or `size` is over its limit (64 MiB unless raised): with the command that mends it.
+/// There is no /dev/udmabuf, or `size` exceeds its limit (64 MiB by default). The error contains the command that
+/// loads the module or raises the limit.
 pub fn udmabuf(size: usize) -> Result<Dmabuf, DeviceMemoryError> {
     mapped(DmabufFd::udmabuf(size)?)
 }
 
-/// Makes device memory of `size` bytes (rounded up to whole pages) from the dma-heap `name`; "system" is the common
-/// one, and has no small limit. Serves both backends.
+/// Allocates device memory of `size` bytes (rounded up to whole pages) from the dma-heap `name`. The common heap is
+/// "system", which has no limit like udmabuf's. For both backends.
 ///
 /// # Errors
-/// There is no such heap, or it has not as much memory.
+/// There is no such heap, or it does not have enough memory.
 pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, DeviceMemoryError> {
     mapped(DmabufFd::heap(name, size)?)
 }
 
-/// Takes a dma-buf that another driver exported. It must allow the CPU to map it.
+/// Imports a dma-buf exported by another driver. The exporter must allow mapping it for the CPU.
 ///
 /// # Errors
-/// The descriptor is not a dma-buf, or its exporter does not let it be mapped.
+/// The descriptor is not a dma-buf, or its exporter does not allow mapping it.
 pub fn import(fd: OwnedFd) -> Result<Dmabuf, DeviceMemoryError> {
     mapped(DmabufFd::import(fd).map_err(DeviceMemoryError::NotADmabuf)?)
 }
@@ -68,8 +69,8 @@ fn mapped(dmabuf: DmabufFd) -> Result<Dmabuf, DeviceMemoryError> {
     Ok(Dmabuf::exported(Arc::new(KernelDmabuf(dmabuf)))?)
 }
 
-/// The dma-buf of `memory`. A memory file is made one now, through /dev/udmabuf, and stays one: the CPU's accesses are
-/// announced from then on. `None`: anonymous memory can be none.
+/// Returns the dma-buf of `memory`. Turns a memory file into one, permanently, through /dev/udmabuf: from then on CPU
+/// accesses are announced. `None` for anonymous memory, which cannot become a dma-buf.
 pub(super) fn dmabuf_of(memory: &Dmabuf) -> Result<Option<Arc<dyn Exporter>>, ExportError> {
     let made = memory.export_with(|file, size| {
         let dmabuf = DmabufFd::udmabuf_of(file, size)?;

@@ -1,4 +1,4 @@
-//! When sent memory may be reused, awaited.
+//! Asynchronous completions of sends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use super::signal::Signal;
 use crate::error::CompletionError;
 use crate::send::SendId;
 
-/// Tells when sends of a stream are complete. Any number of tasks may wait at a time, and it may outlive the stream.
+/// Reports when sends of a stream are complete. Any number of tasks may wait at the same time, and it may outlive the stream.
 #[derive(Debug)]
 pub struct Completions {
     completions: crate::Completions,
@@ -25,10 +25,10 @@ impl Completions {
         })
     }
 
-    /// Waits until `id`, and with it every earlier send, is complete. Cancel-safe.
+    /// Waits until `id` and every earlier send are complete. Cancel-safe.
     ///
     /// # Errors
-    /// The socket's own. [`CompletionError::WouldBlock`]: the runtime is shutting down.
+    /// The error queue of the socket cannot be read. [`CompletionError::WouldBlock`] if the runtime is shutting down.
     pub async fn wait(&self, id: SendId) -> Result<(), CompletionError> {
         self.until(|completions| completions.wait(id)).await
     }
@@ -41,8 +41,8 @@ impl Completions {
         self.until(crate::Completions::wait_all).await
     }
 
-    /// The calls that never wait: [`try_next`](crate::Completions::try_next), [`pending`](crate::Completions::pending),
-    /// [`counts`](crate::Completions::counts).
+    /// Returns the inner handle, for the calls that never wait: [`try_next`](crate::Completions::try_next),
+    /// [`pending`](crate::Completions::pending), [`counts`](crate::Completions::counts).
     pub fn get_ref(&self) -> &crate::Completions {
         &self.completions
     }
@@ -58,7 +58,8 @@ impl Completions {
         self.signal.wait(self.collected(), attempt).await?
     }
 
-    /// Told when anybody has read the error queue: it is empty then, and the fd says nothing.
+    /// Returns the `Notify` that wakes tasks when any caller has read the error queue. The queue is empty then, so the fd
+    /// does not become readable.
     fn collected(&self) -> &Notify {
         self.completions.socket().collected()
     }

@@ -1,4 +1,4 @@
-//! A listening socket, awaited.
+//! An asynchronous listening socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use super::Stream;
 use super::signal::Signal;
 use crate::error::AcceptError;
 
-/// Waits for connections. Dropping it refuses further ones; those accepted live on.
+/// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
 #[derive(Debug)]
 pub struct Listener {
     listener: crate::Listener,
     signal: Signal,
-    /// Wakes the other tasks that wait here, when one took what made the fd speak up.
+    /// Wakes the other waiting tasks after one has accepted a connection.
     taken: Notify,
 }
 
 impl Listener {
-    /// Lets tasks wait for the connections of `listener`.
+    /// Creates an asynchronous listener from `listener`.
     ///
     /// # Errors
-    /// The process is out of file descriptors; the NIC is one in virtual time ([`io::ErrorKind::Unsupported`]).
+    /// The process has no free file descriptor; the NIC runs in virtual time ([`io::ErrorKind::Unsupported`]).
     ///
     /// # Panics
-    /// Outside of a tokio runtime, or in one without I/O.
+    /// If called outside a tokio runtime, or in one without I/O enabled.
     pub fn new(mut listener: crate::Listener) -> io::Result<Self> {
         listener.assert_real_time()?;
         listener.set_nonblocking(true);
@@ -37,29 +37,29 @@ impl Listener {
         })
     }
 
-    /// Waits for the next connection. Returns it and its peer's address. Cancel-safe.
+    /// Waits for the next connection and returns it with the address of its peer. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Listener::accept`](crate::Listener::accept). [`AcceptError::WouldBlock`]: the runtime is shutting down.
+    /// As [`Listener::accept`](crate::Listener::accept). [`AcceptError::WouldBlock`] if the runtime is shutting down.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
         let attempt = || match self.listener.accept() {
             Err(AcceptError::WouldBlock) => None,
             result => Some(result),
         };
         let accepted = self.signal.wait(&self.taken, attempt).await?;
-        // More may wait, and the fd speaks up once: to one task.
+        // More connections may be pending, but one fd event wakes only one task.
         self.taken.notify_waiters();
         let (stream, peer) = accepted?;
         let stream = Stream::new(stream).map_err(AcceptError::System)?;
         Ok((stream, peer))
     }
 
-    /// The address it listens on.
+    /// Returns the address that the socket listens on.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The listener without tokio, blocking again.
+    /// Returns the blocking listener.
     pub fn into_inner(self) -> crate::Listener {
         let mut listener = self.listener;
         listener.set_nonblocking(false);

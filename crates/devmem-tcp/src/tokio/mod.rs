@@ -1,12 +1,11 @@
-//! The same calls, awaited: [`Listener`], [`Stream`] and [`Completions`] for tokio. Feature `tokio`, off by default.
+//! [`Listener`], [`Stream`] and [`Completions`] for tokio. Feature `tokio`, off by default.
 //!
-//! Everything else is as without tokio: [`Netdev`], memory, bindings and batches are used directly, and what a stream
-//! receives is an [`RxBatch`]. The adapter is thin: a call that would block waits, by an
-//! [`AsyncFd`](::tokio::io::unix::AsyncFd), for the fd that a program with its own event loop would wait for. A stack
-//! in user space is driven by its own thread while every task waits.
+//! [`Netdev`], memory, bindings and batches are the same types as without tokio, and a stream receives into an [`RxBatch`].
+//! The adapter is thin: a call that would block waits with an [`AsyncFd`](::tokio::io::unix::AsyncFd) for the same fd that a
+//! program with an event loop would poll. While all tasks wait, the background thread of the NIC polls a user-space stack.
 //!
-//! Every `async fn` here says whether it is *cancel-safe*: whether dropping its future before it is done loses nothing,
-//! as `select!` does to the branches that were not first.
+//! The documentation of every `async fn` says whether it is *cancel-safe*: whether its future can be dropped before
+//! completion, as `select!` does, without losing anything.
 //!
 //! ```no_run
 //! use devmem_tcp::{Dmabuf, Netdev, RxBatch, tokio::Listener};
@@ -26,11 +25,11 @@
 //! # }
 //! ```
 //!
-//! What is not here: two NICs in virtual time ([`Netdev::pair`](crate::Netdev::pair)), where only calls move the clock
-//! and a task that waits would wait for ever; making one of these of such a NIC's is refused.
+//! NICs in virtual time ([`Netdev::pair`](crate::Netdev::pair)) are not supported, because only calls advance their clock
+//! and a waiting task would wait forever; the constructors refuse their listeners and streams.
 //!
-//! The last handle of a [`Netdev`] that is dropped lets connections say goodbye, for half a second at most; in a
-//! program that must not block for so long it is dropped on a thread of its own (`spawn_blocking`).
+//! Dropping the last handle of a [`Netdev`] blocks until its connections are closed, for half a second at most. A program
+//! that must not block so long should drop it in `spawn_blocking`.
 //!
 //! [`Netdev`]: crate::Netdev
 //! [`RxBatch`]: crate::RxBatch

@@ -1,4 +1,4 @@
-//! Waiting for an fd, around calls that may say "would block".
+//! Waiting for an fd, around calls that may return `WouldBlock`.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,30 +12,29 @@ use ::tokio::sync::Notify;
 
 use crate::driver::NotReady;
 
-/// One fd that says when a call that would block may be tried again.
+/// An fd that becomes readable when a call that would block can be retried.
 ///
-/// It is a duplicate: a stream and its completions wait by the same file, which epoll takes only once under the same
-/// number.
+/// It is a duplicate: a stream and its completions wait on the same open file, and epoll accepts each fd number only once.
 #[derive(Debug)]
 pub(super) struct Signal(AsyncFd<OwnedFd>);
 
-/// Which of two attempts it is.
+/// Number of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
-    /// The fd said that it may succeed.
+    /// The attempt after the fd was ready.
     First,
-    /// The first was in vain: if this one is, too, the task waits for the fd.
+    /// The attempt after a failed first one. If this one fails, too, the task waits for the fd.
     Again,
 }
 
 impl Signal {
-    /// Waits by a duplicate of `fd` for being readable.
+    /// Registers a duplicate of `fd` for becoming readable.
     ///
     /// # Errors
-    /// No fd is left.
+    /// The process has no free file descriptor.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, or in one without I/O.
+    /// If called outside a tokio runtime, or in one without I/O enabled.
     pub(super) fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let fd = fd.try_clone_to_owned()?;
         // Deprecated since tokio 1.54 because a type could change its fd meanwhile; an OwnedFd cannot, and the
@@ -45,16 +44,16 @@ impl Signal {
         Ok(Self(fd))
     }
 
-    /// Polls `attempt` until it has a result. One task at a time: the last that polled is woken.
+    /// Polls `attempt` until it returns a result. For one task at a time: only the last task that polled is woken.
     ///
-    /// The fd is asked before the call, so that a task whose calls never block takes part in tokio's budget and lets
-    /// others run. The registration is edge-triggered: the fd speaks up at every change, and `clear_ready` forgets
-    /// only what was known when the guard was made, so that a change behind the call's back is not lost.
+    /// The readiness of the fd is checked before each attempt, so that a task with calls that never block uses up tokio's
+    /// budget and yields. The registration is edge-triggered: every change of the fd is an event, and `clear_ready` clears
+    /// only events from before the guard was created, so an event during the call is not lost.
     ///
-    /// An attempt in vain is followed by another, [`Try::Again`], which may first ask that the fd speaks up.
+    /// A failed attempt is followed by another, [`Try::Again`], which may arm the fd first.
     ///
     /// # Errors
-    /// [`NotReady::WouldBlock`]: the runtime is shutting down, nobody can wait any more.
+    /// [`NotReady::WouldBlock`] if the runtime is shutting down.
     pub(super) fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -73,8 +72,8 @@ impl Signal {
         }
     }
 
-    /// Calls `attempt` until it has a result, at first and after each change of the fd or word from `notify`. Any number
-    /// of tasks at a time.
+    /// Calls `attempt` until it returns a result: first at once, then after each event of the fd or notification of `notify`.
+    /// For any number of tasks at the same time.
     ///
     /// # Errors
     /// As [`Signal::poll`].
@@ -84,7 +83,7 @@ impl Signal {
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T, NotReady> {
         loop {
-            // Listening before looking: what another task takes off the queue in between is told.
+            // Registered before the attempt, so that a notification in between is not lost.
             let mut notified = pin!(notify.notified());
             notified.as_mut().enable();
             if let Some(result) = attempt() {
@@ -98,7 +97,7 @@ impl Signal {
                 ready.as_mut().poll(cx).map_ok(Some)
             });
             match guard.await {
-                // Forgotten before the next look, so that whatever changes after it is news.
+                // Cleared before the next attempt, so that every later change is a new event.
                 Ok(Some(mut guard)) => guard.clear_ready(),
                 Ok(None) => {}
                 Err(_shutting_down) => return Err(NotReady::WouldBlock),

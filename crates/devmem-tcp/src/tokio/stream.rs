@@ -1,4 +1,4 @@
-//! A connection, awaited.
+//! An asynchronous connection.
 
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -22,8 +22,8 @@ use crate::send::SendId;
 
 /// A TCP connection of a [`Netdev`].
 ///
-/// [`recv`](Self::recv) is the way to device memory, [`send`](Self::send) the way from there; [`AsyncWrite`] sends bytes
-/// of host memory. A task that does both at once uses [`poll_recv`](Self::poll_recv) and
+/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory, and [`AsyncWrite`] sends
+/// bytes of host memory. A task that sends and receives at the same time can use [`poll_recv`](Self::poll_recv) and
 /// [`poll_send`](Self::poll_send): each direction has its own waker.
 #[derive(Debug)]
 pub struct Stream {
@@ -33,13 +33,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Lets a task wait for `stream`.
+    /// Creates an asynchronous stream from `stream`.
     ///
     /// # Errors
-    /// The process is out of file descriptors; the NIC is one in virtual time ([`io::ErrorKind::Unsupported`]).
+    /// The process has no free file descriptor; the NIC runs in virtual time ([`io::ErrorKind::Unsupported`]).
     ///
     /// # Panics
-    /// Outside of a tokio runtime, or in one without I/O.
+    /// If called outside a tokio runtime, or in one without I/O enabled.
     pub fn new(mut stream: crate::Stream) -> io::Result<Self> {
         stream.socket.assert_real_time()?;
         stream.set_nonblocking(true);
@@ -52,32 +52,32 @@ impl Stream {
         })
     }
 
-    /// Connects to `to` and waits until the connection stands, or TCP gives up. Cancel-safe: a future that is dropped
-    /// gives the attempt up.
+    /// Connects to `to` and waits until the connection is established or TCP gives up. Cancel-safe: dropping the future
+    /// aborts the attempt.
     ///
     /// # Errors
     /// As [`Netdev::connect`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime, or in one without I/O.
+    /// If called outside a tokio runtime, or in one without I/O enabled.
     pub async fn connect(nic: &Netdev, to: SocketAddr) -> Result<Self, ConnectError> {
         let mut stream = Self::new(nic.begin_connect(to)?).map_err(ConnectError::System)?;
         let connected = poll_fn(|cx| stream.poll_to_send(cx, |stream| stream.socket.connected()));
-        // The runtime is shutting down, and the attempt ends with it.
+        // An error here means that the runtime is shutting down.
         connected.await.map_err(|_| ConnectError::TimedOut)??;
         Ok(stream)
     }
 
-    /// Receives what is there into `batch`, whose earlier frags go home first; waits for something if nothing is.
+    /// Receives queued data into `batch`; waits if there is none. First releases the frags that `batch` held before.
     /// Returns the number of bytes, device and host together; 0 is the end of the stream. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Stream::recv`](crate::Stream::recv). [`RecvError::WouldBlock`]: the runtime is shutting down.
+    /// As [`Stream::recv`](crate::Stream::recv). [`RecvError::WouldBlock`] if the runtime is shutting down.
     pub async fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
         poll_fn(|cx| self.poll_recv(cx, batch)).await
     }
 
-    /// As [`recv`](Self::recv), polled.
+    /// Polls [`recv`](Self::recv).
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -96,12 +96,12 @@ impl Stream {
         Poll::Ready(ready!(to_receive.poll(cx, attempt))?)
     }
 
-    /// Sends ranges of bound device memory, in the order given, as far as there is room: at least a byte, waiting for
-    /// that if need be. [`SendId::bytes`] says how many; they must not change until [`completions`](Self::completions)
-    /// say that the send is complete. Cancel-safe.
+    /// Sends ranges of bound device memory in the given order: as many bytes as can be queued, at least one, waiting for
+    /// room if there is none. [`SendId::bytes`] returns their number. They must not change until
+    /// [`completions`](Self::completions) reports that the send is complete. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Stream::send`](crate::Stream::send). [`SendError::WouldBlock`]: the runtime is shutting down.
+    /// As [`Stream::send`](crate::Stream::send). [`SendError::WouldBlock`] if the runtime is shutting down.
     pub async fn send(
         &mut self,
         tx: &BoundTx,
@@ -110,7 +110,7 @@ impl Stream {
         poll_fn(|cx| self.poll_send(cx, tx, ranges)).await
     }
 
-    /// As [`send`](Self::send), polled.
+    /// Polls [`send`](Self::send).
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -127,8 +127,8 @@ impl Stream {
         Poll::Ready(ready!(self.poll_to_send(cx, attempt))?)
     }
 
-    /// Sends bytes of host memory as [`Stream::send_host`](crate::Stream::send_host) does, as far as there is room: at
-    /// least a byte. Cancel-safe.
+    /// Sends bytes of host memory as [`Stream::send_host`](crate::Stream::send_host) does: as many as can be queued, at least
+    /// one. Cancel-safe.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -140,8 +140,8 @@ impl Stream {
         poll_fn(|cx| self.poll_to_send(cx, attempt)).await?
     }
 
-    /// As [`send`](Self::send), until all of it is queued. Not cancel-safe: a future that is dropped may have queued a
-    /// part, which [`Completions::wait_all`] waits for and which cannot be taken back.
+    /// Sends as [`send`](Self::send) does, until all bytes are queued. Not cancel-safe: when the future is dropped, a part of
+    /// the bytes may already be queued and will be sent; [`Completions::wait_all`] waits for it.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -164,36 +164,36 @@ impl Stream {
         Ok(id)
     }
 
-    /// What tells when sends are complete.
+    /// Returns a handle that reports when sends are complete.
     ///
     /// # Errors
-    /// The process is out of file descriptors.
+    /// The process has no free file descriptor.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, or in one without I/O.
+    /// If called outside a tokio runtime, or in one without I/O enabled.
     pub fn completions(&self) -> io::Result<Completions> {
         Completions::new(self.stream.completions())
     }
 
-    /// Says that nothing more will be sent (FIN), without waiting. Receiving goes on.
+    /// Ends the sending direction: a FIN follows the queued data. Never waits. Receiving is still possible.
     ///
     /// # Errors
-    /// The connection is not, or no longer, established.
+    /// The connection is not established, or not any more.
     pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
         self.stream.shutdown_write()
     }
 
-    /// The calls that never wait: addresses, statistics.
+    /// Returns the inner stream, for the calls that never wait, such as addresses and statistics.
     pub fn get_ref(&self) -> &crate::Stream {
         &self.stream
     }
 
-    /// What to do with bytes that missed device memory.
+    /// Sets how to treat bytes that did not land in device memory.
     pub fn set_placement(&mut self, placement: crate::Placement) {
         self.stream.set_placement(placement);
     }
 
-    /// The stream without tokio, blocking again.
+    /// Returns the blocking stream.
     pub fn into_inner(self) -> crate::Stream {
         let mut stream = self.stream;
         stream.set_nonblocking(false);
@@ -233,7 +233,7 @@ impl AsyncWrite for Stream {
         }
     }
 
-    /// There is nothing to flush: what was written leaves as TCP allows.
+    /// Does nothing: TCP sends written bytes by itself.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! What the command line may say, as text and numbers; `plan.rs` judges it.
+//! The command line as text and numbers; `plan.rs` validates it.
 
 mod kernel;
 mod link;
@@ -15,9 +15,9 @@ pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
-/// Payload of TCP connections lands in bound device memory with one copy in all; only headers touch host memory.
-/// This tool runs a user-space TCP/IP stack on a TAP interface, against stock TCP peers, or uses the kernel's own stack on a
-/// NIC that supports device memory.
+/// The payload of TCP connections is copied once, into bound device memory; only headers go to host memory.
+/// This tool runs a user-space TCP/IP stack on a TAP interface, with stock TCP peers, or uses the kernel's stack on a
+/// NIC that supports device memory TCP.
 #[derive(Debug, Parser)]
 #[command(name = "devmem-tcp", version, max_term_width = 100, after_help = TOP_NOTES)]
 pub struct Cli {
@@ -26,10 +26,10 @@ pub struct Cli {
 }
 
 const TOP_NOTES: &str = "\
-`devmem-tcp demo` shows it at work, with nothing to set up; `devmem-tcp doctor` says what this machine can do.
+`devmem-tcp demo` shows a transfer and needs no set-up; `devmem-tcp doctor` shows what this machine supports.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
-Results for programs go to stdout (--json), everything for people to stderr.
+Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
 #[derive(Debug, Subcommand)]
@@ -51,32 +51,32 @@ pub enum Command {
     Receiver(Receiver),
 }
 
-/// Show device memory TCP at work: a kernel peer, our stack, every byte verified
+/// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
 ///
-/// Makes a network of its own (as an ordinary user inside a user namespace), a TAP interface in it, and a second
-/// process with an ordinary kernel TCP socket that sends a stream in which every byte depends on its position.
-/// The receiver takes it into device memory and checks every byte where it lies. Where TUN is not available it says so
-/// and runs over an in-memory wire between two stacks of ours instead. With --direction tx the stream leaves from our
-/// device memory and the second process, a kernel receiver, checks it.
+/// Creates a network namespace (for an ordinary user inside a user namespace), a TAP interface in it, and a second process
+/// that sends a stream through an ordinary kernel TCP socket. Every byte of the stream depends on its position. Our stack
+/// receives it into device memory and checks every byte there. Where TUN is not available, the demo prints a note and
+/// uses an in-memory wire between two of our stacks instead. With --direction tx, our stack sends the stream from device
+/// memory, and the second process receives and checks it.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
-    /// Which way the bytes go
+    /// Direction of the transfer
     #[arg(long, value_enum, default_value_t = Direction::Rx)]
     pub direction: Direction,
     /// Bytes to transfer, over all connections
     #[arg(long, value_name = "SIZE", default_value = "5G")]
     pub bytes: Size,
-    /// Connections at once
+    /// Number of simultaneous connections
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub connections: u16,
     /// Use IPv6
     #[arg(long)]
     pub ipv6: bool,
-    /// What to run over: tap fails where it is not available, auto falls back to wire
+    /// Link: tap fails where TUN is not available, auto falls back to wire
     #[arg(long, value_enum, default_value_t = DemoLink::Auto)]
     pub link: DemoLink,
-    /// Bytes of each send call of the sender
+    /// Bytes per send call of the sender
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     pub write_size: Size,
     /// Congestion control of the sender's kernel socket
@@ -95,7 +95,7 @@ Examples:
   devmem-tcp demo --bytes 1G --connections 64 --ipv6 --mtu 9000 --json
       64 connections over IPv6, one JSON object on stdout
   devmem-tcp demo --bytes 64M --impair loss=1%,reorder=1%,delay=1ms,seed=7
-      through a bad link, the same one each time";
+      over a bad link; the seed makes it the same in every run";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -105,7 +105,7 @@ pub enum Direction {
     Rx,
     /// From our device memory to the peer
     Tx,
-    /// rx, then tx
+    /// First rx, then tx
     Both,
     /// From device memory to device memory, between two sockets of our stack
     Loopback,
@@ -113,60 +113,59 @@ pub enum Direction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoLink {
-    /// TAP if this machine has it, else wire
+    /// TAP if this machine supports it, else wire
     Auto,
-    /// A TAP interface and the kernel's TCP
+    /// TAP interface, with the kernel's TCP as the peer
     Tap,
-    /// An in-memory wire between two stacks of ours
+    /// In-memory wire between two of our stacks
     Wire,
 }
 
 /// Receive TCP connections into device memory (like netcat, or the kernel's ncdevmem)
 ///
-/// Listens on an address of its own, on a TAP interface that is made if it does not exist; or, with --if, on an interface
-/// of the kernel whose NIC supports device memory: that is set up for it, and put back as it was. Ends when the
-/// connections have ended, or on SIGINT, SIGTERM or SIGHUP, with statistics.
+/// Our stack listens on an address of a TAP interface, which is created if it does not exist. With --if, the kernel's stack
+/// listens on an interface with a NIC that supports device memory; the NIC is set up first, and its previous settings are
+/// restored at the end. The command ends with statistics when all connections have ended, or on SIGINT, SIGTERM or SIGHUP.
 #[derive(Debug, Args)]
 #[command(after_long_help = RECV_EXAMPLES)]
 pub struct Recv {
     #[command(flatten)]
     pub link: LinkArgs,
-    /// Say what would be changed about the NIC, as commands on stdout, and change nothing
+    /// Print the changes to the NIC as commands on stdout, and change nothing
     #[arg(long, requires = "interface")]
     pub dry_run: bool,
-    /// The NIC is set up already: bind its queues, change nothing
+    /// Bind the queues of a NIC that is already set up, and change none of its settings
     #[arg(long, requires = "interface", conflicts_with = "dry_run")]
     pub no_setup: bool,
-    /// With --no-setup: the first queue to bind; without it, the last --queues of the NIC are bound
+    /// With --no-setup: first queue to bind [default: the last --queues queues of the NIC are bound]
     #[arg(long, value_name = "N", requires = "no_setup")]
     pub first_queue: Option<u32>,
-    /// Listen; the only direction there is, accepted for the fingers' sake
+    /// Listen; recv always does, the option exists for compatibility with nc and ncdevmem
     #[arg(short = 'l', long)]
     pub listen: bool,
     /// Port to listen on
     #[arg(short, long, value_name = "PORT", default_value_t = 5201)]
     pub port: u16,
-    /// Take N connections at once, and end when all have ended
+    /// Accept N simultaneous connections, and end when all of them have ended
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub connections: u16,
-    /// Go on taking connections, up to --connections at once, until a signal comes
+    /// Keep accepting connections, up to --connections at a time, until a signal arrives
     #[arg(short, long)]
     pub keep_listening: bool,
-    /// Check that the stream repeats the bytes 1 to N-1 and, in the zero position, NUL or newline (the first seen must
-    /// stay)
+    /// Check that the stream repeats the bytes 1 to N-1 and one separator, NUL or newline, the same one each time
     #[arg(short = 'v', long, value_name = "N")]
     pub validate: Option<u16>,
     /// Write the payload to FILE, or to stdout for `-`
     #[arg(short, long, value_name = "FILE")]
     pub output_file: Option<PathBuf>,
-    /// Hold on to the last N received frags before giving them back: starves the sender when N nears the memory's size
+    /// Keep the last N received frags before returning them; the sender stalls if they take up nearly all of the memory
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub keep_tokens: usize,
     /// Leave the first N payload bytes of every packet in host memory
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub linear: u16,
-    /// Write every packet, payload included, to FILE for Wireshark. Where the disk is full the run goes on without, and
-    /// ends with exit code 1
+    /// Write every packet, payload included, to FILE for Wireshark. If the disk fills up, the capture stops, the run goes on,
+    /// and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     #[command(flatten)]
@@ -183,19 +182,18 @@ Examples:
   devmem-tcp recv --addr fd77::2/64 --peer-addr fd77::1/64 -o - > file
       over IPv6, payload to stdout
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
-      until interrupted, up to 8 connections at once, captured with payload
+      up to 8 connections at a time until interrupted, captured with payload
   devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
-      the kernel's own device memory, on a NIC that supports it (`devmem-tcp doctor` tells)
+      with the kernel's stack, on a NIC that supports device memory (see `devmem-tcp doctor`)
   devmem-tcp recv --backend kernel --if eth1 --dry-run
-      what that would change about eth1, as commands";
+      the changes that the previous command would make to eth1, as commands";
 
 /// Send a file, stdin or a pattern from device memory (like netcat, or the kernel's ncdevmem)
 ///
-/// Connects from an address of its own, on a TAP interface that is made if it does not exist; or, with --if, through an
-/// interface of the kernel whose NIC supports device memory. The bytes go into a ring
-/// of chunks in device memory and are sent from there without a copy; a chunk is written again only when its send is
-/// complete. Ends when the peer has acknowledged everything, or on SIGINT, SIGTERM or SIGHUP, with
-/// statistics.
+/// Our stack connects from an address of a TAP interface, which is created if it does not exist. With --if, the kernel's
+/// stack connects through an interface with a NIC that supports device memory. The bytes are written to a ring of chunks in
+/// device memory and sent from there without a copy; a chunk is reused only when its send is complete. The command ends with
+/// statistics when the peer has acknowledged everything, or on SIGINT, SIGTERM or SIGHUP.
 #[derive(Debug, Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub struct Send {
@@ -207,28 +205,28 @@ pub struct Send {
     pub port: u16,
     #[command(flatten)]
     pub link: LinkArgs,
-    /// Send FILE, or stdin for `-`, which is also what is sent without --bytes
+    /// Send FILE, or stdin for `-` [default: stdin, unless --bytes is given]
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["bytes", "validate"])]
     pub input_file: Option<PathBuf>,
-    /// Send a pattern of this length: every byte depends on its position and on our port, as in `demo`
+    /// Send a pattern of SIZE bytes, each of which depends on its position and on our port, as in `demo`
     #[arg(long, value_name = "SIZE")]
     pub bytes: Option<Size>,
-    /// With --bytes, repeat the bytes 1 to N-1 and NUL instead, as `recv -v N` expects them
+    /// With --bytes: repeat the bytes 1 to N-1 and NUL instead, as `recv -v N` expects them
     #[arg(short = 'v', long, value_name = "N", requires = "bytes")]
     pub validate: Option<u16>,
-    /// Most bytes of one sendmsg (ncdevmem's -z), and of one chunk of the ring
+    /// Size of a chunk of the ring, and most bytes per sendmsg (ncdevmem's -z)
     #[arg(short = 'z', long, value_name = "SIZE", default_value = "256K")]
     pub chunk: Size,
-    /// Device memory to bind: the ring
+    /// Size of the ring, the device memory to bind
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub mem_size: Size,
-    /// Largest IP packet
+    /// MTU: largest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u16,
-    /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
+    /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
-    /// Ask the peer for ECN: routers mark packets instead of dropping them
+    /// Negotiate ECN: routers then mark packets instead of dropping them
     #[arg(long)]
     pub ecn: bool,
     #[command(flatten)]
@@ -242,18 +240,18 @@ Examples:
   devmem-tcp send --peer-addr 10.77.0.1/24 10.77.0.1 --bytes 5G -v 7 --chunk 4095 --json
       the kernel selftest's pattern in sends of 4095 bytes, one JSON object on stdout
   devmem-tcp send --peer-addr 10.77.0.1/24 --gateway 10.77.0.1 192.0.2.9 < file
-      to a host beyond the kernel's end of the TAP, which forwards it
+      to a host in another network, through the kernel's end of the TAP as router
   devmem-tcp send --backend kernel --if eth1 192.0.2.1 5201 -i file
-      from the kernel's own device memory, on a NIC that supports it";
+      with the kernel's stack, on a NIC that supports device memory";
 
-/// Measure receiver, sender and page pool, next to what they must beat
+/// Measure receiver, sender and page pool against the kernel and against bare system calls
 ///
-/// Runs the program devmem-bench, which lies beside this one (`cargo build --release --bin devmem-bench` builds it), with
-/// the same arguments: `devmem-tcp bench --help` lists the benchmarks.
+/// Runs the program devmem-bench, which must be in the same directory as this one (`cargo build --release --bin devmem-bench`
+/// builds it), with the same arguments: `devmem-tcp bench --help` lists the benchmarks.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Bench {
-    /// What devmem-bench is called with
+    /// Arguments of devmem-bench
     #[arg(
         value_name = "ARGUMENT",
         trailing_var_arg = true,
@@ -265,33 +263,33 @@ pub struct Bench {
 /// The NIC and its memory.
 #[derive(Debug, Args)]
 pub struct NicArgs {
-    /// Largest IP packet
+    /// MTU: largest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u16,
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
-    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; the kernel's: a page]
+    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; with the kernel's stack: a page]
     #[arg(long, value_name = "SIZE")]
     pub niov: Option<Size>,
-    /// Device memory to bind [default: 256M; for the kernel's: 64M, the usual limit of udmabuf]
+    /// Device memory to bind [default: 256M; with the kernel's stack: 64M, the default limit of udmabuf]
     #[arg(long, value_name = "SIZE")]
     pub mem_size: Option<Size>,
-    /// What is wrong with the link, in both directions; `devmem-tcp wire --help` has the list
+    /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
 }
 
-/// Print where the shared object for packetdrill is
+/// Print the path of the shared object for packetdrill
 ///
-/// packetdrill, Google's TCP test tool, drives this stack through it: packetdrill --so_filename=PATH script.pkt.
+/// packetdrill, Google's TCP test tool, tests this stack through it: packetdrill --so_filename=PATH script.pkt.
 #[derive(Debug, Args)]
 pub struct PacketdrillPath {
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// The demo's receiver: listens, says so, checks the pattern, and says what it got.
+/// The demo's receiver: listens, reports that it listens, checks the pattern, and reports the result.
 #[derive(Debug, Args)]
 pub struct Receiver {
     #[arg(long)]

@@ -75,7 +75,7 @@ impl Drop for Shared {
 /// Cloning is cheap: clones are handles of the same device.
 ///
 /// A `Netdev` and everything made from it belong to the process that opened it. In a child of fork(2), every call that can
-/// fail returns its `Forked` error ([`Forked`](crate::Forked), EOWNERDEAD) at once, other calls return nothing or 0, and
+/// fail returns its `Forked` error ([`Forked`], EOWNERDEAD) at once, other calls return nothing or 0, and
 /// dropping a handle has no effect: bindings, settings and connections stay with the parent. The child may open other NICs.
 /// Descriptors are close-on-exec. A child that does not call exec(2) keeps its copies of them until it exits; until then a
 /// TAP, a kernel socket or a binding to a kernel NIC stays open even if the parent closes it.

@@ -1,14 +1,14 @@
-//! The commands that are about the kernel's own device memory.
+//! Commands for the kernel's device memory TCP.
 
 use clap::Args;
 
 use super::OutputArgs;
 
-/// Say what this machine has for device memory, what is missing, and the command that mends it
+/// Check this machine for device memory TCP: what it supports, what is missing, and the commands that fix it
 ///
-/// Looks at the kernel, at what this user may do, at where dma-bufs can come from, and at every interface or at
-/// IFNAME alone. Nothing is changed: what cannot be read is tried by requests that cannot succeed. The table goes to
-/// stdout; with --json one object does instead.
+/// Examines the kernel, the privileges of this user, the dma-buf exporters, and every interface or only IFNAME. Nothing is
+/// changed: what cannot be read is probed with requests that cannot succeed. Prints a table to stdout; with --json, one
+/// object.
 #[derive(Debug, Args)]
 #[command(after_long_help = DOCTOR_EXAMPLES)]
 pub struct Doctor {
@@ -20,26 +20,26 @@ pub struct Doctor {
 }
 
 const DOCTOR_EXAMPLES: &str = "\
-Exit status: 0 if device memory can be received through the kernel, at once or after set-up; 3 if not.
+Exit status: 0 if the kernel can receive into device memory, at once or after set-up; 3 if not.
 
 Examples:
   devmem-tcp doctor
-      every interface; those that cannot are a line each
+      every interface; one line for each that cannot use device memory
   devmem-tcp doctor eth1
-      one interface, everything about it
+      all details of one interface
   devmem-tcp doctor --json | jq '.nics[] | select(.verdict == \"ready\") | .name'";
 
-/// Put back the NIC settings that a crashed run left changed
+/// Restore the NIC settings that a crashed run left changed
 ///
-/// A run that prepares a NIC writes down what it changes before it changes it, and puts everything back when it ends. If
-/// it was killed, this puts everything back in its place. The settings of runs that are alive are left alone.
+/// A run that sets up a NIC records each change in a state file before it makes it, and restores the previous settings at its
+/// end. If the run was killed, this command restores them from that file. It does not touch settings of running processes.
 #[derive(Debug, Args)]
 #[command(after_long_help = RESTORE_EXAMPLES)]
 pub struct Restore {
     /// Only this interface
     #[arg(value_name = "IFNAME")]
     pub interface: Option<String>,
-    /// Say what is left changed, and by whom; change nothing
+    /// List the settings left changed and the runs that changed them; change nothing
     #[arg(long)]
     pub list: bool,
     #[command(flatten)]
@@ -47,7 +47,8 @@ pub struct Restore {
 }
 
 const RESTORE_EXAMPLES: &str = "\
-Exit status: 0 if nothing is left to restore; 1 if something could not be restored, or IFNAME's owner is alive.
+Exit status: 0 if nothing is left to restore; 1 if something could not be restored, or if the run that set up IFNAME is
+still alive.
 
 Examples:
   devmem-tcp restore --list
@@ -55,8 +56,8 @@ Examples:
 
 /// Act as the kernel selftests' ncdevmem
 ///
-/// Takes its flags, prints its messages and ends as it does, so that scripts written for it can use it unchanged. A
-/// link to this program named `ncdevmem` does the same. `ncdevmem -h` has the flags.
+/// Takes the same flags, prints the same messages and has the same exit codes, so that scripts written for ncdevmem work
+/// unchanged. A link to this program named `ncdevmem` does the same. `ncdevmem -h` lists the flags.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Ncdevmem {

@@ -1,5 +1,5 @@
-/* Receives into device memory: two stacks on a wire in this process, one sends, the other has its payload land in
- * bound memory, checks it there and gives it back.
+/* Receives into device memory. Two stacks are joined by an in-memory wire: one sends, the other receives into bound memory,
+ * checks the bytes there and returns the frags.
  *
  *   cc receive.c $(pkg-config --cflags --libs devmemtcp) -lpthread -o receive && ./receive
  *

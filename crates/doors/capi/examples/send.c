@@ -1,5 +1,5 @@
-/* Sends from device memory with one thread and epoll: the memory is a ring of slots, and a slot is written again only
- * when the error queue has told that its send is complete. The receiver, an ordinary program, checks every byte.
+/* Sends from device memory with one thread and epoll. The memory is a ring of slots, and a slot is reused only when the error
+ * queue has reported that its send is complete. The receiver, an ordinary program, checks every byte.
  *
  *   cc send.c $(pkg-config --cflags --libs devmemtcp) -lpthread -o send && ./send
  *
@@ -28,7 +28,7 @@
 #define SO_ZEROCOPY 60
 #endif
 
-/* A send under way: which bytes of the stream. Sends are numbered by the stack from 0. */
+/* A send that is not complete: its bytes of the stream. The stack numbers the sends of a socket from 0. */
 struct slot {
 	size_t from;
 	size_t len;
@@ -43,7 +43,7 @@ struct sender {
 	int fd;
 	struct slot slots[SLOTS];
 	uint32_t next_number;
-	size_t written; /* bytes of the stream that the socket took */
+	size_t written; /* bytes of the stream queued on the socket */
 	size_t freed;   /* bytes that are complete */
 	unsigned completions;
 };
@@ -89,7 +89,7 @@ static void listen_at(struct receiver *it, const char *ip)
 		fail("listen");
 }
 
-/* Receives everything by recv(2) and counts the bytes that are right. */
+/* Receives everything with recv(2) and counts the correct bytes. */
 static void *receive_all(void *argument)
 {
 	struct receiver *it = argument;
@@ -111,7 +111,7 @@ static void *receive_all(void *argument)
 	return &right;
 }
 
-/* Writes the next bytes to a free slot and sends them from there. Returns 0 when there is nothing to be done now. */
+/* Writes the next bytes to a free slot and sends them from there. Returns 0 when there is nothing to do now. */
 static int send_next(struct sender *it)
 {
 	static unsigned char bytes[SLOT];
@@ -136,7 +136,7 @@ static int send_next(struct sender *it)
 
 	memset(&msg, 0, sizeof(msg));
 	memset(control, 0, sizeof(control));
-	/* No address: the offset in the memory that the control message names. */
+	/* Not an address: the offset in the memory of the binding in the control message. */
 	iov.iov_base = (void *)(uintptr_t)((size_t)(slot - it->slots) * SLOT);
 	iov.iov_len = len;
 	msg.msg_iov = &iov;
@@ -162,7 +162,7 @@ static int send_next(struct sender *it)
 	return 1;
 }
 
-/* Reads the error queue, and gives the slots of complete sends free. */
+/* Reads the error queue and frees the slots of complete sends. */
 static void complete(struct sender *it)
 {
 	char control[CMSG_SPACE(sizeof(struct sock_extended_err) + sizeof(struct sockaddr_in))];
@@ -186,7 +186,7 @@ static void complete(struct sender *it)
 		if (told.ee_errno || told.ee_origin != SO_EE_ORIGIN_ZEROCOPY || told.ee_code)
 			fail("another error, or bytes that were copied");
 		it->completions++;
-		/* Sends from ee_info to ee_data, both included. */
+		/* Sends ee_info to ee_data, inclusive. */
 		for (int i = 0; i < SLOTS; i++) {
 			struct slot *slot = &it->slots[i];
 
@@ -205,7 +205,7 @@ static void connect_and_watch(struct sender *it, int epfd)
 	int on = 1;
 
 	memset(&watch, 0, sizeof(watch));
-	watch.events = EPOLLOUT | EPOLLET; /* EPOLLERR comes unasked */
+	watch.events = EPOLLOUT | EPOLLET; /* EPOLLERR is always reported */
 	it->fd = dmt_socket(it->stack, AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	if (it->fd < 0 || dmt_setsockopt(it->stack, it->fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)))
 		fail("socket");

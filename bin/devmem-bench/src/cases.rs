@@ -1,15 +1,14 @@
-//! What `bench rx` measures: one row each.
+//! The rows of `bench rx`.
 
 use netmem::NiovSize;
 
 use super::report::{self, RowName};
 use super::sender::{Mode, Sending};
 
-/// The congestion control of the kernel's sender, unless a row is about another one: a default of BBR would cap
-/// every row with its pacing timers.
+/// Default congestion control of the kernel's sender. BBR as the default would limit every row by its pacing timers.
 pub const CONGESTION: &str = "cubic";
 
-/// Bytes of each send call of the kernel's sender, unless a row is about another size.
+/// Default bytes per send call of the kernel's sender.
 pub const WRITE_BYTES: usize = 1 << 20;
 
 /// One row.
@@ -17,26 +16,26 @@ pub const WRITE_BYTES: usize = 1 << 20;
 pub struct Case {
     /// The name in tables, in JSON and for `--only`.
     pub name: &'static str,
-    /// What it is, for people.
+    /// A description for people.
     pub what: &'static str,
-    /// Who receives.
+    /// The receiver.
     pub receiver: Receiver,
-    /// How many processors the two ends have.
+    /// Number of processors of the two ends.
     pub cores: Cores,
     /// The sender's congestion control.
     pub congestion: &'static str,
-    /// Bytes of each of its send calls.
+    /// Bytes per send call of the sender.
     pub write_bytes: usize,
 }
 
-/// Who receives, and over what.
+/// A receiver and its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
     /// The kernel's TCP over veth: receive to a buffer of 256 KiB, copy to the device buffer.
     KernelCopy,
     /// The kernel's TCP over veth: receive straight into the device buffer.
     KernelDirect,
-    /// A TAP and the least of a TCP that makes a sender go on: the ceiling for anything over a TAP.
+    /// A TAP with the minimal TCP that keeps a sender going: the upper limit for any stack over a TAP.
     Bare(Placement),
     /// The library of this workspace, over a TAP.
     Ours(NiovSize),
@@ -45,7 +44,7 @@ pub enum Receiver {
     Smoltcp,
 }
 
-/// Where the bare receiver puts payload.
+/// Layout of the bare receiver's payload memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// One run of 64 KiB.
@@ -54,7 +53,7 @@ pub enum Placement {
     Scattered,
 }
 
-/// How many processors the two ends have.
+/// Number of processors of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
     /// One each.
@@ -64,7 +63,7 @@ pub enum Cores {
 }
 
 impl Receiver {
-    /// Tells whether the kernel's TCP receives; else it is somebody on a TAP.
+    /// Returns whether the kernel's TCP receives; other receivers use a TAP.
     pub fn is_kernel(self) -> bool {
         matches!(self, Self::KernelCopy | Self::KernelDirect)
     }
@@ -169,7 +168,8 @@ impl report::Case for Case {
 }
 
 impl Case {
-    /// Returns how the kernel's sender sends: the same bytes again and again, as this is about the receiver.
+    /// Returns the settings of the kernel's sender. It sends the same bytes again and again, because only the receiver is
+    /// measured.
     pub fn sending(&self) -> Sending {
         Sending {
             congestion: self.congestion,
@@ -179,7 +179,7 @@ impl Case {
         }
     }
 
-    /// Says in what the row differs from its plain form.
+    /// Returns the differences of the row from its plain form, as text.
     fn variant(&self) -> String {
         let mut parts = Vec::new();
         if self.cores == Cores::One {

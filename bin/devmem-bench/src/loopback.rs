@@ -26,20 +26,20 @@ const BATCH_FRAGS: usize = 1024;
 /// Seed of the pattern that is sent.
 const SEED: u64 = 1;
 
-/// Send from device memory to device memory of this host, through the NIC, next to a plain memory copy
+/// Send from device memory to device memory of this host, through the NIC, compared with a plain memory copy
 ///
-/// One thread sends, polls and receives; the first time around it checks every byte. Then, by turns, it sends
-/// --bytes through TCP and copies as much from the one memory to the other in pieces of a super-packet. The rates are
-/// per second of processor time, the library's background thread included, so that other programs do not count.
+/// One thread sends, polls and receives, and checks every byte of the first round. Then it alternates between sending --bytes
+/// through TCP and copying as many bytes from one memory to the other in pieces of a super-packet. The rates are per second
+/// of processor time, including the library's background thread, so that other programs do not affect them.
 #[derive(Debug, Args)]
 pub struct LoopbackArgs {
     /// Repetitions
     #[arg(long, value_name = "N", default_value_t = 7)]
     reps: usize,
-    /// Bytes of each measurement
+    /// Bytes per measurement
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     bytes: Size,
-    /// Device memory to send from, and to receive into: more than the caches hold
+    /// Size of the device memory to send from and of that to receive into; should exceed the caches
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     mem_size: Size,
     /// Size of one net_iov: a power of two from 4K to 2M
@@ -66,7 +66,7 @@ struct Report {
 struct Sample {
     loopback_gb_per_cpu_s: f64,
     copy_gb_per_cpu_s: f64,
-    /// The first by the second.
+    /// The first divided by the second.
     ratio: f64,
 }
 
@@ -74,7 +74,7 @@ struct Sample {
 ///
 /// # Errors
 ///
-/// An option that makes no sense; no memory; a wrong byte.
+/// An invalid option; too little memory; a wrong byte.
 pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
     let size = usize::try_from(args.mem_size.0).unwrap_or(usize::MAX);
     let bytes = usize::try_from(args.bytes.0).unwrap_or(usize::MAX);
@@ -131,14 +131,14 @@ fn timed(bytes: usize, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(bytes as f64 / 1e9 / used.max(Duration::from_nanos(1)).as_secs_f64())
 }
 
-/// Returns the middle of the values, the upper one of two; there is at least one.
+/// Returns the median of the values, the upper one of two; there is at least one value.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A connection of a stack with itself, and the memory at both ends. The fields are undone in their order.
+/// A connection of a stack with itself, and the memory at both ends. The fields are dropped in this order.
 struct Bench {
     sender: Stream,
     receiver: Stream,
@@ -148,7 +148,7 @@ struct Bench {
     _setup: devmem_tcp::Setup,
     source: Dmabuf,
     target: Dmabuf,
-    /// Where in the source the next send begins.
+    /// Offset of the next send in the source.
     at: usize,
 }
 
@@ -187,7 +187,7 @@ impl Bench {
         })
     }
 
-    /// Sends all of the source once and checks what arrives; returns how many bytes that were.
+    /// Sends all of the source once and checks the received bytes; returns their number.
     fn verify(&mut self) -> Result<u64> {
         let mut verifier = Verifier::new(Expected::Position(PositionPattern::new(SEED)));
         let target = self.target.clone();

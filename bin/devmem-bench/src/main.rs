@@ -1,7 +1,7 @@
-//! `devmem-bench`, or `devmem-tcp bench`: measures receiver and sender next to what they must beat, and the page pool.
+//! `devmem-bench`, or `devmem-tcp bench`: measures receiver, sender and page pool.
 //!
-//! A figure means something only beside the others of the same run: every repetition runs all cases one after
-//! another, each row has its range next to its median, and the report says on what machine it was made.
+//! Figures are comparable only within one run: every repetition runs all cases one after another, each row has its range next
+//! to its median, and the report describes the machine.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stderr, clippy::print_stdout)]
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tool::output::{Exit, Failure};
 
-/// Measure receiver, sender and page pool, next to what they must beat
+/// Measure receiver, sender and page pool against the kernel and against bare system calls
 #[derive(Debug, Parser)]
 #[command(name = "devmem-bench", version, max_term_width = 100)]
 struct Cli {

@@ -1,4 +1,4 @@
-//! What `bench rx` and `bench tx` will do: their command lines, judged.
+//! The plan of `bench rx` and `bench tx`: their validated command lines.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use super::report::Case;
 use tool::output::Failure;
 use tool::size::Size;
 
-/// How rows are measured.
+/// Options of a measurement.
 #[derive(Debug, Args)]
 pub struct MeasureArgs {
-    /// Repetitions of all rows; 5 at least to tell the spread
+    /// Repetitions of all rows; use at least 5 to see the spread
     #[arg(long, value_name = "N", default_value_t = 7)]
     reps: usize,
-    /// Time the sender sends in each run
+    /// Duration of each run, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
-    /// Largest IP packet
+    /// MTU: largest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u16,
-    /// Device memory
+    /// Size of the device memory
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     mem_size: Size,
-    /// Processors of receiver and sender [default: the first two]
+    /// Processors for receiver and sender [default: the first two]
     #[arg(long, value_name = "R,S", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Only these rows
+    /// Run only these rows
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// List the rows and end
+    /// List the rows and exit
     #[arg(long)]
     list: bool,
     /// Print one JSON object to stdout at the end
@@ -45,13 +45,13 @@ pub struct Plan<C> {
     pub cases: Vec<C>,
     /// Repetitions of all of them.
     pub repetitions: usize,
-    /// Time the sender sends in each run.
+    /// Duration of each run.
     pub time: Duration,
     /// Largest IP packet.
     pub mtu: u16,
     /// Bytes of device memory.
     pub mem_bytes: usize,
-    /// Processors of receiver and sender, if they were chosen.
+    /// Processors for receiver and sender, if given.
     pub cpus: Option<(usize, usize)>,
     /// Only list the rows.
     pub list: bool,
@@ -60,11 +60,11 @@ pub struct Plan<C> {
 }
 
 impl<C: Case> Plan<C> {
-    /// Judges the command line; `all` are the rows there are.
+    /// Validates the command line; `all` are the existing rows.
     ///
     /// # Errors
     ///
-    /// An option that makes no sense, named.
+    /// A usage error that names the invalid option.
     pub fn new(args: &MeasureArgs, all: &[C]) -> Result<Self, Failure> {
         let MeasureArgs {
             reps,
@@ -77,19 +77,19 @@ impl<C: Case> Plan<C> {
             json,
         } = args;
         if *reps == 0 {
-            return Err(Failure::usage("--reps 0: take 5 at least"));
+            return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
         }
         let time = Duration::try_from_secs_f64(*seconds)
             .ok()
             .filter(|time| TIMES.contains(time));
         let Some(time) = time else {
             return Err(Failure::usage(format_args!(
-                "--seconds {seconds}: 0.1 to 60"
+                "--seconds {seconds}: must be 0.1 to 60"
             )));
         };
         if *mtu < MIN_MTU {
             return Err(Failure::usage(format_args!(
-                "--mtu {mtu}: {MIN_MTU} at least"
+                "--mtu {mtu}: must be at least {MIN_MTU}"
             )));
         }
         let mem_bytes = usize::try_from(mem_size.0).unwrap_or(usize::MAX);
@@ -121,14 +121,14 @@ impl<C: Case> Plan<C> {
     }
 }
 
-/// A shorter run is all slow start, a longer one a mistake.
+/// Allowed durations. A shorter run would be only slow start, a longer one is probably a typing error.
 const TIMES: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(60);
 
-/// What every IPv4 host takes (RFC 791 3.2).
+/// Packet size that every IPv4 host accepts (RFC 791 3.2).
 const MIN_MTU: u16 = 576;
 
-/// Room for what a sender may have under way, several times.
+/// Several times the data that a sender may have in flight.
 const MIN_MEMORY: usize = 32 << 20;
 
 fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {

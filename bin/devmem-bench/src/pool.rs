@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use tool::output::{Failure, print_json, tell};
 
-/// Time the page pool: its fast path, its return ring and its slow path, for host pages and net_iovs
+/// Measure the page pool: fast path, return ring and slow path, for host pages and net_iovs
 ///
-/// The three cases of the kernel's page_pool benchmark, in nanoseconds and processor cycles per element. Cycles are
-/// nanoseconds times the clock that /proc/cpuinfo shows, on a virtual machine that of the time stamp counter.
+/// Runs the three cases of the kernel's page_pool benchmark, in nanoseconds and processor cycles per element. Cycles are
+/// nanoseconds times the clock rate in /proc/cpuinfo, which on a virtual machine is that of the time stamp counter.
 #[derive(Debug, Args)]
 pub struct PoolArgs {
     /// Repetitions of all cases
@@ -44,7 +44,7 @@ struct PoolRow {
 ///
 /// # Errors
 ///
-/// Memory for the pools cannot be had.
+/// The memory of the pools cannot be allocated.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     if let Some(&cpu) = cpu::allowed_cpus().first() {
         cpu::pin_current_thread(cpu)?;

@@ -1,4 +1,4 @@
-//! `bench rx`: this receiver, the kernel's own, the bare ceiling, and others.
+//! `bench rx`: this receiver compared with the kernel's, with bare `readv`, and with others.
 
 use std::thread;
 
@@ -18,7 +18,7 @@ use super::sender::{Home, SenderProcess, Starter};
 use super::{bare, kernel_rx, ours};
 use tool::output::Failure;
 
-/// The comparisons that matter: ours with the bare ceiling and with the kernel's ways.
+/// The reported comparisons: ours with bare `readv` and with the kernel.
 const SUBJECT: Subject = Subject {
     end: End::Receiver,
     ratios: &[
@@ -33,12 +33,12 @@ const SUBJECT: Subject = Subject {
         ("ours/64k", &["A/64k"]),
     ],
 };
-/// Receive from a stock kernel sender: this receiver next to the kernel's own, the bare ceiling, and others
+/// Receive from a stock kernel sender: this receiver, the kernel's, bare readv, and others
 ///
-/// Every repetition runs all rows one after another, for as long as --seconds says. A row's figures are the median
-/// over the repetitions, with the least and the most. Runs that the rest of the machine disturbed are repeated, up
-/// to three tries. Processor time is in seconds per 10^9 bytes of payload: that of the receiver's process, and the
-/// total with the sender's process and the kernel's softirq threads. Needs what `devmem-tcp demo` needs for a TAP.
+/// Every repetition runs all rows one after another, each for --seconds. The figures of a row are the median over the
+/// repetitions, with minimum and maximum. A run that was disturbed by other load is repeated, up to three tries. Processor
+/// time is in seconds per 10^9 bytes of payload: that of the receiver's process, and the total with the sender's process
+/// and the kernel's softirq threads. Has the same requirements as `devmem-tcp demo` with a TAP.
 #[derive(Debug, Args)]
 pub struct RxArgs {
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub struct RxArgs {
 ///
 /// # Errors
 ///
-/// There is no network to be had, or a row has no figures at the end.
+/// The network cannot be set up, or a row has no valid run.
 pub fn run(args: &RxArgs) -> Result<(), Failure> {
     let plan = Plan::new(&args.measure, CASES)?;
     if plan.list {
@@ -76,7 +76,7 @@ fn run_once(bench: &Bench<Case>, case: &Case) -> Result<Sample> {
     };
     let starter = sender.starter()?;
     let before = Accounting::now(&bench.softirq_threads);
-    // A thread of its own, so that the pinning ends with the run.
+    // A separate thread, so that the pinning ends with the run.
     let received = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             cpu::pin_current_thread(bench.receiver_cpu).context("pin the receiver")?;
@@ -87,7 +87,7 @@ fn run_once(bench: &Bench<Case>, case: &Case) -> Result<Sample> {
             .map_err(|_| anyhow!("the receiver panicked"))
     })?;
     let machine = Accounting::now(&bench.softirq_threads).since(before);
-    // The receiver's reason comes first: the sender only notices that nobody is there.
+    // The receiver's error takes precedence: the sender's is only a consequence.
     let received = received?;
     Sample::new(received, sender.finish()?, machine)
 }

@@ -1,4 +1,4 @@
-//! The thread that keeps a stack alive while the application is elsewhere.
+//! The background thread, which polls a stack while no application thread does.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::driver::{Driver, Leader};
 
-/// How often the thread looks whether the application still polls. While it does, this is all the thread costs.
+/// How often the thread checks whether the application still polls. While it does, the thread does nothing else.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The application is away when it has not polled for this long.
+/// Time without a poll by the application after which this thread polls.
 const AWAY_AFTER: Duration = Duration::from_millis(2);
 
-/// How long it rests while a thread of the application sleeps in a call; that thread wakes it when it leaves.
+/// How long the thread sleeps while an application thread sleeps in a call; that thread wakes it when it leaves the call.
 const REST: Duration = Duration::from_secs(1);
 
 /// The running background thread; ends when the driver is dropped.
@@ -22,7 +22,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts the thread. It holds only a weak reference: the driver's owner decides how long it lives.
+    /// Starts the thread. It holds only a weak reference to the driver, so it does not keep the driver alive.
     pub(crate) fn start(driver: &Arc<Driver>) -> std::io::Result<Self> {
         let driver = Arc::downgrade(driver);
         let thread = std::thread::Builder::new()
@@ -33,12 +33,12 @@ impl Background {
         })
     }
 
-    /// Waits for the thread's end. The caller has made the driver unreachable and woken it.
+    /// Waits for the thread to end. The caller has called [`Driver::close`].
     pub(crate) fn join(&mut self) {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // The thread's only way to fail is a panic in the stack, which has been printed.
+            // An error is a panic in the stack, which has been printed already.
             let _ = thread.join();
         }
     }
@@ -53,7 +53,7 @@ fn run(driver: &Weak<Driver>) {
     }
 }
 
-/// Leads if the application is away; else only looks again after a tick, or when it is told to.
+/// Polls and leads if the application does not poll; otherwise sleeps for a tick, or until it is woken.
 fn step(driver: &Driver) {
     let Some(mut core) = driver.lock_in_background() else {
         driver.rest_in_background(TICK);

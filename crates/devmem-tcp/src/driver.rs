@@ -1,13 +1,13 @@
-//! Who polls the stack, and when: run to completion.
+//! The driver of a stack: which thread polls it, and when. It runs to completion.
 //!
-//! The thread that waits for a socket polls the NIC itself, so a received byte crosses no thread. It spins for
-//! a while where that pays (`spin.rs`), then sleeps in poll(2) on the link. Of several waiting threads one *leads* (sleeps on the link) and
-//! the others park until the leader finds their socket ready or hands the lead over. When no thread of the
-//! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery go
-//! on (`background.rs`); a thread of the application takes the lead from it.
+//! The thread that waits for a socket polls the NIC itself, so received data is not passed between threads. It spins for a
+//! while where that is useful (`spin.rs`), then sleeps in poll(2) on the link. Of several waiting threads one is the *leader*,
+//! which sleeps on the link; the others park until the leader finds their socket ready or stops leading. When no thread of the
+//! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery continue
+//! (`background.rs`); a thread of the application takes the lead from it.
 //!
-//! Two user-space NICs on a virtual-time wire share one driver; whoever waits moves both, and the clock jumps
-//! to the next deadline when neither has work.
+//! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
+//! next deadline when neither has work.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,24 +29,24 @@ use crate::home::Home;
 use crate::send_signal::SendSignals;
 use crate::spin::Spin;
 
-/// Longest single sleep: bounds what a missed wake-up could cost.
+/// Longest single sleep: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
-/// How long, in real time, a waiter in virtual time leaves the other threads to do something.
+/// How long, in real time, a waiter in virtual time waits for other threads before it lets its own timeout expire.
 const OTHERS_TURN: Duration = Duration::from_millis(200);
 
-/// What makes a readiness fd readable.
+/// The readiness that makes a readiness fd readable.
 const INTEREST: Readiness = Readiness::READABLE
     .union(Readiness::ACCEPTABLE)
     .union(Readiness::READ_CLOSED)
     .union(Readiness::ERROR)
     .union(Readiness::ERROR_QUEUE);
 
-/// Which stack of a driver a handle belongs to (a virtual-time pair has two).
+/// Index of a stack in its driver (a virtual-time pair has two stacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackIndex(pub(crate) usize);
 
-/// What a call waits for, and how long.
+/// The socket that a call waits for, and its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) stack: StackIndex,
@@ -57,22 +57,22 @@ pub(crate) struct Wait {
 /// How long a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitLimit {
-    /// Not at all: a non-blocking socket.
+    /// Does not wait: a non-blocking socket.
     Never,
-    /// Until it is ready.
+    /// Waits until the socket is ready.
     Forever,
-    /// At most this long.
+    /// Waits at most this long.
     For(Duration),
 }
 
-/// Why [`Driver::wait_for`] came back without a result.
+/// Why [`Driver::wait_for`] returned without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReady {
     /// The socket is non-blocking.
     WouldBlock,
-    /// The time given is over.
+    /// The timeout has expired.
     TimedOut,
-    /// The driver is in the process that forked this one.
+    /// The driver belongs to the process that this one was forked from.
     Forked(Forked),
 }
 
@@ -82,7 +82,7 @@ impl From<Forked> for NotReady {
     }
 }
 
-/// A thread parked for a socket.
+/// A thread that is parked until a socket is ready.
 #[derive(Debug)]
 struct Waiter {
     stack: StackIndex,
@@ -90,10 +90,10 @@ struct Waiter {
     thread: Thread,
 }
 
-/// Who sleeps in poll(2) on the links.
+/// The thread that sleeps in poll(2) on the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leader {
-    /// Nobody: every thread is awake or away.
+    /// None: every thread is awake, or outside of the driver.
     Nobody,
     /// The background thread.
     Background,
@@ -101,33 +101,33 @@ pub(crate) enum Leader {
     Application(StackIndex, SocketId),
 }
 
-/// What the lock protects.
+/// The state protected by the lock.
 pub(crate) struct Core {
     pub(crate) stacks: Vec<Stack>,
     pub(crate) clock: Clock,
-    /// Bound memories by id, so that a frag finds its bytes.
+    /// Bound memories by id, to find the memory of a frag.
     pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
-    /// Eventfds of sockets whose user asked for one.
+    /// Readiness eventfds that were requested.
     readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
-    /// Sockets whose user waits for room without a thread.
+    /// Send signals, for tasks that wait for room.
     pub(crate) senders: SendSignals,
     waiters: Vec<Waiter>,
-    /// Events being told; kept for its allocation.
+    /// Buffer for events, kept to reuse its allocation.
     events: Vec<SocketId>,
     pub(crate) leader: Leader,
-    /// When the leader's sleep ends by itself; `None`: it is awake, or woken already.
+    /// When the leader's sleep times out; `None` if it is awake or has been woken.
     sleeps_until: Option<Instant>,
-    /// When a thread of the application last polled; `None`: it said that it is going away.
+    /// When a thread of the application last polled; `None` if it left polling to the background thread.
     pub(crate) last_foreground: Option<Instant>,
-    /// The background thread sleeps without a tick: whoever leaves a call must wake it.
+    /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
-    /// Counts changes that another waiter of a virtual-time pair might be waiting for.
+    /// Number of changes that a waiter of a virtual-time pair may be waiting for.
     epoch: u64,
     spin: Spin,
 }
 
 impl Core {
-    /// Polls every stack once. Returns whether any of them found something to do.
+    /// Polls every stack once. Returns whether any of them had work.
     fn poll_stacks(&mut self) -> bool {
         let mut worked = false;
         for stack in &mut self.stacks {
@@ -136,7 +136,7 @@ impl Core {
         worked
     }
 
-    /// The earliest time at which a stack wants to be polled again.
+    /// Returns the earliest time at which a stack must be polled again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.stacks.iter().filter_map(Stack::next_deadline).min()
     }
@@ -162,7 +162,7 @@ impl Core {
         leader_concerned
     }
 
-    /// Whether the leader would sleep past a deadline that came up since it lay down.
+    /// Returns whether the leader would sleep past a deadline that was set after it went to sleep.
     fn sleeper_is_late(&self) -> bool {
         let Some(until) = self.sleeps_until else {
             return false;
@@ -176,7 +176,7 @@ impl Core {
         let Some(fd) = self.readiness.get(&(at, socket)) else {
             return;
         };
-        // A connection can nearly always be written to: an fd that said so would never be quiet.
+        // WRITABLE is not included: a connection is nearly always writable, so the fd would always be readable.
         let ready = self.stacks[at.0]
             .readiness(socket)
             .is_ok_and(|ready| ready.intersects(INTEREST));
@@ -187,7 +187,7 @@ impl Core {
         }
     }
 
-    /// The eventfd of a socket, made when first asked for.
+    /// Returns the eventfd of a socket; the first call creates it.
     fn readiness_fd(
         &mut self,
         at: StackIndex,
@@ -213,20 +213,20 @@ impl Core {
 pub(crate) struct Driver {
     home: Home,
     core: Mutex<Core>,
-    /// Signalled when a virtual-time pair changes; real time uses the link's fd.
+    /// Notified when a virtual-time pair changes; in real time, threads wait for the link's fd.
     changed: Condvar,
     /// The links' fds, to sleep on without the lock.
     links: Vec<OwnedFd>,
     /// Ends the sleep of the background thread.
     wake_background: OwnedFd,
-    /// Ends the sleep of a leading thread of the application.
+    /// Ends the sleep of a leader that is a thread of the application.
     wake_leader: OwnedFd,
     closing: AtomicBool,
-    /// Threads of the application inside [`Driver::wait_for`]: they poll, or sleep and will be woken.
+    /// Number of application threads inside [`Driver::wait_for`]: they poll, or sleep and will be woken.
     callers: AtomicUsize,
 }
 
-/// One of [`Driver::callers`].
+/// Guard that counts one of [`Driver::callers`].
 struct Caller<'a>(&'a AtomicUsize);
 
 impl<'a> Caller<'a> {
@@ -243,7 +243,7 @@ impl Drop for Caller<'_> {
 }
 
 impl Driver {
-    /// A driver for `stacks`; `links` are duplicates of what their links can be waited on by.
+    /// Creates a driver for `stacks`; `links` are duplicates of the fds on which their links signal input.
     pub(crate) fn new(
         stacks: Vec<Stack>,
         clock: Clock,
@@ -275,32 +275,32 @@ impl Driver {
         }))
     }
 
-    /// Refuses in a child by fork(2) of the process that made it.
+    /// Fails in a child of fork(2) of the process that created the driver.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Forked> {
         self.home.check()
     }
 
-    /// Whether this process made it.
+    /// Returns whether this process created the driver.
     pub(crate) fn is_here(&self) -> bool {
         self.home.is_here()
     }
 
-    /// The lock, in the process that made it.
+    /// Locks the state; fails in a child of fork(2).
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Core>, Forked> {
         self.check()?;
         Ok(self.lock())
     }
 
-    /// The lock, for who runs in the process that made it. A panic of another thread while it held it leaves the stack consistent between calls, so a
-    /// poisoned lock is taken all the same: destructors must still return tokens.
+    /// Locks the state; must not be called in a child of fork(2). A poisoned lock is locked as usual: the stack is consistent
+    /// between calls, and destructors must still return tokens.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock for the background thread: it never makes a thread of the application wait, and so gets none while one
-    /// is at work. Left to the lock's own order, the background thread could keep it for as long as there is work: the
-    /// application's would not get in to show that it is there.
+    /// Locks the state for the background thread; `None` while an application thread holds the lock, so that the background
+    /// thread never delays it. With a plain lock, the background thread could lock again and again for as long as there is
+    /// work, and an application thread would not get the lock to announce itself.
     pub(crate) fn lock_in_background(&self) -> Option<MutexGuard<'_, Core>> {
         if self.callers.load(Ordering::Relaxed) == 0 {
             return Some(self.lock());
@@ -312,12 +312,12 @@ impl Driver {
         }
     }
 
-    /// Whether a thread of the application is inside a call.
+    /// Returns whether a thread of the application is inside a call.
     pub(crate) fn has_callers(&self) -> bool {
         self.callers.load(Ordering::Relaxed) > 0
     }
 
-    /// Runs `call` on one stack and lets those know whom its effects concern; in a child by fork(2), nothing.
+    /// Runs `call` on one stack and wakes the threads that wait for its effects. Does nothing in a child of fork(2).
     pub(crate) fn with<T>(
         &self,
         at: StackIndex,
@@ -330,7 +330,7 @@ impl Driver {
         Ok(result)
     }
 
-    /// Polls the stacks and tells those who wait what became ready. Returns whether there was work.
+    /// Polls the stacks and wakes the threads whose sockets became ready. Returns whether there was work.
     pub(crate) fn poll(&self, core: &mut Core) -> bool {
         let worked = core.poll_stacks() || core.stacks.iter().any(Stack::has_events);
         if worked {
@@ -339,7 +339,7 @@ impl Driver {
         worked
     }
 
-    /// What follows everything that may have changed a socket.
+    /// Flushes the stacks and signals events. Must follow every call that may have changed a socket.
     fn after_call(&self, core: &mut Core) {
         core.epoch += 1;
         let now = core.clock.now();
@@ -362,7 +362,7 @@ impl Driver {
         }
     }
 
-    /// The readiness fd of a socket; from now on the background thread keeps it true.
+    /// Returns the readiness fd of a socket. From now on the background thread keeps it up to date.
     pub(crate) fn readiness_fd(
         &self,
         at: StackIndex,
@@ -376,8 +376,8 @@ impl Driver {
         Ok(fd)
     }
 
-    /// Lets connections say goodbye before the last handle goes: polls until no stack has one left that waits
-    /// for its peer, for `at_most`.
+    /// Polls until no stack has a connection left that waits for its peer to close, for `at_most`. Called before the last
+    /// handle is dropped.
     pub(crate) fn linger(&self, at_most: Duration) {
         let mut core = self.lock();
         let until = core.clock.now() + at_most;
@@ -398,18 +398,18 @@ impl Driver {
         }
     }
 
-    /// Tells the background thread to end.
+    /// Makes the background thread end.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         set(self.wake_background.as_fd());
     }
 
-    /// Whether [`Driver::close`] was called.
+    /// Returns whether [`Driver::close`] was called.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Calls `attempt` until it has a result, polling in between, within the limit.
+    /// Calls `attempt` until it returns a result or the limit is reached, and polls in between.
     pub(crate) fn wait_for<T>(
         &self,
         wait: Wait,
@@ -429,7 +429,7 @@ impl Driver {
                 self.leave(&core);
                 return Ok(result);
             }
-            // A call that must not wait looks once what has come: others may receive without end.
+            // A call that must not wait polls only once: other sockets could keep it receiving without end.
             let looks = wait.limit != WaitLimit::Never || !polled || core.clock.is_virtual();
             polled = true;
             if looks && self.poll(&mut core) {
@@ -447,7 +447,7 @@ impl Driver {
                 self.jump(core, wait.limit.end(started))
             } else if now.saturating_since(spinning_since) < core.spin.limit() {
                 drop(core);
-                // The peer, or who carries its frames, may share this processor.
+                // The peer, or a process that forwards its frames, may share this processor.
                 std::thread::yield_now();
                 self.lock()
             } else {
@@ -458,7 +458,7 @@ impl Driver {
         }
     }
 
-    /// Lets one parked thread lead when this one leaves, and the background thread look after the rest.
+    /// Wakes one parked thread as the next leader, and the background thread, before this thread leaves the driver.
     fn leave(&self, core: &Core) {
         if core.leader == Leader::Nobody
             && let Some(waiter) = core.waiters.first()
@@ -470,8 +470,8 @@ impl Driver {
         }
     }
 
-    /// A caller that found nothing comes back by its readiness fd or not at all: until then the background
-    /// thread leads. In virtual time the call was one step, and moves the clock.
+    /// Leaves without a result. A non-blocking caller may wait for its readiness fd, so the background thread leads until it
+    /// returns. In virtual time, such a call advances the clock by one step.
     fn leave_unready(&self, core: &mut Core, reason: NotReady) {
         self.leave(core);
         if core.clock.is_virtual() {
@@ -484,8 +484,8 @@ impl Driver {
         }
     }
 
-    /// Virtual time: go to the next deadline; with none, see whether another thread does something, and only then
-    /// let the caller's own time run out.
+    /// Advances virtual time to the next deadline. If there is none, waits for other threads; if these change nothing, advances
+    /// to the caller's own time limit.
     fn jump<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -496,8 +496,8 @@ impl Driver {
             && until.is_none_or(|until| deadline <= until)
         {
             core.clock.jump_to(deadline);
-            // Another thread may want the lock: without a pause this one would take it again at once, and hours
-            // of virtual time could pass before that thread has its turn.
+            // Another thread may wait for the lock: without a pause this one would lock it again at once, and hours
+            // of virtual time could pass before the other thread gets it.
             drop(core);
             std::thread::yield_now();
             return self.lock();
@@ -515,7 +515,7 @@ impl Driver {
         core
     }
 
-    /// Sleeps until the link, a deadline or another thread has something: as leader in poll(2), else parked.
+    /// Sleeps until the link is readable, a deadline is reached or another thread wakes it: as leader in poll(2), else parked.
     fn sleep<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -537,7 +537,7 @@ impl Driver {
         core
     }
 
-    /// Parks until the leader finds this thread's socket ready or leaves.
+    /// Parks until the leader finds this thread's socket ready or stops leading.
     fn follow<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -557,7 +557,7 @@ impl Driver {
         core
     }
 
-    /// The background thread leads: sleeps until a link, a deadline or a call wants something.
+    /// Sleeps as leader in the background thread, until a link is readable, a deadline is reached or a call wakes it.
     pub(crate) fn lead_in_background<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -570,12 +570,12 @@ impl Driver {
         core
     }
 
-    /// The background thread does not lead: sleeps at most `at_most` or until it is woken.
+    /// Sleeps in the background thread without leading, at most `at_most` or until it is woken.
     pub(crate) fn rest_in_background(&self, at_most: Duration) {
         sleep_on(&self.wake_background, &[], at_most);
     }
 
-    /// Gives the lock up and sleeps until a link is readable, `wake`, the next deadline, or `at_most` is over.
+    /// Releases the lock and sleeps until a link or `wake` is readable, for at most `at_most` or until the next deadline.
     fn sleep_on_links<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -596,7 +596,7 @@ impl Driver {
     }
 }
 
-/// poll(2) on `wake`, which is cleared, and `links`. Errors (EINTR) only end the sleep early.
+/// Sleeps in poll(2) on `wake` and `links`, and clears `wake`. An error (EINTR) only ends the sleep early.
 fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
     let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(wake, PollFlags::IN)];
     fds.extend(links.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
@@ -611,7 +611,7 @@ fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
 }
 
 impl WaitLimit {
-    /// What a call of a (non-)blocking socket may wait.
+    /// Returns the limit of a blocking or non-blocking socket.
     pub(crate) fn of_nonblocking(nonblocking: bool) -> Self {
         if nonblocking {
             Self::Never
@@ -620,12 +620,12 @@ impl WaitLimit {
         }
     }
 
-    /// At most `timeout`; `None`: for ever.
+    /// Returns the limit for a timeout; `None` waits forever.
     pub(crate) fn within(timeout: Option<Duration>) -> Self {
         timeout.map_or(Self::Forever, Self::For)
     }
 
-    /// When the waiting ends by itself.
+    /// Returns when the wait times out.
     fn end(self, started: Instant) -> Option<Instant> {
         match self {
             Self::For(limit) => Some(started + limit),
@@ -643,12 +643,12 @@ impl WaitLimit {
     }
 }
 
-/// Makes an eventfd readable. It can only fail by being full, and then it is readable.
+/// Makes an eventfd readable. The write fails only if the counter is full, and then the eventfd is readable.
 pub(crate) fn set(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// Makes an eventfd unreadable. It can only fail by being empty.
+/// Makes an eventfd unreadable. The read fails only if it is unreadable already.
 fn clear(fd: BorrowedFd<'_>) {
     let mut count = [0; 8];
     let _ = rustix::io::read(fd, &mut count);

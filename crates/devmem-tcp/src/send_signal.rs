@@ -1,11 +1,8 @@
-//! Telling those who wait without a thread that a send may be tried again.
+//! Eventfds that signal to tasks that a send can be retried.
 //!
-//! Not a part of the readiness fd: a connection can nearly always be written to, and an fd that said so would never be
-//! quiet. This one speaks up once, after it was armed.
-#![cfg_attr(
-    not(feature = "tokio"),
-    allow(dead_code, reason = "tasks are the only ones who wait so")
-)]
+//! They are separate from the readiness fd: a connection is nearly always writable, so that fd would always be readable. A
+//! send signal fires once after it was armed.
+#![cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks use it"))]
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +13,7 @@ use stack::{Readiness, SocketId, Stack};
 
 use crate::driver::{StackIndex, set};
 
-/// What lets a send be tried again: it may succeed, or fail for good.
+/// The readiness after which a send can be retried: it succeeds, or fails permanently.
 const SENDABLE: Readiness = Readiness::WRITABLE
     .union(Readiness::WRITE_CLOSED)
     .union(Readiness::ERROR);
@@ -26,16 +23,16 @@ struct SendSignal {
     armed: bool,
 }
 
-/// The signals of a driver's sockets, as far as asked for.
+/// The send signals of a driver's sockets, for sockets that requested one.
 #[derive(Default)]
 pub(crate) struct SendSignals {
     signals: HashMap<(StackIndex, SocketId), SendSignal>,
-    /// How many of them are armed.
+    /// Number of armed signals.
     armed: usize,
 }
 
 impl SendSignals {
-    /// The eventfd that becomes readable when a send of the socket may be tried again; it is readable at first.
+    /// Returns the eventfd that becomes readable when a send of the socket can be retried; it is readable at first.
     pub(crate) fn fd(&mut self, of: (StackIndex, SocketId)) -> rustix::io::Result<Arc<OwnedFd>> {
         if let Some(signal) = self.signals.get(&of) {
             return Ok(Arc::clone(&signal.fd));
@@ -49,7 +46,7 @@ impl SendSignals {
         Ok(fd)
     }
 
-    /// Asks to be told once. To be called before the attempt that must not be missed.
+    /// Arms the signal for one event. Must be called before the send attempt, so that no event is missed in between.
     pub(crate) fn arm(&mut self, of: (StackIndex, SocketId)) {
         if let Some(signal) = self.signals.get_mut(&of) {
             self.armed += usize::from(!signal.armed);
@@ -57,10 +54,11 @@ impl SendSignals {
         }
     }
 
-    /// Tells those who have room now, or a connection at its end. To be called after whatever may have made room.
+    /// Fires the armed signals of sockets that have room or have ended. Must be called after every change that may have made
+    /// room.
     ///
-    /// A socket may wait although it is writable, for want of memory that all sockets share: it then hears of every
-    /// call and poll that did something.
+    /// A socket may be writable and still lack memory, which all sockets share: its signal then fires after every call and
+    /// every poll that had work.
     pub(crate) fn tell(&mut self, stacks: &[Stack]) {
         if self.armed == 0 {
             return;

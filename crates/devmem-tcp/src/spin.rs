@@ -1,22 +1,22 @@
-//! Whether to spin before a sleep: as long as that finds work, and now and then to see whether it does again (the idea
-//! of linux virt/kvm/kvm_main.c `halt_poll_ns`).
+//! Decides whether to spin before a sleep: as long as spinning finds work, and occasionally afterwards, as a test (as linux
+//! virt/kvm/kvm_main.c `halt_poll_ns` does).
 //!
-//! A sleep and wake costs tens of microseconds in a virtual machine, and a peer at full rate leaves gaps far shorter
-//! than that: spinning is worth it. A peer that has to share our processor gets it between two looks at the link, but then
-//! a sleep would have been as good, and other processes of this processor had less of it.
+//! A sleep and wake-up costs tens of microseconds in a virtual machine, and the gaps between packets of a fast peer are much
+//! shorter, so spinning is useful. If the peer shares our processor, it runs when the spinning thread yields; then a sleep would
+//! be as good, and would leave more time to other processes.
 
 use std::time::Duration;
 
 /// How long an idle waiter spins before it sleeps.
 const LIMIT: Duration = Duration::from_micros(50);
 
-/// Sleeps in a row, each after spinning in vain, after which waiters sleep at once.
+/// Number of consecutive spins without work after which waiters sleep at once.
 const PATIENCE: u32 = 4;
 
-/// Of so many sleeps one has a spin before it then, to see whether it finds work.
+/// After that, one of this many sleeps is preceded by a spin, to test whether it finds work.
 const PROBE_EVERY: u32 = 16;
 
-/// What spinning came to lately.
+/// Recent results of spinning.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     /// Sleeps since a spin last found work.
@@ -33,12 +33,12 @@ impl Spin {
         }
     }
 
-    /// Notes that there was work before the sleep.
+    /// Records that spinning found work.
     pub(crate) fn on_work(&mut self) {
         self.sleeps = 0;
     }
 
-    /// Notes that there was none.
+    /// Records a sleep, after a spin without work or without a spin.
     pub(crate) fn on_sleep(&mut self) {
         self.sleeps = self.sleeps.wrapping_add(1);
     }
@@ -48,7 +48,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// How many of `sleeps` sleeps are preceded by a spin.
+    /// Returns how many of `sleeps` sleeps are preceded by a spin.
     fn spins_before(spin: &mut Spin, sleeps: u32) -> usize {
         let spun = (0..sleeps).map(|_| {
             let spun = !spin.limit().is_zero();

@@ -1,36 +1,36 @@
 //! NIC drivers that are known to support device memory, or known not to (linux v7.2 drivers/net).
 //!
-//! The table explains; it never decides. Whether something works is asked of the kernel.
+//! The table is for explanations only. Decisions come from probing the kernel.
 
 use serde::Serialize;
 
 use crate::ethtool::RX_GRO_HW;
 
-/// What a driver can do.
+/// Support of an operation by a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
-    /// From this kernel on.
+    /// Since this kernel version.
     Since(&'static str),
-    /// Only on queues that another netdev leased to it, from this kernel on.
+    /// Since this kernel version, only on queues leased from another netdev.
     LeasedSince(&'static str),
     /// Not in Linux 7.2.
     No,
 }
 
 impl Support {
-    /// Tells whether some kernel supports it.
+    /// Returns whether any kernel version supports it.
     pub fn exists(self) -> bool {
         self != Self::No
     }
 }
 
-/// A driver and its ways.
+/// A driver and its known properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KnownDriver {
     /// Its name, as ethtool gives it.
     pub name: &'static str,
-    /// What it drives.
+    /// Its hardware.
     pub hardware: &'static str,
     /// Binding device memory to its RX queues.
     pub rx: Support,
@@ -38,7 +38,7 @@ pub struct KnownDriver {
     pub tx: Support,
     /// A feature that must be on before header split can be.
     pub split_needs: Option<&'static str>,
-    /// What to know about it, a line each.
+    /// Known peculiarities, one line each.
     pub quirks: &'static [&'static str],
 }
 
@@ -57,7 +57,7 @@ const fn unsupported(
     }
 }
 
-/// Every driver we know something about; those that work first.
+/// All drivers in the table; supported ones first.
 pub const KNOWN_DRIVERS: &[KnownDriver] = &[
     KnownDriver {
         name: "mlx5_core",
@@ -143,7 +143,7 @@ pub fn known_driver(name: &str) -> Option<&'static KnownDriver> {
     KNOWN_DRIVERS.iter().find(|driver| driver.name == name)
 }
 
-/// Says which drivers can bind device memory, for people.
+/// Returns the list of drivers that can bind device memory, as text.
 pub fn supported_list() -> String {
     let supported = KNOWN_DRIVERS.iter().filter_map(|driver| match driver.rx {
         Support::Since(kernel) => Some(format!(

@@ -1,7 +1,6 @@
-//! From errno to cause: what a refusal of the kernel means, and what to do about it.
+//! Causes and remedies of the kernel's refusals.
 //!
-//! [`cause`] is the one table. Each operation has its own error type beside it; all of them get their
-//! words from here.
+//! [`cause`] is the only table. Each operation has its own error type; all of them take their messages from here.
 
 use std::fmt;
 
@@ -14,7 +13,7 @@ pub use table::cause;
 use crate::ethtool::DataSplit;
 use crate::netdev::{QueueUser, RxQueueId};
 
-/// What was refused.
+/// The operation that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -26,13 +25,13 @@ pub enum Operation {
     Recv,
     /// Sending from device memory.
     Send,
-    /// Giving frags back.
+    /// Returning frags.
     Dontneed,
-    /// Making a dma-buf of a memfd.
+    /// Making a dma-buf from a memfd.
     Udmabuf,
     /// Allocating from a dma-heap.
     DmaHeap,
-    /// Making or using a socket in the ways of every program: listen, accept, connect, shut down.
+    /// An ordinary socket call: listen, accept, connect, shut down.
     Socket,
 }
 
@@ -51,39 +50,38 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What is known about the circumstances of a refusal. All of it is optional: the more there is, the more
-/// exact the cause.
+/// Facts about a refusal. All are optional: more facts give a more exact cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The kernel's own words.
+    /// The kernel's extended-ack message.
     pub kernel: Option<String>,
-    /// The attribute of the request that the kernel pointed at: `queues.id`.
+    /// The attribute of the request that the extended ack names: `queues.id`.
     pub attribute: Option<String>,
     /// The interface.
     pub interface: Option<String>,
     /// Its driver.
     pub driver: Option<String>,
-    /// The queues asked for.
+    /// The requested queues.
     pub queues: Vec<RxQueueId>,
     /// How many RX queues the interface has.
     pub rx_queues: Option<u32>,
-    /// Queues asked for that somebody uses already.
+    /// Requested queues that are in use, and their users.
     pub taken: Vec<(RxQueueId, QueueUser)>,
-    /// Header split as it is.
+    /// The current state of header split.
     pub data_split: Option<DataSplit>,
-    /// Its threshold as it is.
+    /// The current header split threshold.
     pub hds_thresh: Option<u32>,
     /// An XDP program is attached.
     pub xdp: Option<bool>,
-    /// Another interface that has to do with it: where a route leaves.
+    /// The other interface involved: the one of the route.
     pub other_interface: Option<String>,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: Option<u64>,
-    /// The most bytes there can be.
+    /// Largest possible number of bytes.
     pub bytes_max: Option<u64>,
 }
 
-/// Why the kernel refused. Closed, for programs; names are stable.
+/// Kind of cause, for programs. The set is closed and the names are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -92,13 +90,13 @@ pub enum CauseKind {
     NotPermitted,
     /// This kernel does not have the feature.
     KernelTooOld,
-    /// The interface does not exist or has gone.
+    /// The interface does not exist, or was removed.
     NoDevice,
-    /// The driver cannot do it.
+    /// The driver does not support the operation.
     DriverCannot,
     /// The queues belong to different DMA devices.
     QueuesOfDifferentDevices,
-    /// A queue that does not exist, or none.
+    /// The queue does not exist, or none was given.
     BadQueue,
     /// Header split is not explicitly on.
     SplitOff,
@@ -110,54 +108,54 @@ pub enum CauseKind {
     NotADmabuf,
     /// An XDP program is attached.
     XdpAttached,
-    /// Somebody uses the queue already.
+    /// The queue is in use.
     QueueTaken,
     /// The driver cannot restart that queue.
     QueueFixed,
     /// The binding does not exist, or is of the other direction, or zero-copy is not switched on.
     SendNotPrepared,
-    /// The route leaves by another interface than the binding's.
+    /// The route uses another interface than the binding.
     RouteElsewhere,
     /// There is no route.
     NoRoute,
-    /// Beyond the end of the dma-buf.
+    /// A range beyond the end of the dma-buf.
     BeyondDmabuf,
     /// Too many pieces in one send.
     TooManyPieces,
-    /// Too many zero-copy sends whose completions nobody read.
+    /// Too many zero-copy sends with unread completions.
     TooManyCompletions,
     /// Device memory was read as if it were host memory.
     ReadWithoutFlag,
     /// The data lies in memory of another kind of provider.
     OtherProvider,
-    /// No room for even one control message.
+    /// No room for a single control message.
     ControlTooSmall,
     /// The socket is not TCP.
     NotTcp,
     /// Too many tokens in one call.
     TooManyTokens,
-    /// An exporter's limit.
+    /// A limit of the exporter.
     ExporterLimit,
     /// An exporter that is not there.
     NoExporter,
     /// Out of memory, or out of descriptors.
     NoResources,
-    /// Would have to wait; not a fault.
+    /// The call would have to wait; not a fault.
     WouldBlock,
     /// The connection ended.
     ConnectionLost,
-    /// Nothing more is known than the errno.
+    /// Only the errno is known.
     Unknown,
 }
 
-/// Why, and what to do.
+/// The cause of a refusal, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
-    /// For programs.
+    /// The kind, for programs.
     pub kind: CauseKind,
-    /// One line, for people.
+    /// The cause in one line, for people.
     pub message: String,
-    /// What mends it, a line or several.
+    /// The remedy, one or more lines.
     pub hint: Option<String>,
 }
 

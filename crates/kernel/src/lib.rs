@@ -1,26 +1,26 @@
-//! The Linux side: everything that this workspace asks of the real kernel.
+//! The Linux side: all interfaces to the real kernel that this workspace uses.
 //!
 //! For device memory on the kernel's own stack (Linux 6.12 and later):
 //!
 //! - [`dmabuf::DmabufFd`] is memory that a NIC can write to,
 //! - [`nic_setup::NicSetup`] prepares a NIC and restores it exactly,
 //! - [`netdev::Netdev`] binds the memory to its queues ([`netdev::BoundRx`], [`netdev::BoundTx`]),
-//! - [`socket`] receives, gives frags back, sends, and reads completions;
+//! - [`socket`] receives, returns frags, sends, and reads completions;
 //!
-//! with [`errors::cause`] to say what a refusal means and [`doctor::Doctor`] what a machine lacks. In the walk of
-//! a bind (ARCHITECTURE.md) this crate is the kernel's half: `NicSetup::apply`, then `Netdev::bind_rx`. What
-//! undoes itself is a value: dropping a binding unbinds, dropping a set-up restores.
+//! [`errors::cause`] explains a refusal of the kernel, and [`doctor::Doctor`] finds what a machine lacks. In the walk of
+//! a bind (ARCHITECTURE.md) this crate is the kernel's half: `NicSetup::apply`, then `Netdev::bind_rx`. Changes are
+//! undone by dropping a value: dropping a binding unbinds, dropping a set-up restores.
 //!
-//! For the user-space backend, what it needs around its stack:
+//! For the user-space backend, around its stack:
 //!
-//! - [`tap::TapOptions`] opens the TAP interface that cables our NIC to this kernel,
+//! - [`tap::TapOptions`] opens the TAP interface that joins our NIC to this kernel,
 //! - [`netif::Interface`] sets up the kernel's end of it,
-//! - [`netns`] gives an unprivileged user a network of its own to do that in,
+//! - [`netns`] lets an unprivileged user do that in a separate network namespace,
+//! - [`cpu`] pins threads and measures their time, and [`probe`] finds what works on this machine.
 //!
-//! with [`cpu`] to pin and measure threads and [`probe`] to say what works on this machine. In the walk of
-//! a received segment this crate is step 0: it hands the descriptors to the `Link`, which does the reading.
+//! In the walk of a received segment this crate is step 0: it passes the descriptors to the `Link`, which reads from them.
 //!
-//! What it does not do: it moves no payload and knows no TCP. The only unsafe code is in `sys/`.
+//! It does not move payload and has no TCP. The only unsafe code is in `sys/`.
 
 pub mod cpu;
 pub mod dmabuf;

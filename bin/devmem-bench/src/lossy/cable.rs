@@ -26,31 +26,31 @@ use tool::output::Failure;
 use super::super::receiver::ReceiverProcess;
 use super::super::sender::{PREFIX, RECEIVER, SENDER};
 
-/// Who is at the sender's end of a cable.
+/// The sender at the end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     Kernel,
     Ours,
 }
 
-/// What the process of the cable is started with.
+/// Arguments of the cable process.
 #[derive(Debug, Args)]
 pub struct CableArgs {
-    /// Processor that it keeps to
+    /// Processor to run on
     #[arg(long)]
     cpu: usize,
     #[command(flatten)]
     wire: gvnic_server::args::Wire,
 }
 
-/// The process of the cable: joins two hosts until it is ended.
+/// The cable process: joins two hosts until it is killed.
 pub fn run(args: CableArgs) -> Result<(), Failure> {
     let CableArgs { cpu, wire } = args;
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     gvnic_server::cable::run(&WirePlan::new(wire)?)
 }
 
-/// A cable between this host and the receiver's: a helper process that does what `devmem-tcp wire` does.
+/// A cable between this host and the receiver's: a helper process that works like `devmem-tcp wire`.
 #[derive(Debug)]
 pub struct Cable {
     child: Helper,
@@ -60,7 +60,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// Joins the two hosts, by a process on `processor`; returns when they are.
+    /// Joins the two hosts by a process on `processor`; returns when they are joined.
     pub fn new(
         sender: Sender,
         receiver: &ReceiverProcess,

@@ -5,21 +5,21 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// What a sender did in one run, or in all runs of a row.
+/// Counters of a sender over one run, or over all runs of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Conduct {
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retransmitted: u64,
     /// Fast recoveries begun.
     pub recoveries: u64,
-    /// Tail loss probes, and the like.
+    /// Tail loss probes and similar probes.
     pub probes: u64,
     /// Retransmission timeouts: at least 200 ms of silence each.
     pub timeouts: u64,
 }
 
 impl Conduct {
-    /// Returns what all of the kernel's connections in this network namespace did since it was made (nstat(8)).
+    /// Returns the counters of all kernel connections in this network namespace since its creation (nstat(8)).
     pub fn of_the_kernel() -> Result<Self> {
         let read = |file: &str| {
             let path = format!("/proc/self/net/{file}");
@@ -35,7 +35,7 @@ impl Conduct {
         })
     }
 
-    /// Returns what a connection of ours did.
+    /// Returns the counters of one of our connections.
     pub fn of_ours(info: &tcp::Info) -> Self {
         Self {
             retransmitted: info.total_retrans,
@@ -45,7 +45,7 @@ impl Conduct {
         }
     }
 
-    /// Returns what was done since `before`.
+    /// Returns the difference to `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
@@ -55,7 +55,7 @@ impl Conduct {
         }
     }
 
-    /// Adds what was done in another run.
+    /// Adds the counters of another run.
     pub fn add(&mut self, other: Self) {
         self.retransmitted += other.retransmitted;
         self.recoveries += other.recoveries;
@@ -64,7 +64,7 @@ impl Conduct {
     }
 }
 
-/// Returns a counter of a file of pairs of lines, one with names and one with values; 0 if there is none of that name.
+/// Returns a counter from a file of line pairs, one with names and one with values; 0 if the name is missing.
 fn counter(file: &str, group: &str, name: &str) -> u64 {
     let mut lines = file.lines().filter_map(|line| line.strip_prefix(group));
     while let (Some(names), Some(values)) = (lines.next(), lines.next()) {

@@ -29,7 +29,7 @@ use tool::sender::pattern_of;
 use tool::source::{Made, Source};
 use tool::transmit::Transmit;
 
-/// What the cable is like, unless --impair says it.
+/// The default cables, by their impairments.
 const CABLES: &[&str] = &[
     "delay=20ms",
     "loss=1%",
@@ -41,31 +41,31 @@ const CABLES: &[&str] = &[
     "loss=1%,reorder=1%,dup=1%,delay=20ms,jitter=1ms,ordered",
 ];
 
-/// Bytes of each send call.
+/// Bytes per send call.
 const WRITE_BYTES: usize = 256 << 10;
-/// Device memory of our sender: what its send buffer holds, and as much to be filled meanwhile.
+/// Device memory of our sender: room for the bytes in its send buffer and for the bytes being written meanwhile.
 const RING_BYTES: usize = 8 << 20;
 
-/// Send through a bad cable: this sender next to the kernel's, with the same congestion control, to a kernel receiver
+/// Send over an impaired cable to a kernel receiver: this sender and the kernel's, with the same congestion control
 ///
-/// For each kind of cable and each seed the kernel's sender and then this one send for --seconds through
-/// `devmem-tcp wire`; the receiver checks every byte and counts those that came in order. A ratio is that of the bytes of
-/// all seeds. Needs what `devmem-tcp wire` needs, in a network of its own.
+/// For each kind of cable and each seed, the kernel's sender and then this one send for --seconds through
+/// `devmem-tcp wire`. The receiver checks every byte and counts those delivered in order. A ratio compares the bytes of
+/// all seeds. Runs in a new network namespace and has the same requirements as `devmem-tcp wire`.
 #[derive(Debug, Args)]
 pub struct LossyArgs {
-    /// Seeds of the cable: repetitions of everything
+    /// Number of seeds of the cable; everything is run once for each
     #[arg(long, value_name = "N", default_value_t = 5)]
     seeds: u64,
-    /// Time the receiver counts in each run
+    /// Duration of each run, measured at the receiver
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     seconds: f64,
-    /// Largest IP packet
+    /// MTU: largest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u16,
     /// Congestion control of both senders
     #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
     congestion: Congestion,
-    /// A cable, without its seed, as in `devmem-tcp wire`; may be given several times [default: all that matter]
+    /// Impairments of a cable without the seed, as in `devmem-tcp wire`; may be repeated [default: a list of typical cables]
     #[arg(long, value_name = "LIST")]
     impair: Vec<String>,
     /// Print one JSON object to stdout at the end
@@ -73,7 +73,7 @@ pub struct LossyArgs {
     json: bool,
 }
 
-/// What both ends know.
+/// Congestion control that both stacks implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Congestion {
@@ -85,7 +85,7 @@ enum Congestion {
 ///
 /// # Errors
 ///
-/// There is no such network to be had, or a run failed: a wrong byte among others.
+/// The network cannot be set up, or a run failed, for example with a wrong byte.
 pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     let time = Duration::try_from_secs_f64(args.seconds)
         .ok()
@@ -128,7 +128,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the cables that were asked for, each a valid one.
+/// Returns the requested cables, validated.
 fn cables(asked: &[String]) -> Result<Vec<String>, Failure> {
     let cables: Vec<String> = match asked {
         [] => CABLES.iter().map(|&cable| cable.to_owned()).collect(),
@@ -143,18 +143,18 @@ fn cables(asked: &[String]) -> Result<Vec<String>, Failure> {
     Ok(cables)
 }
 
-/// What all runs share.
+/// State shared by all runs.
 struct Bench {
     time: Duration,
     mtu: u16,
     congestion: Congestion,
     memory: Dmabuf,
-    /// The receiver's processor, and that of the sender and the cable.
+    /// The processor of the receiver, and that of the sender and the cable.
     cpus: (usize, usize),
 }
 
 impl Bench {
-    /// Returns how many bytes arrived, and what the sender did for that.
+    /// Returns the number of bytes that arrived, and the sender's counters.
     fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
         let receiving = Receiving::Verified(self.time);
         let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
@@ -199,7 +199,7 @@ impl Bench {
         })
     }
 
-    /// Sends the pattern until it is over; returns what that took.
+    /// Sends the pattern until the run ends; returns the sender's counters.
     fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let mut config = tcp::Config::default();

@@ -22,7 +22,7 @@ pub struct Report {
 struct Row {
     impair: String,
     samples: Vec<Sample>,
-    /// Our bytes by the kernel's, all seeds together.
+    /// Our bytes divided by the kernel's, over all seeds.
     ratio: f64,
 }
 
@@ -31,13 +31,13 @@ struct Row {
 pub struct Sample {
     /// The cable's seed.
     pub seed: u64,
-    /// Bytes of the kernel's sender that arrived, in order and right.
+    /// Bytes of the kernel's sender that arrived in order and correct.
     pub kernel_bytes: u64,
-    /// Bytes of ours.
+    /// Bytes of our sender.
     pub our_bytes: u64,
-    /// What the kernel's sender did for them.
+    /// Counters of the kernel's sender.
     pub kernel: Conduct,
-    /// What ours did.
+    /// Counters of our sender.
     pub ours: Conduct,
 }
 
@@ -122,7 +122,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Mean, least and most.
+/// Mean, minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rates {
     mean: f64,

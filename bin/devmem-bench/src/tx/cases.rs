@@ -1,4 +1,4 @@
-//! What `bench tx` measures: one row each.
+//! The rows of `bench tx`.
 
 use nic::BIG_PACKET_LEN;
 
@@ -10,56 +10,55 @@ use super::super::report::{self, RowName};
 pub struct Case {
     /// The name in tables, in JSON and for `--only`.
     pub name: &'static str,
-    /// What it is, for people.
+    /// A description for people.
     pub what: &'static str,
-    /// Who sends.
+    /// The sender.
     pub sender: Sender,
-    /// How many processors the two ends have.
+    /// Number of processors of the two ends.
     pub cores: Cores,
-    /// Bytes of each send call.
+    /// Bytes per send call.
     pub write_bytes: usize,
-    /// How long the sender's super-packets are.
+    /// Size of the sender's super-packets.
     pub packets: Packets,
-    /// What the receiving end does otherwise.
+    /// Tuning of the receiving end.
     pub tuning: Tuning,
 }
 
-/// How long super-packets are.
+/// Size of super-packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packets {
-    /// As the sender has them unless it is told otherwise: [`Packets::Legacy`] the kernel, [`Packets::Big`] the others.
+    /// The sender's default: [`Packets::Legacy`] for the kernel, [`Packets::Big`] for the others.
     Usual,
-    /// What the length field of IP can say: less than 64 KiB.
+    /// At most what the length field of IP can hold: less than 64 KiB.
     Legacy,
     /// [`BIG_PACKET_LEN`] with IP header (BIG TCP; Linux 6.3 and later).
     Big,
 }
 
-/// What the receiving end does otherwise than by default, whoever sends.
+/// Tuning of the receiving end, for any sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tuning {
     /// Nothing.
     None,
-    /// The interface leaves the receiving TCP's work to the receiver's processor (receive packet steering); without, the
-    /// sender's does it.
+    /// Receive packet steering moves the receiving TCP's work to the receiver's processor; otherwise the sender's does it.
     Steering,
-    /// The receiver is woken for [`LOW_WATER`] bytes, and not for every packet.
+    /// The receiver is woken when [`LOW_WATER`] bytes are available, instead of for every packet.
     LowWater,
-    /// The receiver throws the bytes away in the kernel, uncopied.
+    /// The receiver discards the bytes in the kernel, without a copy.
     Discard,
 }
 
-/// Bytes for which a receiver with [`Tuning::LowWater`] is woken: what it reads in one call.
+/// Bytes for which a receiver with [`Tuning::LowWater`] is woken: as many as it reads in one call.
 pub const LOW_WATER: usize = 256 << 10;
 
-/// Who sends, and over what, to a kernel receiver.
+/// A sender and its link to the kernel receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The kernel's TCP over veth.
     Kernel,
     /// The same with `MSG_ZEROCOPY`.
     KernelZerocopy,
-    /// A TAP and the least of a TCP that makes a receiver go on: the ceiling for anything over a TAP.
+    /// A TAP with the minimal TCP that keeps a receiver going: the upper limit for any stack over a TAP.
     Bare,
     /// The library of this workspace, from device memory over a TAP.
     Ours,

@@ -1,4 +1,4 @@
-//! `bench tx`: this sender and the kernel's own, each to a kernel receiver.
+//! `bench tx`: this sender and the kernel's, each to a kernel receiver.
 
 mod bare;
 mod cases;
@@ -22,7 +22,7 @@ use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
 use cases::{CASES, Case, LOW_WATER, Packets, Sender, Tuning};
 use tool::output::Failure;
 
-/// The comparisons that matter: ours with the faster of the kernel's two ways, and both with the bare ceiling.
+/// The reported comparisons: ours with the faster of the kernel's two ways to send, and both with bare `writev`.
 const SUBJECT: Subject = Subject {
     end: End::Sender,
     ratios: &[
@@ -43,14 +43,14 @@ const SUBJECT: Subject = Subject {
     ],
 };
 
-/// Send to a stock kernel receiver: from device memory, and with the kernel's own send and MSG_ZEROCOPY
+/// Send to a stock kernel receiver: this sender from device memory, the kernel's send and MSG_ZEROCOPY, bare writev
 ///
-/// Every repetition runs all rows one after another, for as long as --seconds says. Every sender sends the whole of its
-/// memory again and again, so that it is not in the cache. A row's figures are the median over the repetitions, with the
-/// least and the most; runs that the rest of the machine disturbed are repeated, up to three tries. Processor time is in
-/// seconds per 10^9 bytes of payload: that of the sender's process, in which the kernel also does most of the receiving
-/// TCP's work, and the total with the receiver's process and the kernel's softirq threads. Needs what `devmem-tcp demo`
-/// needs for a TAP.
+/// Every repetition runs all rows one after another, each for --seconds. Every sender sends all of its memory again and
+/// again, so that the bytes are not in the cache. The figures of a row are the median over the repetitions, with minimum and
+/// maximum. A run that was disturbed by other load is repeated, up to three tries. Processor time is in seconds per 10^9
+/// bytes of payload: that of the sender's process, in which the kernel also does most of the receiving TCP's work, and the
+/// total with the receiver's process and the kernel's softirq threads. Has the same requirements as `devmem-tcp demo` with a
+/// TAP.
 #[derive(Debug, Args)]
 pub struct TxArgs {
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub struct TxArgs {
 ///
 /// # Errors
 ///
-/// There is no network to be had, or a row has no figures at the end.
+/// The network cannot be set up, or a row has no valid run.
 pub fn run(args: &TxArgs) -> Result<(), Failure> {
     let plan = Plan::new(&args.measure, CASES)?;
     if plan.list {
@@ -83,13 +83,13 @@ fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
     };
     let is_steered = case.tuning == Tuning::Steering;
     let steered = steer_receiving(is_steered.then_some(bench.receiver_cpu));
-    // A kernel that has no such setting has nothing to be undone either.
+    // A kernel without this setting has nothing to restore.
     if is_steered {
         steered?;
     }
     let receiver = ReceiverProcess::start(receiving, bench.receiver_cpu, Home::Shared)?;
     let before = Accounting::now(&bench.softirq_threads);
-    // A thread of its own, so that the pinning ends with the run.
+    // A separate thread, so that the pinning ends with the run.
     let sender = || match case.sender {
         Sender::Kernel | Sender::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
         Sender::Bare => bare::send(bench, case.packets, sender_cpu),

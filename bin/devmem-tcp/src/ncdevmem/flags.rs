@@ -1,4 +1,4 @@
-//! The flags, taken as getopt(3) takes them, and what they come to.
+//! The flags of ncdevmem, parsed like getopt(3), and the resulting mode.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -13,35 +13,35 @@ ncdevmem: receive into device memory, or send from it, through the kernel
 
   server   ncdevmem -s ADDRESS -p PORT -f IFNAME -l [-c PEER] [-v N] [-t QUEUE -q COUNT] [-n] [-L] [-b BYTES]
   client   ncdevmem -s ADDRESS -p PORT -f IFNAME [-c ADDRESS] [-z BYTES]       lines from stdin
-  probe    ncdevmem -f IFNAME [-t QUEUE -q COUNT] [-b BYTES]      tries what must be refused
+  probe    ncdevmem -f IFNAME [-t QUEUE -q COUNT] [-b BYTES]      tests binding, and that invalid requests are refused
 
   -f IFNAME    the NIC
   -s ADDRESS   the server's address, IPv4 or IPv6
   -p PORT      the server's port
-  -l           be the server
-  -c ADDRESS   the client's address: the server's flow rule is for it and for the same port alone
-  -v N         check that the bytes 1 to N-1 and newline repeat; without it they go to stdout
+  -l           run as the server
+  -c ADDRESS   the client's address: the server's flow rule matches only this address and the same port
+  -v N         check that the stream repeats the bytes 1 to N-1 and newline; without -v, payload goes to stdout
   -t QUEUE     first RX queue to bind
-  -q COUNT     how many; without these two, the last queue (probe: the upper half)
-  -z BYTES     send in chunks of so many bytes
-  -n           the NIC is set up already: change nothing
+  -q COUNT     number of RX queues to bind; without -t and -q, the last queue (probe: the upper half)
+  -z BYTES     send in chunks of BYTES bytes
+  -n           do not change the NIC, which is already set up
   -L           fail if payload lands in host memory
-  -b BYTES     bytes of one net_iov: a power of two, 4096 to 2 MiB; from Linux 7.3
-  -h           this text
+  -b BYTES     size of one net_iov: a power of two, 4096 to 2 MiB; needs Linux 7.3
+  -h           print this text
 
-What it changes about the NIC is put back at the end; after a crash, `devmem-tcp restore` does that.
+The settings of the NIC are restored at the end; after a crash, `devmem-tcp restore` restores them.
 ";
 
-/// Flags without a value, and with one.
+/// Flags without a value, and flags with one.
 const PLAIN: &str = "lLnh";
 const WITH_VALUE: &str = "fspcvtqzb";
-/// Largest `-b`: a udmabuf of huge pages has no larger pieces.
+/// Largest `-b`, in bytes: the size of the pieces of a udmabuf of huge pages.
 const RX_PAGE_SIZE_MAX: u32 = 2 << 20;
 
 /// More queues than any NIC has.
 const QUEUES_MAX: u32 = 1 << 16;
 
-/// The flags as they were given.
+/// The flags as given.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     interface: Option<String>,
@@ -59,7 +59,7 @@ pub struct Flags {
     pub help: bool,
 }
 
-/// What is to be done.
+/// The mode to run in.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Job {
     Probe(ProbePlan),
@@ -67,13 +67,13 @@ pub enum Job {
     Client(ClientPlan),
 }
 
-/// Queues to bind and how.
+/// The queues to bind, and options of the binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     pub first_queue: u32,
     pub queue_count: u32,
     pub rx_page_size: Option<u32>,
-    /// Somebody has set the NIC up.
+    /// The NIC is already set up.
     pub prepared: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct ProbePlan {
 pub struct ServerPlan {
     pub binding: Binding,
     pub local: SocketAddr,
-    /// Who will connect, from the same port.
+    /// The address of the client, which connects from the same port.
     pub peer: Option<IpAddr>,
     /// The period of the pattern to check.
     pub validate: Option<u16>,
@@ -102,11 +102,11 @@ pub struct ClientPlan {
 }
 
 impl Flags {
-    /// Takes the flags apart. Words that are no flags are mentioned and left aside.
+    /// Parses the flags. Other words are reported and ignored.
     ///
     /// # Errors
     ///
-    /// An unknown flag, a flag without its value, a value that is none.
+    /// An unknown flag, a missing value, or an invalid value.
     pub fn parse(words: Vec<OsString>) -> Result<Self, Failure> {
         let mut flags = Self::default();
         let mut words = words.into_iter().map(|word| {
@@ -172,17 +172,17 @@ impl Flags {
     ///
     /// # Errors
     ///
-    /// None was given.
+    /// If `-f` is missing.
     pub fn interface(&self) -> Result<&str, Failure> {
         let name = self.interface.as_deref();
         name.ok_or_else(|| Failure::failed("Missing -f argument"))
     }
 
-    /// Works out what is to be done. `queues` counts the NIC's RX queues, where that matters.
+    /// Returns the mode to run in. `queues` is the number of the NIC's RX queues, used where needed.
     ///
     /// # Errors
     ///
-    /// What is missing, or makes no sense on this NIC.
+    /// If a flag is missing, or a value is invalid for this NIC.
     pub fn judge(
         self,
         index: IfIndex,
@@ -220,7 +220,7 @@ impl Flags {
         }))
     }
 
-    /// Returns the queues, those of `choice` if none were given; `None` if only half of it was said.
+    /// Returns the queues, those of `choice` if none were given; `None` if only one of `-t` and `-q` was given.
     fn binding(
         &self,
         queues: impl FnOnce() -> Result<u32, Failure>,
@@ -255,7 +255,7 @@ fn parsed<T: FromStr>(letter: char, value: &str, what: &str) -> Result<T, Failur
         .map_err(|_| Failure::failed(format!("-{letter} {value}: not {what}")))
 }
 
-/// Reads `-v`: 0 checks nothing, and a pattern of bytes has no more than 256 of them.
+/// Parses `-v`: 0 turns the check off; a pattern has at most 256 bytes.
 fn period(value: &str) -> Result<Option<u16>, Failure> {
     let number: u64 = parsed('v', value, "a number")?;
     match number {
@@ -265,7 +265,7 @@ fn period(value: &str) -> Result<Option<u16>, Failure> {
     }
 }
 
-/// Reads `-b`, hexadecimal and octal as C writes them; 0 asks for nothing.
+/// Parses `-b`, decimal, or hexadecimal and octal as in C; 0 selects the default.
 fn page_size(value: &str) -> Result<Option<u32>, Failure> {
     let (digits, radix) = match value.strip_prefix("0x").or(value.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
@@ -290,7 +290,7 @@ fn page_size(value: &str) -> Result<Option<u32>, Failure> {
     }
 }
 
-/// A link-local address means something on one interface only.
+/// Adds the scope to a link-local address, which is valid only on one interface.
 fn socket_address(ip: IpAddr, port: u16, index: IfIndex) -> SocketAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {

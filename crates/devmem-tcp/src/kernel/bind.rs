@@ -1,4 +1,4 @@
-//! Memory bound to an interface of the kernel.
+//! Device memory bound to an interface of the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ use super::setup::Prepared;
 use crate::bound::NetIovCount;
 use crate::error::{BindError, BindTxError, KernelError, NoDmabuf};
 
-/// Memory bound to RX queues. The fields are dropped in this order: first the queues are let go, then the memory may be
-/// bound again, then what was set up for the queues is put back, in whatever order the program drops its values.
+/// Memory bound to RX queues. The fields are dropped in this order: unbind the queues, allow binding the memory again, restore
+/// the settings of the queues. So the order in which the program drops its values does not matter.
 #[derive(Debug)]
 pub(crate) struct Rx {
     binding: linux::BoundRx,
@@ -25,7 +25,7 @@ pub(crate) struct Rx {
 }
 
 impl Rx {
-    /// Binds; without a size in net_iovs of one page. Returns the size, too.
+    /// Binds with net_iovs of `size`, one page by default. Returns the binding and the size.
     pub(crate) fn bind(
         nic: &Arc<Nic>,
         memory: &Dmabuf,
@@ -37,7 +37,7 @@ impl Rx {
         let fd = fd.map_err(BindError::Memory)?;
         let queues: Vec<_> = queues.iter().map(|id| RxQueueId(id.0.into())).collect();
         let page = rustix::param::page_size();
-        // The default needs no word, and kernels before 7.3 know none.
+        // The default is not sent: kernels before 7.3 do not know the attribute.
         let wanted = size.map(NiovSize::bytes).filter(|bytes| *bytes != page);
         let wanted = wanted.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         let size = match size {
@@ -53,8 +53,8 @@ impl Rx {
         {
             return Err(BindError::InUse(in_use.clone()));
         }
-        // A queue that this process has bound is refused by the kernel, which says more (EEXIST) than that the memory is
-        // in use.
+        // If this process has bound one of the queues, the kernel refuses with EEXIST, which is more specific than "memory in
+        // use".
         let binding = netdev
             .bind_rx_sized(fd, &queues, wanted)
             .map_err(|error| BindError::Kernel(Box::new(error)))?;
@@ -87,7 +87,7 @@ impl Rx {
         self.binding.id()
     }
 
-    /// What tells where the net_iovs are, now and after unbinding.
+    /// Returns a counter of the net_iovs, which also works after unbinding.
     pub(crate) fn net_iovs(&self, memory: &Dmabuf, size: NiovSize) -> NetIovs {
         NetIovs {
             nic: Arc::clone(&self.nic),
@@ -97,7 +97,7 @@ impl Rx {
     }
 }
 
-/// Names the queues, for the refusal of a second binding of the same memory.
+/// Returns the names of the queues, for the refusal of a second binding of the same memory.
 fn holder(nic: &Nic, queues: &[RxQueueId]) -> String {
     let queues: Vec<_> = queues.iter().map(|queue| queue.0.to_string()).collect();
     format!("rx queue {} of {}", queues.join(", "), nic.name())
@@ -106,7 +106,8 @@ fn holder(nic: &Nic, queues: &[RxQueueId]) -> String {
 impl Drop for Rx {
     fn drop(&mut self) {
         if self.nic.check().is_err() {
-            // A child by fork(2): closing its copy of the netlink socket unbinds nothing, and the settings are the parent's.
+            // In a child of fork(2): closing its copy of the netlink socket unbinds nothing, and the settings belong to the
+            // parent.
             self._prepared.drain(..).for_each(std::mem::forget);
             return;
         }
@@ -115,7 +116,7 @@ impl Drop for Rx {
     }
 }
 
-/// The net_iovs of a binding, as the page pools of the kernel count them.
+/// The net_iovs of a binding, counted by the page pools of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct NetIovs {
     nic: Arc<Nic>,
@@ -124,7 +125,7 @@ pub(crate) struct NetIovs {
 }
 
 impl NetIovs {
-    /// Counts them; a kernel that does not say has none at home.
+    /// Counts them; `home` is 0 if the kernel does not report page pools.
     pub(crate) fn count(&self) -> NetIovCount {
         let out = self.lent().unwrap_or(self.total);
         NetIovCount {
@@ -133,7 +134,7 @@ impl NetIovs {
         }
     }
 
-    /// Counts those that are not home; `None` if the kernel does not say.
+    /// Counts those that are not home; `None` if the kernel does not report page pools.
     fn lent(&self) -> Option<usize> {
         let pools = self.nic.netdev().and_then(|mut netdev| netdev.page_pools());
         let pools = pools.ok()?;
@@ -187,14 +188,14 @@ impl Tx {
         &self.in_flight
     }
 
-    /// Sends from this memory that are not complete, as the error queues say now.
+    /// Returns the number of incomplete sends from this memory, after reading the error queues.
     pub(crate) fn in_flight(&self) -> usize {
         self.nic.collect_all();
         self.in_flight.load(Ordering::Relaxed)
     }
 }
 
-/// The dma-buf that the kernel is to bind.
+/// Returns the dma-buf of a memory for the kernel to bind.
 fn exported(memory: &Dmabuf) -> Result<Arc<dyn Exporter>, NoDmabuf> {
     let exported = dmabuf_of(memory).map_err(|error| NoDmabuf::Export(Box::new(error)))?;
     exported.ok_or(NoDmabuf::Anonymous)

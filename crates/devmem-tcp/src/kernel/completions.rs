@@ -1,17 +1,17 @@
-//! Which zero-copy sends of a socket are complete. The kernel reports ranges of 32-bit ids, and promises no order.
+//! The complete zero-copy sends of a socket. The kernel reports ranges of 32-bit ids in any order.
 
 use std::collections::BTreeMap;
 
 use devmem_uapi::ZerocopyRange;
 
-/// The sends of a socket, counted from 0 without end, and those of them that are complete.
+/// The zero-copy sends of a socket, numbered from 0 with 64 bits, and the set of complete ones.
 #[derive(Debug, Default)]
 pub(super) struct CompletionSet {
-    /// Sends so far; the kernel's ids are the lower halves of their numbers.
+    /// Number of sends; the kernel's ids are the lower halves of their numbers.
     sent: u64,
-    /// All before this one are complete.
+    /// All sends before this number are complete.
     through: u64,
-    /// Complete ranges after that, by their first: start and end, never touching.
+    /// Complete ranges after that, from start to end; they never touch.
     beyond: BTreeMap<u64, u64>,
 }
 
@@ -24,7 +24,7 @@ impl CompletionSet {
         self.through
     }
 
-    /// How many are complete, in order or not.
+    /// Returns the number of complete sends, in order or not.
     pub(super) fn complete(&self) -> u64 {
         let beyond = self.beyond.iter().map(|(start, end)| end - start);
         self.through + beyond.sum::<u64>()
@@ -41,11 +41,11 @@ impl CompletionSet {
         self.sent - 1
     }
 
-    /// Notes a range of the error queue. Returns how many sends became complete by it: none for a report that
-    /// speaks of sends that never were, or twice of the same.
+    /// Adds a range from the error queue. Returns the number of sends that it newly completes: 0 if it contains sends that do
+    /// not exist, or was reported before.
     pub(super) fn note(&mut self, range: ZerocopyRange) -> u64 {
         let before = self.complete();
-        // At most 2^32 sends are unreported, so the distance from the oldest of them tells the upper half.
+        // At most 2^32 sends are unreported, so the distance from the oldest of them gives the upper half.
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the lower half is what the kernel counts"
@@ -61,7 +61,7 @@ impl CompletionSet {
     }
 
     fn insert(&mut self, mut start: u64, mut end: u64) {
-        // Whatever overlaps or touches the range becomes part of it.
+        // Ranges that overlap or touch this one are merged into it.
         while let Some((&other, &other_end)) = self.beyond.range(..=end).next_back()
             && other_end >= start
         {

@@ -1,4 +1,4 @@
-//! `TCP_INFO` of the kernel in the words of our own stack.
+//! `TCP_INFO` of the kernel, converted to the type of our stack.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 
 impl Socket {
-    /// The connection's state and measurements; what the kernel does not count is 0.
+    /// Returns the state and measurements of the connection; fields that the kernel does not report are 0.
     pub(crate) fn tcp_info(&self) -> Option<Info> {
         let kernel = TcpInfo::of(self.fd.as_fd()).ok()?;
         let micros = |value: u32| Duration::from_micros(value.into());

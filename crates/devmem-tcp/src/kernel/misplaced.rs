@@ -9,7 +9,7 @@ use super::socket::Socket;
 use crate::error::Misplacement;
 
 impl Socket {
-    /// Finds the reason, with what can be read now. `split`: they came through a bound queue, with the headers.
+    /// Finds the reason from the current settings. `split`: the bytes arrived through a bound queue, with the headers.
     pub(super) fn misplacement(&self, split: bool) -> Misplacement {
         let interface = self.nic.name().to_owned();
         let (dmabuf, queues) = match self.nic.known().bound.last() {
@@ -19,19 +19,19 @@ impl Socket {
         let mixed = "`set_placement(Placement::Mixed)` delivers them";
         let (reason, hint) = if split {
             (
-                "the NIC left them with the headers".to_owned(),
-                format!("some headers are longer than it splits; {mixed}"),
+                "the NIC put them into host memory with the headers".to_owned(),
+                format!("some headers are longer than the NIC can split off; {mixed}"),
             )
         } else if dmabuf.is_none() {
             (
                 format!("this program has bound no device memory to {interface}"),
-                "`Netdev::bind_rx` before the first byte arrives".to_owned(),
+                "call `Netdev::bind_rx` before the first byte arrives".to_owned(),
             )
         } else if let Some(drift) = self.nic.drift() {
             let again = "set up again".to_owned();
             let hint = drift
                 .command
-                .map_or(again, |command| format!("put it back: {command}"));
+                .map_or(again, |command| format!("restore the setting: {command}"));
             (drift.what, hint)
         } else if let Some(queue) = self
             .queue()
@@ -40,14 +40,14 @@ impl Socket {
             let bound: Vec<_> = queues.iter().map(ToString::to_string).collect();
             (
                 format!(
-                    "the flow came by queue {queue} and is not steered to queue {}",
+                    "the flow arrives on queue {queue} and is not steered to queue {}",
                     bound.join(", ")
                 ),
                 format!("`plan_receive` steers it; `ethtool -n {interface}` lists the rules"),
             )
         } else {
             (
-                "the flow was not steered to a bound queue when they came".to_owned(),
+                "the flow was not steered to a bound queue when they arrived".to_owned(),
                 format!("bind and steer before the peer connects; {mixed}"),
             )
         };
@@ -59,7 +59,7 @@ impl Socket {
         }
     }
 
-    /// The RX queue by which the connection's packets come, if the driver tells.
+    /// Returns the RX queue on which the connection's packets arrive, if the driver reports it.
     fn queue(&self) -> Option<u32> {
         let napi = incoming_napi(self.fd.as_fd())?;
         let queues = self.nic.netdev().ok()?.queues().ok()?;

@@ -1,8 +1,8 @@
-//! The real kernel behind the same types: its sockets, its bindings, its NICs.
+//! The kernel backend: sockets, bindings and NICs of the kernel, behind the same types.
 //!
-//! A [`Nic`] is an interface by name; everything of it that has to know of something else meets here: the memory
-//! behind a binding (to gather frags), the set-up of its queues (to be restored after the binding is gone, and to
-//! say why bytes went astray), and the sockets with sends under way.
+//! A [`Nic`] is an interface by name. It holds everything that its parts share: the memory of each binding (to gather frags),
+//! the set-up of its queues (to restore it after the binding, and to find why bytes were misplaced), and the sockets with
+//! incomplete sends.
 
 mod bind;
 mod completions;

@@ -1,4 +1,4 @@
-//! An interface of the kernel, and what this process has to do with it.
+//! An interface of the kernel, and the state that this process keeps about it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,18 +25,18 @@ pub(crate) struct Nic {
     known: Mutex<Known>,
 }
 
-/// What has to be found again from elsewhere.
+/// State shared by the handles of the interface.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Memories by binding, so that a frag finds its bytes.
+    /// Memories by binding, to find the memory of a frag.
     pub(super) memories: HashMap<DmabufId, MemoryObserver>,
     /// RX bindings and their queues.
     pub(super) bound: Vec<(DmabufId, Vec<RxQueueId>)>,
     /// Set-ups that are not restored yet.
     pub(super) prepared: Vec<Weak<Prepared>>,
-    /// Sockets that have sent without a copy.
+    /// Sockets that have made zero-copy sends.
     pub(super) senders: Vec<Weak<Socket>>,
-    /// Sockets that nobody holds any more and whose sends are not complete.
+    /// Dropped sockets with incomplete sends.
     pub(super) leaving: Vec<Leaving>,
 }
 
@@ -56,7 +56,7 @@ impl Nic {
         }))
     }
 
-    /// Refuses in a child by fork(2) of the process that found it. Asked before any lock is taken.
+    /// Fails in a child of fork(2). Must be called before a lock is taken.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Forked> {
         self.home.check()
@@ -66,29 +66,29 @@ impl Nic {
         &self.name
     }
 
-    /// Whether both are the same interface: bindings and sockets of one serve the other.
+    /// Returns whether both are the same interface, so that bindings of one can be used with sockets of the other.
     pub(crate) fn is_same(&self, other: &Nic) -> bool {
         self.index == other.index && self.name == other.name
     }
 
-    /// The interface for the netdev family's calls.
+    /// Returns the interface for requests of the netdev family.
     pub(super) fn netdev(&self) -> Result<Netdev, NetlinkError> {
         Netdev::with_index(&self.name, self.index)
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
-        // Whole between any two of its operations, so a panic elsewhere has not harmed it.
+        // Each operation leaves it consistent, so a panic of another thread does not matter.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether one of the queues is bound by this process, through this handle of the interface.
+    /// Returns whether one of the queues is bound by this process, through this handle of the interface.
     pub(super) fn has_bound_one_of(&self, queues: &[RxQueueId]) -> bool {
         let known = self.known();
         let mut bound = known.bound.iter().flat_map(|(_, queues)| queues);
         bound.any(|queue| queues.contains(queue))
     }
 
-    /// The memory behind a binding, if anybody still has it.
+    /// Returns the memory of a binding, if it has not been freed.
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
         let known = self.known();
         known
@@ -97,12 +97,12 @@ impl Nic {
             .and_then(MemoryObserver::upgrade)
     }
 
-    /// The addresses; none if the kernel does not say.
+    /// Returns the addresses; none if the kernel does not report them.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         netif::addresses(self.index.0).unwrap_or_default()
     }
 
-    /// What the driver dropped, by its counters; none if it does not say.
+    /// Returns the driver's counters of dropped packets; none if it does not report any.
     pub(crate) fn drops(&self) -> Vec<(&'static str, u64)> {
         let stats = self.netdev().and_then(|mut netdev| netdev.total_stats());
         let counters = stats.ok().flatten().map(|stats| stats.counters);

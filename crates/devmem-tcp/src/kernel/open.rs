@@ -20,7 +20,7 @@ use super::wait::Deadline;
 use crate::driver::WaitLimit;
 use crate::error::{AcceptError, ConnectError, ListenError, connection_error};
 
-/// Descriptors never block: the calls wait as their stream is set.
+/// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// A listening socket of the kernel.
@@ -31,7 +31,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Listens on `address`. Not restricted to the interface: its addresses may belong to a bond or a VLAN above it.
+    /// Listens on `address`, not only on this interface, because its addresses may belong to a bond or a VLAN above it.
     pub(crate) fn new(
         nic: &Arc<Nic>,
         address: SocketAddr,
@@ -66,7 +66,7 @@ impl Listening {
             match acceptfrom_with(&self.fd, FLAGS) {
                 Ok((fd, peer)) => {
                     let socket = Socket::new(fd, &self.nic);
-                    // A connection that came has a peer with an address of the listener's family.
+                    // The peer of an accepted connection has an address of the listener's family.
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
                     if let Some(peer) = peer.or_else(|| socket.peer_addr()) {
                         return Ok((socket, peer));
@@ -99,7 +99,7 @@ impl Listening {
     }
 }
 
-/// Errors of a connection that was over before it was accepted; the next one may be well (accept(2)).
+/// Returns whether an error concerns only one connection, which ended before it was accepted (accept(2)).
 fn concerns_one_connection(errno: RawErrno) -> bool {
     matches!(
         errno,
@@ -117,7 +117,7 @@ fn concerns_one_connection(errno: RawErrno) -> bool {
 }
 
 impl Socket {
-    /// Connects by the interface, and waits until the connection stands or TCP gives up.
+    /// Connects through the interface and waits until the connection is established or TCP gives up.
     pub(crate) fn connect(nic: &Arc<Nic>, address: SocketAddr) -> Result<Arc<Self>, ConnectError> {
         let socket = Self::begin_connect(nic, address)?;
         // Without a limit, the wait ends with an event.
@@ -133,9 +133,9 @@ impl Socket {
     ) -> Result<Arc<Self>, ConnectError> {
         let ended = |errno| connect_error(nic, errno);
         let fd = tcp_socket(address.ip()).map_err(ended)?;
-        // Device memory leaves by the interface that it is bound to, or not at all.
+        // Device memory can be sent only through the interface that it is bound to.
         match bind_to_device(fd.as_fd(), nic.name()) {
-            // Before Linux 5.7 that took CAP_NET_RAW; the route may be right all the same.
+            // Before Linux 5.7 this needed CAP_NET_RAW; the route may use the interface anyway.
             Ok(()) | Err(Errno::EPERM) => {}
             Err(errno) => {
                 let refused = refused(nic, "connect", Operation::Socket, errno);
@@ -143,13 +143,13 @@ impl Socket {
             }
         }
         match connect(&fd, &address) {
-            // Interrupted, it goes on by itself as well (connect(2)).
+            // An interrupted connect continues in the background (connect(2)).
             Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => Ok(Self::new(fd, nic)),
             Err(errno) => Err(ended(errno)),
         }
     }
 
-    /// The outcome of a connect that is over.
+    /// Returns the outcome of a completed connect.
     fn connect_result(&self) -> Result<(), ConnectError> {
         match sockopt::socket_error(&*self.fd) {
             Ok(Ok(())) => Ok(()),
@@ -157,7 +157,7 @@ impl Socket {
         }
     }
 
-    /// The outcome of a connect, if it is over.
+    /// Returns the outcome of a connect, `None` while it is in progress.
     #[cfg(feature = "tokio")]
     pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
         use rustix::event::{PollFd, Timespec, poll};

@@ -1,42 +1,41 @@
-//! How many pieces of device memory one packet is made of.
+//! Limits the number of device memory pieces per packet.
 //!
-//! A NIC gathers a packet from a bounded number of pieces: a gVNIC from 10, headers included (linux
-//! drivers/net/ethernet/google/gve/gve_desc_dqo.h `GVE_TX_MAX_DATA_DESCS`). The kernel collects up to 17 in a packet
-//! and would copy one that has too many together; what lies in device memory it cannot copy, so it drops the packet,
-//! and every repetition of it: the connection stands still for ever. So many small ranges are sent as packets of their
-//! own: a record ends (MSG_EOR) before a packet could have too many pieces.
+//! A NIC gathers a packet from a bounded number of pieces: a gVNIC from 10, including headers (linux
+//! drivers/net/ethernet/google/gve/gve_desc_dqo.h `GVE_TX_MAX_DATA_DESCS`). The kernel puts up to 17 into a packet, and
+//! linearises a packet with too many for the NIC. It cannot copy device memory, so it drops such a packet and all its
+//! retransmissions, and the connection never continues. Therefore a record is ended (MSG_EOR) before a packet could have too
+//! many pieces.
 
 use std::ops::Range;
 
-/// A packet's pieces are counted by those that are smaller than this. The others fill it: the largest packet there is
-/// (9,000 bytes) has at most 5 of them.
+/// Only pieces smaller than this are counted ("thin"). A packet of at most 9,000 bytes has at most 5 others.
 const THIN_BYTES: usize = 2048;
 
-/// Most thin pieces that may meet in a packet; with 5 thick ones and the headers that makes 10.
+/// Most thin pieces that may be in one packet; with 5 others and the headers these are 10 pieces.
 const THIN_MAX: usize = 4;
 
-/// More than any packet of the wire holds: what lies before so many bytes does not meet what comes after them.
+/// More bytes than a packet on the wire holds: bytes before and after a range of this length are never in one packet.
 const APART_BYTES: usize = 16 << 10;
 
-/// What one call may send.
+/// The part of the ranges that one call may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// So many of the ranges.
+    /// Number of ranges.
     pub(super) ranges: usize,
-    /// And then the record ends.
+    /// Whether the record ends after them.
     pub(super) ends: bool,
-    /// Thin pieces that what follows may meet.
+    /// Thin pieces that may be in one packet with the following bytes.
     open: usize,
 }
 
-/// The thin pieces that the next bytes may meet in a packet.
+/// The number of thin pieces that may be in one packet with the next bytes.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     open: usize,
 }
 
 impl Pieces {
-    /// Says how many of `ranges` may be sent by one call: at least one, if there is one.
+    /// Returns how many of `ranges` one call may send: at least one, if there is one.
     pub(super) fn share(&self, ranges: &[Range<usize>], page: usize) -> Share {
         let mut open = self.open;
         for (index, range) in ranges.iter().enumerate() {
@@ -50,7 +49,7 @@ impl Pieces {
             }
             open = if apart { thin } else { open + thin };
         }
-        // One more piece may always come, if a record ends when it is full.
+        // Ending the record when it is full leaves room for the first range of the next call.
         let ends = open >= THIN_MAX;
         Share {
             ranges: ranges.len(),
@@ -59,7 +58,7 @@ impl Pieces {
         }
     }
 
-    /// Notes that a share was sent, `whole` or up to somewhere within it, where no record ends.
+    /// Records that a share was sent, `whole` or only in part; a partly sent share does not end the record.
     pub(super) fn sent(&mut self, share: Share, whole: bool) {
         self.open = match whole {
             true => share.open,
@@ -68,7 +67,7 @@ impl Pieces {
     }
 }
 
-/// How many thin pieces a range begins and ends with, and whether what lies before it is apart from what follows.
+/// Returns the number of thin pieces at the two ends of a range, and whether it separates the bytes before and after it.
 fn thin_pieces(range: &Range<usize>, page: usize) -> (usize, bool) {
     let len = range.len();
     let head = (page - range.start % page).min(len);
@@ -121,7 +120,7 @@ mod tests {
             rest = &rest[share.ranges..];
         }
         assert_eq!(records, [(4, true), (4, true), (4, true)]);
-        // What is left open counts for the next send.
+        // The open pieces count for the next send.
         let open = pieces.share(&ranges[..3], PAGE);
         assert_eq!((open.ranges, open.ends), (3, false));
         pieces.sent(open, true);

@@ -17,7 +17,7 @@ use crate::error::{RecvError, connection_error};
 use crate::stream::Placement;
 
 impl Socket {
-    /// Receives what is there; waits for something if nothing is. The batch is empty.
+    /// Receives queued data; waits if there is none. The batch is empty.
     pub(crate) fn recv(
         &self,
         batch: &mut RxBatch,
@@ -43,7 +43,7 @@ impl Socket {
         let buffers = batch.kernel_room(placement == Placement::Mixed);
         let room = match placement {
             Placement::Mixed => HostRoom::Buffer(buffers.host),
-            // The kernel stops before bytes for which there is no room, and keeps them.
+            // With no room for host bytes, the kernel stops before them and keeps them queued.
             Placement::Strict => HostRoom::None {
                 max_bytes: buffers.max_bytes,
             },
@@ -78,7 +78,7 @@ impl Socket {
                 None => RecvError::Kernel(self.refused("recv", Operation::Recv, errno)),
             },
             LinuxError::Control { problem, tokens } => {
-                // The bytes are lost to the application; their memory need not be.
+                // The bytes are lost to the application, but their memory can still be returned.
                 let _ = self.give_back(tokens.into_iter());
                 RecvError::Control {
                     interface: self.nic.name().to_owned(),
@@ -88,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Bytes in host memory are next, and nobody wants them: how many, and why. They stay queued.
+    /// Returns the error for bytes in host memory under [`Placement::Strict`], with their number and cause. They stay queued.
     fn misplaced(&self, batch: &mut RxBatch) -> RecvError {
         let buffers = batch.kernel_room(true);
         let flags = MsgFlags::DONTWAIT | MsgFlags::PEEK;
@@ -109,7 +109,7 @@ impl Socket {
                             }
                         }
                     }
-                    // A look lends the frags, too.
+                    // MSG_PEEK lends the frags, too.
                     let _ = self.give_back(lent.into_iter());
                     (linear, true)
                 }
@@ -125,30 +125,30 @@ impl Socket {
     }
 }
 
-/// What a receive from a socket of the kernel needs of a batch.
+/// The buffers of a batch for a receive from a socket of the kernel.
 struct KernelRoom<'a> {
     items: &'a mut Vec<Item>,
-    /// Empty if none was asked for.
+    /// Empty if it was not requested.
     host: &'a mut [u8],
     control: &'a mut [u8],
-    /// Most bytes of the receive, wherever they lie.
+    /// Most bytes of the receive, device and host together.
     max_bytes: usize,
 }
 
-/// Most frags of one receive of the kernel: what it takes to empty the largest receive buffers there are.
+/// Most frags of one receive: enough to empty the largest receive buffers.
 const KERNEL_FRAGS_MAX: usize = 1 << 14;
 
-/// The kernel counts device bytes against the buffer for host bytes, too; pages that it does not write to cost nothing.
+/// Bounds of the buffer length. It limits device bytes, too; pages of the buffer that are not written take no memory.
 const KERNEL_BYTES: Range<usize> = HOST_BYTES..4 << 20;
 
-/// Bytes that one frag may have and the receive still returns as many as the batch takes: four pages.
+/// Average bytes per frag up to which a receive can fill the batch with frags: four pages.
 const KERNEL_FRAG_BYTES: usize = 16 << 10;
 
-/// Room for a timestamp beside the frags, if the application asked for such; less than a frag takes.
+/// Room for a timestamp, which the application may have requested, in addition to the frags; less than a frag needs.
 const TIMESTAMP_BYTES: usize = 32;
 
 impl RxBatch {
-    /// The buffers for a receive of the kernel; for host bytes if they are wanted.
+    /// Returns the buffers for a receive; the one for host bytes only if `with_host`.
     fn kernel_room(&mut self, with_host: bool) -> KernelRoom<'_> {
         let frags = self.max_frags.min(KERNEL_FRAGS_MAX);
         let control = space_for(frags) + TIMESTAMP_BYTES;
@@ -157,7 +157,7 @@ impl RxBatch {
         }
         let max_bytes = (frags * KERNEL_FRAG_BYTES).clamp(KERNEL_BYTES.start, KERNEL_BYTES.end);
         if with_host && self.host.len() < max_bytes {
-            // From zeroed pages of the system, which `resize` would touch.
+            // `vec!` uses zeroed pages of the system without writing to them; `resize` would write to them.
             self.host = vec![0; max_bytes];
         }
         KernelRoom {
@@ -170,7 +170,7 @@ impl RxBatch {
 }
 
 impl RxBatch {
-    /// Receives from a socket of the kernel, which is the batch's owner from then on.
+    /// Receives from a socket of the kernel, which then is the owner of the batch.
     pub(crate) fn fill(
         &mut self,
         socket: &Arc<Socket>,

@@ -1,4 +1,4 @@
-//! Settings of an interface that a receiver needs, made and put back.
+//! Settings of a kernel interface for a receiver.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use super::nic::Nic;
 use crate::error::SetupError;
 use crate::home::Home;
 
-/// Settings that were made. They are put back when the set-up and every binding of its queues are gone. In a child by
-/// fork(2) there is nothing to say or to put back: they are the parent's, and `NicSetup` does nothing there when it is dropped.
+/// Applied settings. The previous ones are restored when the set-up and every binding of its queues are dropped. In a child of
+/// fork(2) they belong to the parent: all methods return nothing, and dropping it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     home: Home,
     queues: Vec<RxQueueId>,
-    /// `None` once they were put back.
+    /// `None` after restoring.
     setup: Mutex<Option<NicSetup>>,
 }
 
@@ -27,7 +27,7 @@ impl Prepared {
         &self.queues
     }
 
-    /// Puts the settings back now and says how that went.
+    /// Restores the previous settings now and returns a report.
     pub(crate) fn restore(&self) -> RestoreReport {
         if !self.home.is_here() {
             return RestoreReport::default();
@@ -40,7 +40,7 @@ impl Prepared {
         setup.map(NicSetup::restore).unwrap_or_default()
     }
 
-    /// What is no longer as it was set up. A NIC that cannot be asked says nothing.
+    /// Returns the settings that have changed since; none if the NIC cannot be read.
     pub(crate) fn drifts(&self) -> Vec<Drift> {
         if !self.home.is_here() {
             return Vec::new();
@@ -52,7 +52,7 @@ impl Prepared {
         drifts.unwrap_or_default()
     }
 
-    /// What was changed, as commands.
+    /// Returns the changes as commands.
     pub(crate) fn changes(&self) -> Vec<String> {
         if !self.home.is_here() {
             return Vec::new();
@@ -63,7 +63,7 @@ impl Prepared {
 }
 
 impl Nic {
-    /// Something that a set-up of ours made, and that is not so any more.
+    /// Returns a setting of one of our set-ups that has changed since.
     pub(super) fn drift(&self) -> Option<Drift> {
         let prepared: Vec<_> = {
             let known = self.known();
@@ -86,7 +86,7 @@ fn plan(nic: &Nic, local: SocketAddr, queues: u16) -> Result<SetupPlan, SetupErr
     NicSetup::plan(&request).map_err(|error| SetupError::Plan(Box::new(error)))
 }
 
-/// The commands that a person would type. Changes nothing.
+/// Returns the planned changes as commands. Changes nothing.
 pub(crate) fn commands(
     nic: &Nic,
     local: SocketAddr,
@@ -95,7 +95,7 @@ pub(crate) fn commands(
     Ok(plan(nic, local, queues)?.commands())
 }
 
-/// Makes the settings. Returns the queues that were chosen, too.
+/// Applies the settings. Returns them and the chosen queues.
 pub(crate) fn prepare(
     nic: &Arc<Nic>,
     local: SocketAddr,
@@ -104,7 +104,7 @@ pub(crate) fn prepare(
     let applied = plan(nic, local, queues)?.apply();
     let setup = applied.map_err(|error| SetupError::Apply(Box::new(error)))?;
     let ids = setup.queues().iter().map(|queue| {
-        // Far more than any NIC has.
+        // No NIC has more queues than a u16 can count.
         u16::try_from(queue.0).map(steer::RxQueueId)
     });
     let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {

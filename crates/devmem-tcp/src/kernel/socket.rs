@@ -20,25 +20,25 @@ use super::wait::Deadline;
 use crate::driver::{NotReady, WaitLimit};
 use crate::error::{KernelError, ReleaseError, SendError, ShutdownError, connection_error};
 
-/// The socket of a stream. Open until the stream and everything received from it are gone, because closing it sends
-/// all its device memory home.
+/// The socket of a stream. It stays open until the stream and everything received from it are dropped, because closing a
+/// socket frees all frags that it lent.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Shared with [`Leaving`](super::send::Leaving) alone.
+    /// Shared only with [`Leaving`](super::send::Leaving).
     pub(super) fd: Arc<OwnedFd>,
     pub(super) nic: Arc<Nic>,
     returned: AtomicU64,
-    /// Tokens on their way home; the list is kept for its allocation. Locked last.
+    /// Tokens to return; the list is kept to reuse its allocation. Locked last.
     returns: Mutex<FragReturns>,
     /// Locked before [`Nic::known`], never the other way round.
     pub(super) sends: Mutex<Sends>,
-    /// Tells tasks that somebody has read the error queue.
+    /// Wakes tasks when any caller has read completions from the error queue.
     #[cfg(feature = "tokio")]
     pub(super) collected: ::tokio::sync::Notify,
 }
 
 impl Socket {
-    /// Takes a connected, non-blocking socket.
+    /// Creates it from a connected, non-blocking socket.
     pub(super) fn new(fd: OwnedFd, nic: &Arc<Nic>) -> Arc<Self> {
         Arc::new(Self {
             fd: Arc::new(fd),
@@ -55,8 +55,8 @@ impl Socket {
         &self.nic
     }
 
-    /// Gives frags of a batch back, merged to ranges, in as few calls as the kernel's limits allow. Returns how many it
-    /// freed.
+    /// Returns frags of a batch to the kernel, merged into ranges, in as few calls as its limits allow. Returns the number of
+    /// frags that it freed.
     pub(crate) fn release(
         &self,
         tokens: impl Iterator<Item = FragToken>,
@@ -68,7 +68,7 @@ impl Socket {
         };
         self.returned.fetch_add(count, Ordering::Relaxed);
         match freed {
-            // Never more than were asked for, which is a count of memory here.
+            // Fits: not more than the number of tokens, which are in memory.
             Ok(freed) => Ok(usize::try_from(freed.freed).unwrap_or(usize::MAX)),
             Err(error) => Err(ReleaseError::Kernel(Box::new(KernelError {
                 operation: format!("give frags back on {}", self.nic.name()),
@@ -78,7 +78,7 @@ impl Socket {
         }
     }
 
-    /// Gives frags back that no batch ever held.
+    /// Returns frags that are in no batch.
     pub(super) fn give_back(
         &self,
         tokens: impl Iterator<Item = FragToken>,
@@ -88,12 +88,12 @@ impl Socket {
         returns.flush(self.fd.as_fd())
     }
 
-    /// Frags given back so far.
+    /// Returns the number of frags returned so far.
     pub(crate) fn returned(&self) -> u64 {
         self.returned.load(Ordering::Relaxed)
     }
 
-    /// Sends bytes of host memory, copied.
+    /// Sends bytes of host memory; the kernel copies them.
     pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let deadline = Deadline::of(limit);
@@ -107,11 +107,11 @@ impl Socket {
         }
     }
 
-    /// Waits for `events`; completions that come meanwhile are taken, or it would never rest.
+    /// Waits for `events`. Reads completions that arrive meanwhile, because their POLLERR would end every later poll at once.
     pub(super) fn wait(&self, deadline: Deadline, events: PollFlags) -> Result<(), NotReady> {
         let got = deadline.wait(self.fd.as_fd(), events)?;
         if got.contains(PollFlags::ERR) {
-            // What is wrong with the connection itself, the call that follows says.
+            // An error of the connection itself is returned by the call that follows.
             let _ = self.collect();
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Socket {
         }
     }
 
-    /// Says what was refused, and why.
+    /// Returns the error for a refused operation, with its cause.
     pub(super) fn refused(
         &self,
         what: &str,
@@ -156,10 +156,10 @@ impl Socket {
         SocketAddr::try_from(address).ok()
     }
 
-    /// An epoll fd that becomes readable, again and again, at each of `events` and each entry of the error queue.
+    /// Returns an epoll fd that becomes readable at each of `events` and at each entry of the error queue.
     ///
-    /// tokio takes an entry of the error queue for the end of writing, which it never forgets; it does not look through
-    /// an epoll in between.
+    /// tokio would treat an entry of the error queue of the socket itself as the permanent end of writing; the epoll fd hides
+    /// it.
     #[cfg(feature = "tokio")]
     pub(crate) fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
         let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -173,7 +173,7 @@ impl Socket {
         &self.collected
     }
 
-    /// The socket itself: the kernel makes it ready.
+    /// Returns the socket itself.
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.fd.as_fd())
     }
@@ -198,7 +198,7 @@ pub(super) fn refused(
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // In a child by fork(2) the sends are the parent's, and only the copy of the descriptor goes.
+        // In a child of fork(2) the sends belong to the parent, and only the copy of the descriptor is closed.
         if self.nic.check().is_ok() {
             self.leave();
         }

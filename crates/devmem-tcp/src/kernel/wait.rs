@@ -1,4 +1,4 @@
-//! Waiting for a socket of the kernel: its descriptors never block, so that each call waits as its stream is set.
+//! Waiting for a socket of the kernel. Its descriptor is non-blocking; each call waits within the limit of its stream.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::driver::{NotReady, WaitLimit};
 
-/// Until when a call waits.
+/// The time until which a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deadline {
     Never,
@@ -21,7 +21,7 @@ impl Deadline {
         match limit {
             WaitLimit::Never => Self::Never,
             WaitLimit::Forever => Self::Forever,
-            // A time too far to be represented never comes.
+            // A time that cannot be represented counts as forever.
             WaitLimit::For(time) => Instant::now()
                 .checked_add(time)
                 .map_or(Self::Forever, Self::At),
@@ -34,24 +34,24 @@ impl Deadline {
             let timeout = self.left()?;
             let mut fds = [PollFd::new(&fd, events)];
             match poll(&mut fds, timeout.as_ref()) {
-                // Time is up, or nearly: `left` knows.
+                // The time may be over: `left` checks that.
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => return Ok(fds[0].revents()),
-                // Out of kernel memory: the call that comes next says so.
+                // The kernel is out of memory: the call that follows reports it.
                 Err(_) => return Ok(PollFlags::empty()),
             }
         }
     }
 
-    /// Waits until something new is in the error queue of `fd`: by edges, because a connection that has hung up is
-    /// always ready for [`wait`](Self::wait). `unless` is asked once nothing can be missed any more.
+    /// Waits until the error queue of `fd` has a new entry. Uses edge-triggered epoll, because [`wait`](Self::wait) returns at
+    /// once for a connection that has hung up. `unless` is called after registration, when no entry can be missed any more.
     pub(super) fn wait_for_news(
         self,
         fd: BorrowedFd<'_>,
         unless: impl FnOnce() -> bool,
     ) -> Result<(), NotReady> {
         let Ok(edges) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
-            // Out of descriptors: look again, without a rest.
+            // No free descriptor: the caller polls again at once.
             return self.left().map(drop);
         };
         let data = epoll::EventData::new_u64(0);
@@ -67,7 +67,7 @@ impl Deadline {
             }];
             match epoll::wait(&edges, &mut events, timeout.as_ref()) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // How it was when we began to look: `unless` has judged that.
+                // The state at registration, which `unless` has checked already.
                 Ok(_) if first && !{ events[0].flags }.contains(epoll::EventFlags::ERR) => {
                     first = false;
                 }
@@ -76,7 +76,7 @@ impl Deadline {
         }
     }
 
-    /// The time left, for poll; `None`: for ever.
+    /// Returns the remaining time for poll; `None` waits forever.
     fn left(self) -> Result<Option<Timespec>, NotReady> {
         match self {
             Self::Never => Err(NotReady::WouldBlock),
@@ -86,7 +86,7 @@ impl Deadline {
                 if left == Duration::ZERO {
                     return Err(NotReady::TimedOut);
                 }
-                // Cut where it does not fit: poll comes back and asks again.
+                // Clamped if it does not fit: after the timeout, `wait` computes it again.
                 Ok(Some(Timespec {
                     tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
                     tv_nsec: left.subsec_nanos().into(),

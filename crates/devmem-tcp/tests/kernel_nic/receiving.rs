@@ -390,7 +390,10 @@ fn a_flow_by_another_queue_is_refused_with_that_queue() {
     };
     println!("{error}");
     let bound = receiver.setup.queues()[0];
-    assert!(cause.reason.contains("the flow came by queue"), "{error}");
+    assert!(
+        cause.reason.contains("the flow arrives on queue"),
+        "{error}"
+    );
     assert!(cause.reason.ends_with(&bound.0.to_string()), "{error}");
     drop(receiver);
 }

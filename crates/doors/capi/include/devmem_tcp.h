@@ -104,7 +104,7 @@ int dmt_stack_close(dmt_stack *stack);
  * truncated to LEN bytes including the terminating NUL. Returns the full length without the NUL. */
 ssize_t dmt_error(char *buf, size_t len);
 
-/* dmt_memory_new allocates BYTES of device memory, rounded up to whole pages; ENOMEM if BYTES is 0 or more than available.
+/* dmt_memory_new allocates BYTES of device memory, a positive multiple of 4096; ENOMEM for other sizes and if memory is short.
  * The program can access it only with dmt_memory_read and dmt_memory_write, as it would access a GPU's memory: LEN bytes at
  * byte OFFSET; EFAULT if they are not inside the memory. dmt_memory_free frees the handle; bindings and lent frags keep the
  * memory itself until they end. */

@@ -1,4 +1,4 @@
-//! The CPU's access to a dma-buf, announced to its exporter (linux Documentation/driver-api/dma-buf.rst).
+//! CPU access to a dma-buf, announced to its exporter (linux Documentation/driver-api/dma-buf.rst).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,46 +14,46 @@ const SYNC_READ: u64 = 1;
 const SYNC_WRITE: u64 = 2;
 const SYNC_END: u64 = 4;
 
-/// What the CPU does with the bytes.
+/// Kind of CPU access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads.
+    /// The CPU reads.
     Read,
-    /// It writes.
+    /// The CPU writes.
     Write,
-    /// Both.
+    /// The CPU reads and writes.
     ReadWrite,
 }
 
-/// Before or after.
+/// Begin or end of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     Begin,
     End,
 }
 
-/// Why the CPU could not reach the bytes.
+/// Why the CPU could not access the bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The exporter does not let the CPU map its memory.
+    /// The exporter does not allow mapping its memory for the CPU.
     #[error("map the dma-buf: {0}")]
     Map(io::Error),
     /// The exporter refused or failed to synchronise.
     #[error("synchronise the dma-buf: {0}")]
     Sync(io::Error),
-    /// Beyond the end.
+    /// The range exceeds the dma-buf.
     #[error("{len} bytes at {offset} of a dma-buf of {size}")]
     Range {
-        /// Where.
+        /// Offset of the range.
         offset: usize,
-        /// How many.
+        /// Length of the range in bytes.
         len: usize,
-        /// How many there are.
+        /// Size of the dma-buf in bytes.
         size: usize,
     },
 }
 
-/// The CPU's access while it lasts; dropping it ends it.
+/// A CPU access in progress; dropping it ends it.
 #[derive(Debug)]
 #[must_use = "the access ends when this is dropped"]
 pub struct CpuAccess<'a> {
@@ -64,17 +64,17 @@ pub struct CpuAccess<'a> {
 }
 
 impl DmabufFd {
-    /// Begins an access of the CPU: what devices wrote becomes visible to it. Maps the memory at the first one.
+    /// Begins a CPU access: data written by devices becomes visible to the CPU. The first access maps the memory.
     ///
     /// # Errors
     ///
-    /// If the exporter does not let it be mapped, or cannot synchronise.
+    /// If the exporter does not allow mapping, or cannot synchronise.
     pub fn cpu_access(&self, access: Access) -> Result<CpuAccess<'_>, AccessError> {
         let mapping = match self.mapping.get() {
             Some(mapping) => mapping,
             None => {
                 let made = self.map().map_err(AccessError::Map)?;
-                // Two threads may have made one each; the second is unmapped.
+                // Two threads may have mapped it at the same time; the second mapping is removed.
                 self.mapping.get_or_init(|| made)
             }
         };
@@ -100,8 +100,8 @@ impl DmabufFd {
             })
     }
 
-    /// Tells the exporter that an access of the CPU begins, for a caller with a mapping of its own (of the memfd
-    /// behind a udmabuf).
+    /// Announces the begin of a CPU access to the exporter, for a caller with another mapping (of the memfd behind a
+    /// udmabuf).
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl DmabufFd {
         sync(self.as_fd(), access, Moment::Begin)
     }
 
-    /// Tells the exporter that the access has ended.
+    /// Announces the end of a CPU access to the exporter.
     ///
     /// # Errors
     ///
@@ -135,13 +135,13 @@ impl CpuAccess<'_> {
     ///
     /// # Errors
     ///
-    /// If there are not as many bytes; nothing was copied.
+    /// If there are fewer bytes; nothing was copied.
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let copied = self.mapping.copy_out(offset, out);
         self.in_range(copied, offset, out.len())
     }
 
-    /// Ends the access and says whether that worked; dropping it keeps silent.
+    /// Ends the access and returns whether that worked; dropping it ignores errors.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Drop for CpuAccess<'_> {
     }
 }
 
-/// `DMA_BUF_IOCTL_SYNC`; interrupted calls are made again, as the kernel's documentation demands.
+/// Calls `DMA_BUF_IOCTL_SYNC`, again when interrupted, as the kernel's documentation demands.
 pub(super) fn sync(dmabuf: BorrowedFd<'_>, access: Access, moment: Moment) -> io::Result<()> {
     let what = match access {
         Access::Read => SYNC_READ,

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::{DmabufFd, ExportError, Exporter, export_error};
 use crate::sys;
 
-/// The common huge page of x86-64 and of arm64 with 4 KiB pages.
+/// Size in bytes of the common huge page on x86-64, and on arm64 with 4 KiB pages.
 const HUGE_PAGE: usize = 2 << 20;
 const UDMABUF_PATH: &str = "/dev/udmabuf";
 const HEAP_FOLDER: &str = "/dev/dma_heap";
@@ -25,7 +25,7 @@ const UDMABUF_PARAMETERS: &str = "/sys/module/udmabuf/parameters";
 pub struct UdmabufLimits {
     /// Largest buffer, in MiB.
     pub size_limit_mb: u64,
-    /// Most pieces of a buffer made of several.
+    /// Largest number of pieces of a buffer.
     pub list_limit: Option<u64>,
 }
 
@@ -63,11 +63,11 @@ pub fn dma_heaps() -> Vec<String> {
 }
 
 impl DmabufFd {
-    /// Makes a dma-buf of `size` bytes of ordinary memory, rounded up to whole pages.
+    /// Creates a dma-buf of `size` bytes of ordinary memory, rounded up to whole pages.
     ///
     /// # Errors
     ///
-    /// See [`ExportError`]; past udmabuf's `size_limit_mb` it says so, and how to raise it.
+    /// See [`ExportError`]. A size over udmabuf's `size_limit_mb` is reported as that, with the command that raises the limit.
     pub fn udmabuf(size: usize) -> Result<Self, ExportError> {
         let page = rustix::param::page_size();
         let rounded = size.checked_next_multiple_of(page).unwrap_or(size);
@@ -80,8 +80,8 @@ impl DmabufFd {
         Self::udmabuf_of(memfd.as_fd(), rounded)
     }
 
-    /// As [`udmabuf`](Self::udmabuf), of huge pages, rounded up to whole ones: pieces large enough for net_iovs of
-    /// more than a page.
+    /// Creates a dma-buf as [`udmabuf`](Self::udmabuf) does, but of huge pages, rounded up to whole ones. Its pieces are large
+    /// enough for net_iovs of more than a page.
     ///
     /// # Errors
     ///
@@ -101,12 +101,12 @@ impl DmabufFd {
         Self::udmabuf_of(memfd.as_fd(), rounded)
     }
 
-    /// Makes a dma-buf of the first `size` bytes of a memfd that is sealed against shrinking: both are the same
-    /// memory, so that what maps the memfd sees what the NIC wrote.
+    /// Creates a dma-buf from the first `size` bytes of a memfd that is sealed against shrinking. Both are the same memory, so
+    /// a mapping of the memfd shows what the NIC wrote.
     ///
     /// # Errors
     ///
-    /// As [`udmabuf`](Self::udmabuf); `EINVAL` if the memfd is not sealed, or `size` is not whole pages.
+    /// As [`udmabuf`](Self::udmabuf); `EINVAL` if the memfd is not sealed, or `size` is not a multiple of the page size.
     pub fn udmabuf_of(memfd: BorrowedFd<'_>, size: usize) -> Result<Self, ExportError> {
         let failed = |call| move |errno| export_error(Exporter::Udmabuf, size as u64, call, errno);
         let device = open(
@@ -127,8 +127,8 @@ impl DmabufFd {
         Ok(Self::new(fd, size, Exporter::Udmabuf))
     }
 
-    /// Allocates `size` bytes, rounded up to whole pages, from the dma-heap `name`; [`dma_heaps`] lists them,
-    /// "system" is the common one.
+    /// Allocates `size` bytes, rounded up to whole pages, from the dma-heap `name`. [`dma_heaps`] lists the heaps; the common
+    /// one is "system".
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl DmabufFd {
         let rounded = size.checked_next_multiple_of(page).unwrap_or(size);
         let exporter = || Exporter::Heap(name.to_owned());
         let failed = |call| move |errno| export_error(exporter(), rounded as u64, call, errno);
-        // A name, not a path out of the folder.
+        // Must be a file name: a path could leave the folder.
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
             return Err(failed("open")(Errno::NOENT));
         }

@@ -1,8 +1,8 @@
-//! Device memory of the kernel: dma-bufs, from an exporter or given to us.
+//! Device memory of the kernel: dma-bufs.
 //!
-//! A [`DmabufFd`] is made by [`udmabuf`](DmabufFd::udmabuf), by a [dma-heap](DmabufFd::heap), or
-//! [imported](DmabufFd::import) from a driver that exports its own (a GPU). The CPU reaches its bytes only inside
-//! a [`CpuAccess`], which tells the exporter before and after: without that, caches may lie.
+//! A [`DmabufFd`] comes from [`udmabuf`](DmabufFd::udmabuf), from a [dma-heap](DmabufFd::heap), or is
+//! [imported](DmabufFd::import) from another driver (a GPU's, for example). The CPU can access its bytes only during a
+//! [`CpuAccess`], which notifies the exporter before and after; otherwise caches may hold stale data.
 
 mod access;
 mod exporters;
@@ -22,7 +22,7 @@ pub use exporters::{UdmabufLimits, dma_heaps, udmabuf_limits};
 
 use crate::errors::{Cause, Operation};
 
-/// Where a dma-buf comes from.
+/// The source of a dma-buf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exporter {
@@ -30,7 +30,7 @@ pub enum Exporter {
     Udmabuf,
     /// A heap of /dev/dma_heap, by its name.
     Heap(String),
-    /// Another driver; it was given to us.
+    /// Imported from another driver.
     Imported,
 }
 
@@ -44,18 +44,18 @@ impl fmt::Display for Exporter {
     }
 }
 
-/// Why a dma-buf could not be made.
+/// Why a dma-buf could not be created or imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportError {
-    /// From whom.
+    /// Its intended source.
     pub exporter: Exporter,
-    /// How many bytes were asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// The system call that failed.
     pub call: &'static str,
-    /// What it returned.
+    /// The errno that it returned.
     pub errno: Errno,
-    /// What that means here and what mends it.
+    /// The cause and the remedy.
     pub cause: Box<Cause>,
 }
 
@@ -74,28 +74,28 @@ impl fmt::Display for ExportError {
 
 impl std::error::Error for ExportError {}
 
-/// A dma-buf, open in this process. The memory lives as long as this, a binding of it, or the last
-/// net_iov that a NIC cut from it.
+/// A dma-buf, open in this process. Its memory is freed when this, all bindings of it, and the last net_iov of it in a NIC
+/// are gone.
 #[derive(Debug)]
 pub struct DmabufFd {
     fd: OwnedFd,
     size: usize,
     exporter: Exporter,
-    /// Made at the first access of the CPU: a GPU's memory may never see one, and may not be mappable.
+    /// Created at the first CPU access: memory of a GPU may never need a mapping, and may not be mappable.
     mapping: OnceLock<Mapping>,
 }
 
 impl DmabufFd {
-    /// Takes a dma-buf that another driver exported, for instance a GPU's.
+    /// Imports a dma-buf that another driver exported, for example of a GPU.
     ///
     /// # Errors
     ///
     /// `EBADF` or `EINVAL` if the descriptor is not a dma-buf.
     pub fn import(fd: OwnedFd) -> Result<Self, io::Error> {
-        // Only dma-bufs take the ioctl (ENOTTY elsewhere); an access that reads nothing changes nothing.
+        // Only dma-bufs support the ioctl (ENOTTY otherwise); a read access has no side effect.
         access::sync(fd.as_fd(), Access::Read, access::Moment::Begin)?;
         access::sync(fd.as_fd(), Access::Read, access::Moment::End)?;
-        // The size of a dma-buf is where its end is (linux drivers/dma-buf/dma-buf.c dma_buf_llseek).
+        // Seeking to the end returns the size of a dma-buf (linux drivers/dma-buf/dma-buf.c dma_buf_llseek).
         let size = seek(&fd, SeekFrom::End(0))?;
         let size = usize::try_from(size).map_err(|_| io::Error::from(Errno::EOVERFLOW))?;
         Ok(Self::new(fd, size, Exporter::Imported))
@@ -110,12 +110,12 @@ impl DmabufFd {
         }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns where it comes from.
+    /// Returns its source.
     pub fn exporter(&self) -> &Exporter {
         &self.exporter
     }

@@ -1,4 +1,4 @@
-//! Kernel, privileges, exporters.
+//! Checks of kernel, privileges and exporters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::dmabuf::{DmabufFd, ExportError, dma_heaps, udmabuf_limits};
 use crate::netlink::GenericSocket;
 use crate::sys;
 
-/// What matters of a kernel's configuration.
+/// The relevant options of a kernel configuration.
 const OPTIONS: [&str; 6] = [
     "CONFIG_NET_DEVMEM",
     "CONFIG_PAGE_POOL",
@@ -26,7 +26,7 @@ const OPTIONS: [&str; 6] = [
     "CONFIG_DMABUF_HEAPS",
     "CONFIG_DMABUF_HEAPS_SYSTEM",
 ];
-/// A configuration is a few hundred kilobytes of text.
+/// Limit on the size of a configuration, which is a few hundred kilobytes of text.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
 /// The kernel.
@@ -36,7 +36,7 @@ pub struct KernelFacts {
     pub release: String,
     /// Where its configuration was read, if anywhere.
     pub config_source: Option<String>,
-    /// What it says of the options that matter: `y`, `m`, or `n`. Empty if it could not be read.
+    /// The values of the relevant options: `y`, `m`, or `n`. Empty if the configuration could not be read.
     pub config: BTreeMap<&'static str, String>,
 }
 
@@ -91,7 +91,7 @@ fn options(config: &str) -> BTreeMap<&'static str, String> {
     OPTIONS.map(|option| (option, value(option))).into()
 }
 
-/// Looks at what the kernel has and what this process may do.
+/// Checks the kernel and the privileges of this process.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![sockets()];
     checks.extend(netdev_family());
@@ -101,7 +101,7 @@ pub(super) fn checks() -> Vec<Check> {
     checks
 }
 
-/// Asks TCP whether it knows `SO_DEVMEM_DONTNEED`, by giving back what nobody lent.
+/// Checks whether TCP sockets support `SO_DEVMEM_DONTNEED`, by returning a token that was never lent.
 fn sockets() -> Check {
     const NAME: &str = "devmem_sockets";
     let flags = SocketFlags::CLOEXEC;
@@ -123,7 +123,7 @@ fn sockets() -> Check {
     }
 }
 
-/// Asks generic netlink which bindings the kernel has.
+/// Checks with generic netlink which bindings the kernel supports.
 fn netdev_family() -> Vec<Check> {
     let commands = [
         ("bind_rx", uapi::CMD_BIND_RX, "6.12"),
@@ -174,7 +174,7 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// The initial user namespace maps every user to itself.
+/// Returns whether the map is that of the initial user namespace, which maps every user to itself.
 fn is_initial(uid_map: &str) -> bool {
     let words: Vec<_> = uid_map.split_whitespace().collect();
     words == ["0", "0", "4294967295"]
@@ -182,7 +182,7 @@ fn is_initial(uid_map: &str) -> bool {
 
 fn descriptors() -> Check {
     const NAME: &str = "open_files";
-    /// Sockets, bindings and dma-bufs of a modest program.
+    /// Enough for the sockets, bindings and dma-bufs of a small program.
     const ENOUGH: u64 = 256;
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < ENOUGH => Check::new(
@@ -200,7 +200,7 @@ fn descriptors() -> Check {
 fn completions_limit() -> Check {
     const NAME: &str = "optmem_max";
     const PATH: &str = "/proc/sys/net/core/optmem_max";
-    /// The kernel's default since 6.7; before, sends met `ENOBUFS` soon.
+    /// The kernel's default since 6.7. With the smaller one before, sends soon failed with `ENOBUFS`.
     const ENOUGH: u64 = 128 << 10;
     let limit = fs::read_to_string(PATH).ok();
     match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
@@ -211,7 +211,7 @@ fn completions_limit() -> Check {
         )
         .remedy("sysctl net.core.optmem_max=1048576"),
         Some(limit) => Check::new(NAME, State::Good, format!("{limit} bytes")),
-        // In a network namespace of its own the file is not there.
+        // The file does not exist in a network namespace other than the initial one.
         None => Check::new(NAME, State::Unknown, format!("{PATH} cannot be read")),
     }
 }
@@ -219,7 +219,7 @@ fn completions_limit() -> Check {
 /// Tries each exporter with one page.
 pub(super) fn exporters() -> Vec<Check> {
     let page = rustix::param::page_size();
-    /// A limit of a terabyte and more is none.
+    /// Limits from a terabyte on are not worth mentioning.
     const NO_LIMIT_MB: u64 = 1 << 20;
     let limits = udmabuf_limits().filter(|limits| limits.size_limit_mb < NO_LIMIT_MB);
     let limits = limits.map_or_else(String::new, |limits| {

@@ -1,7 +1,7 @@
-//! What this machine has for device memory, what is missing, and the exact command that mends it.
+//! Checks of this machine for device memory TCP: what it supports, what is missing, and the command that fixes it.
 //!
-//! [`Doctor::examine`] gathers facts and changes nothing. Where it can, it asks the kernel by a request that
-//! cannot succeed, rather than to guess from versions.
+//! [`Doctor::examine`] gathers facts and changes nothing. Where possible it probes the kernel with a request that cannot
+//! succeed, rather than guess from versions.
 
 mod machine;
 mod nic;
@@ -16,17 +16,17 @@ pub use nic::{NicFacts, NicVerdict};
 use crate::netif;
 use crate::netlink::NetlinkError;
 
-/// How something stands.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// As it must be.
+    /// As needed.
     Good,
-    /// Not as it must be, and set-up or the remedy mends it.
+    /// Not as needed, but set-up or the remedy fixes it.
     Mendable,
-    /// Not there, and nothing here can change that.
+    /// Missing, and no change of settings can fix that.
     Missing,
-    /// It could not be found out.
+    /// It could not be determined.
     Unknown,
 }
 
@@ -41,16 +41,16 @@ impl fmt::Display for State {
     }
 }
 
-/// One thing looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What: a stable name for programs.
+    /// Its name, stable for programs.
     pub name: &'static str,
-    /// How it stands.
+    /// Its result.
     pub state: State,
-    /// What was found, in a few words.
+    /// The finding, in a few words.
     pub found: String,
-    /// The command that mends it, or what else to do.
+    /// The command that fixes it, or another remedy.
     pub remedy: Option<String>,
 }
 
@@ -72,21 +72,21 @@ impl Check {
     }
 }
 
-/// Everything that was found.
+/// The results of all checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Doctor {
     /// The kernel.
     pub kernel: KernelFacts,
-    /// What the kernel has, and what this process may do.
+    /// Checks of the kernel and of the privileges of this process.
     pub machine: Vec<Check>,
-    /// Where dma-bufs can come from: one of them is enough.
+    /// Checks of the dma-buf exporters; one working exporter is enough.
     pub exporters: Vec<Check>,
     /// Each interface.
     pub nics: Vec<NicFacts>,
 }
 
 impl Doctor {
-    /// Looks at the machine, and at the interface `name` or at all of them.
+    /// Examines the machine, and the interface `name` or all interfaces.
     ///
     /// # Errors
     ///
@@ -111,16 +111,15 @@ impl Doctor {
         })
     }
 
-    /// Tells whether device memory can be received here: the kernel has it, this process may bind, some exporter
-    /// works, and some NIC is ready or can be made so.
+    /// Returns whether this process can receive into device memory: the kernel supports it, the process may bind, an
+    /// exporter works, and a NIC is ready or can be made ready.
     pub fn can_receive(&self) -> bool {
         self.obstacles_to_receiving().is_empty()
     }
 
-    /// Says what is in the way of receiving, the most general first. What cannot be found out is no obstacle, but for
-    /// the NICs.
+    /// Returns the obstacles to receiving, the most general first. An unknown result is no obstacle, except for the NICs.
     pub fn obstacles_to_receiving(&self) -> Vec<String> {
-        // Sending is a bonus.
+        // Sending is optional here.
         let mut obstacles = self.obstacles_without("bind_tx");
         let able =
             |nic: &NicFacts| matches!(nic.verdict, NicVerdict::Ready | NicVerdict::NeedsSetup);
@@ -129,7 +128,7 @@ impl Doctor {
         obstacles
     }
 
-    /// Says what is in the way of sending.
+    /// Returns the obstacles to sending.
     pub fn obstacles_to_sending(&self) -> Vec<String> {
         let mut obstacles = self.obstacles_without("bind_rx");
         let bind_tx = |nic: &NicFacts, state| {
@@ -143,7 +142,7 @@ impl Doctor {
         obstacles
     }
 
-    /// What the machine lacks, without one check that does not matter.
+    /// Returns what the machine lacks, ignoring one check.
     fn obstacles_without(&self, name: &str) -> Vec<String> {
         let machine = self.machine.iter().filter(|check| check.name != name);
         let missing = machine.filter(|check| check.state == State::Missing);
@@ -155,7 +154,7 @@ impl Doctor {
         obstacles
     }
 
-    /// Says that no NIC is able, if none is.
+    /// Returns the obstacle that no NIC supports it, if none does.
     fn no_nic(
         &self,
         able: impl Fn(&NicFacts) -> bool,

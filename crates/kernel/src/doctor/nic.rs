@@ -1,4 +1,4 @@
-//! One interface: driver, queues, each needed setting.
+//! Checks of one interface: driver, queues, and each needed setting.
 
 use devmem_uapi::IfIndex;
 use serde::Serialize;
@@ -9,21 +9,21 @@ use crate::ethtool::{Channels, DataSplit, DriverInfo, Ethtool, EthtoolError, NTU
 use crate::netdev::{DriverSupport, Netdev, QueueUser, RxQueueId};
 use crate::netif;
 
-/// What becomes of an interface.
+/// Overall result for an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NicVerdict {
     /// Device memory can be bound now.
     Ready,
-    /// Set-up, or the remedies, make it ready.
+    /// Set-up or the remedies make it ready.
     NeedsSetup,
-    /// It cannot.
+    /// Device memory cannot be bound.
     Unsupported,
-    /// It could not be found out, mostly for lack of privilege.
+    /// It could not be determined, usually for lack of privilege.
     Unknown,
 }
 
-/// One interface.
+/// The checks of one interface.
 #[derive(Clone, Debug, Serialize)]
 pub struct NicFacts {
     /// Its name.
@@ -32,15 +32,15 @@ pub struct NicFacts {
     pub index: u32,
     /// Its driver, if it has one.
     pub driver: Option<DriverInfo>,
-    /// What we know about that driver.
+    /// Known facts about that driver.
     pub known: Option<&'static KnownDriver>,
-    /// How many RX queues it has; 0 while it is down.
+    /// Number of its RX queues; 0 while it is down.
     pub rx_queues: usize,
-    /// Which of them somebody uses.
+    /// The RX queues in use, and their users.
     pub taken: Vec<(RxQueueId, QueueUser)>,
-    /// Everything that matters.
+    /// All checks.
     pub checks: Vec<Check>,
-    /// What that comes to.
+    /// The overall result.
     pub verdict: NicVerdict,
 }
 
@@ -81,7 +81,7 @@ impl NicFacts {
     }
 }
 
-/// Sending is a bonus: an interface that cannot bind for it can still receive.
+/// Computes the overall result. Sending is optional: an interface without bind-tx can still receive.
 fn verdict(checks: &[Check]) -> NicVerdict {
     let needed = || checks.iter().filter(|check| check.name != "bind_tx");
     let some = |state| needed().any(|check| check.state == state);
@@ -115,7 +115,7 @@ fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
     }
 }
 
-/// Queue 0 is never bound: there must be another.
+/// Checks the number of RX queues. Queue 0 is never bound, so there must be another one.
 fn spare_queues(
     name: &str,
     queues: &[(RxQueueId, Option<QueueUser>)],
@@ -178,7 +178,7 @@ fn threshold(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
         Ok(Some(0)) => Check::new(NAME, State::Good, "0"),
         Ok(Some(thresh)) => Check::new(NAME, State::Mendable, thresh.to_string())
             .remedy(format!("ethtool -G {name} hds-thresh 0")),
-        // The kernel takes a driver without one for 0.
+        // The kernel treats a driver without a threshold as if it were 0.
         Ok(None) => Check::new(NAME, State::Good, "none"),
         Err(error) => unreadable(NAME, error),
     }
@@ -232,7 +232,7 @@ fn xdp(name: &str, index: u32) -> Check {
     }
 }
 
-/// A setting that cannot be read: mostly the driver has none of it.
+/// Result for a setting that cannot be read, usually because the driver does not support it.
 fn unreadable(name: &'static str, error: &EthtoolError) -> Check {
     match error.is_unsupported() {
         true => Check::new(name, State::Missing, "the driver does not know it"),

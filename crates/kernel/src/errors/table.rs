@@ -7,7 +7,7 @@ use crate::drivers;
 use crate::ethtool::DataSplit;
 use crate::netdev::{QueueUser, RxQueueId};
 
-/// Returns what an errno of `operation` means under `facts`.
+/// Returns the cause of an errno of `operation` under `facts`.
 pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {
     let known = match operation {
         Operation::BindRx => bind_rx(errno, facts),
@@ -44,12 +44,12 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
             CauseKind::QueuesOfDifferentDevices,
             format!("{} use different DMA devices", queues(facts)),
         )
-        .hint("bind the queues of each physical function for themselves"),
+        .hint("bind the queues of each physical function separately"),
         Errno::EOPNOTSUPP if says(facts, "rx_page_size") => Cause::new(
             CauseKind::DmabufGeometry,
-            format!("{interface} has no net_iovs of another size than a page"),
+            format!("{interface} supports only net_iovs of one page"),
         )
-        .hint("bind without a size: a page is what every driver has"),
+        .hint("bind without a size: every driver supports one page"),
         Errno::EOPNOTSUPP => driver_cannot(facts, "bind device memory to RX queues"),
         Errno::EEXIST | Errno::EBUSY => queue_taken(errno, facts),
         Errno::ERANGE => Cause::new(
@@ -63,8 +63,8 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
     Some(cause)
 }
 
-/// The many `EINVAL`s of bind-rx: by the kernel's pointing, its words, and last by what the NIC's
-/// settings are.
+/// Distinguishes the `EINVAL`s of bind-rx by the attribute that the kernel names, by its message, and last by the
+/// settings of the NIC.
 fn bind_rx_invalid(facts: &Facts) -> Cause {
     let interface = interface(facts);
     let pointed = facts.attribute.as_deref().unwrap_or("");
@@ -84,7 +84,7 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
             "net_iovs of that size are not accepted",
         )
         .hint(
-            "it takes Linux 7.3, a power of two of at least a page, and a dma-buf of pieces that are multiples of it",
+            "the size must be a power of two of at least a page, every piece of the dma-buf a multiple of it; needs Linux 7.3",
         );
     }
     let split = says(facts, "tcp-data-split");
@@ -107,7 +107,7 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
     }
     Cause::new(
         CauseKind::DmabufGeometry,
-        "the descriptor is not a dma-buf, or its pieces are not whole pages",
+        "the descriptor is not a dma-buf, or its pieces are not multiples of the page size",
     )
     .hint("make the dma-buf's offset and size multiples of the page size")
 }
@@ -130,7 +130,7 @@ fn bad_queue(facts: &Facts, past_the_end: Option<&RxQueueId>) -> Cause {
     };
     match last {
         Some(last) => cause.hint(format!(
-            "its RX queues are 0 to {last}; `ethtool -L {interface}` changes how many there are"
+            "its RX queues are 0 to {last}; `ethtool -L {interface}` changes their number"
         )),
         None => cause,
     }
@@ -141,11 +141,11 @@ fn queue_taken(errno: Errno, facts: &Facts) -> Cause {
     if let Some((queue, user)) = facts.taken.first() {
         let hint = match user {
             QueueUser::Dmabuf(_) => {
-                "another process has bound it, or this one has: it ends when that closes its binding"
+                "another process, or this one, has bound it: the queue is free when that binding is closed"
             }
-            QueueUser::IoUring => "it ends when the io_uring's owner closes it",
-            QueueUser::Xsk => "it ends when the AF_XDP socket is closed",
-            QueueUser::Lease => "it ends when the netdev it is leased to is removed",
+            QueueUser::IoUring => "the queue is free when the io_uring is closed",
+            QueueUser::Xsk => "the queue is free when the AF_XDP socket is closed",
+            QueueUser::Lease => "the queue is free when the netdev that leases it is removed",
         };
         return Cause::new(
             CauseKind::QueueTaken,
@@ -163,7 +163,7 @@ fn queue_taken(errno: Errno, facts: &Facts) -> Cause {
     }
     Cause::new(
         CauseKind::QueueTaken,
-        format!("somebody uses {} of {interface} already", queues(facts)),
+        format!("{} of {interface} is in use already", queues(facts)),
     )
 }
 
@@ -188,7 +188,7 @@ fn bind_tx(errno: Errno, facts: &Facts) -> Option<Cause> {
     Some(cause)
 }
 
-/// What both bindings have in common.
+/// Causes common to both bindings.
 fn bind(errno: Errno, facts: &Facts) -> Option<Cause> {
     match errno {
         Errno::EBADF => Some(Cause::new(
@@ -227,7 +227,7 @@ fn recv(errno: Errno) -> Option<Cause> {
     let cause = match errno {
         Errno::EFAULT => Cause::new(
             CauseKind::ReadWithoutFlag,
-            "device memory was read without the devmem flag, or into a buffer that is not there",
+            "device memory was read without MSG_SOCK_DEVMEM, or a buffer address is invalid",
         )
         .hint("receive with MSG_SOCK_DEVMEM; the data is still queued"),
         Errno::ENODEV => Cause::new(
@@ -244,7 +244,7 @@ fn recv(errno: Errno) -> Option<Cause> {
     Some(cause)
 }
 
-/// `ETOOSMALL` of the kernel (linux include/linux/errno.h), which leaks out of recvmsg.
+/// `ETOOSMALL`, an internal errno of the kernel (linux include/linux/errno.h) that recvmsg returns.
 const ETOOSMALL: i32 = 525;
 
 fn send(errno: Errno, facts: &Facts) -> Option<Cause> {
@@ -257,11 +257,11 @@ fn send(errno: Errno, facts: &Facts) -> Option<Cause> {
         .hint("bind with bind-tx (an RX binding cannot send), set SO_ZEROCOPY, send with MSG_ZEROCOPY"),
         Errno::ENODEV => {
             let message = match &facts.other_interface {
-                Some(other) => format!("the route leaves by {other}, the binding is on {bound}"),
-                None => format!("the route leaves by another interface than the binding's, {bound}"),
+                Some(other) => format!("the route uses {other}, the binding is on {bound}"),
+                None => format!("the route uses another interface than the binding's, {bound}"),
             };
             Cause::new(CauseKind::RouteElsewhere, message).hint(format!(
-                "bind the socket to {bound} (SO_BINDTODEVICE), or bind the memory where the route leaves"
+                "bind the socket to {bound} (SO_BINDTODEVICE), or bind the memory to the interface of the route"
             ))
         }
         Errno::EHOSTUNREACH | Errno::ENETUNREACH => {
@@ -278,7 +278,7 @@ fn send(errno: Errno, facts: &Facts) -> Option<Cause> {
         ),
         Errno::ENOBUFS => Cause::new(
             CauseKind::TooManyCompletions,
-            "too many sends whose completions nobody has read",
+            "too many sends with unread completions",
         )
         .hint("read completions, or raise the limit: sysctl net.core.optmem_max=1048576"),
         _ => return None,
@@ -299,7 +299,7 @@ fn socket(errno: Errno, facts: &Facts) -> Option<Cause> {
         ),
         Errno::EACCES | Errno::EPERM => Some(Cause::new(
             CauseKind::NotPermitted,
-            "it is not permitted: ports below 1024, broadcast addresses, or a packet filter",
+            "not permitted: a port below 1024, a broadcast address, or a packet filter",
         )),
         _ => None,
     }
@@ -329,7 +329,7 @@ fn kernel_without_devmem() -> Cause {
     .hint("it needs Linux 6.12 or later with CONFIG_NET_DEVMEM")
 }
 
-/// Where the limits of udmabuf are set.
+/// File with udmabuf's size limit.
 const UDMABUF_SIZE_LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
 
 fn udmabuf(errno: Errno, facts: &Facts) -> Option<Cause> {
@@ -344,10 +344,11 @@ fn udmabuf(errno: Errno, facts: &Facts) -> Option<Cause> {
         )
         .hint("run as root or as a member of group kvm, or: chmod 666 /dev/udmabuf"),
         Errno::EINVAL => udmabuf_invalid(facts),
-        Errno::EMFILE | Errno::ENFILE => {
-            Cause::new(CauseKind::NoResources, "no descriptor is left")
-                .hint("raise the limit: ulimit -n 65536")
-        }
+        Errno::EMFILE | Errno::ENFILE => Cause::new(
+            CauseKind::NoResources,
+            "the process has no free file descriptor",
+        )
+        .hint("raise the limit: ulimit -n 65536"),
         Errno::ENOMEM => Cause::new(CauseKind::NoResources, "not enough memory to pin the pages")
             .hint("ask for less, or free some; pinned pages count against the cgroup's limit"),
         _ => return None,
@@ -374,7 +375,7 @@ fn udmabuf_invalid(facts: &Facts) -> Cause {
     }
     Cause::new(
         CauseKind::DmabufGeometry,
-        "the memfd is not sealed against shrinking, or offset or size are not whole pages",
+        "the memfd is not sealed against shrinking, or offset or size are not multiples of the page size",
     )
     .hint(format!(
         "or the size is over the limit: see {UDMABUF_SIZE_LIMIT} (64 MiB by default)"
@@ -390,39 +391,41 @@ fn dma_heap(errno: Errno, facts: &Facts) -> Option<Cause> {
         .hint("the kernel must be built with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM"),
         Errno::EACCES | Errno::EPERM => {
             Cause::new(CauseKind::NotPermitted, "this user may not open the heap")
-                .hint("run as root, or give the user the right to the file in /dev/dma_heap")
+                .hint("run as root, or give the user access to the file in /dev/dma_heap")
         }
         Errno::EINVAL => Cause::new(
             CauseKind::ExporterLimit,
             match facts.bytes {
                 Some(0) => "an allocation of 0 bytes".to_owned(),
-                Some(bytes) => format!("the heap does not take {bytes} bytes"),
-                None => "the heap does not take this size".to_owned(),
+                Some(bytes) => format!("the heap refuses a size of {bytes} bytes"),
+                None => "the heap refuses this size".to_owned(),
             },
         ),
         Errno::ENOMEM => Cause::new(
             CauseKind::ExporterLimit,
-            "the heap has not as much memory (the system heap gives at most half of it)",
+            "the heap does not have enough memory (the system heap gives at most half of the machine's)",
         ),
-        Errno::EMFILE | Errno::ENFILE => {
-            Cause::new(CauseKind::NoResources, "no descriptor is left")
-                .hint("raise the limit: ulimit -n 65536")
-        }
+        Errno::EMFILE | Errno::ENFILE => Cause::new(
+            CauseKind::NoResources,
+            "the process has no free file descriptor",
+        )
+        .hint("raise the limit: ulimit -n 65536"),
         _ => return None,
     };
     Some(cause)
 }
 
-/// What means the same everywhere.
+/// Causes common to all operations.
 fn anywhere(errno: Errno) -> Option<Cause> {
     let cause = match errno {
         Errno::EAGAIN | Errno::EINPROGRESS => {
-            Cause::new(CauseKind::WouldBlock, "it would have to wait")
+            Cause::new(CauseKind::WouldBlock, "the call would have to wait")
         }
         Errno::ENOMEM => Cause::new(CauseKind::NoResources, "out of memory"),
-        Errno::EMFILE | Errno::ENFILE => {
-            Cause::new(CauseKind::NoResources, "no descriptor is left")
-        }
+        Errno::EMFILE | Errno::ENFILE => Cause::new(
+            CauseKind::NoResources,
+            "the process has no free file descriptor",
+        ),
         Errno::ECONNRESET | Errno::EPIPE | Errno::ETIMEDOUT | Errno::ENOTCONN => {
             Cause::new(CauseKind::ConnectionLost, errno.describe())
         }

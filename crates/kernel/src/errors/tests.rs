@@ -193,10 +193,7 @@ fn a_route_that_leaves_elsewhere_names_both_interfaces() {
         ..facts()
     };
     let cause = cause(Operation::Send, Errno::ENODEV, &facts);
-    assert_eq!(
-        cause.message,
-        "the route leaves by eth0, the binding is on eth1"
-    );
+    assert_eq!(cause.message, "the route uses eth0, the binding is on eth1");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! bind-rx and bind-tx: a dma-buf becomes the memory of RX queues, or a source for sending.
+//! bind-rx and bind-tx: binding a dma-buf to RX queues, and for sending.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -12,26 +12,26 @@ use crate::netif;
 use crate::netlink::{GenericSocket, NetlinkError, Request};
 use crate::socket::TxSource;
 
-/// Why a binding was refused, with what the kernel said and what it means.
+/// Why a binding was refused: the kernel's answer, the cause and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindError {
-    /// Which binding.
+    /// The kind of binding.
     pub operation: Operation,
     /// The interface.
     pub interface: String,
-    /// The queues asked for; none for bind-tx.
+    /// The requested queues; empty for bind-tx.
     pub queues: Vec<RxQueueId>,
-    /// What the kernel returned.
+    /// The errno that the kernel returned.
     pub errno: Errno,
-    /// The kernel's words, if it gave some.
+    /// The kernel's extended-ack message, if there was one.
     pub kernel: Option<String>,
-    /// The attribute of the request that it pointed at, if it did: `queues.id`.
+    /// The attribute of the request that the extended ack names, if any: `queues.id`.
     pub attribute: Option<String>,
-    /// What it means here and what mends it.
+    /// The cause and the remedy.
     pub cause: Box<Cause>,
 }
 
-/// One line; the hint is [`BindError::cause`]'s.
+/// Prints one line; the hint is in [`BindError::cause`].
 impl std::fmt::Display for BindError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} on {}", self.operation, self.interface)?;
@@ -55,12 +55,12 @@ impl std::fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// An attachment of a dma-buf to a NIC. It lives as long as this value: the netlink socket that made it
-/// *is* the binding, and the kernel undoes it when the socket is closed, also by a crash.
+/// An attachment of a dma-buf to a NIC. It lasts as long as this value: the netlink socket that created it
+/// *is* the binding, and the kernel unbinds when the socket is closed, also by a crash.
 #[derive(Debug)]
 struct Binding {
     id: DmabufId,
-    /// Never used again, only kept open.
+    /// Not used again, only kept open.
     _netlink: GenericSocket,
 }
 
@@ -72,7 +72,7 @@ pub struct BoundRx {
 }
 
 impl BoundRx {
-    /// Returns the number that received frags name.
+    /// Returns the id of the binding, which is also in each received frag.
     pub fn id(&self) -> DmabufId {
         self.binding.id
     }
@@ -91,12 +91,12 @@ pub struct BoundTx {
 }
 
 impl BoundTx {
-    /// Returns the number that sends name.
+    /// Returns the id of the binding, which the control message of a send contains.
     pub fn id(&self) -> DmabufId {
         self.binding.id
     }
 
-    /// Returns what [`send_dmabuf`](crate::socket::send_dmabuf) sends from.
+    /// Returns the source for [`send_dmabuf`](crate::socket::send_dmabuf).
     pub fn source(&self) -> TxSource<'_> {
         TxSource {
             dmabuf: self.id(),
@@ -105,31 +105,30 @@ impl BoundTx {
     }
 }
 
-/// What a trial without consequences tells about a driver.
+/// Result of probing a driver with a request that cannot succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriverSupport {
-    /// The driver knows the operation; settings may still be in the way.
+    /// The driver supports the operation; settings may still prevent it.
     Yes,
-    /// It does not.
+    /// The driver does not support it.
     No {
-        /// Why, in one line.
+        /// The reason, in one line.
         reason: String,
     },
-    /// It cannot be told: no privilege, or a kernel that looks at other things first.
+    /// It cannot be determined: the privilege is missing, or the kernel checks something else first.
     Unknown {
-        /// Why, in one line.
+        /// The reason, in one line.
         reason: String,
     },
 }
 
 impl Netdev {
-    /// Binds a dma-buf to RX queues: what the NIC receives on them lands in it.
+    /// Binds a dma-buf to RX queues: payload that the NIC receives on them lands in it.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, with its cause. Nothing is bound then, not even to the queues before the one that
-    /// was refused.
+    /// The kernel's refusal, with its cause. No queue is bound then.
     pub fn bind_rx(
         &mut self,
         dmabuf: BorrowedFd<'_>,
@@ -138,13 +137,13 @@ impl Netdev {
         self.bind_rx_sized(dmabuf, queues, None)
     }
 
-    /// As [`bind_rx`](Self::bind_rx), with net_iovs of `rx_page_size` bytes instead of a page: a power of two, and
-    /// the dma-buf's pieces must be multiples of it (huge pages are: [`DmabufFd::udmabuf_huge`]).
+    /// Binds as [`bind_rx`](Self::bind_rx) does, with net_iovs of `rx_page_size` bytes instead of a page: a power of two, of
+    /// which each piece of the dma-buf must be a multiple (as with huge pages: [`DmabufFd::udmabuf_huge`]).
     ///
     /// # Errors
     ///
-    /// As [`bind_rx`](Self::bind_rx); `EINVAL` pointing at `rx-page-size` before Linux 7.3, `EOPNOTSUPP` where
-    /// the driver has no such buffers.
+    /// As [`bind_rx`](Self::bind_rx); `EINVAL` for the attribute `rx-page-size` before Linux 7.3, `EOPNOTSUPP` if the driver
+    /// does not support this size.
     ///
     /// [`DmabufFd::udmabuf_huge`]: crate::dmabuf::DmabufFd::udmabuf_huge
     pub fn bind_rx_sized(
@@ -194,7 +193,7 @@ impl Netdev {
         }
     }
 
-    /// Sends a bind request over a socket of its own.
+    /// Sends a bind request over a new socket.
     fn bind(
         &self,
         what: &str,
@@ -210,7 +209,7 @@ impl Netdev {
         })
     }
 
-    /// Finds out why a binding was refused: looks at the interface as it is now.
+    /// Finds the cause of a refused binding from the current state of the interface.
     fn explain(
         &mut self,
         operation: Operation,
@@ -248,7 +247,7 @@ impl Netdev {
             driver: driver.map(|info| info.driver),
             queues: queues.to_vec(),
             taken: taken.collect(),
-            // An interface that is down lists no queue; that says nothing about how many it has.
+            // An interface that is down lists no queues, whatever their number.
             rx_queues: rx_queues
                 .as_ref()
                 .and_then(|queues| u32::try_from(queues.len()).ok())
@@ -260,7 +259,7 @@ impl Netdev {
         }
     }
 
-    /// Tries whether the driver knows bind-rx, with a request that cannot succeed: its queue has no type.
+    /// Probes whether the driver supports bind-rx, with a request that cannot succeed: its queue has no type.
     pub fn probe_bind_rx(&mut self) -> DriverSupport {
         let request = |socket: &GenericSocket, index: u32| {
             bind_request(socket, uapi::CMD_BIND_RX, index, NEVER_OPEN)
@@ -270,13 +269,13 @@ impl Netdev {
         };
         let tried = self.bind("try bind-rx", request);
         judge(&tried.err(), |error| {
-            // It looked at the queue: the driver has passed.
+            // The kernel checks the queue after the driver, so the driver supports it.
             let queue = error.attribute.as_ref();
             queue.is_some_and(|bad| bad.path.starts_with("queues"))
         })
     }
 
-    /// Tries whether the driver knows bind-tx, with a request that cannot succeed: it has no dma-buf.
+    /// Probes whether the driver supports bind-tx, with a request that cannot succeed: it has no dma-buf.
     pub fn probe_bind_tx(&mut self) -> DriverSupport {
         let request = |socket: &GenericSocket, index: u32| {
             bind_request(socket, uapi::CMD_BIND_TX, index, NEVER_OPEN)
@@ -286,7 +285,7 @@ impl Netdev {
     }
 }
 
-/// Reads what a trial that cannot succeed says about the driver.
+/// Derives the driver's support from the answer to a request that cannot succeed.
 fn judge(
     refused: &Option<NetlinkError>,
     got_past_the_driver: impl FnOnce(&NetlinkError) -> bool,

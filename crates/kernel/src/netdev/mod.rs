@@ -1,7 +1,7 @@
-//! The netdev family of generic netlink: bind device memory to a NIC, see what its queues do.
+//! The netdev family of generic netlink: binding device memory to a NIC, and reading its queues.
 //!
-//! A [`Netdev`] is one interface. [`Netdev::bind_rx`] and [`Netdev::bind_tx`] make a [`BoundRx`] and a
-//! [`BoundTx`], each with a netlink socket that *is* its lifetime: closing it unbinds, and a crash closes it.
+//! A [`Netdev`] is one interface. [`Netdev::bind_rx`] and [`Netdev::bind_tx`] return a [`BoundRx`] and a
+//! [`BoundTx`], each with a netlink socket that *is* the binding: closing it, also by a crash, unbinds.
 
 mod bind;
 mod queue;
@@ -42,8 +42,8 @@ const QUEUE_NAMES: Names = Names(&[
 ]);
 const IFINDEX_NAMES: Names = Names(&[(1, "ifindex", Names::NONE)]);
 
-/// One network interface, as the netdev family sees it. It belongs to the network namespace of the thread
-/// that made it; bind from a thread in the same one.
+/// One network interface in the netdev family. It belongs to the network namespace of the thread that created this; bind
+/// from a thread in the same namespace.
 #[derive(Debug)]
 pub struct Netdev {
     name: String,
@@ -62,7 +62,7 @@ impl Netdev {
         Self::with_index(name, index)
     }
 
-    /// Takes an interface whose index is known; it is looked up when something is asked of it.
+    /// Creates it from a known index. The interface is looked up only by later requests.
     ///
     /// # Errors
     ///
@@ -86,11 +86,11 @@ impl Netdev {
         self.index
     }
 
-    /// Asks what the driver can do with XDP (`NETDEV_XDP_ACT_*` bits).
+    /// Returns the driver's XDP features (`NETDEV_XDP_ACT_*` bits).
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the interface went away.
+    /// `ENODEV` if the interface was removed.
     pub fn xdp_features(&mut self) -> Result<u64, NetlinkError> {
         let what = format!("read netdev {}", self.name);
         let request = self.socket.command(uapi::CMD_DEV_GET, IFINDEX_NAMES);

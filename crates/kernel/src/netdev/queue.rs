@@ -1,4 +1,4 @@
-//! queue-get: the queues of a NIC and who uses their memory.
+//! queue-get: the queues of a NIC and the users of their memory.
 
 use devmem_uapi::{DmabufId, netdev as uapi};
 use serde::Serialize;
@@ -7,13 +7,13 @@ use super::{Netdev, QUEUE_NAMES, RxQueueId};
 use crate::netlink::NetlinkError;
 use crate::netlink::attr::Attributes;
 
-/// Which way a queue goes.
+/// Direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueKind {
-    /// Receives.
+    /// Receive queue.
     Rx,
-    /// Sends.
+    /// Transmit queue.
     Tx,
 }
 
@@ -35,7 +35,7 @@ impl QueueKind {
     }
 }
 
-/// Who has taken a queue's memory in hand.
+/// The user of a queue's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueUser {
@@ -43,7 +43,7 @@ pub enum QueueUser {
     Dmabuf(#[serde(serialize_with = "id_number")] DmabufId),
     /// An io_uring receives into its own memory.
     IoUring,
-    /// An AF_XDP socket.
+    /// An AF_XDP socket receives into its own memory.
     Xsk,
     /// It is leased to another netdev.
     Lease,
@@ -67,13 +67,13 @@ impl std::fmt::Display for QueueUser {
 /// One queue of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueInfo {
-    /// Its number among those of its kind.
+    /// Its number among the queues of its direction.
     pub id: u32,
-    /// Which way it goes.
+    /// Its direction.
     pub kind: QueueKind,
     /// The NAPI instance that serves it.
     pub napi: Option<u32>,
-    /// Who has taken its memory in hand, if anybody.
+    /// The user of its memory, if there is one.
     pub user: Option<QueueUser>,
 }
 
@@ -81,8 +81,8 @@ impl QueueInfo {
     /// Reads a reply; `None` if it is not about a queue.
     pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
         let user = if let Some(dmabuf) = reply.find(uapi::A_QUEUE_DMABUF) {
-            // A u32 (linux net/core/devmem.c mp_dmabuf_devmem_nl_fill); a kernel that should say it
-            // otherwise has bound the queue all the same.
+            // A u32 (linux net/core/devmem.c mp_dmabuf_devmem_nl_fill). Should a later kernel encode it differently, the
+            // queue is bound nevertheless.
             Some(QueueUser::Dmabuf(DmabufId(dmabuf.u32().unwrap_or(0))))
         } else if reply.has(uapi::A_QUEUE_IO_URING) {
             Some(QueueUser::IoUring)
@@ -115,7 +115,7 @@ impl Netdev {
         self.socket.dump(&what, &request, QueueInfo::parse)
     }
 
-    /// Asks for one queue.
+    /// Reads one queue.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Netdev {
         self.socket.get(&what, request, QueueInfo::parse)
     }
 
-    /// Lists the RX queues and who uses them.
+    /// Lists the RX queues and their users.
     ///
     /// # Errors
     ///

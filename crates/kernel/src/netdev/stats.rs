@@ -16,19 +16,19 @@ use super::QueueKind;
 pub struct PagePool {
     /// Its number, unique on this machine.
     pub id: u64,
-    /// Its netdev; `None` once that is gone while pages are still out.
+    /// Its netdev; `None` if that was removed while pages are still in use.
     pub ifindex: Option<u32>,
     /// The NAPI instance that allocates from it.
     pub napi: Option<u64>,
-    /// Pages or net_iovs that are out.
+    /// Pages or net_iovs in use.
     pub inflight: Option<u64>,
     /// The same in bytes.
     pub inflight_bytes: Option<u64>,
-    /// When its queue let go of it, in seconds since boot: it waits for its last page.
+    /// When its queue was detached, in seconds since boot; the pool remains until its last page is returned.
     pub detached_at_s: Option<u64>,
-    /// The binding its memory comes from.
+    /// The binding of its memory.
     pub dmabuf: Option<u32>,
-    /// Its memory comes from an io_uring.
+    /// Whether its memory comes from an io_uring.
     pub io_uring: bool,
 }
 
@@ -76,7 +76,7 @@ impl PagePoolStats {
 pub struct QueueStats {
     /// The queue; `None` for the sum over the netdev.
     pub queue: Option<(QueueKind, u32)>,
-    /// Name and value; drivers report what they have.
+    /// Name and value; the set depends on the driver.
     pub counters: BTreeMap<&'static str, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Zero-copy sends of a socket of the kernel, and what has to stay until they are complete.
+//! Zero-copy sends of a socket of the kernel, and what is kept until they are complete.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -29,26 +29,26 @@ pub(crate) struct Sends {
     /// SO_ZEROCOPY is set.
     enabled: bool,
     set: CompletionSet,
-    /// What the packet that is being filled is made of.
+    /// The pieces of the packet that is being filled.
     pieces: Pieces,
-    /// Complete, and told by `Completions::try_next`.
+    /// Number of complete sends returned by `Completions::try_next`.
     told: u64,
-    /// Complete, and copied on the way.
+    /// Number of complete sends that were copied.
     copied: u64,
-    /// What the sends that are not complete keep, by their numbers.
+    /// What is kept for incomplete sends, by their numbers.
     kept: VecDeque<(u64, Kept)>,
 }
 
-/// What stays until a send is complete.
+/// What is kept until a send is complete.
 #[derive(Debug)]
 enum Kept {
-    /// The count of sends under way from a binding's memory.
+    /// A count in the incomplete sends of a binding.
     Counted { _in_flight: InFlight },
     /// The bytes themselves.
     Bytes { _bytes: Arc<[u8]> },
 }
 
-/// One send under way, counted; dropping it ends it.
+/// Guard that counts one incomplete send.
 #[derive(Debug)]
 struct InFlight(Arc<AtomicUsize>);
 
@@ -66,7 +66,7 @@ impl Drop for InFlight {
 }
 
 impl Sends {
-    /// Takes what an error queue says.
+    /// Adds the completions read from an error queue.
     fn note(&mut self, queue: &ErrorQueue) {
         for range in &queue.completions {
             let complete = self.set.note(*range);
@@ -78,7 +78,7 @@ impl Sends {
         {
             self.kept.pop_front();
         }
-        // Out of order, which is rare.
+        // Out-of-order completions are rare.
         if set.complete() != set.through() {
             self.kept.retain(|(number, _)| !set.contains(*number));
         }
@@ -92,7 +92,7 @@ impl Sends {
     }
 }
 
-/// A socket that nobody holds any more, open until its sends are complete: its memory is told free by that alone.
+/// A dropped socket, kept open until its sends are complete, because only its error queue reports that the memory is free.
 #[derive(Debug)]
 pub(super) struct Leaving {
     fd: Arc<OwnedFd>,
@@ -101,7 +101,7 @@ pub(super) struct Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        // Nobody learns any more when the kernel has sent these bytes, so they stay for ever.
+        // The completion of these bytes can no longer be read, so they are leaked.
         for (_, kept) in self.sends.kept.drain(..) {
             if let Kept::Bytes { .. } = kept {
                 mem::forget(kept);
@@ -114,12 +114,12 @@ impl Nic {
     /// Closes the leaving sockets whose sends are complete.
     fn reap(&self) {
         self.known().leaving.retain_mut(|leaving| {
-            // A queue that cannot be read will never tell; the connection is dead then.
+            // If the queue cannot be read, the connection is dead and no completion will arrive.
             leaving.sends.collect(&leaving.fd).is_ok() && !leaving.sends.kept.is_empty()
         });
     }
 
-    /// Reads the error queues of all sockets that have sends under way.
+    /// Reads the error queues of all sockets with incomplete sends.
     pub(super) fn collect_all(&self) {
         let senders: Vec<_> = {
             let senders = &mut self.known().senders;
@@ -130,29 +130,29 @@ impl Nic {
                 .collect()
         };
         for sender in senders {
-            // What is wrong with a connection is its own user's business.
+            // An error of a connection is reported by the calls of its stream.
             let _ = sender.collect();
         }
         self.reap();
     }
 }
 
-/// Why a send did not take anything, and what has to change first.
+/// What to wait for before a send that queued nothing can be retried.
 enum NotYet {
     /// Room in the send buffer.
     Room,
-    /// Completions: too many sends are unreported.
+    /// Completions: there are too many unreported sends.
     Reports,
     Never(SendError),
 }
 
 impl Socket {
     fn sends(&self) -> MutexGuard<'_, Sends> {
-        // Whole between any two of its operations, so a panic elsewhere has not harmed it.
+        // Each operation leaves it consistent, so a panic of another thread does not matter.
         self.sends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many zero-copy sends there were.
+    /// Returns the number of zero-copy sends so far.
     pub(crate) fn sent(&self) -> u64 {
         self.sends().set.sent()
     }
@@ -171,7 +171,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Queues what there is room for of `ranges`, at least a byte. At most 1,024 ranges are looked at.
+    /// Queues as many bytes of `ranges` as there is room for, at least one. Uses at most the first 1,024 ranges.
     pub(crate) fn send_device(
         &self,
         tx: &Tx,
@@ -201,8 +201,7 @@ impl Socket {
         })
     }
 
-    /// Queues what there is room for of `bytes` from `from` on, without a copy; they are kept until the kernel has
-    /// let go of them.
+    /// Queues as many of `bytes` from `from` on as there is room for, without a copy. Keeps them until the send is complete.
     pub(crate) fn send_host(
         &self,
         bytes: &Arc<[u8]>,
@@ -219,8 +218,8 @@ impl Socket {
         })
     }
 
-    /// Makes `attempt` until it takes something, and counts that. The kernel numbers sends in the order of the calls,
-    /// so none may come between one call and its number.
+    /// Repeats `attempt` until it queues something, and counts the send. The kernel numbers sends in the order of the calls, so
+    /// the lock is held from the call until the send is counted.
     fn send_counted(
         &self,
         limit: WaitLimit,
@@ -245,7 +244,7 @@ impl Socket {
                 NotYet::Never(error) => return Err(error),
                 NotYet::Room => self.wait(deadline, PollFlags::OUT)?,
                 NotYet::Reports => {
-                    // Those reported make room at once; otherwise those under way will.
+                    // Reading reported completions makes room at once; if there are none, later ones will.
                     let _ = self.collect();
                     if self.sends().set.complete() == unread {
                         self.wait_for_completions(deadline, unread)?;
@@ -259,7 +258,7 @@ impl Socket {
         match errno {
             Errno::EAGAIN => NotYet::Room,
             Errno::ENOBUFS => NotYet::Reports,
-            // No call of ours waits inside the kernel; try again all the same.
+            // Should not occur, because our calls do not wait in the kernel; try again.
             Errno::EINTR => NotYet::Room,
             errno => NotYet::Never(self.send_error(errno)),
         }
@@ -291,14 +290,14 @@ impl Socket {
             let _ = self.collect();
             return Ok(());
         }
-        // Hung up, and no completion there yet.
+        // The connection has hung up, but completions are still missing.
         deadline.wait_for_news(self.fd.as_fd(), || {
             let _ = self.collect();
             self.sends().set.complete() != known
         })
     }
 
-    /// Reads the error queue until it is empty. Returns how many sends are complete without a gap.
+    /// Reads the error queue until it is empty. Returns the number of sends that are complete without a gap.
     pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
         let mut sends = self.sends();
         #[cfg(feature = "tokio")]
@@ -315,7 +314,7 @@ impl Socket {
         Ok(sends.set.through())
     }
 
-    /// How the sends fared, after a look at the error queue.
+    /// Reads the error queue and returns the counts of the sends.
     pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
         self.collect()?;
         let sends = self.sends();
@@ -326,7 +325,7 @@ impl Socket {
         })
     }
 
-    /// What became complete since the last call: first and end.
+    /// Returns the sends that became complete since the last call: first and end.
     pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
         let end = self.collect()?;
         let mut sends = self.sends();
@@ -345,7 +344,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Hands the socket to the NIC if sends are under way.
+    /// Passes the socket to the NIC if it has incomplete sends.
     pub(super) fn leave(&mut self) {
         let _ = self.collect();
         let sends = mem::take(&mut *self.sends());

@@ -1,4 +1,4 @@
-//! Making the changes, one by one, each written down first.
+//! Applying the changes one by one, each written to the state file first.
 
 use std::mem;
 
@@ -12,15 +12,15 @@ use super::{Drift, Flow, NicSetup, PlanError};
 use crate::ethtool::{DataSplit, EthtoolError, NTUPLE, Rings, RingsChange, RuleAction, TcpFlow};
 use crate::netdev::RxQueueId;
 
-/// Why a NIC could not be prepared. Everything changed before was put back, as `restored` says.
+/// Why a NIC could not be set up. The changes made before the error were undone; see `restored`.
 #[derive(Debug, thiserror::Error)]
 #[error("prepare {interface}: {why}")]
 pub struct ApplyError {
     /// The interface.
     pub interface: String,
-    /// What failed.
+    /// The error.
     pub why: Box<StepError>,
-    /// What became of the changes before.
+    /// The report of undoing the earlier changes.
     pub restored: RestoreReport,
 }
 
@@ -30,21 +30,21 @@ pub enum StepError {
     /// The kernel refused it.
     #[error(transparent)]
     Refused(#[from] EthtoolError),
-    /// The kernel took it and it had no effect.
+    /// The kernel accepted it, but it had no effect.
     #[error("it was accepted without effect: {0}")]
     NoEffect(Drift),
-    /// It could not be written down, so it was not made.
+    /// It could not be written to the state file, so it was not made.
     #[error(transparent)]
     State(#[from] StateError),
     /// The flow cannot be steered.
     #[error(transparent)]
     Flow(#[from] PlanError),
-    /// No rule that the NIC can match was accepted; this is what it said of the widest.
+    /// None of the flow rules was accepted.
     #[error("none of {tried} flow rules was accepted{}", last_words(.last))]
     NoRule {
-        /// How many were tried.
+        /// Number of rules tried.
         tried: usize,
-        /// What the kernel said of the last.
+        /// The kernel's error for the last, the widest rule.
         last: Option<EthtoolError>,
     },
 }
@@ -59,7 +59,7 @@ impl SetupPlan {
     ///
     /// # Errors
     ///
-    /// The change that failed; everything before it was put back.
+    /// The change that failed; the changes before it were undone.
     pub fn apply(self) -> Result<NicSetup, ApplyError> {
         let Self {
             nic,
@@ -124,7 +124,7 @@ impl NicSetup {
     ///
     /// # Errors
     ///
-    /// If no rule for it is accepted. The set-up stays as it was.
+    /// If no rule for it is accepted. The set-up does not change.
     pub fn steer(&mut self, flow: &Flow) -> Result<(), StepError> {
         let rules = rules_for(flow)?;
         let steered = self.undo.iter().filter(|u| matches!(u, Undo::Rule { .. }));
@@ -158,7 +158,7 @@ impl NicSetup {
         self.keep_table()
     }
 
-    /// Sets the RSS table again where a driver has forgotten it.
+    /// Sets the RSS table again if the driver has forgotten it.
     pub(super) fn keep_table(&mut self) -> Result<(), StepError> {
         let tables = self.undo.iter().filter_map(|change| match change {
             Undo::RssTable { set, .. } => Some(set.clone()),
@@ -183,7 +183,7 @@ impl NicSetup {
         Ok(self.nic.set_rss_table(&table)?)
     }
 
-    /// Makes a context; without contexts each flow goes to one queue, which is less but right.
+    /// Creates an RSS context. Without contexts each flow is steered to one queue, which also works.
     fn make_context(&mut self, table: Vec<u32>) -> Result<(), StepError> {
         let others = self.nic.rss_contexts().unwrap_or_default();
         let change = |context| Undo::Context {
@@ -202,7 +202,7 @@ impl NicSetup {
         }
     }
 
-    /// Adds the narrowest rule that the NIC can match; one that spreads over the queues, if it can do that.
+    /// Adds the narrowest rule that the NIC can match, to the RSS context if the NIC supports that.
     fn add_rule(&mut self, rules: &[TcpFlow], queue: RxQueueId) -> Result<(), StepError> {
         let spread = self
             .context
@@ -216,7 +216,7 @@ impl NicSetup {
                 rule.flow == Some(*flow) && rule.action == action
             };
             if self.nic.rules()?.iter().any(same) {
-                // Somebody has steered it so already, and it is not ours to remove.
+                // The same rule exists already. It is not ours, so it is not removed later.
                 return Ok(());
             }
             let change = |location| Undo::Rule {
@@ -237,13 +237,13 @@ impl NicSetup {
         Err(StepError::NoRule { tried, last })
     }
 
-    /// Writes a change down before it is made.
+    /// Writes a change to the state file, before it is made.
     fn write_down(&mut self, change: Undo) -> Result<(), StepError> {
         self.undo.push(change);
         Ok(self.state.write(&self.undo)?)
     }
 
-    /// Completes the last change with what the kernel chose.
+    /// Adds to the last change the number that the kernel chose.
     fn complete(&mut self, change: Undo) -> Result<(), StepError> {
         if let Some(last) = self.undo.last_mut() {
             *last = change;
@@ -251,14 +251,14 @@ impl NicSetup {
         Ok(self.state.write(&self.undo)?)
     }
 
-    /// Forgets the last change: it was refused, and nothing came of it.
+    /// Removes the last change from the state file, because it was refused.
     fn strike_out(&mut self) -> Result<(), StepError> {
         self.undo.pop();
         Ok(self.state.write(&self.undo)?)
     }
 
-    /// Compares the NIC with how it was set up. What is not as it should be makes data miss device memory: a
-    /// device reset, for one, may forget flow rules.
+    /// Compares the NIC with its set-up. With a changed setting, data may not land in device memory. A device reset, for
+    /// example, may remove flow rules.
     ///
     /// # Errors
     ///
@@ -326,7 +326,7 @@ impl NicSetup {
     }
 }
 
-/// Says what of header split is not as a binding needs it.
+/// Returns what a binding needs and header split does not have, as text.
 fn rings_words(rings: &Rings) -> Option<String> {
     match (rings.data_split, rings.hds_thresh) {
         (Some(DataSplit::Enabled), None | Some(0)) => None,
@@ -336,7 +336,7 @@ fn rings_words(rings: &Rings) -> Option<String> {
     }
 }
 
-/// Tells whether a NIC refused something because it cannot do it, so that something less may do.
+/// Returns whether a NIC refused a request as unsupported, so that a simpler one may succeed.
 fn cannot_match(error: &EthtoolError) -> bool {
     let not_able = matches!(
         error.errno(),
@@ -345,7 +345,7 @@ fn cannot_match(error: &EthtoolError) -> bool {
     not_able || error.errno() == Some(Errno::ENOTTY)
 }
 
-/// Tells whether the change switched flow rules as a whole.
+/// Returns whether the change switched the feature of flow rules.
 pub(super) fn is_ntuple(change: &Undo) -> bool {
     matches!(change, Undo::Feature { name, .. } if name == NTUPLE)
 }

@@ -1,4 +1,4 @@
-//! What set-up asks of a NIC: the kernel answers, or a model of one in tests.
+//! The operations that a set-up needs of a NIC, implemented by the kernel, and by a model in tests.
 
 use devmem_uapi::IfIndex;
 
@@ -31,7 +31,7 @@ pub(super) trait NicControl {
     fn delete_rule(&mut self, location: u32) -> Result<(), EthtoolError>;
 }
 
-/// The real one.
+/// The NIC of a kernel interface.
 #[derive(Debug)]
 pub(super) struct KernelNic {
     ethtool: Ethtool,

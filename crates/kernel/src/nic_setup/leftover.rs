@@ -1,4 +1,4 @@
-//! What the state files say, without touching anything.
+//! Reading state files without changing anything.
 
 use std::path::{Path, PathBuf};
 
@@ -6,32 +6,32 @@ use serde::Serialize;
 
 use super::state::{self, StateError};
 
-/// How a state file stands.
+/// Status of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Its process has died: the interface is as that left it.
+    /// Its process has died and left the interface changed.
     Left,
-    /// Its process lives, and restores by itself.
+    /// Its process is alive and will restore the settings.
     InUse,
     /// It belongs to another network namespace: restore there.
     OtherNamespace,
-    /// It is of an earlier boot, which undid everything.
+    /// It is from an earlier boot; the reboot has undone the changes.
     Void,
 }
 
-/// A state file, read.
+/// The content of a state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leftover {
     /// The interface that was changed.
     pub interface: String,
     /// The process that changed it.
     pub pid: u32,
-    /// How it stands.
+    /// Its status.
     pub standing: Standing,
-    /// What was changed, as the commands that would have done it.
+    /// The changes, as commands.
     pub changes: Vec<String>,
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
 }
 
@@ -40,7 +40,7 @@ impl Leftover {
     ///
     /// # Errors
     ///
-    /// See [`StateError`]: it cannot be read, or is not to be trusted.
+    /// See [`StateError`]: it cannot be read, or cannot be trusted.
     pub fn read(path: &Path) -> Result<Self, StateError> {
         let record = state::read(path)?;
         let standing = if record.is_void() {

@@ -1,12 +1,12 @@
-//! Preparing a NIC for device memory, and putting everything back.
+//! Setting up a NIC for device memory, and restoring its previous settings.
 //!
-//! [`NicSetup::plan`] reads the NIC and says what it would change, as commands that a person could type.
-//! [`SetupPlan::apply`] changes it and reads everything back; the [`NicSetup`] it returns restores exactly what was
-//! there before when it is dropped or told to. What was changed is in a state file before it is changed, so that
-//! [`restore_from_state_file`] can do the same after a crash.
+//! [`NicSetup::plan`] reads the NIC and returns the planned changes, also as `ethtool` commands. [`SetupPlan::apply`] makes
+//! the changes and reads them back. The returned [`NicSetup`] restores exactly the previous settings when it is dropped or
+//! [`restore`](NicSetup::restore) is called. Each change is written to a state file before it is made, so that
+//! [`restore_from_state_file`] can restore the settings after a crash.
 //!
-//! The order: RSS table, features, header split, RSS context, flow rules; and back in reverse. A driver that
-//! re-opens the NIC to change header split may forget the table: it is set again after, and put back last.
+//! The order is RSS table, features, header split, RSS context, flow rules; settings are restored in reverse order. A driver
+//! that re-opens the NIC to change header split may forget the RSS table: it is set again afterwards, and restored last.
 
 mod apply;
 mod control;
@@ -49,29 +49,29 @@ use control::NicControl;
 use state::StateFile;
 use undo::Undo;
 
-/// Which RX queues to prepare. Queue 0 is never one of them: it takes what nobody steers, and some drivers
+/// The RX queues to prepare. Queue 0 is never one of them: it receives all packets that are not steered, and some drivers
 /// cannot bind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueChoice {
-    /// So many, from the last one down, without those that are in use.
+    /// This number of queues, from the last one down, without queues in use.
     Count(u32),
-    /// These.
+    /// These queues.
     These(Vec<RxQueueId>),
 }
 
 /// A flow that is to arrive in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// This end. An unspecified address is any of this machine's; the port must be given.
+    /// The local address and port. An unspecified address matches any; the port must be given.
     pub local: SocketAddr,
-    /// The peer's address, if it is known: the rule is narrower then.
+    /// The peer's address, if it is known; it makes the rule narrower.
     pub peer: Option<IpAddr>,
-    /// The peer's port, if that is known too.
+    /// The peer's port, if it is known.
     pub peer_port: Option<u16>,
 }
 
 impl Flow {
-    /// Returns the flow from anybody to `local`.
+    /// Returns the flow from any peer to `local`.
     pub fn to(local: SocketAddr) -> Self {
         Self {
             local,
@@ -81,7 +81,7 @@ impl Flow {
     }
 }
 
-/// What to prepare.
+/// The request for a set-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupRequest {
     /// The interface.
@@ -90,12 +90,12 @@ pub struct SetupRequest {
     pub queues: QueueChoice,
     /// The flows to steer to them.
     pub flows: Vec<Flow>,
-    /// Where to keep the state file; by default /run/devmem-tcp for root, else
+    /// Folder of the state file; by default /run/devmem-tcp for root, else
     /// `$XDG_RUNTIME_DIR/devmem-tcp`.
     pub state_folder: Option<PathBuf>,
 }
 
-/// A prepared NIC. Dropping it restores what was there before; close bindings of its queues first.
+/// A NIC that is set up. Dropping it restores the previous settings; close bindings of its queues first.
 pub struct NicSetup {
     nic: Box<dyn NicControl + Send>,
     state: StateFile,
@@ -105,12 +105,12 @@ pub struct NicSetup {
     undo: Vec<Undo>,
 }
 
-/// Something that is no longer as it was set up.
+/// A setting that has changed since the set-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// What, and how it is now.
+    /// The setting and its current value.
     pub what: String,
-    /// The command that mends it, where one can be given.
+    /// The command that restores it, if there is one.
     pub command: Option<String>,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Drift {
 }
 
 impl NicSetup {
-    /// Returns the queues that are prepared.
+    /// Returns the queues to bind.
     pub fn queues(&self) -> &[RxQueueId] {
         &self.queues
     }
@@ -131,12 +131,12 @@ impl NicSetup {
         self.nic.name()
     }
 
-    /// Returns where the state file is, for a person who wants to restore by hand.
+    /// Returns the path of the state file, for restoring by hand.
     pub fn state_file(&self) -> &std::path::Path {
         self.state.path()
     }
 
-    /// Returns where the flow rules were put: the numbers that `ethtool -n` shows and `ethtool -N delete` takes.
+    /// Returns the locations of the flow rules, as in `ethtool -n` and `ethtool -N delete`.
     pub fn rule_locations(&self) -> Vec<u32> {
         let rules = self.undo.iter().filter_map(|undo| match undo {
             Undo::Rule { location, .. } => *location,
@@ -145,7 +145,7 @@ impl NicSetup {
         rules.collect()
     }
 
-    /// Says what was changed, as commands.
+    /// Returns the changes as commands.
     pub fn changes(&self) -> Vec<String> {
         let name = self.nic.name();
         let changes = self.undo.iter().filter(|undo| undo.is_change());

@@ -1,4 +1,4 @@
-//! What would be changed, and why it cannot be.
+//! The planned changes of a set-up.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,23 +11,23 @@ use super::{Flow, NicSetup, SetupRequest};
 use crate::ethtool::{DataSplit, EthtoolError, TcpFlow};
 use crate::netdev::{QueueUser, RxQueueId};
 
-/// Why a NIC cannot be prepared. Nothing was changed.
+/// Why a NIC cannot be set up. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// A setting could not be read.
     #[error(transparent)]
     Read(#[from] EthtoolError),
-    /// The driver lacks what device memory needs.
+    /// The driver lacks something that device memory needs.
     #[error("{interface} ({driver}) cannot be prepared: {}", missing.join("; "))]
     Unsupported {
         /// The interface.
         interface: String,
         /// Its driver, or "no driver".
         driver: String,
-        /// What it lacks, each in a few words.
+        /// The missing features, each in a few words.
         missing: Vec<String>,
     },
-    /// There are not enough queues that nobody uses.
+    /// There are not enough unused queues.
     #[error(
         "{interface} has {free} RX queues to spare, {asked} are needed: queue 0 is never taken\
          {}", used_words(.used)
@@ -35,32 +35,32 @@ pub enum PlanError {
     NotEnoughQueues {
         /// The interface.
         interface: String,
-        /// How many were asked for.
+        /// Number of requested queues.
         asked: u32,
-        /// How many there are, without queue 0 and those in use.
+        /// Number of unused queues, without queue 0.
         free: u32,
-        /// Those in use.
+        /// The queues in use, and their users.
         used: Vec<(RxQueueId, QueueUser)>,
     },
-    /// A queue was asked for that cannot be had.
+    /// A requested queue cannot be used.
     #[error("queue {queue} of {interface}: {why}")]
     BadQueue {
         /// The interface.
         interface: String,
         /// The queue.
         queue: RxQueueId,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A flow that no rule can describe.
+    /// No rule can describe the flow.
     #[error("flow to {}: {why}", flow.local)]
     BadFlow {
         /// The flow.
         flow: Flow,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// The state file cannot be had: another process is at work, or a crashed one left something to restore.
+    /// The state file cannot be used: another process has set the interface up, or a crashed one left it changed.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -76,26 +76,26 @@ fn used_words(used: &[(RxQueueId, QueueUser)]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Switch a feature on.
+    /// Turn a feature on.
     Feature {
         /// Its kernel name.
         name: String,
     },
-    /// Switch header split on.
+    /// Turn header split on.
     Split {
         /// As it is.
         before: DataSplit,
         /// The threshold as it is; `None` if the driver has none.
         thresh_before: Option<u32>,
     },
-    /// Move the main RSS table off the queues. Both tables are the same where it is off them already.
+    /// Remove the queues from the main RSS table. Both tables are the same if it does not contain them.
     RssAway {
         /// As it is.
         before: Vec<u32>,
         /// As it will be.
         table: Vec<u32>,
     },
-    /// Make an RSS context that spreads over the queues, where the driver has contexts.
+    /// Create an RSS context that spreads over the queues, if the driver supports contexts.
     Context {
         /// Its table.
         table: Vec<u32>,
@@ -104,12 +104,12 @@ pub enum Step {
     Steer {
         /// The rules to try, narrow ones first.
         rules: Vec<TcpFlow>,
-        /// The queue, where there is no context.
+        /// The queue, if there is no context.
         queue: RxQueueId,
     },
 }
 
-/// What would be changed. Nothing has been yet.
+/// The planned changes. None has been made yet.
 pub struct SetupPlan {
     pub(super) nic: Box<dyn NicControl + Send>,
     pub(super) state: Result<StateFile, StateError>,
@@ -137,8 +137,8 @@ impl fmt::Debug for SetupPlan {
 }
 
 impl NicSetup {
-    /// Reads the NIC and works out what to change. Holds the interface for this process from here on, so that no
-    /// other changes it meanwhile.
+    /// Reads the NIC and plans the changes. From here on the interface is reserved for this process: no other process can set
+    /// it up meanwhile.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl NicSetup {
     }
 }
 
-/// As [`NicSetup::plan`], for any NIC.
+/// Plans as [`NicSetup::plan`] does, for any [`Control`].
 pub(super) fn plan_for(
     mut nic: Box<dyn NicControl + Send>,
     request: &SetupRequest,
@@ -159,7 +159,7 @@ pub(super) fn plan_for(
         Err(error @ (StateError::Busy { .. } | StateError::Leftover { .. })) => {
             return Err(error.into());
         }
-        // Looking needs no state file; changing will say why there is none.
+        // A plan needs no state file; applying it reports why there is none.
         other => other,
     };
     let reading = Reading::of(nic.as_mut())?;
@@ -176,7 +176,7 @@ pub(super) fn plan_for(
 }
 
 impl SetupPlan {
-    /// A plan of given steps, for tests on interfaces that could not be prepared as a whole.
+    /// Creates a plan of given steps, for tests on interfaces that do not support a complete set-up.
     #[cfg(test)]
     pub(super) fn of_steps(
         nic: Box<dyn NicControl + Send>,
@@ -192,7 +192,7 @@ impl SetupPlan {
         }
     }
 
-    /// Returns the queues that would be prepared.
+    /// Returns the planned queues.
     pub fn queues(&self) -> &[RxQueueId] {
         &self.queues
     }
@@ -202,12 +202,12 @@ impl SetupPlan {
         &self.steps
     }
 
-    /// Returns what could make device memory data arrive elsewhere, or other data in device memory.
+    /// Returns warnings about settings that could send data of the flows to other queues, or other data to these queues.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Says what would be changed, as commands.
+    /// Returns the planned changes as commands.
     pub fn commands(&self) -> Vec<String> {
         let name = self.nic.name();
         let commands = self.steps.iter().filter_map(|step| step.command(name));
@@ -216,7 +216,7 @@ impl SetupPlan {
 }
 
 impl Step {
-    /// Returns the command that a person would type; none where nothing changes.
+    /// Returns the change as a command; `None` if nothing changes.
     fn command(&self, interface: &str) -> Option<String> {
         Some(match self {
             Self::Feature { name } => format!("ethtool -K {interface} {name} on"),
@@ -238,7 +238,7 @@ impl Step {
     }
 }
 
-/// Returns the rules that match a flow, the narrowest first: what one NIC cannot match another can.
+/// Returns the rules that match a flow, the narrowest first. NICs differ in the rules that they can match.
 pub(super) fn rules_for(flow: &Flow) -> Result<Vec<TcpFlow>, PlanError> {
     let bad = |why| PlanError::BadFlow { flow: *flow, why };
     let local = canonical(flow.local.ip());
@@ -280,7 +280,7 @@ pub(super) fn rules_for(flow: &Flow) -> Result<Vec<TcpFlow>, PlanError> {
     Ok(rules)
 }
 
-/// Packets to an IPv6 socket's mapped address are IPv4 packets.
+/// Converts an IPv4-mapped address to IPv4: packets to it are IPv4 packets.
 fn canonical(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }

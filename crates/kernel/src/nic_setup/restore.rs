@@ -1,4 +1,4 @@
-//! Putting everything back, exactly, in reverse.
+//! Restoring the previous settings exactly, in reverse order.
 
 use std::fmt;
 use std::mem;
@@ -13,19 +13,19 @@ use super::state::{StateError, StateFile};
 use super::undo::Undo;
 use crate::ethtool::{DataSplit, EthtoolError, InstalledRule, RingsChange};
 
-/// What became of the changes.
+/// The outcome of restoring, for each change.
 #[derive(Debug, Default)]
 pub struct RestoreReport {
-    /// Put back as it was.
+    /// Restored settings.
     pub restored: Vec<String>,
-    /// Left alone: somebody else changed it meanwhile.
+    /// Settings left as they are, because another program has changed them since.
     pub left: Vec<String>,
-    /// Not put back: what, and why. The state file is kept, and restoring can be tried again.
+    /// Settings that could not be restored, with the reason. The state file is kept, and restoring can be tried again.
     pub failed: Vec<(String, EthtoolError)>,
 }
 
 impl RestoreReport {
-    /// Tells whether the NIC is as it was before.
+    /// Returns whether all settings were restored.
     pub fn is_exact(&self) -> bool {
         self.left.is_empty() && self.failed.is_empty()
     }
@@ -55,16 +55,16 @@ impl fmt::Display for RestoreReport {
     }
 }
 
-/// What became of one change.
+/// The outcome of restoring one change.
 enum Outcome {
     Restored,
-    /// Somebody else changed it since.
+    /// Another program has changed it since.
     Foreign,
 }
 
 impl NicSetup {
-    /// Puts everything back and says how that went. Dropping does the same and keeps silent. In a child by fork(2) of the
-    /// process that made the settings neither does anything: they are the parent's.
+    /// Restores the previous settings and returns a report; dropping restores them without one. In a child of fork(2) both do
+    /// nothing, because the settings belong to the parent.
     pub fn restore(mut self) -> RestoreReport {
         self.put_back()
     }
@@ -80,18 +80,18 @@ impl NicSetup {
 
 impl Drop for NicSetup {
     fn drop(&mut self) {
-        // A child by fork(2) has a copy; the settings and the state file are the parent's.
+        // In a child of fork(2) the settings and the state file belong to the parent.
         if !self.undo.is_empty() && self.state.is_of_this_process() {
             let _report = self.put_back();
         }
     }
 }
 
-/// Restores what a process left that crashed, from its state file.
+/// Restores the settings that a crashed process left changed, from its state file.
 ///
 /// # Errors
 ///
-/// See [`StateError`]: the process is alive after all, or the file is not to be trusted.
+/// See [`StateError`]: the process is still alive, or the file cannot be trusted.
 pub fn restore_from_state_file(path: &Path) -> Result<RestoreReport, StateError> {
     let (state, record) = StateFile::take_over(path)?;
     let nic = KernelNic::by_index(&record.interface, record.index());
@@ -99,7 +99,7 @@ pub fn restore_from_state_file(path: &Path) -> Result<RestoreReport, StateError>
     Ok(put_back_recorded(Box::new(nic), state, record.undo))
 }
 
-/// As [`restore_from_state_file`], for any NIC.
+/// Restores as [`restore_from_state_file`] does, for any [`Control`].
 pub(super) fn put_back_recorded(
     mut nic: Box<dyn NicControl + Send>,
     mut state: StateFile,
@@ -109,14 +109,14 @@ pub(super) fn put_back_recorded(
 }
 
 fn put_back(nic: &mut dyn NicControl, state: &mut StateFile, undo: Vec<Undo>) -> RestoreReport {
-    // Without it only a crash in the middle of this would leave something.
+    // An error is ignored: the record is needed only if this process crashes while it restores.
     let _ = state.write(&begun(&undo));
     let (report, kept) = take_all_back(nic, &undo);
     state.finish(&kept);
     report
 }
 
-/// Takes the changes back, the last one first. Returns what became of each, and those that a later try may take back.
+/// Undoes the changes, the last one first. Returns the outcome of each, and the changes that a later try may undo.
 pub(super) fn take_all_back(nic: &mut dyn NicControl, undo: &[Undo]) -> (RestoreReport, Vec<Undo>) {
     let mut report = RestoreReport::default();
     let mut kept = Vec::new();
@@ -131,7 +131,7 @@ pub(super) fn take_all_back(nic: &mut dyn NicControl, undo: &[Undo]) -> (Restore
                 }
             }
             Ok(Outcome::Foreign) => report.left.push(what),
-            // The interface has gone, and its settings with it.
+            // The interface was removed, and its settings with it.
             Err(error) if error.errno() == Some(Errno::ENODEV) => report.restored.push(what),
             Err(error) => {
                 report.failed.push((what, error));
@@ -140,14 +140,14 @@ pub(super) fn take_all_back(nic: &mut dyn NicControl, undo: &[Undo]) -> (Restore
         }
     }
     kept.extend(look_again(nic, &begun(&ours), &mut report));
-    // In the order in which they were made, as a record has them.
+    // In the order in which they were made, as in a record.
     let (kept, undo) = (begun(&kept), begun(undo));
     let kept = undo.into_iter().filter(|u| kept.contains(u)).collect();
     (report, kept)
 }
 
-/// Reads back what was put back, in the same order: putting back one setting can make a driver change another.
-/// Returns what could not be put back for good.
+/// Reads the restored settings back, in the same order, because restoring one setting can make a driver change another.
+/// Returns the settings that could not be restored permanently.
 fn look_again(nic: &mut dyn NicControl, done: &[Undo], report: &mut RestoreReport) -> Vec<Undo> {
     let mut kept = Vec::new();
     for change in done {
@@ -179,7 +179,7 @@ fn begun(undo: &[Undo]) -> Vec<Undo> {
     begun
 }
 
-/// Takes one change back. Safe to call again, and when the change was never made.
+/// Undoes one change. Can be called again, and also if the change was never made.
 fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
     match change {
         Undo::Rule { .. } => remove_rule(nic, change),
@@ -194,7 +194,7 @@ fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Ethtool
             if *before {
                 return Ok(Outcome::Restored);
             }
-            // Switching rules off as a whole removes everybody's.
+            // Turning the feature off would remove the rules of all programs.
             if is_ntuple(change) && nic.rules().is_ok_and(|rules| !rules.is_empty()) {
                 return Ok(Outcome::Foreign);
             }
@@ -216,7 +216,7 @@ fn remove_rule(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Ethto
     let ours = |rule: &&InstalledRule| rule.flow == Some(*flow) && rule.action == *action;
     let rules = nic.rules()?;
     let found = match location {
-        // It was being added: there was none like it before, so if there is one it is ours.
+        // The crash was during the addition. No such rule existed before, so if there is one, it is ours.
         None => rules.iter().find(ours),
         Some(location) => match rules.iter().find(|rule| rule.location == *location) {
             Some(rule) if ours(&rule) => Some(rule),
@@ -242,7 +242,7 @@ fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Et
     let now = match nic.rss_contexts() {
         Ok(now) => now,
         Err(error) if error.is_unsupported() => match context {
-            // A driver whose contexts cannot be listed: ours is known by its number.
+            // The driver cannot list contexts; ours is identified by its number.
             Some(context) => {
                 nic.delete_rss_context(*context)?;
                 return Ok(Outcome::Restored);
@@ -253,7 +253,7 @@ fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Et
     };
     let found = match context {
         Some(context) => now.iter().find(|c| c.context == *context),
-        // It was being made: one that was not there before and has our table is ours.
+        // The crash was during the creation. A context that did not exist before and has our table is ours.
         None => now
             .iter()
             .find(|c| !others.contains(&c.context) && c.table == *table),
@@ -278,12 +278,12 @@ fn restore_table(
         return Ok(Outcome::Restored);
     }
     let queues = u32::try_from(nic.rx_queues()?.len()).unwrap_or(0);
-    // A driver's own table where we set one: the driver forgot ours.
+    // The driver's default table instead of ours: the driver forgot ours.
     if now != set && !is_drivers_own(&now, queues) {
         return Ok(Outcome::Foreign);
     }
-    // A table that is the driver's own is given back to the driver, so that it still follows a later change
-    // of the number of channels; one that somebody made is put back as it was.
+    // If the previous table is the driver's default, the default is requested, so that it still follows later changes of the
+    // number of channels; a table that was set explicitly is set again.
     if is_drivers_own(before, queues) && nic.reset_rss_table().is_ok() && nic.rss()?.table == before
     {
         return Ok(Outcome::Restored);
@@ -292,15 +292,13 @@ fn restore_table(
     Ok(Outcome::Restored)
 }
 
-/// Tells whether a table is what a driver makes by itself (linux include/linux/ethtool.h
-/// `ethtool_rxfh_indir_default`).
+/// Returns whether a table is the driver's default (linux include/linux/ethtool.h `ethtool_rxfh_indir_default`).
 fn is_drivers_own(table: &[u32], queues: u32) -> bool {
     queues != 0 && (0u32..).zip(table).all(|(i, queue)| *queue == i % queues)
 }
 
-/// Gives header split back to the driver, reads it, and only where that is not what was there before
-/// insists on the old value: some drivers refuse an explicit "off" that they do by themselves.
-/// `given_back`: an earlier process may have got half of this done.
+/// Sets header split to the driver's choice, reads it, and sets the old value explicitly only if the two differ: some drivers
+/// refuse an explicit "off" although it is their default. `given_back`: an earlier process may have made the first step.
 fn restore_rings(
     nic: &mut dyn NicControl,
     split_before: DataSplit,
@@ -309,7 +307,7 @@ fn restore_rings(
 ) -> Result<Outcome, EthtoolError> {
     let now = nic.rings()?;
     let ours = now.data_split == Some(DataSplit::Enabled) && now.hds_thresh.unwrap_or(0) == 0;
-    // What reads the same may be our explicit "on" where the driver's own was before.
+    // The same value may be our explicit "on" instead of the driver's earlier choice.
     if now.data_split == Some(split_before) && now.hds_thresh == thresh_before && !ours {
         return Ok(Outcome::Restored);
     }
@@ -328,12 +326,12 @@ fn restore_rings(
     }
     match nic.set_rings(split(split_before)) {
         Ok(()) => Ok(Outcome::Restored),
-        // What the driver said to the gentler request explains more.
+        // The driver's error for the first request explains more.
         Err(error) => Err(gently.err().unwrap_or(error)),
     }
 }
 
-/// Tells whether a change is taken back.
+/// Returns whether a change is undone.
 fn is_back(nic: &mut dyn NicControl, change: &Undo) -> Result<bool, EthtoolError> {
     Ok(match change {
         Undo::Feature { name, before } => nic.feature(name)?.is_none_or(|f| f.wanted == *before),
@@ -346,7 +344,7 @@ fn is_back(nic: &mut dyn NicControl, change: &Undo) -> Result<bool, EthtoolError
             rings.data_split == Some(*split_before) && rings.hds_thresh == *thresh_before
         }
         Undo::RssTable { before, .. } => nic.rss()?.table == *before,
-        // Nothing brings these back.
+        // These cannot come back by themselves.
         Undo::Context { .. } | Undo::Rule { .. } => true,
     })
 }

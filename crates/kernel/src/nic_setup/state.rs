@@ -1,7 +1,7 @@
-//! The state file: what to put back, for a process that cannot do it any more.
+//! The state file: the settings to restore if the process that changed them crashes.
 //!
-//! Two files an interface: a lock, held as long as the process that changed it lives (the kernel lets go of it
-//! when that dies, however it dies), and the record, replaced as a whole before and after each change.
+//! There are two files per interface: a lock, held by the process that changed the interface (the kernel releases it when the
+//! process ends, in any way), and the record, which is replaced as a whole before and after each change.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
@@ -17,15 +17,15 @@ use super::undo::Undo;
 use crate::ethtool::EthtoolError;
 use crate::small_file::{self, OpenFor, SmallFileError};
 
-/// The format of the record. A program that knows another number leaves the file alone.
+/// The version of the record's format. A program with another version does not use the file.
 pub(super) const VERSION: u32 = 1;
-/// No record is longer: a table of a few thousand entries, twice.
+/// Largest record in bytes: an RSS table of a few thousand entries, twice.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
 /// Why a state file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A living process has prepared the interface.
+    /// A running process has set the interface up.
     #[error("{interface} is being used by another process of ours{}", pid_words(.pid))]
     Busy {
         /// The interface, or the file.
@@ -44,17 +44,17 @@ pub enum StateError {
     /// No folder for state files.
     #[error("the folder of state files {}: {source}", path.display())]
     Folder {
-        /// The one tried.
+        /// Its path.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The folder for state files is not one that this user alone can write to.
+    /// Other users can write to the folder of state files.
     #[error("the folder of state files {}: {fault}{}", path.display(), fault.remedy(path))]
     FolderNotOurs {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         fault: StateFault,
     },
     /// The file could not be read or written.
@@ -62,24 +62,24 @@ pub enum StateError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is not one of ours, or not for here and now.
+    /// The file is not a valid state file, or is from another boot or network namespace.
     #[error("state file {}: {fault}{}", path.display(), fault.remedy(path))]
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         fault: StateFault,
     },
-    /// The interface could not be reached.
+    /// The interface could not be read.
     #[error(transparent)]
     Kernel(EthtoolError),
 }
 
 impl StateError {
-    /// Tells whether the file is not there.
+    /// Returns whether the error is that the file does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::NotFound)
     }
@@ -99,13 +99,13 @@ fn pid_words(pid: &Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
-    /// A boot undoes everything: settings of a NIC do not survive it.
+    /// Id of the boot: settings of a NIC do not survive a reboot.
     boot_id: String,
-    /// Names of interfaces mean something in one network namespace only.
+    /// The network namespace of the interface.
     netns: u64,
     /// For people.
     pub(super) pid: u32,
@@ -119,9 +119,9 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The problem of the file.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, StateFault> {
-        // The version first: another one may have other fields.
+        // The version is checked first: other versions may have other fields.
         let Versioned { version } = serde_json::from_slice(bytes).map_err(StateFault::Damaged)?;
         match version {
             VERSION => serde_json::from_slice(bytes).map_err(StateFault::Damaged),
@@ -133,12 +133,12 @@ impl Record {
         IfIndex(self.ifindex)
     }
 
-    /// Tells whether nothing can be left of it.
+    /// Returns whether the record is void: a reboot has undone its changes.
     pub(super) fn is_void(&self) -> bool {
         self.boot_id != boot_id() || self.undo.is_empty()
     }
 
-    /// Tells whether the interface is one of this thread's network namespace.
+    /// Returns whether the interface is in this thread's network namespace.
     pub(super) fn is_of_this_namespace(&self) -> Result<bool, StateError> {
         Ok(self.netns == netns_inode()?)
     }
@@ -153,11 +153,11 @@ pub(super) struct StateFile {
     lock: Lock,
 }
 
-/// A locked file. The kernel unlocks it when the process dies, and all that it forked and that hold the file.
+/// A locked file. The kernel unlocks it when the process and all forked processes that hold the file have ended.
 #[derive(Debug)]
 struct Lock {
     file: File,
-    /// The process that locked it: a child by fork(2) has a copy, and unlocking that would unlock its parent's.
+    /// The process that locked it. A child of fork(2) must not unlock its copy, because that would unlock the parent's.
     pid: u32,
 }
 
@@ -169,7 +169,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing would do, were it not that a child between fork and exec holds the same lock for a moment.
+        // Closing is not enough: a child between fork and exec may hold the same lock for a moment.
         if self.is_of_this_process() {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
@@ -197,7 +197,7 @@ impl StateFile {
                     path,
                 });
             }
-            // Of another boot, or empty: void.
+            // A record of another boot, or an empty one, is void.
             Ok(_) => remove(&path),
             Err(StateError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -238,7 +238,7 @@ impl StateFile {
         &self.path
     }
 
-    /// Tells whether this process has the claim, and not the one that forked it.
+    /// Returns whether this process holds the claim; false in a child of fork(2).
     pub(super) fn is_of_this_process(&self) -> bool {
         self.lock.is_of_this_process()
     }
@@ -267,17 +267,17 @@ impl StateFile {
         fs::rename(&temporary, &self.path).map_err(failed)
     }
 
-    /// Ends the claim: removes the record, or keeps what could not be put back.
+    /// Ends the claim: removes the record, or keeps the changes that could not be undone.
     pub(super) fn finish(&mut self, kept: &[Undo]) {
         match kept {
             [] => remove(&self.path),
-            // The old record says more than what is left; either can be restored from.
+            // An error is ignored: the old record has more changes than are left, but can be restored from as well.
             _ => drop(self.write(kept)),
         }
     }
 }
 
-/// Lists the state files of this user, those of living processes too.
+/// Lists the state files of this user, including those of running processes.
 ///
 /// # Errors
 /// [`StateError::Folder`], [`StateError::FolderNotOurs`]: their folder is there and cannot be read, or others may write to it.
@@ -301,8 +301,7 @@ pub fn state_files() -> Result<Vec<PathBuf>, StateError> {
     Ok(files)
 }
 
-/// Root's files are in a folder that only root can write, whatever its environment says: they tell root what to
-/// do to a NIC.
+/// For root, the folder is one that only root can write to, independent of the environment: the files make root change a NIC.
 fn default_folder() -> PathBuf {
     let root = rustix::process::geteuid().is_root();
     match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -321,7 +320,8 @@ fn make_folder(folder: &Path) -> Result<(), StateError> {
     }
 }
 
-/// Judges the folder: what lies in it is obeyed, so that nobody else may put anything there. False if there is none.
+/// Checks the folder: the program acts on its files, so no other user may be able to write there. Returns false if it does not
+/// exist.
 fn folder_is_ours(folder: &Path) -> Result<bool, StateError> {
     let path = || folder.to_owned();
     let facts = match fs::symlink_metadata(folder) {
@@ -347,7 +347,7 @@ fn folder_is_ours(folder: &Path) -> Result<bool, StateError> {
     }
 }
 
-/// Locks the interface for this process, or says who has it.
+/// Locks the interface for this process; the error names the process that holds the lock.
 fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
     let lock_path = path.with_extension("lock");
     let failed = |source| StateError::File {
@@ -373,7 +373,7 @@ fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
     }
 }
 
-/// Tells whether the process that wrote the record lives: it holds the lock.
+/// Returns whether the process that wrote the record is alive, which means that it holds the lock.
 pub(super) fn is_owned(path: &Path) -> Result<bool, StateError> {
     match lock(path, "") {
         Ok(_unlocked_at_once) => Ok(false),
@@ -382,7 +382,7 @@ pub(super) fn is_owned(path: &Path) -> Result<bool, StateError> {
     }
 }
 
-/// Reads a record, if nobody else can have written it.
+/// Reads a record, if no other user can have written it.
 pub(super) fn read(path: &Path) -> Result<Record, StateError> {
     let not_ours = |fault| StateError::NotOurs {
         path: path.to_owned(),
@@ -394,13 +394,13 @@ pub(super) fn read(path: &Path) -> Result<Record, StateError> {
     Record::parse(&bytes).map_err(not_ours)
 }
 
-/// What records of all versions have.
+/// Fields of records of all versions.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// Opens a file that this user alone may write to; never through a symbolic link, and without waiting.
+/// Opens a file that only this user may write to; never through a symbolic link, and without blocking.
 fn open_private(path: &Path, purpose: OpenFor) -> Result<File, StateError> {
     let file = small_file::open(path, purpose).map_err(|error| StateError::of_file(path, error))?;
     let facts = file.metadata().map_err(|source| StateError::File {
@@ -417,7 +417,7 @@ fn open_private(path: &Path, purpose: OpenFor) -> Result<File, StateError> {
 }
 
 fn remove(path: &Path) {
-    // A record that stays is void or restores what is restored already: no harm.
+    // A record that cannot be removed is void, or restores what is restored already.
     let _ = fs::remove_file(path);
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a state file, and what to do about it.
+//! Problems of a state file, and their remedies.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -10,13 +10,13 @@ use crate::small_file::FileKind;
 /// Bits of a mode that let others write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// What is wrong with a state file, or its folder.
+/// A problem of a state file or its folder.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFault {
-    /// Something else lies there.
+    /// It is not a regular file.
     #[error("it is {0}, and not a regular file")]
     Kind(FileKind),
-    /// Something else lies in the place of the folder.
+    /// The path of the folder is not a folder.
     #[error("it is not a folder")]
     NoFolder,
     /// Another user owns it.
@@ -29,25 +29,25 @@ pub enum StateFault {
         /// Effective user id of this process.
         user: u32,
     },
-    /// Others may write to it.
+    /// Other users may write to it.
     #[error("its mode is {mode:04o}: somebody else may have written it")]
     Mode {
         /// Permission bits.
         mode: u32,
     },
-    /// It has more bytes than any state file.
+    /// It is larger than any state file.
     #[error("it is longer than {limit} bytes, which no state file is")]
     TooLong {
         /// The limit.
         limit: u64,
     },
-    /// It does not have the format. The cause has line and column.
+    /// It cannot be parsed. The cause has line and column.
     #[error("it is damaged: {0}")]
     Damaged(serde_json::Error),
     /// It has the format of another version of this program.
     #[error("it has version {0}, and this program writes version {VERSION}")]
     Version(u32),
-    /// It is of another boot, which has undone everything.
+    /// It is from another boot; the reboot has undone the changes.
     #[error("it is of another boot, which has undone everything; removed")]
     OtherBoot,
     /// It belongs to another network namespace.
@@ -56,7 +56,7 @@ pub enum StateFault {
 }
 
 impl StateFault {
-    /// Judges owner and mode; `None` if nobody but this user can have written it.
+    /// Checks owner and mode; `None` if only this user can have written it.
     pub(super) fn of_rights(facts: &Metadata) -> Option<Self> {
         let user = rustix::process::geteuid().as_raw();
         let (owner, mode) = (facts.uid(), facts.mode() & 0o7777);
@@ -67,7 +67,7 @@ impl StateFault {
         }
     }
 
-    /// Returns what to do about it at `path`: on a line of its own, empty if the fault says all.
+    /// Returns the remedy for `path`, on a separate line; empty if the message is enough.
     pub(super) fn remedy(&self, path: &Path) -> String {
         let path = quoted(path);
         let by_hand = "put back by hand what it names (`ethtool -k`, `-g`, `-x` and `-n` with the interface show the settings)";

@@ -1,36 +1,36 @@
-//! One change of a NIC's settings, and how to take it back. What the state file is made of.
+//! One change of a NIC's settings, with what is needed to undo it. The state file is a list of these.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ethtool::{DataSplit, RuleAction, TcpFlow};
 
-/// A change: what was there before, what was put there. Written down before it is made; completed after.
+/// A change, with the old and the new value. It is written to the state file before it is made, and completed afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Undo {
-    /// A feature was switched on.
+    /// A feature was turned on.
     Feature {
         name: String,
-        /// What its administrator wanted.
+        /// Its previous wanted state.
         before: bool,
     },
-    /// Header split was switched on for packets of every size.
+    /// Header split was turned on for packets of every size.
     Rings {
         split_before: DataSplit,
         /// `None`: the driver has no threshold.
         thresh_before: Option<u32>,
-        /// Restoring has begun: the driver may have its own choice again, which need not be what was before.
+        /// Restoring has begun: header split may be the driver's choice, which can differ from the previous value.
         given_back: bool,
     },
-    /// The main RSS table was moved off the queues; or it was none of them, and is written down because changing
-    /// the rings makes some drivers forget it.
+    /// The queues were removed from the main RSS table; or it did not contain them and is recorded only because some drivers
+    /// forget it when the rings change.
     RssTable { before: Vec<u32>, set: Vec<u32> },
     /// An RSS context was made.
     Context {
-        /// `None` while it is being made.
+        /// `None` while it is being created.
         context: Option<u32>,
         table: Vec<u32>,
-        /// Those that were there before.
+        /// The contexts that existed before.
         others: Vec<u32>,
     },
     /// A flow rule was added. There was no such rule before.
@@ -43,12 +43,12 @@ pub(super) enum Undo {
 }
 
 impl Undo {
-    /// Tells whether anything was changed at all.
+    /// Returns whether anything was changed.
     pub(super) fn is_change(&self) -> bool {
         !matches!(self, Self::RssTable { before, set } if before == set)
     }
 
-    /// Returns the command that a person would have typed to make the change.
+    /// Returns the change as a command.
     pub(super) fn command(&self, interface: &str) -> String {
         match self {
             Self::Feature { name, .. } => format!("ethtool -K {interface} {name} on"),

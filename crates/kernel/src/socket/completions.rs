@@ -1,4 +1,4 @@
-//! What was sent: the error queue.
+//! The error queue: completions of zero-copy sends.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,35 +6,35 @@ use devmem_uapi::{CmsgIter, Errno, MsgFlags, SockExtendedErr, ZerocopyRange};
 
 use crate::sys;
 
-/// Room for one entry with the larger of its two addresses, and for messages beside it.
+/// Room for one entry with the larger of its two addresses, and for other control messages.
 const CONTROL_BYTES: usize = 512;
 
 /// Why the error queue could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read the error queue: {errno} ({})", errno.describe())]
 pub struct CompletionError {
-    /// What recvmsg returned.
+    /// The errno of recvmsg.
     pub errno: Errno,
 }
 
-/// What was read from the error queue of a socket.
+/// Entries read from the error queue of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorQueue {
-    /// Zero-copy sends that are done with: their memory may be changed. Ranges that touch are merged; they come
-    /// in the order in which they completed.
+    /// Complete zero-copy sends: their memory may be changed. Ranges that touch are merged; they are in the order of
+    /// completion.
     pub completions: Vec<ZerocopyRange>,
-    /// Other entries, such as what ICMP said.
+    /// Other entries, such as ICMP errors.
     pub others: Vec<SockExtendedErr>,
 }
 
 impl ErrorQueue {
-    /// Reads everything that is in the error queue of `socket`, without waiting; poll(2) tells of more by
-    /// `POLLERR`. Returns how many entries that were.
+    /// Reads all entries of the error queue of `socket`, without waiting; poll(2) reports new ones with `POLLERR`. Returns
+    /// the number of entries.
     ///
     /// # Errors
     ///
-    /// What recvmsg said; `EPROTO` if the kernel dropped control messages for lack of room, so that a completion may be
-    /// lost. Entries read before are kept.
+    /// The errno of recvmsg; `EPROTO` if the kernel dropped control messages for lack of room, so that a completion may be
+    /// lost. Entries read before the error are kept.
     pub fn drain(&mut self, socket: BorrowedFd<'_>) -> Result<usize, CompletionError> {
         let flags = MsgFlags::ERRQUEUE | MsgFlags::DONTWAIT;
         let mut control = [0; CONTROL_BYTES];
@@ -53,7 +53,7 @@ impl ErrorQueue {
         }
     }
 
-    /// Adds what one read brought.
+    /// Adds the result of one read.
     fn take(&mut self, control: &[u8], flags: MsgFlags) -> Result<(), CompletionError> {
         self.parse(control);
         match flags.contains(MsgFlags::CTRUNC) {
@@ -64,7 +64,7 @@ impl ErrorQueue {
         }
     }
 
-    /// Adds what the control messages of one read say.
+    /// Adds the control messages of one read.
     pub fn parse(&mut self, control: &[u8]) {
         for entry in CmsgIter::new(control).filter_map(|message| SockExtendedErr::parse(&message)) {
             match ZerocopyRange::try_from(entry) {

@@ -1,4 +1,4 @@
-//! Giving frags back: `SO_DEVMEM_DONTNEED`.
+//! Returning frags: `SO_DEVMEM_DONTNEED`.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -8,39 +8,39 @@ use devmem_uapi::{DmabufToken, Errno, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEE
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::sys;
 
-/// Tokens on their way home, merged to ranges. Reused from call to call.
+/// Tokens to return, merged into ranges. Can be reused for any number of calls.
 #[derive(Debug, Default)]
 pub struct FragReturns {
     ranges: Vec<DmabufToken>,
 }
 
-/// What became of the frags that were given back.
+/// Counts of returned frags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Frags given back.
+    /// Frags returned.
     pub asked: u64,
-    /// Frags that the kernel freed. Fewer than asked for: it did not know the others, because they were
-    /// given back before, on this or another thread.
+    /// Frags that the kernel freed. The number is lower than that of returned frags if some were returned before, by this or
+    /// another thread.
     pub freed: u64,
     /// System calls made.
     pub calls: u64,
 }
 
 impl Freed {
-    /// Returns how many frags the kernel did not know.
+    /// Returns the number of frags that the kernel did not free.
     pub fn missing(&self) -> u64 {
         self.asked.saturating_sub(self.freed)
     }
 }
 
-/// Why frags could not be given back. Those not yet given back are kept for another try.
+/// Why frags could not be returned. The remaining ones are kept, so that the call can be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DontneedError {
-    /// What setsockopt returned.
+    /// The errno of setsockopt.
     pub errno: Errno,
-    /// What that means here.
+    /// The cause.
     pub cause: Box<Cause>,
-    /// What became of the frags before.
+    /// Counts of the frags returned before the error.
     pub freed: Freed,
 }
 
@@ -58,7 +58,7 @@ impl FragReturns {
         Self::default()
     }
 
-    /// Adds a frag. Frags in the order they were received merge at once.
+    /// Adds a frag. Frags added in the order of receiving are merged at once.
     pub fn push(&mut self, token: FragToken) {
         let merged = self.ranges.last_mut().is_some_and(|r| r.try_extend(token));
         if !merged {
@@ -66,20 +66,19 @@ impl FragReturns {
         }
     }
 
-    /// Tells whether there is nothing to give back.
+    /// Returns whether there is nothing to return.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Gives everything back to `socket`, which lent it, in as few calls as the kernel's limits allow, and says
-    /// how many frags it freed.
+    /// Returns all frags to `socket`, which lent them, in as few calls as the kernel's limits allow. Returns the counts.
     ///
-    /// A shortfall is reported and not tried again: no call is larger than the kernel looks at, so a frag
-    /// that was not freed is not known, and its token may already name a frag that was lent since.
+    /// Frags that were not freed are counted but not tried again: every call is within the kernel's limits, so their tokens
+    /// are invalid, or may name frags that were lent since.
     ///
     /// # Errors
     ///
-    /// What setsockopt said; frags not yet given back stay in the list.
+    /// The errno of setsockopt; the remaining frags stay in the list.
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<Freed, DontneedError> {
         self.flush_through(|call| sys::message::dontneed(socket, call))
     }
@@ -122,8 +121,8 @@ struct Call {
 }
 
 impl Call {
-    /// Takes as many ranges as one call may have, and of the last one as much as fits: `into_first` is how much
-    /// of the first range of `rest` earlier calls took.
+    /// Takes as many ranges as one call may have, the last one possibly in part. `into_first` is the part of the first range
+    /// of `rest` that earlier calls took.
     fn next(rest: &mut &[DmabufToken], into_first: &mut u32) -> Option<Self> {
         let mut call = Self {
             ranges: [DmabufToken::one(FragToken(0)); MAX_DONTNEED_TOKENS],
@@ -154,7 +153,7 @@ impl Call {
         (call.len > 0).then_some(call)
     }
 
-    /// Returns what has not been given back: this call's ranges and everything after them.
+    /// Returns what has not been returned yet: the ranges of this call and all ranges after them.
     fn unsent(&self, rest: &[DmabufToken], into_first: u32) -> Vec<DmabufToken> {
         let mut unsent = self.ranges[..self.len].to_vec();
         if let Some((first, after)) = rest.split_first() {
@@ -168,7 +167,7 @@ impl Call {
     }
 }
 
-/// Sorts the ranges and joins those that touch.
+/// Sorts the ranges and merges those that touch.
 fn merge(ranges: &mut Vec<DmabufToken>) {
     ranges.sort_unstable_by_key(|range| range.token_start.0);
     ranges.dedup_by(|later, earlier| {

@@ -1,11 +1,11 @@
-//! Sockets of the kernel with device memory: receive, give frags back, send, learn what was sent.
+//! Device memory on sockets of the kernel: receive, return frags, send, read completions.
 //!
-//! Everything here works on any descriptor of a TCP socket, blocking or not; std and rustix do the rest
-//! of what one does with sockets. [`RecvBuffer::recv`] receives, [`FragReturns`] gives frags back,
-//! [`send_dmabuf`] sends and [`ErrorQueue::drain`] says what may be reused.
+//! Everything here works on any descriptor of a TCP socket, blocking or not; for other socket calls use std or rustix.
+//! [`RecvBuffer::recv`] receives, [`FragReturns`] returns frags, [`send_dmabuf`] sends, and [`ErrorQueue::drain`] reads
+//! completions.
 //!
-//! What the system calls return is judged apart from them, in [`Received::parse`] and
-//! [`ErrorQueue::parse`], so that recorded control buffers can test it.
+//! [`Received::parse`] and [`ErrorQueue::parse`] validate the results, separately from the system calls, so that they can be
+//! tested with recorded control buffers.
 
 mod completions;
 mod dontneed;

@@ -9,7 +9,7 @@ use crate::sys;
 use crate::sys::message::Readable;
 use crate::sys::tun::IFNAMSIZ;
 
-/// Lets a socket send without copies; needed before [`send_dmabuf`](super::send_dmabuf).
+/// Sets `SO_ZEROCOPY`, which [`send_dmabuf`](super::send_dmabuf) needs.
 ///
 /// # Errors
 ///
@@ -18,7 +18,7 @@ pub fn enable_zerocopy(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::message::set_int(socket, SO_ZEROCOPY, 1)
 }
 
-/// Wakes readers of a socket for `bytes` bytes at least, or at the end of the stream.
+/// Sets `SO_RCVLOWAT`: readers of the socket are woken when `bytes` bytes are available, or at the end of the stream.
 ///
 /// # Errors
 ///
@@ -28,22 +28,22 @@ pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> Result<(),
     sys::message::set_int(socket, SO_RCVLOWAT, bytes)
 }
 
-/// Restricts a socket to one interface: it receives from no other and its routes leave by it. An empty name
-/// lifts the restriction.
+/// Sets `SO_BINDTODEVICE`: the socket receives and sends only through this interface. An empty name removes the
+/// restriction.
 ///
 /// # Errors
 ///
 /// `ENODEV` if there is no such interface, `EPERM` to change a restriction without CAP_NET_RAW.
 pub fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> Result<(), Errno> {
-    // The kernel cuts longer names off, and would find another interface.
+    // The kernel truncates longer names, and could find another interface.
     if interface.len() >= IFNAMSIZ {
         return Err(Errno::ENODEV);
     }
     sys::message::set_bytes(socket, SO_BINDTODEVICE, interface.as_bytes())
 }
 
-/// Returns the NAPI instance by which a connection's last packet came, if the NIC's driver names them:
-/// [`Netdev::queues`](crate::netdev::Netdev::queues) tells which queue that is.
+/// Returns the NAPI instance that received a connection's last packet, if the NIC's driver reports it.
+/// [`Netdev::queues`](crate::netdev::Netdev::queues) returns the queue of each NAPI instance.
 pub fn incoming_napi(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut napi = [0; size_of::<i32>()];
     sys::message::get_option(socket, Readable::IncomingNapiId, &mut napi).ok()?;

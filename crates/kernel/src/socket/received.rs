@@ -1,4 +1,4 @@
-//! What a receive returned, judged: every byte accounted for, or an error.
+//! Validation of a receive: every byte is accounted for, or the receive is an error.
 
 use devmem_uapi::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SOL_SOCKET};
 use devmem_uapi::{CmsgIter, DevmemCmsg, DmabufCmsg, FragToken, MsgFlags};
@@ -6,29 +6,29 @@ use devmem_uapi::{CmsgIter, DevmemCmsg, DmabufCmsg, FragToken, MsgFlags};
 /// One piece of received payload, in stream order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxFrag<'a> {
-    /// It lies in device memory, until its token is given back.
+    /// In device memory, until its token is returned.
     Device(DmabufCmsg),
-    /// It landed in host memory: the NIC could not split it off.
+    /// In host memory: the NIC could not split it off.
     Linear(&'a [u8]),
 }
 
-/// What one receive brought. A call never mixes device memory with data of a queue that is not bound.
+/// The data of one receive. A call never mixes device memory with data of a queue that is not bound.
 #[derive(Clone, Debug)]
 pub enum Content<'a> {
     /// The peer has ended the stream.
     End,
-    /// Ordinary data: it came through a queue that is not bound.
+    /// Ordinary data, from a queue that is not bound.
     Readable(&'a [u8]),
-    /// Data of a bound queue.
+    /// Data from a bound queue.
     Devmem(Frags<'a>),
 }
 
 /// The result of one receive. It borrows the buffers that were received into.
 #[derive(Clone, Debug)]
 pub struct Received<'a> {
-    /// Bytes received, in whatever memory.
+    /// Bytes received, in device and host memory.
     pub bytes: usize,
-    /// Where they are.
+    /// Their location.
     pub content: Content<'a>,
 }
 
@@ -36,32 +36,32 @@ pub struct Received<'a> {
 #[derive(Clone, Debug)]
 pub struct Frags<'a> {
     messages: CmsgIter<'a>,
-    /// Linear bytes that no frag has taken yet: they are packed without gaps.
+    /// Linear bytes that no frag has used yet; they lie without gaps.
     linear: &'a [u8],
 }
 
-/// Why the control messages of a receive cannot be believed. The tokens that could be read come along,
-/// so that their memory can go home.
+/// Why the control messages of a receive are invalid. The tokens that could be parsed are included, so that their memory can
+/// be returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlProblem {
     /// The kernel dropped control messages (kernels before 6.14 drop tokens this way).
     #[error("the kernel dropped control messages for lack of room: frags may be lost")]
     Truncated,
-    /// A length leads nowhere, or a devmem message is too short.
+    /// A length is invalid, or a devmem message is too short.
     #[error("a control message is malformed")]
     Malformed,
-    /// The messages speak of another number of bytes than the call returned.
+    /// The messages describe another number of bytes than the call returned.
     #[error("the call returned {returned} bytes, its control messages speak of {described}")]
     ByteTotal {
-        /// What recvmsg returned.
+        /// The return value of recvmsg.
         returned: usize,
         /// The sum over the control messages.
         described: u64,
     },
-    /// More bytes in host memory than were made room for.
+    /// More bytes in host memory than the buffer has room for.
     #[error("{linear} bytes in host memory, in a buffer of {room}")]
     LinearOverflow {
-        /// What the messages speak of.
+        /// Host bytes according to the messages.
         linear: u64,
         /// The buffer's length.
         room: usize,
@@ -69,12 +69,12 @@ pub enum ControlProblem {
 }
 
 impl<'a> Received<'a> {
-    /// Judges what recvmsg returned: `bytes` is its return value, `flags` is `msg_flags`, `control` what it
-    /// wrote of the control buffer, and `data` the whole buffer that it was given.
+    /// Validates the result of recvmsg: `bytes` is its return value, `flags` is `msg_flags`, `control` the written part of the
+    /// control buffer, and `data` the whole data buffer.
     ///
     /// # Errors
     ///
-    /// The problem, and the tokens that could be read: the caller gives them back or loses their memory.
+    /// The problem, and the tokens that could be parsed. The caller must return these, or their memory stays lent.
     pub fn parse(
         bytes: usize,
         flags: MsgFlags,
@@ -117,7 +117,7 @@ impl Told {
             match DevmemCmsg::parse(&message) {
                 Some(DevmemCmsg::Linear(len)) => told.linear += u64::from(len),
                 Some(DevmemCmsg::Dmabuf(cmsg)) => told.device += u64::from(cmsg.frag_size),
-                // Another message, such as a timestamp that the application asked for.
+                // Another message, such as a timestamp that the application requested.
                 None if message.level != SOL_SOCKET || !devmem => continue,
                 None => told.malformed = true,
             }
@@ -128,7 +128,7 @@ impl Told {
     }
 
     fn problem(&self, returned: usize, flags: MsgFlags, room: usize) -> Option<ControlProblem> {
-        // Sums of at most 2^58 messages of 32 bits each: they cannot overflow.
+        // At most 2^58 messages of 32 bits each: the sums cannot overflow.
         let described = self.linear + self.device;
         if flags.contains(MsgFlags::CTRUNC) {
             Some(ControlProblem::Truncated)
@@ -174,7 +174,7 @@ impl<'a> Iterator for Frags<'a> {
             match DevmemCmsg::parse(&message) {
                 Some(DevmemCmsg::Dmabuf(cmsg)) => return Some(RxFrag::Device(cmsg)),
                 Some(DevmemCmsg::Linear(len)) => {
-                    // `Received::parse` has seen that all of them fit.
+                    // `Received::parse` has checked that all of them fit.
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
                     let (bytes, rest) = self.linear.split_at(len.min(self.linear.len()));
                     self.linear = rest;

@@ -9,19 +9,18 @@ use super::received::{ControlProblem, Received};
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::sys;
 
-/// Room in the control buffer for messages that an application may have asked for beside ours:
-/// timestamps, queue lengths.
+/// Room in the control buffer for other messages that an application may have requested, such as timestamps.
 const OTHER_MESSAGES_BYTES: usize = 256;
 
-/// Flags that a caller may give; the others would change what the result means.
+/// Flags that a caller may give; other flags would change the meaning of the result.
 const CALLERS_FLAGS: MsgFlags = MsgFlags::DONTWAIT
     .union(MsgFlags::PEEK)
     .union(MsgFlags::WAITALL);
 
-/// The buffers of recvmsg. Reused from call to call.
+/// The buffers of recvmsg. Can be reused for any number of calls.
 ///
-/// The data buffer bounds a call's bytes, device bytes included, but only bytes that landed in host memory
-/// are written to it: its pages cost nothing until then.
+/// The size of the data buffer limits the bytes of a call, device bytes included, but only bytes that landed in host memory
+/// are written to it. Pages that are never written take no memory.
 #[derive(Debug)]
 pub struct RecvBuffer {
     data: Vec<u8>,
@@ -31,22 +30,22 @@ pub struct RecvBuffer {
 /// Why a receive failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// Nothing is there yet, and the socket or the call is non-blocking.
+    /// No data is queued, and the socket or the call is non-blocking.
     WouldBlock,
-    /// A signal came first.
+    /// A signal interrupted the call.
     Interrupted,
     /// The kernel refused.
     Refused {
-        /// What recvmsg returned.
+        /// The errno of recvmsg.
         errno: Errno,
-        /// What that means here.
+        /// The cause.
         cause: Box<Cause>,
     },
-    /// The control messages cannot be believed: bytes or frags are lost.
+    /// The control messages are invalid: bytes or frags are lost.
     Control {
-        /// Why not.
+        /// The problem.
         problem: ControlProblem,
-        /// Frags that were lent all the same: give them back.
+        /// Frags that were lent nevertheless; return them.
         tokens: Vec<FragToken>,
     },
 }
@@ -76,7 +75,7 @@ impl RecvError {
         }
     }
 
-    /// Returns what kernel calls would have: for a caller that speaks errno.
+    /// Returns the errno that the kernel's call would return.
     pub fn errno(&self) -> Errno {
         match self {
             Self::WouldBlock => Errno::EAGAIN,
@@ -87,26 +86,25 @@ impl RecvError {
     }
 }
 
-/// Room of the caller for bytes that landed in host memory; either way its length bounds a call's bytes, device
-/// bytes included.
+/// The caller's room for bytes that landed in host memory. Its length also limits the bytes of a call, device bytes included.
 #[derive(Debug)]
 pub enum HostRoom<'a> {
-    /// They are copied there.
+    /// A buffer to copy them to.
     Buffer(&'a mut [u8]),
-    /// There is none: a call that meets such bytes first is refused with `EFAULT`, one that meets them later stops
-    /// before them. They stay queued.
+    /// No room: a call fails with `EFAULT` if the first bytes are host bytes, and stops before host bytes that come later. They
+    /// stay queued.
     None {
         /// Most bytes of a call.
         max_bytes: usize,
     },
 }
 
-/// As [`RecvBuffer::recv`], into buffers of the caller: `control` must have room for the frags wanted
+/// Receives as [`RecvBuffer::recv`] does, into buffers of the caller. `control` must have room for the wanted number of frags
 /// ([`devmem_uapi::space_for`]).
 ///
 /// # Errors
 ///
-/// As [`RecvBuffer::recv`]; `EFAULT` for bytes in host memory without room for them.
+/// As [`RecvBuffer::recv`]; `EFAULT` if the next bytes are in host memory and there is no room for them.
 pub fn recv_into<'a>(
     socket: BorrowedFd<'_>,
     room: HostRoom<'a>,
@@ -130,13 +128,13 @@ pub fn recv_into<'a>(
     judge(raw.map_err(RecvError::refused)?, control, data)
 }
 
-/// Takes what recvmsg returned apart.
+/// Converts the result of recvmsg.
 fn judge<'a>(
     raw: sys::message::RawReceived,
     control: &'a [u8],
     data: &'a [u8],
 ) -> Result<Received<'a>, RecvError> {
-    // `recvmsg` cuts the length to the buffer's.
+    // `recvmsg` never returns a length beyond the buffer's.
     let told = control.get(..raw.control_len).unwrap_or_default();
     let flags = MsgFlags::from_bits_retain(raw.flags);
     Received::parse(raw.bytes, flags, told, data)
@@ -144,12 +142,12 @@ fn judge<'a>(
 }
 
 impl RecvBuffer {
-    /// Makes buffers for up to `max_bytes` and `max_frags` a call (at least 1 of each). A kernel of 6.14 or later
-    /// stops before a frag that it cannot tell of, so that a call may return fewer than either.
+    /// Creates buffers for at most `max_bytes` and `max_frags` per call (at least 1 of each). Linux 6.14 and later stop before a
+    /// frag without room for its control message, so a call may return fewer of both.
     pub fn new(max_bytes: usize, max_frags: usize) -> Self {
         let control = space_for(max_frags.max(1)).saturating_add(OTHER_MESSAGES_BYTES);
         Self {
-            // From zeroed pages of the system, not touched before the kernel writes to them.
+            // Zeroed pages of the system; they take no memory before the kernel writes to them.
             data: vec![0; max_bytes.max(1)],
             control: vec![0; control],
         }
@@ -169,7 +167,7 @@ impl RecvBuffer {
         self.receive(socket, flags, MsgFlags::SOCK_DEVMEM)
     }
 
-    /// Receives like a program that knows nothing of device memory: `EFAULT` where it meets some.
+    /// Receives without `MSG_SOCK_DEVMEM`: fails with `EFAULT` if the next bytes are in device memory.
     ///
     /// # Errors
     ///

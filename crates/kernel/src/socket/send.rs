@@ -10,32 +10,32 @@ use rustix::net::getpeername;
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::{netif, sys};
 
-/// Flags that a caller may give beside those that device memory needs.
+/// Flags that a caller may give in addition to those that device memory needs.
 const CALLERS_FLAGS: MsgFlags = MsgFlags::DONTWAIT
     .union(MsgFlags::MORE)
     .union(MsgFlags::EOR);
 
-/// What to send from: a binding made by bind-tx.
+/// The source of a send: a binding made by bind-tx.
 #[derive(Clone, Copy, Debug)]
 pub struct TxSource<'a> {
-    /// Its number.
+    /// Its id.
     pub dmabuf: DmabufId,
     /// The interface that it is bound to, for errors.
     pub interface: &'a str,
 }
 
-/// Why a send failed. Nothing was sent, and no completion will come.
+/// Why a send failed. Nothing was sent, and there will be no completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// The send buffer is full, and the socket or the call is non-blocking.
     WouldBlock,
-    /// A signal came first.
+    /// A signal interrupted the call.
     Interrupted,
     /// The kernel refused.
     Refused {
-        /// What sendmsg returned.
+        /// The errno of sendmsg.
         errno: Errno,
-        /// What that means here.
+        /// The cause.
         cause: Box<Cause>,
     },
 }
@@ -53,7 +53,7 @@ impl fmt::Display for SendError {
 impl std::error::Error for SendError {}
 
 impl SendError {
-    /// Returns what kernel calls would have: for a caller that speaks errno.
+    /// Returns the errno that the kernel's call would return.
     pub fn errno(&self) -> Errno {
         match self {
             Self::WouldBlock => Errno::EAGAIN,
@@ -63,8 +63,8 @@ impl SendError {
     }
 }
 
-/// Sends `ranges` of a bound dma-buf, without a copy, and returns how many bytes the kernel took: possibly fewer
-/// than all. No more than 1,024 ranges are looked at. The socket needs
+/// Sends `ranges` of a bound dma-buf without a copy. Returns the number of bytes that the kernel queued, possibly fewer than
+/// all. Uses at most the first 1,024 ranges. The socket needs
 /// [`enable_zerocopy`](super::enable_zerocopy), and each call that returns bytes takes one
 /// [id](SendIds). `flags` may be `DONTWAIT`, `MORE` and `EOR`.
 ///
@@ -84,7 +84,7 @@ pub fn send_dmabuf(
     let mut writer = CmsgWriter::new(&mut control);
     let fits = writer.push_tx_dmabuf(source.dmabuf);
     fits.expect("the buffer was made for it");
-    // Offsets travel in pointers. An offset that does not fit one is beyond any dma-buf.
+    // Offsets are passed as pointers (iov_base). An offset that does not fit is beyond any dma-buf.
     let addresses = ranges.iter().all(|r| usize::try_from(r.end).is_ok());
     if !addresses {
         return Err(refused(socket, source, Errno::EFAULT));
@@ -116,29 +116,29 @@ fn refused(socket: BorrowedFd<'_>, source: TxSource<'_>, errno: Errno) -> SendEr
     }
 }
 
-/// Returns the interface by which packets to the socket's peer leave, if that can be found out.
+/// Returns the interface of the route to the socket's peer, if it can be determined.
 fn route_of(socket: BorrowedFd<'_>) -> Option<String> {
     let peer = getpeername(socket).ok()??;
     let peer = std::net::SocketAddr::try_from(peer).ok()?;
     netif::route_interface(peer.ip().to_canonical()).ok()
 }
 
-/// Counts the zero-copy sends of one socket as the kernel does: their completions name these numbers. All
-/// zero-copy sends of the socket must be counted here, those from host memory too.
+/// Counts the zero-copy sends of one socket as the kernel does, to get the ids that their completions contain. All zero-copy
+/// sends of the socket must be counted here, also those from host memory.
 #[derive(Clone, Copy, Debug)]
 pub struct SendIds {
     next: ZerocopyId,
 }
 
 impl SendIds {
-    /// Starts with a socket that has sent nothing.
+    /// Creates the counter of a socket without zero-copy sends.
     pub fn new() -> Self {
         Self {
             next: ZerocopyId(0),
         }
     }
 
-    /// Counts a send that returned `bytes`, and returns its id; a send of nothing has none.
+    /// Counts a send that returned `bytes` and returns its id; `None` for 0 bytes.
     pub fn count(&mut self, bytes: usize) -> Option<ZerocopyId> {
         if bytes == 0 {
             return None;

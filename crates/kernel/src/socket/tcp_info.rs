@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection: the socket option `TCP_INFO`.
+//! State of a connection: the socket option `TCP_INFO`.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,10 +6,10 @@ use devmem_uapi::Errno;
 
 use crate::sys::message::{Readable, get_option};
 
-/// Longer than the structure of any kernel so far.
+/// Larger than the structure in any kernel so far, in bytes.
 const BYTES_MAX: usize = 512;
 
-/// `struct tcp_info` as this kernel fills it in: a kernel that does not have a field yet leaves it 0.
+/// `struct tcp_info`. Fields that this kernel does not have are 0.
 #[derive(Clone, Debug)]
 pub struct TcpInfo {
     bytes: [u8; BYTES_MAX],
@@ -74,7 +74,7 @@ fields! {
 }
 
 impl TcpInfo {
-    /// Asks about a TCP socket.
+    /// Reads it from a TCP socket.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl TcpInfo {
         Ok(Self { bytes })
     }
 
-    /// Shift of the windows that the peer sends.
+    /// Returns the window scale of the peer.
     pub fn snd_wscale(&self) -> u8 {
         // The first bit-field is the lower half where bytes are little-endian.
         match cfg!(target_endian = "little") {
@@ -94,7 +94,7 @@ impl TcpInfo {
         }
     }
 
-    /// Shift of the windows that we send.
+    /// Returns the window scale of this end.
     pub fn rcv_wscale(&self) -> u8 {
         match cfg!(target_endian = "little") {
             true => self.window_scales() >> 4,

@@ -1,4 +1,4 @@
-//! Helper processes: children that never outlive the process that started them.
+//! Helper processes: child processes that never outlive the process that started them.
 
 use std::io;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Output};
@@ -9,23 +9,22 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::sys::child::{Task, before_exec};
 
-/// Time between two looks at a process whose end is awaited.
+/// Polling interval while waiting for a process to end.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A helper process. It is killed when this is dropped, and by the kernel when the thread that started it ends, however
-/// that happens (`PR_SET_PDEATHSIG`): start it from a thread that lives as long as the helper shall.
+/// A helper process. It is killed when this is dropped, and by the kernel when the thread that started it ends in any way
+/// (`PR_SET_PDEATHSIG`): start it from a thread that lives as long as the helper is needed.
 #[derive(Debug)]
 pub struct Helper(Child);
 
 impl Helper {
-    /// Returns the command that runs this program again. The program that runs now is meant, whatever lies at its path
-    /// by now.
+    /// Returns the command that runs this program again: the running executable, even if its path was replaced since.
     pub fn this_program() -> Command {
         Command::new("/proc/self/exe")
     }
 
-    /// Starts a helper. What `command` does before its program starts, such as entering namespaces, comes first:
-    /// changed credentials would clear the signal again (prctl(2)).
+    /// Starts a helper. The pre-exec actions of `command`, such as entering namespaces, run first, because a change of
+    /// credentials would clear the death signal (prctl(2)).
     ///
     /// # Errors
     ///
@@ -55,7 +54,7 @@ impl Helper {
         self.0.stderr.take()
     }
 
-    /// Returns how it ended, if it has.
+    /// Returns its exit status, if it has ended.
     ///
     /// # Errors
     ///
@@ -64,7 +63,7 @@ impl Helper {
         self.0.try_wait()
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     ///
     /// # Errors
     ///
@@ -73,7 +72,7 @@ impl Helper {
         self.0.wait()
     }
 
-    /// Waits for its end, at most `limit`; `None` if it still runs.
+    /// Waits until it ends, at most `limit`; `None` if it is still running.
     ///
     /// # Errors
     ///
@@ -88,13 +87,13 @@ impl Helper {
         }
     }
 
-    /// Waits for its end and returns what it wrote to its pipes.
+    /// Waits until it ends and returns its output from the pipes.
     ///
     /// # Errors
     ///
     /// As [`Child::wait_with_output`].
     pub fn wait_with_output(mut self) -> io::Result<Output> {
-        // Both pipes are drained at once: a full one would stop the process.
+        // Both pipes are drained at the same time, because a full one would block the process.
         let (stdout, stderr) = (self.0.stdout.take(), self.0.stderr.take());
         let drain = |pipe: Option<ChildStderr>| {
             let mut bytes = Vec::new();
@@ -116,16 +115,16 @@ impl Helper {
         })
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Sends it SIGTERM.
     pub fn terminate(&self) {
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        // One that has ended is still ours to wait for, so the number names no other process.
+        // A process that has ended was not waited for yet, so its id is not reused.
         let _gone = pid.map(|pid| kill_process(pid, Signal::TERM));
     }
 
-    /// Ends it at once.
+    /// Kills it (SIGKILL).
     pub fn kill(&mut self) {
-        // After its end both calls say so.
+        // Errors mean that it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,6 +1,5 @@
-//! Network interfaces of this machine: find, set up, read. Over route netlink, for both IP versions,
-//! so that no `ip` command and no file under /sys is needed (in a fresh network namespace /sys still
-//! shows the old one).
+//! Network interfaces of this machine: find, set up, read. Uses route netlink for both IP versions, so that neither the `ip`
+//! command nor files under /sys are needed (in a new network namespace, /sys still shows the old one).
 
 mod rtnetlink;
 
@@ -23,17 +22,17 @@ pub struct Interface {
     index: u32,
 }
 
-/// What the kernel says about an interface.
+/// Facts about an interface, reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceFacts {
-    /// The link-layer address, where the interface has one of six bytes.
+    /// The link-layer address, if the interface has one of six bytes.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet in bytes.
     pub mtu: u32,
-    /// Set up by its administrator.
+    /// Whether the interface is administratively up.
     pub up: bool,
-    /// Bytes of the largest super-packet of IPv4 that the kernel gives it; `None`: it knows none of more than 65,535, on
-    /// any way (Linux before 6.3).
+    /// Largest IPv4 super-packet in bytes that the kernel passes to it; `None` if the kernel does not support more than 65,535
+    /// (Linux before 6.3).
     pub gso_ipv4_max_size: Option<u32>,
 }
 
@@ -55,12 +54,11 @@ impl Interface {
         })
     }
 
-    /// Makes two interfaces joined by a cable (veth), both in the calling thread's network namespace.
+    /// Creates a veth pair, both interfaces in the calling thread's network namespace.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if one of the names is taken, `EOPNOTSUPP` where the kernel has no veth, `EPERM` without
-    /// CAP_NET_ADMIN.
+    /// `EEXIST` if one of the names is in use, `EOPNOTSUPP` if the kernel has no veth, `EPERM` without CAP_NET_ADMIN.
     pub fn create_veth_pair(name: &str, peer: &str) -> Result<(Self, Self), NetlinkError> {
         let request = rtnetlink::create_veth_pair(name, peer);
         let what = format!("make veth pair {name} and {peer}");
@@ -68,7 +66,7 @@ impl Interface {
         Ok((Self::by_name(name)?, Self::by_name(peer)?))
     }
 
-    /// Returns the name it was found by.
+    /// Returns the name by which it was found.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -79,23 +77,23 @@ impl Interface {
         self.index
     }
 
-    /// Tells whether this kernel takes super-packets that are longer than the length field of their IP header can say, of
-    /// both families, on any way (BIG TCP; Linux 6.3 and later).
+    /// Returns whether this kernel supports super-packets that are longer than the length field of their IP header can hold,
+    /// for both address families (BIG TCP; Linux 6.3 and later).
     ///
     /// # Errors
     ///
-    /// The namespace has no loopback interface to be asked about, or netlink fails.
+    /// The namespace has no loopback interface to read, or netlink fails.
     pub fn kernel_has_big_tcp() -> Result<bool, NetlinkError> {
-        // It says the limits of any interface once it knows them.
+        // A kernel that supports it reports the limits of every interface.
         let facts = Self::by_name("lo")?.facts()?;
         Ok(facts.gso_ipv4_max_size.is_some())
     }
 
-    /// Asks the kernel for address, MTU and state.
+    /// Reads address, MTU and state.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the interface went away.
+    /// `ENODEV` if the interface was removed.
     pub fn facts(&mut self) -> Result<InterfaceFacts, NetlinkError> {
         let what = format!("read interface {}", self.name);
         let get = rtnetlink::link(RTM_GETLINK, self.index);
@@ -131,11 +129,11 @@ impl Interface {
         self.change("set MTU of", self.request().u32(IFLA_MTU, mtu))
     }
 
-    /// Sets how long super-packets of IPv4 may be that the kernel gives the interface, in bytes.
+    /// Sets the size in bytes of the largest IPv4 super-packet that the kernel passes to the interface.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for more than the driver takes.
+    /// `EINVAL` for more than the driver supports.
     pub fn set_gso_ipv4_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
         let request = self.request().u32(IFLA_GSO_IPV4_MAX_SIZE, bytes);
         self.change("set gso_ipv4_max_size of", request)
@@ -151,22 +149,22 @@ impl Interface {
         self.change("set MAC address of", request)
     }
 
-    /// Sets how many packets the kernel queues towards the interface before it drops.
+    /// Sets the length of the transmit queue in packets; the kernel drops packets beyond it.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` for a length that cannot be had.
+    /// `ENOMEM` if the queue cannot be allocated.
     pub fn set_tx_queue_len(&mut self, packets: u32) -> Result<(), NetlinkError> {
         let request = self.request().u32(IFLA_TXQLEN, packets);
         self.change("set queue length of", request)
     }
 
-    /// Gives the interface an address; an IPv6 one is usable at once (no duplicate address detection).
-    /// An address it has already is fine.
+    /// Adds an address to the interface; an IPv6 one can be used at once (no duplicate address detection). Succeeds if the
+    /// interface has the address already.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a prefix that is too long, `EACCES` where IPv6 is switched off.
+    /// `EINVAL` for a prefix that is too long, `EACCES` if IPv6 is disabled.
     pub fn add_address(&mut self, address: IpAddr, prefix: u8) -> Result<(), NetlinkError> {
         let request = rtnetlink::create_address(self.index, address, prefix);
         match self.change(&format!("add address {address}/{prefix} to"), request) {
@@ -178,8 +176,8 @@ impl Interface {
         }
     }
 
-    /// Moves the interface into another network namespace, where it arrives set down and without
-    /// addresses. This handle no longer finds it.
+    /// Moves the interface into another network namespace, where it is down and has no addresses. This handle cannot be used
+    /// with it any more.
     ///
     /// # Errors
     ///
@@ -199,10 +197,9 @@ impl Interface {
         self.change("delete", rtnetlink::link(RTM_DELLINK, self.index))
     }
 
-    /// Switches IPv6 on, but without what it would say by itself: duplicate address detection, router
-    /// solicitation, a link-local address and the multicast reports for it. For a link whose other end we
-    /// are; call it before the interface is set up. Best effort: where /proc/sys is read-only, a few more
-    /// packets and a second's delay are all that happens.
+    /// Enables IPv6 without its automatic traffic: duplicate address detection, router solicitation, a link-local address and
+    /// the multicast reports for it. For a link to our stack; call it before the interface is set up. Errors are ignored: if
+    /// /proc/sys is read-only, the only effect is a few more packets and a delay of a second.
     pub fn quiet_ipv6(&self) {
         /// `IN6_ADDR_GEN_MODE_NONE` (linux include/uapi/linux/if_link.h).
         const NO_LINK_LOCAL: &str = "1";
@@ -232,7 +229,7 @@ impl Interface {
 ///
 /// # Errors
 ///
-/// What the kernel said.
+/// The error of the kernel.
 pub fn interfaces() -> Result<Vec<(u32, String, bool)>, NetlinkError> {
     let all = rtnetlink::list_links();
     NetlinkSocket::route()?.dump("list interfaces", &all, |reply| {
@@ -252,7 +249,7 @@ pub fn addresses(index: u32) -> Result<Vec<IpAddr>, NetlinkError> {
     NetlinkSocket::route()?.dump(&what, &list, |reply| rtnetlink::address(&reply, index))
 }
 
-/// Returns the interface by which packets to `destination` leave the calling thread's network namespace.
+/// Returns the interface of the route to `destination` in the calling thread's network namespace.
 ///
 /// # Errors
 ///
@@ -269,8 +266,7 @@ pub fn route_interface(destination: IpAddr) -> Result<String, NetlinkError> {
     })
 }
 
-/// Tells whether an XDP program is attached to the interface `index` of the calling thread's network
-/// namespace.
+/// Returns whether an XDP program is attached to the interface `index` of the calling thread's network namespace.
 ///
 /// # Errors
 ///
@@ -282,7 +278,7 @@ pub fn has_xdp_program(index: u32) -> Result<bool, NetlinkError> {
     read_link(&mut socket, &what, get, |link| Some(link.has_xdp_program()))
 }
 
-/// Asks about one interface: `ENODEV` without an answer that `parse` can read.
+/// Reads one interface: `ENODEV` if there is no answer that `parse` can read.
 fn read_link<T>(
     socket: &mut NetlinkSocket,
     what: &str,
@@ -293,7 +289,7 @@ fn read_link<T>(
     read.ok_or_else(|| NetlinkError::new(what, Errno::NODEV))
 }
 
-/// Reads a message as every reply we know, for fuzzing.
+/// Parses a message as each known kind of reply, for fuzzing.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_replies(message: &crate::netlink::Message<'_>) {
     if let Some(link) = Link::parse(message) {

@@ -1,5 +1,4 @@
-//! Network namespaces: enter a fresh one, as root or (with a user namespace) as anybody; join one that
-//! exists.
+//! Network namespaces: enter a new one, as root or, inside a user namespace, as any user; join an existing one.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,51 +15,51 @@ use crate::sys;
 use crate::sys::child::Task;
 use crate::sys::namespace::IdMaps;
 
-/// What [`enter_new`] had to make.
+/// The namespaces that [`enter_new`] created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// A network namespace; the caller had the right to it.
+    /// A network namespace; the caller had the privilege.
     Network,
     /// A user namespace, in which the caller is root, and a network namespace that it owns.
     UserAndNetwork,
 }
 
-/// Why a namespace could not be made or joined.
+/// Why a namespace could not be created or joined.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     /// A user namespace is needed, and the process has more than one thread.
     #[error("a user namespace can only be entered by a process with one thread")]
     Threads,
-    /// This machine does not let this user make user namespaces.
+    /// This user may not create user namespaces on this machine.
     #[error("this machine does not let user {uid} make a user namespace: {errno}")]
     Forbidden {
         /// The user.
         uid: u32,
-        /// What unshare(2) said.
+        /// The error of unshare(2).
         errno: Errno,
     },
-    /// The user namespace was made but its identity could not be set.
+    /// The user namespace was created but its user and group maps could not be written.
     #[error("write {path} of the new user namespace: {errno}")]
     Map {
         /// The file.
         path: &'static str,
-        /// What write(2) said.
+        /// The error of write(2).
         errno: Errno,
     },
-    /// The namespace is not there or may not be opened.
+    /// The namespace does not exist or may not be opened.
     #[error("open network namespace {path}: {errno}")]
     Open {
-        /// The file tried.
+        /// Its path.
         path: PathBuf,
-        /// What open(2) said.
+        /// The error of open(2).
         errno: Errno,
     },
-    /// setns(2) was refused.
+    /// setns(2) failed.
     #[error("join network namespace {path}: {errno}")]
     Join {
         /// The namespace's file.
         path: PathBuf,
-        /// What setns(2) said.
+        /// The error of setns(2).
         errno: Errno,
     },
     /// The loopback interface of the new namespace could not be set up.
@@ -69,7 +68,7 @@ pub enum NetnsError {
 }
 
 impl NetnsError {
-    /// Tells whether the machine or the user's rights are in the way.
+    /// Returns whether the cause is the machine or the user's privileges.
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::Forbidden { .. } | Self::Map { .. } => true,
@@ -78,7 +77,7 @@ impl NetnsError {
         }
     }
 
-    /// Returns what a person can do about it.
+    /// Returns the remedy.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Forbidden { .. } | Self::Map { .. } => Some(
@@ -95,9 +94,8 @@ impl NetnsError {
     }
 }
 
-/// Moves the calling thread into a fresh network namespace with `lo` up. A caller without the right to
-/// that gets a user namespace around it, in which it is root; that changes the whole process, which must
-/// have one thread.
+/// Moves the calling thread into a new network namespace with `lo` up. For a caller without the privilege, also creates a user
+/// namespace, in which the caller is root; that changes the whole process, which must have only one thread.
 ///
 /// # Errors
 ///
@@ -123,14 +121,14 @@ pub fn enter_new() -> Result<Isolation, NetnsError> {
     Ok(isolation)
 }
 
-/// Has `command` start in a fresh network namespace, with a user namespace around it where the caller has
-/// no right to one without. The caller stays where it is and may have any number of threads; `lo` is left
-/// down, for the program to set up. A refusal is what `spawn` returns.
+/// Makes `command` start in a new network namespace, inside a new user namespace if the caller lacks the privilege. The
+/// caller stays in its namespace and may have any number of threads. `lo` is down; the program must set it up. Errors are
+/// returned by `spawn`.
 pub fn start_in_new(command: &mut Command) {
     sys::child::before_exec(command, Task::EnterNamespace(IdMaps::of_caller()));
 }
 
-/// A network namespace, held open: it lives at least as long as this.
+/// An open network namespace. It exists at least as long as this value.
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
@@ -142,17 +140,16 @@ impl NetNs {
     ///
     /// # Errors
     ///
-    /// What open(2) said.
+    /// The error of open(2).
     pub fn current() -> Result<Self, NetnsError> {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// Opens a namespace by its name under /run/netns, by a path (anything with a slash), or, written
-    /// `pid:N`, that of a process.
+    /// Opens a namespace: by its name under /run/netns, by a path (any text with a slash), or as `pid:N` that of a process.
     ///
     /// # Errors
     ///
-    /// What open(2) said.
+    /// The error of open(2).
     pub fn open(name: &str) -> Result<Self, NetnsError> {
         match name.strip_prefix("pid:") {
             Some(pid) => Self::at(&Path::new("/proc").join(pid).join("ns/net")),
@@ -188,8 +185,8 @@ impl NetNs {
         )
     }
 
-    /// Runs `work` on a thread of its own inside this namespace, and waits for it. Sockets, TAPs and
-    /// child processes made there belong to the namespace and stay there.
+    /// Runs `work` on a new thread inside this namespace and waits for it. Sockets, TAPs and child processes created there
+    /// belong to the namespace, and stay in it.
     ///
     /// # Errors
     ///
@@ -213,7 +210,7 @@ impl AsFd for NetNs {
     }
 }
 
-/// Returns the limit on user namespaces, where the kernel has one to say.
+/// Returns the limit on user namespaces, if the kernel has one.
 pub(crate) fn user_namespace_limit() -> Option<u64> {
     fs::read_to_string("/proc/sys/user/max_user_namespaces")
         .ok()?

@@ -1,5 +1,5 @@
-//! What works on this machine, and if not, why: for `devmem-tcp doctor`, for falling back, and for tests
-//! that must say why they skip.
+//! What works on this machine, and the reasons for what does not: for `devmem-tcp doctor`, for choosing a fallback, and for
+//! tests that print why they are skipped.
 
 use std::fmt;
 
@@ -11,27 +11,27 @@ use crate::sys::child::{Task, in_child};
 use crate::sys::namespace::IdMaps;
 use crate::tap::open_tun;
 
-/// Whether something works here.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was tried and it works.
+    /// It works; it was tried.
     Works,
-    /// It does not.
+    /// It does not work.
     Missing {
-        /// Why not, in one line.
+        /// The reason, in one line.
         reason: String,
-        /// What to do about it, where something can be done.
+        /// The remedy, if there is one.
         remedy: Option<&'static str>,
     },
 }
 
 impl Verdict {
-    /// Tells whether it works.
+    /// Returns whether it works.
     pub fn works(&self) -> bool {
         *self == Self::Works
     }
 
-    /// Returns why it does not work.
+    /// Returns the reason why it does not work.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Works => None,
@@ -63,19 +63,19 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What this machine and user can do. Everything is tried, nothing is guessed from versions, and nothing
-/// tried leaves a trace.
+/// What works for this user on this machine. Everything is tried, nothing is guessed from versions, and every attempt is
+/// undone.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// /dev/net/tun can be opened.
     pub tun: Verdict,
-    /// A fresh network namespace can be entered, with a user namespace around it where that is needed.
+    /// A new network namespace can be entered, if needed inside a new user namespace.
     pub network_namespace: Verdict,
-    /// A TAP can be made in such a namespace: what `demo` and the TAP tests need.
+    /// A TAP can be created in such a namespace, as `demo` and the TAP tests need.
     pub tap_in_namespace: Verdict,
-    /// A user namespace can be made (only needed by users who may not make a network namespace).
+    /// A user namespace can be created (needed only by users who may not create a network namespace).
     pub user_namespace: Verdict,
-    /// A memfd of huge pages can be had.
+    /// A memfd of huge pages can be allocated.
     pub huge_memfd: Verdict,
 }
 
@@ -132,7 +132,7 @@ pub fn tap_in_namespace() -> Verdict {
 
 /// Tries to get one huge page through a memfd.
 pub fn huge_memfd() -> Verdict {
-    /// The common huge page of x86-64 and of arm64 with 4 KiB pages.
+    /// Size in bytes of the common huge page on x86-64, and on arm64 with 4 KiB pages.
     const HUGE_PAGE: u64 = 2 << 20;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let tried = memfd_create(c"devmem-tcp-probe", flags)

@@ -1,7 +1,7 @@
-//! TAP interfaces: the cable between this kernel and our NIC.
+//! TAP interfaces: the link between this kernel and our NIC.
 //!
-//! With the virtio-net header and the offloads of [`TapOffloads::Segmentation`] the kernel hands over
-//! super-packets of up to 64 KiB whose TCP checksum is left open, so the MTU does not limit speed.
+//! With the virtio-net header and the offloads of [`TapOffloads::Segmentation`] the kernel passes on super-packets of up to
+//! 64 KiB with a partial TCP checksum, so the MTU does not limit the speed.
 
 #[cfg(test)]
 mod tests;
@@ -32,12 +32,12 @@ const TUN_F_TSO6: c_uint = 0x04;
 /// `MAX_TAP_QUEUES` (linux drivers/net/tun.c).
 const MAX_QUEUES: u16 = 256;
 
-/// What the kernel may leave for us to do on packets that it sends.
+/// Offloads that the kernel may use for packets that it sends to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapOffloads {
-    /// Checksums left open and super-packets of TCP over IPv4 and IPv6.
+    /// Partial checksums and super-packets, for TCP over IPv4 and IPv6.
     Segmentation,
-    /// Nothing: every frame is as it would be on a cable. What a link conditioner needs.
+    /// None: every frame is complete, as on a cable. A link conditioner needs this.
     None,
 }
 
@@ -63,23 +63,23 @@ impl VnetHeader {
 /// How to open a TAP interface. Start from [`TapOptions::new`].
 #[derive(Clone, Debug)]
 pub struct TapOptions {
-    /// Name of the interface; made if there is none, else attached to. `dm%d` lets the kernel number it.
+    /// Name of the interface, which is created if it does not exist. With `dm%d` the kernel chooses the number.
     pub name: String,
-    /// Queues, one file descriptor each; more than one makes it multi-queue.
+    /// Number of queues, one file descriptor each; more than one makes it multi-queue.
     pub queues: u16,
-    /// What the kernel may leave to us.
+    /// Offloads that the kernel may use.
     pub offloads: TapOffloads,
-    /// The virtio-net header's form.
+    /// Form of the virtio-net header.
     pub vnet_header: VnetHeader,
-    /// The kernel receives what we write in a softirq (`IFF_NAPI`, Linux 4.15), and frees there first what its receivers are
-    /// done with: the next packet is written to memory that is still in the cache. Without, such memory comes home 32
-    /// packets at a time (linux net/core/dev.c `skb_defer_free_flush`). Pays for packets of more than 64 KiB and for small
-    /// ones; those of 64 KiB cost a tenth more.
+    /// Makes the kernel receive our packets in a softirq (`IFF_NAPI`, Linux 4.15). The softirq first frees the memory of
+    /// packets that receivers have read, so that the next packet is written to memory that is still in the cache; otherwise
+    /// this memory is freed 32 packets at a time (linux net/core/dev.c `skb_defer_free_flush`). Faster for packets of more
+    /// than 64 KiB and for small ones; packets of 64 KiB cost 10 % more.
     pub napi: bool,
 }
 
 impl TapOptions {
-    /// Options for one queue with segmentation offload.
+    /// Returns options for one queue with segmentation offload.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -90,7 +90,7 @@ impl TapOptions {
         }
     }
 
-    /// Opens the interface: makes it, or attaches to it where it exists.
+    /// Opens the interface; creates it if it does not exist.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl TapOptions {
     }
 }
 
-/// An open TAP interface. One that we made goes away with its last file descriptor.
+/// An open TAP interface. If this created it, it is removed when its last file descriptor is closed.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
@@ -151,17 +151,17 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Returns the interface's name.
+    /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Tells whether the interface was made by this open, rather than attached to.
+    /// Returns whether opening created the interface.
     pub fn created(&self) -> bool {
         self.created
     }
 
-    /// Returns the virtio-net header's form on these descriptors.
+    /// Returns the form of the virtio-net header on these descriptors.
     pub fn vnet_header(&self) -> VnetHeader {
         self.vnet_header
     }
@@ -199,21 +199,21 @@ impl Tap {
     ///
     /// # Errors
     ///
-    /// What the ioctl said.
+    /// The errno of the ioctl.
     pub fn set_persistent(&self, persistent: bool) -> Result<(), TapError> {
         let refused = |errno| TapError::Call {
             name: self.name.clone(),
             call: "TUNSETPERSIST",
             errno,
         };
-        // A setting of the interface: any of its descriptors will do.
+        // This is a setting of the interface, so any of its descriptors can be used.
         match self.queues.first() {
             Some(fd) => tun::set_persist(fd.as_fd(), persistent).map_err(refused),
             None => Ok(()),
         }
     }
 
-    /// Gives the descriptors away, one per queue, non-blocking.
+    /// Returns the descriptors, one per queue, non-blocking.
     pub fn into_queues(self) -> Vec<OwnedFd> {
         self.queues
     }
@@ -222,47 +222,46 @@ impl Tap {
 /// Why a TAP interface could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TapError {
-    /// This kernel has no TUN driver, or the driver is not loaded, or the file was not made.
+    /// The kernel has no TUN driver, the driver is not loaded, or the device file does not exist.
     #[error("this machine has no usable /dev/net/tun: {errno}")]
     NoTun {
-        /// What open(2) said.
+        /// The error of open(2).
         errno: Errno,
     },
-    /// /dev/net/tun is there but not for this user.
+    /// This user may not open /dev/net/tun.
     #[error("no permission to open /dev/net/tun: {errno}")]
     Device {
-        /// What open(2) said.
+        /// The error of open(2).
         errno: Errno,
     },
-    /// The device opened, but attaching needs CAP_NET_ADMIN in the network namespace, or to own the
-    /// persistent TAP.
+    /// The process may not attach: that needs CAP_NET_ADMIN in the network namespace, or ownership of the persistent TAP.
     #[error("no permission to attach to TAP {name}")]
     NotAdmin {
         /// The interface.
         name: String,
     },
-    /// Another process has the interface's queue.
+    /// Another process uses the interface's queue.
     #[error("TAP {name} is in use by another process")]
     Busy {
         /// The interface.
         name: String,
     },
-    /// There is an interface of that name which is not a TAP, or has another number of queues in mind.
+    /// The interface of that name is not a TAP, or differs in multi-queue.
     #[error("{name} exists and is not a TAP with the wanted queues")]
     Mismatch {
         /// The interface.
         name: String,
     },
-    /// Not a possible interface name.
+    /// The interface name is invalid.
     #[error("{name:?} cannot be an interface name: 1 to 15 bytes, no slash, colon or white space")]
     BadName {
-        /// What was asked for.
+        /// The requested value.
         name: String,
     },
     /// More queues than a TAP can have, or none.
     #[error("{queues} queues asked for; a TAP has 1 to {limit}")]
     Queues {
-        /// What was asked for.
+        /// The requested value.
         queues: u16,
         /// The kernel's limit.
         limit: u16,
@@ -274,7 +273,7 @@ pub enum TapError {
         name: String,
         /// The ioctl's name.
         call: &'static str,
-        /// What it said.
+        /// Its error.
         errno: Errno,
     },
 }
@@ -294,7 +293,7 @@ impl TapError {
         }
     }
 
-    /// Tells whether the machine or the user's rights are in the way, rather than this one request.
+    /// Returns whether the cause is the machine or the user's privileges, and not this request.
     pub fn is_unsupported(&self) -> bool {
         matches!(
             self,
@@ -302,7 +301,7 @@ impl TapError {
         )
     }
 
-    /// Returns what a person can do about it.
+    /// Returns the remedy.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::NoTun { .. } => Some(
@@ -314,21 +313,21 @@ impl TapError {
                  namespace alone does not help",
             ),
             Self::NotAdmin { .. } => Some(
-                "run as root, or have root make the TAP for you: ip tuntap add dev NAME mode tap user \
+                "run as root, or let root create the TAP for you: ip tuntap add dev NAME mode tap user \
                  $USER vnet_hdr",
             ),
             Self::Busy { .. } => Some(
                 "stop the other process, or name another TAP; `fuser /dev/net/tun` lists users",
             ),
-            Self::Mismatch { .. } => {
-                Some("name another interface, or make the TAP with the same multi_queue setting")
-            }
+            Self::Mismatch { .. } => Some(
+                "choose another interface, or create the TAP with the same multi_queue setting",
+            ),
             Self::BadName { .. } | Self::Queues { .. } | Self::Call { .. } => None,
         }
     }
 }
 
-/// Opens the TUN device: not attached to any interface yet.
+/// Opens the TUN device, without attaching to an interface.
 pub(crate) fn open_tun() -> Result<OwnedFd, TapError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     open(TUN_PATH, flags, Mode::empty()).map_err(|errno| match errno {
@@ -349,12 +348,12 @@ fn set_up_queue(
     tun::set_offload(fd.as_fd(), wanted).map_err(|e| ("TUNSETOFFLOAD", e))?;
     let len = c_int::from(vnet_header.len_bytes());
     tun::set_vnet_header_len(fd.as_fd(), len).map_err(|e| ("TUNSETVNETHDRSZ", e))?;
-    // A persistent TAP keeps the bound that its last user set; ours is the kernel's own default,
-    // "no bound": our NIC never has more than its queue in flight (linux drivers/net/tun.c tun_set_iff).
+    // A persistent TAP keeps the limit that its last user set. Set the kernel's default, no limit: our NIC never has more
+    // in flight than its queue (linux drivers/net/tun.c tun_set_iff).
     tun::set_send_buffer(fd.as_fd(), c_int::MAX).map_err(|e| ("TUNSETSNDBUF", e))
 }
 
-/// The rules of `dev_valid_name` (linux net/core/dev.c), and no pattern but `%d`.
+/// Checks a name by the rules of `dev_valid_name` (linux net/core/dev.c); the only pattern allowed is `%d`.
 fn check_name(name: &str) -> Result<(), TapError> {
     let bad = name.is_empty()
         || name.len() >= IFNAMSIZ

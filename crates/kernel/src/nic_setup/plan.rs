@@ -149,7 +149,7 @@ impl NicSetup {
     }
 }
 
-/// Plans as [`NicSetup::plan`] does, for any [`Control`].
+/// Plans as [`NicSetup::plan`] does, for any [`NicControl`].
 pub(super) fn plan_for(
     mut nic: Box<dyn NicControl + Send>,
     request: &SetupRequest,

@@ -99,7 +99,7 @@ pub fn restore_from_state_file(path: &Path) -> Result<RestoreReport, StateError>
     Ok(put_back_recorded(Box::new(nic), state, record.undo))
 }
 
-/// Restores as [`restore_from_state_file`] does, for any [`Control`].
+/// Restores as [`restore_from_state_file`] does, for any [`NicControl`].
 pub(super) fn put_back_recorded(
     mut nic: Box<dyn NicControl + Send>,
     mut state: StateFile,

@@ -133,7 +133,7 @@ impl Record {
         IfIndex(self.ifindex)
     }
 
-    /// Returns whether the record is void: a reboot has undone its changes.
+    /// Returns whether the record is void: it has no changes, or a reboot has undone them.
     pub(super) fn is_void(&self) -> bool {
         self.boot_id != boot_id() || self.undo.is_empty()
     }

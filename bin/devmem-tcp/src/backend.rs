@@ -15,12 +15,12 @@ pub enum Backend {
     Kernel(String),
 }
 
-/// Decides. `users_alone` is an option that was given and that only our own NIC has. Where there was a choice, says
-/// what was chosen and why.
+/// Chooses the backend. `users_alone` is a given option that only our NIC supports. If there was a choice, prints it with its
+/// reason.
 ///
 /// # Errors
 ///
-/// Options that do not go together; no such interface.
+/// If options conflict, or the interface does not exist.
 pub fn choose(
     link: &LinkPlan,
     users_alone: Option<&str>,
@@ -29,10 +29,10 @@ pub fn choose(
     match (link.backend, &link.interface, users_alone) {
         (BackendChoice::User, None, _) => Ok(Backend::User),
         (BackendChoice::User, Some(_), _) => Err(Failure::usage(
-            "--if: the user backend has interfaces of its own; --link names them",
+            "--if: the user backend does not use it; use --link",
         )),
         (BackendChoice::Kernel, _, Some(option)) => Err(Failure::usage(format!(
-            "{option}: only the user backend has it"
+            "{option}: only the user backend supports it"
         ))),
         (BackendChoice::Kernel, Some(name), None) => Ok(Backend::Kernel(name.clone())),
         (BackendChoice::Auto | BackendChoice::Kernel, None, _) => {
@@ -40,7 +40,7 @@ pub fn choose(
             Ok(Backend::User)
         }
         (BackendChoice::Auto, Some(_), Some(option)) => {
-            note(format_args!("the user backend: only it has {option}"));
+            note(format_args!("the user backend: only it supports {option}"));
             Ok(Backend::User)
         }
         (BackendChoice::Auto, Some(name), None) => {

@@ -1,4 +1,4 @@
-//! A NIC of the kernel for `recv` and `send`: its memory, its address, its queues.
+//! A NIC of the kernel for `recv` and `send`: memory, address and queues.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -10,17 +10,17 @@ use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 use crate::plan::{KernelPlan, LinkPlan};
 use tool::output::{Failure, note};
 
-/// The heap that every machine with dma-heaps has.
+/// The heap that all machines with dma-heaps have.
 const HEAP: &str = "system";
 
-/// Makes device memory that a NIC can reach; of large pieces where a net_iov is larger than a page.
+/// Allocates device memory that a kernel NIC can access, in large pieces if a net_iov is larger than a page.
 ///
 /// # Errors
 ///
-/// What the exporter refused.
+/// The refusal of the exporter.
 pub fn memory(bytes: usize, niov: Option<NiovSize>) -> Result<Dmabuf, Failure> {
     if niov.is_some_and(|niov| niov.bytes() > rustix::param::page_size()) {
-        // Huge pages if some are reserved; the kernel says if these are not large enough.
+        // Huge pages, if any are reserved; bind-rx fails if they are not large enough.
         return Ok(Dmabuf::memfd(bytes).context("get device memory")?);
     }
     let made = devmem_tcp::udmabuf(bytes).or_else(|refused| {
@@ -33,11 +33,11 @@ pub fn memory(bytes: usize, niov: Option<NiovSize>) -> Result<Dmabuf, Failure> {
     Ok(made.context("get device memory")?)
 }
 
-/// Returns where to listen: the address that was asked for, or the NIC's first, an IPv4 one if it has one.
+/// Returns the address to listen on: the requested one, or the NIC's first, preferably IPv4.
 ///
 /// # Errors
 ///
-/// It has none.
+/// If the NIC has no address.
 pub fn local(nic: &Netdev, link: &LinkPlan, port: u16) -> Result<SocketAddr, Failure> {
     let addresses = nic.addresses();
     let global = |ip: &&IpAddr| match ip {
@@ -56,11 +56,11 @@ pub fn local(nic: &Netdev, link: &LinkPlan, port: u16) -> Result<SocketAddr, Fai
     Ok(SocketAddr::new(address, port))
 }
 
-/// Returns the queues to bind on a NIC that somebody has set up.
+/// Returns the queues to bind on a NIC that is already set up.
 ///
 /// # Errors
 ///
-/// It has no such queues.
+/// If the NIC does not have these queues.
 pub fn prepared_queues(nic: &Netdev, plan: &KernelPlan) -> Result<Vec<RxQueueId>, Failure> {
     let name = nic.interface().unwrap_or_default();
     let there = devmem_linux::netdev::Netdev::by_name(name)?.rx_queues()?;
@@ -80,11 +80,11 @@ pub fn prepared_queues(nic: &Netdev, plan: &KernelPlan) -> Result<Vec<RxQueueId>
     })
 }
 
-/// Says what would be changed about a NIC, as commands on stdout.
+/// Prints the planned changes to a NIC, as commands on stdout.
 ///
 /// # Errors
 ///
-/// It cannot be prepared.
+/// If the NIC cannot be set up.
 pub fn dry_run(nic: &Netdev, local: SocketAddr, queues: u16) -> Result<(), Failure> {
     let commands = nic.plan_receive(local).queues(queues).commands()?;
     let mut stdout = std::io::stdout().lock();
@@ -94,7 +94,7 @@ pub fn dry_run(nic: &Netdev, local: SocketAddr, queues: u16) -> Result<(), Failu
     Ok(())
 }
 
-/// Returns the largest IP packet of an interface; 0 if it does not say.
+/// Returns the MTU of an interface; 0 if it cannot be read.
 pub fn mtu(name: &str) -> u16 {
     let facts = Interface::by_name(name).and_then(|mut interface| interface.facts());
     facts.map_or(0, |facts| u16::try_from(facts.mtu).unwrap_or(u16::MAX))

@@ -1,4 +1,4 @@
-//! What a run will do: the command line, judged. Nothing past this file sees unchecked text.
+//! The plan of a run: the validated command line. Code after this file sees no unchecked text.
 
 mod demo;
 mod link;
@@ -21,17 +21,17 @@ pub use link::LinkPlan;
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 
-/// Connections at once; each costs the sender a thread.
+/// Most simultaneous connections; the sender needs a thread for each.
 const MAX_CONNECTIONS: u16 = 1024;
-/// Queues that can be bound.
+/// Most queues that can be bound.
 const MAX_QUEUES: u16 = 64;
-/// Device memory unless told otherwise: ours, and the kernel's, where udmabuf has a limit.
+/// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
 const KERNEL_MEM_SIZE: Size = Size(64 << 20);
 /// The defaults of `--mtu` and `--impair`.
 const MTU: u16 = 1500;
 const UNIMPAIRED: &str = "none";
-/// The least memory that a queue can work with: posted buffers for a super-packet, and as much again on the way.
+/// Least memory of a queue: posted buffers for one super-packet, and the same amount in use.
 const MIN_NIOVS_PER_QUEUE: usize = 8;
 const MIN_BYTES_PER_QUEUE: usize = 256 << 10;
 
@@ -46,7 +46,7 @@ pub struct NicPlan {
     pub niov: NiovSize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
-    /// What is wrong with the link.
+    /// Impairments of the link.
     pub impairment: Impairment,
     /// Payload bytes of every packet that stay in host memory.
     pub linear_bytes: usize,

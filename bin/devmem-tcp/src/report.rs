@@ -47,13 +47,13 @@ pub struct RunReport {
     pub device_bytes: u64,
     /// Bytes that landed in host memory.
     pub linear_bytes: u64,
-    /// Pieces of device memory lent.
+    /// Frags of device memory lent.
     pub device_frags: u64,
-    /// Pieces of device memory given back.
+    /// Frags of device memory returned.
     pub tokens_returned: u64,
     /// net_iovs of the bound memory.
     pub net_iovs_total: u64,
-    /// net_iovs that nobody held after the binding had been given up.
+    /// net_iovs that were home after the binding had ended.
     pub net_iovs_home: u64,
     /// Bytes of one net_iov.
     pub niov_bytes: u64,

@@ -46,7 +46,7 @@ fn auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why() {
     const TEST: &str = "auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why";
     in_netns(TEST, || {
         let mut recv = start("recv --if lo --addr 10.77.0.2/24 --peer-addr 10.77.0.1/24");
-        recv.until("only it has --peer-addr");
+        recv.until("only it supports --peer-addr");
         recv.until("listening on 10.77.0.2:5201 over tap:dm0");
         rustix::process::kill_process(recv.pid(), rustix::process::Signal::TERM).unwrap();
         assert_eq!(recv.finish().code, Some(0));

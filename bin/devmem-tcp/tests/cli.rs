@@ -45,7 +45,7 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
         ("recv --backend kernel", "--backend kernel needs --if NAME"),
         (
             "recv --backend kernel --if lo --mtu 9000",
-            "--mtu: only the user backend has it",
+            "--mtu: only the user backend supports it",
         ),
         ("recv --backend user --if lo", "--if: the user backend has"),
         ("send 10.77.0.1 --backend kernel", "--backend kernel needs"),

@@ -250,7 +250,7 @@ fn after_kill_9_restore_puts_everything_back_and_the_queue_can_be_bound_again() 
 
     assert_ne!(settings(name), nic.before, "nobody has restored it");
     let refused = run(&format!("ncdevmem -l -f {name} -s {} -p 5223", OURS[0]));
-    refused.failed_with(1, "as a crashed process left it");
+    refused.failed_with(1, "was left changed by a crashed process");
     let json = run(&format!("restore {name} --json")).json();
     assert_eq!(json[0]["failed"], serde_json::json!([]), "{json}");
     assert_eq!(json[0]["left"], serde_json::json!([]), "{json}");

@@ -284,7 +284,7 @@ fn a_child_has_nics_of_its_own_even_on_a_wire_of_the_same_name() {
 }
 
 #[test]
-fn a_childs_memory_is_its_own_copy_and_may_be_bound_there() {
+fn memory_of_a_child_is_a_separate_copy_and_may_be_bound_there() {
     let world = World::new("fork-memory");
     finish(under_traffic(world, |held| {
         let (parents, _streams, _batch) = held.as_ref().expect("as the parent has it");
@@ -298,7 +298,7 @@ fn a_childs_memory_is_its_own_copy_and_may_be_bound_there() {
 }
 
 #[test]
-fn a_childs_copies_of_a_virtual_time_pair_are_refused_and_dropped() {
+fn copies_of_a_virtual_time_pair_in_a_child_are_refused_and_dropped() {
     let (a, b) = Netdev::pair("none".parse().unwrap()).unwrap();
     let listener = b.listen(LOCAL).unwrap();
     let stream = a.connect(LOCAL).unwrap();
@@ -319,7 +319,7 @@ fn a_childs_copies_of_a_virtual_time_pair_are_refused_and_dropped() {
 
 /// Interfaces of the kernel are refused in the same way; sockets of the kernel stay open in the parent.
 #[test]
-fn a_childs_copies_of_the_kernels_interface_are_refused_and_dropped() {
+fn copies_of_the_kernels_interface_in_a_child_are_refused_and_dropped() {
     let lo = Netdev::kernel("lo").unwrap();
     let listener = lo.listen("127.0.0.1:0").unwrap();
     let sender = lo.connect(listener.local_addr().unwrap()).unwrap();

@@ -6,7 +6,7 @@ use super::flags::Binding;
 use super::queue_ids;
 use tool::output::{Failure, say};
 
-/// Prepares the NIC for a binding, unless somebody has.
+/// Sets the NIC up for a binding, unless it is already set up.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub fn put_back(setup: Option<NicSetup>) -> Result<(), Failure> {
     let Some(setup) = setup else { return Ok(()) };
     let report = setup.restore();
     for left in &report.left {
-        say!("left {left}: somebody else changed it");
+        say!("left {left}: another program changed it");
     }
     match report.failed.first() {
         Some((what, why)) => Err(Failure::failed(format!("could not restore {what}: {why}"))

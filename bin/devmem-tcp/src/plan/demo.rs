@@ -11,19 +11,19 @@ use tool::output::Failure;
 /// A run of `demo`.
 #[derive(Clone, Debug)]
 pub struct DemoPlan {
-    /// Which way they go.
+    /// Direction of the transfer.
     pub direction: Direction,
-    /// Bytes over all connections.
+    /// Bytes to transfer, over all connections.
     pub bytes: u64,
-    /// Connections at once.
+    /// Number of simultaneous connections.
     pub connections: u16,
     /// Our address.
     pub ours: Prefix,
     /// The sender's address.
     pub peers: Prefix,
-    /// What to run over.
+    /// The link.
     pub link: DemoLink,
-    /// Bytes of each send call.
+    /// Bytes per send call.
     pub write_size: usize,
     /// Congestion control of the kernel sender.
     pub congestion: String,
@@ -34,7 +34,7 @@ pub struct DemoPlan {
 }
 
 impl DemoPlan {
-    /// Judges the command line.
+    /// Validates the command line.
     ///
     /// # Errors
     ///
@@ -63,10 +63,10 @@ impl DemoPlan {
         };
         let write_size = to_usize("--write-size", write_size)?;
         if !(1..=64 << 20).contains(&write_size) {
-            return Err(Failure::usage("--write-size: 1 byte to 64M"));
+            return Err(Failure::usage("--write-size: must be 1 byte to 64M"));
         }
         if bytes.0 == 0 {
-            return Err(Failure::usage("--bytes 0: there is nothing to show"));
+            return Err(Failure::usage("--bytes 0: must be at least 1"));
         }
         Ok(Self {
             direction,

@@ -1,4 +1,4 @@
-//! Whose stack a run uses, and over what.
+//! The stack of a run, and its link.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,19 +9,19 @@ use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
 use tool::output::Failure;
 
-/// Our address on a TAP unless told otherwise.
+/// Our default address on a TAP.
 const TAP_ADDRESS: &str = "10.77.0.2/24";
 
-/// Where connections come from or go to.
+/// The stack, its link and its addresses.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
-    /// Whose stack.
+    /// The backend.
     pub backend: BackendChoice,
     /// The kernel's interface.
     pub interface: Option<String>,
-    /// The address of ours to use on it; by default its first.
+    /// Our address on that interface; by default its first.
     pub address: Option<IpAddr>,
-    /// How the user backend would go about it.
+    /// Link and addresses for the user backend.
     pub tap: TapPlan,
 }
 
@@ -32,7 +32,7 @@ pub struct TapPlan {
     pub link: LinkSpec,
     /// Our address.
     pub ours: Prefix,
-    /// The address to give the kernel's end.
+    /// The address for the kernel's end.
     pub peers: Option<Prefix>,
     /// The router to other networks.
     pub gateway: Option<IpAddr>,
@@ -83,23 +83,23 @@ impl LinkPlan {
         })
     }
 
-    /// The address of ours, as far as it is known.
+    /// Returns our address, if it is known.
     pub fn ip_is_v6(&self) -> bool {
         self.tap.ours.address.is_ipv6()
     }
 }
 
 impl TapPlan {
-    /// Where to listen.
+    /// Returns the address to listen on.
     pub fn local(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ours.address, port)
     }
 
-    /// Begins our NIC on it.
+    /// Returns a builder for our NIC on the link.
     ///
     /// # Errors
     ///
-    /// None that the plan has not seen.
+    /// None in practice: the plan has validated the link and the addresses.
     pub fn builder(&self) -> Result<NetdevBuilder, Failure> {
         let mut builder =
             Netdev::builder(&self.link.to_string())?.address(&self.ours.to_string())?;
@@ -112,7 +112,7 @@ impl TapPlan {
         Ok(builder)
     }
 
-    /// Tells whether a host can be reached.
+    /// Returns whether a host can be reached.
     pub(super) fn reaches(&self, host: IpAddr) -> bool {
         let by_gateway = self
             .gateway
@@ -121,7 +121,7 @@ impl TapPlan {
     }
 }
 
-/// Reads `tap:NAME` or `unix:PATH`.
+/// Parses `tap:NAME` or `unix:PATH`.
 fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
     match text.parse() {
         Ok(link @ LinkSpec::Unix(_)) => Ok(link),
@@ -135,7 +135,7 @@ fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
     }
 }
 
-/// Returns the first option that only our own NIC has, if one was given: of the link, of the NIC (MTU and impairment), or
+/// Returns the first given option that only our NIC supports, if any: of the link, of the NIC (MTU and impairment), or
 /// of the `others`, each with whether it was given.
 pub(super) fn users_alone(
     link: &LinkArgs,
@@ -153,12 +153,12 @@ pub(super) fn users_alone(
     all.find(|(_, given)| *given).map(|(option, _)| *option)
 }
 
-/// Returns our address on a TAP, and the one of the kernel's that was asked for.
+/// Returns our address on a TAP, and the requested address of a kernel interface.
 fn addresses(addr: Option<&str>, on_interface: bool) -> Result<(Prefix, Option<IpAddr>), Failure> {
     let Some(text) = addr else {
         return Ok((TAP_ADDRESS.parse()?, None));
     };
-    // An interface has its prefix already: it need not be said.
+    // The prefix length is optional, because the interface has one already.
     let bare = text.parse::<IpAddr>().ok().filter(|_| on_interface);
     let ours = match bare {
         Some(address) => Prefix {

@@ -13,21 +13,21 @@ use tool::parse::to_usize;
 /// A run of `recv`.
 #[derive(Clone, Debug)]
 pub struct RecvPlan {
-    /// Where connections come from.
+    /// The backend and its link.
     pub link: LinkPlan,
-    /// Where to listen.
+    /// Address and port to listen on.
     pub port: u16,
-    /// Connections at once.
+    /// Number of simultaneous connections.
     pub connections: u16,
-    /// Go on after those have ended.
+    /// Whether to accept more connections afterwards.
     pub keep_listening: bool,
     /// The pattern to check.
     pub validate: Option<u16>,
-    /// Where the payload goes.
+    /// Destination of the payload.
     pub output: Option<Destination>,
-    /// Frags to hold on to.
+    /// Number of frags to keep before returning them.
     pub keep_tokens: usize,
-    /// Where packets go.
+    /// File of the packet capture.
     pub capture: Option<PathBuf>,
     /// Our NIC.
     pub nic: NicPlan,
@@ -37,7 +37,7 @@ pub struct RecvPlan {
     pub json: bool,
 }
 
-/// What is asked of a NIC of the kernel.
+/// Options for a NIC of the kernel.
 #[derive(Clone, Debug)]
 pub struct KernelPlan {
     /// RX queues to bind.
@@ -46,27 +46,27 @@ pub struct KernelPlan {
     pub niov: Option<NiovSize>,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
-    /// Say what would be changed, and end.
+    /// Print the planned changes, and exit.
     pub dry_run: bool,
-    /// Change nothing: somebody has set the NIC up.
+    /// Change nothing: the NIC is already set up.
     pub no_setup: bool,
-    /// The first queue to bind then.
+    /// The first queue to bind in that case.
     pub first_queue: Option<u32>,
-    /// An option that was given and that only our NIC has.
+    /// A given option that only our NIC supports, if any.
     pub users_alone: Option<&'static str>,
 }
 
-/// Where payload is written.
+/// Destination of the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// `-`
+    /// Standard output: `-`.
     Stdout,
-    /// Anything else.
+    /// A file.
     File(PathBuf),
 }
 
 impl RecvPlan {
-    /// Judges the command line.
+    /// Validates the command line.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl RecvPlan {
     }
 }
 
-/// Judges where payload goes.
+/// Validates the destination of the payload.
 fn destination(
     path: Option<PathBuf>,
     several: bool,
@@ -141,12 +141,12 @@ fn destination(
     });
     if destination.is_some() && several {
         return Err(Failure::usage(
-            "--output-file takes one connection: several would mix",
+            "--output-file takes one connection: the bytes of several would mix",
         ));
     }
     if destination == Some(Destination::Stdout) && json {
         return Err(Failure::usage(
-            "--output-file - and --json both want stdout",
+            "--output-file - and --json both write to stdout",
         ));
     }
     Ok(destination)

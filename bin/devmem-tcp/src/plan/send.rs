@@ -13,49 +13,49 @@ use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
 
-/// Device memory comes in pages of this size.
+/// Page size of device memory, in bytes.
 const PAGE_BYTES: usize = 4096;
 
 /// A run of `send`.
 #[derive(Clone, Debug)]
 pub struct SendPlan {
-    /// By what way.
+    /// The backend and its link.
     pub link: LinkPlan,
-    /// An option that was given and that only our NIC has.
+    /// A given option that only our NIC supports, if any.
     pub users_alone: Option<&'static str>,
     /// Where to connect.
     pub to: SocketAddr,
-    /// What is sent.
+    /// The source of the bytes.
     pub input: Input,
-    /// Most bytes of one send.
+    /// Most bytes per send.
     pub chunk: usize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
     /// Largest IP packet.
     pub mtu: u16,
-    /// What is wrong with the link.
+    /// Impairments of the link.
     pub impairment: Impairment,
-    /// Whether the peer is asked for ECN.
+    /// Whether ECN is negotiated.
     pub ecn: EcnPolicy,
     /// Print JSON.
     pub json: bool,
 }
 
-/// What is sent.
+/// The source of the bytes to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Standard input to its end.
     Stdin,
     /// A file.
     File(PathBuf),
-    /// So many bytes of the position pattern.
+    /// This number of bytes of the position pattern.
     Position(u64),
-    /// So many bytes of the repeating pattern of this period.
+    /// This number of bytes of the repeating pattern with this period.
     Repeating(u64, u16),
 }
 
 impl SendPlan {
-    /// Judges the command line.
+    /// Validates the command line.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl SendPlan {
                 .with_remedy("--gateway ADDR names the router to it"));
         }
         if port == 0 {
-            return Err(Failure::usage("PORT 0: nobody listens there"));
+            return Err(Failure::usage("PORT 0: must be 1 to 65535"));
         }
         check_mtu(mtu, to.is_ipv6())?;
         check_period(validate)?;
@@ -114,7 +114,7 @@ impl SendPlan {
     }
 }
 
-/// At least one chunk must fit into the memory.
+/// Validates the sizes: at least one chunk must fit into the memory.
 fn check_ring(chunk: Size, mem_size: Size) -> Result<(usize, usize), Failure> {
     let mem_bytes = to_usize("--mem-size", mem_size)?;
     if mem_bytes == 0 || !mem_bytes.is_multiple_of(PAGE_BYTES) {

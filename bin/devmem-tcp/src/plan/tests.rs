@@ -75,7 +75,7 @@ fn an_option_that_makes_no_sense_is_named_in_the_error() {
         ("-v 257", "--validate 257: 2 to 256"),
         ("-o x -k", "--output-file takes one connection"),
         ("-o x --connections 2", "--output-file takes one connection"),
-        ("-o - --json", "both want stdout"),
+        ("-o - --json", "both write to stdout"),
         ("--backend kernel", "--backend kernel needs --if NAME"),
         ("--if a/b", "--if \"a/b\" is not the name of an interface"),
         ("--addr 10.0.0.1", "is not an address with a prefix length"),

@@ -1,4 +1,4 @@
-//! Numbers in place of pointers.
+//! Handles: numbers instead of pointers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,18 +7,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use devmem_uapi::Errno;
 use netmem::PerProcess;
 
-/// Things that C names by number. No number is used twice, and none of a process is one in its child by fork(2): the child
-/// has a table of its own, so that nothing of its parent's is used, waited for or dropped there.
+/// Objects that C names by number. No number is used twice. A child of fork(2) has a new, empty table, so that it never uses,
+/// waits for or drops an object of its parent.
 #[derive(Debug)]
 pub struct Handles<T> {
-    /// The last number, of this process or its parent before the fork.
+    /// The last number used, by this process or by its parent before the fork.
     last: AtomicUsize,
     tables: PerProcess<Table<T>>,
 }
 
 #[derive(Debug)]
 struct Table<T> {
-    /// Numbers up to this one are the parent's.
+    /// Numbers up to this one belong to the parent.
     inherited: usize,
     things: RwLock<BTreeMap<usize, Arc<T>>>,
 }
@@ -39,21 +39,21 @@ impl<T> Handles<T> {
         })
     }
 
-    /// Adds a thing and returns its number, never 0.
+    /// Adds an object and returns its number, never 0.
     pub fn insert(&self, thing: T) -> usize {
         // Before the number is taken, which is then above those of the parent.
         let table = self.table();
-        // One number for each thing ever made: 2^64 of them do not come to an end.
+        // One number for each object ever created: 2^64 numbers are never used up.
         let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let mut things = table.things.write().unwrap_or_else(PoisonError::into_inner);
         things.insert(number, Arc::new(thing));
         number
     }
 
-    /// Returns the thing with this number; it lives as long as somebody uses it.
+    /// Returns the object with this number; it exists as long as it is in use.
     ///
     /// # Errors
-    /// EBADF: there is none. EOWNERDEAD: it was made before this process was forked, by its parent.
+    /// EBADF if there is none; EOWNERDEAD if the parent created it before this process was forked.
     pub fn get(&self, number: usize) -> Result<Arc<T>, Errno> {
         let table = self.table();
         let things = table.things.read().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl<T> Handles<T> {
         found.ok_or_else(|| table.missing(number))
     }
 
-    /// Takes a thing out.
+    /// Removes an object.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -74,7 +74,7 @@ impl<T> Handles<T> {
 }
 
 impl<T> Table<T> {
-    /// Returns why there is nothing with this number.
+    /// Returns the errno for a number without an object.
     fn missing(&self, number: usize) -> Errno {
         match number {
             0 => Errno::EBADF,

@@ -1,11 +1,12 @@
 //! The user-space stack for C programs: `libdevmemtcp.so` and `devmem_tcp.h`.
 //!
-//! Key types: [`OpenStack`] (a stack with its thread) and [`Handles`] (what C holds of it). A C program never holds a
-//! pointer to anything of ours: what looks like one is a number, looked up in each call, so that one that was closed,
-//! or made up, is an errno, and so is one of a process that forked this one (EOWNERDEAD). The functions are in `ffi/`, the only unsafe code here; each lets no panic through.
+//! Key types: [`OpenStack`] (a stack with its thread) and [`Handles`] (the handles of C programs). A C program never holds a
+//! pointer to our data: a handle is a number in a pointer type, looked up in each call. An invalid or closed handle is EBADF,
+//! one of the parent process EOWNERDEAD. The functions are in `ffi/`, the only unsafe code here; none of them lets a panic
+//! through.
 //!
-//! Calls that move data are those of `cabi`, which the packetdrill door uses, too. The header says what each does;
-//! `install.sh` makes a library with versioned symbols, and a pkg-config file.
+//! Calls that move data are those of `cabi`, which the packetdrill door uses, too. The header documents each function;
+//! `install.sh` installs a library with versioned symbols, and a pkg-config file.
 
 mod ffi;
 mod handles;

@@ -1,11 +1,11 @@
-//! The text that `dmt_open` takes.
+//! Parser of the settings of `dmt_open`.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use devmem_tcp::{Netdev, NetdevBuilder};
 
-/// What the text cannot say, as a sentence.
+/// An invalid setting, as a sentence.
 #[derive(Debug)]
 pub struct SettingsError(String);
 
@@ -17,11 +17,11 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-/// Reads `link` (`tap:NAME`, `mem:NAME`) and settings (`name=value`, joined by commas): `address`, several times if
-/// wanted, `peer` (of a TAP's kernel end), `gateway`, `mtu`, `rx_queues`.
+/// Parses `link` (`tap:NAME`, `mem:NAME`) and settings (`name=value`, separated by commas): `address`, which may be repeated,
+/// `peer` (of a TAP's kernel end), `gateway`, `mtu`, `rx_queues`.
 ///
 /// # Errors
-/// [`SettingsError`]: a sentence with what may be given.
+/// [`SettingsError`], a sentence that lists the valid settings.
 pub fn parse(link: &str, settings: &str) -> Result<NetdevBuilder, SettingsError> {
     let mut builder = Netdev::builder(link).map_err(|error| SettingsError(error.to_string()))?;
     for setting in settings

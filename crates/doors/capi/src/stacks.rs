@@ -1,4 +1,4 @@
-//! The stacks and memories of this process, and why the last call failed.
+//! The stacks and memories of this process, and the reason of each thread's last failed call.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -12,7 +12,7 @@ use netmem::Dmabuf;
 use crate::handles::Handles;
 use crate::settings::parse;
 
-/// A stack with the thread that drives it.
+/// A stack with its background thread.
 #[derive(Debug)]
 pub struct OpenStack {
     engine: Engine,
@@ -21,7 +21,7 @@ pub struct OpenStack {
 /// Most files of one stack (`Table` has no more).
 const FILES_OF_A_STACK: i32 = 1 << 16;
 
-/// How many stacks have numbers of their own: as many as fit above [`FD_BASE`].
+/// Number of stacks with distinct descriptor ranges: as many as fit above [`FD_BASE`].
 const MAX_BASES: u16 = 32_512;
 const _: () = assert!(FD_BASE as i64 + MAX_BASES as i64 * FILES_OF_A_STACK as i64 == 1 << 31);
 
@@ -29,7 +29,7 @@ static STACKS: Handles<OpenStack> = Handles::new();
 static MEMORIES: Handles<Dmabuf> = Handles::new();
 
 thread_local! {
-    /// What `dmt_error` returns to this thread.
+    /// The text that `dmt_error` returns to this thread.
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
@@ -59,21 +59,21 @@ pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Errno> {
     Ok(STACKS.insert(OpenStack { engine }))
 }
 
-/// Returns the number of a new stack's first file. Each stack has numbers of its own, so that a file given to another
-/// stack is EBADF there, until tens of thousands of stacks were opened.
+/// Returns the number of a new stack's first descriptor. Each stack has a distinct range, so that a descriptor is EBADF in
+/// another stack; ranges repeat after tens of thousands of stacks.
 fn next_fd_base() -> i32 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % MAX_BASES;
     FD_BASE + i32::from(number) * FILES_OF_A_STACK
 }
 
-/// Returns the errno of the system's refusal, if that is what a reason is.
+/// Returns the errno of an error, if it comes from the system.
 fn os_error(reason: &(dyn std::error::Error + 'static)) -> Option<Errno> {
     let io = reason.downcast_ref::<std::io::Error>()?;
     io.raw_os_error().map(Errno)
 }
 
-/// Keeps the whole chain of reasons for `dmt_error`, and returns the errno.
+/// Stores the error with its chain of causes for `dmt_error`, and returns the errno.
 pub(crate) fn explain(errno: Errno, error: &dyn std::error::Error) -> Errno {
     let mut text = error.to_string();
     let mut reason = error.source();
@@ -82,31 +82,31 @@ pub(crate) fn explain(errno: Errno, error: &dyn std::error::Error) -> Errno {
         text.push_str(&next.to_string());
         reason = next.source();
     }
-    // No reason of ours has a NUL in it.
+    // Our messages do not contain a NUL.
     let text = CString::new(text).unwrap_or_default();
     LAST_ERROR.with(|last| last.replace(text));
     errno
 }
 
-/// Calls `with` with the last reason of this thread.
+/// Calls `with` with the last error text of this thread.
 pub(crate) fn with_last_error<T>(with: impl FnOnce(&CString) -> T) -> T {
     LAST_ERROR.with(|last| with(&last.borrow()))
 }
 
-/// Returns the stack with this number; EBADF if there is none, EOWNERDEAD if it is the parent's of a forked process.
+/// Returns the stack with this number; EBADF if there is none, EOWNERDEAD if it belongs to the parent of this process.
 pub(crate) fn stack(number: usize) -> Result<Arc<OpenStack>, Errno> {
     STACKS.get(number)
 }
 
-/// Closes a stack: when the last call in it is over, its connections say goodbye and its thread ends.
+/// Closes a stack: when its last call has returned, its connections are closed and its thread ends.
 pub(crate) fn close(number: usize) -> Result<(), Errno> {
     let stack = STACKS.remove(number)?;
-    // Those who wait in calls of it find their files gone.
+    // Blocked calls on the stack end with EBADF.
     stack.posix().call(devmem_posix::Table::close_all);
     Ok(())
 }
 
-/// Makes a memory and returns its number.
+/// Allocates a memory and returns its number.
 pub(crate) fn new_memory(bytes: usize) -> Result<usize, Errno> {
     let memory = Dmabuf::anonymous(bytes).map_err(|error| explain(Errno::ENOMEM, &error))?;
     Ok(MEMORIES.insert(memory))
@@ -117,7 +117,7 @@ pub(crate) fn memory(number: usize) -> Result<Arc<Dmabuf>, Errno> {
     MEMORIES.get(number)
 }
 
-/// Forgets a memory; bindings and frags keep it as long as they need it.
+/// Frees the handle of a memory; bindings and lent frags keep the memory itself.
 pub(crate) fn free_memory(number: usize) -> Result<(), Errno> {
     MEMORIES.remove(number).map(drop)
 }

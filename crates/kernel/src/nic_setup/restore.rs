@@ -44,7 +44,7 @@ impl fmt::Display for RestoreReport {
             separator = "\n";
         }
         for what in left {
-            write!(f, "{separator}left {what}: somebody else changed it")?;
+            write!(f, "{separator}left {what}: another program changed it")?;
             separator = "\n";
         }
         for (what, why) in failed {

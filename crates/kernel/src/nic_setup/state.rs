@@ -26,7 +26,7 @@ const RECORD_BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A running process has set the interface up.
-    #[error("{interface} is being used by another process of ours{}", pid_words(.pid))]
+    #[error("{interface} is in use by another devmem-tcp process{}", pid_words(.pid))]
     Busy {
         /// The interface, or the file.
         interface: String,
@@ -34,7 +34,7 @@ pub enum StateError {
         pid: Option<u32>,
     },
     /// A process crashed and left the interface changed.
-    #[error("{interface} is as a crashed process left it: `devmem-tcp restore` puts it back ({})", path.display())]
+    #[error("{interface} was left changed by a crashed process: `devmem-tcp restore` restores it ({})", path.display())]
     Leftover {
         /// The interface.
         interface: String,

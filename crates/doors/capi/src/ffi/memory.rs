@@ -17,15 +17,15 @@ use crate::stacks;
 pub struct DmtStats {
     /// Packets taken from the NIC.
     pub rx_packets: u64,
-    /// Packets handed to the NIC.
+    /// Packets passed to the NIC.
     pub tx_packets: u64,
     /// Connections opened by us.
     pub connects: u64,
-    /// Connections that became open through a listener.
+    /// Connections established through a listener.
     pub accepts: u64,
-    /// Sockets there are now.
+    /// Current number of sockets.
     pub sockets: u64,
-    /// Connections that finish by themselves.
+    /// Connections without a socket that are still closing.
     pub orphans: u64,
     /// Four-tuples in use, TIME-WAIT included.
     pub connections: u64,
@@ -33,7 +33,7 @@ pub struct DmtStats {
     pub drops: u64,
 }
 
-/// Opens a stack; null and errno, and a sentence in `dmt_error`, if that cannot be.
+/// Opens a stack. Returns null and sets errno and the text of `dmt_error` on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_open(link: *const c_char, settings: *const c_char) -> *mut DmtStack {
     let mut number = 0;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dmt_error(buf: *mut c_char, len: usize) -> isize {
     })
 }
 
-/// Makes a memory of whole pages.
+/// Allocates a memory of whole pages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_memory_new(bytes: usize) -> *mut DmtMemory {
     let mut number = 0;
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn dmt_memory_new(bytes: usize) -> *mut DmtMemory {
     ptr::without_provenance_mut(number)
 }
 
-/// Forgets a memory; bindings keep it.
+/// Frees the handle of a memory; bindings keep the memory itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_memory_free(memory: *mut DmtMemory) -> c_int {
     cabi::finish(|| stacks::free_memory(memory.addr()))
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn dmt_memory_write(
     })
 }
 
-/// Refuses a null `id` before anything is bound: nobody could give up a binding whose id was not told.
+/// Refuses a null `id` before anything is bound: without the id, the caller could not end the binding.
 fn there_is_room(id: *mut u32) -> Result<(), Errno> {
     match id.is_null() {
         true => Err(Errno::EFAULT),
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn dmt_bind_tx(
     })
 }
 
-/// Gives a binding up.
+/// Ends a binding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_unbind(stack: *mut DmtStack, id: u32) -> c_int {
     cabi::finish(|| {
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn dmt_unbind(stack: *mut DmtStack, id: u32) -> c_int {
     })
 }
 
-/// Writes the counters, as many bytes of them as the caller knows.
+/// Writes the counters, at most as many bytes as the caller's structure has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_get_stats(
     stack: *mut DmtStack,

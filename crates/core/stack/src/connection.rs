@@ -11,7 +11,7 @@ use wire::{FourTuple, Instant};
 
 use crate::Stack;
 use crate::socket::sockopt::Options;
-use crate::socket::{ConnectionSocket, Holder, Socket, SocketId, SocketKind, TimeWaitSocket};
+use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::{Burst, headers_for};
 use crate::tx::{Egress, Speaker};
 use crate::window::{Ask, Promise, Windows};
@@ -76,8 +76,7 @@ impl Stack {
         tuple: FourTuple,
     ) -> Option<u32> {
         let next_hop = self.routes.next_hop(tuple.src_ip).ok()?;
-        let Some(SocketKind::Listener(from)) = self.sockets.at(listener).map(|socket| &socket.kind)
-        else {
+        let Some(SocketKind::Listener(from)) = self.sockets.at(listener) else {
             return None;
         };
         let options = from.options;
@@ -85,15 +84,15 @@ impl Stack {
         connection.write_low = options.write_low();
         options.apply(&mut connection.conn);
         connection.options = options;
-        let id = self.sockets.insert(Socket::connection(connection));
+        let socket = SocketKind::Connection(Box::new(connection));
+        let id = self.sockets.insert(socket);
         // The lookup that led to the listener found no connection.
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok());
-        if let Some(listener) = self.sockets.listener_at(listener) {
+        if let Some(mut listener) = self.sockets.listener_at(listener) {
             listener.push(id);
         }
         self.stats.accepts += 1;
-        self.refresh(listener);
         Some(id.slot())
     }
 
@@ -129,35 +128,42 @@ impl Stack {
     ///
     /// When the burst is over, that includes every ACK that was held back.
     pub(crate) fn speak(&mut self, slot: u32, burst: Burst, now: Instant) {
-        match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
-            Some(SocketKind::Connection(connection)) => {
+        let Some(mut socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
+        match &mut *socket {
+            SocketKind::Connection(connection) => {
                 if burst == Burst::Over {
                     connection.conn.on_drained();
                 }
+                drop(socket);
                 self.update_window(slot);
                 self.send_all(slot, now);
                 self.settle(slot, now);
             }
-            Some(SocketKind::TimeWait(time_wait)) => {
+            SocketKind::TimeWait(time_wait) => {
                 let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
-                if let Some(segment) = time_wait.state.poll_send(now) {
+                let segment = time_wait.state.poll_send(now);
+                drop(socket);
+                if let Some(segment) = segment {
                     let (egress, speaker) = (Egress::to(next_hop), Speaker::Answer(None));
                     self.send_segment(&tuple, egress, speaker, segment, now);
                 }
                 self.settle(slot, now);
             }
-            Some(SocketKind::Listener(_)) | None => {}
+            SocketKind::Listener(_) => {}
         }
     }
 
     fn send_all(&mut self, slot: u32, now: Instant) {
-        let Some(id) = self.sockets.id(slot) else {
-            return;
-        };
-        while self.nic.tx_room() > 0 {
-            let Some(connection) = self.sockets.connection_at(slot) else {
+        loop {
+            let Some(mut connection) = self.sockets.connection_at(slot) else {
                 return;
             };
+            if self.nic.tx_room() == 0 {
+                // The link is busy: the rest waits for the next poll, unsent and uncounted.
+                return connection.touch();
+            }
             let Some(segment) = connection.conn.poll_send(now) else {
                 return;
             };
@@ -167,15 +173,15 @@ impl Stack {
                 tos: connection.options.tos,
                 hop_limit: connection.options.hop_limit,
             };
-            self.send_segment(&tuple, egress, Speaker::Connection(id), segment, now);
+            let speaker = Speaker::Connection(connection.id());
+            drop(connection);
+            self.send_segment(&tuple, egress, speaker, segment, now);
         }
-        // The link is busy: the rest waits for the next poll, unsent and uncounted.
-        self.touch(slot);
     }
 
     /// Promises a connection what it may be promised now.
     fn update_window(&mut self, slot: u32) {
-        let Some(connection) = self.sockets.connection_at(slot) else {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
         };
         if !connection.is_receiving() {
@@ -198,15 +204,18 @@ impl Stack {
         connection
             .conn
             .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+        drop(connection);
         self.note_holder(slot);
     }
 
     /// Gives a connection that got too little window another chance.
     pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
-        if let Some(connection) = self.sockets.connection_at(slot) {
-            Windows::visited(&mut connection.promise);
-            self.speak(slot, Burst::GoesOn, now);
-        }
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
+            return;
+        };
+        Windows::visited(&mut connection.promise);
+        drop(connection);
+        self.speak(slot, Burst::GoesOn, now);
     }
 
     /// Arms a socket's timer, or sees a connection off that is over.
@@ -215,64 +224,32 @@ impl Stack {
     /// and this one ends.
     fn settle(&mut self, slot: u32, now: Instant) {
         let soon = now + TIMER_GRANULARITY;
-        let Some(socket) = self.sockets.at_mut(slot) else {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
+            if let Some(SocketKind::TimeWait(time_wait)) = self.sockets.at(slot) {
+                let deadline = time_wait.state.deadline().max(soon);
+                self.timers.arm(slot, Some(deadline));
+            }
             return;
         };
-        let (state, holder) = match &mut socket.kind {
-            SocketKind::Connection(connection) => {
-                let armed = self.timers.armed(slot).filter(|&armed| armed < soon);
-                // What is overdue and armed already is not put off: a socket that is touched in
-                // every poll would never see its timer fire.
-                let next = connection.conn.next_timer().map(|next| match armed {
-                    Some(armed) if next < soon => armed,
-                    _ => next.max(soon),
-                });
-                self.timers.arm(slot, next);
-                connection.errors.collect(connection.acked_offset());
-                connection.note_times(now);
-                if connection.is_draining()
-                    && !std::mem::replace(&mut connection.errors.is_draining, true)
-                {
-                    self.draining.push(slot);
-                }
-                (connection.conn.state(), connection.holder)
-            }
-            SocketKind::TimeWait(time_wait) => {
-                let deadline = time_wait.state.deadline().max(soon);
-                return self.timers.arm(slot, Some(deadline));
-            }
-            SocketKind::Listener(_) => return,
-        };
+        let armed = self.timers.armed(slot).filter(|&armed| armed < soon);
+        // What is overdue and armed already is not put off: a socket that is touched in
+        // every poll would never see its timer fire.
+        let next = connection.conn.next_timer().map(|next| match armed {
+            Some(armed) if next < soon => armed,
+            _ => next.max(soon),
+        });
+        self.timers.arm(slot, next);
+        let acked = connection.acked_offset();
+        connection.errors.collect(acked);
+        connection.note_times(now);
+        connection.note_draining();
+        let (state, holder) = (connection.conn.state(), connection.holder);
+        drop(connection);
         match (state, holder) {
             (StateKind::Closed, _) => self.on_closed(slot),
             (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
             _ => {}
         }
-        self.refresh(slot);
-    }
-
-    /// Looks whether the NIC has let go of sends that the peer has acknowledged; returns whether any are over now.
-    pub(crate) fn drain_sends(&mut self) -> bool {
-        let mut any = false;
-        let mut draining = std::mem::take(&mut self.draining);
-        draining.retain(|&slot| {
-            let connection = self.sockets.at_mut(slot).and_then(Socket::connection_mut);
-            let Some(connection) = connection.filter(|connection| connection.errors.is_draining)
-            else {
-                return false;
-            };
-            let found = connection.errors.collect(connection.acked_offset());
-            let is_draining = connection.is_draining();
-            connection.errors.is_draining = is_draining;
-            if found {
-                any = true;
-                self.refresh(slot);
-            }
-            is_draining
-        });
-        // Nothing is added while the list is gone through; the allocation is kept.
-        self.draining = draining;
-        any
     }
 
     /// A connection is over: its name is free, its promise void; what can be read stays.
@@ -282,35 +259,43 @@ impl Stack {
         }
         self.forget_name(slot);
         self.timers.arm(slot, None);
-        let Some(connection) = self.sockets.connection_at(slot) else {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
         };
         self.windows.release(slot, &mut connection.promise);
-        if let Holder::Nobody = connection.holder {
+        let holder = connection.holder;
+        drop(connection);
+        if holder == Holder::Nobody {
             self.remove(slot);
         }
     }
 
     /// Takes the four-tuple from a connection, so that another may have it.
     pub(crate) fn forget_name(&mut self, slot: u32) {
-        match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
-            Some(SocketKind::Connection(connection)) => {
+        let Some(mut socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
+        match &mut *socket {
+            SocketKind::Connection(connection) => {
                 if std::mem::take(&mut connection.is_named) {
                     self.demux.remove(&connection.tuple);
                     connection.error = connection.conn.error();
                 }
             }
-            Some(SocketKind::TimeWait(_)) => self.remove(slot),
-            Some(SocketKind::Listener(_)) | None => {}
+            SocketKind::TimeWait(_) => {
+                drop(socket);
+                self.remove(slot);
+            }
+            SocketKind::Listener(_) => {}
         }
     }
 
     /// Keeps of a connection in TIME-WAIT that nobody holds only what TIME-WAIT needs.
     fn keep_time_wait_only(&mut self, slot: u32) {
-        let Some(socket) = self.sockets.at_mut(slot) else {
+        let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
-        let SocketKind::Connection(connection) = &mut socket.kind else {
+        let SocketKind::Connection(connection) = &mut *socket else {
             return;
         };
         let Some(state) = connection.conn.time_wait() else {
@@ -318,13 +303,14 @@ impl Stack {
         };
         if !connection.is_named {
             // A new connection has the name, and nothing that comes for it may end here.
+            drop(socket);
             return self.remove(slot);
         }
         self.windows.release(slot, &mut connection.promise);
         let (tuple, next_hop) = (connection.tuple, connection.next_hop);
         self.timers.arm(slot, Some(state.deadline()));
         self.orphans -= 1;
-        socket.kind = SocketKind::TimeWait(Box::new(TimeWaitSocket {
+        *socket = SocketKind::TimeWait(Box::new(TimeWaitSocket {
             state,
             tuple,
             next_hop,
@@ -337,7 +323,7 @@ impl Stack {
         let Some(socket) = self.sockets.remove(slot) else {
             return;
         };
-        match socket.kind {
+        match socket {
             SocketKind::Connection(mut connection) => {
                 self.windows.release(slot, &mut connection.promise);
                 if connection.is_named {
@@ -354,38 +340,46 @@ impl Stack {
 
     /// Lets the time of a socket come.
     pub(crate) fn on_timer(&mut self, slot: u32, now: Instant) {
-        match self.sockets.at_mut(slot).map(|socket| &mut socket.kind) {
-            Some(SocketKind::Connection(connection)) => {
+        let Some(mut socket) = self.sockets.at_mut(slot) else {
+            return;
+        };
+        match &mut *socket {
+            SocketKind::Connection(connection) => {
                 let disposition = connection.conn.on_timer(now);
-                self.note(slot, disposition);
+                drop(socket);
+                self.note(disposition);
                 self.speak(slot, Burst::GoesOn, now);
             }
-            Some(SocketKind::TimeWait(time_wait)) => {
+            SocketKind::TimeWait(time_wait) => {
                 let deadline = time_wait.state.deadline();
+                drop(socket);
                 if deadline <= now {
                     self.remove(slot);
                 } else {
                     self.timers.arm(slot, Some(deadline));
                 }
             }
-            Some(SocketKind::Listener(_)) => self.repeat_syn_acks(slot, now),
-            None => {}
+            SocketKind::Listener(_) => {
+                drop(socket);
+                self.repeat_syn_acks(slot, now);
+            }
         }
     }
 
     fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
         loop {
-            let Some(listener) = self.sockets.listener_at(slot) else {
+            let Some(mut listener) = self.sockets.listener_at(slot) else {
                 return;
             };
-            let Some((endpoints, segment)) = listener.half_open.poll_send(listener.link, now)
-            else {
+            let link = listener.link;
+            let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) else {
                 return self.timers.arm(slot, listener.half_open.next_timer());
             };
             let (options, tuple) = (
                 listener.options,
                 crate::stack::four_tuple(endpoints.local, endpoints.remote),
             );
+            drop(listener);
             self.send_syn_ack(&tuple, None, &options, segment, now);
         }
     }
@@ -401,7 +395,7 @@ impl Stack {
         let Some(slot) = self.demux.connection(tuple) else {
             return false;
         };
-        let Some(connection) = self.sockets.connection_at(slot) else {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
             return false;
         };
         match kind {
@@ -411,6 +405,7 @@ impl Stack {
                 };
                 let mss = mtu - headers_for(tuple.src_ip);
                 let is_believed = connection.conn.on_mtu(mss, quoted, now);
+                drop(connection);
                 if is_believed {
                     self.path_mtus.note(tuple.src_ip, mss, now);
                 }
@@ -419,6 +414,7 @@ impl Stack {
             }
             IcmpKind::Unreachable(what) => {
                 let disposition = connection.conn.on_unreachable(what, quoted);
+                drop(connection);
                 self.follow(slot, disposition, now);
                 true
             }
@@ -427,13 +423,13 @@ impl Stack {
 
     /// Tells a connection that its neighbour does not answer.
     pub(crate) fn neighbor_failed(&mut self, owner: SocketId, quoted: SeqNum, now: Instant) {
-        if let Ok(socket) = self.sockets.get_mut(owner)
-            && let SocketKind::Connection(connection) = &mut socket.kind
-        {
-            let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
-            self.note(owner.slot(), disposition);
-            self.settle(owner.slot(), now);
-        }
+        let Ok(Some(mut connection)) = self.sockets.connection_mut(owner) else {
+            return;
+        };
+        let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
+        drop(connection);
+        self.note(disposition);
+        self.settle(owner.slot(), now);
     }
 }
 

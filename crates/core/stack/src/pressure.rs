@@ -24,7 +24,8 @@ use wire::Instant;
 
 use crate::Stack;
 use crate::drops::Drops;
-use crate::socket::{ConnectionSocket, Socket, SocketTable};
+use crate::socket::ConnectionSocket;
+use crate::socket::sockets::Sockets;
 
 /// Shortest and longest time between two looks at memory that is not short. A look that freed nothing
 /// doubles it: memory that is in use for good reason is not looked at again and again.
@@ -88,13 +89,14 @@ enum Victims {
 impl Stack {
     /// Notes that a burst may have left payload with a connection.
     pub(crate) fn note_holder(&mut self, slot: u32) {
-        let Some(connection) = self.sockets.connection_at(slot) else {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
         };
         if connection.marks.is_holder || connection.unread() == 0 {
             return;
         }
         connection.marks.is_holder = true;
+        drop(connection);
         let holders = &mut self.pressure.holders;
         holders.push(slot);
         // Each connection stands there once; slots of closed ones are forgotten.
@@ -158,7 +160,7 @@ impl Stack {
                 break;
             }
             visited += 1;
-            if let Some(connection) = sockets.connection_at(slot) {
+            if let Some(mut connection) = sockets.connection_at(slot) {
                 connection.conn.for_each_waiting(|payload| {
                     payloads += 1;
                     nic.measure(memory, payload, usage);
@@ -166,7 +168,7 @@ impl Stack {
             }
         }
         for &slot in &holders[..visited] {
-            if let Some(connection) = sockets.connection_at(slot) {
+            if let Some(mut connection) = sockets.connection_at(slot) {
                 connection
                     .conn
                     .for_each_waiting(|payload| nic.collapse(memory, payload, usage));
@@ -187,14 +189,14 @@ impl Stack {
         } = self;
         let mut ranked = Vec::new();
         for &slot in &pressure.holders {
-            let Some(connection) = sockets.connection_at(slot) else {
+            let Some(mut connection) = sockets.connection_at(slot) else {
                 continue;
             };
             let is_hoarder = connection.is_hoarder(now);
             if victims == Victims::Hoarders && !is_hoarder {
                 continue;
             }
-            let kept = kept_bytes(connection, memory, nic, &mut pressure.usage);
+            let kept = kept_bytes(&connection, memory, nic, &mut pressure.usage);
             if kept > 0 {
                 ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
             }
@@ -205,8 +207,8 @@ impl Stack {
             if is_relieved(nic, memory, victims) {
                 break;
             }
-            if let Some(connection) = sockets.connection_at(slot) {
-                let pruned = prune_one(connection, (memory, victims), nic, drops);
+            if let Some(mut connection) = sockets.connection_at(slot) {
+                let pruned = prune_one(&mut connection, (memory, victims), nic, drops);
                 let until = connection.delivered() + pruned;
                 windows.revoke(&mut connection.promise, until);
             }
@@ -260,12 +262,13 @@ impl ConnectionSocket {
 }
 
 /// Returns whether a connection in `slot` holds payload; one that does not leaves the list.
-fn is_holder(sockets: &mut SocketTable<Socket>, slot: u32) -> bool {
-    let Some(connection) = sockets.connection_at(slot) else {
+fn is_holder(sockets: &mut Sockets, slot: u32) -> bool {
+    let Some(mut connection) = sockets.connection_at(slot) else {
         return false;
     };
     // A slot that stands there twice, because a closed connection had it before, counts once at most.
-    connection.marks.is_holder &= connection.unread() > 0;
+    let has_payload = connection.unread() > 0;
+    connection.marks.is_holder &= has_payload;
     if connection.conn.out_of_order_len() == 0 {
         connection.marks.holds_since = None;
     }

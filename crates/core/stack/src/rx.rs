@@ -141,13 +141,13 @@ impl Stack {
             segment,
             unplaced,
         } = incoming;
-        let Some(socket) = self.sockets.at_mut(slot) else {
+        let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
         // What a new connection between the same endpoints would begin with, should this one be
         // over.
         let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
-        let disposition = match &mut socket.kind {
+        let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
                 connection.note_arrival(
                     slot,
@@ -164,6 +164,7 @@ impl Stack {
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
             SocketKind::Listener(_) => return,
         };
+        drop(socket);
         if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
             && let Some(listener) = self.demux.listener(&tuple)
         {
@@ -186,29 +187,19 @@ impl Stack {
 
     /// Does what a segment's disposition asks for; what can wait waits for the end of the burst.
     pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
-        self.note(slot, disposition);
-        self.note_arrivals(slot);
+        self.note(disposition);
+        if let Some(mut socket) = self.sockets.at_mut(slot) {
+            socket.note_arrivals();
+        }
         if disposition.reply || disposition.closed {
             self.speak(slot, Burst::GoesOn, now);
         }
     }
 
-    /// Counts what was dropped, and tells whom it concerns.
-    pub(crate) fn note(&mut self, slot: u32, disposition: Disposition) {
-        let Disposition {
-            established,
-            readable,
-            writable,
-            closed,
-            reply: _,
-            reopen: _,
-            drop,
-        } = disposition;
-        if let Some(reason) = drop {
+    /// Counts what was dropped. What else a disposition says has changed is seen when the connection's guard is dropped.
+    pub(crate) fn note(&mut self, disposition: Disposition) {
+        if let Some(reason) = disposition.drop {
             self.drops.count_segment(reason);
-        }
-        if established || readable || writable || closed {
-            self.refresh(slot);
         }
     }
 
@@ -229,7 +220,7 @@ impl Stack {
         } = incoming;
         let free = self.rx_free(queue.index());
         let (link, is_full) = (self.link_limits(tuple.src_ip), self.sockets.is_full());
-        let Some(listener) = self.sockets.listener_at(slot) else {
+        let Some(mut listener) = self.sockets.listener_at(slot) else {
             return;
         };
         let half_open = listener.half_open.len();
@@ -253,6 +244,7 @@ impl Stack {
             .half_open
             .on_segment(&endpoints(&tuple), segment, facts, now);
         self.timers.arm(slot, listener.half_open.next_timer());
+        drop(listener);
         match outcome {
             ListenOutcome::Dropped(reason) => self.drops.count_segment(reason),
             ListenOutcome::Reply(reply, reason) => {
@@ -265,7 +257,7 @@ impl Stack {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {
                     return;
                 };
-                if let Some(connection) = self.sockets.connection_at(accepted) {
+                if let Some(mut connection) = self.sockets.connection_at(accepted) {
                     connection.note_arrival(accepted, queue.index(), arrived, &mut self.windows);
                     connection.note_first_time(now);
                 }

@@ -20,7 +20,8 @@ use crate::pressure::Pressure;
 use crate::random::Secret;
 use crate::rate_limit::RateLimit;
 use crate::route::{AddressError, Routes};
-use crate::socket::{Socket, SocketId, SocketTable};
+use crate::socket::SocketId;
+use crate::socket::sockets::Sockets;
 use crate::timers::Timers;
 use crate::tx::Waiting;
 use crate::window::Windows;
@@ -127,7 +128,7 @@ pub struct Stack {
     pub(crate) routes: Routes,
     pub(crate) point_to_point: Option<MacAddr>,
     pub(crate) neighbors: Neighbors<Waiting>,
-    pub(crate) sockets: SocketTable<Socket>,
+    pub(crate) sockets: Sockets,
     pub(crate) demux: Demux,
     pub(crate) ports: EphemeralPorts,
     /// What paths carry, as connections found out.
@@ -142,14 +143,6 @@ pub struct Stack {
     pub(crate) complaints_limit: RateLimit,
     /// Host memory for payload on its way out.
     pub(crate) send_pool: PagePool,
-    /// Slots of sockets that may have something to send.
-    pub(crate) touched: Vec<u32>,
-    /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
-    pub(crate) draining: Vec<u32>,
-    /// Slots of connections that segments arrived for in this burst.
-    arrivals: Vec<u32>,
-    /// Sockets whose readiness changed.
-    pub(crate) events: Vec<SocketId>,
     pub(crate) orphans: usize,
     pub(crate) max_orphans: usize,
     pub(crate) drops: Drops,
@@ -205,7 +198,7 @@ impl Stack {
             routes: routes.with_any_local(any_local),
             point_to_point,
             neighbors: Neighbors::new(secret.key("neighbors")),
-            sockets: SocketTable::new(max_sockets),
+            sockets: Sockets::new(max_sockets),
             demux: Demux::new(secret.key("demux")),
             ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
             path_mtus: crate::path_mtu::PathMtus::default(),
@@ -218,10 +211,6 @@ impl Stack {
             echo_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
             complaints_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
             send_pool: send_pool(send_memory_bytes)?,
-            touched: Vec::new(),
-            draining: Vec::new(),
-            arrivals: Vec::new(),
-            events: Vec::new(),
             orphans: 0,
             max_orphans,
             drops: Drops::default(),
@@ -270,7 +259,8 @@ impl Stack {
         self.visit_starved(now);
         self.poll_neighbors(now);
         self.tx_waiting = self.nic.flush_tx(now);
-        let drained = self.drain_sends();
+        let drained = self.sockets.drain_sends();
+        self.check_readiness();
         PollOutcome {
             received,
             worked: received > 0 || drained || self.stats.tx_packets != sent_before,
@@ -282,7 +272,8 @@ impl Stack {
         self.flush_touched(now);
         self.visit_starved(now);
         self.tx_waiting = self.nic.flush_tx(now);
-        self.drain_sends();
+        self.sockets.drain_sends();
+        self.check_readiness();
     }
 
     /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past
@@ -307,25 +298,21 @@ impl Stack {
     pub fn wants_flush(&self) -> bool {
         let is_told = self.nic.is_told_of_room();
         let is_held_up = is_told && self.nic.tx_room() == 0;
-        !self.touched.is_empty() && !is_held_up
-            || !self.arrivals.is_empty()
+        self.sockets.any_touched() && !is_held_up
+            || self.sockets.any_arrivals()
             || self.windows.any_to_visit()
             || self.tx_waiting > 0 && !is_told
     }
 
     /// Returns whether [`Stack::take_events`] has any: a timer that ran out may concern a socket, and sends nothing.
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        self.sockets.has_events()
     }
 
     /// Takes the sockets whose readiness changed since they were last taken.
     pub fn take_events(&mut self) -> impl Iterator<Item = SocketId> + '_ {
-        for id in &self.events {
-            if let Ok(socket) = self.sockets.get_mut(*id) {
-                socket.event_taken();
-            }
-        }
-        self.events.drain(..)
+        self.check_readiness();
+        self.sockets.take_events()
     }
 
     /// Returns every counter of dropped packets with its stable name: the NIC's, the stack's, the
@@ -404,75 +391,40 @@ impl Stack {
         }
     }
 
-    /// Notes that a socket may have something to send.
-    pub(crate) fn touch(&mut self, slot: u32) {
-        if let Some(socket) = self.sockets.at_mut(slot)
-            && !socket.is_touched
-        {
-            socket.is_touched = true;
-            self.touched.push(slot);
-        }
-    }
-
-    /// Notes that a socket's readiness may have changed.
-    pub(crate) fn refresh(&mut self, slot: u32) {
-        if let Some(socket) = self.sockets.at_mut(slot)
-            && socket.note_event()
-            && let Some(id) = self.sockets.id(slot)
-        {
-            self.events.push(id);
-            // Each open socket stands there once at most; those closed meanwhile are forgotten, lest
-            // a program that never asks for events collect them.
-            if self.events.len() > 2 * self.sockets.len() + 64 {
-                self.events.retain(|&id| self.sockets.get(id).is_ok());
-            }
-        }
-    }
-
-    /// Notes that segments arrived for a connection in this burst.
-    pub(crate) fn note_arrivals(&mut self, slot: u32) {
-        if let Some(socket) = self.sockets.at_mut(slot)
-            && !socket.has_arrivals
-        {
-            socket.has_arrivals = true;
-            self.arrivals.push(slot);
-        }
-    }
-
     /// Lets every connection that segments arrived for say what it has to say. When the link is
     /// empty, that includes every ACK that was held back for more to acknowledge.
     fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
-        let mut batch = std::mem::take(&mut self.arrivals);
+        let mut batch = self.sockets.take_arrivals();
         batch.retain(|&slot| {
             // A slot stands there twice when a closed socket's successor has it, and counts once.
-            let socket = self.sockets.at_mut(slot);
-            let waits = socket.is_some_and(|socket| std::mem::take(&mut socket.has_arrivals));
+            let waits = self.sockets.take_arrival_mark(slot);
             if waits {
                 self.speak(slot, burst, now);
             }
             waits && burst == Burst::GoesOn
         });
-        for &slot in &batch {
-            if let Some(socket) = self.sockets.at_mut(slot) {
-                socket.has_arrivals = true;
-            }
-        }
-        batch.append(&mut self.arrivals);
-        self.arrivals = batch;
+        self.sockets.put_back_arrivals(batch);
     }
 
     /// Lets every touched connection say what it has to say.
     fn flush_touched(&mut self, now: Instant) {
-        let mut batch = std::mem::take(&mut self.touched);
+        let mut batch = self.sockets.take_touched();
         for slot in batch.drain(..) {
-            if let Some(socket) = self.sockets.at_mut(slot) {
-                socket.is_touched = false;
+            if self.sockets.untouch(slot) {
                 self.speak(slot, Burst::GoesOn, now);
             }
         }
-        // Whoever was touched meanwhile waits for the link; the allocation is kept.
-        batch.append(&mut self.touched);
-        self.touched = batch;
+        // Sockets that were touched meanwhile wait for the link; the allocation is kept.
+        self.sockets.reuse_touched(batch);
+    }
+
+    /// Compares what every socket is ready for with what was reported of it, in builds for tests: a difference would be
+    /// a socket that changed behind [`SocketMut`](crate::socket::sockets::SocketMut)'s back.
+    fn check_readiness(&self) {
+        #[cfg(debug_assertions)]
+        if let Some((id, reported, now)) = self.sockets.unreported() {
+            panic!("{id} was reported as {reported:?} and is {now:?}");
+        }
     }
 
     fn fire_timers(&mut self, now: Instant) {

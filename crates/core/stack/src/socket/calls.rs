@@ -20,7 +20,7 @@ use super::readiness::Readiness;
 use super::recvmsg::{Receive, RecvMsg, RecvOutcome, Stopped, recvmsg};
 use super::sockopt::{OptionName, SocketOption};
 use super::timestamps::{ArrivalTimes, Timestamping};
-use super::{ConnectionSocket, Holder, Socket, SocketId, SocketKind};
+use super::{ConnectionSocket, Holder, SocketId, SocketKind};
 use crate::Stack;
 use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
@@ -78,7 +78,9 @@ impl Stack {
             self.secret.key("syn cookies"),
         );
         let listener = Listener::new(local.address, half_open, backlog, link, options);
-        Ok(self.sockets.insert(Socket::listener(listener)))
+        Ok(self
+            .sockets
+            .insert(SocketKind::Listener(Box::new(listener))))
     }
 
     /// Changes how many connections may wait at a listener, as [`Stack::listen`] sets it.
@@ -86,7 +88,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`], also of a connection.
     pub fn set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), BadSocket> {
-        match &mut self.sockets.get_mut(id)?.kind {
+        match &mut *self.sockets.get_mut(id)? {
             SocketKind::Listener(listener) => listener.set_backlog(backlog.clamp(1, MAX_BACKLOG)),
             SocketKind::Connection(_) | SocketKind::TimeWait(_) => return Err(BadSocket(id)),
         }
@@ -160,11 +162,14 @@ impl Stack {
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::Options::new(options);
         connection.write_low = connection.options.write_low();
-        let id = self.sockets.insert(Socket::connection(connection));
+        let socket = SocketKind::Connection(Box::new(connection));
+        let id = self.sockets.insert(socket);
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok(), "the port was chosen because it is free");
         self.stats.connects += 1;
-        self.touch(id.slot());
+        if let Ok(mut socket) = self.sockets.get_mut(id) {
+            socket.touch();
+        }
         Ok(id)
     }
 
@@ -223,20 +228,18 @@ impl Stack {
     /// [`AcceptError`].
     pub fn accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), AcceptError> {
         while let Some(id) = self.pop_accepted(listener)? {
-            self.refresh(listener.slot());
-            let Ok(connection) = self.connection(id) else {
+            let Ok(Some(mut connection)) = self.sockets.connection_mut(id) else {
                 continue;
             };
             connection.holder = Holder::Program;
             let (_, remote) = connection.addresses();
-            self.refresh(id.slot());
             return Ok((id, remote));
         }
         Err(AcceptError::WouldBlock)
     }
 
     fn pop_accepted(&mut self, listener: SocketId) -> Result<Option<SocketId>, AcceptError> {
-        match &mut self.sockets.get_mut(listener)?.kind {
+        match &mut *self.sockets.get_mut(listener)? {
             SocketKind::Listener(queue) => Ok(queue.pop()),
             SocketKind::Connection(_) | SocketKind::TimeWait(_) => {
                 Err(AcceptError::NotListening { id: listener })
@@ -259,14 +262,11 @@ impl Stack {
         flags: MsgFlags,
     ) -> Result<RecvOutcome, RecvError> {
         let Self { nic, sockets, .. } = self;
-        let socket = sockets.get_mut(id)?;
-        let connection = socket
-            .connection_mut()
+        let mut connection = sockets
+            .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
         if flags.contains(MsgFlags::ERRQUEUE) {
-            let outcome = connection.recv_error(sink);
-            self.refresh(id.slot());
-            return outcome;
+            return connection.recv_error(sink);
         }
         let ConnectionSocket {
             conn,
@@ -288,21 +288,21 @@ impl Stack {
             other => other,
         };
         if let Ok(outcome) = &mut outcome {
-            let behind = connection.read + outcome.bytes as u64;
-            outcome.arrived = connection.arrival_times.of(connection.read..behind);
+            let read = connection.read..connection.read + outcome.bytes as u64;
+            outcome.arrived = connection.arrival_times.of(read);
         }
         if let Ok(outcome) = &outcome
             && !flags.contains(MsgFlags::PEEK)
         {
             connection.read += outcome.bytes as u64;
-            connection.arrival_times.forget(connection.read);
+            let read = connection.read;
+            connection.arrival_times.forget(read);
             if connection.conn.readable_len() == 0 {
                 connection.conn.on_read();
             }
             // The window may open, and memory of other connections with it.
-            self.touch(id.slot());
+            connection.touch();
         }
-        self.refresh(id.slot());
         outcome
     }
 
@@ -311,14 +311,11 @@ impl Stack {
     /// # Errors
     /// [`RecvError::ErrorQueueEmpty`], or the socket has none.
     pub fn completion(&mut self, id: SocketId) -> Result<ZerocopyRange, RecvError> {
-        let connection = self
+        let mut connection = self
             .sockets
-            .get_mut(id)?
-            .connection_mut()
+            .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
-        let range = connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty);
-        self.refresh(id.slot());
-        range
+        connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty)
     }
 
     /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer
@@ -328,14 +325,13 @@ impl Stack {
     /// [`DontneedError`], and nothing was freed.
     pub fn dontneed(&mut self, id: SocketId, ranges: &[DmabufToken]) -> Result<u32, DontneedError> {
         let Self { nic, sockets, .. } = self;
-        let socket = sockets.get_mut(id)?;
         // A listener is a TCP socket too; it has lent nothing.
-        let Some(connection) = socket.connection_mut() else {
+        let Some(mut connection) = sockets.connection_mut(id)? else {
             return Ok(0);
         };
         let freed = connection.dontneed(ranges, |payload| nic.recycle(payload))?;
         if freed > 0 {
-            self.touch(id.slot());
+            connection.touch();
         }
         Ok(freed)
     }
@@ -365,7 +361,8 @@ impl Stack {
     /// # Errors
     /// [`OptionError`].
     pub fn set_option(&mut self, id: SocketId, option: SocketOption) -> Result<(), OptionError> {
-        match &mut self.sockets.get_mut(id)?.kind {
+        let mut socket = self.sockets.get_mut(id)?;
+        match &mut *socket {
             SocketKind::Connection(connection) => {
                 connection.options.set(option)?;
                 connection.options.apply(&mut connection.conn);
@@ -387,7 +384,7 @@ impl Stack {
             SocketKind::Listener(listener) => listener.options.set(option)?,
             SocketKind::TimeWait(_) => return Err(BadSocket(id).into()),
         }
-        self.touch(id.slot());
+        socket.touch();
         Ok(())
     }
 
@@ -396,7 +393,7 @@ impl Stack {
     /// # Errors
     /// [`OptionError`].
     pub fn option(&self, id: SocketId, name: OptionName) -> Result<SocketOption, OptionError> {
-        match &self.sockets.get(id)?.kind {
+        match self.sockets.get(id)? {
             SocketKind::Connection(connection) => Ok(connection.options.get(name)),
             SocketKind::Listener(listener) => Ok(listener.options.get(name)),
             SocketKind::TimeWait(_) => Err(BadSocket(id).into()),
@@ -408,9 +405,9 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn set_quick_acks(&mut self, id: SocketId, quick: bool) -> Result<(), BadSocket> {
-        if let Some(connection) = self.sockets.get_mut(id)?.connection_mut() {
+        if let Some(mut connection) = self.sockets.connection_mut(id)? {
             connection.conn.set_quick_acks(quick);
-            self.touch(id.slot());
+            connection.touch();
         }
         Ok(())
     }
@@ -420,7 +417,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn unacked_len(&self, id: SocketId) -> Result<usize, BadSocket> {
-        Ok(match &self.sockets.get(id)?.kind {
+        Ok(match self.sockets.get(id)? {
             SocketKind::Connection(connection) => connection.conn.unacked_len(),
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
         })
@@ -453,13 +450,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn take_error(&mut self, id: SocketId) -> Result<Option<TcpError>, BadSocket> {
-        let error = self
-            .sockets
-            .get_mut(id)?
-            .connection_mut()
-            .and_then(ConnectionSocket::take_error);
-        self.refresh(id.slot());
-        Ok(error)
+        let connection = self.sockets.connection_mut(id)?;
+        Ok(connection.and_then(|mut connection| connection.take_error()))
     }
 
     /// Returns the facts of TCP_INFO; `None` for a listener.
@@ -467,7 +459,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn info(&self, id: SocketId) -> Result<Option<tcp::Info>, BadSocket> {
-        Ok(match &self.sockets.get(id)?.kind {
+        Ok(match self.sockets.get(id)? {
             SocketKind::Connection(connection) => Some(connection.conn.info()),
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
         })
@@ -478,7 +470,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, BadSocket> {
-        match &self.sockets.get(id)?.kind {
+        match self.sockets.get(id)? {
             SocketKind::Connection(connection) => Ok(connection.addresses().0),
             SocketKind::Listener(listener) => Ok(listener.local),
             SocketKind::TimeWait(_) => Err(BadSocket(id)),
@@ -490,7 +482,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn peer_addr(&self, id: SocketId) -> Result<Option<SocketAddr>, BadSocket> {
-        Ok(match &self.sockets.get(id)?.kind {
+        Ok(match self.sockets.get(id)? {
             SocketKind::Connection(connection) => Some(connection.addresses().1),
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
         })
@@ -501,7 +493,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn tokens_outstanding(&self, id: SocketId) -> Result<usize, BadSocket> {
-        Ok(match &self.sockets.get(id)?.kind {
+        Ok(match self.sockets.get(id)? {
             SocketKind::Connection(connection) => connection.tokens.outstanding(),
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
         })
@@ -522,9 +514,9 @@ impl Stack {
     /// # Errors
     /// [`ShutdownError`].
     pub fn shutdown(&mut self, id: SocketId, how: Shutdown) -> Result<(), ShutdownError> {
-        let socket = self.sockets.get_mut(id)?;
-        let connection = socket
-            .connection_mut()
+        let mut connection = self
+            .sockets
+            .connection_mut(id)?
             .ok_or(ShutdownError::NotConnected { id, state: None })?;
         let state = connection.conn.state();
         if matches!(state, StateKind::Closed | StateKind::SynSent) {
@@ -539,8 +531,7 @@ impl Stack {
         if how != Shutdown::Read {
             connection.conn.shutdown_write();
         }
-        self.touch(id.slot());
-        self.refresh(id.slot());
+        connection.touch();
         Ok(())
     }
 
@@ -568,10 +559,11 @@ impl Stack {
     }
 
     fn end(&mut self, id: SocketId, ending: Ending) {
-        match self.sockets.get_mut(id).map(|socket| &mut socket.kind) {
+        match self.sockets.get(id) {
             Ok(SocketKind::Connection(_)) => self.end_connection(id, ending),
-            Ok(SocketKind::Listener(listener)) => {
-                let waiting: Vec<_> = std::iter::from_fn(|| listener.pop()).collect();
+            Ok(SocketKind::Listener(_)) => {
+                let waiting: Vec<_> =
+                    std::iter::from_fn(|| self.pop_accepted(id).ok().flatten()).collect();
                 self.remove(id.slot());
                 for waiting in waiting {
                     self.end(waiting, Ending::Reset);
@@ -584,7 +576,7 @@ impl Stack {
     fn end_connection(&mut self, id: SocketId, ending: Ending) {
         let is_one_too_many = self.orphans >= self.max_orphans;
         let Self { nic, sockets, .. } = self;
-        let Ok(Some(connection)) = sockets.get_mut(id).map(Socket::connection_mut) else {
+        let Ok(Some(mut connection)) = sockets.connection_mut(id) else {
             return;
         };
         connection
@@ -596,16 +588,10 @@ impl Stack {
             Ending::Orderly | Ending::Reset => connection.conn.abort(),
         }
         connection.holder = Holder::Nobody;
+        connection.touch();
+        drop(connection);
         self.orphans += 1;
         self.sockets.renew(id.slot());
-        self.touch(id.slot());
-    }
-
-    fn connection(&mut self, id: SocketId) -> Result<&mut ConnectionSocket, BadSocket> {
-        self.sockets
-            .get_mut(id)?
-            .connection_mut()
-            .ok_or(BadSocket(id))
     }
 }
 

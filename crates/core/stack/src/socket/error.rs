@@ -471,7 +471,7 @@ pub const fn connection_errno(error: TcpError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::SocketTable;
+    use crate::socket::table::SocketTable;
 
     fn id() -> SocketId {
         SocketTable::new(1).insert(())

@@ -7,6 +7,7 @@ use netmem::FragList;
 use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
 use super::SocketId;
+use super::readiness::Readiness;
 use super::sockopt::Options;
 
 /// A listener.
@@ -57,8 +58,9 @@ impl Listener {
         self.half_open.set_capacity(backlog);
     }
 
-    pub(crate) fn has_accepted(&self) -> bool {
-        !self.accepted.is_empty()
+    /// Returns what the listener is ready for.
+    pub(crate) fn readiness(&self) -> Readiness {
+        (Readiness::ACCEPTABLE | Readiness::READABLE).when(!self.accepted.is_empty())
     }
 
     /// Counts the connections that were ever open and not accepted yet.

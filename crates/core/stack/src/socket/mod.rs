@@ -9,6 +9,7 @@ pub(crate) mod listener;
 pub(crate) mod readiness;
 pub(crate) mod recvmsg;
 pub(crate) mod sendmsg;
+pub(crate) mod sockets;
 pub(crate) mod sockopt;
 pub(crate) mod table;
 pub(crate) mod timestamps;
@@ -29,27 +30,13 @@ use errqueue::ErrQueue;
 use listener::Listener;
 use readiness::Readiness;
 use sendmsg::Kind;
+use sockets::{Pollable, Snapshot};
 use sockopt::Options;
-pub(crate) use table::{SocketId, SocketTable};
+pub(crate) use table::SocketId;
 use timestamps::ArrivalTimes;
 use token_table::TokenTable;
 
-/// One slot of the socket table.
-#[derive(Debug)]
-pub(crate) struct Socket {
-    pub(crate) kind: SocketKind,
-    /// What the driver was told last.
-    reported: Readiness,
-    /// How much had come in by then, in order and into the error queue: more of it is news, too, to who asks for edges.
-    reported_arrivals: (u64, u64),
-    /// Stands in the list of events.
-    has_event: bool,
-    /// Stands in the list of sockets with something to send.
-    pub(crate) is_touched: bool,
-    /// Stands in the list of connections that segments arrived for in this burst.
-    pub(crate) has_arrivals: bool,
-}
-
+/// A socket.
 #[derive(Debug)]
 pub(crate) enum SocketKind {
     Connection(Box<ConnectionSocket>),
@@ -135,107 +122,61 @@ impl Held {
     }
 }
 
-impl Socket {
-    pub(crate) fn connection(connection: ConnectionSocket) -> Self {
-        Self::new(SocketKind::Connection(Box::new(connection)))
-    }
-
-    pub(crate) fn listener(listener: Listener) -> Self {
-        Self::new(SocketKind::Listener(Box::new(listener)))
-    }
-
-    fn new(kind: SocketKind) -> Self {
-        Self {
-            kind,
-            reported: Readiness::NONE,
-            reported_arrivals: (0, 0),
-            has_event: false,
-            is_touched: false,
-            has_arrivals: false,
-        }
-    }
-
-    /// Returns the connection, if it is one.
-    pub(crate) fn connection_mut(&mut self) -> Option<&mut ConnectionSocket> {
-        match &mut self.kind {
-            SocketKind::Connection(connection) => Some(connection),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        }
-    }
-
+impl SocketKind {
     /// Returns what the socket is ready for.
     pub(crate) fn readiness(&self) -> Readiness {
-        match &self.kind {
-            SocketKind::Connection(connection) => connection.readiness(),
-            SocketKind::Listener(listener) => {
-                (Readiness::ACCEPTABLE | Readiness::READABLE).when(listener.has_accepted())
-            }
-            SocketKind::TimeWait(_) => Readiness::NONE,
+        match self {
+            Self::Connection(connection) => connection.readiness(),
+            Self::Listener(listener) => listener.readiness(),
+            Self::TimeWait(_) => Readiness::NONE,
         }
-    }
-
-    /// Returns whether readiness changed since the driver was told, and it is not in the list of
-    /// events yet. What no program holds concerns no driver.
-    pub(crate) fn note_event(&mut self) -> bool {
-        if !self.is_held() {
-            return false;
-        }
-        let arrivals = (self.arrivals(), self.error_arrivals());
-        let now = self.readiness();
-        let is_news =
-            (now != self.reported || arrivals != self.reported_arrivals) && !self.has_event;
-        self.reported = now;
-        self.reported_arrivals = arrivals;
-        self.has_event |= is_news;
-        is_news
     }
 
     /// Counts what ever came in for a reader: bytes in order, connections at a listener.
     pub(crate) fn arrivals(&self) -> u64 {
-        match &self.kind {
-            SocketKind::Connection(connection) => {
-                connection.read + connection.conn.readable_len() as u64
-            }
-            SocketKind::Listener(listener) => listener.accepted_ever(),
-            SocketKind::TimeWait(_) => 0,
+        match self {
+            Self::Connection(connection) => connection.delivered(),
+            Self::Listener(listener) => listener.accepted_ever(),
+            Self::TimeWait(_) => 0,
         }
     }
 
     /// Counts what was ever put into the error queue.
     pub(crate) fn error_arrivals(&self) -> u64 {
-        match &self.kind {
-            SocketKind::Connection(connection) => connection.errors.noted(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
+        match self {
+            Self::Connection(connection) => connection.errors.noted(),
+            Self::Listener(_) | Self::TimeWait(_) => 0,
         }
-    }
-
-    /// Returns whether a program has this socket's number.
-    fn is_held(&self) -> bool {
-        match &self.kind {
-            SocketKind::Connection(connection) => connection.holder == Holder::Program,
-            SocketKind::Listener(_) => true,
-            SocketKind::TimeWait(_) => false,
-        }
-    }
-
-    /// Notes that the driver took the event.
-    pub(crate) fn event_taken(&mut self) {
-        self.has_event = false;
     }
 }
 
-impl SocketTable<Socket> {
-    /// Returns the connection in `slot`, if it is one.
-    pub(crate) fn connection_at(&mut self, slot: u32) -> Option<&mut ConnectionSocket> {
-        self.at_mut(slot)?.connection_mut()
-    }
-
-    /// Returns the listener in `slot`, if it is one.
-    pub(crate) fn listener_at(&mut self, slot: u32) -> Option<&mut Listener> {
-        match &mut self.at_mut(slot)?.kind {
-            SocketKind::Listener(listener) => Some(listener),
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
+impl Pollable for SocketKind {
+    fn snapshot(&self) -> Option<Snapshot> {
+        match self {
+            Self::Connection(connection) => connection.snapshot(),
+            Self::Listener(listener) => listener.snapshot(),
+            Self::TimeWait(_) => None,
         }
+    }
+}
+
+impl Pollable for ConnectionSocket {
+    fn snapshot(&self) -> Option<Snapshot> {
+        (self.holder == Holder::Program).then(|| Snapshot {
+            readiness: self.readiness(),
+            arrivals: self.delivered(),
+            error_arrivals: self.errors.noted(),
+        })
+    }
+}
+
+impl Pollable for Listener {
+    fn snapshot(&self) -> Option<Snapshot> {
+        Some(Snapshot {
+            readiness: self.readiness(),
+            arrivals: self.accepted_ever(),
+            error_arrivals: 0,
+        })
     }
 }
 

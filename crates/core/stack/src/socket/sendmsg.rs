@@ -12,7 +12,7 @@ use tcp::{Push, StateKind};
 use super::cmsg::{TxSource, parse_tx};
 use super::error::SendError;
 use super::errqueue::Memory;
-use super::{ConnectionSocket, Socket, SocketId};
+use super::{ConnectionSocket, SocketId};
 use crate::Stack;
 use crate::binding::Bindings;
 use crate::binding_tx::{Egress, TxBinding};
@@ -161,9 +161,8 @@ impl Stack {
             ifindex,
             ..
         } = self;
-        let connection = sockets
-            .get_mut(id)?
-            .connection_mut()
+        let mut connection = sockets
+            .connection_mut(id)?
             .ok_or(SendError::NotConnected { id })?;
         let context = SendContext {
             pool,
@@ -174,27 +173,26 @@ impl Stack {
             },
             sending,
         };
-        let sent = sendmsg(id, connection, context, msg, flags);
+        let sent = sendmsg(id, &mut connection, context, msg, flags);
         if sent.is_ok() && flags.contains(MsgFlags::EOR) {
             connection.conn.push_boundary();
         }
         if matches!(sent, Ok(1..)) {
-            self.touch(id.slot());
+            connection.touch();
         }
-        self.refresh(id.slot());
         sent
     }
 
     /// Ends a send: nothing more belongs to it. A socket that is gone took it along.
     pub fn finish_send(&mut self, id: SocketId, sending: Sending) {
         let Sending { number, end } = sending;
-        let socket = self.sockets.get_mut(id).ok();
-        let Some(connection) = socket.and_then(Socket::connection_mut) else {
+        let Ok(Some(mut connection)) = self.sockets.connection_mut(id) else {
             return;
         };
         if let Some(number) = number {
             connection.errors.finish(number);
-            connection.errors.collect(connection.acked_offset());
+            let acked = connection.acked_offset();
+            connection.errors.collect(acked);
         }
         // The last packet is stamped, if it is still there (linux `tcp_tx_timestamp`): one that left already only
         // when it is acknowledged.
@@ -205,7 +203,6 @@ impl Stack {
             wanted.sent &= is_unsent;
             connection.errors.stamps.push(end, wanted);
         }
-        self.refresh(id.slot());
     }
 }
 

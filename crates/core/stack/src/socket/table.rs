@@ -122,11 +122,20 @@ impl<S> SocketTable<S> {
         self.slots.get_mut(slot as usize).map(|(_, socket)| socket)
     }
 
-    /// Returns the id of the socket in `slot`.
-    pub(crate) fn id(&self, slot: u32) -> Option<SocketId> {
-        self.slots
-            .get(slot as usize)
-            .map(|&(generation, _)| SocketId { slot, generation })
+    /// Returns the socket in `slot` with its id.
+    pub(crate) fn entry_mut(&mut self, slot: u32) -> Option<(SocketId, &mut S)> {
+        let (generation, socket) = self.slots.get_mut(slot as usize)?;
+        let generation = *generation;
+        Some((SocketId { slot, generation }, socket))
+    }
+
+    /// Returns all sockets with their ids.
+    #[cfg(debug_assertions)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SocketId, &S)> {
+        self.slots.iter().map(|(slot, (generation, socket))| {
+            let (slot, generation) = (slot as u32, *generation);
+            (SocketId { slot, generation }, socket)
+        })
     }
 }
 
@@ -144,7 +153,7 @@ mod tests {
         assert_eq!(table.get(old), Err(BadSocket(old)));
         assert_eq!(table.get_mut(old), Err(BadSocket(old)));
         assert_eq!(table.get(new), Ok(&"new"));
-        assert_eq!(table.id(new.slot()), Some(new));
+        assert_eq!(table.entry_mut(new.slot()), Some((new, &mut "new")));
     }
 
     #[test]

@@ -69,6 +69,36 @@ fn events_of_a_connection_begin_when_a_program_accepts_it() {
 }
 
 #[test]
+fn a_larger_send_buffer_is_an_event_at_once() {
+    let mut bound = Bound::new(&PairConfig::default());
+    let (sender, stack) = (bound.sender, bound.pair.a.stack_mut());
+    let bytes = [7; 64 << 10];
+    while stack
+        .sendmsg(sender, &SendMsg::new(&bytes), MsgFlags::empty())
+        .is_ok()
+    {}
+    assert!(
+        !stack
+            .readiness(sender)
+            .unwrap()
+            .contains(Readiness::WRITABLE)
+    );
+    stack.take_events().for_each(drop);
+    stack
+        .set_option(sender, SocketOption::SndBuf(64 << 20))
+        .unwrap();
+    assert!(
+        stack
+            .readiness(sender)
+            .unwrap()
+            .contains(Readiness::WRITABLE)
+    );
+    assert_eq!(stack.take_events().collect::<Vec<_>>(), [sender]);
+    stack.abort(sender).unwrap();
+    bound.finish();
+}
+
+#[test]
 fn a_stale_id_is_ebadf_for_every_call() {
     let mut bound = Bound::new(&PairConfig::default());
     let id = bound.receiver;

@@ -1,0 +1,200 @@
+//! Every call that changes a socket, one after the other: what was reported is what a program would be told.
+
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+
+use devmem_uapi::{CmsgSink, DevmemCmsg, MsgFlags, NoSpace};
+use nic::{Nic, NicConfig, WireLink, WireOptions};
+use wire::Instant;
+
+use super::super::recvmsg::RecvMsg;
+use super::super::sendmsg::SendMsg;
+use super::super::sockopt::SocketOption;
+use super::super::timestamps::{StampIds, Timestamping};
+use super::*;
+use crate::{Secret, Stack, StackConfig};
+
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PORT: u16 = 5201;
+
+/// A stack that talks to itself, in virtual time.
+struct World {
+    stack: Stack,
+    now: Instant,
+}
+
+struct NoMessages;
+
+impl CmsgSink for NoMessages {
+    fn push(&mut self, _: DevmemCmsg) -> Result<(), NoSpace> {
+        Err(NoSpace)
+    }
+
+    fn room(&self) -> usize {
+        0
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        let (link, _) = WireLink::pair(WireOptions::default()).unwrap();
+        let nic = Nic::new(Box::new(link), NicConfig::default()).unwrap();
+        let config = StackConfig::new(ADDRESS.into(), 24, Secret::from_seed(1));
+        Self {
+            stack: Stack::new(nic, config).unwrap(),
+            now: Instant::ZERO,
+        }
+    }
+
+    /// Makes one call and compares.
+    #[track_caller]
+    fn call<R>(&mut self, call: impl FnOnce(&mut Stack, Instant) -> R) -> R {
+        let result = call(&mut self.stack, self.now);
+        assert_eq!(self.stack.sockets.unreported(), None);
+        result
+    }
+
+    /// Polls until nothing is left to be done, but timers.
+    #[track_caller]
+    fn run(&mut self) {
+        for _ in 0..1000 {
+            self.now = self.now + std::time::Duration::from_micros(10);
+            let outcome = self.call(|stack, now| stack.poll(now));
+            if !outcome.worked && !self.stack.wants_flush() {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    #[track_caller]
+    fn set(&mut self, id: SocketId, option: SocketOption) {
+        self.call(|stack, _| stack.set_option(id, option)).unwrap();
+    }
+
+    /// Sends until there is no room; returns how many bytes that were.
+    #[track_caller]
+    fn fill(&mut self, id: SocketId, flags: MsgFlags) -> usize {
+        let mut sent = 0;
+        while let Ok(n) =
+            self.call(|stack, _| stack.sendmsg(id, &SendMsg::new(&[7; 10_000]), flags))
+        {
+            sent += n;
+        }
+        sent
+    }
+
+    #[track_caller]
+    fn receive(&mut self, id: SocketId, flags: MsgFlags) -> Result<usize, crate::RecvError> {
+        let mut bytes = [0; 30_000];
+        let outcome = self.call(|stack, _| {
+            stack.recvmsg(id, &mut RecvMsg::new(&mut bytes), &mut NoMessages, flags)
+        });
+        outcome.map(|outcome| outcome.bytes)
+    }
+
+    fn has(&self, id: SocketId, readiness: Readiness) -> bool {
+        self.stack.readiness(id).unwrap().contains(readiness)
+    }
+
+    fn events(&mut self) -> Vec<SocketId> {
+        self.stack.take_events().collect()
+    }
+
+    #[track_caller]
+    fn pair(&mut self, listener: SocketId) -> (SocketId, SocketId) {
+        let to = SocketAddr::from((ADDRESS, PORT));
+        let opener = self.call(|stack, now| stack.connect(to, now)).unwrap();
+        self.run();
+        let (accepted, _) = self.call(|stack, _| stack.accept(listener)).unwrap();
+        (opener, accepted)
+    }
+}
+
+#[test]
+fn no_call_and_no_poll_changes_a_socket_without_comparing_its_readiness() {
+    let mut world = World::new();
+    let local = SocketAddr::from((ADDRESS, PORT));
+    let listener = world.call(|stack, _| stack.listen(local, 8)).unwrap();
+    world
+        .call(|stack, _| stack.set_backlog(listener, 4))
+        .unwrap();
+    let (opener, accepted) = world.pair(listener);
+    world.set(opener, SocketOption::Zerocopy(true));
+    let stamps = Timestamping {
+        received: true,
+        acked: true,
+        ids: StampIds::FromAcked,
+        ..Timestamping::default()
+    };
+    world.set(opener, SocketOption::Timestamping(stamps));
+    world.set(accepted, SocketOption::Timestamping(stamps));
+    world.set(opener, SocketOption::SndBuf(40_000));
+
+    assert!(world.has(opener, Readiness::WRITABLE));
+    assert!(world.fill(opener, MsgFlags::ZEROCOPY) > 0);
+    assert!(!world.has(opener, Readiness::WRITABLE));
+    world.events();
+    world.set(opener, SocketOption::SndBuf(400_000));
+    assert!(world.has(opener, Readiness::WRITABLE));
+    assert_eq!(world.events(), [opener], "before any poll");
+    world.set(opener, SocketOption::NotsentLowat(1));
+    assert!(!world.has(opener, Readiness::WRITABLE));
+    assert_eq!(world.events(), [opener]);
+    world
+        .call(|stack, _| stack.set_quick_acks(accepted, true))
+        .unwrap();
+    world.run();
+    assert!(world.has(opener, Readiness::ERROR_QUEUE | Readiness::WRITABLE));
+    assert!(world.has(accepted, Readiness::READABLE));
+
+    world.receive(opener, MsgFlags::ERRQUEUE).unwrap_err();
+    while world.call(|stack, _| stack.completion(opener)).is_ok() {}
+    world.receive(accepted, MsgFlags::PEEK).unwrap();
+    while world.receive(accepted, MsgFlags::empty()).is_ok() {}
+    world.call(|stack, _| stack.dontneed(accepted, &[])).ok();
+    assert!(!world.has(accepted, Readiness::READABLE));
+
+    world
+        .call(|stack, _| stack.shutdown(opener, Shutdown::Write))
+        .unwrap();
+    world
+        .call(|stack, _| stack.shutdown(accepted, Shutdown::Read))
+        .unwrap();
+    world.run();
+    world.call(|stack, now| stack.flush(now));
+    assert!(world.has(accepted, Readiness::READ_CLOSED));
+    world.call(|stack, _| stack.close(accepted)).unwrap();
+    world.run();
+    world.call(|stack, _| stack.close(opener)).unwrap();
+    world.run();
+    world.call(|stack, _| stack.close(listener)).unwrap();
+}
+
+#[test]
+fn ends_by_error_are_reported_too() {
+    let mut world = World::new();
+    let local = SocketAddr::from((ADDRESS, PORT));
+    let refused = world.call(|stack, now| stack.connect(local, now)).unwrap();
+    world.run();
+    assert!(world.has(refused, Readiness::ERROR));
+    let told = world.call(|stack, _| stack.take_error(refused)).unwrap();
+    assert!(told.is_some());
+    world.call(|stack, _| stack.close(refused)).unwrap();
+
+    let listener = world.call(|stack, _| stack.listen(local, 8)).unwrap();
+    let (opener, accepted) = world.pair(listener);
+    world.fill(opener, MsgFlags::empty());
+    world.call(|stack, _| stack.abort(accepted)).unwrap();
+    world.run();
+    assert!(world.has(opener, Readiness::ERROR));
+    world.receive(opener, MsgFlags::empty()).unwrap_err();
+    world.call(|stack, _| stack.close(opener)).unwrap();
+    // One waits to be accepted when the listener goes.
+    let waiting = world.call(|stack, now| stack.connect(local, now)).unwrap();
+    world.run();
+    assert!(world.has(listener, Readiness::ACCEPTABLE));
+    world.call(|stack, _| stack.close(listener)).unwrap();
+    world.run();
+    assert!(world.has(waiting, Readiness::ERROR));
+    world.call(|stack, _| stack.close(waiting)).unwrap();
+}

@@ -47,7 +47,10 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
             "recv --backend kernel --if lo --mtu 9000",
             "--mtu: only the user backend supports it",
         ),
-        ("recv --backend user --if lo", "--if: the user backend does not"),
+        (
+            "recv --backend user --if lo",
+            "--if: the user backend does not",
+        ),
         ("send 10.77.0.1 --backend kernel", "--backend kernel needs"),
         (
             "send 10.78.0.1 --gateway 10.79.0.1",

@@ -355,14 +355,14 @@ impl Stack {
     /// [`BindRxError`], and nothing has changed: queues that were restarted already have host
     /// memory again.
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
-        request.validate(self.ifindex, &self.nic)?;
+        request.validate(self.ifindex, self.network.nic())?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
         let provider = DmabufProvider::new(&request.dmabuf, id, request.niov_size)?;
         let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
         request
             .queues
             .iter()
-            .try_for_each(|&queue| validate_queue(queue, &self.nic))?;
+            .try_for_each(|&queue| validate_queue(queue, self.network.nic()))?;
         // Dropped after the restarted queues, if one of them fails.
         let claim = claim(&request, &provider, self.holder(&request.queues))?;
         let BindRx {
@@ -371,7 +371,7 @@ impl Stack {
             niov_size,
             queues,
         } = request;
-        let mut restarted = Restarted::none(&mut self.nic);
+        let mut restarted = Restarted::none(self.network.nic_mut());
         for queue in queues {
             restarted.restart(queue, &provider)?;
         }
@@ -410,7 +410,8 @@ impl Stack {
     pub fn unbind_rx(&mut self, id: DmabufId) -> Result<(), UnbindRxError> {
         let binding = self.bindings.by_id.get_mut(&id).ok_or(UnknownBinding(id))?;
         while let Some(&queue) = binding.queues.last() {
-            let restarted = self.nic.restart_queue(queue, ProviderChoice::Host);
+            let nic = self.network.nic_mut();
+            let restarted = nic.restart_queue(queue, ProviderChoice::Host);
             restarted.map_err(|source| UnbindRxError::Restart { queue, source })?;
             self.windows.restarted(queue.index());
             binding.queues.pop();

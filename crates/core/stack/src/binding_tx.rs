@@ -127,7 +127,7 @@ impl Stack {
     /// # Errors
     /// [`BindTxError`], and nothing has changed.
     pub fn bind_tx(&mut self, request: BindTx) -> Result<DmabufId, BindTxError> {
-        request.validate(self.ifindex, self.nic.features().netmem_tx)?;
+        request.validate(self.ifindex, self.network.nic().features().netmem_tx)?;
         let id = self.bindings.next_id().ok_or(BindTxError::NoId)?;
         let BindTx { ifindex, dmabuf } = request;
         let memory = TxMemory::new(&dmabuf, id)?;

@@ -10,10 +10,12 @@ use tcp::{Connection, SeqNum, StateKind, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
+use crate::network::{Egress, Network, Speaker, headers_for};
+use crate::socket::sockets::ConnectionMut;
 use crate::socket::sockopt::Options;
 use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
-use crate::stack::{Burst, headers_for};
-use crate::tx::{Egress, Speaker};
+use crate::stack::Burst;
+use crate::timers::Timers;
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
@@ -75,7 +77,7 @@ impl Stack {
         conn: Connection<FragList>,
         tuple: FourTuple,
     ) -> Option<u32> {
-        let next_hop = self.routes.next_hop(tuple.src_ip).ok()?;
+        let next_hop = self.network.routes().next_hop(tuple.src_ip).ok()?;
         let Some(SocketKind::Listener(from)) = self.sockets.at(listener) else {
             return None;
         };
@@ -128,84 +130,40 @@ impl Stack {
     ///
     /// When the burst is over, that includes every ACK that was held back.
     pub(crate) fn speak(&mut self, slot: u32, burst: Burst, now: Instant) {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
+            return self.speak_time_wait(slot, now);
+        };
+        if burst == Burst::Over {
+            connection.conn.on_drained();
+        }
+        if connection.is_receiving() {
+            update_window(slot, &mut connection, &mut self.windows, &mut self.network);
+            self.pressure.note_holder(slot, &mut connection);
+        } else {
+            self.windows.release(slot, &mut connection.promise);
+        }
+        send_all(&mut connection, &mut self.network, now);
+        let ended = settle(slot, &mut connection, &mut self.timers, now);
+        drop(connection);
+        self.forget_holders();
+        self.follow_end(slot, ended);
+    }
+
+    fn speak_time_wait(&mut self, slot: u32, now: Instant) {
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
-        match &mut *socket {
-            SocketKind::Connection(connection) => {
-                if burst == Burst::Over {
-                    connection.conn.on_drained();
-                }
-                drop(socket);
-                self.update_window(slot);
-                self.send_all(slot, now);
-                self.settle(slot, now);
-            }
-            SocketKind::TimeWait(time_wait) => {
-                let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
-                let segment = time_wait.state.poll_send(now);
-                drop(socket);
-                if let Some(segment) = segment {
-                    let (egress, speaker) = (Egress::to(next_hop), Speaker::Answer(None));
-                    self.send_segment(&tuple, egress, speaker, segment, now);
-                }
-                self.settle(slot, now);
-            }
-            SocketKind::Listener(_) => {}
-        }
-    }
-
-    fn send_all(&mut self, slot: u32, now: Instant) {
-        loop {
-            let Some(mut connection) = self.sockets.connection_at(slot) else {
-                return;
-            };
-            if self.nic.tx_room() == 0 {
-                // The link is busy: the rest waits for the next poll, unsent and uncounted.
-                return connection.touch();
-            }
-            let Some(segment) = connection.conn.poll_send(now) else {
-                return;
-            };
-            let tuple = connection.tuple;
-            let egress = Egress {
-                next_hop: connection.next_hop,
-                tos: connection.options.tos,
-                hop_limit: connection.options.hop_limit,
-            };
-            let speaker = Speaker::Connection(connection.id());
-            drop(connection);
-            self.send_segment(&tuple, egress, speaker, segment, now);
-        }
-    }
-
-    /// Promises a connection what it may be promised now.
-    fn update_window(&mut self, slot: u32) {
-        let Some(mut connection) = self.sockets.connection_at(slot) else {
+        let SocketKind::TimeWait(time_wait) = &mut *socket else {
             return;
         };
-        if !connection.is_receiving() {
-            return self.windows.release(slot, &mut connection.promise);
+        let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
+        if let Some(segment) = time_wait.state.poll_send(now) {
+            let (egress, speaker) = (Egress::to(next_hop), Speaker::Answer(None));
+            self.network
+                .send_segment(&tuple, egress, speaker, segment, now);
         }
-        let queue = RxQueueId(u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX));
-        let free = self.nic.rx_space(queue).bytes as u64;
-        connection.relax(&self.nic, RxMemory::Queue(queue));
-        let ask = Ask {
-            outstanding: connection.conn.rcv_outstanding().into(),
-            most: u64::from(connection.options.rcv_buf).saturating_sub(connection.unread()),
-            delivered: connection.delivered(),
-            mss: self.nic.mtu() - headers_for(connection.tuple.src_ip),
-        };
-        if free >= u64::from(ask.mss) {
-            connection.conn.restore_rcv_window();
-        }
-        let granted = self.windows.grant(slot, &mut connection.promise, free, ask);
-        let space = granted + connection.conn.out_of_order_len() as u64;
-        connection
-            .conn
-            .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
-        drop(connection);
-        self.note_holder(slot);
+        let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
+        self.timers.arm(slot, Some(deadline));
     }
 
     /// Gives a connection that got too little window another chance.
@@ -218,33 +176,8 @@ impl Stack {
         self.speak(slot, Burst::GoesOn, now);
     }
 
-    /// Arms a socket's timer, or sees a connection off that is over.
-    ///
-    /// A time that has come already counts as coming right after now: it is the next poll's affair,
-    /// and this one ends.
-    fn settle(&mut self, slot: u32, now: Instant) {
-        let soon = now + TIMER_GRANULARITY;
-        let Some(mut connection) = self.sockets.connection_at(slot) else {
-            if let Some(SocketKind::TimeWait(time_wait)) = self.sockets.at(slot) {
-                let deadline = time_wait.state.deadline().max(soon);
-                self.timers.arm(slot, Some(deadline));
-            }
-            return;
-        };
-        let armed = self.timers.armed(slot).filter(|&armed| armed < soon);
-        // What is overdue and armed already is not put off: a socket that is touched in
-        // every poll would never see its timer fire.
-        let next = connection.conn.next_timer().map(|next| match armed {
-            Some(armed) if next < soon => armed,
-            _ => next.max(soon),
-        });
-        self.timers.arm(slot, next);
-        let acked = connection.acked_offset();
-        connection.errors.collect(acked);
-        connection.note_times(now);
-        connection.note_draining();
-        let (state, holder) = (connection.conn.state(), connection.holder);
-        drop(connection);
+    /// Sees a connection off that is over.
+    fn follow_end(&mut self, slot: u32, (state, holder): (StateKind, Holder)) {
         match (state, holder) {
             (StateKind::Closed, _) => self.on_closed(slot),
             (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
@@ -380,7 +313,8 @@ impl Stack {
                 crate::stack::four_tuple(endpoints.local, endpoints.remote),
             );
             drop(listener);
-            self.send_syn_ack(&tuple, None, &options, segment, now);
+            self.network
+                .send_syn_ack(&tuple, None, &options, segment, now);
         }
     }
 
@@ -407,7 +341,7 @@ impl Stack {
                 let is_believed = connection.conn.on_mtu(mss, quoted, now);
                 drop(connection);
                 if is_believed {
-                    self.path_mtus.note(tuple.src_ip, mss, now);
+                    self.network.note_path_mss(tuple.src_ip, mss, now);
                 }
                 self.speak(slot, Burst::GoesOn, now);
                 is_believed
@@ -427,10 +361,82 @@ impl Stack {
             return;
         };
         let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
+        let ended = settle(owner.slot(), &mut connection, &mut self.timers, now);
         drop(connection);
         self.note(disposition);
-        self.settle(owner.slot(), now);
+        self.follow_end(owner.slot(), ended);
     }
+}
+
+/// Sends all that a connection may send now.
+fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Instant) {
+    let speaker = Speaker::Connection(connection.id());
+    while network.nic().tx_room() > 0 {
+        let Some(segment) = connection.conn.poll_send(now) else {
+            return;
+        };
+        let egress = Egress {
+            next_hop: connection.next_hop,
+            tos: connection.options.tos,
+            hop_limit: connection.options.hop_limit,
+        };
+        network.send_segment(&connection.tuple, egress, speaker, segment, now);
+    }
+    // The link is busy: the rest waits for the next poll, unsent and uncounted.
+    connection.touch();
+}
+
+/// Promises a connection what it may be promised now.
+fn update_window(
+    slot: u32,
+    connection: &mut ConnectionSocket,
+    windows: &mut Windows,
+    network: &mut Network,
+) {
+    let nic = network.nic_mut();
+    let queue = RxQueueId(u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX));
+    let free = nic.rx_space(queue).bytes as u64;
+    connection.relax(nic, RxMemory::Queue(queue));
+    let ask = Ask {
+        outstanding: connection.conn.rcv_outstanding().into(),
+        most: u64::from(connection.options.rcv_buf).saturating_sub(connection.unread()),
+        delivered: connection.delivered(),
+        mss: nic.mtu() - headers_for(connection.tuple.src_ip),
+    };
+    if free >= u64::from(ask.mss) {
+        connection.conn.restore_rcv_window();
+    }
+    let granted = windows.grant(slot, &mut connection.promise, free, ask);
+    let space = granted + connection.conn.out_of_order_len() as u64;
+    connection
+        .conn
+        .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+}
+
+/// Arms a connection's timer, and notes which of its sends are over; returns what has become of it.
+///
+/// A time that has come already counts as coming right after now: it is the next poll's affair,
+/// and this one ends.
+fn settle(
+    slot: u32,
+    connection: &mut ConnectionMut<'_>,
+    timers: &mut Timers,
+    now: Instant,
+) -> (StateKind, Holder) {
+    let soon = now + TIMER_GRANULARITY;
+    let armed = timers.armed(slot).filter(|&armed| armed < soon);
+    // What is overdue and armed already is not put off: a socket that is touched in
+    // every poll would never see its timer fire.
+    let next = connection.conn.next_timer().map(|next| match armed {
+        Some(armed) if next < soon => armed,
+        _ => next.max(soon),
+    });
+    timers.arm(slot, next);
+    let acked = connection.acked_offset();
+    connection.errors.collect(acked);
+    connection.note_times(now);
+    connection.note_draining();
+    (connection.conn.state(), connection.holder)
 }
 
 /// Returns the path MTU that an ICMP error may have us believe.

@@ -5,21 +5,19 @@
 //! connection may have under way; what the connection makes of it is RFC 5927's business (see
 //! `tcp`).
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netmem::{FragList, Payload};
 use nic::{HeadBuf, TxPacket};
 use tcp::Unreachable;
 use wire::{
     Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr,
-    Ipv4Header, Ipv6Header, MacAddr, NeighborAdvertisement, NeighborSolicitation, Quoted,
-    emit_frame_headers, protocol,
+    Ipv4Header, Ipv6Header, MacAddr, Quoted, emit_frame_headers, protocol,
 };
 
 use crate::Stack;
 use crate::connection::IcmpKind;
 use crate::drops::DropReason;
-use crate::neighbor::{Change, Claim, Learnt};
 use crate::route::{Destination, is_unicast};
 
 /// Echo requests answered in a second (linux `icmp_msgs_per_sec`), and as many errors passed on.
@@ -50,10 +48,10 @@ impl Stack {
         if read(payload, &mut buffer) {
             match Icmpv4::parse(&buffer) {
                 Ok(message) => self.on_icmpv4(ethernet, ip, &message, now),
-                Err(_) => self.drops.count(DropReason::IcmpInvalid),
+                Err(_) => self.network.count(DropReason::IcmpInvalid),
             }
         } else {
-            self.drops.count(DropReason::IcmpInvalid);
+            self.network.count(DropReason::IcmpInvalid);
         }
         self.scratch = buffer;
     }
@@ -70,10 +68,10 @@ impl Stack {
         if read(payload, &mut buffer) {
             match Icmpv6::parse(ip, &buffer) {
                 Ok(message) => self.on_icmpv6(ethernet, ip, &message, now),
-                Err(_) => self.drops.count(DropReason::IcmpInvalid),
+                Err(_) => self.network.count(DropReason::IcmpInvalid),
             }
         } else {
-            self.drops.count(DropReason::IcmpInvalid);
+            self.network.count(DropReason::IcmpInvalid);
         }
         self.scratch = buffer;
     }
@@ -87,7 +85,7 @@ impl Stack {
     ) {
         match *message {
             Icmpv4::EchoRequest(echo) => {
-                let from = self.station(ethernet.src);
+                let from = self.network.station(ethernet.src);
                 self.answer_echo(ip.dst.into(), ip.src.into(), from, &echo, now);
             }
             Icmpv4::DestinationUnreachable {
@@ -107,7 +105,7 @@ impl Stack {
             }
             Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
                 Some(kind) => self.on_complaint(Complaint { kind, quoted }, now),
-                None => self.drops.count(DropReason::IcmpIgnored),
+                None => self.network.count(DropReason::IcmpIgnored),
             },
             Icmpv4::TimeExceeded { quoted, .. } => {
                 self.on_complaint(
@@ -119,7 +117,7 @@ impl Stack {
                 );
             }
             Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => {
-                self.drops.count(DropReason::IcmpIgnored)
+                self.network.count(DropReason::IcmpIgnored)
             }
         }
     }
@@ -133,7 +131,7 @@ impl Stack {
     ) {
         match *message {
             Icmpv6::EchoRequest(echo) => {
-                let from = self.station(ethernet.src);
+                let from = self.network.station(ethernet.src);
                 self.answer_echo(ip.dst.into(), ip.src.into(), from, &echo, now);
             }
             Icmpv6::PacketTooBig { mtu, quoted } => {
@@ -164,13 +162,14 @@ impl Stack {
                 );
             }
             Icmpv6::NeighborSolicitation(solicitation) => {
-                self.on_solicitation(ethernet.src, ip.src, &solicitation, now);
+                self.network
+                    .on_solicitation(ethernet.src, ip.src, &solicitation, now);
             }
             Icmpv6::NeighborAdvertisement(advertisement) => {
-                self.on_advertisement(&advertisement, now)
+                self.network.on_advertisement(&advertisement, now)
             }
             Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
-                self.drops.count(DropReason::IcmpIgnored)
+                self.network.count(DropReason::IcmpIgnored)
             }
         }
     }
@@ -185,15 +184,15 @@ impl Stack {
         echo: &Echo<'_>,
         now: Instant,
     ) {
-        if self.routes.destination(ours) != Destination::Ours {
-            return self.drops.count(DropReason::IcmpIgnored);
+        if self.network.routes().destination(ours) != Destination::Ours {
+            return self.network.count(DropReason::IcmpIgnored);
         }
         if !is_unicast(peer) {
             // Neighbour discovery alone may come from nobody (RFC 4443 2.2, RFC 4291 2.5.2).
-            return self.drops.count(DropReason::IpMartianSource);
+            return self.network.count(DropReason::IpMartianSource);
         }
         if !self.echo_limit.allow(now) {
-            return self.drops.count(DropReason::IcmpRateLimited);
+            return self.network.count(DropReason::IcmpRateLimited);
         }
         let mut message = std::mem::take(&mut self.reply);
         message.resize(echo.message_len(), 0);
@@ -211,12 +210,12 @@ impl Stack {
         let payload = FragList::from_host_bytes(&mut self.send_pool, &message);
         self.reply = message;
         let Some(payload) = payload else {
-            return self.drops.count(DropReason::TxNoMemory);
+            return self.network.count(DropReason::TxNoMemory);
         };
-        let ethernet = self.ethernet(MacAddr::default(), ethertype);
+        let ethernet = self.network.ethernet(MacAddr::default(), ethertype);
         let head =
             HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
-        self.output(
+        self.network.output(
             peer,
             from,
             TxPacket {
@@ -232,11 +231,11 @@ impl Stack {
     /// Passes an error on to the connection whose packet it quotes.
     fn on_complaint(&mut self, complaint: Complaint, now: Instant) {
         if !self.complaints_limit.allow(now) {
-            return self.drops.count(DropReason::IcmpRateLimited);
+            return self.network.count(DropReason::IcmpRateLimited);
         }
         let Complaint { kind, quoted } = complaint;
         let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
-            return self.drops.count(DropReason::IcmpIgnored);
+            return self.network.count(DropReason::IcmpIgnored);
         };
         // The quoted packet is one we sent: its source is us.
         let tuple = FourTuple {
@@ -246,101 +245,7 @@ impl Stack {
             dst_port: quoted.src_port,
         };
         if !self.connection_icmp(&tuple, tcp::SeqNum(quoted.seq), kind, now) {
-            self.drops.count(DropReason::IcmpNoConnection);
-        }
-    }
-
-    /// Answers "who has one of our addresses?" (RFC 4861 7.2.3, 7.2.4).
-    fn on_solicitation(
-        &mut self,
-        from: MacAddr,
-        peer: Ipv6Addr,
-        asked: &NeighborSolicitation,
-        now: Instant,
-    ) {
-        let NeighborSolicitation { target, source_mac } = *asked;
-        if !self.routes.is_ours(target.into()) {
-            return self.drops.count(DropReason::IcmpIgnored);
-        }
-        let answer = |solicited| NeighborAdvertisement {
-            target,
-            target_mac: Some(self.mac()),
-            router: false,
-            solicited,
-            overrides: true,
-        };
-        if peer.is_unspecified() {
-            // Somebody tries our address out for himself: tell everybody whose it is.
-            let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-            let macs = (self.mac(), MacAddr::for_ipv6_multicast(all_nodes));
-            let head =
-                HeadBuf::with(|out| answer(false).emit_frame(macs, (target, all_nodes), out));
-            return self.send_frame(head, now);
-        }
-        if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
-            return self.drops.count(DropReason::IcmpInvalid);
-        }
-        // Only the option says where its sender is (RFC 4861 7.2.3); without it the answer goes where the question came
-        // from, and nothing is learnt.
-        let known = self.neighbors.peek(peer.into());
-        let to = match source_mac {
-            Some(mac) => self.station(mac),
-            None => known.or(self.station(from)),
-        };
-        let Some(to) = to else {
-            return self.drops.count(DropReason::IcmpInvalid);
-        };
-        let head =
-            HeadBuf::with(|out| answer(true).emit_frame((self.mac(), to), (target, peer), out));
-        self.send_frame(head, now);
-        if source_mac.is_some() {
-            let claim = Claim {
-                mac: to,
-                learnt: Learnt::Hearsay,
-                change: Change::Replaces,
-            };
-            let waited = self.neighbors.expect(peer.into(), claim, now);
-            self.send_waited(to, waited.unwrap_or_default(), now);
-        }
-    }
-
-    /// Notes where a neighbour says it is (RFC 4861 7.2.5).
-    fn on_advertisement(&mut self, told: &NeighborAdvertisement, now: Instant) {
-        let NeighborAdvertisement {
-            target,
-            target_mac,
-            solicited,
-            overrides,
-            router: _,
-        } = *told;
-        let target = IpAddr::V6(target);
-        if self.routes.is_ours(target) {
-            // Another station has our address, which is not defended beyond answering; or this is our own advertisement
-            // that the link brought back.
-            let is_our_own = target_mac == Some(self.mac());
-            return self.drops.count(match is_our_own {
-                true => DropReason::IcmpInvalid,
-                false => DropReason::AddressConflict,
-            });
-        }
-        let mac = target_mac.or_else(|| self.neighbors.peek(target));
-        let Some(mac) = mac.and_then(|mac| self.station(mac)) else {
-            return self.drops.count(DropReason::IcmpInvalid);
-        };
-        let claim = Claim {
-            mac,
-            learnt: match solicited {
-                true => Learnt::Answer,
-                false => Learnt::Hearsay,
-            },
-            change: match overrides {
-                true => Change::Replaces,
-                false => Change::Doubts,
-            },
-        };
-        match self.neighbors.learn(target, claim, now) {
-            Ok(waited) => self.send_waited(mac, waited, now),
-            Err(_) => self.drops.count(DropReason::NeighborClaimRefused),
+            self.network.count(DropReason::IcmpNoConnection);
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a
 //! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find whose it is (`Demux::lookup`),
-//! `rx::into_segment` makes a segment for `tcp::Connection::on_segment`; `tx::send_control` answers
+//! `rx::into_segment` makes a segment for `tcp::Connection::on_segment`; `Network::send_control` answers
 //! what belongs to nobody; [`Stack::recvmsg`] delivers bytes or tokens (`TokenTable::issue`),
 //! [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk of a send it is steps
 //! 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
@@ -25,7 +25,6 @@
 
 #![forbid(unsafe_code)]
 
-mod arp;
 mod bind_addr;
 mod binding;
 mod binding_tx;
@@ -35,6 +34,7 @@ mod demux;
 mod drops;
 mod icmp;
 mod neighbor;
+mod network;
 mod path_mtu;
 mod ports;
 mod pressure;
@@ -45,7 +45,6 @@ mod rx;
 mod socket;
 mod stack;
 mod timers;
-mod tx;
 mod window;
 
 pub use bind_addr::BindAddr;

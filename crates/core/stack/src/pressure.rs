@@ -23,7 +23,7 @@ use tcp::{Hold, SegmentDrop};
 use wire::Instant;
 
 use crate::Stack;
-use crate::drops::Drops;
+use crate::network::Network;
 use crate::socket::ConnectionSocket;
 use crate::socket::sockets::Sockets;
 
@@ -64,6 +64,17 @@ impl Default for Pressure {
     }
 }
 
+impl Pressure {
+    /// Notes that a burst may have left payload with the connection in `slot`. Each stands in the list once;
+    /// [`Stack::forget_holders`] bounds it.
+    pub(crate) fn note_holder(&mut self, slot: u32, connection: &mut ConnectionSocket) {
+        if !connection.marks.is_holder && connection.unread() > 0 {
+            connection.marks.is_holder = true;
+            self.holders.push(slot);
+        }
+    }
+}
+
 /// What a connection did under pressure so far.
 #[derive(Debug, Default)]
 pub(crate) struct PressureMarks {
@@ -87,38 +98,27 @@ enum Victims {
 }
 
 impl Stack {
-    /// Notes that a burst may have left payload with a connection.
-    pub(crate) fn note_holder(&mut self, slot: u32) {
-        let Some(mut connection) = self.sockets.connection_at(slot) else {
-            return;
-        };
-        if connection.marks.is_holder || connection.unread() == 0 {
-            return;
-        }
-        connection.marks.is_holder = true;
-        drop(connection);
-        let holders = &mut self.pressure.holders;
-        holders.push(slot);
-        // Each connection stands there once; slots of closed ones are forgotten.
-        if holders.len() > 2 * self.sockets.len() + 64 {
-            let sockets = &mut self.sockets;
+    /// Forgets connections that are closed or hold nothing, when the list has become long.
+    pub(crate) fn forget_holders(&mut self) {
+        let (holders, sockets) = (&mut self.pressure.holders, &mut self.sockets);
+        if holders.len() > 2 * sockets.len() + 64 {
             holders.retain(|&slot| is_holder(sockets, slot));
         }
     }
 
     /// Has connections give up memory if there is too little.
     pub(crate) fn relieve_memory(&mut self, now: Instant) {
-        let demand = self.nic.take_memory_demand();
+        let demand = self.network.nic_mut().take_memory_demand();
         if self.pressure.holders.is_empty()
             || demand == MemoryDemand::None && now < self.pressure.next_look
         {
             return;
         }
         let (mut any_tried, mut any_freed) = (false, false);
-        for memory in self.nic.rx_memories() {
-            let level = self.nic.memory_level(memory);
+        for memory in self.network.nic().rx_memories() {
+            let level = self.network.nic().memory_level(memory);
             if level.has_free(3, 4) {
-                self.nic.note_memory_look(memory);
+                self.network.nic_mut().note_memory_look(memory);
                 continue;
             }
             any_tried = true;
@@ -127,13 +127,13 @@ impl Stack {
                 MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
             };
             self.collapse(memory, limit);
-            any_freed |= self.nic.memory_level(memory).free_bytes > level.free_bytes;
-            if self.nic.memory_level(memory).is_short() {
+            any_freed |= self.network.nic().memory_level(memory).free_bytes > level.free_bytes;
+            if self.network.nic().memory_level(memory).is_short() {
                 any_freed |= self.prune(memory, Victims::All, now);
-            } else if !self.nic.memory_level(memory).has_free(1, 4) {
+            } else if !self.network.nic().memory_level(memory).has_free(1, 4) {
                 any_freed |= self.prune(memory, Victims::Hoarders, now);
             }
-            self.nic.note_memory_look(memory);
+            self.network.nic_mut().note_memory_look(memory);
         }
         let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
         self.pressure.interval = match any_tried && !any_freed {
@@ -148,9 +148,10 @@ impl Stack {
         let Self {
             pressure,
             sockets,
-            nic,
+            network,
             ..
         } = self;
+        let nic = network.nic_mut();
         let Pressure { holders, usage, .. } = pressure;
         holders.retain(|&slot| is_holder(sockets, slot));
         usage.clear();
@@ -182,9 +183,8 @@ impl Stack {
         let Self {
             pressure,
             sockets,
-            nic,
+            network,
             windows,
-            drops,
             ..
         } = self;
         let mut ranked = Vec::new();
@@ -196,24 +196,24 @@ impl Stack {
             if victims == Victims::Hoarders && !is_hoarder {
                 continue;
             }
-            let kept = kept_bytes(&connection, memory, nic, &mut pressure.usage);
+            let kept = kept_bytes(&connection, memory, network.nic(), &mut pressure.usage);
             if kept > 0 {
                 ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
             }
         }
         ranked.sort_unstable_by_key(|&(excess, _)| std::cmp::Reverse(excess));
-        let before = nic.memory_level(memory).free_bytes;
+        let before = network.nic().memory_level(memory).free_bytes;
         for (_, slot) in ranked {
-            if is_relieved(nic, memory, victims) {
+            if is_relieved(network.nic(), memory, victims) {
                 break;
             }
             if let Some(mut connection) = sockets.connection_at(slot) {
-                let pruned = prune_one(&mut connection, (memory, victims), nic, drops);
+                let pruned = prune_one(&mut connection, (memory, victims), network);
                 let until = connection.delivered() + pruned;
                 windows.revoke(&mut connection.promise, until);
             }
         }
-        nic.memory_level(memory).free_bytes > before
+        network.nic().memory_level(memory).free_bytes > before
     }
 }
 
@@ -308,16 +308,15 @@ fn is_relieved(nic: &Nic, memory: RxMemory, victims: Victims) -> bool {
 fn prune_one(
     connection: &mut ConnectionSocket,
     (memory, victims): (RxMemory, Victims),
-    nic: &mut Nic,
-    drops: &mut Drops,
+    network: &mut Network,
 ) -> u64 {
     let held = connection.conn.out_of_order_len();
-    while !is_relieved(nic, memory, victims) {
+    while !is_relieved(network.nic(), memory, victims) {
         let Some(payload) = connection.conn.prune() else {
             break;
         };
-        nic.recycle(payload);
-        drops.count_segment(SegmentDrop::OfoQueuePrune);
+        network.nic_mut().recycle(payload);
+        network.count_segment(SegmentDrop::OfoQueuePrune);
     }
     connection.conn.set_hold(Hold::InOrder);
     connection.marks.is_in_order_only = true;

@@ -31,8 +31,9 @@ impl Stack {
     pub(crate) fn receive(&mut self, packet: RxPacket, now: Instant) {
         match packet.headers.network {
             Network::Arp => {
-                self.receive_arp(&packet.headers.ethernet, &packet.payload, now);
-                self.nic.recycle(packet.payload);
+                self.network
+                    .receive_arp(&packet.headers.ethernet, &packet.payload, now);
+                self.network.nic_mut().recycle(packet.payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
             Network::Other => self.drop_packet(packet.payload, DropReason::UnhandledProtocol),
@@ -52,7 +53,7 @@ impl Stack {
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
             return self.drop_packet(payload, DropReason::UnhandledProtocol);
         };
-        let destination = self.routes.destination(dst);
+        let destination = self.network.routes().destination(dst);
         // A neighbour that tries an address out asks from the unspecified one.
         let is_solicitation =
             src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
@@ -60,8 +61,8 @@ impl Stack {
             return self.drop_packet(payload, DropReason::IpNotForUs);
         }
         // What we sent to ourselves comes from ourselves; from the link it is forged.
-        let is_own = origin == Origin::Loop && self.routes.is_ours(src);
-        if self.routes.is_martian_source(src) && !is_own && !is_solicitation {
+        let is_own = origin == Origin::Loop && self.network.routes().is_ours(src);
+        if self.network.routes().is_martian_source(src) && !is_own && !is_solicitation {
             return self.drop_packet(payload, DropReason::IpMartianSource);
         }
         match headers.transport {
@@ -74,7 +75,7 @@ impl Stack {
                         self.receive_tcp(
                             Incoming {
                                 tuple,
-                                from: self.station(headers.ethernet.src),
+                                from: self.network.station(headers.ethernet.src),
                                 queue,
                                 segment,
                                 unplaced,
@@ -101,9 +102,9 @@ impl Stack {
             (Network::Ipv6(ip), protocol::ICMPV6) => {
                 self.receive_icmpv6(&headers.ethernet, &ip, &payload, now)
             }
-            _ => self.drops.count(DropReason::IpNoProtocol),
+            _ => self.network.count(DropReason::IpNoProtocol),
         }
-        self.nic.recycle(payload);
+        self.network.nic_mut().recycle(payload);
     }
 
     /// Finds the connection or listener of a segment; a miss is answered by a RST.
@@ -128,7 +129,7 @@ impl Stack {
         let reset = Segment::reset_for(&segment, segment.payload.len());
         self.drop_packet(segment.payload, DropReason::TcpNoSocket);
         if let Some(reset) = reset {
-            self.send_control(&tuple, from, reset, now);
+            self.network.send_control(&tuple, from, reset, now);
         }
     }
 
@@ -199,7 +200,7 @@ impl Stack {
     /// Counts what was dropped. What else a disposition says has changed is seen when the connection's guard is dropped.
     pub(crate) fn note(&mut self, disposition: Disposition) {
         if let Some(reason) = disposition.drop {
-            self.drops.count_segment(reason);
+            self.network.count_segment(reason);
         }
     }
 
@@ -219,7 +220,10 @@ impl Stack {
             unplaced: _,
         } = incoming;
         let free = self.rx_free(queue.index());
-        let (link, is_full) = (self.link_limits(tuple.src_ip), self.sockets.is_full());
+        let (link, is_full) = (
+            self.network.link_limits(tuple.src_ip),
+            self.sockets.is_full(),
+        );
         let Some(mut listener) = self.sockets.listener_at(slot) else {
             return;
         };
@@ -235,7 +239,7 @@ impl Stack {
         };
         let facts = tcp::Incoming {
             link,
-            path_mss: self.path_mtus.get(tuple.src_ip, now),
+            path_mss: self.network.path_mss(tuple.src_ip, now),
             accept_queue,
             iss_floor,
         };
@@ -246,12 +250,13 @@ impl Stack {
         self.timers.arm(slot, listener.half_open.next_timer());
         drop(listener);
         match outcome {
-            ListenOutcome::Dropped(reason) => self.drops.count_segment(reason),
+            ListenOutcome::Dropped(reason) => self.network.count_segment(reason),
             ListenOutcome::Reply(reply, reason) => {
                 reason
                     .into_iter()
-                    .for_each(|reason| self.drops.count_segment(reason));
-                self.send_syn_ack(&tuple, from, &options, reply, now);
+                    .for_each(|reason| self.network.count_segment(reason));
+                self.network
+                    .send_syn_ack(&tuple, from, &options, reply, now);
             }
             ListenOutcome::Accepted(conn, disposition) => {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {
@@ -268,8 +273,8 @@ impl Stack {
 
     /// Drops a packet's payload, the fast way home, and counts why.
     fn drop_packet(&mut self, payload: FragList, reason: DropReason) {
-        self.drops.count(reason);
-        self.nic.recycle(payload);
+        self.network.count(reason);
+        self.network.nic_mut().recycle(payload);
     }
 }
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use netmem::{DmabufError, HostProvider, NiovSize, PagePool, PoolConfig, PoolError};
 use nic::Nic;
 use thiserror::Error;
-use wire::{FourTuple, Instant, MacAddr};
+use wire::{FourTuple, Instant};
 
 use crate::binding::Bindings;
 use crate::config::StackConfig;
 use crate::demux::Demux;
-use crate::drops::{DropReason, Drops};
+use crate::drops::DropReason;
 use crate::icmp;
-use crate::neighbor::Neighbors;
+use crate::network::Network;
 use crate::ports::EphemeralPorts;
 use crate::pressure::Pressure;
 use crate::random::Secret;
@@ -23,26 +23,14 @@ use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
 use crate::socket::sockets::Sockets;
 use crate::timers::Timers;
-use crate::tx::Waiting;
 use crate::window::Windows;
 use devmem_uapi::IfIndex;
-use tcp::{LinkLimits, SuperPayload, UnfitPayload};
 
 /// Connections short of window that are looked at in one poll when memory came home.
 const STARVED_BUDGET: usize = 64;
 
 /// Bytes of the longest ICMP message: what an IP packet can hold.
 const SCRATCH_BYTES: usize = 65_535;
-
-/// Largest part of a TCP segment that is not payload or options: IPv4 and TCP header, IPv6 and TCP
-/// header.
-const HEADERS_V4: u16 = 40;
-const HEADERS_V6: u16 = 60;
-
-/// The longest headers that we send over IPv4: TCP with all of its options.
-const MAX_HEADERS_V4: usize = 20 + 60;
-/// The same over IPv6, with a jumbo payload option (RFC 2675).
-const MAX_HEADERS_V6: usize = 40 + 8 + 60;
 
 /// Why there is no stack.
 #[derive(Debug, Error)]
@@ -121,18 +109,13 @@ pub struct StackStats {
 ///
 /// Socket calls change state and send nothing: the next [`Stack::poll`] or [`Stack::flush`] does.
 pub struct Stack {
-    pub(crate) nic: Nic,
+    pub(crate) network: Network,
     pub(crate) ifindex: IfIndex,
     /// Settings of TCP for connections that begin from now on; those before may still share others.
     pub(crate) tcp: Arc<tcp::Config>,
-    pub(crate) routes: Routes,
-    pub(crate) point_to_point: Option<MacAddr>,
-    pub(crate) neighbors: Neighbors<Waiting>,
     pub(crate) sockets: Sockets,
     pub(crate) demux: Demux,
     pub(crate) ports: EphemeralPorts,
-    /// What paths carry, as connections found out.
-    pub(crate) path_mtus: crate::path_mtu::PathMtus,
     pub(crate) isns: tcp::IsnGenerator,
     pub(crate) secret: Secret,
     pub(crate) timers: Timers,
@@ -145,23 +128,19 @@ pub struct Stack {
     pub(crate) send_pool: PagePool,
     pub(crate) orphans: usize,
     pub(crate) max_orphans: usize,
-    pub(crate) drops: Drops,
     pub(crate) stats: StackStats,
     /// An ICMP message, while it is dealt with.
     pub(crate) scratch: Vec<u8>,
     /// The answer to it.
     pub(crate) reply: Vec<u8>,
     poll_budget: usize,
-    was_up: bool,
-    /// Packets that the link was too busy for.
-    tx_waiting: usize,
     last_poll: Instant,
 }
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stack")
-            .field("nic", &self.nic)
+            .field("nic", self.network.nic())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -195,13 +174,15 @@ impl Stack {
         Ok(Self {
             ifindex,
             tcp: Arc::new(tcp),
-            routes: routes.with_any_local(any_local),
-            point_to_point,
-            neighbors: Neighbors::new(secret.key("neighbors")),
+            network: Network::new(
+                nic,
+                routes.with_any_local(any_local),
+                point_to_point,
+                secret.key("neighbors"),
+            ),
             sockets: Sockets::new(max_sockets),
             demux: Demux::new(secret.key("demux")),
             ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
-            path_mtus: crate::path_mtu::PathMtus::default(),
             isns: tcp::IsnGenerator::new(secret.key("initial sequence numbers")),
             secret,
             timers: Timers::default(),
@@ -213,15 +194,11 @@ impl Stack {
             send_pool: send_pool(send_memory_bytes)?,
             orphans: 0,
             max_orphans,
-            drops: Drops::default(),
             stats: StackStats::default(),
             scratch: Vec::with_capacity(SCRATCH_BYTES),
             reply: Vec::new(),
             poll_budget: poll_budget.max(1),
-            was_up: false,
-            tx_waiting: 0,
             last_poll: Instant::ZERO,
-            nic,
         })
     }
 
@@ -238,12 +215,12 @@ impl Stack {
     pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
         let mut now = clock();
         self.last_poll = now;
-        self.watch_link(now);
-        let sent_before = self.stats.tx_packets;
+        self.network.watch_link(now);
+        let sent_before = self.network.tx_packets();
         let mut received = 0;
         let mut burst = Burst::GoesOn;
         while received < self.poll_budget {
-            let Some(packet) = self.nic.poll_rx(now) else {
+            let Some(packet) = self.network.nic_mut().poll_rx(now) else {
                 burst = Burst::Over;
                 break;
             };
@@ -257,13 +234,14 @@ impl Stack {
         self.flush_touched(now);
         self.fire_timers(now);
         self.visit_starved(now);
-        self.poll_neighbors(now);
-        self.tx_waiting = self.nic.flush_tx(now);
+        self.network.poll_neighbors(now);
+        self.tell_failed(now);
+        self.network.flush_tx(now);
         let drained = self.sockets.drain_sends();
         self.check_readiness();
         PollOutcome {
             received,
-            worked: received > 0 || drained || self.stats.tx_packets != sent_before,
+            worked: received > 0 || drained || self.network.tx_packets() != sent_before,
         }
     }
 
@@ -271,7 +249,8 @@ impl Stack {
     pub fn flush(&mut self, now: Instant) {
         self.flush_touched(now);
         self.visit_starved(now);
-        self.tx_waiting = self.nic.flush_tx(now);
+        self.tell_failed(now);
+        self.network.flush_tx(now);
         self.sockets.drain_sends();
         self.check_readiness();
     }
@@ -282,26 +261,18 @@ impl Stack {
         if self.wants_flush() {
             return Some(self.last_poll);
         }
-        [
-            self.timers.next(),
-            self.neighbors.next_deadline(),
-            self.nic.next_due(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let deadlines = [self.timers.next(), self.network.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Returns whether something waits to be done now: a socket call left it, the link was busy, or a
     /// poll ended before the link was empty. What waits for a link whose fd says when it is not busy
     /// any more waits for that.
     pub fn wants_flush(&self) -> bool {
-        let is_told = self.nic.is_told_of_room();
-        let is_held_up = is_told && self.nic.tx_room() == 0;
-        self.sockets.any_touched() && !is_held_up
+        self.sockets.any_touched() && !self.network.is_held_up()
             || self.sockets.any_arrivals()
             || self.windows.any_to_visit()
-            || self.tx_waiting > 0 && !is_told
+            || self.network.wants_flush()
     }
 
     /// Returns whether [`Stack::take_events`] has any: a timer that ran out may concern a socket, and sends nothing.
@@ -318,40 +289,43 @@ impl Stack {
     /// Returns every counter of dropped packets with its stable name: the NIC's, the stack's, the
     /// connections'.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.nic.drops().iter().chain(self.drops.iter())
+        let nic = self.network.nic().drops().iter();
+        nic.chain(self.network.drops().iter())
     }
 
     /// Returns how many packets were dropped for one of the stack's own reasons.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops.get(reason)
+        self.network.drops().get(reason)
     }
 
     /// Returns the counters.
     pub fn stats(&self) -> StackStats {
+        let (neighbors, neighbors_asked) = self.network.neighbors();
         StackStats {
+            tx_packets: self.network.tx_packets(),
             sockets: self.sockets.len(),
             orphans: self.orphans,
             connections: self.demux.connections(),
-            neighbors: self.neighbors.known(),
-            neighbors_asked: self.neighbors.questions(),
+            neighbors,
+            neighbors_asked,
             ..self.stats
         }
     }
 
     /// Returns the NIC: its settings, its counters.
     pub fn nic(&self) -> &Nic {
-        &self.nic
+        self.network.nic()
     }
 
     /// Returns the NIC for changing its settings. Queues with memory bound to them are restarted by
     /// [`Stack::bind_rx`] and [`Stack::unbind_rx`] only.
     pub fn nic_mut(&mut self) -> &mut Nic {
-        &mut self.nic
+        self.network.nic_mut()
     }
 
     /// Returns our addresses, the link-local one included.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.routes.addresses()
+        self.network.routes().addresses()
     }
 
     /// Returns the memory in use for payload on its way out.
@@ -362,33 +336,6 @@ impl Stack {
     /// Returns how many bytes of the memory of `queue` are promised to peers, and not arrived.
     pub fn promised(&self, queue: steer::RxQueueId) -> u64 {
         self.windows.promised(queue.index())
-    }
-
-    pub(crate) fn mac(&self) -> MacAddr {
-        self.nic.mac()
-    }
-
-    /// Returns what the way to a peer takes: the NIC's MTU less the headers of its family, and super-packets as long as
-    /// the NIC can cut them.
-    pub(crate) fn link_limits(&self, peer: IpAddr) -> LinkLimits {
-        let link = LinkLimits::of_mss(self.nic.mtu() - headers_for(peer));
-        // What goes to ourselves is received as it was sent, and nobody receives such packets.
-        if self.routes.is_ours(peer) {
-            return link;
-        }
-        let headers = match peer {
-            IpAddr::V4(_) => MAX_HEADERS_V4,
-            IpAddr::V6(_) => MAX_HEADERS_V6,
-        };
-        let caps = self.nic.link_caps();
-        let longest = u32::try_from(caps.max_super_packet - headers).unwrap_or(u32::MAX);
-        LinkLimits {
-            super_payload: SuperPayload {
-                longest: link.super_payload.longest.max(longest),
-                unfit: caps.unfit_payload().and_then(UnfitPayload::new),
-            },
-            ..link
-        }
     }
 
     /// Lets every connection that segments arrived for say what it has to say. When the link is
@@ -427,6 +374,13 @@ impl Stack {
         }
     }
 
+    /// Tells connections whose neighbours did not answer.
+    fn tell_failed(&mut self, now: Instant) {
+        while let Some((owner, quoted)) = self.network.pop_failed() {
+            self.neighbor_failed(owner, quoted, now);
+        }
+    }
+
     fn fire_timers(&mut self, now: Instant) {
         while let Some(slot) = self.timers.pop_due(now) {
             self.on_timer(slot, now);
@@ -454,32 +408,10 @@ impl Stack {
         let Ok(queue) = u16::try_from(queue) else {
             return 0;
         };
-        self.nic.rx_space(steer::RxQueueId(queue)).bytes as u64
-    }
-
-    /// Announces our addresses when the link comes up; what was known of neighbours is void when it
-    /// goes down.
-    fn watch_link(&mut self, now: Instant) {
-        let is_up = self.nic.is_up();
-        if is_up && !self.was_up && self.point_to_point.is_none() {
-            self.announce(now);
-        }
-        if !is_up && self.was_up {
-            let waited = self.neighbors.clear();
-            waited
-                .iter()
-                .for_each(|_| self.drops.count(DropReason::NeighborFailed));
-        }
-        self.was_up = is_up;
-    }
-}
-
-/// Returns the bytes of IP and TCP headers without options.
-pub(crate) fn headers_for(peer: IpAddr) -> u16 {
-    if peer.is_ipv4() {
-        HEADERS_V4
-    } else {
-        HEADERS_V6
+        self.network
+            .nic_mut()
+            .rx_space(steer::RxQueueId(queue))
+            .bytes as u64
     }
 }
 

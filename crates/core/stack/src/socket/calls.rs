@@ -52,7 +52,7 @@ impl Stack {
     ) -> Result<SocketId, ListenError> {
         let mut local: BindAddr = local.into();
         let (ip, limit) = (local.address.ip(), self.sockets.limit());
-        if !ip.is_unspecified() && !self.routes.may_bind(ip) {
+        if !ip.is_unspecified() && !self.network.routes().may_bind(ip) {
             return Err(ListenError::AddrNotAvailable(ip));
         }
         if self.sockets.is_full() {
@@ -69,7 +69,7 @@ impl Stack {
             .map_err(|_| ListenError::AddrInUse(local.address))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
-        let link = self.link_limits(ip);
+        let link = self.network.link_limits(ip);
         let half_open = SynBacklog::new(
             Arc::clone(&self.tcp),
             *options,
@@ -143,7 +143,7 @@ impl Stack {
         if remote.port() == 0 {
             return Err(ConnectError::PortZero(remote));
         }
-        let route = self.routes.route(remote.ip())?;
+        let route = self.network.routes().route(remote.ip())?;
         if self.sockets.is_full() {
             return Err(ConnectError::TooManySockets {
                 limit: self.sockets.limit(),
@@ -154,8 +154,8 @@ impl Stack {
         let config = tcp::ConnectionConfig {
             shared: Arc::clone(&self.tcp),
             options: *options,
-            link: self.link_limits(remote.ip()),
-            path_mss: self.path_mtus.get(remote.ip(), now),
+            link: self.network.link_limits(remote.ip()),
+            path_mss: self.network.path_mss(remote.ip(), now),
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
         };
         let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);
@@ -182,7 +182,7 @@ impl Stack {
     ) -> Result<FourTuple, ConnectError> {
         let chosen = local.map(|local| local.ip());
         let source = match chosen.filter(|ip| !ip.is_unspecified()) {
-            Some(ip) if ip.is_ipv4() != remote.is_ipv4() || !self.routes.may_bind(ip) => {
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() || !self.network.routes().may_bind(ip) => {
                 return Err(ConnectError::AddrNotAvailable(ip));
             }
             Some(ip) => ip,
@@ -219,7 +219,7 @@ impl Stack {
 
     /// Returns whether a program may use `ip` as its own address.
     pub fn may_bind(&self, ip: IpAddr) -> bool {
-        self.routes.may_bind(ip)
+        self.network.routes().may_bind(ip)
     }
 
     /// Returns the connection that waits longest at a listener, and its peer.
@@ -261,7 +261,9 @@ impl Stack {
         sink: &mut dyn CmsgSink,
         flags: MsgFlags,
     ) -> Result<RecvOutcome, RecvError> {
-        let Self { nic, sockets, .. } = self;
+        let Self {
+            network, sockets, ..
+        } = self;
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
@@ -274,7 +276,7 @@ impl Stack {
             options,
             ..
         } = &mut *connection;
-        let mut home = |payload| nic.recycle(payload);
+        let mut home = |payload| network.nic_mut().recycle(payload);
         let receive = Receive {
             msg,
             sink,
@@ -324,12 +326,14 @@ impl Stack {
     /// # Errors
     /// [`DontneedError`], and nothing was freed.
     pub fn dontneed(&mut self, id: SocketId, ranges: &[DmabufToken]) -> Result<u32, DontneedError> {
-        let Self { nic, sockets, .. } = self;
+        let Self {
+            network, sockets, ..
+        } = self;
         // A listener is a TCP socket too; it has lent nothing.
         let Some(mut connection) = sockets.connection_mut(id)? else {
             return Ok(0);
         };
-        let freed = connection.dontneed(ranges, |payload| nic.recycle(payload))?;
+        let freed = connection.dontneed(ranges, |payload| network.nic_mut().recycle(payload))?;
         if freed > 0 {
             connection.touch();
         }
@@ -575,13 +579,15 @@ impl Stack {
 
     fn end_connection(&mut self, id: SocketId, ending: Ending) {
         let is_one_too_many = self.orphans >= self.max_orphans;
-        let Self { nic, sockets, .. } = self;
+        let Self {
+            network, sockets, ..
+        } = self;
         let Ok(Some(mut connection)) = sockets.connection_mut(id) else {
             return;
         };
         connection
             .tokens
-            .release_all(|held| held.release(|payload| nic.recycle(payload)));
+            .release_all(|held| held.release(|payload| network.nic_mut().recycle(payload)));
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),

@@ -157,7 +157,7 @@ impl Stack {
             sockets,
             send_pool: pool,
             bindings,
-            routes,
+            network,
             ifindex,
             ..
         } = self;
@@ -168,7 +168,7 @@ impl Stack {
             pool,
             bindings,
             egress: Egress {
-                routes,
+                routes: network.routes(),
                 ifindex: *ifindex,
             },
             sending,

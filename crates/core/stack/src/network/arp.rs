@@ -8,11 +8,11 @@ use wire::{
     ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, MacAddr, emit_arp_frame,
 };
 
-use crate::Stack;
+use super::Network;
 use crate::drops::DropReason;
 use crate::neighbor::{Change, Claim, Learnt};
 
-impl Stack {
+impl Network {
     /// Answers questions about our addresses and learns from questions, answers and announcements.
     pub(crate) fn receive_arp(
         &mut self,

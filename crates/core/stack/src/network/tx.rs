@@ -11,7 +11,7 @@ use wire::{
     solicited_node, tcp_tx_checksum,
 };
 
-use crate::Stack;
+use super::Network;
 use crate::drops::DropReason;
 use crate::neighbor::{Hold, NeighborAction, Purpose};
 use crate::socket::SocketId;
@@ -66,7 +66,7 @@ impl Egress {
     }
 }
 
-impl Stack {
+impl Network {
     /// Returns the header of a frame from us.
     pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
         EthernetHeader {
@@ -207,7 +207,7 @@ impl Stack {
 
     /// Hands a packet to the NIC, which counts what it cannot take.
     fn transmit(&mut self, packet: TxPacket, now: Instant) {
-        self.stats.tx_packets += 1;
+        self.tx_packets += 1;
         // A packet that is lost here is lost like one on the link; the NIC has counted it under its
         // reason.
         let _ = self.nic.transmit(packet, now);
@@ -230,7 +230,8 @@ impl Stack {
         self.poll_neighbors(now);
     }
 
-    /// Asks for neighbours that are due to be asked for, and gives up those that never answered.
+    /// Asks for neighbours that are due to be asked for, and gives up those that never answered: see
+    /// [`Network::pop_failed`].
     pub(crate) fn poll_neighbors(&mut self, now: Instant) {
         while let Some(action) = self.neighbors.poll(now) {
             match action {
@@ -238,13 +239,16 @@ impl Stack {
                 NeighborAction::Unreachable { held, .. } => {
                     for Waiting { owner, .. } in held {
                         self.drops.count(DropReason::NeighborFailed);
-                        if let Some((owner, seq)) = owner {
-                            self.neighbor_failed(owner, seq, now);
-                        }
+                        self.failed.extend(owner);
                     }
                 }
             }
         }
+    }
+
+    /// Takes a connection whose neighbour did not answer, with the sequence number of the segment that waited for it.
+    pub(crate) fn pop_failed(&mut self) -> Option<(SocketId, SeqNum)> {
+        self.failed.pop_front()
     }
 
     /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it

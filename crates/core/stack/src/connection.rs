@@ -15,7 +15,6 @@ use crate::socket::sockets::ConnectionMut;
 use crate::socket::sockopt::Options;
 use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::Burst;
-use crate::timers::Timers;
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
@@ -86,11 +85,8 @@ impl Stack {
         connection.write_low = options.write_low();
         options.apply(&mut connection.conn);
         connection.options = options;
-        let socket = SocketKind::Connection(Box::new(connection));
-        let id = self.sockets.insert(socket);
         // The lookup that led to the listener found no connection.
-        let inserted = self.demux.insert(tuple, id.slot());
-        debug_assert!(inserted.is_ok());
+        let id = self.sockets.insert_connection(connection);
         if let Some(mut listener) = self.sockets.listener_at(listener) {
             listener.push(id);
         }
@@ -143,7 +139,7 @@ impl Stack {
             self.windows.release(slot, &mut connection.promise);
         }
         send_all(&mut connection, &mut self.network, now);
-        let ended = settle(slot, &mut connection, &mut self.timers, now);
+        let ended = settle(&mut connection, now);
         drop(connection);
         self.forget_holders();
         self.follow_end(slot, ended);
@@ -163,7 +159,7 @@ impl Stack {
                 .send_segment(&tuple, egress, speaker, segment, now);
         }
         let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
-        self.timers.arm(slot, Some(deadline));
+        socket.arm(Some(deadline));
     }
 
     /// Gives a connection that got too little window another chance.
@@ -191,10 +187,10 @@ impl Stack {
             return;
         }
         self.forget_name(slot);
-        self.timers.arm(slot, None);
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
         };
+        connection.arm(None);
         self.windows.release(slot, &mut connection.promise);
         let holder = connection.holder;
         drop(connection);
@@ -205,30 +201,16 @@ impl Stack {
 
     /// Takes the four-tuple from a connection, so that another may have it.
     pub(crate) fn forget_name(&mut self, slot: u32) {
-        let Some(mut socket) = self.sockets.at_mut(slot) else {
-            return;
-        };
-        match &mut *socket {
-            SocketKind::Connection(connection) => {
-                if std::mem::take(&mut connection.is_named) {
-                    self.demux.remove(&connection.tuple);
-                    connection.error = connection.conn.error();
-                }
-            }
-            SocketKind::TimeWait(_) => {
-                drop(socket);
-                self.remove(slot);
-            }
-            SocketKind::Listener(_) => {}
+        match self.sockets.at(slot) {
+            Some(SocketKind::Connection(_)) => self.sockets.forget_name(slot),
+            Some(SocketKind::TimeWait(_)) => self.remove(slot),
+            Some(SocketKind::Listener(_)) | None => {}
         }
     }
 
     /// Keeps of a connection in TIME-WAIT that nobody holds only what TIME-WAIT needs.
     fn keep_time_wait_only(&mut self, slot: u32) {
-        let Some(mut socket) = self.sockets.at_mut(slot) else {
-            return;
-        };
-        let SocketKind::Connection(connection) = &mut *socket else {
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
         };
         let Some(state) = connection.conn.time_wait() else {
@@ -236,38 +218,23 @@ impl Stack {
         };
         if !connection.is_named {
             // A new connection has the name, and nothing that comes for it may end here.
-            drop(socket);
+            drop(connection);
             return self.remove(slot);
         }
         self.windows.release(slot, &mut connection.promise);
-        let (tuple, next_hop) = (connection.tuple, connection.next_hop);
-        self.timers.arm(slot, Some(state.deadline()));
-        self.orphans -= 1;
-        *socket = SocketKind::TimeWait(Box::new(TimeWaitSocket {
+        let time_wait = TimeWaitSocket {
             state,
-            tuple,
-            next_hop,
-        }));
+            tuple: connection.tuple,
+            next_hop: connection.next_hop,
+        };
+        drop(connection);
+        self.sockets.keep_time_wait_only(slot, time_wait);
     }
 
     /// Takes a socket out of the table for good. Its tokens must be home.
     pub(crate) fn remove(&mut self, slot: u32) {
-        self.timers.arm(slot, None);
-        let Some(socket) = self.sockets.remove(slot) else {
-            return;
-        };
-        match socket {
-            SocketKind::Connection(mut connection) => {
-                self.windows.release(slot, &mut connection.promise);
-                if connection.is_named {
-                    self.demux.remove(&connection.tuple);
-                }
-                if let Holder::Nobody = connection.holder {
-                    self.orphans -= 1;
-                }
-            }
-            SocketKind::TimeWait(time_wait) => self.demux.remove(&time_wait.tuple),
-            SocketKind::Listener(listener) => self.demux.unlisten(listener.local.port(), slot),
+        if let Some(SocketKind::Connection(mut connection)) = self.sockets.remove(slot) {
+            self.windows.release(slot, &mut connection.promise);
         }
     }
 
@@ -285,11 +252,11 @@ impl Stack {
             }
             SocketKind::TimeWait(time_wait) => {
                 let deadline = time_wait.state.deadline();
-                drop(socket);
                 if deadline <= now {
+                    drop(socket);
                     self.remove(slot);
                 } else {
-                    self.timers.arm(slot, Some(deadline));
+                    socket.arm(Some(deadline));
                 }
             }
             SocketKind::Listener(_) => {
@@ -306,7 +273,8 @@ impl Stack {
             };
             let link = listener.link;
             let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) else {
-                return self.timers.arm(slot, listener.half_open.next_timer());
+                let next = listener.half_open.next_timer();
+                return listener.arm(next);
             };
             let (options, tuple) = (
                 listener.options,
@@ -326,7 +294,7 @@ impl Stack {
         kind: IcmpKind,
         now: Instant,
     ) -> bool {
-        let Some(slot) = self.demux.connection(tuple) else {
+        let Some(slot) = self.sockets.names().connection(tuple) else {
             return false;
         };
         let Some(mut connection) = self.sockets.connection_at(slot) else {
@@ -361,7 +329,7 @@ impl Stack {
             return;
         };
         let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
-        let ended = settle(owner.slot(), &mut connection, &mut self.timers, now);
+        let ended = settle(&mut connection, now);
         drop(connection);
         self.note(disposition);
         self.follow_end(owner.slot(), ended);
@@ -417,21 +385,16 @@ fn update_window(
 ///
 /// A time that has come already counts as coming right after now: it is the next poll's affair,
 /// and this one ends.
-fn settle(
-    slot: u32,
-    connection: &mut ConnectionMut<'_>,
-    timers: &mut Timers,
-    now: Instant,
-) -> (StateKind, Holder) {
+fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holder) {
     let soon = now + TIMER_GRANULARITY;
-    let armed = timers.armed(slot).filter(|&armed| armed < soon);
+    let armed = connection.armed().filter(|&armed| armed < soon);
     // What is overdue and armed already is not put off: a socket that is touched in
     // every poll would never see its timer fire.
     let next = connection.conn.next_timer().map(|next| match armed {
         Some(armed) if next < soon => armed,
         _ => next.max(soon),
     });
-    timers.arm(slot, next);
+    connection.arm(next);
     let acked = connection.acked_offset();
     connection.errors.collect(acked);
     connection.note_times(now);

@@ -109,7 +109,7 @@ impl Stack {
 
     /// Finds the connection or listener of a segment; a miss is answered by a RST.
     fn receive_tcp(&mut self, incoming: Incoming, now: Instant) {
-        match self.demux.lookup(&incoming.tuple) {
+        match self.sockets.lookup(&incoming.tuple) {
             Some(Owner::Connection(slot)) => self.connection_segment(slot, incoming, now),
             // It comes again; there is nobody who could be told yet. The NIC has counted it.
             _ if incoming.unplaced > 0 => {}
@@ -167,7 +167,7 @@ impl Stack {
         };
         drop(socket);
         if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
-            && let Some(listener) = self.demux.listener(&tuple)
+            && let Some(listener) = self.sockets.names().listener(&tuple)
         {
             self.forget_name(slot);
             return self.listener_segment(
@@ -247,7 +247,8 @@ impl Stack {
         let outcome = listener
             .half_open
             .on_segment(&endpoints(&tuple), segment, facts, now);
-        self.timers.arm(slot, listener.half_open.next_timer());
+        let next = listener.half_open.next_timer();
+        listener.arm(next);
         drop(listener);
         match outcome {
             ListenOutcome::Dropped(reason) => self.network.count_segment(reason),

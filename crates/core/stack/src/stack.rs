@@ -11,18 +11,15 @@ use wire::{FourTuple, Instant};
 
 use crate::binding::Bindings;
 use crate::config::StackConfig;
-use crate::demux::Demux;
 use crate::drops::DropReason;
 use crate::icmp;
 use crate::network::Network;
-use crate::ports::EphemeralPorts;
 use crate::pressure::Pressure;
 use crate::random::Secret;
 use crate::rate_limit::RateLimit;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
 use crate::socket::sockets::Sockets;
-use crate::timers::Timers;
 use crate::window::Windows;
 use devmem_uapi::IfIndex;
 
@@ -114,11 +111,8 @@ pub struct Stack {
     /// Settings of TCP for connections that begin from now on; those before may still share others.
     pub(crate) tcp: Arc<tcp::Config>,
     pub(crate) sockets: Sockets,
-    pub(crate) demux: Demux,
-    pub(crate) ports: EphemeralPorts,
     pub(crate) isns: tcp::IsnGenerator,
     pub(crate) secret: Secret,
-    pub(crate) timers: Timers,
     pub(crate) windows: Windows,
     pub(crate) pressure: Pressure,
     pub(crate) bindings: Bindings,
@@ -126,8 +120,6 @@ pub struct Stack {
     pub(crate) complaints_limit: RateLimit,
     /// Host memory for payload on its way out.
     pub(crate) send_pool: PagePool,
-    pub(crate) orphans: usize,
-    pub(crate) max_orphans: usize,
     pub(crate) stats: StackStats,
     /// An ICMP message, while it is dealt with.
     pub(crate) scratch: Vec<u8>,
@@ -180,20 +172,15 @@ impl Stack {
                 point_to_point,
                 secret.key("neighbors"),
             ),
-            sockets: Sockets::new(max_sockets),
-            demux: Demux::new(secret.key("demux")),
-            ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
+            sockets: Sockets::new(max_sockets, max_orphans, &secret),
             isns: tcp::IsnGenerator::new(secret.key("initial sequence numbers")),
             secret,
-            timers: Timers::default(),
             windows,
             pressure: Pressure::default(),
             bindings: Bindings::default(),
             echo_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
             complaints_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
             send_pool: send_pool(send_memory_bytes)?,
-            orphans: 0,
-            max_orphans,
             stats: StackStats::default(),
             scratch: Vec::with_capacity(SCRATCH_BYTES),
             reply: Vec::new(),
@@ -261,7 +248,7 @@ impl Stack {
         if self.wants_flush() {
             return Some(self.last_poll);
         }
-        let deadlines = [self.timers.next(), self.network.next_deadline()];
+        let deadlines = [self.sockets.next_timer(), self.network.next_deadline()];
         deadlines.into_iter().flatten().min()
     }
 
@@ -304,8 +291,8 @@ impl Stack {
         StackStats {
             tx_packets: self.network.tx_packets(),
             sockets: self.sockets.len(),
-            orphans: self.orphans,
-            connections: self.demux.connections(),
+            orphans: self.sockets.orphans(),
+            connections: self.sockets.names().connections(),
             neighbors,
             neighbors_asked,
             ..self.stats
@@ -382,7 +369,7 @@ impl Stack {
     }
 
     fn fire_timers(&mut self, now: Instant) {
-        while let Some(slot) = self.timers.pop_due(now) {
+        while let Some(slot) = self.sockets.pop_due(now) {
             self.on_timer(slot, now);
         }
     }

@@ -24,7 +24,7 @@ use super::{ConnectionSocket, Holder, SocketId, SocketKind};
 use crate::Stack;
 use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
-use crate::ports::{EPHEMERAL_FIRST, EphemeralPorts};
+use crate::ports::EPHEMERAL_FIRST;
 use crate::stack::four_tuple;
 
 impl Stack {
@@ -63,10 +63,6 @@ impl Stack {
             let port = self.free_port(ip, is_free);
             local.address.set_port(port.ok_or(ListenError::NoFreePort)?);
         }
-        let slot = self.sockets.next_slot();
-        self.demux
-            .listen(local, slot)
-            .map_err(|_| ListenError::AddrInUse(local.address))?;
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
         let link = self.network.link_limits(ip);
@@ -78,9 +74,9 @@ impl Stack {
             self.secret.key("syn cookies"),
         );
         let listener = Listener::new(local.address, half_open, backlog, link, options);
-        Ok(self
-            .sockets
-            .insert(SocketKind::Listener(Box::new(listener))))
+        self.sockets
+            .insert_listener(local, listener)
+            .map_err(|_| ListenError::AddrInUse(local.address))
     }
 
     /// Changes how many connections may wait at a listener, as [`Stack::listen`] sets it.
@@ -97,7 +93,7 @@ impl Stack {
 
     /// Returns where in the dynamic range to begin a search for a port at `ip`: somewhere else each time.
     pub fn first_port(&mut self, ip: IpAddr) -> u16 {
-        self.ports.begin(ip)
+        self.sockets.first_port(ip)
     }
 
     /// Returns a port at `ip` that `is_free` agrees to.
@@ -115,7 +111,8 @@ impl Stack {
     /// Returns whether nobody listens on an address that overlaps, and no connection has it.
     fn is_free_to_listen(&self, address: SocketAddr, like: &BindAddr) -> bool {
         let local = BindAddr { address, ..*like };
-        !self.demux.is_listened_on(&local) && !self.demux.is_port_in_use(&local)
+        let names = self.sockets.names();
+        !names.is_listened_on(&local) && !names.is_port_in_use(&local)
     }
 
     /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing
@@ -162,10 +159,7 @@ impl Stack {
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::Options::new(options);
         connection.write_low = connection.options.write_low();
-        let socket = SocketKind::Connection(Box::new(connection));
-        let id = self.sockets.insert(socket);
-        let inserted = self.demux.insert(tuple, id.slot());
-        debug_assert!(inserted.is_ok(), "the port was chosen because it is free");
+        let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
         if let Ok(mut socket) = self.sockets.get_mut(id) {
             socket.touch();
@@ -188,21 +182,16 @@ impl Stack {
             Some(ip) => ip,
             None => source,
         };
-        let (ports, demux): (&mut EphemeralPorts, _) = (&mut self.ports, &self.demux);
         let tuple_for = |port| four_tuple(SocketAddr::new(source, port), remote);
         if let Some(port) = local.map(|local| local.port()).filter(|port| *port != 0) {
             let tuple = tuple_for(port);
-            return match demux.is_free(&tuple) {
+            return match self.sockets.names().is_free(&tuple) {
                 true => Ok(tuple),
                 false => Err(ConnectError::PortsExhausted(remote)),
             };
         }
-        let is_free = |port| {
-            demux.is_free(&tuple_for(port))
-                && !demux.is_listened_on(&SocketAddr::new(source, port).into())
-        };
-        ports
-            .choose(source, remote, is_free)
+        self.sockets
+            .choose_port(source, remote)
             .map(tuple_for)
             .ok_or(ConnectError::PortsExhausted(remote))
     }
@@ -446,7 +435,7 @@ impl Stack {
 
     /// Returns whether a connection, TIME-WAIT included, has this port at an address that `local` takes.
     pub fn is_port_in_use(&self, local: impl Into<BindAddr>) -> bool {
-        self.demux.is_port_in_use(&local.into())
+        self.sockets.names().is_port_in_use(&local.into())
     }
 
     /// Returns and clears the error of a dead connection (SO_ERROR).
@@ -578,7 +567,7 @@ impl Stack {
     }
 
     fn end_connection(&mut self, id: SocketId, ending: Ending) {
-        let is_one_too_many = self.orphans >= self.max_orphans;
+        let is_one_too_many = self.sockets.has_all_orphans();
         let Self {
             network, sockets, ..
         } = self;
@@ -593,11 +582,9 @@ impl Stack {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
             Ending::Orderly | Ending::Reset => connection.conn.abort(),
         }
-        connection.holder = Holder::Nobody;
         connection.touch();
         drop(connection);
-        self.orphans += 1;
-        self.sockets.renew(id.slot());
+        sockets.orphan(id);
     }
 }
 

@@ -1,15 +1,24 @@
-//! The sockets of a stack, and the lists of those with work: nothing changes a socket but through a [`SocketMut`].
+//! The sockets of a stack, their names and timers, and the lists of those with work: nothing changes a socket but through a [`SocketMut`].
 //!
 //! A program waits for readiness, so every change has to be compared with what was reported last. The guard's `Drop`
 //! does that, and no other module can reach the table. So no call can forget it.
 
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
+
+use wire::{FourTuple, Instant};
 
 use super::error::BadSocket;
 use super::listener::Listener;
 use super::readiness::Readiness;
 use super::table::{SocketId, SocketTable};
-use super::{ConnectionSocket, SocketKind};
+use super::{ConnectionSocket, Holder, SocketKind, TimeWaitSocket};
+use crate::Secret;
+use crate::bind_addr::BindAddr;
+use crate::demux::{AddrInUse, Demux, Owner};
+use crate::ports::EphemeralPorts;
+use crate::stack::four_tuple;
+use crate::timers::Timers;
 
 /// What a program waits for, at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +65,10 @@ struct Marks {
     has_arrivals: bool,
 }
 
-/// Sockets with work.
+/// Sockets with work, now or later.
 #[derive(Debug, Default)]
-struct Lists {
+struct Agenda {
+    timers: Timers,
     /// Those whose readiness changed.
     events: Vec<SocketId>,
     /// Slots of those that may have something to send.
@@ -75,7 +85,7 @@ pub(crate) struct SocketMut<'a, T: Pollable = SocketKind> {
     id: SocketId,
     target: &'a mut T,
     marks: &'a mut Marks,
-    lists: &'a mut Lists,
+    agenda: &'a mut Agenda,
 }
 
 /// Access to a connection.
@@ -90,14 +100,24 @@ impl<T: Pollable> SocketMut<'_, T> {
     /// Notes that the socket may have something to send.
     pub(crate) fn touch(&mut self) {
         if !std::mem::replace(&mut self.marks.is_touched, true) {
-            self.lists.touched.push(self.id.slot());
+            self.agenda.touched.push(self.id.slot());
         }
+    }
+
+    /// Returns the time that the socket's timer is armed for.
+    pub(crate) fn armed(&self) -> Option<Instant> {
+        self.agenda.timers.armed(self.id.slot())
+    }
+
+    /// Arms the socket's timer, or disarms it.
+    pub(crate) fn arm(&mut self, deadline: Option<Instant>) {
+        self.agenda.timers.arm(self.id.slot(), deadline);
     }
 
     /// Notes that segments arrived in this burst.
     pub(crate) fn note_arrivals(&mut self) {
         if !std::mem::replace(&mut self.marks.has_arrivals, true) {
-            self.lists.arrivals.push(self.id.slot());
+            self.agenda.arrivals.push(self.id.slot());
         }
     }
 }
@@ -108,7 +128,7 @@ impl ConnectionMut<'_> {
         if self.target.is_draining()
             && !std::mem::replace(&mut self.target.errors.is_draining, true)
         {
-            self.lists.draining.push(self.id.slot());
+            self.agenda.draining.push(self.id.slot());
         }
     }
 }
@@ -135,7 +155,7 @@ impl<T: Pollable> Drop for SocketMut<'_, T> {
         if now != self.marks.reported {
             self.marks.reported = now;
             if !std::mem::replace(&mut self.marks.has_event, true) {
-                self.lists.events.push(self.id);
+                self.agenda.events.push(self.id);
             }
         }
     }
@@ -144,7 +164,7 @@ impl<T: Pollable> Drop for SocketMut<'_, T> {
 /// Returns a guard of the part of a slot that `part` picks.
 fn guard<'a, T: Pollable>(
     (id, slot): (SocketId, &'a mut Slot),
-    lists: &'a mut Lists,
+    agenda: &'a mut Agenda,
     part: impl FnOnce(&'a mut SocketKind) -> Option<&'a mut T>,
 ) -> Option<SocketMut<'a, T>> {
     let Slot { kind, marks } = slot;
@@ -152,7 +172,7 @@ fn guard<'a, T: Pollable>(
         id,
         target,
         marks,
-        lists,
+        agenda,
     })
 }
 
@@ -171,18 +191,26 @@ fn listener(kind: &mut SocketKind) -> Option<&mut Listener> {
 }
 
 /// All sockets of a stack.
-#[derive(Debug)]
 pub(crate) struct Sockets {
     table: SocketTable<Slot>,
-    lists: Lists,
+    agenda: Agenda,
+    demux: Demux,
+    ports: EphemeralPorts,
+    /// Connections that no program holds.
+    orphans: usize,
+    max_orphans: usize,
 }
 
 impl Sockets {
-    /// Returns no sockets, with room for `limit`.
-    pub(crate) fn new(limit: usize) -> Self {
+    /// Returns no sockets, with room for `limit`, of which `max_orphans` may finish by themselves in order.
+    pub(crate) fn new(limit: usize, max_orphans: usize, secret: &Secret) -> Self {
         Self {
             table: SocketTable::new(limit),
-            lists: Lists::default(),
+            agenda: Agenda::default(),
+            demux: Demux::new(secret.key("demux")),
+            ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
+            orphans: 0,
+            max_orphans,
         }
     }
 
@@ -201,13 +229,72 @@ impl Sockets {
         self.table.limit()
     }
 
-    /// Returns the slot that the next [`Sockets::insert`] fills.
-    pub(crate) fn next_slot(&self) -> u32 {
-        self.table.next_slot()
+    /// Returns who has which address and port.
+    pub(crate) fn names(&self) -> &Demux {
+        &self.demux
     }
 
-    /// Adds a socket; the caller asked [`Sockets::is_full`] before.
-    pub(crate) fn insert(&mut self, kind: SocketKind) -> SocketId {
+    /// Returns the connection or listener of a packet.
+    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<Owner> {
+        self.demux.lookup(tuple)
+    }
+
+    /// Returns where in the dynamic range a search for a port at `local` begins.
+    pub(crate) fn first_port(&mut self, local: IpAddr) -> u16 {
+        self.ports.begin(local)
+    }
+
+    /// Returns a port for a connection from `local` to `remote` that nobody listens on, and no other connection with
+    /// `remote` has.
+    pub(crate) fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
+        let Self { demux, ports, .. } = self;
+        ports.choose(local, remote, |port| {
+            let local = SocketAddr::new(local, port);
+            demux.is_free(&four_tuple(local, remote)) && !demux.is_listened_on(&local.into())
+        })
+    }
+
+    /// Returns how many connections no program holds.
+    pub(crate) fn orphans(&self) -> usize {
+        self.orphans
+    }
+
+    /// Returns whether no more connections may finish in order without a program.
+    pub(crate) fn has_all_orphans(&self) -> bool {
+        self.orphans >= self.max_orphans
+    }
+
+    /// Notes that a program closed a connection, which finishes by itself: its id is void.
+    pub(crate) fn orphan(&mut self, id: SocketId) {
+        let Ok(Some(mut connection)) = self.connection_mut(id) else {
+            return;
+        };
+        connection.holder = Holder::Nobody;
+        drop(connection);
+        self.orphans += 1;
+        self.table.renew(id.slot());
+    }
+
+    /// Adds a connection, which has its four-tuple; the caller asked [`Sockets::is_full`] and that it is free before.
+    pub(crate) fn insert_connection(&mut self, connection: ConnectionSocket) -> SocketId {
+        let tuple = connection.tuple;
+        let id = self.insert(SocketKind::Connection(Box::new(connection)));
+        let inserted = self.demux.insert(tuple, id.slot());
+        debug_assert!(inserted.is_ok(), "it was free");
+        id
+    }
+
+    /// Adds a listener at `local`; the caller asked [`Sockets::is_full`] before.
+    pub(crate) fn insert_listener(
+        &mut self,
+        local: BindAddr,
+        listener: Listener,
+    ) -> Result<SocketId, AddrInUse> {
+        self.demux.listen(local, self.table.next_slot())?;
+        Ok(self.insert(SocketKind::Listener(Box::new(listener))))
+    }
+
+    fn insert(&mut self, kind: SocketKind) -> SocketId {
         let id = self.table.insert(Slot {
             kind,
             marks: Marks {
@@ -220,21 +307,64 @@ impl Sockets {
         drop(self.at_mut(id.slot()));
         // Each open socket is in the list once at most. Those closed meanwhile are forgotten here, or a program that
         // never asks for events would collect them.
-        let Self { table, lists } = self;
-        if lists.events.len() > 2 * table.len() + 64 {
-            lists.events.retain(|&id| table.get(id).is_ok());
+        let Self { table, agenda, .. } = self;
+        if agenda.events.len() > 2 * table.len() + 64 {
+            agenda.events.retain(|&id| table.get(id).is_ok());
         }
         id
     }
 
-    /// Makes the id of the socket in `slot` void; the socket stays.
-    pub(crate) fn renew(&mut self, slot: u32) {
-        self.table.renew(slot);
+    /// Takes the four-tuple from a connection that has it, and notes why it died.
+    pub(crate) fn forget_name(&mut self, slot: u32) {
+        let entry = self.table.entry_mut(slot);
+        let Some(mut connection) = entry.and_then(|it| guard(it, &mut self.agenda, connection))
+        else {
+            return;
+        };
+        if std::mem::take(&mut connection.is_named) {
+            self.demux.remove(&connection.tuple);
+            connection.error = connection.conn.error();
+        }
     }
 
-    /// Takes a socket out.
+    /// Keeps of a connection that nobody holds, and that has its four-tuple, only what TIME-WAIT needs.
+    pub(crate) fn keep_time_wait_only(&mut self, slot: u32, time_wait: TimeWaitSocket) {
+        let Some(mut socket) = self.at_mut(slot) else {
+            return;
+        };
+        socket.arm(Some(time_wait.state.deadline()));
+        *socket = SocketKind::TimeWait(Box::new(time_wait));
+        drop(socket);
+        self.orphans -= 1;
+    }
+
+    /// Takes a socket out, with its name and timer.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<SocketKind> {
-        self.table.remove(slot).map(|slot| slot.kind)
+        self.agenda.timers.arm(slot, None);
+        let kind = self.table.remove(slot)?.kind;
+        match &kind {
+            SocketKind::Connection(connection) => {
+                if connection.is_named {
+                    self.demux.remove(&connection.tuple);
+                }
+                if let Holder::Nobody = connection.holder {
+                    self.orphans -= 1;
+                }
+            }
+            SocketKind::TimeWait(time_wait) => self.demux.remove(&time_wait.tuple),
+            SocketKind::Listener(listener) => self.demux.unlisten(listener.local.port(), slot),
+        }
+        Some(kind)
+    }
+
+    /// Returns the earliest deadline of a timer.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.agenda.timers.next()
+    }
+
+    /// Disarms and returns the slot with the earliest deadline, if that is not after `now`.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        self.agenda.timers.pop_due(now)
     }
 
     /// Returns the socket with this id.
@@ -250,7 +380,7 @@ impl Sockets {
     /// Returns access to the socket with this id.
     pub(crate) fn get_mut(&mut self, id: SocketId) -> Result<SocketMut<'_>, BadSocket> {
         let slot = self.table.get_mut(id)?;
-        guard((id, slot), &mut self.lists, Some).ok_or(BadSocket(id))
+        guard((id, slot), &mut self.agenda, Some).ok_or(BadSocket(id))
     }
 
     /// Returns access to the connection with this id; `None` if the socket is none.
@@ -259,52 +389,52 @@ impl Sockets {
         id: SocketId,
     ) -> Result<Option<ConnectionMut<'_>>, BadSocket> {
         let slot = self.table.get_mut(id)?;
-        Ok(guard((id, slot), &mut self.lists, connection))
+        Ok(guard((id, slot), &mut self.agenda, connection))
     }
 
     /// Returns access to the socket in `slot`.
     pub(crate) fn at_mut(&mut self, slot: u32) -> Option<SocketMut<'_>> {
-        guard(self.table.entry_mut(slot)?, &mut self.lists, Some)
+        guard(self.table.entry_mut(slot)?, &mut self.agenda, Some)
     }
 
     /// Returns access to the connection in `slot`, if it is one.
     pub(crate) fn connection_at(&mut self, slot: u32) -> Option<ConnectionMut<'_>> {
-        guard(self.table.entry_mut(slot)?, &mut self.lists, connection)
+        guard(self.table.entry_mut(slot)?, &mut self.agenda, connection)
     }
 
     /// Returns access to the listener in `slot`, if it is one.
     pub(crate) fn listener_at(&mut self, slot: u32) -> Option<SocketMut<'_, Listener>> {
-        guard(self.table.entry_mut(slot)?, &mut self.lists, listener)
+        guard(self.table.entry_mut(slot)?, &mut self.agenda, listener)
     }
 
     /// Returns whether [`Sockets::take_events`] has any.
     pub(crate) fn has_events(&self) -> bool {
-        !self.lists.events.is_empty()
+        !self.agenda.events.is_empty()
     }
 
     /// Takes the sockets whose readiness changed since they were last taken.
     pub(crate) fn take_events(&mut self) -> impl Iterator<Item = SocketId> + '_ {
-        for id in &self.lists.events {
+        for id in &self.agenda.events {
             if let Ok(slot) = self.table.get_mut(*id) {
                 slot.marks.has_event = false;
             }
         }
-        self.lists.events.drain(..)
+        self.agenda.events.drain(..)
     }
 
     /// Returns whether a socket may have something to send.
     pub(crate) fn any_touched(&self) -> bool {
-        !self.lists.touched.is_empty()
+        !self.agenda.touched.is_empty()
     }
 
     /// Returns whether segments arrived for a connection that has not answered since.
     pub(crate) fn any_arrivals(&self) -> bool {
-        !self.lists.arrivals.is_empty()
+        !self.agenda.arrivals.is_empty()
     }
 
     /// Takes the list of sockets that may have something to send.
     pub(crate) fn take_touched(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.lists.touched)
+        std::mem::take(&mut self.agenda.touched)
     }
 
     /// Takes the mark of a socket from [`Sockets::take_touched`]; returns whether it is still there.
@@ -315,13 +445,13 @@ impl Sockets {
 
     /// Gives the empty list of [`Sockets::take_touched`] back for its memory.
     pub(crate) fn reuse_touched(&mut self, mut batch: Vec<u32>) {
-        batch.append(&mut self.lists.touched);
-        self.lists.touched = batch;
+        batch.append(&mut self.agenda.touched);
+        self.agenda.touched = batch;
     }
 
     /// Takes the list of connections that segments arrived for.
     pub(crate) fn take_arrivals(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.lists.arrivals)
+        std::mem::take(&mut self.agenda.arrivals)
     }
 
     /// Takes the mark of a connection from [`Sockets::take_arrivals`]; returns whether it had one.
@@ -337,14 +467,14 @@ impl Sockets {
                 slot.marks.has_arrivals = true;
             }
         }
-        batch.append(&mut self.lists.arrivals);
-        self.lists.arrivals = batch;
+        batch.append(&mut self.agenda.arrivals);
+        self.agenda.arrivals = batch;
     }
 
     /// Looks whether the NIC has let go of sends that the peer has acknowledged; returns whether any are over now.
     pub(crate) fn drain_sends(&mut self) -> bool {
         let mut any = false;
-        let mut draining = std::mem::take(&mut self.lists.draining);
+        let mut draining = std::mem::take(&mut self.agenda.draining);
         draining.retain(|&slot| {
             let connection = self.connection_at(slot);
             let Some(mut connection) = connection.filter(|socket| socket.errors.is_draining) else {
@@ -357,7 +487,7 @@ impl Sockets {
             is_draining
         });
         // Nothing is added while the list is gone through; the allocation is kept.
-        self.lists.draining = draining;
+        self.agenda.draining = draining;
         any
     }
 

@@ -492,7 +492,7 @@ impl Sockets {
     }
 
     /// Returns the first socket that a change was forgotten of: what was reported is not what a program would be told.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn unreported(&self) -> Option<(SocketId, Snapshot, Snapshot)> {
         self.table.iter().find_map(|(id, slot)| {
             let now = slot.kind.snapshot()?;

@@ -198,3 +198,21 @@ fn ends_by_error_are_reported_too() {
     assert!(world.has(waiting, Readiness::ERROR));
     world.call(|stack, _| stack.close(waiting)).unwrap();
 }
+
+#[test]
+fn a_change_past_the_guard_is_noticed_and_the_next_guard_reports_it() {
+    let mut world = World::new();
+    let local = SocketAddr::from((ADDRESS, PORT));
+    let listener = world.call(|stack, _| stack.listen(local, 8)).unwrap();
+    let sockets = &mut world.stack.sockets;
+    let SocketKind::Listener(queue) = &mut sockets.table.get_mut(listener).unwrap().kind else {
+        panic!("it listens");
+    };
+    queue.push(listener);
+    let (id, reported, now) = sockets.unreported().unwrap();
+    assert_eq!((id, reported), (listener, Snapshot::NONE));
+    assert!(now.readiness.contains(Readiness::ACCEPTABLE));
+    drop(sockets.get_mut(listener));
+    assert_eq!(sockets.unreported(), None);
+    assert_eq!(world.events(), [listener]);
+}

@@ -97,6 +97,7 @@ fn transfer(wire: &str) {
 }
 
 /// Makes every call on handles of the parent, then drops them. Returns what was not refused, as a number.
+#[expect(clippy::too_many_lines, reason = "one line for each call")]
 fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxBatch) -> u8 {
     let (mut to, mut from) = streams;
     let completions = to.completions();

@@ -77,6 +77,10 @@ impl Case {
     }
 
     /// Runs it to its end, every byte right.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one scenario, read from top to bottom"
+    )]
     fn run(&self) -> Fate {
         let config = PairConfig {
             seed: self.seed,

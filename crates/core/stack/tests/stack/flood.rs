@@ -399,6 +399,10 @@ fn we_connect_to_a_new_peer_during_a_flood_of_syns() {
 }
 
 /// A peer that knows where we are and that we know nothing of: it asks nothing and answers our question only.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario, read from top to bottom"
+)]
 #[test]
 fn a_peer_that_does_not_ask_first_is_answered_during_a_flood_of_syns() {
     let mut peer = RawPeer::new();

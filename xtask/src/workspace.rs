@@ -89,13 +89,13 @@ impl Workspace {
         self.texts.get(path).map_or("", String::as_str)
     }
 
-    /// Lists the folders of the packages, fuzz targets and this program included.
-    pub fn packages(&self) -> impl Iterator<Item = &str> {
-        let manifests = self
-            .texts
-            .iter()
-            .filter(|(_, text)| text.lines().any(|line| line == "[package]"));
-        manifests.filter_map(|(path, _)| path.strip_suffix("/Cargo.toml"))
+    /// Lists the packages, fuzz targets and this program included: folder and manifest.
+    pub fn packages(&self) -> impl Iterator<Item = (&str, &str)> {
+        let manifest = |(path, text): (&'_ String, &'_ String)| {
+            path.ends_with("/Cargo.toml") && text.contains("[package]")
+        };
+        let manifests = self.texts.iter().filter(move |file| manifest(*file));
+        manifests.map(|(path, text)| (path.trim_end_matches("/Cargo.toml"), text.as_str()))
     }
 }
 
@@ -109,21 +109,16 @@ fn is_test_file(path: &str) -> bool {
 
 /// Returns the part of a file before its module of unit tests, which is the last item of a file here.
 pub fn production_part(text: &str) -> &str {
-    let mut from = 0;
-    while let Some(at) = text[from..].find("#[cfg(") {
-        let at = from + at;
-        let mut lines = text[at..].lines();
-        let is_test = lines
-            .next()
-            .is_some_and(|line| line.contains("(test") || line.contains("(all(test"));
-        let item = lines.find(|line| !line.trim_start().starts_with("#["));
-        let is_module = item.is_some_and(|item| item.starts_with("mod ") && item.ends_with('{'));
-        if is_test && is_module && text[..at].ends_with('\n') {
-            return &text[..at];
-        }
-        from = at + 1;
-    }
-    text
+    let is_head = |at: &usize| {
+        let mut lines = text[*at..].lines().filter(|line| !line.starts_with("#["));
+        text[..*at].ends_with('\n')
+            && lines
+                .next()
+                .is_some_and(|line| line.starts_with("mod tests {"))
+    };
+    let heads = text.match_indices("#[cfg(").map(|(at, _)| at);
+    let end = heads.filter(is_head).next().unwrap_or(text.len());
+    &text[..end]
 }
 
 #[cfg(test)]
@@ -133,35 +128,16 @@ mod tests {
     #[test]
     fn this_workspace_has_its_packages_and_files() {
         let workspace = Workspace::load().unwrap();
-        assert!(workspace.packages().any(|folder| folder == "xtask"));
-        assert!(
-            workspace
-                .production()
-                .any(|(path, _)| path == "xtask/src/main.rs")
-        );
-        assert!(
-            workspace
-                .production()
-                .all(|(path, _)| !path.contains("/tests/"))
-        );
-        assert!(workspace.texts.contains_key("Cargo.toml"));
+        assert!(workspace.packages().any(|(folder, _)| folder == "xtask"));
+        assert!(!workspace.text("xtask/src/main.rs").is_empty());
+        assert!(workspace.production().all(|file| !is_test_file(file.0)));
     }
 
     #[test]
     fn the_production_part_ends_at_the_module_of_tests() {
-        for head in [
-            "#[cfg(test)]\n",
-            "#[cfg(all(test, not(loom)))]\n#[path = \"x.rs\"]\n",
-        ] {
-            let text = format!("fn a() {{}}\n{head}mod tests {{\n}}\n");
-            assert_eq!(production_part(&text), "fn a() {}\n", "{head}");
-        }
-        for whole in [
-            "#[cfg(test)]\nmod tests;\nfn a() {}\n",
-            "#[cfg(test)]\nuse a::{b};\nfn a() {}\n",
-            "#[cfg(feature = \"x\")]\nmod b {\n}\n",
-        ] {
-            assert_eq!(production_part(whole), whole);
-        }
+        let text = "fn a() {}\n#[cfg(all(test, not(loom)))]\n#[path = \"x.rs\"]\nmod tests {\n}\n";
+        assert_eq!(production_part(text), "fn a() {}\n");
+        let whole = "#[cfg(test)]\nmod tests;\nfn a() {}\n#[cfg(test)]\nuse a::b;\n";
+        assert_eq!(production_part(whole), whole);
     }
 }

@@ -44,8 +44,4 @@ pub mod tap;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 
-#[allow(
-    unsafe_code,
-    reason = "the crate's island: see the header of each file there"
-)]
 mod sys;

@@ -3,6 +3,11 @@
 
 //! The only unsafe code of this crate: system calls that no safe wrapper covers.
 
+#![allow(
+    unsafe_code,
+    reason = "the crate's island: see the header of each file"
+)]
+
 use rustix::io::Errno;
 
 pub(crate) mod child;

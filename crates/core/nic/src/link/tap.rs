@@ -67,7 +67,7 @@ pub struct TapLink {
 /// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of: as
 /// long as any that the kernel makes (linux `GSO_MAX_SIZE`). 1 MiB leaves in two of them. The kernel holds one in 16 pieces
 /// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]). It also refuses
-/// [`UNFIT_BIG_PAYLOAD`].
+/// `UNFIT_BIG_PAYLOAD`.
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 
 /// Payload lengths of super-packets, in bytes, that the kernel refuses although it takes longer ones: it lays the payload

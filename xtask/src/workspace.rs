@@ -116,8 +116,8 @@ pub fn production_part(text: &str) -> &str {
                 .next()
                 .is_some_and(|line| line.starts_with("mod tests {"))
     };
-    let heads = text.match_indices("#[cfg(").map(|(at, _)| at);
-    let end = heads.filter(is_head).next().unwrap_or(text.len());
+    let mut heads = text.match_indices("#[cfg(").map(|(at, _)| at);
+    let end = heads.find(is_head).unwrap_or(text.len());
     &text[..end]
 }
 

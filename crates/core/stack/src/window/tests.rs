@@ -1,0 +1,291 @@
+//! What connections are promised, and what they keep.
+
+use super::*;
+use crate::random::SplitMix;
+
+const MIB: u64 = 1 << 20;
+const MSS: u16 = 1460;
+
+fn ask(outstanding: u64, delivered: u64) -> Ask {
+    Ask {
+        outstanding,
+        most: u64::MAX,
+        delivered,
+        mss: MSS,
+    }
+}
+
+#[test]
+fn a_new_connection_is_promised_little_and_more_with_use() {
+    let mut windows = Windows::new(1);
+    let mut promise = Promise::new(0);
+    let mut grant = |received| windows.grant(0, &mut promise, 64 * MIB, ask(0, received));
+    assert_eq!(grant(0), INITIAL_PROMISE);
+    assert_eq!(grant(100_000), INITIAL_PROMISE + 200_000);
+    let most = grant(1 << 40);
+    assert_eq!(most, 28 * MIB, "half of seven eighths");
+}
+
+#[test]
+fn a_promise_never_retreats() {
+    let mut windows = Windows::new(1);
+    let mut promise = Promise::new(0);
+    let first = windows.grant(0, &mut promise, 8 * MIB, ask(0, 1 << 30));
+    let later = windows.grant(0, &mut promise, 0, ask(first, 1 << 30));
+    assert_eq!(later, first);
+}
+
+#[test]
+fn two_busy_connections_get_about_the_same() {
+    let mut windows = Windows::new(1);
+    let mut a = Promise::new(0);
+    let mut b = Promise::new(0);
+    let whole = 8 * MIB;
+    let (mut granted_a, mut granted_b) = (0, 0);
+    for _ in 0..32 {
+        granted_a = windows.grant(0, &mut a, whole, ask(0, 1 << 30));
+        granted_b = windows.grant(1, &mut b, whole, ask(0, 1 << 30));
+    }
+    assert!(
+        granted_a.abs_diff(granted_b) < granted_a / 16,
+        "{granted_a} {granted_b}"
+    );
+    assert!(granted_a > 2 * MIB);
+}
+
+#[test]
+fn idle_connections_leave_the_reserve_to_those_that_ask() {
+    let mut windows = Windows::new(1);
+    let whole = 8 * MIB;
+    let mut promises: Vec<_> = (0..300).map(|_| Promise::new(0)).collect();
+    let mut last = 0;
+    for (slot, promise) in promises.iter_mut().enumerate() {
+        last = windows.grant(slot as u32, promise, whole, ask(0, 0));
+    }
+    assert_eq!(last, 0, "nothing is left for idle ones");
+    assert!(windows.promised(0) <= whole - whole / RESERVE_PART);
+    let promise = promises.last_mut().unwrap();
+    promise.note_probe();
+    assert!(windows.grant(299, promise, whole, ask(0, 0)) >= 4 * u64::from(MSS));
+    assert!(windows.promised(0) <= whole);
+}
+
+#[test]
+fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
+    let mut windows = Windows::new(1);
+    let whole = 8 * MIB;
+    let mut greedy = Promise::new(0);
+    windows.grant(0, &mut greedy, whole, ask(whole, 0));
+    let mut other = Promise::new(0);
+    assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
+    // All have been asked since memory came home last.
+    windows.note_free(0, whole);
+    while windows.next_starved(0).is_some() {}
+    Windows::visited(&mut greedy);
+    Windows::visited(&mut other);
+    assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
+    windows.note_free(0, whole);
+    assert_eq!(windows.next_starved(0), None);
+    // None comes home, and yet there is more to promise.
+    windows.release(0, &mut greedy);
+    assert!(windows.any_to_visit());
+    assert_eq!(windows.next_starved(0), Some(1));
+    Windows::visited(&mut other);
+    assert!(windows.grant(1, &mut other, whole, ask(0, 0)) > 0);
+}
+
+#[test]
+fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
+    let mut windows = Windows::new(1);
+    let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+    let mut silent = Promise::new(0);
+    windows.grant(0, &mut silent, whole, ask(whole, 0));
+    let mut one = Promise::new(0);
+    assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
+    one.note_probe();
+    let mut grant = |one: &mut Promise| windows.grant(1, one, whole, ask(0, MIB));
+    assert_eq!(grant(&mut one), 0, "one probe in vain is no proof");
+    assert_eq!(grant(&mut one), 0, "nor is looking at it twice");
+    one.note_probe();
+    assert_eq!(grant(&mut one), whole / SLACK_PART / 2);
+    // It goes on like that for as long as nothing changes.
+    one.note_packet(1460);
+    assert!(grant(&mut one) >= floor);
+    let mut others: Vec<_> = (2..100).map(|slot| (slot, Promise::new(0))).collect();
+    for (slot, promise) in &mut others {
+        promise.note_probe();
+        windows.grant(*slot, promise, whole, ask(0, MIB));
+        promise.note_probe();
+        let granted = windows.grant(*slot, promise, whole, ask(0, MIB));
+        assert!(granted >= floor, "{granted} for {slot}");
+    }
+    // With the memory in use there is nothing to be generous with.
+    let mut late = Promise::new(0);
+    late.note_probe();
+    assert_eq!(windows.grant(100, &mut late, whole / 2 - 1, ask(0, MIB)), 0);
+}
+
+#[test]
+fn an_answer_is_given_once_for_each_time_a_peer_asks() {
+    let mut windows = Windows::new(1);
+    let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+    let mut silent = Promise::new(0);
+    windows.grant(0, &mut silent, whole, ask(whole, 0));
+    let mut one = Promise::new(0);
+    one.note_probe();
+    // Half of the memory is in use: only what nobody was promised can be given.
+    let free = whole / 2 - 1;
+    let mut little = Promise::new(0);
+    windows.release(0, &mut silent);
+    windows.grant(0, &mut silent, whole, ask(free - floor, 0));
+    assert_eq!(windows.grant(1, &mut one, free, ask(0, MIB)), floor);
+    assert_eq!(
+        windows.grant(1, &mut one, free, ask(floor / 2, MIB)),
+        floor / 2
+    );
+    one.note_packet(1460);
+    assert_eq!(windows.grant(1, &mut one, free, ask(floor / 2, MIB)), floor);
+    little.note_probe();
+    assert_eq!(windows.grant(2, &mut little, free, ask(0, MIB)), 0);
+}
+
+#[test]
+fn newcomers_are_promised_a_burst_and_then_nothing() {
+    let mut windows = Windows::new(1);
+    assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 0), 64 << 10);
+    assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 223), 64 << 10);
+    assert_eq!(windows.newcomer(0, 64 * MIB, MSS, 224), 0);
+    assert_eq!(windows.newcomer(0, 9 * MIB, MSS, 0), 64 << 10);
+    assert_eq!(
+        windows.newcomer(0, 8 * MIB, MSS, 0),
+        0,
+        "that is the reserve"
+    );
+}
+
+#[test]
+fn the_sum_of_promises_never_exceeds_the_memory() {
+    for seed in 0..200 {
+        let mut random = SplitMix::new(seed);
+        let total = 64 * 1024 * (1 + random.next() % 64);
+        let mut windows = Windows::new(1);
+        let mut promises: Vec<_> = (0..20).map(|_| Promise::new(0)).collect();
+        let mut granted = [0_u64; 20];
+        let mut free = total;
+        for step in 0..500 {
+            let slot = (random.next() % 20) as usize;
+            let promise = &mut promises[slot];
+            match random.next() % 4 {
+                // The peer uses some of its window.
+                0 => {
+                    let used = random.next() % (granted[slot] + 1);
+                    let memory = promise.packing.memory_for(used);
+                    granted[slot] -= used;
+                    free -= memory.min(free);
+                }
+                1 => free = total,
+                _ => {}
+            }
+            let ask = ask(granted[slot], random.next() % (1 << 24));
+            let before = windows.promised(0);
+            granted[slot] = windows.grant(slot as u32, promise, free, ask);
+            let after = windows.promised(0);
+            // A grant never makes the sum exceed what is free; it may already exceed it only by
+            // rounding.
+            assert!(
+                after <= free.max(before),
+                "seed {seed} step {step}: {after} promised, {free} free"
+            );
+        }
+        for (slot, promise) in promises.iter_mut().enumerate() {
+            windows.release(slot as u32, promise);
+        }
+        assert_eq!(
+            (windows.promised(0), windows.queues[0].starved.len()),
+            (0, 0),
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn tiny_packets_shrink_what_is_promised_of_the_same_memory() {
+    let mut windows = Windows::new(1);
+    let mut promise = Promise::new(0);
+    let whole = 8 * MIB;
+    let before = windows.grant(0, &mut promise, whole, ask(0, 1 << 30));
+    for _ in 0..10_000 {
+        promise.note_packet(1);
+    }
+    let after = windows.grant(0, &mut promise, whole, ask(0, 1 << 30));
+    assert!(after < before / 60, "{before} {after}");
+    for _ in 0..10_000 {
+        promise.note_packet(65_160);
+    }
+    assert!(windows.grant(0, &mut promise, whole, ask(0, 1 << 30)) >= before);
+}
+
+#[test]
+fn what_a_pruned_connection_was_promised_is_others_until_it_delivers() {
+    let mut windows = Windows::new(1);
+    let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+    let mut pruned = Promise::new(0);
+    assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
+    let mut other = Promise::new(0);
+    assert_eq!(windows.grant(1, &mut other, whole, ask(0, MIB)), 0);
+    windows.revoke(&mut pruned, MIB);
+    // Its peer still sees the window.
+    assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
+    assert_eq!(windows.promised(0), floor);
+    assert!(windows.grant(1, &mut other, whole, ask(0, MIB)) > MIB);
+    windows.release(1, &mut other);
+    windows.grant(0, &mut pruned, whole, ask(whole, MIB));
+    assert_eq!(windows.promised(0), whole);
+}
+
+#[test]
+fn a_byte_per_packet_does_not_set_aside_the_memory_of_others() {
+    let mut windows = Windows::new(1);
+    let whole = 8 * MIB;
+    let mut tiny: Vec<_> = (0..5).map(|_| Promise::new(0)).collect();
+    for (slot, promise) in tiny.iter_mut().enumerate() {
+        windows.grant(slot as u32, promise, whole, ask(0, 0));
+        (0..1000).for_each(|_| promise.note_packet(1));
+        windows.grant(slot as u32, promise, whole, ask(INITIAL_PROMISE, 0));
+    }
+    assert_eq!(windows.promised(0), 5 * INITIAL_PROMISE);
+}
+
+#[test]
+fn starved_connections_are_visited_once_each_in_order_when_memory_comes_home() {
+    let mut windows = Windows::new(1);
+    let mut promises: Vec<_> = (0..3).map(|_| Promise::new(0)).collect();
+    for (slot, promise) in promises.iter_mut().enumerate() {
+        assert_eq!(windows.grant(slot as u32, promise, 0, ask(0, 0)), 0);
+    }
+    assert!(!windows.any_to_visit());
+    windows.note_free(0, 1);
+    for slot in 0..3 {
+        assert!(windows.any_to_visit());
+        assert_eq!(windows.next_starved(0), Some(slot));
+        let promise = &mut promises[slot as usize];
+        Windows::visited(promise);
+        assert_eq!(windows.grant(slot, promise, 0, ask(0, 0)), 0);
+    }
+    assert_eq!(windows.next_starved(0), None);
+    windows.note_free(0, 1);
+    assert_eq!(windows.next_starved(0), None, "nothing more came home");
+    windows.note_free(0, 2);
+    windows.release(0, &mut promises[0]);
+    assert_eq!(windows.next_starved(0), Some(1));
+}
+
+#[test]
+fn a_connection_that_moves_takes_its_promise_along() {
+    let mut windows = Windows::new(2);
+    let mut promise = Promise::new(0);
+    windows.grant(0, &mut promise, MIB, ask(0, 1 << 20));
+    let promised = windows.promised(0);
+    windows.migrate(0, &mut promise, 1);
+    assert_eq!((windows.promised(0), windows.promised(1)), (0, promised));
+}

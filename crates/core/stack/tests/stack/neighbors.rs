@@ -11,26 +11,13 @@ use wire::{
     solicited_node,
 };
 
+use crate::network::{v4, v6};
 use crate::scenarios::common::PORT;
 
 const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x77]);
 const ZERO: MacAddr = MacAddr([0; 6]);
 /// An IPv6 multicast group's.
 const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
-
-fn v4(side: Side) -> Ipv4Addr {
-    match side.ipv4() {
-        IpAddr::V4(ip) => ip,
-        IpAddr::V6(_) => unreachable!(),
-    }
-}
-
-fn v6(side: Side) -> Ipv6Addr {
-    match side.ipv6() {
-        IpAddr::V6(ip) => ip,
-        IpAddr::V4(_) => unreachable!(),
-    }
-}
 
 /// A stack that knows nobody.
 fn stranger() -> RawPeer {

@@ -22,14 +22,16 @@ fn drops(stack: &Stack) -> BTreeMap<&'static str, u64> {
     stack.drops().filter(|&(_, count)| count > 0).collect()
 }
 
-fn v4(side: Side) -> Ipv4Addr {
+/// Returns the IPv4 address of a side.
+pub fn v4(side: Side) -> Ipv4Addr {
     match side.ipv4() {
         IpAddr::V4(ip) => ip,
         IpAddr::V6(_) => unreachable!(),
     }
 }
 
-fn v6(side: Side) -> Ipv6Addr {
+/// Returns the IPv6 address of a side.
+pub fn v6(side: Side) -> Ipv6Addr {
     match side.ipv6() {
         IpAddr::V6(ip) => ip,
         IpAddr::V4(_) => unreachable!(),

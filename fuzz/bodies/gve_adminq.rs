@@ -1,7 +1,7 @@
 //! What a hostile guest may write into the gVNIC's admin queue and registers.
 
 use crate::common::frames::Frame;
-use gve::Received;
+use gve::RxOutcome;
 use gve_defs::adminq::{BODY_BYTES, ConfigureFlowRule, FLOW_RULE_RESET, Status};
 use gve_driver::{Bus, Driver};
 use zerocopy::FromZeros;
@@ -57,7 +57,7 @@ pub fn run(data: &[u8]) {
         .flow_rule(&mut bench, &clear)
         .expect("rules can be cleared");
     let frame = Frame::tcp4(100).bytes();
-    assert_eq!(bench.receive_plain(&frame), Received::Delivered);
+    assert_eq!(bench.receive_plain(&frame), RxOutcome::Delivered);
     let packets = crate::common::take_all_rx(&mut bench, &mut driver);
     assert_eq!(packets.len(), 1);
     assert_eq!(packets[0].frame(), frame);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gve::{DropReason, Received};
+use gve::{DropReason, RxOutcome};
 use gve_defs::adminq::{
     ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_RULES, FLOW_RULE_RESET,
     FlowRule, QueryFlowRules, Status, flow_type, opcode,
@@ -147,10 +147,10 @@ fn receive(bench: &mut Bench, driver: &mut Driver, input: &mut Input<'_>) {
     let got: Vec<_> = (0..2)
         .map(|queue| crate::common::take_rx(bench, driver, queue).len())
         .collect();
-    if received == Received::Dropped(DropReason::OverMru) {
+    if received == RxOutcome::Dropped(DropReason::OverMru) {
         return;
     }
-    assert_eq!(received, Received::Delivered);
+    assert_eq!(received, RxOutcome::Delivered);
     let Selected::Queue { queue, .. } = selected else {
         panic!("no guest can make a rule that drops");
     };

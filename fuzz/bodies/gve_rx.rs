@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use gve::{ChecksumState, Knobs, Received};
+use gve::{ChecksumState, Knobs, RxOutcome};
 use gve_defs::desc_dqo::RX_BUFFER_DESC_BYTES;
 use gve_driver::{Bus, Driver, QueueOptions, RxPacket};
 
@@ -91,7 +91,7 @@ impl Guest {
         // With none waiting before, what is counted is this frame; cut to segments it has no piece to look for.
         let alone = before.backlog == 0 && after.packets > before.packets;
         let whole = offload.gso.is_none() || after.rsc > before.rsc;
-        if alone && whole && received == Received::Delivered {
+        if alone && whole && received == RxOutcome::Delivered {
             self.expected.push(frame.payload);
         }
     }

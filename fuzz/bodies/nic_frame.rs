@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use devmem_uapi::DmabufId;
 use netmem::{Frag, MemoryProvider, NiovSize, OpaqueProvider};
 use nic::{
-    Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, Rings, RxChecksum, RxPacket,
-    Sent, TcpDataSplit, TxFrame, VnetMeta,
+    Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, Rings,
+    RxChecksum, RxPacket, TcpDataSplit, TxFrame, VnetMeta,
 };
 use steer::RxQueueId;
 use wire::{Instant, Ipv4Header, checksum};
@@ -225,9 +225,9 @@ impl Link for Script {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<LinkReceived> {
         let Some(Scripted { switches, bytes }) = self.frames.pop_front() else {
-            return Ok(Received::None);
+            return Ok(LinkReceived::None);
         };
         let trusted = switches & TRUSTED != 0;
         let checksum = if trusted {
@@ -240,10 +240,10 @@ impl Link for Script {
         let received = if switches & WHOLE != 0 {
             posted.frame.clear();
             posted.frame.extend_from_slice(&bytes);
-            Received::Frame { meta }
+            LinkReceived::Frame { meta }
         } else {
             scatter(posted, &bytes);
-            Received::Placed {
+            LinkReceived::Placed {
                 frame_len: bytes.len(),
                 meta,
             }
@@ -252,8 +252,8 @@ impl Link for Script {
         Ok(received)
     }
 
-    fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
-        Ok(Sent::Done)
+    fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nic::{Link, LinkCaps, Posted, Received, Sent, TxFrame, VnetMeta};
+use nic::{Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 use wire::Instant;
 
 /// Writes frames to an [`Injected`] link.
@@ -46,16 +46,16 @@ impl<L: Link> Link for Injected<L> {
         self.inner.caps()
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         if let Some(frame) = self.injector.frames().pop_front() {
             *posted.frame = frame;
             let meta = VnetMeta::default();
-            return Ok(Received::Frame { meta });
+            return Ok(LinkReceived::Frame { meta });
         }
         self.inner.receive(posted, now)
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         self.inner.send(frame, now)
     }
 

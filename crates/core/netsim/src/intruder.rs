@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nic::{Link, LinkCaps, Posted, Received, Sent, TxFrame, VnetMeta};
+use nic::{Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 use wire::{EtherType, EthernetHeader, Instant, MacAddr, RxHeaders, TcpFlags};
 
 use crate::pair::Side;
@@ -152,10 +152,10 @@ struct Shared {
 }
 
 impl Shared {
-    fn receive_intruder(&self, posted: &mut Posted<'_>) -> Option<Received> {
+    fn receive_intruder(&self, posted: &mut Posted<'_>) -> Option<LinkReceived> {
         *posted.frame = self.intruder.lanes().to_stack.pop_front()?;
         let meta = VnetMeta::default();
-        Some(Received::Frame { meta })
+        Some(LinkReceived::Frame { meta })
     }
 }
 
@@ -164,7 +164,7 @@ impl Link for Shared {
         self.link.caps()
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         let is_others_turn = {
             let mut lanes = self.intruder.lanes();
             lanes.is_others_turn = !lanes.is_others_turn;
@@ -174,12 +174,12 @@ impl Link for Shared {
             return Ok(received);
         }
         match self.link.receive(posted, now)? {
-            Received::None => Ok(self.receive_intruder(posted).unwrap_or(Received::None)),
+            LinkReceived::None => Ok(self.receive_intruder(posted).unwrap_or(LinkReceived::None)),
             received => Ok(received),
         }
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         let to = EthernetHeader::parse(frame.head).map(|ethernet| ethernet.dst);
         if to != Ok(MAC) {
             return self.link.send(frame, now);
@@ -189,7 +189,7 @@ impl Link for Shared {
         if let Ok(headers) = RxHeaders::parse(&bytes, bytes.len()) {
             self.intruder.lanes().from_stack.push_back(headers);
         }
-        Ok(Sent::Done)
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nic::{Link, LinkCaps, Nic, NicConfig, Posted, Received, Sent, TxFrame, VnetMeta};
+use nic::{Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, TxFrame, VnetMeta};
 use stack::{Secret, Stack, StackConfig};
 use wire::{
     EtherType, EthernetHeader, Instant, IpRepr, RxHeaders, TcpFlags, TcpHeader, emit_frame_headers,
@@ -48,27 +48,27 @@ impl Link for HandLink {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<LinkReceived> {
         match self.lanes().to_stack.pop_front() {
-            None => Ok(Received::None),
+            None => Ok(LinkReceived::None),
             Some(frame) => {
                 *posted.frame = frame;
-                Ok(Received::Frame {
+                Ok(LinkReceived::Frame {
                     meta: VnetMeta::default(),
                 })
             }
         }
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
         let mut lanes = self.lanes();
         if lanes.is_full {
-            return Ok(Sent::Busy);
+            return Ok(LinkSent::Busy);
         }
         let mut bytes = Vec::new();
         frame.copy_to(&mut bytes);
         lanes.from_stack.push_back(bytes);
-        Ok(Sent::Done)
+        Ok(LinkSent::Done)
     }
 
     /// Returns true while the link is full: the test polls the stack after making room.

@@ -12,8 +12,8 @@ use std::time::Instant as Clock;
 
 use netmem::{Dmabuf, DmabufId, DmabufProvider, NiovSize};
 use nic::{
-    Link, LinkCaps, Nic, NicConfig, Posted, ProviderChoice, Received, RxChecksum, Sent, TxFrame,
-    VnetMeta,
+    Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, RxChecksum,
+    TxFrame, VnetMeta,
 };
 use steer::RxQueueId;
 use wire::{
@@ -43,21 +43,21 @@ impl Link for HeadersOnly {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<LinkReceived> {
         let n = posted.predicted_header.min(self.head.len());
         posted.head.with_vnet(0, n).copy_from_slice(&self.head[..n]);
         let meta = VnetMeta {
             gso_size: 1448,
             checksum: RxChecksum::Partial,
         };
-        Ok(Received::Placed {
+        Ok(LinkReceived::Placed {
             frame_len: self.frame_len,
             meta,
         })
     }
 
-    fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
-        Ok(Sent::Done)
+    fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

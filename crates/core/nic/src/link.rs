@@ -83,18 +83,18 @@ pub trait Link: Send {
     ///
     /// # Errors
     /// The link is down or failed; the frame, if there was one, is lost.
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received>;
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived>;
 
     /// Sends one frame, all or nothing.
     ///
     /// # Errors
     /// The link is down or refuses this frame; it is lost.
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent>;
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent>;
 
     /// Returns an fd that polls readable when a frame may be there, if there is such an fd.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// True if the link was [`Sent::Busy`] last and [`poll_fd`](Self::poll_fd) polls readable also when it takes
+    /// True if the link was [`LinkSent::Busy`] last and [`poll_fd`](Self::poll_fd) polls readable also when it takes
     /// frames again. Who has frames for any other busy link tries again and again.
     fn tells_of_room(&self) -> bool {
         false
@@ -117,11 +117,11 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).caps()
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         (**self).receive(posted, now)
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         (**self).send(frame, now)
     }
 
@@ -165,7 +165,7 @@ pub struct Posted<'a> {
 
 /// What [`Link::receive`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum LinkReceived {
     /// Nothing is there.
     None,
     /// The frame lies in head, then spans, then spill.
@@ -185,7 +185,7 @@ pub enum Received {
 /// What [`Link::send`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Sent {
+pub enum LinkSent {
     /// The link has the frame; its memory is free.
     Done,
     /// The link took nothing; try again later.

@@ -11,7 +11,7 @@ use crate::config::{NicConfig, NicError};
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
-use crate::link::{Link, LinkCaps, MAX_FRAME_LEN, Posted, Received};
+use crate::link::{Link, LinkCaps, LinkReceived, MAX_FRAME_LEN, Posted};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{Origin, RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
@@ -181,8 +181,8 @@ impl Nic {
         let received = self.link.receive(&mut posted, now);
         let failed_before = std::mem::take(&mut self.link_failed);
         match received {
-            Ok(Received::None) => None,
-            Ok(Received::Placed { frame_len, meta }) => {
+            Ok(LinkReceived::None) => None,
+            Ok(LinkReceived::Placed { frame_len, meta }) => {
                 let place = Place::Posted(Posting {
                     queue,
                     head_len,
@@ -195,7 +195,7 @@ impl Nic {
                     place,
                 })
             }
-            Ok(Received::Frame { meta }) => Some(Landed {
+            Ok(LinkReceived::Frame { meta }) => Some(Landed {
                 frame_len: self.buffers.frame.len(),
                 meta,
                 place: Place::Frame,

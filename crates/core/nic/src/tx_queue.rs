@@ -6,7 +6,7 @@ use netmem::{DmaPort, FragList, Payload};
 use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum, segment_headers_len};
 
 use crate::drops::{DropReason, Drops};
-use crate::link::{Link, MAX_FRAME_LEN, Sent, TxFrame};
+use crate::link::{Link, LinkSent, MAX_FRAME_LEN, TxFrame};
 use crate::packet::TxPacket;
 use crate::stats::TxStats;
 use crate::tso::Segmenter;
@@ -48,7 +48,7 @@ pub(crate) struct TxQueue {
     pub(crate) stats: TxStats,
 }
 
-/// When to offer a long super-packet to a link that refused one ([`Sent::TooLong`]). A refusal costs the link an attempt
+/// When to offer a long super-packet to a link that refused one ([`LinkSent::TooLong`]). A refusal costs the link an attempt
 /// to find memory, and the next attempt may fail as well: after each in a row, twice as many leave as shorter ones unasked.
 #[derive(Debug, Default)]
 struct Refusals {
@@ -266,18 +266,18 @@ impl TxQueue {
                 port: tx.port,
             };
             match tx.link.send(&frame, tx.now) {
-                Ok(Sent::Done) => {
+                Ok(LinkSent::Done) => {
                     self.stats.frames += 1;
                     self.stats.bytes += frame.frame_len() as u64;
                     if frame.frame_len() > MAX_FRAME_LEN {
                         self.refusals.on_taken();
                     }
                 }
-                Ok(Sent::Busy) => {
+                Ok(LinkSent::Busy) => {
                     self.stats.busy += 1;
                     return Err(Stuck::Busy(Box::new(waiting)));
                 }
-                Ok(Sent::TooLong) if waiting.rest.is_none() => {
+                Ok(LinkSent::TooLong) if waiting.rest.is_none() => {
                     self.refusals.on_refused();
                     let Some(shorter) = self.shorten(waiting.packet) else {
                         tx.drops.count(DropReason::TxInvalid);
@@ -286,7 +286,7 @@ impl TxQueue {
                     waiting = shorter;
                     continue;
                 }
-                Ok(Sent::TooLong) | Err(_) => {
+                Ok(LinkSent::TooLong) | Err(_) => {
                     tx.drops.count(match tx.link.is_up() {
                         true => DropReason::TxLinkError,
                         false => DropReason::TxLinkDown,

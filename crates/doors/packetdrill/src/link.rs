@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nic::{Link, LinkCaps, Posted, Received, Sent, TxFrame, VnetMeta};
+use nic::{Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 use wire::{Checksum, EtherType, EthernetHeader, Instant, MacAddr, TxChecksum};
 
 /// The script's hardware address.
@@ -96,20 +96,20 @@ impl Link for ScriptLink {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<LinkReceived> {
         let Some(frame) = self.lanes().to_stack.pop_front() else {
-            return Ok(Received::None);
+            return Ok(LinkReceived::None);
         };
         *posted.frame = frame;
-        Ok(Received::Frame {
+        Ok(LinkReceived::Frame {
             meta: VnetMeta::default(),
         })
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         let mut lanes = self.lanes();
         if lanes.from_stack.len() >= MAX_WAITING {
-            return Ok(Sent::Busy);
+            return Ok(LinkSent::Busy);
         }
         let mut bytes = Vec::with_capacity(frame.frame_len());
         frame.copy_to(&mut bytes);
@@ -118,7 +118,7 @@ impl Link for ScriptLink {
         }
         let packet = bytes.split_off(EthernetHeader::LEN.min(bytes.len()));
         lanes.from_stack.push_back(Sniffed { packet, at: now });
-        Ok(Sent::Done)
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

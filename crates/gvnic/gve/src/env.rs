@@ -180,7 +180,7 @@ pub(crate) fn append_ranges(
 /// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Sent {
+pub enum TxOutcome {
     /// The wire has taken the frame; the guest may reuse its memory.
     Done,
     /// The wire is full. The device leaves the frame in the guest's ring and tries again at the next
@@ -198,7 +198,7 @@ pub trait Backend {
     fn features(&self) -> WireFeatures;
 
     /// Sends one frame completely or not at all; does not block.
-    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Sent;
+    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> TxOutcome;
 }
 
 /// Environment of one call.

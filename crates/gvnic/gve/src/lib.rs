@@ -38,10 +38,10 @@ mod tx_offload;
 pub use config::{Config, ConfigError, Knobs, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
 pub use device::{Gve, LinkState};
 pub use env::{
-    Backend, BadAddress, Env, GuestAddr, GuestMemory, GuestRange, IrqSink, RxFrame, Sent, TxFrame,
-    TxPayload, WireFeatures,
+    Backend, BadAddress, Env, GuestAddr, GuestMemory, GuestRange, IrqSink, RxFrame, TxFrame,
+    TxOutcome, TxPayload, WireFeatures,
 };
-pub use rx::Received;
+pub use rx::RxOutcome;
 pub use stats::{DeviceStats, DropReason, RxQueueStats, Stats, TxQueueStats};
 // What a frame has beside it, in the words of the virtio-net header.
 pub use wire::{ChecksumState, Gso, GsoKind, Offload};

@@ -7,7 +7,7 @@ use wire::{ChecksumState, EthernetHeader, Gso, Offload, RxHeaders, Transport, Tx
 
 use crate::device::{Gve, LinkState};
 use crate::env::{Env, RxFrame};
-use crate::rx::{Received, RxContext};
+use crate::rx::{RxContext, RxOutcome};
 use crate::rx_frame::{self, PacketFacts, RxPacket};
 use crate::segment::{HeadBuf, Segmenter, finish_checksum, is_kind};
 use crate::stats::DropReason;
@@ -24,11 +24,11 @@ impl Gve {
     ///
     /// If the queue of the frame has no buffers, the frame is put into the backlog of that queue, or dropped; other queues
     /// are not affected. A super-packet is delivered coalesced if its queue allows that (RSC), else it is segmented.
-    pub fn receive(&mut self, frame: RxFrame<'_>, env: &mut Env<'_>) -> Received {
+    pub fn receive(&mut self, frame: RxFrame<'_>, env: &mut Env<'_>) -> RxOutcome {
         let received = self.try_receive(frame, env);
         received.unwrap_or_else(|reason| {
             self.stats.drops += 1;
-            Received::Dropped(reason)
+            RxOutcome::Dropped(reason)
         })
     }
 
@@ -36,7 +36,7 @@ impl Gve {
         &mut self,
         frame: RxFrame<'_>,
         env: &mut Env<'_>,
-    ) -> Result<Received, DropReason> {
+    ) -> Result<RxOutcome, DropReason> {
         let RxFrame { bytes, offload } = frame;
         if self.link == LinkState::Down {
             return Err(DropReason::LinkDown);
@@ -96,7 +96,7 @@ impl Gve {
         queue: usize,
         facts: PacketFacts,
         env: &mut Env<'_>,
-    ) -> Result<Received, DropReason> {
+    ) -> Result<RxOutcome, DropReason> {
         let RxFrame { bytes, offload } = frame;
         if offload.gso.is_some() {
             return Err(DropReason::BadGso);
@@ -128,7 +128,7 @@ impl Gve {
         (gso, mut facts): (Gso, PacketFacts),
         queue: usize,
         env: &mut Env<'_>,
-    ) -> Result<Received, DropReason> {
+    ) -> Result<RxOutcome, DropReason> {
         if !is_kind(headers, gso.kind) {
             return Err(DropReason::BadGso);
         }
@@ -162,7 +162,7 @@ impl Gve {
         (gso, facts): (Gso, PacketFacts),
         queue: usize,
         env: &mut Env<'_>,
-    ) -> Result<Received, DropReason> {
+    ) -> Result<RxOutcome, DropReason> {
         // The guest's current MTU is not known, so segments are limited by the largest MTU.
         let size = usize::from(gso.size.get()).min(self.max_frame().saturating_sub(head.len()));
         let size = u16::try_from(size).ok().and_then(NonZeroU16::new);
@@ -171,7 +171,7 @@ impl Gve {
         let mut segmenter =
             Segmenter::new(head, headers, payload, how).ok_or(DropReason::BadGso)?;
         let what = segmenter.checksum();
-        let mut received = Received::Dropped(DropReason::BadGso);
+        let mut received = RxOutcome::Dropped(DropReason::BadGso);
         while let Some((mut head, payload)) = segmenter.next() {
             finish_checksum(head.as_mut_slice(), payload, what);
             let packet = RxPacket {
@@ -184,22 +184,22 @@ impl Gve {
         Ok(received)
     }
 
-    fn offer(&mut self, packet: &RxPacket<'_>, index: usize, env: &mut Env<'_>) -> Received {
+    fn offer(&mut self, packet: &RxPacket<'_>, index: usize, env: &mut Env<'_>) -> RxOutcome {
         let context = RxContext {
             memory: env.memory,
             knobs: self.knobs,
         };
         let Some(queue) = self.rx[index].as_mut() else {
             self.stats.drops += 1;
-            return Received::Dropped(DropReason::NoQueue);
+            return RxOutcome::Dropped(DropReason::NoQueue);
         };
         let stats = &mut self.rx_stats[index];
         let drained = queue.has_backlog() && queue.drain(context, stats);
         let received = queue.offer(packet, context, stats);
         // A packet with a bad address has written completions, too.
-        let bad_address = Received::Dropped(DropReason::BadAddress);
+        let bad_address = RxOutcome::Dropped(DropReason::BadAddress);
         let starved = queue.is_starved(env.now);
-        if drained || starved || received == Received::Delivered || received == bad_address {
+        if drained || starved || received == RxOutcome::Delivered || received == bad_address {
             self.notify.raise(queue.block(), env.now, env.irqs);
         }
         received

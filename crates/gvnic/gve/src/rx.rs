@@ -39,7 +39,7 @@ pub(crate) struct RxQueueParts {
 
 /// Result of receiving a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum RxOutcome {
     /// The frame was delivered to the guest.
     Delivered,
     /// The frame is in the backlog of its queue.
@@ -185,12 +185,12 @@ impl RxQueue {
         packet: &RxPacket<'_>,
         context: RxContext<'_>,
         stats: &mut RxQueueStats,
-    ) -> Received {
+    ) -> RxOutcome {
         let layout = self.layout(packet, context.knobs);
         // A ring of n entries holds n - 1 buffers.
         if layout.buffers >= usize::from(self.parts.buffers.entries()) {
             stats.drops += 1;
-            return Received::Dropped(DropReason::TooManyBuffers);
+            return RxOutcome::Dropped(DropReason::TooManyBuffers);
         }
         if self.backlog.is_empty() && self.available(context.knobs) >= layout.buffers {
             return self.deliver(packet, layout, context, stats);
@@ -199,7 +199,7 @@ impl RxQueue {
         self.hold(packet, stats)
     }
 
-    fn hold(&mut self, packet: &RxPacket<'_>, stats: &mut RxQueueStats) -> Received {
+    fn hold(&mut self, packet: &RxPacket<'_>, stats: &mut RxQueueStats) -> RxOutcome {
         let RxQueueParts {
             backlog_frames,
             backlog_bytes,
@@ -208,7 +208,7 @@ impl RxQueue {
         let bytes = self.backlog_bytes + packet.len();
         if self.backlog.len() >= backlog_frames || bytes > backlog_bytes {
             stats.drops += 1;
-            return Received::Dropped(DropReason::NoBuffers);
+            return RxOutcome::Dropped(DropReason::NoBuffers);
         }
         self.backlog_bytes = bytes;
         self.backlog.push_back(Held {
@@ -217,7 +217,7 @@ impl RxQueue {
             facts: packet.facts,
         });
         stats.backlog = self.backlog.len() as u64;
-        Received::Held
+        RxOutcome::Held
     }
 
     /// Returns the number of buffers that may be filled.
@@ -256,20 +256,20 @@ impl RxQueue {
         layout: Layout,
         context: RxContext<'_>,
         stats: &mut RxQueueStats,
-    ) -> Received {
+    ) -> RxOutcome {
         if packet.facts.split_at.is_some() && self.parts.header_buffer_size != 0 {
             self.splittable = self.splittable.wrapping_add(1);
             stats.unsplit += u64::from(layout.header_len.is_none());
         }
         if self.fill(packet, layout, context.memory).is_err() {
             stats.drops += 1;
-            return Received::Dropped(DropReason::BadAddress);
+            return RxOutcome::Dropped(DropReason::BadAddress);
         }
         stats.packets += 1;
         stats.bytes += packet.len() as u64;
         stats.split += u64::from(layout.header_len.is_some());
         stats.rsc += u64::from(packet.facts.rsc_seg_len.is_some());
-        Received::Delivered
+        RxOutcome::Delivered
     }
 
     /// Fills and completes buffers in order.

@@ -8,7 +8,7 @@ use gve_defs::desc_dqo::{
 use wire::EthernetHeader;
 use zerocopy::IntoBytes;
 
-use crate::env::{BadAddress, Env, GuestMemory, GuestRange, Sent};
+use crate::env::{BadAddress, Env, GuestMemory, GuestRange, TxOutcome};
 use crate::ring::{Completions, GenerationWord, Ring, Window};
 use crate::stats::TxQueueStats;
 use crate::tx_desc::{TsoContext, TxBuffer, TxDesc};
@@ -141,7 +141,7 @@ impl TxQueue {
                     break;
                 }
             };
-            if self.send(&packet, env, scratch, stats) == Sent::Busy {
+            if self.send(&packet, env, scratch, stats) == TxOutcome::Busy {
                 stats.busy += 1;
                 self.blocked = true;
                 break;
@@ -207,31 +207,31 @@ impl TxQueue {
         env: &mut Env<'_>,
         scratch: &mut TxScratch,
         stats: &mut TxQueueStats,
-    ) -> Sent {
+    ) -> TxOutcome {
         // A packet of at most 128 buffers of 16,383 bytes does not overflow `len`.
         let longest = packet.tso.map_or(self.max_frame, |_| MAX_PACKET);
         if packet.malformed || packet.len < EthernetHeader::LEN as u32 || packet.len > longest {
             stats.malformed += 1;
-            return Sent::Lost;
+            return TxOutcome::Lost;
         }
         let sent = match tx_offload::send(packet, env, scratch, &mut self.segments_sent) {
             Ok(sent) => sent,
             Err(Refused::Offload) => {
                 stats.bad_offload += 1;
-                return Sent::Lost;
+                return TxOutcome::Lost;
             }
-            Err(Refused::BadAddress) => Sent::BadAddress,
+            Err(Refused::BadAddress) => TxOutcome::BadAddress,
         };
         match sent {
-            Sent::Done => {
+            TxOutcome::Done => {
                 stats.packets += 1;
                 stats.bytes += u64::from(packet.len);
                 stats.gso += u64::from(packet.tso.is_some());
                 stats.segmented += u64::from(self.segments_sent > 0);
             }
-            Sent::Busy => {}
-            Sent::Lost => stats.lost += 1,
-            Sent::BadAddress => stats.bad_address += 1,
+            TxOutcome::Busy => {}
+            TxOutcome::Lost => stats.lost += 1,
+            TxOutcome::BadAddress => stats.bad_address += 1,
         }
         sent
     }

@@ -6,7 +6,7 @@ use gve_defs::desc_dqo::TX_MIN_MSS;
 use wire::{ChecksumState, Gso, GsoKind, MAX_HEADER_LEN, Offload, RxHeaders, TxChecksum};
 
 use crate::env::{
-    Env, GuestMemory, GuestRange, Sent, TxFrame, TxPayload, WireFeatures, append_ranges,
+    Env, GuestMemory, GuestRange, TxFrame, TxOutcome, TxPayload, WireFeatures, append_ranges,
 };
 use crate::segment::{Segmenter, finish_checksum, kind_of};
 use crate::tx::{MAX_PACKET, TxPacket};
@@ -50,7 +50,7 @@ pub(crate) fn send(
     env: &mut Env<'_>,
     scratch: &mut TxScratch,
     segments_sent: &mut usize,
-) -> Result<Sent, Refused> {
+) -> Result<TxOutcome, Refused> {
     let head_len = copy_head(packet.len, env.memory, scratch)?;
     let TxScratch {
         ranges, head, body, ..
@@ -180,7 +180,12 @@ fn gather(
     append_ranges(ranges, memory, body).map_err(|_| Refused::BadAddress)
 }
 
-fn send_ranges(head: &[u8], ranges: &[GuestRange], offload: Offload, env: &mut Env<'_>) -> Sent {
+fn send_ranges(
+    head: &[u8],
+    ranges: &[GuestRange],
+    offload: Offload,
+    env: &mut Env<'_>,
+) -> TxOutcome {
     let frame = TxFrame {
         head,
         payload: TxPayload::Guest(ranges),
@@ -203,7 +208,7 @@ impl SuperPacket<'_> {
         body: &mut Vec<u8>,
         env: &mut Env<'_>,
         segments_sent: &mut usize,
-    ) -> Result<Sent, Refused> {
+    ) -> Result<TxOutcome, Refused> {
         let (head, payload_in_head) = self.head.split_at(self.headers.header_len);
         body.clear();
         body.extend_from_slice(payload_in_head);
@@ -220,17 +225,21 @@ impl SuperPacket<'_> {
                 continue;
             }
             match send_segment(head.as_mut_slice(), payload, what, env) {
-                Sent::Busy => return Ok(Sent::Busy),
-                Sent::Done => {}
-                Sent::Lost | Sent::BadAddress => lost = true,
+                TxOutcome::Busy => return Ok(TxOutcome::Busy),
+                TxOutcome::Done => {}
+                TxOutcome::Lost | TxOutcome::BadAddress => lost = true,
             }
             *segments_sent = index;
         }
-        Ok(if lost { Sent::Lost } else { Sent::Done })
+        Ok(if lost {
+            TxOutcome::Lost
+        } else {
+            TxOutcome::Done
+        })
     }
 }
 
-fn send_segment(head: &mut [u8], payload: &[u8], what: TxChecksum, env: &mut Env<'_>) -> Sent {
+fn send_segment(head: &mut [u8], payload: &[u8], what: TxChecksum, env: &mut Env<'_>) -> TxOutcome {
     let mut offload = Offload::default();
     if env.backend.features().contains(WireFeatures::CHECKSUM) {
         offload.checksum = ChecksumState::Partial(what);

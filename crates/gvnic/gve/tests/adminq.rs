@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use common::frames::Frame;
 use common::{Bench, RAM_BASE, take_all_rx, up_default};
-use gve::Received;
+use gve::RxOutcome;
 use gve_defs::adminq::{
     ConfigureDeviceResources, ConfigureRss, CreateRxQueue, CreateTxQueue, DescribeDevice,
     DestroyQueue, ExtendedCommand, GetPtypeMap, QueryRss, ReportLinkSpeed, ReportStats,
@@ -67,7 +67,7 @@ fn every_command_of_only_ones_is_refused() {
     }
     assert_eq!(
         bench.receive_plain(&Frame::tcp4(1).bytes()),
-        Received::Delivered
+        RxOutcome::Delivered
     );
     assert_eq!(take_all_rx(&mut bench, &mut driver).len(), 1);
 }

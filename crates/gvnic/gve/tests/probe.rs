@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use common::frames::Frame;
 use common::{Bench, take_all_rx, up_default};
-use gve::{LinkState, Received};
+use gve::{LinkState, RxOutcome};
 use gve_defs::adminq::stat_name;
 use gve_defs::device_option::{
     BufferSizes, DeviceDescriptor, FEATURES, ID_BUFFER_SIZES, ID_DQO_RDA, ID_FLOW_STEERING,
@@ -118,7 +118,7 @@ fn a_reset_by_the_driver_says_so_until_it_runs_again() {
     assert_eq!(bench.register(DEVICE_STATUS), STATUS_LINK_UP);
     assert_eq!(
         bench.receive_plain(&Frame::tcp4(10).bytes()),
-        Received::Delivered
+        RxOutcome::Delivered
     );
     assert_eq!(take_all_rx(&mut bench, &mut driver).len(), 1);
 }
@@ -167,7 +167,7 @@ fn a_bus_reset_forgets_the_guest() {
     assert_eq!(bench.register(ADMINQ_BASE_ADDRESS_LO), 0);
     assert_ne!(bench.device.steering().rss.key.0, [7; 40]);
     let frame = Frame::tcp4(10).bytes();
-    let dropped = Received::Dropped(gve::DropReason::NoQueue);
+    let dropped = RxOutcome::Dropped(gve::DropReason::NoQueue);
     assert_eq!(bench.receive_plain(&frame), dropped);
 }
 
@@ -181,7 +181,7 @@ fn a_link_that_flaps_is_told_by_the_management_vector() {
         bench.set_link(LinkState::Down);
         assert_eq!(bench.take_irqs(), [8]);
         assert_eq!(bench.register(DEVICE_STATUS) & STATUS_LINK_UP, 0);
-        let dropped = Received::Dropped(gve::DropReason::LinkDown);
+        let dropped = RxOutcome::Dropped(gve::DropReason::LinkDown);
         assert_eq!(bench.receive_plain(&frame), dropped);
         bench.set_link(LinkState::Up);
         assert_eq!(bench.take_irqs(), [8]);
@@ -189,7 +189,7 @@ fn a_link_that_flaps_is_told_by_the_management_vector() {
             bench.register(DEVICE_STATUS) & STATUS_LINK_UP,
             STATUS_LINK_UP
         );
-        assert_eq!(bench.receive_plain(&frame), Received::Delivered);
+        assert_eq!(bench.receive_plain(&frame), RxOutcome::Delivered);
         bench.take_irqs();
         take_all_rx(&mut bench, &mut driver);
     }

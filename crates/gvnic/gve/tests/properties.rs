@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use common::frames::{Frame, checked, payload};
 use common::{take_rx, up};
-use gve::{ChecksumState, Knobs, Received, WireFeatures};
+use gve::{ChecksumState, Knobs, RxOutcome, WireFeatures};
 use gve_driver::{QueueOptions, RxPacket, Tso, TxRequest};
 use proptest::prelude::*;
 
@@ -84,7 +84,7 @@ proptest! {
         for event in events {
             match event {
                 Event::Frame(frame) => match bench.receive_plain(&frame.bytes()) {
-                    Received::Dropped(_) => {}
+                    RxOutcome::Dropped(_) => {}
                     _ => expected.extend_from_slice(&frame.payload),
                 },
                 Event::SuperPacket(frame, size) => {

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use common::frames::{Frame, checked, payload};
 use common::{Bench, take_all_rx, take_rx, up, up_default};
-use gve::{ChecksumState, DropReason, Knobs, Offload, Received};
+use gve::{ChecksumState, DropReason, Knobs, Offload, RxOutcome};
 use gve_defs::desc_dqo::{
     RX_CSUM_IP_ERR, RX_CSUM_L4_ERR, RX_HEADER_BUFFER_OVERFLOW, RX_IPV6_EX, RX_L3_L4_PROCESSED,
     l3_type, l4_type,
@@ -23,7 +23,7 @@ fn receive_one_with(
     bytes: &[u8],
     offload: Offload,
 ) -> RxPacket {
-    assert_eq!(bench.receive(bytes, offload), Received::Delivered);
+    assert_eq!(bench.receive(bytes, offload), RxOutcome::Delivered);
     let mut packets = take_all_rx(bench, driver);
     assert_eq!(packets.len(), 1);
     packets.remove(0)
@@ -166,7 +166,7 @@ fn a_super_packet_is_cut_if_the_queue_does_not_coalesce() {
     for frame in [Frame::tcp4(65_000), Frame::tcp6(40_001).tagged()] {
         let (mut bench, mut driver) = up_default();
         let received = bench.receive(&frame.unfinished(), frame.gso(1448));
-        assert_eq!(received, Received::Delivered);
+        assert_eq!(received, RxOutcome::Delivered);
         let packets = take_all_rx(&mut bench, &mut driver);
         assert_eq!(packets.len(), frame.payload.len().div_ceil(1448));
         let mut got = Vec::new();
@@ -228,11 +228,11 @@ fn a_super_packet_of_another_kind_than_its_headers_is_dropped() {
         (&udp, tcp4.gso(1000)),
         (&tcp4, udp.gso(1000)),
     ] {
-        let dropped = Received::Dropped(DropReason::BadGso);
+        let dropped = RxOutcome::Dropped(DropReason::BadGso);
         assert_eq!(bench.receive(&frame.unfinished(), offload), dropped);
     }
     let dropped = bench.receive(&[0x55; 4000], tcp4.gso(1000));
-    assert_eq!(dropped, Received::Dropped(DropReason::BadGso));
+    assert_eq!(dropped, RxOutcome::Dropped(DropReason::BadGso));
 }
 
 #[test]
@@ -369,10 +369,10 @@ fn a_fragment_is_not_cut_and_not_checked() {
 fn frames_too_short_or_too_long_are_dropped() {
     let (mut bench, _driver) = up_default();
     for len in [0, 1, 13] {
-        let dropped = Received::Dropped(DropReason::Runt);
+        let dropped = RxOutcome::Dropped(DropReason::Runt);
         assert_eq!(bench.receive_plain(&vec![0; len]), dropped);
     }
-    let over = Received::Dropped(DropReason::OverMru);
+    let over = RxOutcome::Dropped(DropReason::OverMru);
     assert_eq!(
         bench.receive_plain(&Frame::tcp4(9000 - 51 + 4).bytes()),
         over
@@ -444,10 +444,10 @@ fn buffers_that_are_kept_are_not_filled() {
     });
     let frame = Frame::tcp4(100).bytes();
     let received: Vec<_> = (0..6).map(|_| bench.receive_plain(&frame)).collect();
-    assert_eq!(received[..4], [Received::Delivered; 4]);
-    assert_eq!(received[4..], [Received::Held; 2]);
+    assert_eq!(received[..4], [RxOutcome::Delivered; 4]);
+    assert_eq!(received[4..], [RxOutcome::Held; 2]);
     bench.set_knobs(Knobs::default());
-    assert_eq!(bench.receive_plain(&frame), Received::Delivered);
+    assert_eq!(bench.receive_plain(&frame), RxOutcome::Delivered);
     assert_eq!(take_rx(&mut bench, &mut driver, 0).len(), 7);
 }
 
@@ -473,14 +473,14 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
     let (mut delivered, mut held, mut dropped) = (0usize, 0usize, 0usize);
     for _ in 0..2000 {
         match bench.receive_plain(&starved) {
-            Received::Delivered => delivered += 1,
-            Received::Held => held += 1,
-            Received::Dropped(reason) => {
+            RxOutcome::Delivered => delivered += 1,
+            RxOutcome::Held => held += 1,
+            RxOutcome::Dropped(reason) => {
                 assert_eq!(reason, DropReason::NoBuffers);
                 dropped += 1;
             }
         }
-        assert_eq!(bench.receive_plain(&other), Received::Delivered);
+        assert_eq!(bench.receive_plain(&other), RxOutcome::Delivered);
         assert_eq!(take_rx(&mut bench, &mut driver, 1).len(), 1);
     }
     assert!(delivered < 256, "{delivered}");
@@ -495,7 +495,7 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
     }
     assert_eq!(got, delivered + held);
     assert_eq!(bench.stats().rx[3].backlog, 0);
-    assert_eq!(bench.receive_plain(&starved), Received::Delivered);
+    assert_eq!(bench.receive_plain(&starved), RxOutcome::Delivered);
 }
 
 #[test]
@@ -505,7 +505,7 @@ fn a_driver_that_leaves_a_queue_without_buffers_is_woken_until_it_looks() {
         ..QueueOptions::default()
     });
     let frame = Frame::tcp4(64_000);
-    while bench.receive(&frame.unfinished(), frame.gso(1448)) == Received::Delivered {}
+    while bench.receive(&frame.unfinished(), frame.gso(1448)) == RxOutcome::Delivered {}
     let start = bench.now;
     bench.take_irqs();
     driver.enable_irq(&mut bench, 4, None);
@@ -543,7 +543,7 @@ fn the_backlog_is_bounded_in_bytes_too() {
         .collect();
     let held = received
         .iter()
-        .filter(|one| **one == Received::Held)
+        .filter(|one| **one == RxOutcome::Held)
         .count();
     assert_eq!(held, (1 << 20) / frame.unfinished().len());
     driver.restart_rx(&mut bench, 0).unwrap();
@@ -626,7 +626,7 @@ fn a_buffer_that_is_not_memory_ends_the_packet_and_gives_the_buffers_back() {
     let (buffers, _) = driver.rx_rings(0);
     // Address of the second buffer's memory.
     bench.ram.put(buffers + 32 + 8, &u64::MAX.to_le_bytes());
-    let dropped = Received::Dropped(DropReason::BadAddress);
+    let dropped = RxOutcome::Dropped(DropReason::BadAddress);
     assert_eq!(bench.receive_plain(&Frame::tcp4(8000).bytes()), dropped);
     let packets = driver.poll_rx(0).unwrap();
     assert_eq!(packets.len(), 1);
@@ -671,7 +671,7 @@ fn two_devices_back_to_back_carry_a_stream() {
             };
             common::send_done(&mut from, &mut sender, &request);
             for sent in from.take_sent() {
-                assert_eq!(to.receive(&sent.bytes, sent.offload), Received::Delivered);
+                assert_eq!(to.receive(&sent.bytes, sent.offload), RxOutcome::Delivered);
             }
             for packet in take_all_rx(&mut to, &mut receiver) {
                 assert_eq!(packet.status & RX_L3_L4_PROCESSED, RX_L3_L4_PROCESSED);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use common::frames::Frame;
 use common::{Bench, take_rx, up, up_default};
-use gve::{DropReason, Received};
+use gve::{DropReason, RxOutcome};
 use gve_defs::adminq::{
     ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS, FLOW_RULE_QUERY_RULES,
     FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, QueriedFlowRules, QueryFlowRules, QueryRss, Status,
@@ -29,7 +29,7 @@ fn rule(location: u32, queue: u16, port: u16) -> ConfigureFlowRule {
 
 /// Delivers a frame and says which queue got it.
 fn queue_of(bench: &mut Bench, driver: &mut Driver, frame: &Frame) -> u16 {
-    assert_eq!(bench.receive_plain(&frame.bytes()), Received::Delivered);
+    assert_eq!(bench.receive_plain(&frame.bytes()), RxOutcome::Delivered);
     let got: Vec<_> = (0..4)
         .filter(|queue| !take_rx(bench, driver, *queue).is_empty())
         .collect();
@@ -159,7 +159,7 @@ fn a_table_that_names_a_dead_queue_falls_back_to_a_live_one() {
     let mut delivered = 0;
     for port in 0..100 {
         let frame = Frame::tcp4(1).with_port(port).bytes();
-        assert_eq!(bench.receive_plain(&frame), Received::Delivered);
+        assert_eq!(bench.receive_plain(&frame), RxOutcome::Delivered);
         delivered += take_rx(&mut bench, &mut driver, 0).len();
         delivered += take_rx(&mut bench, &mut driver, 1).len();
     }
@@ -172,7 +172,7 @@ fn a_rule_that_names_a_dead_queue_gives_its_packets_to_nobody_else() {
     driver.flow_rule(&mut bench, &rule(0, 3, 1003)).unwrap();
     driver.stop_rx(&mut bench, 3).unwrap();
     let frame = Frame::tcp4(1).with_port(1003);
-    let dropped = Received::Dropped(DropReason::RuleNamesDeadQueue);
+    let dropped = RxOutcome::Dropped(DropReason::RuleNamesDeadQueue);
     assert_eq!(bench.receive_plain(&frame.bytes()), dropped);
     assert_eq!(bench.stats().rx[3].drops, 1);
 }

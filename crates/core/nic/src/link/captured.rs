@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use ::wire::Instant;
 
-use super::{ImpairedStats, Link, LinkCaps, Posted, Received, Sent, TxFrame};
+use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame};
 
 /// Which way a frame goes, seen from this NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,12 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.caps()
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         let received = self.inner.receive(posted, now)?;
         match received {
-            Received::None => {}
-            Received::Frame { .. } => self.sink.frame(now, Direction::Rx, posted.frame),
-            Received::Placed { frame_len, .. } => {
+            LinkReceived::None => {}
+            LinkReceived::Frame { .. } => self.sink.frame(now, Direction::Rx, posted.frame),
+            LinkReceived::Placed { frame_len, .. } => {
                 posted.gather(frame_len, &mut self.scratch);
                 self.sink.frame(now, Direction::Rx, &self.scratch);
             }
@@ -73,9 +73,9 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         Ok(received)
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         let sent = self.inner.send(frame, now)?;
-        if sent == Sent::Done {
+        if sent == LinkSent::Done {
             frame.copy_to(&mut self.scratch);
             self.sink.frame(now, Direction::Tx, &self.scratch);
         }

@@ -9,8 +9,8 @@ use netmem::{DmaPort, FragList};
 use super::conditioner::{Conditioner, ConditionerStats};
 use super::impairment::Impairment;
 use super::{
-    HeaderBuf, Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, RxChecksum, Sent,
-    TxFrame, VnetMeta,
+    HeaderBuf, Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
+    RxChecksum, TxFrame, VnetMeta,
 };
 
 /// Frames taken from the inner link in one go, so that a flood cannot keep a poll busy for ever.
@@ -109,9 +109,9 @@ impl<L: Link> Impaired<L> {
                 port,
             };
             let (frame, meta) = match self.inner.receive(&mut posted, now)? {
-                Received::None => break,
-                Received::Frame { meta } => (&mut self.incoming[..], meta),
-                Received::Placed { frame_len, meta } => {
+                LinkReceived::None => break,
+                LinkReceived::Frame { meta } => (&mut self.incoming[..], meta),
+                LinkReceived::Placed { frame_len, meta } => {
                     let len = frame_len.min(self.spill.len());
                     (&mut self.spill[..len], meta)
                 }
@@ -138,12 +138,12 @@ impl<L: Link> Impaired<L> {
                 port,
             };
             match self.inner.send(&frame, now) {
-                Ok(Sent::Busy) => {
+                Ok(LinkSent::Busy) => {
                     self.waiting = true;
                     return;
                 }
-                Ok(Sent::Done) => self.waiting = false,
-                Ok(Sent::TooLong) | Err(_) => {
+                Ok(LinkSent::Done) => self.waiting = false,
+                Ok(LinkSent::TooLong) | Err(_) => {
                     self.waiting = false;
                     self.refused += 1;
                 }
@@ -179,18 +179,18 @@ impl<L: Link> Link for Impaired<L> {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         self.let_out(posted.port, now);
         let taken = self.take_in(posted.port, now);
         // What is under way arrives, whatever became of the link meanwhile.
         if self.rx.pop(now, posted.frame) {
             let meta = VnetMeta::default();
-            return Ok(Received::Frame { meta });
+            return Ok(LinkReceived::Frame { meta });
         }
-        taken.map(|()| Received::None)
+        taken.map(|()| LinkReceived::None)
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         if !self.inner.is_up() {
             return Err(io::ErrorKind::NetworkDown.into());
         }
@@ -198,7 +198,7 @@ impl<L: Link> Link for Impaired<L> {
         frame.copy_to(&mut self.incoming);
         self.tx.push(&self.incoming, now);
         self.let_out(frame.port, now);
-        Ok(Sent::Done)
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

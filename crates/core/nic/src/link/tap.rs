@@ -10,7 +10,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::{
-    Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, Sent, TxFrame, VnetFd,
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
     VnetHeaderLen,
 };
 
@@ -66,7 +66,7 @@ pub struct TapLink {
 
 /// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of: as
 /// long as any that the kernel makes (linux `GSO_MAX_SIZE`). 1 MiB leaves in two of them. The kernel holds one in 16 pieces
-/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`Sent::TooLong`]). It also refuses
+/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`LinkSent::TooLong`]). It also refuses
 /// `UNFIT_BIG_PAYLOAD`.
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 
@@ -148,7 +148,7 @@ impl Link for TapLink {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
         for turn in 0..self.fds.len() {
             let queue = (self.busy + turn) % self.fds.len();
             match self.fds[queue].receive(posted) {
@@ -156,7 +156,7 @@ impl Link for TapLink {
                     self.busy = queue;
                     self.up = true;
                     let meta = header.offload().into();
-                    return Ok(Received::Placed { frame_len, meta });
+                    return Ok(LinkReceived::Placed { frame_len, meta });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
@@ -165,10 +165,10 @@ impl Link for TapLink {
                 }
             }
         }
-        Ok(Received::None)
+        Ok(LinkReceived::None)
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
         let longest = self.options.max_super_packet() + EthernetHeader::TAGGED_LEN;
         if frame.frame_len() > longest {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -187,12 +187,12 @@ impl Link for TapLink {
         match self.fds[self.busy].send(header, &mut self.scratch, pieces, frame.port) {
             Ok(()) => {
                 self.up = true;
-                Ok(Sent::Done)
+                Ok(LinkSent::Done)
             }
             Err(error) => match Errno::from_io_error(&error) {
                 // A packet's memory is at most 17 pieces, and where memory lies in pieces, these are small.
-                Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(Sent::TooLong),
-                Some(Errno::AGAIN | Errno::NOBUFS) => Ok(Sent::Busy),
+                Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),
+                Some(Errno::AGAIN | Errno::NOBUFS) => Ok(LinkSent::Busy),
                 _ => {
                     self.note_error(&error);
                     Err(error)

@@ -13,7 +13,9 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::SocketFlags;
 
 use super::hello::{HELLO_LIMIT, Heard, NoHello, WireHello, connect_to, set_wire_buffers};
-use super::{Link, LinkCaps, Posted, Received, Sent, TapLink, TapOptions, TxFrame, VnetHeaderLen};
+use super::{
+    Link, LinkCaps, LinkReceived, LinkSent, Posted, TapLink, TapOptions, TxFrame, VnetHeaderLen,
+};
 
 /// One end of a UNIX wire.
 ///
@@ -113,7 +115,7 @@ impl Link for UnixLink {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         if !self.up {
             return Err(io::ErrorKind::NetworkDown.into());
         }
@@ -124,7 +126,7 @@ impl Link for UnixLink {
         received
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         if !self.up {
             return Err(io::ErrorKind::NetworkDown.into());
         }
@@ -138,7 +140,7 @@ impl Link for UnixLink {
             self.go_down();
         }
         if let Ok(sent) = &sent {
-            self.await_room(*sent == Sent::Busy);
+            self.await_room(*sent == LinkSent::Busy);
         }
         sent
     }

@@ -10,8 +10,8 @@ use ::wire::{EthernetHeader, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    Link, LinkCaps, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, Received, RxChecksum, Sent, TxFrame,
-    VnetMeta,
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, RxChecksum,
+    TxFrame, VnetMeta,
 };
 
 /// What kind of wire [`WireLink::pair`] makes.
@@ -144,18 +144,18 @@ impl Link for WireLink {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
         let mut lane = self.lane(self.side);
         let Some((frame, meta)) = lane.frames.pop_front() else {
             // Under the lock, so that no frame can come between the look and the reset.
             reset(self.shared.wakeups[self.side].as_ref());
-            return Ok(Received::None);
+            return Ok(LinkReceived::None);
         };
         lane.spare.push(std::mem::replace(posted.frame, frame));
-        Ok(Received::Frame { meta })
+        Ok(LinkReceived::Frame { meta })
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
         if !self.is_up() {
             return Err(io::ErrorKind::NetworkDown.into());
         }
@@ -163,7 +163,7 @@ impl Link for WireLink {
         let there = 1 - self.side;
         let mut lane = self.lane(there);
         if lane.frames.len() >= self.options.queue_frames {
-            return Ok(Sent::Busy);
+            return Ok(LinkSent::Busy);
         }
         let mut bytes = lane.spare.pop().unwrap_or_default();
         frame.copy_to(&mut bytes);
@@ -171,7 +171,7 @@ impl Link for WireLink {
         if lane.frames.len() == 1 {
             wake(self.shared.wakeups[there].as_ref());
         }
-        Ok(Sent::Done)
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -118,7 +118,7 @@ impl Link for ScriptedLink {
         self.caps
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<LinkReceived> {
         let mut script = self.script.lock().unwrap();
         script.posted_spans = posted.spans.iter().map(|span| span.len as usize).collect();
         if script.rx_fails > 0 {
@@ -126,11 +126,11 @@ impl Link for ScriptedLink {
             return Err(io::ErrorKind::NetworkDown.into());
         }
         let Some((frame, meta, how)) = script.incoming.pop_front() else {
-            return Ok(Received::None);
+            return Ok(LinkReceived::None);
         };
         if how == Delivery::Whole {
             *posted.frame = frame;
-            return Ok(Received::Frame { meta });
+            return Ok(LinkReceived::Frame { meta });
         }
         let predicted = posted.predicted_header;
         let head = posted.head.with_vnet(0, predicted);
@@ -149,13 +149,13 @@ impl Link for ScriptedLink {
         }
         let n = rest.len().min(posted.spill.len());
         posted.spill[..n].copy_from_slice(&rest[..n]);
-        Ok(Received::Placed {
+        Ok(LinkReceived::Placed {
             frame_len: frame.len() - (rest.len() - n),
             meta,
         })
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, _: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
         let mut script = self.script.lock().unwrap();
         if !script.up {
             return Err(io::ErrorKind::NetworkDown.into());
@@ -164,10 +164,10 @@ impl Link for ScriptedLink {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if script.takes == 0 {
-            return Ok(Sent::Busy);
+            return Ok(LinkSent::Busy);
         }
         if frame.frame_len() > script.takes_bytes {
-            return Ok(Sent::TooLong);
+            return Ok(LinkSent::TooLong);
         }
         script.takes -= 1;
         let mut bytes = Vec::new();
@@ -177,7 +177,7 @@ impl Link for ScriptedLink {
             checksum: frame.checksum,
             gso_size: frame.gso_size,
         });
-        Ok(Sent::Done)
+        Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

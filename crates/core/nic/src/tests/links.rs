@@ -271,9 +271,9 @@ fn an_impaired_link_counts_both_directions() {
     let (pool, port) = host_pool();
     let (frame, mut rig) = (tcp(b"x").frame(), Rig::new());
     for _ in 0..3 {
-        assert_eq!(a.send(&raw(&frame, &port), NOW).unwrap(), Sent::Done);
+        assert_eq!(a.send(&raw(&frame, &port), NOW).unwrap(), LinkSent::Done);
         let mut b_end = rig.posted(&port);
-        assert_eq!(a.receive(&mut b_end, NOW).unwrap(), Received::None);
+        assert_eq!(a.receive(&mut b_end, NOW).unwrap(), LinkReceived::None);
     }
     let stats = a.impairment_stats().unwrap();
     assert_eq!(
@@ -355,7 +355,7 @@ fn a_partial_checksum_is_completed_before_a_frame_can_be_corrupted() {
     let received = a.receive(&mut posted, NOW).unwrap();
     assert_eq!(
         received,
-        Received::Frame {
+        LinkReceived::Frame {
             meta: VnetMeta::default()
         }
     );
@@ -373,11 +373,11 @@ impl Link for WithoutTso {
         }
     }
 
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<Received> {
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         self.0.receive(posted, now)
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<Sent> {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         self.0.send(frame, now)
     }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use gve::{
     Backend, BadAddress, ChecksumState, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs,
-    LinkState, Offload, Received, RxFrame, Sent, Stats, TxFrame, WireFeatures,
+    LinkState, Offload, RxFrame, RxOutcome, Stats, TxFrame, TxOutcome, WireFeatures,
 };
 use gve_driver::{Bus, Driver, GuestRam, QueueOptions, RxPacket, TxDone, TxRequest};
 use wire::{Instant, MacAddr};
@@ -73,13 +73,13 @@ impl Backend for TestWire {
         self.features
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Sent {
+    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> TxOutcome {
         if self.room == 0 {
-            return Sent::Busy;
+            return TxOutcome::Busy;
         }
         let mut bytes = Vec::new();
         if frame.append_to(memory, &mut bytes).is_err() {
-            return Sent::BadAddress;
+            return TxOutcome::BadAddress;
         }
         assert_eq!(bytes.len(), frame.frame_len());
         self.room -= 1;
@@ -87,7 +87,7 @@ impl Backend for TestWire {
             bytes,
             offload: frame.offload,
         });
-        Sent::Done
+        TxOutcome::Done
     }
 }
 
@@ -135,11 +135,11 @@ impl Bench {
         act(&mut self.device, &mut env)
     }
 
-    pub fn receive(&mut self, bytes: &[u8], offload: Offload) -> Received {
+    pub fn receive(&mut self, bytes: &[u8], offload: Offload) -> RxOutcome {
         self.with_env(|device, env| device.receive(RxFrame { bytes, offload }, env))
     }
 
-    pub fn receive_plain(&mut self, bytes: &[u8]) -> Received {
+    pub fn receive_plain(&mut self, bytes: &[u8]) -> RxOutcome {
         self.receive(bytes, Offload::default())
     }
 

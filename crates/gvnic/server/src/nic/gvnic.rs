@@ -5,7 +5,7 @@ use std::time::Instant as Clock;
 
 use anyhow::Context;
 use gve::{
-    BadAddress, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs, LinkState, Received,
+    BadAddress, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs, LinkState, RxOutcome,
 };
 use gve_defs::pci;
 use rustix::io::Errno;
@@ -158,8 +158,8 @@ impl Gvnic {
             };
             // The device counts dropped frames.
             match self.gve.receive(frame, &mut env) {
-                Received::Delivered => self.note_delivered(bus),
-                Received::Held | Received::Dropped(_) => {}
+                RxOutcome::Delivered => self.note_delivered(bus),
+                RxOutcome::Held | RxOutcome::Dropped(_) => {}
             }
         }
         Ok(())

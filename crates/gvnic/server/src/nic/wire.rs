@@ -1,6 +1,8 @@
 //! The wire of a device: port, impairments and capture.
 
-use gve::{Backend, ChecksumState, GuestMemory, Offload, RxFrame, Sent, TxFrame, WireFeatures};
+use gve::{
+    Backend, ChecksumState, GuestMemory, Offload, RxFrame, TxFrame, TxOutcome, WireFeatures,
+};
 use nic::{Conditioner, Direction, FrameSink, Impairment, Written, complete_checksum};
 use rustix::io::Errno;
 use wire::Instant;
@@ -244,12 +246,12 @@ impl Backend for Wire {
         }
     }
 
-    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> Sent {
+    fn send(&mut self, frame: &TxFrame<'_>, memory: &dyn GuestMemory) -> TxOutcome {
         let mut bytes = std::mem::take(&mut self.outgoing);
         bytes.clear();
         let sent = match frame.append_to(memory, &mut bytes) {
             Ok(()) => self.send_bytes(&bytes, frame),
-            Err(_) => Sent::BadAddress,
+            Err(_) => TxOutcome::BadAddress,
         };
         self.outgoing = bytes;
         sent
@@ -258,7 +260,7 @@ impl Backend for Wire {
 
 impl Wire {
     /// Sends `bytes`, the bytes of `frame`.
-    fn send_bytes(&mut self, bytes: &[u8], frame: &TxFrame<'_>) -> Sent {
+    fn send_bytes(&mut self, bytes: &[u8], frame: &TxFrame<'_>) -> TxOutcome {
         let written = match &mut self.impairment {
             Some([_, tx]) => {
                 tx.push(bytes, self.now);
@@ -270,13 +272,13 @@ impl Wire {
         match written {
             Written::Done => {
                 self.show(Direction::Tx, bytes);
-                Sent::Done
+                TxOutcome::Done
             }
             Written::Full => {
                 self.full = true;
-                Sent::Busy
+                TxOutcome::Busy
             }
-            Written::Lost => Sent::Lost,
+            Written::Lost => TxOutcome::Lost,
         }
     }
 }

@@ -11,7 +11,7 @@ mod table;
 pub use table::cause;
 
 use crate::ethtool::DataSplit;
-use crate::netdev::{QueueUser, RxQueueId};
+use crate::netdev::{KernelRxQueueId, QueueUser};
 
 /// The operation that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -62,11 +62,11 @@ pub struct Facts {
     /// Its driver.
     pub driver: Option<String>,
     /// The requested queues.
-    pub queues: Vec<RxQueueId>,
+    pub queues: Vec<KernelRxQueueId>,
     /// How many RX queues the interface has.
     pub rx_queues: Option<u32>,
     /// Requested queues that are in use, and their users.
-    pub taken: Vec<(RxQueueId, QueueUser)>,
+    pub taken: Vec<(KernelRxQueueId, QueueUser)>,
     /// The current state of header split.
     pub data_split: Option<DataSplit>,
     /// The current header split threshold.

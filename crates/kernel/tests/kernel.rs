@@ -11,7 +11,7 @@ use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{
     ChannelsChange, DataSplit, Ethtool, NTUPLE, RingsChange, RuleAction, TcpFlow,
 };
-use devmem_linux::netdev::{DriverSupport, Netdev, QueueKind, RxQueueId};
+use devmem_linux::netdev::{DriverSupport, KernelRxQueueId, Netdev, QueueKind};
 use devmem_linux::netif::{self, Interface};
 use devmem_linux::tap::TapOptions;
 use devmem_uapi::{Errno, IfIndex};
@@ -37,7 +37,7 @@ fn bind_rx_on_the_loopback_is_refused_for_its_driver() {
     in_kernel_as_root(TEST, || {
         let mut lo = Netdev::by_name("lo").unwrap();
         let error = lo
-            .bind_rx(no_dmabuf().as_fd(), &[RxQueueId(0)])
+            .bind_rx(no_dmabuf().as_fd(), &[KernelRxQueueId(0)])
             .unwrap_err();
         assert_eq!(error.errno, Errno::EOPNOTSUPP, "{error}");
         assert_eq!(error.cause.kind, CauseKind::DriverCannot);
@@ -55,7 +55,7 @@ fn bind_rx_on_a_veth_names_the_driver() {
     const TEST: &str = "bind_rx_on_a_veth_names_the_driver";
     in_kernel_as_root(TEST, || {
         let mut veth = veth();
-        let queues = [RxQueueId(1), RxQueueId(2)];
+        let queues = [KernelRxQueueId(1), KernelRxQueueId(2)];
         let error = veth.bind_rx(no_dmabuf().as_fd(), &queues).unwrap_err();
         assert_eq!(error.errno, Errno::EOPNOTSUPP, "{error}");
         let text = error.to_string();
@@ -87,7 +87,7 @@ fn a_net_iov_size_that_the_kernel_has_not_is_named() {
         let fd = no_dmabuf();
         // Not a power of two: no kernel takes it, old ones do not know the attribute at all.
         let error = lo
-            .bind_rx_sized(fd.as_fd(), &[RxQueueId(0)], Some(4097))
+            .bind_rx_sized(fd.as_fd(), &[KernelRxQueueId(0)], Some(4097))
             .unwrap_err();
         // A kernel that knows the attribute may look at the driver first.
         if error.errno != Errno::EOPNOTSUPP {
@@ -104,7 +104,7 @@ fn bind_to_an_unknown_ifindex_is_enodev() {
     in_kernel_as_root(TEST, || {
         let mut gone = Netdev::with_index("gone0", IfIndex(4242)).unwrap();
         let fd = no_dmabuf();
-        let rx = gone.bind_rx(fd.as_fd(), &[RxQueueId(1)]).unwrap_err();
+        let rx = gone.bind_rx(fd.as_fd(), &[KernelRxQueueId(1)]).unwrap_err();
         assert_eq!(
             (rx.errno, rx.cause.kind),
             (Errno::ENODEV, CauseKind::NoDevice)
@@ -144,7 +144,7 @@ fn bind_without_privilege_says_which() {
         }
         let mut lo = Netdev::by_name("lo").unwrap();
         let error = lo
-            .bind_rx(no_dmabuf().as_fd(), &[RxQueueId(0)])
+            .bind_rx(no_dmabuf().as_fd(), &[KernelRxQueueId(0)])
             .unwrap_err();
         assert_eq!(
             (error.errno, error.cause.kind),
@@ -178,7 +178,7 @@ fn queues_are_listed_and_asked_for_one_by_one() {
         let queues = veth.queues().unwrap();
         assert_eq!(queues.len(), 8);
         assert!(queues.iter().all(|queue| queue.user.is_none()));
-        let expected: Vec<_> = (0..4).map(|id| (RxQueueId(id), None)).collect();
+        let expected: Vec<_> = (0..4).map(|id| (KernelRxQueueId(id), None)).collect();
         assert_eq!(veth.rx_queues().unwrap(), expected);
         for queue in queues {
             assert_eq!(veth.queue(queue.kind, queue.id).unwrap(), queue);
@@ -283,7 +283,7 @@ fn what_a_driver_does_not_have_is_unsupported_with_the_kernels_words() {
             destination: None,
             destination_port: Some(5201),
         };
-        let queue = RuleAction::Queue(RxQueueId(1));
+        let queue = RuleAction::Queue(KernelRxQueueId(1));
         let refusals = [
             ethtool.rss().map(drop),
             ethtool.set_rss_table(0, &[0, 1]),

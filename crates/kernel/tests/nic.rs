@@ -9,7 +9,7 @@ use devmem_linux::dmabuf::{Access, DmabufFd};
 use devmem_linux::doctor::{Doctor, NicVerdict};
 use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{Ethtool, InstalledRule, Rings, RssContext};
-use devmem_linux::netdev::{Netdev, QueueUser, RxQueueId};
+use devmem_linux::netdev::{KernelRxQueueId, Netdev, QueueUser};
 use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
 use devmem_linux::test_util::skip;
 use devmem_uapi::Errno;
@@ -69,7 +69,9 @@ fn a_nic_is_prepared_bound_and_restored() {
     let mut netdev = Netdev::by_name(&name).unwrap();
 
     if before.0.data_split != Some(devmem_linux::ethtool::DataSplit::Enabled) {
-        let error = netdev.bind_rx(memory.as_fd(), &[RxQueueId(1)]).unwrap_err();
+        let error = netdev
+            .bind_rx(memory.as_fd(), &[KernelRxQueueId(1)])
+            .unwrap_err();
         assert_eq!(
             (error.errno, error.cause.kind),
             (Errno::EINVAL, CauseKind::SplitOff)
@@ -96,7 +98,7 @@ fn a_nic_is_prepared_bound_and_restored() {
         (again.errno, again.cause.kind),
         (Errno::EEXIST, CauseKind::QueueTaken)
     );
-    let past = [RxQueueId(1 << 20)];
+    let past = [KernelRxQueueId(1 << 20)];
     let past = netdev.bind_rx(memory.as_fd(), &past).unwrap_err();
     assert_eq!(
         (past.errno, past.cause.kind),

@@ -92,10 +92,10 @@ fn netdev_requests_name_the_attribute() {
 fn bind_trials_name_the_attribute() {
     const TEST: &str = "bind_trials_name_the_attribute";
     in_kernel_as_root(TEST, || {
-        use devmem_linux::netdev::{DriverSupport, RxQueueId};
+        use devmem_linux::netdev::{DriverSupport, KernelRxQueueId};
         let mut lo = Netdev::by_name("lo").unwrap();
         let fd = std::fs::File::open("/dev/null").unwrap();
-        refusal(lo.bind_rx(fd.as_fd(), &[RxQueueId(0)]));
+        refusal(lo.bind_rx(fd.as_fd(), &[KernelRxQueueId(0)]));
         refusal(lo.bind_tx(fd.as_fd()));
         let none = lo.bind_rx(fd.as_fd(), &[]).unwrap_err();
         println!("refusal: {none} at {:?}", none.attribute);

@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use devmem_linux::ethtool::Ethtool;
-use devmem_linux::netdev::{Netdev, RxQueueId};
+use devmem_linux::netdev::{KernelRxQueueId, Netdev};
 
 use flags::{Flags, HELP, Job};
 use tool::output::{Exit, Failure, print_line, say};
@@ -78,9 +78,9 @@ fn rx_queue_count(interface: &str) -> Result<u32, Failure> {
 }
 
 /// The queues of a bind request.
-fn queue_ids(first: u32, count: u32) -> Vec<RxQueueId> {
+fn queue_ids(first: u32, count: u32) -> Vec<KernelRxQueueId> {
     (first..first.saturating_add(count))
-        .map(RxQueueId)
+        .map(KernelRxQueueId)
         .collect()
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use devmem_linux::netdev::{self as linux, RxQueueId};
+use devmem_linux::netdev::{self as linux, KernelRxQueueId};
 use devmem_linux::socket::TxSource;
 use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, Exporter, NiovSize, RxClaim};
+use steer::RxQueueId;
 
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
@@ -29,13 +30,16 @@ impl Rx {
     pub(crate) fn bind(
         nic: &Arc<Nic>,
         memory: &Dmabuf,
-        queues: &[steer::RxQueueId],
+        queues: &[RxQueueId],
         size: Option<NiovSize>,
     ) -> Result<(Self, NiovSize), BindError> {
         let dmabuf = exported(memory).map_err(BindError::Memory)?;
         let fd = dmabuf.as_fd().ok_or(NoDmabuf::Anonymous);
         let fd = fd.map_err(BindError::Memory)?;
-        let queues: Vec<_> = queues.iter().map(|id| RxQueueId(id.0.into())).collect();
+        let queues: Vec<_> = queues
+            .iter()
+            .map(|id| KernelRxQueueId(id.0.into()))
+            .collect();
         let page = rustix::param::page_size();
         // The default is not sent: kernels before 7.3 do not know the attribute.
         let wanted = size.map(NiovSize::bytes).filter(|bytes| *bytes != page);
@@ -98,7 +102,7 @@ impl Rx {
 }
 
 /// Returns the names of the queues, for the refusal of a second binding of the same memory.
-fn holder(nic: &Nic, queues: &[RxQueueId]) -> String {
+fn holder(nic: &Nic, queues: &[KernelRxQueueId]) -> String {
     let queues: Vec<_> = queues.iter().map(|queue| queue.0.to_string()).collect();
     format!("rx queue {} of {}", queues.join(", "), nic.name())
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use devmem_linux::netdev::{Netdev, RxQueueId};
+use devmem_linux::netdev::{KernelRxQueueId, Netdev};
 use devmem_linux::netif;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::{DmabufId, IfIndex};
@@ -31,7 +31,7 @@ pub(super) struct Known {
     /// Memories by binding, to find the memory of a frag.
     pub(super) memories: HashMap<DmabufId, MemoryObserver>,
     /// RX bindings and their queues.
-    pub(super) bound: Vec<(DmabufId, Vec<RxQueueId>)>,
+    pub(super) bound: Vec<(DmabufId, Vec<KernelRxQueueId>)>,
     /// Set-ups that are not restored yet.
     pub(super) prepared: Vec<Weak<Prepared>>,
     /// Sockets that have made zero-copy sends.
@@ -82,7 +82,7 @@ impl Nic {
     }
 
     /// Returns whether one of the queues is bound by this process, through this handle of the interface.
-    pub(super) fn has_bound_one_of(&self, queues: &[RxQueueId]) -> bool {
+    pub(super) fn has_bound_one_of(&self, queues: &[KernelRxQueueId]) -> bool {
         let known = self.known();
         let mut bound = known.bound.iter().flat_map(|(_, queues)| queues);
         bound.any(|queue| queues.contains(queue))

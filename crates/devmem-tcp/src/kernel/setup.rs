@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_linux::netdev::RxQueueId;
+use devmem_linux::netdev::KernelRxQueueId;
 use devmem_linux::nic_setup::{
     Drift, Flow, NicSetup, QueueChoice, RestoreReport, SetupPlan, SetupRequest,
 };
+use steer::RxQueueId;
 
 use super::nic::Nic;
 use crate::error::SetupError;
@@ -17,13 +18,13 @@ use crate::home::Home;
 #[derive(Debug)]
 pub(crate) struct Prepared {
     home: Home,
-    queues: Vec<RxQueueId>,
+    queues: Vec<KernelRxQueueId>,
     /// `None` after restoring.
     setup: Mutex<Option<NicSetup>>,
 }
 
 impl Prepared {
-    pub(super) fn queues(&self) -> &[RxQueueId] {
+    pub(super) fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
     }
 
@@ -100,12 +101,12 @@ pub(crate) fn prepare(
     nic: &Arc<Nic>,
     local: SocketAddr,
     queues: u16,
-) -> Result<(Arc<Prepared>, Vec<steer::RxQueueId>), SetupError> {
+) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
     let applied = plan(nic, local, queues)?.apply();
     let setup = applied.map_err(|error| SetupError::Apply(Box::new(error)))?;
     let ids = setup.queues().iter().map(|queue| {
         // No NIC has more queues than a u16 can count.
-        u16::try_from(queue.0).map(steer::RxQueueId)
+        u16::try_from(queue.0).map(RxQueueId)
     });
     let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
         return Err(SetupError::Queues {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{Check, State};
 use crate::drivers::{KnownDriver, known_driver};
 use crate::ethtool::{Channels, DataSplit, DriverInfo, Ethtool, EthtoolError, NTUPLE, Rings};
-use crate::netdev::{DriverSupport, Netdev, QueueUser, RxQueueId};
+use crate::netdev::{DriverSupport, KernelRxQueueId, Netdev, QueueUser};
 use crate::netif;
 
 /// Overall result for an interface.
@@ -37,7 +37,7 @@ pub struct NicFacts {
     /// Number of its RX queues; 0 while it is down.
     pub rx_queues: usize,
     /// The RX queues in use, and their users.
-    pub taken: Vec<(RxQueueId, QueueUser)>,
+    pub taken: Vec<(KernelRxQueueId, QueueUser)>,
     /// All checks.
     pub checks: Vec<Check>,
     /// The overall result.
@@ -118,7 +118,7 @@ fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
 /// Checks the number of RX queues. Queue 0 is never bound, so there must be another one.
 fn spare_queues(
     name: &str,
-    queues: &[(RxQueueId, Option<QueueUser>)],
+    queues: &[(KernelRxQueueId, Option<QueueUser>)],
     channels: Option<Channels>,
 ) -> Check {
     const NAME: &str = "rx_queues";
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_nic_with_queue_0_alone_needs_another_queue() {
-        let queue = |id, user| (RxQueueId(id), user);
+        let queue = |id, user| (KernelRxQueueId(id), user);
         let channels = |combined, combined_max| {
             Some(Channels {
                 combined,

@@ -5,7 +5,7 @@ use devmem_uapi::Errno;
 use super::{Cause, CauseKind, Facts, Operation};
 use crate::drivers;
 use crate::ethtool::DataSplit;
-use crate::netdev::{QueueUser, RxQueueId};
+use crate::netdev::{KernelRxQueueId, QueueUser};
 
 /// Returns the cause of an errno of `operation` under `facts`.
 pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {
@@ -112,7 +112,7 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
     .hint("make the dma-buf's offset and size multiples of the page size")
 }
 
-fn bad_queue(facts: &Facts, past_the_end: Option<&RxQueueId>) -> Cause {
+fn bad_queue(facts: &Facts, past_the_end: Option<&KernelRxQueueId>) -> Cause {
     let interface = interface(facts);
     if facts.queues.is_empty() {
         return Cause::new(CauseKind::BadQueue, "no RX queue was given");
@@ -448,7 +448,7 @@ fn queues(facts: &Facts) -> String {
         [] => "the queue".to_owned(),
         [queue] => format!("queue {queue}"),
         several => {
-            let several = several.iter().map(RxQueueId::to_string);
+            let several = several.iter().map(KernelRxQueueId::to_string);
             format!("queues {}", several.collect::<Vec<_>>().join(", "))
         }
     }

@@ -8,7 +8,7 @@ fn facts() -> Facts {
     Facts {
         interface: Some("eth1".to_owned()),
         driver: Some("mlx5_core".to_owned()),
-        queues: vec![RxQueueId(15)],
+        queues: vec![KernelRxQueueId(15)],
         rx_queues: Some(16),
         data_split: Some(DataSplit::Enabled),
         hds_thresh: Some(0),
@@ -35,7 +35,7 @@ fn every_refusal_of_bind_rx_has_its_cause() {
         ..facts()
     };
     let taken = |user| Facts {
-        taken: vec![(RxQueueId(15), user)],
+        taken: vec![(KernelRxQueueId(15), user)],
         ..facts()
     };
     let cases = [
@@ -133,7 +133,7 @@ fn a_split_that_is_off_comes_with_the_command_that_mends_it() {
 #[test]
 fn a_taken_queue_names_its_user() {
     let facts = Facts {
-        taken: vec![(RxQueueId(15), QueueUser::Dmabuf(DmabufId(3)))],
+        taken: vec![(KernelRxQueueId(15), QueueUser::Dmabuf(DmabufId(3)))],
         ..facts()
     };
     let cause = cause(Operation::BindRx, Errno::EEXIST, &facts);

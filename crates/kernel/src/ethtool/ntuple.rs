@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{FLOW_UNION_LEN, FlowSpec, RxClassifier, TcpSpec};
 use super::{Ethtool, EthtoolError};
-use crate::netdev::RxQueueId;
+use crate::netdev::KernelRxQueueId;
 use crate::sys::ethtool::{RXNFC_LEN, RXNFC_RULE_LOCATIONS, command};
 
 /// `TCP_V4_FLOW`, `TCP_V6_FLOW`.
@@ -51,7 +51,7 @@ pub struct TcpFlow {
 #[serde(rename_all = "snake_case")]
 pub enum RuleAction {
     /// They go to one queue.
-    Queue(RxQueueId),
+    Queue(KernelRxQueueId),
     /// They are spread by the table of an RSS context, counted on from a queue (mostly 0).
     Context {
         /// The context's number.
@@ -246,7 +246,7 @@ impl RuleAction {
             (COOKIE_DROP, _) => Self::Drop,
             (COOKIE_WAKE, _) => Self::Other(COOKIE_WAKE),
             (_, Ok(base)) if spec.flow_type & FLOW_RSS != 0 => Self::Context { context, base },
-            (_, Ok(queue)) => Self::Queue(RxQueueId(queue)),
+            (_, Ok(queue)) => Self::Queue(KernelRxQueueId(queue)),
             (cookie, Err(_)) => Self::Other(cookie),
         }
     }
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_rule_has_the_kernels_bytes() {
-        let raw = spec(&flow4(), RuleAction::Queue(RxQueueId(15)));
+        let raw = spec(&flow4(), RuleAction::Queue(KernelRxQueueId(15)));
         let bytes = raw.as_bytes();
         // Offsets as a C compiler gives them for struct ethtool_rxnfc.
         assert_eq!(bytes[16..20], 1u32.to_ne_bytes());
@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let actions = [
-            RuleAction::Queue(RxQueueId(15)),
+            RuleAction::Queue(KernelRxQueueId(15)),
             RuleAction::Context {
                 context: 3,
                 base: 0,
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_looks_at_other_or_partial_fields_is_not_taken_for_ours() {
-        let queue = RuleAction::Queue(RxQueueId(1));
+        let queue = RuleAction::Queue(KernelRxQueueId(1));
         let mut prefix = spec(&flow4(), queue);
         prefix.spec.mask[3] = 0;
         assert_eq!(InstalledRule::decode(&prefix).flow, None);
@@ -541,7 +541,10 @@ mod tests {
             flow6().to_string(),
             "flow-type tcp6 dst-ip fd77::2 src-port 40000 dst-port 5201"
         );
-        assert_eq!(RuleAction::Queue(RxQueueId(15)).to_string(), "action 15");
+        assert_eq!(
+            RuleAction::Queue(KernelRxQueueId(15)).to_string(),
+            "action 15"
+        );
         let context = RuleAction::Context {
             context: 3,
             base: 0,

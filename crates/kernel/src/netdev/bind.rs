@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use devmem_uapi::{DmabufId, Errno, netdev as uapi};
 use serde::Serialize;
 
-use super::{DMABUF_NAMES, Netdev, RxQueueId};
+use super::{DMABUF_NAMES, KernelRxQueueId, Netdev};
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::ethtool::Ethtool;
 use crate::netif;
@@ -20,7 +20,7 @@ pub struct BindError {
     /// The interface.
     pub interface: String,
     /// The requested queues; empty for bind-tx.
-    pub queues: Vec<RxQueueId>,
+    pub queues: Vec<KernelRxQueueId>,
     /// The errno that the kernel returned.
     pub errno: Errno,
     /// The kernel's extended-ack message, if there was one.
@@ -68,7 +68,7 @@ struct Binding {
 #[derive(Debug)]
 pub struct BoundRx {
     binding: Binding,
-    queues: Vec<RxQueueId>,
+    queues: Vec<KernelRxQueueId>,
 }
 
 impl BoundRx {
@@ -78,7 +78,7 @@ impl BoundRx {
     }
 
     /// Returns the queues.
-    pub fn queues(&self) -> &[RxQueueId] {
+    pub fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
     }
 }
@@ -132,7 +132,7 @@ impl Netdev {
     pub fn bind_rx(
         &mut self,
         dmabuf: BorrowedFd<'_>,
-        queues: &[RxQueueId],
+        queues: &[KernelRxQueueId],
     ) -> Result<BoundRx, BindError> {
         self.bind_rx_sized(dmabuf, queues, None)
     }
@@ -149,7 +149,7 @@ impl Netdev {
     pub fn bind_rx_sized(
         &mut self,
         dmabuf: BorrowedFd<'_>,
-        queues: &[RxQueueId],
+        queues: &[KernelRxQueueId],
         rx_page_size: Option<u32>,
     ) -> Result<BoundRx, BindError> {
         let request = |socket: &GenericSocket, index: u32| {
@@ -213,7 +213,7 @@ impl Netdev {
     fn explain(
         &mut self,
         operation: Operation,
-        queues: &[RxQueueId],
+        queues: &[KernelRxQueueId],
         error: NetlinkError,
     ) -> BindError {
         let errno = Errno(error.errno.raw_os_error());
@@ -229,7 +229,7 @@ impl Netdev {
         }
     }
 
-    fn facts(&mut self, queues: &[RxQueueId], error: &NetlinkError) -> Facts {
+    fn facts(&mut self, queues: &[KernelRxQueueId], error: &NetlinkError) -> Facts {
         let ethtool = Ethtool::with_index(&self.name, self.index);
         let (driver, rings) = match ethtool {
             Ok(mut ethtool) => (ethtool.driver().ok(), ethtool.rings().ok()),

@@ -17,12 +17,12 @@ pub use stats::{PagePool, PagePoolStats, QueueStats};
 use crate::netif::Interface;
 use crate::netlink::{GenericSocket, Names, NetlinkError};
 
-/// Number of an RX queue of a NIC.
+/// Number of an RX queue of a kernel interface, as netlink and ethtool have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct RxQueueId(pub u32);
+pub struct KernelRxQueueId(pub u32);
 
-impl std::fmt::Display for RxQueueId {
+impl std::fmt::Display for KernelRxQueueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }

@@ -3,7 +3,7 @@
 use devmem_uapi::{DmabufId, netdev as uapi};
 use serde::Serialize;
 
-use super::{Netdev, QUEUE_NAMES, RxQueueId};
+use super::{KernelRxQueueId, Netdev, QUEUE_NAMES};
 use crate::netlink::NetlinkError;
 use crate::netlink::attr::Attributes;
 
@@ -139,10 +139,10 @@ impl Netdev {
     /// # Errors
     ///
     /// As [`queues`](Self::queues).
-    pub fn rx_queues(&mut self) -> Result<Vec<(RxQueueId, Option<QueueUser>)>, NetlinkError> {
+    pub fn rx_queues(&mut self) -> Result<Vec<(KernelRxQueueId, Option<QueueUser>)>, NetlinkError> {
         let queues = self.queues()?.into_iter();
         let rx = queues.filter(|q| q.kind == QueueKind::Rx);
-        Ok(rx.map(|q| (RxQueueId(q.id), q.user)).collect())
+        Ok(rx.map(|q| (KernelRxQueueId(q.id), q.user)).collect())
     }
 }
 

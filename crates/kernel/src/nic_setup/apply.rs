@@ -10,7 +10,7 @@ use super::state::StateError;
 use super::undo::Undo;
 use super::{Drift, Flow, NicSetup, PlanError};
 use crate::ethtool::{DataSplit, EthtoolError, NTUPLE, Rings, RingsChange, RuleAction, TcpFlow};
-use crate::netdev::RxQueueId;
+use crate::netdev::KernelRxQueueId;
 
 /// Why a NIC could not be set up. The changes made before the error were undone; see `restored`.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +130,7 @@ impl NicSetup {
         let steered = self.undo.iter().filter(|u| matches!(u, Undo::Rule { .. }));
         let turn = steered.count() % self.queues.len().max(1);
         let queue = self.queues.get(turn).copied();
-        self.add_rule(&rules, queue.unwrap_or(RxQueueId(0)))
+        self.add_rule(&rules, queue.unwrap_or(KernelRxQueueId(0)))
     }
 
     fn switch_on(&mut self, name: String) -> Result<(), StepError> {
@@ -203,7 +203,7 @@ impl NicSetup {
     }
 
     /// Adds the narrowest rule that the NIC can match, to the RSS context if the NIC supports that.
-    fn add_rule(&mut self, rules: &[TcpFlow], queue: RxQueueId) -> Result<(), StepError> {
+    fn add_rule(&mut self, rules: &[TcpFlow], queue: KernelRxQueueId) -> Result<(), StepError> {
         let spread = self
             .context
             .map(|context| RuleAction::Context { context, base: 0 });

@@ -6,7 +6,7 @@ use crate::ethtool::{
     Ethtool, EthtoolError, Feature, InstalledRule, Rings, RingsChange, RssContext, RuleAction,
     TcpFlow,
 };
-use crate::netdev::{Netdev, QueueUser, RxQueueId};
+use crate::netdev::{KernelRxQueueId, Netdev, QueueUser};
 use crate::netif;
 
 /// A NIC's settings. The methods are those of [`Ethtool`] and [`Netdev`].
@@ -15,7 +15,7 @@ pub(super) trait NicControl {
     fn index(&self) -> IfIndex;
     fn driver(&mut self) -> Option<String>;
     fn has_xdp_program(&mut self) -> bool;
-    fn rx_queues(&mut self) -> Result<Vec<(RxQueueId, Option<QueueUser>)>, EthtoolError>;
+    fn rx_queues(&mut self) -> Result<Vec<(KernelRxQueueId, Option<QueueUser>)>, EthtoolError>;
     fn feature(&mut self, name: &str) -> Result<Option<Feature>, EthtoolError>;
     fn set_feature(&mut self, name: &str, on: bool) -> Result<(), EthtoolError>;
     fn rings(&mut self) -> Result<Rings, EthtoolError>;
@@ -70,7 +70,7 @@ impl NicControl for KernelNic {
         netif::has_xdp_program(self.ethtool.index().0).unwrap_or(false)
     }
 
-    fn rx_queues(&mut self) -> Result<Vec<(RxQueueId, Option<QueueUser>)>, EthtoolError> {
+    fn rx_queues(&mut self) -> Result<Vec<(KernelRxQueueId, Option<QueueUser>)>, EthtoolError> {
         Ok(self.netdev.rx_queues()?)
     }
 

@@ -44,7 +44,7 @@ pub use restore::{RestoreReport, restore_from_state_file};
 pub use state::{StateError, state_files};
 pub use state_fault::StateFault;
 
-use crate::netdev::RxQueueId;
+use crate::netdev::KernelRxQueueId;
 use control::NicControl;
 use state::StateFile;
 use undo::Undo;
@@ -56,7 +56,7 @@ pub enum QueueChoice {
     /// This number of queues, from the last one down, without queues in use.
     Count(u32),
     /// These queues.
-    These(Vec<RxQueueId>),
+    These(Vec<KernelRxQueueId>),
 }
 
 /// A flow that is to arrive in device memory.
@@ -99,7 +99,7 @@ pub struct SetupRequest {
 pub struct NicSetup {
     nic: Box<dyn NicControl + Send>,
     state: StateFile,
-    queues: Vec<RxQueueId>,
+    queues: Vec<KernelRxQueueId>,
     /// The RSS context that spreads over the queues, if there are several.
     context: Option<u32>,
     undo: Vec<Undo>,
@@ -122,7 +122,7 @@ impl fmt::Display for Drift {
 
 impl NicSetup {
     /// Returns the queues to bind.
-    pub fn queues(&self) -> &[RxQueueId] {
+    pub fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
     }
 

@@ -9,7 +9,7 @@ use crate::ethtool::{
     DataSplit, EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RingsChange, RssContext,
     RuleAction, TcpFlow,
 };
-use crate::netdev::{QueueUser, RxQueueId};
+use crate::netdev::{KernelRxQueueId, QueueUser};
 
 /// The settings: what restoring must bring back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) enum Dies {
 pub(super) struct Nic {
     pub(super) settings: Settings,
     pub(super) ways: Ways,
-    pub(super) queues: Vec<(RxQueueId, Option<QueueUser>)>,
+    pub(super) queues: Vec<(KernelRxQueueId, Option<QueueUser>)>,
     pub(super) xdp: bool,
     pub(super) gone: bool,
 }
@@ -109,7 +109,7 @@ impl Model {
                 can_match: |_| true,
                 features_stuck: false,
             },
-            queues: (0..queues).map(|id| (RxQueueId(id), None)).collect(),
+            queues: (0..queues).map(|id| (KernelRxQueueId(id), None)).collect(),
             xdp: false,
             gone: false,
         };
@@ -202,7 +202,7 @@ impl NicControl for Model {
         self.nic().xdp
     }
 
-    fn rx_queues(&mut self) -> Result<Vec<(RxQueueId, Option<QueueUser>)>, EthtoolError> {
+    fn rx_queues(&mut self) -> Result<Vec<(KernelRxQueueId, Option<QueueUser>)>, EthtoolError> {
         self.read(|nic| Ok(nic.queues.clone()))
     }
 

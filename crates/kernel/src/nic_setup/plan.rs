@@ -9,7 +9,7 @@ use super::state::{StateError, StateFile};
 use super::undo::table_words;
 use super::{Flow, NicSetup, SetupRequest};
 use crate::ethtool::{DataSplit, EthtoolError, TcpFlow};
-use crate::netdev::{QueueUser, RxQueueId};
+use crate::netdev::{KernelRxQueueId, QueueUser};
 
 /// Why a NIC cannot be set up. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum PlanError {
         /// Number of unused queues, without queue 0.
         free: u32,
         /// The queues in use, and their users.
-        used: Vec<(RxQueueId, QueueUser)>,
+        used: Vec<(KernelRxQueueId, QueueUser)>,
     },
     /// A requested queue cannot be used.
     #[error("queue {queue} of {interface}: {why}")]
@@ -48,7 +48,7 @@ pub enum PlanError {
         /// The interface.
         interface: String,
         /// The queue.
-        queue: RxQueueId,
+        queue: KernelRxQueueId,
         /// The reason.
         why: String,
     },
@@ -65,7 +65,7 @@ pub enum PlanError {
     State(#[from] StateError),
 }
 
-fn used_words(used: &[(RxQueueId, QueueUser)]) -> String {
+fn used_words(used: &[(KernelRxQueueId, QueueUser)]) -> String {
     let words = used
         .iter()
         .map(|(id, user)| format!(", queue {id} is used by {user}"));
@@ -105,7 +105,7 @@ pub enum Step {
         /// The rules to try, narrow ones first.
         rules: Vec<TcpFlow>,
         /// The queue, if there is no context.
-        queue: RxQueueId,
+        queue: KernelRxQueueId,
     },
 }
 
@@ -113,7 +113,7 @@ pub enum Step {
 pub struct SetupPlan {
     pub(super) nic: Box<dyn NicControl + Send>,
     pub(super) state: Result<StateFile, StateError>,
-    pub(super) queues: Vec<RxQueueId>,
+    pub(super) queues: Vec<KernelRxQueueId>,
     pub(super) steps: Vec<Step>,
     warnings: Vec<String>,
 }
@@ -193,7 +193,7 @@ impl SetupPlan {
     }
 
     /// Returns the planned queues.
-    pub fn queues(&self) -> &[RxQueueId] {
+    pub fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
     }
 

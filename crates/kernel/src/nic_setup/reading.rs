@@ -5,13 +5,13 @@ use super::plan::{PlanError, Step, rules_for};
 use super::{Flow, QueueChoice};
 use crate::drivers::known_driver;
 use crate::ethtool::{EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RssContext, RuleAction};
-use crate::netdev::{QueueUser, RxQueueId};
+use crate::netdev::{KernelRxQueueId, QueueUser};
 
 /// A NIC's settings as they are; what the driver does not know is `None`.
 pub(super) struct Reading {
     driver: Option<String>,
     xdp: bool,
-    queues: Vec<(RxQueueId, Option<QueueUser>)>,
+    queues: Vec<(KernelRxQueueId, Option<QueueUser>)>,
     ntuple: Option<Feature>,
     /// A feature that this driver wants on before header split.
     split_needs: Option<Feature>,
@@ -88,7 +88,7 @@ impl Reading {
         &self,
         interface: &str,
         choice: &QueueChoice,
-    ) -> Result<Vec<RxQueueId>, PlanError> {
+    ) -> Result<Vec<KernelRxQueueId>, PlanError> {
         match choice {
             QueueChoice::Count(count) => {
                 let free = self.queues.iter().rev();
@@ -111,7 +111,7 @@ impl Reading {
                 Ok(chosen)
             }
             QueueChoice::These(queues) => {
-                let bad = |queue: RxQueueId, why: String| PlanError::BadQueue {
+                let bad = |queue: KernelRxQueueId, why: String| PlanError::BadQueue {
                     interface: interface.to_owned(),
                     queue,
                     why,
@@ -137,7 +137,7 @@ impl Reading {
                     }
                 }
                 match &chosen[..] {
-                    [] => Err(bad(RxQueueId(0), "no queue was asked for".to_owned())),
+                    [] => Err(bad(KernelRxQueueId(0), "no queue was asked for".to_owned())),
                     _ => Ok(chosen),
                 }
             }
@@ -146,7 +146,7 @@ impl Reading {
 
     pub(super) fn steps(
         &self,
-        queues: &[RxQueueId],
+        queues: &[KernelRxQueueId],
         flows: &[Flow],
     ) -> Result<Vec<Step>, PlanError> {
         let mut steps = Vec::new();
@@ -190,8 +190,8 @@ impl Reading {
     }
 
     /// Replaces the entries that point at `queues`, and no others, by the other queues of the table in turn.
-    fn table_without(&self, table: &[u32], queues: &[RxQueueId]) -> Vec<u32> {
-        let ours = |queue: &u32| queues.contains(&RxQueueId(*queue));
+    fn table_without(&self, table: &[u32], queues: &[KernelRxQueueId]) -> Vec<u32> {
+        let ours = |queue: &u32| queues.contains(&KernelRxQueueId(*queue));
         let mut others = Vec::new();
         for queue in table.iter().filter(|queue| !ours(queue)) {
             if !others.contains(queue) {
@@ -211,7 +211,7 @@ impl Reading {
         replaced.collect()
     }
 
-    pub(super) fn warnings(&self, interface: &str, queues: &[RxQueueId]) -> Vec<String> {
+    pub(super) fn warnings(&self, interface: &str, queues: &[KernelRxQueueId]) -> Vec<String> {
         let mut warnings = Vec::new();
         for context in &self.contexts {
             if let Some(queue) = queues.iter().find(|queue| context.uses(queue.0)) {

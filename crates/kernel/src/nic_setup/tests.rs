@@ -112,7 +112,7 @@ fn foreign_rule() -> InstalledRule {
             destination: None,
             destination_port: Some(22),
         }),
-        action: RuleAction::Queue(RxQueueId(2)),
+        action: RuleAction::Queue(KernelRxQueueId(2)),
     }
 }
 
@@ -137,7 +137,7 @@ fn a_plan_says_what_it_would_do_and_does_nothing() {
     let (model, folder) = (Model::new(), Folder::new());
     let before = model.settings();
     let plan = plan(&model, &folder, 1).unwrap();
-    assert_eq!(plan.queues(), [RxQueueId(15)]);
+    assert_eq!(plan.queues(), [KernelRxQueueId(15)]);
     let expected = [
         "ethtool -X model0 weight 9 8 8 8 8 8 8 9 9 9 9 9 9 8 8",
         "ethtool -K model0 rx-ntuple-filter on",
@@ -167,7 +167,7 @@ fn set_up_is_what_a_binding_needs() {
     assert!(!settings.table.contains(&15));
     assert!(settings.features[0].active);
     let rule = settings.rules[0];
-    assert_eq!(rule.action, RuleAction::Queue(RxQueueId(15)));
+    assert_eq!(rule.action, RuleAction::Queue(KernelRxQueueId(15)));
     assert_eq!(setup.verify().unwrap(), []);
     assert_eq!(folder.records().len(), 1);
 }
@@ -309,7 +309,7 @@ fn what_somebody_else_changed_meanwhile_is_left_alone() {
         let mut nic = model.nic();
         nic.settings.table = vec![1; 128];
         nic.settings.thresh = Some(64);
-        nic.settings.rules[0].action = RuleAction::Queue(RxQueueId(3));
+        nic.settings.rules[0].action = RuleAction::Queue(KernelRxQueueId(3));
     }
     let changed = model.settings();
     let report = setup.restore();
@@ -412,7 +412,7 @@ fn without_contexts_flows_take_turns_on_the_queues() {
         .unwrap();
     let rules = model.settings().rules;
     let actions: Vec<_> = rules.iter().map(|r| r.action).collect();
-    let queue = |q| RuleAction::Queue(RxQueueId(q));
+    let queue = |q| RuleAction::Queue(KernelRxQueueId(q));
     assert_eq!(actions, [queue(14), queue(15), queue(14)]);
     let locations = setup.rule_locations();
     assert_eq!(locations.len(), 3);
@@ -426,7 +426,7 @@ fn a_nic_whose_rules_cannot_name_a_context_steers_to_one_queue() {
     let before = visible(&model);
     let setup = apply(&model, &folder, 2);
     let rule = model.settings().rules[0];
-    assert_eq!(rule.action, RuleAction::Queue(RxQueueId(14)));
+    assert_eq!(rule.action, RuleAction::Queue(KernelRxQueueId(14)));
     assert_eq!(
         rule.flow.unwrap().source,
         flow().peer,
@@ -446,7 +446,7 @@ fn a_rule_that_is_there_already_is_not_ours_to_remove() {
         nic.settings.rules.push(InstalledRule {
             location: 5,
             flow: Some(flow),
-            action: RuleAction::Queue(RxQueueId(15)),
+            action: RuleAction::Queue(KernelRxQueueId(15)),
         });
     }
     let before = visible(&model);
@@ -552,7 +552,10 @@ fn a_nic_that_lacks_something_is_refused_with_all_that_it_lacks() {
 fn queue_0_and_queues_in_use_are_never_taken() {
     let (model, folder) = (Model::new(), Folder::new());
     model.nic().queues[15].1 = Some(QueueUser::Dmabuf(DmabufId(3)));
-    assert_eq!(plan(&model, &folder, 1).unwrap().queues(), [RxQueueId(14)]);
+    assert_eq!(
+        plan(&model, &folder, 1).unwrap().queues(),
+        [KernelRxQueueId(14)]
+    );
     let refused = plan(&model, &folder, 15).unwrap_err().to_string();
     assert!(
         refused.contains("14 RX queues to spare, 15 are needed"),
@@ -564,7 +567,7 @@ fn queue_0_and_queues_in_use_are_never_taken() {
     );
     for queue in [0, 15, 16] {
         let mut request = request(&folder, 1);
-        request.queues = QueueChoice::These(vec![RxQueueId(queue)]);
+        request.queues = QueueChoice::These(vec![KernelRxQueueId(queue)]);
         let refused = plan_for(Box::new(model.clone()), &request).unwrap_err();
         assert!(matches!(refused, PlanError::BadQueue { .. }), "{refused}");
     }

@@ -3,7 +3,7 @@
 use devmem_linux::doctor::{KernelFacts, NicFacts};
 use devmem_linux::drivers::known_driver;
 use devmem_linux::ethtool::DriverInfo;
-use devmem_linux::netdev::{QueueUser, RxQueueId};
+use devmem_linux::netdev::{KernelRxQueueId, QueueUser};
 use devmem_uapi::DmabufId;
 
 use super::*;
@@ -79,7 +79,7 @@ fn guest() -> Diagnosis {
         good("xdp", "no program attached"),
     ];
     let mut gvnic = nic("eth1", Some("gve"), checks, NicVerdict::NeedsSetup);
-    gvnic.taken = vec![(RxQueueId(3), QueueUser::Dmabuf(DmabufId(1)))];
+    gvnic.taken = vec![(KernelRxQueueId(3), QueueUser::Dmabuf(DmabufId(1)))];
     diagnosis(
         KernelFacts {
             release: "7.2.12".to_owned(),

@@ -12,7 +12,7 @@ use devmem_linux::dmabuf::DmabufFd;
 use devmem_linux::ethtool::{
     DataSplit, Ethtool, MAIN_CONTEXT, NTUPLE, RingsChange, RuleAction, TcpFlow,
 };
-use devmem_linux::netdev::{BoundRx, Netdev, RxQueueId};
+use devmem_linux::netdev::{BoundRx, KernelRxQueueId, Netdev};
 
 pub use receiving::{Habit, RxReport, Stream, receive};
 pub use sending::{send_to, tx};
@@ -96,7 +96,7 @@ impl Steering {
         };
         self.rules.push(
             self.ethtool
-                .insert_rule(&flow, RuleAction::Queue(RxQueueId(queue)))?,
+                .insert_rule(&flow, RuleAction::Queue(KernelRxQueueId(queue)))?,
         );
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Bound {
 ///
 /// The kernel refused.
 pub fn bind(memory: &DmabufFd, queues: &[u32]) -> anyhow::Result<BoundRx> {
-    let queues: Vec<RxQueueId> = queues.iter().copied().map(RxQueueId).collect();
+    let queues: Vec<KernelRxQueueId> = queues.iter().copied().map(KernelRxQueueId).collect();
     Ok(Netdev::by_name(nic())?.bind_rx(memory.as_fd(), &queues)?)
 }
 

@@ -13,10 +13,10 @@ use devmem_uapi::DmabufId;
 use netmem::{Frag, MemoryProvider, NiovSize, OpaqueProvider};
 use nic::{
     Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, Rings,
-    RxChecksum, RxPacket, TcpDataSplit, TxFrame, VnetMeta,
+    RxPacket, TcpDataSplit, TxFrame, VnetMeta,
 };
 use steer::RxQueueId;
-use wire::{Instant, Ipv4Header, checksum};
+use wire::{ChecksumState, Instant, Ipv4Header, TxChecksum, checksum};
 
 /// Set-up: net_iovs of 4 KiB instead of 64 KiB.
 const SMALL_NIOVS: u8 = 1;
@@ -231,9 +231,12 @@ impl Link for Script {
         };
         let trusted = switches & TRUSTED != 0;
         let checksum = if trusted {
-            RxChecksum::Partial
+            ChecksumState::Partial(TxChecksum {
+                start: 34,
+                offset: 16,
+            })
         } else {
-            RxChecksum::Unverified
+            ChecksumState::Unknown
         };
         let gso_size = if switches & SUPER != 0 { 1448 } else { 0 };
         let meta = VnetMeta { gso_size, checksum };

@@ -12,13 +12,13 @@ use std::time::Instant as Clock;
 
 use netmem::{Dmabuf, DmabufId, DmabufProvider, NiovSize};
 use nic::{
-    Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, RxChecksum,
-    TxFrame, VnetMeta,
+    Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, TxFrame,
+    VnetMeta,
 };
 use steer::RxQueueId;
 use wire::{
-    EtherType, EthernetHeader, Instant, IpRepr, MacAddr, TcpFlags, TcpHeader, TcpOptions,
-    Timestamps, emit_tcp_frame_headers,
+    ChecksumState, EtherType, EthernetHeader, Instant, IpRepr, MacAddr, TcpFlags, TcpHeader,
+    TcpOptions, Timestamps, TxChecksum, emit_tcp_frame_headers,
 };
 
 const RUNS: usize = 201;
@@ -48,7 +48,10 @@ impl Link for HeadersOnly {
         posted.head.with_vnet(0, n).copy_from_slice(&self.head[..n]);
         let meta = VnetMeta {
             gso_size: 1448,
-            checksum: RxChecksum::Partial,
+            checksum: ChecksumState::Partial(TxChecksum {
+                start: 34,
+                offset: 16,
+            }),
         };
         Ok(LinkReceived::Placed {
             frame_len: self.frame_len,

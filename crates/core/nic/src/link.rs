@@ -247,9 +247,7 @@ impl TxFrame<'_> {
             _ => None,
         };
         Offload {
-            checksum: self
-                .checksum
-                .map_or(ChecksumState::Unknown, ChecksumState::Partial),
+            checksum: self.checksum.into(),
             gso: NonZeroU16::new(self.gso_size)
                 .and_then(|size| kind().map(|kind| Gso { kind, size })),
         }
@@ -265,26 +263,13 @@ impl TxFrame<'_> {
     }
 }
 
-/// What the link knows about a frame's transport checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RxChecksum {
-    /// Never computed: the sender is on this host (or virtual wire) and left it to the NIC
-    /// (VIRTIO_NET_HDR_F_NEEDS_CSUM). The field holds the pseudo-header's sum.
-    Partial,
-    /// Verified by somebody before us (VIRTIO_NET_HDR_F_DATA_VALID).
-    Valid,
-    /// Nobody looked.
-    #[default]
-    Unverified,
-}
-
 /// What a link says about a frame: the virtio-net header in our words (VIRTIO 1.2 5.1.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetMeta {
     /// Payload bytes per segment of a super-packet of TCP; 0: not one.
     pub gso_size: u16,
     /// State of the transport checksum.
-    pub checksum: RxChecksum,
+    pub checksum: ChecksumState,
 }
 
 impl From<Offload> for VnetMeta {
@@ -300,12 +285,10 @@ impl From<Offload> for VnetMeta {
             })
             | None => 0,
         };
-        let checksum = match offload.checksum {
-            ChecksumState::Partial(_) => RxChecksum::Partial,
-            ChecksumState::Verified => RxChecksum::Valid,
-            ChecksumState::Unknown => RxChecksum::Unverified,
-        };
-        Self { gso_size, checksum }
+        Self {
+            gso_size,
+            checksum: offload.checksum,
+        }
     }
 }
 

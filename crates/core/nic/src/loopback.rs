@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
-use crate::link::{RxChecksum, VnetMeta};
+use crate::link::VnetMeta;
 use crate::packet::TxPacket;
 use crate::place::{Landed, Place, RxBuffers};
 
@@ -80,10 +80,7 @@ impl TxPacket {
             frame_len,
             meta: VnetMeta {
                 gso_size: if is_super { gso_size } else { 0 },
-                checksum: match checksum {
-                    Some(_) => RxChecksum::Partial,
-                    None => RxChecksum::Unverified,
-                },
+                checksum: checksum.into(),
             },
             place: Place::Looped {
                 head_len: head.len(),

@@ -16,7 +16,7 @@ use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{Origin, RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
-use crate::rx_checksum::{self, Verdict};
+use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
 use crate::stats::{RxQueueStats, TxStats};
 use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
@@ -239,8 +239,8 @@ impl Nic {
         stats.packets += 1;
         stats.bytes += headers.payload_len as u64;
         stats.segments += u64::from(segments);
-        stats.checksum_verified += u64::from(verdict == Verdict::Compute);
-        stats.checksum_trusted += u64::from(verdict == Verdict::Trusted);
+        stats.checksum_verified += u64::from(verdict == ChecksumVerdict::Compute);
+        stats.checksum_trusted += u64::from(verdict == ChecksumVerdict::Trusted);
         Ok(RxPacket {
             queue,
             headers,
@@ -261,9 +261,9 @@ impl Nic {
         }
     }
 
-    fn check(&self, landed: &Landed, headers: &RxHeaders) -> Result<Verdict, DropReason> {
+    fn check(&self, landed: &Landed, headers: &RxHeaders) -> Result<ChecksumVerdict, DropReason> {
         let verdict = rx_checksum::judge(headers, landed.meta.checksum, self.features.rx_checksum);
-        if verdict == Verdict::Compute {
+        if verdict == ChecksumVerdict::Compute {
             let l4 = headers.l4_offset().unwrap_or(headers.header_len);
             let posted = landed.posted_fill(&self.queues);
             let covered = l4..headers.header_len + headers.payload_len;

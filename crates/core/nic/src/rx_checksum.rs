@@ -1,15 +1,14 @@
 //! Judging transport checksums on behalf of a stack that cannot read payload.
 
 use netmem::DmaPort;
-use wire::{Checksum, Network, RxHeaders, Transport, UdpHeader};
+use wire::{Checksum, ChecksumState, Network, RxHeaders, Transport, UdpHeader};
 
 use crate::features::VerifyChecksums;
 use crate::fill::Piece;
-use crate::link::RxChecksum;
 
 /// What is known about a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ChecksumVerdict {
     /// Has none, or none this NIC knows.
     NoChecksum,
     /// Taken on trust.
@@ -19,23 +18,31 @@ pub(crate) enum Verdict {
 }
 
 /// Decides whether the checksum has to be computed.
-pub(crate) fn judge(headers: &RxHeaders, link: RxChecksum, policy: VerifyChecksums) -> Verdict {
+pub(crate) fn judge(
+    headers: &RxHeaders,
+    link: ChecksumState,
+    policy: VerifyChecksums,
+) -> ChecksumVerdict {
     match headers.transport {
         Transport::Tcp(_) => {}
         // No checksum (RFC 768); over IPv6 that is not allowed (RFC 8200 8.1) and the sum will not fit.
         Transport::Udp(UdpHeader { checksum: 0, .. })
             if matches!(headers.network, Network::Ipv4(_)) =>
         {
-            return Verdict::NoChecksum;
+            return ChecksumVerdict::NoChecksum;
         }
         Transport::Udp(_) => {}
-        Transport::Other(_) | Transport::Fragment | Transport::None => return Verdict::NoChecksum,
+        Transport::Other(_) | Transport::Fragment | Transport::None => {
+            return ChecksumVerdict::NoChecksum;
+        }
     }
     match (policy, link) {
         (VerifyChecksums::None, _)
-        | (_, RxChecksum::Partial)
-        | (VerifyChecksums::Untrusted, RxChecksum::Valid) => Verdict::Trusted,
-        (VerifyChecksums::All, RxChecksum::Valid) | (_, RxChecksum::Unverified) => Verdict::Compute,
+        | (_, ChecksumState::Partial(_))
+        | (VerifyChecksums::Untrusted, ChecksumState::Verified) => ChecksumVerdict::Trusted,
+        (VerifyChecksums::All, ChecksumState::Verified) | (_, ChecksumState::Unknown) => {
+            ChecksumVerdict::Compute
+        }
     }
 }
 

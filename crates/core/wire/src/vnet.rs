@@ -20,6 +20,13 @@ pub enum ChecksumState {
     Partial(TxChecksum),
 }
 
+impl From<Option<TxChecksum>> for ChecksumState {
+    /// Returns the state of a frame that is sent with this checksum, or none, left to be computed.
+    fn from(left: Option<TxChecksum>) -> Self {
+        left.map_or(Self::Unknown, Self::Partial)
+    }
+}
+
 /// How a super-packet is to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {

@@ -3,14 +3,14 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use ::wire::{Instant, RxHeaders, fill_checksum};
+use ::wire::{ChecksumState, Instant, RxHeaders, fill_checksum};
 use netmem::{DmaPort, FragList};
 
 use super::conditioner::{Conditioner, ConditionerStats};
 use super::impairment::Impairment;
 use super::{
     HeaderBuf, Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    RxChecksum, TxFrame, VnetMeta,
+    TxFrame, VnetMeta,
 };
 
 /// Frames taken from the inner link in one go, so that a flood cannot keep a poll busy for ever.
@@ -116,7 +116,7 @@ impl<L: Link> Impaired<L> {
                     (&mut self.spill[..len], meta)
                 }
             };
-            if meta.checksum == RxChecksum::Partial {
+            if matches!(meta.checksum, ChecksumState::Partial(_)) {
                 complete_checksum(frame);
             }
             self.rx.push(frame, now);

@@ -10,8 +10,8 @@ use ::wire::{EthernetHeader, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, RxChecksum,
-    TxFrame, VnetMeta,
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame,
+    VnetMeta,
 };
 
 /// What kind of wire [`WireLink::pair`] makes.
@@ -114,10 +114,7 @@ impl WireLink {
         }
         Ok(VnetMeta {
             gso_size: frame.gso_size,
-            checksum: match frame.checksum {
-                Some(_) => RxChecksum::Partial,
-                None => RxChecksum::Unverified,
-            },
+            checksum: frame.checksum.into(),
         })
     }
 }

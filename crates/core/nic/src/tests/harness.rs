@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use netmem::{DmabufId, FragList, MemoryProvider, NiovSize, OpaqueProvider};
 use steer::{FlowType, NtupleRule, PortMatch, RuleAction, RxQueueId};
 use wire::{
-    EtherType, EthernetHeader, Instant, IpRepr, MacAddr, TcpFlags, TcpHeader, TcpOptions,
-    Timestamps, TxChecksum, emit_tcp_frame_headers, fill_checksum, tcp_tx_checksum,
+    ChecksumState, EtherType, EthernetHeader, Instant, IpRepr, MacAddr, TcpFlags, TcpHeader,
+    TcpOptions, Timestamps, TxChecksum, emit_tcp_frame_headers, fill_checksum, tcp_tx_checksum,
 };
 
 use crate::*;
@@ -299,10 +299,13 @@ impl Tcp {
 
 pub(super) const PARTIAL: VnetMeta = VnetMeta {
     gso_size: 0,
-    checksum: RxChecksum::Partial,
+    checksum: ChecksumState::Partial(TxChecksum {
+        start: 34,
+        offset: 16,
+    }),
 };
 pub(super) const UNVERIFIED: VnetMeta = VnetMeta {
-    checksum: RxChecksum::Unverified,
+    checksum: ChecksumState::Unknown,
     ..PARTIAL
 };
 

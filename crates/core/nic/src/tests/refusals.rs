@@ -1,6 +1,6 @@
 //! Frames that are dropped, each under its name.
 
-use wire::{MacAddr, TcpOptions};
+use wire::{ChecksumState, MacAddr, TcpOptions};
 
 use super::harness::*;
 use crate::*;
@@ -204,13 +204,13 @@ fn the_links_word_is_taken_as_far_as_the_setting_says() {
     let mut bad = tcp(&pattern(0, 1000)).frame();
     bad[500] ^= 1;
     for (policy, checksum, passes) in [
-        (VerifyChecksums::Untrusted, RxChecksum::Partial, true),
-        (VerifyChecksums::Untrusted, RxChecksum::Valid, true),
-        (VerifyChecksums::Untrusted, RxChecksum::Unverified, false),
-        (VerifyChecksums::All, RxChecksum::Partial, true),
-        (VerifyChecksums::All, RxChecksum::Valid, false),
-        (VerifyChecksums::All, RxChecksum::Unverified, false),
-        (VerifyChecksums::None, RxChecksum::Unverified, true),
+        (VerifyChecksums::Untrusted, PARTIAL.checksum, true),
+        (VerifyChecksums::Untrusted, ChecksumState::Verified, true),
+        (VerifyChecksums::Untrusted, ChecksumState::Unknown, false),
+        (VerifyChecksums::All, PARTIAL.checksum, true),
+        (VerifyChecksums::All, ChecksumState::Verified, false),
+        (VerifyChecksums::All, ChecksumState::Unknown, false),
+        (VerifyChecksums::None, ChecksumState::Unknown, true),
     ] {
         bench.nic.set_features(Features {
             rx_checksum: policy,

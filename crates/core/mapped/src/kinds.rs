@@ -11,7 +11,7 @@ pub enum Commit {
 
 /// What a mapping of a file may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum MapAccess {
     /// Reading.
     Read,
     /// Reading and writing.

@@ -29,7 +29,7 @@ mod vectors;
 
 pub use dma_right::DmaRight;
 pub use file::{FilePages, MappableFile, UnmappableFile};
-pub use kinds::{Access, Advice, Commit, RangeError};
+pub use kinds::{Advice, Commit, MapAccess, RangeError};
 pub use mapping::{Mapping, Span};
 #[cfg(any(test, feature = "test-util"))]
 pub use process::in_child;

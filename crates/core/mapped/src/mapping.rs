@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
-use crate::kinds::{Access, Advice, Commit, RangeError};
+use crate::kinds::{Advice, Commit, MapAccess, RangeError};
 use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES, MappableFile, UnmappableFile, copy};
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -27,7 +27,7 @@ const STEP_BYTES: usize = 4096;
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    access: Access,
+    access: MapAccess,
     outer: NonNull<u8>,
     outer_len: usize,
 }
@@ -47,7 +47,7 @@ impl Mapping {
             Commit::Now => ANONYMOUS,
             Commit::Lazily => ANONYMOUS | libc::MAP_NORESERVE,
         };
-        Self::map(len, Access::ReadWrite, (-1, 0), flags)
+        Self::map(len, MapAccess::ReadWrite, (-1, 0), flags)
     }
 
     /// Maps `len` bytes, a positive multiple of [`BASE_PAGE_BYTES`], from `offset` of `file`, shared with everybody who
@@ -59,7 +59,7 @@ impl Mapping {
         file: &MappableFile<'_>,
         offset: u64,
         len: usize,
-        access: Access,
+        access: MapAccess,
     ) -> Result<Self, UnmappableFile> {
         use rustix::io::Errno;
         file.check(offset, len)?;
@@ -73,7 +73,7 @@ impl Mapping {
     /// there all of it is memory.
     fn map(
         len: usize,
-        access: Access,
+        access: MapAccess,
         (fd, offset): (i32, libc::off_t),
         flags: i32,
     ) -> io::Result<Self> {
@@ -106,8 +106,8 @@ impl Mapping {
             return Ok(mapping);
         }
         let prot = match access {
-            Access::Read => libc::PROT_READ,
-            Access::ReadWrite => READ_WRITE,
+            MapAccess::Read => libc::PROT_READ,
+            MapAccess::ReadWrite => READ_WRITE,
         };
         let (at, flags) = (base.as_ptr().cast(), flags | libc::MAP_FIXED);
         // SAFETY: MAP_FIXED replaces `len` bytes at `base`, which lie inside the reservation that `mapping` owns and that
@@ -267,8 +267,8 @@ impl Span<'_> {
     #[inline]
     fn writable(&self) -> Result<*mut u8, RangeError> {
         match self.mapping.access {
-            Access::ReadWrite => Ok(self.base()),
-            Access::Read => Err(RangeError::ReadOnly),
+            MapAccess::ReadWrite => Ok(self.base()),
+            MapAccess::Read => Err(RangeError::ReadOnly),
         }
     }
 }

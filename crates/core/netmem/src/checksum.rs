@@ -1,6 +1,6 @@
 //! The Internet checksum of memory that no slice may point to.
 
-use crate::region::Span;
+use crate::region::RegionSpan;
 
 /// Bytes per step. Small enough that the copy is a few loads and stores, which the processor prefetches
 /// (a longer one becomes a string instruction: less than half the speed from memory); large enough to
@@ -8,7 +8,7 @@ use crate::region::Span;
 const STEP_BYTES: usize = 256;
 
 /// Returns the folded, not complemented ones' complement sum of big-endian words (RFC 1071).
-pub(crate) fn of_span(span: Span<'_>) -> u16 {
+pub(crate) fn of_span(span: RegionSpan<'_>) -> u16 {
     let mut buffer = [0; STEP_BYTES];
     let mut sum = 0_u64;
     let mut done = 0;
@@ -58,7 +58,7 @@ fn fold(mut sum: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::{Commit, Region};
+    use crate::region::{Commit, MemoryRegion};
 
     /// RFC 1071 1, word by word.
     fn plain(bytes: &[u8]) -> u16 {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_the_rfcs_for_every_length_and_alignment() {
-        let region = Region::anonymous(8192, Commit::Lazily).unwrap();
+        let region = MemoryRegion::anonymous(8192, Commit::Lazily).unwrap();
         let bytes: Vec<u8> = (0..8192_u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();
@@ -87,7 +87,7 @@ mod tests {
         // Miri is after the accesses, not the sums.
         for len in lengths.step_by(if cfg!(miri) { 17 } else { 1 }) {
             for offset in [0, 1, 2, 7, 64, 192] {
-                let got = of_span(Span {
+                let got = of_span(RegionSpan {
                     region: &region,
                     offset,
                     len,
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn carries_out_of_every_word_come_round() {
-        let region = Region::anonymous(8192, Commit::Lazily).unwrap();
+        let region = MemoryRegion::anonymous(8192, Commit::Lazily).unwrap();
         region.fill(0, 8192, 0xff);
         assert_eq!(
-            of_span(Span {
+            of_span(RegionSpan {
                 region: &region,
                 offset: 0,
                 len: 8192
@@ -114,7 +114,7 @@ mod tests {
             0xffff
         );
         assert_eq!(
-            of_span(Span {
+            of_span(RegionSpan {
                 region: &region,
                 offset: 0,
                 len: 8191
@@ -124,7 +124,7 @@ mod tests {
         // RFC 1071 3, numerical example.
         region.copy_in(0, &[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(
-            of_span(Span {
+            of_span(RegionSpan {
                 region: &region,
                 offset: 0,
                 len: 8

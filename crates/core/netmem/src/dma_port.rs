@@ -10,7 +10,7 @@ use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::netmem::Netmem;
 use crate::page_pool::PagePool;
-use crate::region::{self, Span};
+use crate::region::{self, RegionSpan};
 
 /// A range of network memory: room that a packet may be received into, or the bytes of a frag.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub struct BufSpan<'a> {
 }
 
 impl<'a> BufSpan<'a> {
-    fn span(&self) -> Span<'a> {
+    fn span(&self) -> RegionSpan<'a> {
         self.netmem.span(self.offset, self.len as usize)
     }
 }

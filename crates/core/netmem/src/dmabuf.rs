@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
 use crate::cpu_view::{CopyError, CpuView};
-use crate::memory::{Access, Memory, OutOfBounds};
+use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
 
 /// Why device memory could not be made.
@@ -129,7 +129,7 @@ impl Dmabuf {
     ///
     /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
     pub fn anonymous(size: usize) -> Result<Self, DmabufError> {
-        Memory::anonymous(size, Access::Device).map(Self::new)
+        Memory::anonymous(size, MemoryAccess::Device).map(Self::new)
     }
 
     /// Allocates memory that has a file descriptor: hugetlb pages, else pages collapsed to huge ones,

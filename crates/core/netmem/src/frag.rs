@@ -6,7 +6,7 @@ use devmem_uapi::DmabufId;
 
 use crate::dma_port::BufSpan;
 use crate::netmem::Netmem;
-use crate::region::Span;
+use crate::region::RegionSpan;
 
 /// The bytes are in device memory, where the CPU does not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -183,12 +183,12 @@ impl Frag {
     }
 
     /// Returns a range of the piece for `region`'s copying functions.
-    pub(crate) fn bytes_at(&self, range: Range<usize>) -> Span<'_> {
+    pub(crate) fn bytes_at(&self, range: Range<usize>) -> RegionSpan<'_> {
         let (offset, len) = self.sub_range(&range);
         self.netmem.span(offset, len as usize)
     }
 
-    pub(crate) fn bytes(&self) -> Span<'_> {
+    pub(crate) fn bytes(&self) -> RegionSpan<'_> {
         self.netmem.span(self.offset, self.len())
     }
 

@@ -8,11 +8,13 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::dmabuf::{DmabufError, Exporter};
 use crate::page_kind::{self, PageKind};
-use crate::region::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, Region, Span};
+use crate::region::{
+    Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, MemoryRegion, RegionSpan,
+};
 
 /// Who may read the bytes with the CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
+pub(crate) enum MemoryAccess {
     /// Host memory: the stack may.
     Host,
     /// Device memory: its owner may (he made it), the stack may not.
@@ -37,8 +39,8 @@ pub struct OutOfBounds {
 /// One mapped run of memory. Whoever holds an `Arc` of it keeps it mapped.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    region: Region,
-    access: Access,
+    region: MemoryRegion,
+    access: MemoryAccess,
     file: Option<OwnedFd>,
     /// Who made the memory known to devices and wants to be told when the CPU looks at it.
     exporter: OnceLock<Arc<dyn Exporter>>,
@@ -49,7 +51,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Maps anonymous memory in huge pages if it can, all of it touched.
-    pub(crate) fn anonymous(size: usize, access: Access) -> Result<Self, DmabufError> {
+    pub(crate) fn anonymous(size: usize, access: MemoryAccess) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Now)?;
         // Refused where transparent huge pages are not configured; base pages do, slower.
@@ -70,7 +72,7 @@ impl Memory {
         let region = map(size, Commit::Lazily)?;
         Ok(Memory {
             region,
-            access: Access::Host,
+            access: MemoryAccess::Host,
             file: None,
             exporter: OnceLock::new(),
             page_kind: OnceLock::from(PageKind::Base),
@@ -108,7 +110,7 @@ impl Memory {
         let _ = region.advise(Advice::Collapse);
         Ok(Memory {
             region,
-            access: Access::Device,
+            access: MemoryAccess::Device,
             file: Some(file),
             exporter: OnceLock::new(),
             page_kind: OnceLock::new(),
@@ -124,7 +126,7 @@ impl Memory {
         let region = map_file(MappableFile::memfd_or_dmabuf(file), size)?;
         Ok(Memory {
             region,
-            access: Access::Device,
+            access: MemoryAccess::Device,
             file: None,
             exporter: OnceLock::from(exporter),
             page_kind: OnceLock::from(PageKind::Base),
@@ -151,7 +153,7 @@ impl Memory {
         })
     }
 
-    pub(crate) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> MemoryAccess {
         self.access
     }
 
@@ -182,7 +184,7 @@ impl Memory {
     }
 
     /// Returns the region for an access that stands for the NIC's DMA.
-    pub(crate) fn dma(&self) -> &Region {
+    pub(crate) fn dma(&self) -> &MemoryRegion {
         &self.region
     }
 
@@ -191,10 +193,10 @@ impl Memory {
     /// # Panics
     ///
     /// When the memory is opaque.
-    pub(crate) fn cpu(&self) -> &Region {
+    pub(crate) fn cpu(&self) -> &MemoryRegion {
         #[cfg(any(test, feature = "test-util"))]
         assert!(
-            self.access != Access::Opaque,
+            self.access != MemoryAccess::Opaque,
             "the CPU touched the bytes of opaque device memory: payload of a packet that is not \
              readable may be moved by a DmaPort only"
         );
@@ -202,8 +204,8 @@ impl Memory {
     }
 
     /// Returns a range for `region`'s copying functions.
-    pub(crate) fn span(&self, offset: usize, len: usize) -> Span<'_> {
-        Span {
+    pub(crate) fn span(&self, offset: usize, len: usize) -> RegionSpan<'_> {
+        RegionSpan {
             region: &self.region,
             offset,
             len,
@@ -218,16 +220,16 @@ fn check_size(size: usize) -> Result<(), DmabufError> {
     Ok(())
 }
 
-fn map(size: usize, commit: Commit) -> Result<Region, DmabufError> {
-    Region::anonymous(size, commit).map_err(|source| DmabufError::Map { size, source })
+fn map(size: usize, commit: Commit) -> Result<MemoryRegion, DmabufError> {
+    MemoryRegion::anonymous(size, commit).map_err(|source| DmabufError::Map { size, source })
 }
 
 /// Maps the first `size` bytes of a file that cannot get shorter.
 fn map_file(
     file: Result<MappableFile<'_>, UnmappableFile>,
     size: usize,
-) -> Result<Region, DmabufError> {
-    file.and_then(|file| Region::file(&file, size))
+) -> Result<MemoryRegion, DmabufError> {
+    file.and_then(|file| MemoryRegion::file(&file, size))
         .map_err(|refused| match refused {
             UnmappableFile::System(errno) => DmabufError::Map {
                 size,
@@ -238,7 +240,7 @@ fn map_file(
 }
 
 /// Touches every page: MADV_POPULATE_WRITE, by hand before Linux 5.14 (EINVAL).
-fn populate(region: &Region) -> Result<(), DmabufError> {
+fn populate(region: &MemoryRegion) -> Result<(), DmabufError> {
     match region.advise(Advice::Populate) {
         Ok(()) => Ok(()),
         Err(error) if unknown_advice(&error) => {

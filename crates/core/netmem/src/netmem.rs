@@ -8,7 +8,7 @@ use devmem_uapi::DmabufId;
 use crate::net_iov::NetIov;
 use crate::pool_shared::PoolShared;
 use crate::pool_types::PoolId;
-use crate::region::Span;
+use crate::region::RegionSpan;
 
 /// An owned host page or net_iov. Dropping the last handle of one, on any thread and however late,
 /// sends it home: through the return ring of its pool, or to the provider when the pool is gone.
@@ -145,7 +145,7 @@ impl Netmem {
     /// # Panics
     ///
     /// When the range is not inside.
-    pub(crate) fn span(&self, offset: u32, len: usize) -> Span<'_> {
+    pub(crate) fn span(&self, offset: u32, len: usize) -> RegionSpan<'_> {
         let area = self.pool.area();
         let offset = offset as usize;
         let inside = offset

@@ -4,16 +4,16 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use mapped::{Access, Mapping, RangeError, UnmappableFile};
 pub(crate) use mapped::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile};
+use mapped::{MapAccess, Mapping, RangeError, UnmappableFile};
 
 /// A mapping of network memory.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct MemoryRegion {
     mapping: Mapping,
 }
 
-impl Region {
+impl MemoryRegion {
     /// Maps `len` zero bytes, a positive multiple of the base page, at a huge page boundary.
     pub(crate) fn anonymous(len: usize, commit: Commit) -> io::Result<Self> {
         let mapping = Mapping::anonymous(len, commit)?;
@@ -22,7 +22,7 @@ impl Region {
 
     /// Maps the first `len` bytes of `file`, a positive multiple of its pages, at a huge page boundary.
     pub(crate) fn file(file: &MappableFile<'_>, len: usize) -> Result<Self, UnmappableFile> {
-        let mapping = Mapping::file(file, 0, len, Access::ReadWrite)?;
+        let mapping = Mapping::file(file, 0, len, MapAccess::ReadWrite)?;
         Ok(Self { mapping })
     }
 
@@ -66,7 +66,7 @@ impl Region {
     }
 
     /// Copies a range of another region, or of this one, to `offset`; the two may overlap.
-    pub(crate) fn copy_from(&self, offset: usize, source: Span<'_>) {
+    pub(crate) fn copy_from(&self, offset: usize, source: RegionSpan<'_>) {
         inside(self.mapping.copy_from(offset, source.mapped()));
     }
 }
@@ -85,13 +85,13 @@ fn inside<T>(done: Result<T, RangeError>) -> T {
 
 /// A range of a region, checked when it is used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span<'a> {
-    pub(crate) region: &'a Region,
+pub(crate) struct RegionSpan<'a> {
+    pub(crate) region: &'a MemoryRegion,
     pub(crate) offset: usize,
     pub(crate) len: usize,
 }
 
-impl<'a> Span<'a> {
+impl<'a> RegionSpan<'a> {
     fn mapped(self) -> mapped::Span<'a> {
         inside(self.region.mapping.span(self.offset, self.len))
     }
@@ -101,19 +101,19 @@ impl<'a> Span<'a> {
 pub(crate) fn readv<'a>(
     fd: BorrowedFd<'_>,
     head: &mut [u8],
-    spans: impl Iterator<Item = Span<'a>>,
+    spans: impl Iterator<Item = RegionSpan<'a>>,
     spill: &mut [u8],
 ) -> io::Result<usize> {
-    mapped::readv(fd, head, spans.map(Span::mapped), spill)
+    mapped::readv(fd, head, spans.map(RegionSpan::mapped), spill)
 }
 
 /// Writes once from `head`, then `spans`. Repeats after EINTR.
 pub(crate) fn writev<'a>(
     fd: BorrowedFd<'_>,
     head: &[u8],
-    spans: impl Iterator<Item = Span<'a>>,
+    spans: impl Iterator<Item = RegionSpan<'a>>,
 ) -> io::Result<usize> {
-    mapped::writev(fd, head, spans.map(Span::mapped))
+    mapped::writev(fd, head, spans.map(RegionSpan::mapped))
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn touching_maps_every_page_and_leaves_zeros() {
-        let region = Region::anonymous(2 * BASE_PAGE_BYTES, Commit::Lazily).unwrap();
+        let region = MemoryRegion::anonymous(2 * BASE_PAGE_BYTES, Commit::Lazily).unwrap();
         region.touch();
         let mut out = vec![1; region.len()];
         region.copy_out(0, &mut out);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn ranges_past_the_end_panic_before_a_byte_moves() {
-        let region = Region::anonymous(BASE_PAGE_BYTES, Commit::Lazily).unwrap();
+        let region = MemoryRegion::anonymous(BASE_PAGE_BYTES, Commit::Lazily).unwrap();
         let mut out = [7; 8];
         let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             region.copy_out(4090, &mut out);

@@ -22,14 +22,14 @@ use mapped::PerProcess;
 
 /// Memory that is bound, or may still be lent. Lock order: after a driver's and a stack's; under it only what
 /// [`RxClaim::lent_by`] was given is called.
-static ENTRIES: PerProcess<Mutex<Vec<Arc<Entry>>>> = PerProcess::new();
+static ENTRIES: PerProcess<Mutex<Vec<Arc<ClaimEntry>>>> = PerProcess::new();
 
 /// The right of one binding to hand out the net_iovs of some memory. Dropping it, when the queues have other memory, leaves
 /// what is lent; the memory can be bound again when that is home.
 #[derive(Debug)]
 #[must_use = "the memory is free to be bound again when this is dropped"]
 pub struct RxClaim {
-    entry: Arc<Entry>,
+    entry: Arc<ClaimEntry>,
 }
 
 /// Why memory cannot be bound for receiving: another binding hands it out, or lent some of it.
@@ -90,7 +90,7 @@ impl std::error::Error for InUse {}
 /// Counts net_iovs that are not home.
 type CountLent = Box<dyn Fn() -> usize + Send + Sync>;
 
-struct Entry {
+struct ClaimEntry {
     memory: Weak<Memory>,
     range: Range<usize>,
     niov_size: NiovSize,
@@ -120,7 +120,7 @@ impl RxClaim {
                 reason,
             });
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(ClaimEntry {
             memory: Arc::downgrade(memory),
             range,
             niov_size,
@@ -146,7 +146,7 @@ impl Drop for RxClaim {
     }
 }
 
-impl Entry {
+impl ClaimEntry {
     /// Returns why the memory is not free, if it is not.
     fn in_use(&self) -> Option<InUseReason> {
         if self.is_bound.load(Ordering::Acquire) {
@@ -174,9 +174,9 @@ impl Entry {
     }
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for ClaimEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry")
+        f.debug_struct("ClaimEntry")
             .field("holder", &self.holder)
             .field("is_bound", &self.is_bound)
             .finish_non_exhaustive()

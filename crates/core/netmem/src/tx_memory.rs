@@ -14,7 +14,7 @@ use devmem_uapi::DmabufId;
 use crate::dmabuf::Dmabuf;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
-use crate::memory::{Access, OutOfBounds};
+use crate::memory::{MemoryAccess, OutOfBounds};
 use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
 use crate::netmem::Netmem;
 use crate::payload::Payload;
@@ -181,7 +181,7 @@ impl MemoryProvider for TxProvider {
     }
 
     fn is_readable(&self) -> bool {
-        self.area.memory().access() == Access::Host
+        self.area.memory().access() == MemoryAccess::Host
     }
 }
 

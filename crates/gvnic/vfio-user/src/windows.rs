@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
-use mapped::{Access, FilePages, MappableFile, Mapping, RangeError, UnmappableFile};
+use mapped::{FilePages, MapAccess, MappableFile, Mapping, RangeError, UnmappableFile};
 use rustix::io::Errno;
 
 /// Most windows at once; QEMU needs a dozen.
@@ -135,21 +135,21 @@ pub enum DmaError {
 #[derive(Debug, Default)]
 pub struct DmaWindows {
     /// By guest address; no two overlap.
-    windows: BTreeMap<u64, Window>,
+    windows: BTreeMap<u64, DmaWindow>,
     total_bytes: u64,
     /// Of the windows that came with a file.
     reachable_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Window {
+struct DmaWindow {
     size: u64,
     protection: Protection,
     /// `None`: the client gave no file.
     memory: Option<Mapping>,
 }
 
-impl Window {
+impl DmaWindow {
     fn reachable_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, |_| self.size)
     }
@@ -182,7 +182,7 @@ impl DmaWindows {
             Some(file) => Some(open(file, offset, size, protection)?),
             None => None,
         };
-        let window = Window {
+        let window = DmaWindow {
             size,
             protection,
             memory,
@@ -296,7 +296,7 @@ impl DmaWindows {
     }
 
     /// Finds what of `len` bytes at `address`, without the first `done`, lies in one window.
-    fn piece(&self, address: u64, done: usize, len: usize) -> Result<Piece<'_>, DmaError> {
+    fn piece(&self, address: u64, done: usize, len: usize) -> Result<WindowPiece<'_>, DmaError> {
         let missing = DmaError::Unmapped { address };
         let address = address.checked_add(done as u64).ok_or(missing)?;
         let (start, window) = self
@@ -304,7 +304,7 @@ impl DmaWindows {
             .ok_or(DmaError::Unmapped { address })?;
         let at = address - start;
         let left = usize::try_from(window.size - at).unwrap_or(usize::MAX);
-        Ok(Piece {
+        Ok(WindowPiece {
             window,
             address,
             at,
@@ -313,7 +313,7 @@ impl DmaWindows {
     }
 
     /// Returns the window that has `address` in it, and where it starts.
-    fn window_at(&self, address: u64) -> Option<(u64, &Window)> {
+    fn window_at(&self, address: u64) -> Option<(u64, &DmaWindow)> {
         let (&start, window) = self.windows.range(..=address).next_back()?;
         (address - start < window.size).then_some((start, window))
     }
@@ -330,15 +330,15 @@ impl DmaWindows {
 }
 
 /// The part of an access that lies in one window.
-struct Piece<'a> {
-    window: &'a Window,
+struct WindowPiece<'a> {
+    window: &'a DmaWindow,
     address: u64,
     /// Bytes from the window's start.
     at: u64,
     len: usize,
 }
 
-impl<'a> Piece<'a> {
+impl<'a> WindowPiece<'a> {
     /// Returns the window's memory, and where in it the part begins.
     fn memory(&self) -> Result<(&'a Mapping, usize), DmaError> {
         let address = self.address;
@@ -374,8 +374,8 @@ fn open(
     }
     let len = usize::try_from(size).map_err(|_| MapError::TooMany { limit: MAX_WINDOWS })?;
     let access = match protection.write {
-        true => Access::ReadWrite,
-        false => Access::Read,
+        true => MapAccess::ReadWrite,
+        false => MapAccess::Read,
     };
     let refused = |unmappable| match unmappable {
         UnmappableFile::MayShrink => MapError::MayShrink,

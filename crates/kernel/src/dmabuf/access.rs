@@ -90,7 +90,7 @@ impl DmabufFd {
     /// Maps all of it. A dma-buf is as long as it was made; that `fd` is one, or at least cannot get shorter, is checked.
     fn map(&self) -> io::Result<Mapping> {
         let map = |file: MappableFile<'_>| {
-            Mapping::file(&file, 0, self.size(), mapped::Access::ReadWrite)
+            Mapping::file(&file, 0, self.size(), mapped::MapAccess::ReadWrite)
         };
         MappableFile::memfd_or_dmabuf(self.as_fd())
             .and_then(map)

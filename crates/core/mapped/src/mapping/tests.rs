@@ -124,8 +124,8 @@ fn a_mapping_for_reading_is_read_and_never_written() {
     ftruncate(&fd, 3 * 4096).unwrap();
     fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
     let file = MappableFile::memfd(fd.as_fd()).unwrap();
-    let reads = Mapping::file(&file, 4096, 4096, Access::Read).unwrap();
-    let writes = Mapping::file(&file, 0, 3 * 4096, Access::ReadWrite).unwrap();
+    let reads = Mapping::file(&file, 4096, 4096, MapAccess::Read).unwrap();
+    let writes = Mapping::file(&file, 0, 3 * 4096, MapAccess::ReadWrite).unwrap();
     writes.copy_in(4096 + 8, b"12345678").unwrap();
     for len in [1, 2, 4, 8, 77] {
         assert_eq!(bytes(&reads, 8, len), bytes(&writes, 4096 + 8, len));
@@ -147,11 +147,11 @@ fn a_range_that_the_file_does_not_have_is_not_mapped() {
     fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
     let file = MappableFile::memfd(fd.as_fd()).unwrap();
     for (offset, len) in [(0, 8192), (4096, 4096), (u64::MAX, 4096), (0, usize::MAX)] {
-        let refused = Mapping::file(&file, offset, len, Access::Read).unwrap_err();
+        let refused = Mapping::file(&file, offset, len, MapAccess::Read).unwrap_err();
         let too_short = matches!(refused, UnmappableFile::TooShort { size: 4096, .. });
         assert!(too_short, "{refused:?}");
     }
-    let crooked = Mapping::file(&file, 1, 4095, Access::Read).unwrap_err();
+    let crooked = Mapping::file(&file, 1, 4095, MapAccess::Read).unwrap_err();
     assert_eq!(crooked, UnmappableFile::System(rustix::io::Errno::INVAL));
 }
 

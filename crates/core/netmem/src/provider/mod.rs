@@ -17,7 +17,7 @@ pub use host::HostProvider;
 #[cfg(any(test, feature = "test-util"))]
 pub use opaque::OpaqueProvider;
 
-use crate::memory::Access;
+use crate::memory::MemoryAccess;
 use crate::net_iov::NetIovArea;
 use crate::pool_types::PoolError;
 use chunks::Chunks;
@@ -122,7 +122,7 @@ impl<P: Chunked> MemoryProvider for P {
     }
 
     fn is_readable(&self) -> bool {
-        self.stock().area.memory().access() == Access::Host
+        self.stock().area.memory().access() == MemoryAccess::Host
     }
 }
 

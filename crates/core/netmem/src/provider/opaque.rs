@@ -4,7 +4,7 @@ use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
 use crate::dmabuf::{Dmabuf, DmabufError};
-use crate::memory::{Access, Memory};
+use crate::memory::{Memory, MemoryAccess};
 use crate::net_iov::{NetIovArea, NiovSize};
 
 /// Device memory whose bytes only a [`crate::DmaPort`] may move. Any other access panics, also
@@ -22,7 +22,7 @@ impl OpaqueProvider {
     ///
     /// [`DmabufError`] when `bytes` is not a positive multiple of `niov_size` or memory is short.
     pub fn new(bytes: usize, id: DmabufId, niov_size: NiovSize) -> Result<Self, DmabufError> {
-        let dmabuf = Dmabuf::new(Memory::anonymous(bytes, Access::Opaque)?);
+        let dmabuf = Dmabuf::new(Memory::anonymous(bytes, MemoryAccess::Opaque)?);
         let area = NetIovArea::new(&dmabuf, 0, bytes, niov_size)?;
         Ok(OpaqueProvider {
             stock: Stock::new(area),

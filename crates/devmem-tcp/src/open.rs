@@ -11,7 +11,7 @@ use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use netmem::PerProcess;
 use nic::{
-    Cable, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
+    CablePlug, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
     VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -306,7 +306,7 @@ fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenErro
 /// A named in-memory wire.
 struct NamedWire {
     /// Detects that one of the ends was dropped.
-    cable: Cable,
+    cable: CablePlug,
     /// The end for the second NIC, until that is opened.
     second: Option<WireLink>,
 }

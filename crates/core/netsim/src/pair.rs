@@ -7,7 +7,8 @@ use std::time::Duration;
 use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, NiovSize};
 use nic::{
-    Cable, Impaired, Impairment, Link, Nic, NicConfig, Rings, TcpDataSplit, WireLink, WireOptions,
+    CablePlug, Impaired, Impairment, Link, Nic, NicConfig, Rings, TcpDataSplit, WireLink,
+    WireOptions,
 };
 use stack::{Secret, Stack, StackConfig};
 use steer::RxQueueId;
@@ -153,7 +154,7 @@ pub struct Pair<D> {
     pub a: D,
     /// The other.
     pub b: D,
-    cable: Cable,
+    cable: CablePlug,
     injectors: [Injector; 2],
     now: Instant,
     bound: BTreeMap<(u8, DmabufId), Dmabuf>,
@@ -221,7 +222,7 @@ impl<D: Door> Pair<D> {
     }
 
     /// Returns the handle that disconnects the wire.
-    pub fn cable(&self) -> &Cable {
+    pub fn cable(&self) -> &CablePlug {
         &self.cable
     }
 

@@ -2,7 +2,7 @@
 //! bound to a queue.
 
 use steer::{
-    DataSplit, HdsConfig, IndirectionTable, IndirectionTableError, NtupleRule, Rss, RuleError,
+    HdsConfig, HeaderSplit, IndirectionTable, IndirectionTableError, NtupleRule, Rss, RuleError,
     RuleLocation, Rules, RxQueueId,
 };
 
@@ -53,8 +53,8 @@ pub struct Rings {
 impl Rings {
     pub(crate) fn hds(&self) -> HdsConfig {
         let split = match self.tcp_data_split {
-            TcpDataSplit::Auto | TcpDataSplit::Enabled => DataSplit::Enabled,
-            TcpDataSplit::Disabled => DataSplit::Disabled,
+            TcpDataSplit::Auto | TcpDataSplit::Enabled => HeaderSplit::Enabled,
+            TcpDataSplit::Disabled => HeaderSplit::Disabled,
         };
         HdsConfig {
             split,

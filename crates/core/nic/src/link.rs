@@ -34,7 +34,7 @@ pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};
 pub use vnet_fd::{VnetFd, VnetHeaderLen};
-pub use wire::{Cable, WireLink, WireOptions};
+pub use wire::{CablePlug, WireLink, WireOptions};
 
 /// Bytes of the longest IP packet whose header says how long it is (RFC 791 3.1; without jumbograms RFC 8200 3).
 pub const MAX_PACKET_LEN: usize = 65_535;

@@ -42,7 +42,7 @@ pub enum TransmitError {
 /// Packets waiting for the link, oldest first.
 #[derive(Debug)]
 pub(crate) struct TxQueue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingPacket>,
     limit: usize,
     refusals: Refusals,
     pub(crate) stats: TxStats,
@@ -81,7 +81,7 @@ impl Refusals {
 
 /// A packet, or the rest of a super-packet that this NIC is cutting.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingPacket {
     packet: TxPacket,
     rest: Option<Box<Segmenter>>,
 }
@@ -163,7 +163,11 @@ impl TxQueue {
         }
     }
 
-    fn enqueue(&mut self, waiting: Waiting, tx: &mut TxContext<'_>) -> Result<(), TransmitError> {
+    fn enqueue(
+        &mut self,
+        waiting: WaitingPacket,
+        tx: &mut TxContext<'_>,
+    ) -> Result<(), TransmitError> {
         if self.room() == 0 {
             tx.drops.count(DropReason::TxBusy);
             return Err(TransmitError::QueueFull);
@@ -173,7 +177,11 @@ impl TxQueue {
     }
 
     /// Judges a packet, and does for it what the link will not.
-    fn prepare(&mut self, packet: TxPacket, tx: &TxContext<'_>) -> Result<Waiting, TransmitError> {
+    fn prepare(
+        &mut self,
+        packet: TxPacket,
+        tx: &TxContext<'_>,
+    ) -> Result<WaitingPacket, TransmitError> {
         let Offloads {
             tso,
             longest,
@@ -203,14 +211,14 @@ impl TxQueue {
             let is_long = len > MAX_FRAME_LEN;
             return match is_long && !self.refusals.may_ask() {
                 true => self.shorten(packet).ok_or(TransmitError::BadSuperPacket),
-                false => Ok(Waiting { packet, rest: None }),
+                false => Ok(WaitingPacket { packet, rest: None }),
             };
         }
         if is_super {
             let mut rest = Segmenter::into_segments(packet).ok_or(TransmitError::BadSuperPacket)?;
             let first = rest.next().ok_or(TransmitError::BadSuperPacket)?;
             self.stats.software_tso += 1;
-            return Ok(Waiting {
+            return Ok(WaitingPacket {
                 packet: self.finish_checksum(first, tx),
                 rest: Some(Box::new(rest)),
             });
@@ -219,18 +227,18 @@ impl TxQueue {
             gso_size: 0,
             ..packet
         };
-        Ok(Waiting {
+        Ok(WaitingPacket {
             packet: self.finish_checksum(packet, tx),
             rest: None,
         })
     }
 
     /// Cuts a super-packet into shorter ones; `None` if it is not one that can be cut.
-    fn shorten(&mut self, packet: TxPacket) -> Option<Waiting> {
+    fn shorten(&mut self, packet: TxPacket) -> Option<WaitingPacket> {
         let mut rest = Segmenter::into_shorter(packet)?;
         let packet = rest.next()?;
         self.stats.shortened += 1;
-        Some(Waiting {
+        Some(WaitingPacket {
             packet,
             rest: Some(Box::new(rest)),
         })
@@ -250,7 +258,11 @@ impl TxQueue {
     }
 
     /// Gives the link a packet, segment by segment if it was cut.
-    fn push_out(&mut self, mut waiting: Waiting, tx: &mut TxContext<'_>) -> Result<(), Stuck> {
+    fn push_out(
+        &mut self,
+        mut waiting: WaitingPacket,
+        tx: &mut TxContext<'_>,
+    ) -> Result<(), Stuck> {
         loop {
             let TxPacket {
                 head,
@@ -307,7 +319,7 @@ impl TxQueue {
 /// Why a packet did not leave.
 enum Stuck {
     /// The link took no more; this is what is left.
-    Busy(Box<Waiting>),
+    Busy(Box<WaitingPacket>),
     /// The link failed; the packet is gone and counted.
     Failed,
 }

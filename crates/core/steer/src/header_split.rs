@@ -7,7 +7,7 @@ use wire::{RxHeaders, Transport};
 
 /// ethtool's `tcp-data-split`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DataSplit {
+pub enum HeaderSplit {
     /// Headers and payload stay together.
     #[default]
     Disabled,
@@ -19,7 +19,7 @@ pub enum DataSplit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HdsConfig {
     /// Whether header split is on.
-    pub split: DataSplit,
+    pub split: HeaderSplit,
     /// ethtool's `hds-thresh`: only frames of more bytes than this are split.
     pub thresh: u16,
 }
@@ -51,7 +51,7 @@ pub enum Split {
 #[inline]
 pub fn decide(headers: &RxHeaders, config: &HdsConfig) -> Split {
     let HdsConfig { split, thresh } = *config;
-    if split == DataSplit::Disabled {
+    if split == HeaderSplit::Disabled {
         return Split::Whole(WhyWhole::Disabled);
     }
     match headers.transport {
@@ -98,7 +98,7 @@ mod tests {
     use crate::testing::{Packet, arp};
 
     const ON: HdsConfig = HdsConfig {
-        split: DataSplit::Enabled,
+        split: HeaderSplit::Enabled,
         thresh: 0,
     };
 

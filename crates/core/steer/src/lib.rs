@@ -18,7 +18,7 @@ mod steering;
 #[cfg(test)]
 mod testing;
 
-pub use header_split::{DataSplit, HdsConfig, Settle, Split, WhyWhole};
+pub use header_split::{HdsConfig, HeaderSplit, Settle, Split, WhyWhole};
 pub use ids::{RxQueueId, TxQueueId};
 pub use ntuple::{
     DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, RuleAction, RuleError, RuleLocation,
@@ -27,4 +27,4 @@ pub use ntuple::{
 pub use rss::{
     HashTypes, IndirectionTable, IndirectionTableError, MAX_INDIRECTION_ENTRIES, Rss, ToeplitzKey,
 };
-pub use steering::{By, Selected, Steering};
+pub use steering::{Selected, SelectedBy, Steering};

@@ -300,7 +300,7 @@ impl Fields {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct RuleEntry {
     location: RuleLocation,
     rule: NtupleRule,
     value: Fields,
@@ -311,7 +311,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// By location, ascending.
-    entries: Vec<Entry>,
+    entries: Vec<RuleEntry>,
     capacity: u32,
 }
 
@@ -347,7 +347,7 @@ impl Rules {
             Some(location) => return Err(RuleError::NoSuchLocation { location, capacity }),
             None => self.first_free().ok_or(RuleError::Full { capacity })?,
         };
-        let entry = Entry {
+        let entry = RuleEntry {
             location,
             rule,
             value,

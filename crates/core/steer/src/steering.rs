@@ -17,7 +17,7 @@ pub struct Steering {
 
 /// Reason for the selected queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum SelectedBy {
     /// The flow rule at this location.
     Rule(RuleLocation),
     /// The indirection table.
@@ -35,7 +35,7 @@ pub enum Selected {
         /// Number of the queue.
         queue: RxQueueId,
         /// Reason.
-        by: By,
+        by: SelectedBy,
     },
     /// A flow rule drops the packet.
     Drop(RuleLocation),
@@ -55,16 +55,19 @@ impl Steering {
             return match action {
                 RuleAction::Queue(queue) => Selected::Queue {
                     queue,
-                    by: By::Rule(location),
+                    by: SelectedBy::Rule(location),
                 },
                 RuleAction::Drop => Selected::Drop(location),
             };
         }
         match self.rss.queue(headers) {
-            Some(queue) => Selected::Queue { queue, by: By::Rss },
+            Some(queue) => Selected::Queue {
+                queue,
+                by: SelectedBy::Rss,
+            },
             None => Selected::Queue {
                 queue: RxQueueId(0),
-                by: By::Default,
+                by: SelectedBy::Default,
             },
         }
     }

@@ -42,7 +42,7 @@ pub struct Conditioner {
     /// Frames under way, by the time they are due, then by the order they were sent in.
     under_way: BinaryHeap<Reverse<UnderWay>>,
     /// Frames that wait to be overtaken; at most a few at sensible rates.
-    held: Vec<Held>,
+    held: Vec<ReorderedFrame>,
     sent: u64,
     last_due: Instant,
     line_free: Instant,
@@ -59,7 +59,7 @@ struct UnderWay {
 }
 
 #[derive(Debug)]
-struct Held {
+struct ReorderedFrame {
     frame: Vec<u8>,
     overtakers: u32,
     until: Instant,
@@ -159,7 +159,7 @@ impl Conditioner {
         if self.roll(self.impairment.reorder) {
             self.stats.reordered += 1;
             let overtakers = self.impairment.reorder_gap;
-            self.held.push(Held {
+            self.held.push(ReorderedFrame {
                 frame: copy,
                 overtakers,
                 until: now + REORDER_HOLD,

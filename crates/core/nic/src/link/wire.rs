@@ -89,8 +89,8 @@ impl WireLink {
     }
 
     /// Returns a handle that pulls the cable and puts it back.
-    pub fn cable(&self) -> Cable {
-        Cable {
+    pub fn cable(&self) -> CablePlug {
+        CablePlug {
             shared: Arc::clone(&self.shared),
         }
     }
@@ -186,11 +186,11 @@ impl Link for WireLink {
 
 /// Pulls the cable of a [`WireLink`] and puts it back, from anywhere.
 #[derive(Clone, Debug)]
-pub struct Cable {
+pub struct CablePlug {
     shared: Arc<Shared>,
 }
 
-impl Cable {
+impl CablePlug {
     /// Takes both ends down; frames under way are lost.
     pub fn pull(&self) {
         self.shared.plugged.store(false, Ordering::Release);

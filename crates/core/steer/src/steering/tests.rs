@@ -18,7 +18,7 @@ fn steering() -> Steering {
     }
 }
 
-fn to(queue: u16, by: By) -> Selected {
+fn to(queue: u16, by: SelectedBy) -> Selected {
     Selected::Queue {
         queue: RxQueueId(queue),
         by,
@@ -28,7 +28,7 @@ fn to(queue: u16, by: By) -> Selected {
 #[test]
 fn a_rule_beats_rss() {
     let selected = steering().select_queue(&Packet::tcp4().headers());
-    assert_eq!(selected, to(3, By::Rule(RuleLocation(63))));
+    assert_eq!(selected, to(3, SelectedBy::Rule(RuleLocation(63))));
 }
 
 #[test]
@@ -37,10 +37,13 @@ fn what_no_rule_matches_goes_by_rss() {
         dst_port: 80,
         ..Packet::tcp4()
     };
-    assert_eq!(steering().select_queue(&other.headers()), to(2, By::Rss));
+    assert_eq!(
+        steering().select_queue(&other.headers()),
+        to(2, SelectedBy::Rss)
+    );
     assert_eq!(
         steering().select_queue(&Packet::tcp6().headers()),
-        to(2, By::Rss)
+        to(2, SelectedBy::Rss)
     );
 }
 
@@ -52,13 +55,13 @@ fn rules_count_only_while_ntuple_is_on() {
     };
     assert_eq!(
         steering.select_queue(&Packet::tcp4().headers()),
-        to(2, By::Rss)
+        to(2, SelectedBy::Rss)
     );
 }
 
 #[test]
 fn what_has_no_hash_goes_to_queue_zero() {
-    assert_eq!(steering().select_queue(&arp()), to(0, By::Default));
+    assert_eq!(steering().select_queue(&arp()), to(0, SelectedBy::Default));
 }
 
 #[test]
@@ -82,5 +85,5 @@ fn with_several_queues_the_hash_decides() {
     let headers = Packet::tcp6().headers();
     let hash = steering.rss.hash(&headers).unwrap();
     let queue = (hash % 128 % 4) as u16;
-    assert_eq!(steering.select_queue(&headers), to(queue, By::Rss));
+    assert_eq!(steering.select_queue(&headers), to(queue, SelectedBy::Rss));
 }

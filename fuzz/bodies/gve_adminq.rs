@@ -2,8 +2,8 @@
 
 use crate::common::frames::Frame;
 use gve::RxOutcome;
-use gve_defs::adminq::{BODY_BYTES, ConfigureFlowRule, FLOW_RULE_RESET, Status};
-use gve_driver::{Bus, Driver};
+use gve_defs::adminq::{AdminqStatus, BODY_BYTES, ConfigureFlowRule, FLOW_RULE_RESET};
+use gve_driver::{BarAccess, Driver};
 use zerocopy::FromZeros;
 
 use crate::input::{Input, small_device};
@@ -89,6 +89,6 @@ fn command(
     // A register write may have ended the queue: then nothing answers, and that is no fault.
     let status = driver.command(bench, u32::from(opcode), &body);
     if bench.stats().device.adminq_broken == 0 {
-        assert_ne!(status, Ok(Status::UNSET));
+        assert_ne!(status, Ok(AdminqStatus::UNSET));
     }
 }

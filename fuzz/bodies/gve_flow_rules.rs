@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use gve::{DropReason, RxOutcome};
 use gve_defs::adminq::{
-    ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_RULES, FLOW_RULE_RESET,
-    FlowRule, QueryFlowRules, Status, flow_type, opcode,
+    AdminqStatus, ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_RULES,
+    FLOW_RULE_RESET, FlowRule, QueryFlowRules, flow_type, opcode,
 };
 use gve_driver::{Driver, DriverError};
 use steer::Selected;
@@ -99,7 +99,7 @@ fn configure(bench: &mut Bench, driver: &mut Driver, input: &mut Input<'_>, mode
     match done {
         Ok(()) => assert!(expected),
         Err(DriverError::Refused { status, .. }) => {
-            assert!(!expected && status != Status::UNSET && status != Status::PASSED);
+            assert!(!expected && status != AdminqStatus::UNSET && status != AdminqStatus::PASSED);
         }
         Err(other) => panic!("{other}"),
     }
@@ -128,7 +128,7 @@ fn compare(bench: &mut Bench, driver: &mut Driver, model: &Model) {
         rule_descriptor_addr: addr.into(),
     };
     let status = driver.command(bench, opcode::QUERY_FLOW_RULES, &query);
-    assert_eq!(status, Ok(Status::PASSED));
+    assert_eq!(status, Ok(AdminqStatus::PASSED));
     let expected: Vec<u8> = model
         .iter()
         .flat_map(|(location, rule)| [&location.to_be_bytes(), rule.as_bytes()].concat())

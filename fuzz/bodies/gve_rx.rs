@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use gve::{ChecksumState, Knobs, RxOutcome};
 use gve_defs::desc_dqo::RX_BUFFER_DESC_BYTES;
-use gve_driver::{Bus, Driver, QueueOptions, RxPacket};
+use gve_driver::{BarAccess, Driver, QueueOptions, RxPacket};
 
 use crate::common::{Bench, RAM_BASE, take_rx};
 use crate::input::{Input, small_device_with};

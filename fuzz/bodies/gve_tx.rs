@@ -2,7 +2,7 @@
 
 use gve::{ChecksumState, WireFeatures};
 use gve_defs::desc_dqo::TX_DESC_BYTES;
-use gve_driver::{Bus, TxRequest};
+use gve_driver::{BarAccess, TxRequest};
 use wire::RxHeaders;
 
 use crate::common::frames::Frame;

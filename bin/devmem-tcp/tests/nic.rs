@@ -202,7 +202,7 @@ fn the_link_is_up_while_somebody_is_at_the_other_end() {
     let mut machine = Machine::start(&files.at("nic"), one_queue());
     let status = |machine: &mut Machine| {
         let mut word = [0; 4];
-        gve_driver::Bus::read(&mut machine.pci, 0, 0, &mut word);
+        gve_driver::BarAccess::read(&mut machine.pci, 0, 0, &mut word);
         u32::from_be_bytes(word)
     };
     assert_eq!(status(&mut machine) & UP, 0);

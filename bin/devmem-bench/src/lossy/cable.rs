@@ -40,7 +40,7 @@ pub struct CableArgs {
     #[arg(long)]
     cpu: usize,
     #[command(flatten)]
-    wire: gvnic_server::args::Wire,
+    wire: gvnic_server::args::WireArgs,
 }
 
 /// The cable process: joins two hosts until it is killed.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-use gve_driver::{Bus, Driver, GuestRam, QueueOptions, RxPacket};
+use gve_driver::{BarAccess, Driver, GuestRam, QueueOptions, RxPacket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
@@ -201,7 +201,7 @@ impl Pci {
     }
 }
 
-impl Bus for Pci {
+impl BarAccess for Pci {
     fn read(&mut self, bar: u8, offset: u64, out: &mut [u8]) {
         self.read_region(bar.into(), offset, out);
     }

@@ -14,15 +14,15 @@ pub const ADMINQ_BYTES: u16 = 4096;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[doc(alias = "gve_adminq_command")]
-pub struct Entry {
+pub struct AdminqEntry {
     /// One of [`opcode`].
     pub opcode: U32,
-    /// 0 from the driver; a [`Status`] from the device.
+    /// 0 from the driver; an [`AdminqStatus`] from the device.
     pub status: U32,
     /// The struct of the command; the remaining bytes are ignored.
     pub body: [u8; BODY_BYTES],
 }
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
+const _: () = assert!(size_of::<AdminqEntry>() == ENTRY_BYTES);
 /// Offset of the status in an entry.
 pub const STATUS_OFFSET: u64 = 4;
 
@@ -74,9 +74,9 @@ pub mod opcode {
 /// Status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "gve_adminq_statuses")]
-pub struct Status(pub u32);
+pub struct AdminqStatus(pub u32);
 
-impl Status {
+impl AdminqStatus {
     /// Not executed yet.
     pub const UNSET: Self = Self(0);
     /// Success.

@@ -1,6 +1,6 @@
 //! The gVNIC's registers, admin queue commands, descriptors and device options: layouts and numbers only.
 //!
-//! Key types: [`registers::Bar0`] (the register file), [`adminq::Entry`] (one admin command) and
+//! Key types: [`registers::Bar0`] (the register file), [`adminq::AdminqEntry`] (one admin command) and
 //! [`desc_dqo::RxCompletion`] (the completion of one filled buffer). In the walk of a doorbell these structs are copied
 //! out of guest memory, then validated.
 //!

@@ -5,8 +5,8 @@ mod commands;
 use std::rc::Rc;
 
 use gve_defs::adminq::{
-    ADMINQ_BYTES, BODY_BYTES, ConfigureFlowRule, ConfigureRss, ENTRY_BYTES, ExtendedCommand,
-    RSS_TOEPLITZ, ReportStats, Stat, Status, opcode, stat_name,
+    ADMINQ_BYTES, AdminqStatus, BODY_BYTES, ConfigureFlowRule, ConfigureRss, ENTRY_BYTES,
+    ExtendedCommand, RSS_TOEPLITZ, ReportStats, Stat, opcode, stat_name,
 };
 use gve_defs::doorbell::{
     DOORBELL_BYTES, IRQ_ENABLE, IRQ_INTERVAL_MASK, IRQ_INTERVAL_SHIFT, IRQ_KEEP_INTERVAL,
@@ -23,7 +23,7 @@ use crate::tx_ring::TxRing;
 use crate::{GuestRam, RxPacket, TxDone, TxRequest, Violation};
 
 /// Access of the driver to the device.
-pub trait Bus {
+pub trait BarAccess {
     /// Reads a BAR.
     fn read(&mut self, bar: u8, offset: u64, out: &mut [u8]);
     /// Writes a BAR.
@@ -39,7 +39,7 @@ pub enum DriverError {
         /// Which.
         opcode: u32,
         /// How.
-        status: Status,
+        status: AdminqStatus,
     },
     /// The event counter does not include the command.
     #[error("admin command {opcode:#x} is never done")]
@@ -121,7 +121,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn probe(ram: Rc<GuestRam>, bus: &mut impl Bus) -> Result<Self, DriverError> {
+    pub fn probe(ram: Rc<GuestRam>, bus: &mut impl BarAccess) -> Result<Self, DriverError> {
         let places = Places {
             adminq: ram.alloc(ADMINQ_BYTES.into()),
             argument: ram.alloc(ARGUMENT_BYTES),
@@ -170,7 +170,11 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn up(&mut self, bus: &mut impl Bus, options: QueueOptions) -> Result<(), DriverError> {
+    pub fn up(
+        &mut self,
+        bus: &mut impl BarAccess,
+        options: QueueOptions,
+    ) -> Result<(), DriverError> {
         self.options = options;
         let ram = Rc::clone(&self.ram);
         let ids = 0..options.pairs;
@@ -193,7 +197,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn down(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub fn down(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         for id in 0..self.tx.len() as u32 {
             self.destroy(bus, opcode::DESTROY_TX_QUEUE, id)?;
         }
@@ -209,7 +213,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn reset(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub fn reset(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         write_register(bus, DRIVER_STATUS, DRIVER_RESET);
         if read_register(bus, DEVICE_STATUS) & STATUS_DEVICE_IS_RESET == 0 {
             return Err(DriverError::NotReset);
@@ -224,7 +228,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn restart_rx(&mut self, bus: &mut impl Bus, queue: u16) -> Result<(), DriverError> {
+    pub fn restart_rx(&mut self, bus: &mut impl BarAccess, queue: u16) -> Result<(), DriverError> {
         self.destroy(bus, opcode::DESTROY_RX_QUEUE, queue.into())?;
         self.rx[usize::from(queue)].restart(&self.ram);
         self.create_rx(bus, queue)?;
@@ -236,7 +240,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn stop_rx(&mut self, bus: &mut impl Bus, queue: u16) -> Result<(), DriverError> {
+    pub fn stop_rx(&mut self, bus: &mut impl BarAccess, queue: u16) -> Result<(), DriverError> {
         self.destroy(bus, opcode::DESTROY_RX_QUEUE, queue.into())
     }
 
@@ -244,7 +248,7 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn remove(mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub fn remove(mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         self.down(bus)?;
         let mut clear = ConfigureFlowRule::new_zeroed();
         clear.opcode = gve_defs::adminq::FLOW_RULE_RESET.into();
@@ -262,7 +266,7 @@ impl Driver {
     }
 
     /// Rings a TX doorbell for everything up to `less` descriptors before the tail.
-    pub fn ring_tx(&mut self, bus: &mut impl Bus, queue: u16, less: u16) {
+    pub fn ring_tx(&mut self, bus: &mut impl BarAccess, queue: u16, less: u16) {
         let ring = &self.tx[usize::from(queue)];
         let tail = ring.tail.wrapping_sub(less) & (ring.entries - 1);
         let doorbell = ring.doorbell;
@@ -270,7 +274,12 @@ impl Driver {
     }
 
     /// Sends a packet; returns its tag, `None` if there is no room.
-    pub fn send(&mut self, bus: &mut impl Bus, queue: u16, request: &TxRequest<'_>) -> Option<u16> {
+    pub fn send(
+        &mut self,
+        bus: &mut impl BarAccess,
+        queue: u16,
+        request: &TxRequest<'_>,
+    ) -> Option<u16> {
         let tag = self.push(queue, request)?;
         self.ring_tx(bus, queue, 0);
         Some(tag)
@@ -293,7 +302,7 @@ impl Driver {
     }
 
     /// Posts up to `limit` free buffers; rings the doorbell at every 32nd, as Linux does.
-    pub fn refill(&mut self, bus: &mut impl Bus, queue: u16, limit: usize) {
+    pub fn refill(&mut self, bus: &mut impl BarAccess, queue: u16, limit: usize) {
         let ring = &mut self.rx[usize::from(queue)];
         if let Some(tail) = ring.post(&self.ram, limit) {
             ring_doorbell(bus, ring.doorbell, tail.into());
@@ -306,7 +315,7 @@ impl Driver {
     }
 
     /// Enables the interrupt of a notification block; `interval_us` is the minimum time between two, `None` keeps it.
-    pub fn enable_irq(&mut self, bus: &mut impl Bus, block: u16, interval_us: Option<u32>) {
+    pub fn enable_irq(&mut self, bus: &mut impl BarAccess, block: u16, interval_us: Option<u32>) {
         let value = match interval_us {
             None => IRQ_ENABLE | IRQ_KEEP_INTERVAL,
             Some(us) => IRQ_ENABLE | ((us / 2) & IRQ_INTERVAL_MASK) << IRQ_INTERVAL_SHIFT,
@@ -323,10 +332,10 @@ impl Driver {
     /// [`DriverError::Silent`].
     pub fn command(
         &mut self,
-        bus: &mut impl Bus,
+        bus: &mut impl BarAccess,
         opcode: u32,
         body: &(impl IntoBytes + Immutable + ?Sized),
-    ) -> Result<Status, DriverError> {
+    ) -> Result<AdminqStatus, DriverError> {
         let place = self.push_command(&adminq_entry(opcode, body.as_bytes()));
         self.ring_adminq(bus);
         if read_register(bus, ADMINQ_EVENT_COUNTER) != self.produced {
@@ -341,7 +350,7 @@ impl Driver {
     /// [`DriverError`].
     pub fn flow_rule(
         &mut self,
-        bus: &mut impl Bus,
+        bus: &mut impl BarAccess,
         rule: &ConfigureFlowRule,
     ) -> Result<(), DriverError> {
         self.ram.put(self.places.argument, rule.as_bytes());
@@ -359,7 +368,7 @@ impl Driver {
     /// [`DriverError`].
     pub fn configure_rss(
         &mut self,
-        bus: &mut impl Bus,
+        bus: &mut impl BarAccess,
         key: Option<&[u8]>,
         lut: Option<&[u32]>,
     ) -> Result<(), DriverError> {
@@ -415,17 +424,17 @@ pub fn adminq_entry(opcode: u32, body: &[u8]) -> [u8; ENTRY_BYTES] {
     entry
 }
 
-fn read_register(bus: &mut impl Bus, offset: u64) -> u32 {
+fn read_register(bus: &mut impl BarAccess, offset: u64) -> u32 {
     let mut bytes = [0; 4];
     bus.read(REGISTER_BAR, offset, &mut bytes);
     u32::from_be_bytes(bytes)
 }
 
-fn write_register(bus: &mut impl Bus, offset: u64, value: u32) {
+fn write_register(bus: &mut impl BarAccess, offset: u64, value: u32) {
     bus.write(REGISTER_BAR, offset, &value.to_be_bytes());
 }
 
-fn ring_doorbell(bus: &mut impl Bus, index: u32, value: u32) {
+fn ring_doorbell(bus: &mut impl BarAccess, index: u32, value: u32) {
     let offset = u64::from(index) * DOORBELL_BYTES;
     bus.write(DOORBELL_BAR, offset, &value.to_le_bytes());
 }

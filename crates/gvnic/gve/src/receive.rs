@@ -9,7 +9,7 @@ use crate::device::{Gve, LinkState};
 use crate::env::{Env, RxFrame};
 use crate::rx::{RxContext, RxOutcome};
 use crate::rx_frame::{self, PacketFacts, RxPacket};
-use crate::segment::{HeadBuf, Segmenter, finish_checksum, is_kind};
+use crate::segment::{HeaderCopy, Segmenter, finish_checksum, is_kind};
 use crate::stats::DropReason;
 use crate::tx::MAX_PACKET;
 
@@ -75,7 +75,7 @@ impl Gve {
             };
             return Ok(self.offer(&packet, chosen.queue, env));
         };
-        let mut head = HeadBuf::new(head);
+        let mut head = HeaderCopy::new(head);
         if !finish_checksum(head.as_mut_slice(), payload, what) {
             // An inner checksum, of a tunnel: the device parses only the outer headers.
             facts.status = 0;

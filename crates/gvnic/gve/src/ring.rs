@@ -90,7 +90,7 @@ impl Ring {
 ///
 /// Each entry is copied once and parsed from that copy.
 #[derive(Debug)]
-pub(crate) struct Window<const BYTES: usize> {
+pub(crate) struct RingWindow<const BYTES: usize> {
     first: u16,
     count: u16,
     bytes: Box<[[u8; BYTES]; WINDOW_ENTRIES]>,
@@ -99,7 +99,7 @@ pub(crate) struct Window<const BYTES: usize> {
 /// Entries copied at once.
 const WINDOW_ENTRIES: usize = 32;
 
-impl<const BYTES: usize> Window<BYTES> {
+impl<const BYTES: usize> RingWindow<BYTES> {
     pub(crate) fn new() -> Self {
         Self {
             first: 0,
@@ -253,7 +253,7 @@ mod tests {
                 .unwrap();
         }
         let ring = Ring::new(GuestAddr(0), 256, 16, &memory).unwrap();
-        let mut window = Window::<16>::new();
+        let mut window = RingWindow::<16>::new();
         for index in (200..256).chain(0..5) {
             assert_eq!(window.get(&ring, index, 5, &memory), Ok([index as u8; 16]));
         }
@@ -263,7 +263,7 @@ mod tests {
     fn a_window_keeps_what_it_copied_until_it_is_cleared() {
         let memory = Memory::new(256 * 16);
         let ring = Ring::new(GuestAddr(0), 256, 16, &memory).unwrap();
-        let mut window = Window::<16>::new();
+        let mut window = RingWindow::<16>::new();
         assert_eq!(window.get(&ring, 0, 2, &memory), Ok([0; 16]));
         memory.write(GuestAddr(0), &[9; 32]).unwrap();
         assert_eq!(window.get(&ring, 1, 2, &memory), Ok([0; 16]));

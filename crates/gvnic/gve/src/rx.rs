@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::config::Knobs;
 use crate::env::{BadAddress, GuestAddr, GuestMemory};
-use crate::ring::{Completions, GenerationWord, Ring, Window};
+use crate::ring::{Completions, GenerationWord, Ring, RingWindow};
 use crate::rx_frame::{PacketFacts, RxPacket};
 use crate::stats::{DropReason, RxQueueStats};
 
@@ -52,11 +52,11 @@ pub enum RxOutcome {
 #[derive(Debug)]
 pub(crate) struct RxQueue {
     parts: RxQueueParts,
-    window: Window<RX_BUFFER_DESC_BYTES>,
+    window: RingWindow<RX_BUFFER_DESC_BYTES>,
     completions: Completions,
     head: u16,
     tail: u16,
-    backlog: VecDeque<Held>,
+    backlog: VecDeque<HeldFrame>,
     backlog_bytes: usize,
     /// Time of the next interrupt for a backlog.
     wake_at: Option<Instant>,
@@ -66,7 +66,7 @@ pub(crate) struct RxQueue {
 
 /// A packet in the backlog.
 #[derive(Debug)]
-struct Held {
+struct HeldFrame {
     bytes: Vec<u8>,
     head_len: usize,
     facts: PacketFacts,
@@ -101,7 +101,7 @@ impl RxQueue {
     pub(crate) fn new(parts: RxQueueParts) -> Self {
         Self {
             parts,
-            window: Window::new(),
+            window: RingWindow::new(),
             completions: Completions::new(parts.completions),
             head: 0,
             tail: 0,
@@ -211,7 +211,7 @@ impl RxQueue {
             return RxOutcome::Dropped(DropReason::NoBuffers);
         }
         self.backlog_bytes = bytes;
-        self.backlog.push_back(Held {
+        self.backlog.push_back(HeldFrame {
             bytes: [packet.head, packet.payload].concat(),
             head_len: packet.head.len(),
             facts: packet.facts,

@@ -9,12 +9,12 @@ use wire::{
 
 /// A modifiable copy of the headers of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeadBuf {
+pub(crate) struct HeaderCopy {
     bytes: [u8; MAX_HEADER_LEN],
     len: usize,
 }
 
-impl HeadBuf {
+impl HeaderCopy {
     /// Copies headers; all headers that the parser accepts fit.
     pub(crate) fn new(head: &[u8]) -> Self {
         let len = head.len().min(MAX_HEADER_LEN);
@@ -53,7 +53,7 @@ pub(crate) fn finish_checksum(head: &mut [u8], payload: &[u8], what: TxChecksum)
 /// Segmenter of one super-packet.
 #[derive(Debug)]
 pub(crate) struct Segmenter<'a> {
-    head: HeadBuf,
+    head: HeaderCopy,
     headers: SegmentHeaders,
     rest: &'a [u8],
     size: usize,
@@ -71,7 +71,7 @@ impl<'a> Segmenter<'a> {
             return None;
         }
         Some(Self {
-            head: HeadBuf::new(head),
+            head: HeaderCopy::new(head),
             headers: SegmentHeaders::new(headers)?,
             rest: payload,
             size: size.get().into(),
@@ -84,7 +84,7 @@ impl<'a> Segmenter<'a> {
     }
 
     /// Returns headers and payload of the next segment; `None` after the last.
-    pub(crate) fn next(&mut self) -> Option<(HeadBuf, &'a [u8])> {
+    pub(crate) fn next(&mut self) -> Option<(HeaderCopy, &'a [u8])> {
         if self.rest.is_empty() {
             return None;
         }

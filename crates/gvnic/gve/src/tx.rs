@@ -9,7 +9,7 @@ use wire::EthernetHeader;
 use zerocopy::IntoBytes;
 
 use crate::env::{BadAddress, Env, GuestMemory, GuestRange, TxOutcome};
-use crate::ring::{Completions, GenerationWord, Ring, Window};
+use crate::ring::{Completions, GenerationWord, Ring, RingWindow};
 use crate::stats::TxQueueStats;
 use crate::tx_desc::{TsoContext, TxBuffer, TxDesc};
 use crate::tx_offload::{self, Refused, TxScratch};
@@ -39,7 +39,7 @@ pub(crate) struct TxQueue {
     block: u16,
     max_frame: u32,
     ring: Ring,
-    window: Window<TX_DESC_BYTES>,
+    window: RingWindow<TX_DESC_BYTES>,
     completions: Completions,
     head: u16,
     tail: u16,
@@ -92,7 +92,7 @@ impl TxQueue {
             block,
             max_frame,
             ring,
-            window: Window::new(),
+            window: RingWindow::new(),
             completions: Completions::new(completions),
             head: 0,
             tail: 0,

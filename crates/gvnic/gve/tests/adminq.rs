@@ -8,12 +8,12 @@ use common::frames::Frame;
 use common::{Bench, RAM_BASE, take_all_rx, up_default};
 use gve::RxOutcome;
 use gve_defs::adminq::{
-    ConfigureDeviceResources, ConfigureRss, CreateRxQueue, CreateTxQueue, DescribeDevice,
-    DestroyQueue, ExtendedCommand, GetPtypeMap, QueryRss, ReportLinkSpeed, ReportStats,
-    SetDriverParameter, Status, VerifyDriverCompatibility, opcode,
+    AdminqStatus, ConfigureDeviceResources, ConfigureRss, CreateRxQueue, CreateTxQueue,
+    DescribeDevice, DestroyQueue, ExtendedCommand, GetPtypeMap, QueryRss, ReportLinkSpeed,
+    ReportStats, SetDriverParameter, VerifyDriverCompatibility, opcode,
 };
 use gve_defs::registers::{ADMINQ_DOORBELL, ADMINQ_EVENT_COUNTER};
-use gve_driver::{Bus, Driver};
+use gve_driver::{BarAccess, Driver};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 /// A device that is probed, without queues.
@@ -28,7 +28,7 @@ fn status(
     driver: &mut Driver,
     opcode: u32,
     body: &(impl IntoBytes + Immutable + ?Sized),
-) -> Status {
+) -> AdminqStatus {
     driver.command(bench, opcode, body).unwrap()
 }
 
@@ -52,7 +52,7 @@ fn commands_that_are_not_there_are_unimplemented() {
     ];
     for opcode in not_there {
         let status = status(&mut bench, &mut driver, opcode, &[0xffu8; 56]);
-        assert_eq!(status, Status::UNIMPLEMENTED, "{opcode:#x}");
+        assert_eq!(status, AdminqStatus::UNIMPLEMENTED, "{opcode:#x}");
     }
 }
 
@@ -62,8 +62,8 @@ fn every_command_of_only_ones_is_refused() {
     let may_pass = [opcode::DECONFIGURE_DEVICE_RESOURCES];
     for opcode in (0..0x200).filter(|opcode| !may_pass.contains(opcode)) {
         let status = status(&mut bench, &mut driver, opcode, &[0xffu8; 56]);
-        assert_ne!(status, Status::PASSED, "{opcode:#x}");
-        assert_ne!(status, Status::UNSET, "{opcode:#x}");
+        assert_ne!(status, AdminqStatus::PASSED, "{opcode:#x}");
+        assert_ne!(status, AdminqStatus::UNSET, "{opcode:#x}");
     }
     assert_eq!(
         bench.receive_plain(&Frame::tcp4(1).bytes()),
@@ -77,14 +77,14 @@ fn the_end_of_interrupts_waits_for_the_end_of_queues() {
     let (mut bench, mut driver) = up_default();
     let deconfigure = opcode::DECONFIGURE_DEVICE_RESOURCES;
     let refused = status(&mut bench, &mut driver, deconfigure, &[0u8; 0]);
-    assert_eq!(refused, Status::FAILED_PRECONDITION);
+    assert_eq!(refused, AdminqStatus::FAILED_PRECONDITION);
     driver.down(&mut bench).unwrap();
     let passed = status(&mut bench, &mut driver, deconfigure, &[0u8; 0]);
-    assert_eq!(passed, Status::PASSED);
+    assert_eq!(passed, AdminqStatus::PASSED);
     let (addr, _) = driver.argument();
     let create = good_tx(addr);
     let refused = status(&mut bench, &mut driver, opcode::CREATE_TX_QUEUE, &create);
-    assert_eq!(refused, Status::FAILED_PRECONDITION);
+    assert_eq!(refused, AdminqStatus::FAILED_PRECONDITION);
 }
 
 #[test]
@@ -130,7 +130,11 @@ fn answers_that_have_no_place_are_refused() {
             (opcode::CONFIGURE_RSS, rss.as_bytes()),
         ] {
             let status = status(&mut bench, &mut driver, opcode, body);
-            assert_eq!(status, Status::INVALID_ARGUMENT, "{opcode:#x} at {addr:#x}");
+            assert_eq!(
+                status,
+                AdminqStatus::INVALID_ARGUMENT,
+                "{opcode:#x} at {addr:#x}"
+            );
         }
     }
 }
@@ -141,11 +145,11 @@ fn answers_that_have_no_room_are_refused() {
     let (addr, _) = driver.argument();
     let needed = driver.description().len() as u32;
     for (room, version, expected) in [
-        (needed, 1, Status::PASSED),
-        (needed - 1, 1, Status::INVALID_ARGUMENT),
-        (0, 1, Status::INVALID_ARGUMENT),
-        (4096, 0, Status::INVALID_ARGUMENT),
-        (4096, 2, Status::INVALID_ARGUMENT),
+        (needed, 1, AdminqStatus::PASSED),
+        (needed - 1, 1, AdminqStatus::INVALID_ARGUMENT),
+        (0, 1, AdminqStatus::INVALID_ARGUMENT),
+        (4096, 0, AdminqStatus::INVALID_ARGUMENT),
+        (4096, 2, AdminqStatus::INVALID_ARGUMENT),
     ] {
         let describe = DescribeDevice {
             device_descriptor_addr: addr.into(),
@@ -160,7 +164,7 @@ fn answers_that_have_no_room_are_refused() {
         rss_descriptor_addr: addr.into(),
     };
     let got = status(&mut bench, &mut driver, opcode::QUERY_RSS, &query);
-    assert_eq!(got, Status::INVALID_ARGUMENT);
+    assert_eq!(got, AdminqStatus::INVALID_ARGUMENT);
 }
 
 #[test]
@@ -170,7 +174,7 @@ fn notification_blocks_that_cannot_be_are_refused() {
     let deconfigure = opcode::DECONFIGURE_DEVICE_RESOURCES;
     assert_eq!(
         status(&mut bench, &mut driver, deconfigure, &[0u8; 0]),
-        Status::PASSED
+        AdminqStatus::PASSED
     );
     let good = ConfigureDeviceResources {
         counter_array: 0.into(),
@@ -198,14 +202,14 @@ fn notification_blocks_that_cannot_be_are_refused() {
         let mut bad = good;
         spoil(&mut bad);
         let got = status(&mut bench, &mut driver, configure, &bad);
-        assert_eq!(got, Status::INVALID_ARGUMENT, "spoil {index}");
+        assert_eq!(got, AdminqStatus::INVALID_ARGUMENT, "spoil {index}");
     }
     assert_eq!(
         status(&mut bench, &mut driver, configure, &good),
-        Status::PASSED
+        AdminqStatus::PASSED
     );
     let again = status(&mut bench, &mut driver, configure, &good);
-    assert_eq!(again, Status::ALREADY_EXISTS);
+    assert_eq!(again, AdminqStatus::ALREADY_EXISTS);
 }
 
 fn good_tx(memory: u64) -> CreateTxQueue {
@@ -253,7 +257,7 @@ fn tx_queues_that_cannot_be_are_refused() {
         let mut bad = good;
         spoil(&mut bad);
         let got = status(&mut bench, &mut driver, create, &bad);
-        assert_eq!(got, Status::INVALID_ARGUMENT, "{bad:?}");
+        assert_eq!(got, AdminqStatus::INVALID_ARGUMENT, "{bad:?}");
     };
     for size in [0, 1, 128, 255, 257, 300, 8192, u16::MAX] {
         refuse(&|bad| bad.tx_ring_size = size.into());
@@ -282,10 +286,10 @@ fn tx_queues_that_cannot_be_are_refused() {
     refuse(&|bad| bad.queue_resources_addr = 0.into());
     assert_eq!(
         status(&mut bench, &mut driver, create, &good),
-        Status::PASSED
+        AdminqStatus::PASSED
     );
     let again = status(&mut bench, &mut driver, create, &good);
-    assert_eq!(again, Status::ALREADY_EXISTS);
+    assert_eq!(again, AdminqStatus::ALREADY_EXISTS);
 }
 
 #[test]
@@ -298,7 +302,7 @@ fn rx_queues_that_cannot_be_are_refused() {
         let mut bad = good;
         spoil(&mut bad);
         let got = status(&mut bench, &mut driver, create, &bad);
-        assert_eq!(got, Status::INVALID_ARGUMENT, "{bad:?}");
+        assert_eq!(got, AdminqStatus::INVALID_ARGUMENT, "{bad:?}");
     };
     for size in [0, 1, 255, 257, 8192, u16::MAX] {
         refuse(&|bad| bad.rx_ring_size = size.into());
@@ -320,10 +324,10 @@ fn rx_queues_that_cannot_be_are_refused() {
     refuse(&|bad| bad.queue_resources_addr = u64::MAX.into());
     assert_eq!(
         status(&mut bench, &mut driver, create, &good),
-        Status::PASSED
+        AdminqStatus::PASSED
     );
     let again = status(&mut bench, &mut driver, create, &good);
-    assert_eq!(again, Status::ALREADY_EXISTS);
+    assert_eq!(again, AdminqStatus::ALREADY_EXISTS);
 }
 
 #[test]
@@ -335,7 +339,7 @@ fn queues_that_are_not_there_cannot_end() {
                 queue_id: id.into(),
             };
             let got = status(&mut bench, &mut driver, opcode, &destroy);
-            assert_eq!(got, Status::NOT_FOUND);
+            assert_eq!(got, AdminqStatus::NOT_FOUND);
         }
     }
 }
@@ -344,12 +348,12 @@ fn queues_that_are_not_there_cannot_end() {
 fn parameters_and_reports_have_bounds() {
     let (mut bench, mut driver) = probed();
     for (kind, value, expected) in [
-        (1, 1500, Status::PASSED),
-        (1, 9000, Status::PASSED),
-        (1, 9001, Status::INVALID_ARGUMENT),
-        (1, 67, Status::INVALID_ARGUMENT),
-        (1, u64::MAX, Status::INVALID_ARGUMENT),
-        (2, 0, Status::UNIMPLEMENTED),
+        (1, 1500, AdminqStatus::PASSED),
+        (1, 9000, AdminqStatus::PASSED),
+        (1, 9001, AdminqStatus::INVALID_ARGUMENT),
+        (1, 67, AdminqStatus::INVALID_ARGUMENT),
+        (1, u64::MAX, AdminqStatus::INVALID_ARGUMENT),
+        (2, 0, AdminqStatus::UNIMPLEMENTED),
     ] {
         let set = SetDriverParameter {
             parameter_type: kind.into(),
@@ -360,12 +364,12 @@ fn parameters_and_reports_have_bounds() {
         assert_eq!(got, expected, "{kind} {value}");
     }
     for (len, addr, interval, expected) in [
-        (0, 0, 0, Status::PASSED),
-        (7, RAM_BASE, 0, Status::INVALID_ARGUMENT),
-        (u64::MAX, RAM_BASE, 0, Status::INVALID_ARGUMENT),
-        (64, u64::MAX, 0, Status::INVALID_ARGUMENT),
-        (64, 0, u64::MAX, Status::PASSED),
-        (1 << 40, RAM_BASE, 1, Status::PASSED),
+        (0, 0, 0, AdminqStatus::PASSED),
+        (7, RAM_BASE, 0, AdminqStatus::INVALID_ARGUMENT),
+        (u64::MAX, RAM_BASE, 0, AdminqStatus::INVALID_ARGUMENT),
+        (64, u64::MAX, 0, AdminqStatus::INVALID_ARGUMENT),
+        (64, 0, u64::MAX, AdminqStatus::PASSED),
+        (1 << 40, RAM_BASE, 1, AdminqStatus::PASSED),
     ] {
         let report = ReportStats {
             stats_report_len: len.into(),
@@ -389,7 +393,7 @@ fn link_speed_is_told() {
         link_speed_address: addr.into(),
     };
     let got = status(&mut bench, &mut driver, opcode::REPORT_LINK_SPEED, &report);
-    assert_eq!(got, Status::PASSED);
+    assert_eq!(got, AdminqStatus::PASSED);
     assert_eq!(bench.ram.get(addr, 8), 100_000u64.to_be_bytes());
 }
 
@@ -438,6 +442,6 @@ fn the_count_of_commands_wraps() {
             opcode::REPORT_LINK_SPEED,
             &[0u8; 8],
         );
-        assert_eq!(got, Status::INVALID_ARGUMENT);
+        assert_eq!(got, AdminqStatus::INVALID_ARGUMENT);
     }
 }

@@ -16,7 +16,7 @@ use gve_defs::registers::{
     ADMINQ_BASE_ADDRESS_LO, ADMINQ_EVENT_COUNTER, DEVICE_STATUS, STATUS_DEVICE_IS_RESET,
     STATUS_LINK_UP, STATUS_REPORT_STATS, STATUS_RESET_REQUESTED,
 };
-use gve_driver::{Bus, Driver, TxRequest};
+use gve_driver::{BarAccess, Driver, TxRequest};
 use zerocopy::FromBytes;
 
 fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {

@@ -8,9 +8,9 @@ use common::frames::Frame;
 use common::{Bench, take_rx, up, up_default};
 use gve::{DropReason, RxOutcome};
 use gve_defs::adminq::{
-    ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS, FLOW_RULE_QUERY_RULES,
-    FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, QueriedFlowRules, QueryFlowRules, QueryRss, Status,
-    flow_type, opcode,
+    AdminqStatus, ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS,
+    FLOW_RULE_QUERY_RULES, FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, QueriedFlowRules,
+    QueryFlowRules, QueryRss, flow_type, opcode,
 };
 use gve_driver::{Driver, DriverError, QueueOptions};
 use steer::{RuleLocation, Selected};
@@ -46,7 +46,7 @@ fn steer_says(bench: &Bench, frame: &Frame) -> u16 {
     }
 }
 
-fn refused(result: Result<(), DriverError>) -> Status {
+fn refused(result: Result<(), DriverError>) -> AdminqStatus {
     match result {
         Err(DriverError::Refused { status, .. }) => status,
         other => panic!("{other:?}"),
@@ -111,7 +111,7 @@ fn key_and_table_are_the_devices_until_the_driver_sets_them() {
         rss_descriptor_addr: addr.into(),
     };
     let status = driver.command(&mut bench, opcode::QUERY_RSS, &query);
-    assert_eq!(status, Ok(Status::PASSED));
+    assert_eq!(status, Ok(AdminqStatus::PASSED));
     let answer = bench.ram.get(addr, 560);
     assert_eq!(answer[..8], [0, 0, 2, 0x30, 0, 0xd2, 1, 0]);
     assert_eq!(answer[8..48], steer::ToeplitzKey::MICROSOFT.0);
@@ -121,7 +121,7 @@ fn key_and_table_are_the_devices_until_the_driver_sets_them() {
         .configure_rss(&mut bench, Some(&[9; 40]), Some(&[3; 128]))
         .unwrap();
     let status = driver.command(&mut bench, opcode::QUERY_RSS, &query);
-    assert_eq!(status, Ok(Status::PASSED));
+    assert_eq!(status, Ok(AdminqStatus::PASSED));
     let answer = bench.ram.get(addr, 560);
     assert_eq!(answer[8..48], [9; 40]);
     assert!(answer[48..].chunks(4).all(|entry| entry == [0, 0, 0, 3]));
@@ -141,12 +141,12 @@ fn a_table_that_names_no_queue_of_the_device_changes_nothing() {
     for bad in [4, 65_536, u32::MAX] {
         lut[127] = bad;
         let set = driver.configure_rss(&mut bench, Some(&[1; 40]), Some(&lut));
-        assert_eq!(refused(set), Status::INVALID_ARGUMENT);
+        assert_eq!(refused(set), AdminqStatus::INVALID_ARGUMENT);
         assert_eq!(bench.device.steering().rss, before);
     }
     for (key, lut) in [(&[1; 39][..], &[][..]), (&[], &[0; 127])] {
         let set = driver.configure_rss(&mut bench, Some(key), Some(lut));
-        assert_eq!(refused(set), Status::INVALID_ARGUMENT);
+        assert_eq!(refused(set), AdminqStatus::INVALID_ARGUMENT);
     }
 }
 
@@ -215,7 +215,7 @@ fn rules_are_added_replaced_and_taken_out() {
     driver.flow_rule(&mut bench, &delete).unwrap();
     assert_eq!(
         refused(driver.flow_rule(&mut bench, &delete)),
-        Status::NOT_FOUND
+        AdminqStatus::NOT_FOUND
     );
     let mut clear = rule(0, 0, 0);
     for location in 0..64 {
@@ -233,24 +233,30 @@ fn rules_are_added_replaced_and_taken_out() {
 fn rules_that_cannot_be_are_refused() {
     let (mut bench, mut driver) = up_default();
     type Spoil<'a> = &'a dyn Fn(&mut ConfigureFlowRule);
-    let cases: [(Spoil<'_>, Status); 6] = [
-        (&|rule| rule.location = 64.into(), Status::INVALID_ARGUMENT),
+    let cases: [(Spoil<'_>, AdminqStatus); 6] = [
+        (
+            &|rule| rule.location = 64.into(),
+            AdminqStatus::INVALID_ARGUMENT,
+        ),
         (
             &|rule| rule.location = u32::MAX.into(),
-            Status::INVALID_ARGUMENT,
+            AdminqStatus::INVALID_ARGUMENT,
         ),
         (
             &|rule| rule.rule.action = 4.into(),
-            Status::INVALID_ARGUMENT,
+            AdminqStatus::INVALID_ARGUMENT,
         ),
-        (&|rule| rule.opcode = 3.into(), Status::INVALID_ARGUMENT),
+        (
+            &|rule| rule.opcode = 3.into(),
+            AdminqStatus::INVALID_ARGUMENT,
+        ),
         (
             &|rule| rule.rule.flow_type = 10.into(),
-            Status::INVALID_ARGUMENT,
+            AdminqStatus::INVALID_ARGUMENT,
         ),
         (
             &|rule| rule.rule.flow_type = flow_type::ESPV6.into(),
-            Status::UNIMPLEMENTED,
+            AdminqStatus::UNIMPLEMENTED,
         ),
     ];
     for (spoil, status) in cases {
@@ -266,7 +272,7 @@ fn query(
     bench: &mut Bench,
     driver: &mut Driver,
     (opcode, start, room): (u16, u32, u64),
-) -> (Status, QueriedFlowRules, Vec<u8>) {
+) -> (AdminqStatus, QueriedFlowRules, Vec<u8>) {
     let (addr, _) = driver.argument();
     bench.ram.put(addr, &[0; 8192]);
     let command = QueryFlowRules {
@@ -301,7 +307,7 @@ fn a_query_gives_the_rules_as_they_were_set() {
     driver.flow_rule(&mut bench, &six).unwrap();
     driver.flow_rule(&mut bench, &four).unwrap();
     let (status, header, items) = query(&mut bench, &mut driver, (FLOW_RULE_QUERY_RULES, 0, 8192));
-    assert_eq!(status, Status::PASSED);
+    assert_eq!(status, AdminqStatus::PASSED);
     assert_eq!(
         (header.num_flow_rules.get(), header.max_flow_rules.get()),
         (2, 64)
@@ -328,7 +334,7 @@ fn a_query_of_locations_goes_on_until_none_is_left() {
     loop {
         let asked = (FLOW_RULE_QUERY_IDS, start, 16 + 5 * 4 + 3);
         let (status, header, items) = query(&mut bench, &mut driver, asked);
-        assert_eq!(status, Status::PASSED);
+        assert_eq!(status, AdminqStatus::PASSED);
         assert_eq!(header.total_length.get() as usize, 16 + items.len());
         if header.num_queried_rules.get() == 0 {
             break;
@@ -351,7 +357,7 @@ fn a_query_of_locations_goes_on_until_none_is_left() {
     for bad in [(3, 0, 4096), (0, 0, 15), (0, 0, 0)] {
         assert_eq!(
             query(&mut bench, &mut driver, bad).0,
-            Status::INVALID_ARGUMENT
+            AdminqStatus::INVALID_ARGUMENT
         );
     }
     let all = query(&mut bench, &mut driver, (FLOW_RULE_QUERY_IDS, 0, u64::MAX));

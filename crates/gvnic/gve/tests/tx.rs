@@ -5,7 +5,7 @@ mod common;
 use common::frames::{Frame, checked, payload};
 use common::{Bench, send_done, up, up_default};
 use gve::{ChecksumState, GsoKind, Offload, WireFeatures};
-use gve_driver::{Bus, Driver, QueueOptions, Tso, TxRequest};
+use gve_driver::{BarAccess, Driver, QueueOptions, Tso, TxRequest};
 
 fn tso(frame: &Frame, mss: u16) -> Option<Tso> {
     Some(Tso {

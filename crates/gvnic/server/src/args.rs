@@ -12,7 +12,7 @@ use tool::parse::OutputArgs;
 /// duplicates or reorders them. For machines without netem in the kernel.
 #[derive(Debug, Args)]
 #[command(after_long_help = WIRE_EXAMPLES)]
-pub struct Wire {
+pub struct WireArgs {
     /// One end: tap:NAME, created if it does not exist; unix-listen:PATH, to listen for the host; unix:PATH, to connect
     /// to it
     #[arg(long, value_name = "LINK")]
@@ -65,7 +65,7 @@ Examples:
 /// the other. Ends on SIGINT, SIGTERM or SIGHUP, and prints statistics; SIGUSR1 prints them at any time.
 #[derive(Debug, Args)]
 #[command(after_long_help = NIC_EXAMPLES)]
-pub struct Nic {
+pub struct NicArgs {
     /// UNIX socket to create for the virtual machine
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,

@@ -42,7 +42,7 @@ pub enum Gone {
 
 /// A connected client.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     socket: ClientSocket<OwnedFd>,
     session: Session,
     /// The message being received.
@@ -56,7 +56,7 @@ pub(crate) struct Connection {
     sent: usize,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Returns the connection of a client on a non-blocking stream socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::bus::Bus;
 use crate::closing::ClientSocket;
-use crate::connection::{Connection, Gone};
+use crate::connection::{ClientConnection, Gone};
 use crate::device::Device;
 use crate::session::SessionStats;
 use crate::socket_file::{ListenError, SocketFile, is_shut_out};
@@ -55,7 +55,7 @@ pub struct ServerStats {
 pub struct Server {
     listener: ClientSocket<UnixListener>,
     file: SocketFile,
-    client: Option<Connection>,
+    client: Option<ClientConnection>,
     /// The last client could not be accepted.
     deaf: bool,
     bus: Bus,
@@ -166,7 +166,7 @@ impl Server {
         }
         self.stats.clients += 1;
         device.reset(&mut self.bus);
-        self.client = Some(Connection::new(stream.into()));
+        self.client = Some(ClientConnection::new(stream.into()));
         Some(Event::Joined)
     }
 

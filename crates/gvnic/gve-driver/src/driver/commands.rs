@@ -1,10 +1,10 @@
 //! The driver's admin commands.
 
 use gve_defs::adminq::{
-    ADMINQ_BYTES, CAPABILITY_DQO_RDA, ConfigureDeviceResources, CreateRxQueue, CreateTxQueue,
-    DescribeDevice, DestroyQueue, DriverInfo, ENTRY_BYTES, Entry, GetPtypeMap,
-    QUEUE_FORMAT_DQO_RDA, QueueResources, RAW_ADDRESSING_QPL_ID, ReportStats, StatsReport, Status,
-    VerifyDriverCompatibility, opcode,
+    ADMINQ_BYTES, AdminqEntry, AdminqStatus, CAPABILITY_DQO_RDA, ConfigureDeviceResources,
+    CreateRxQueue, CreateTxQueue, DescribeDevice, DestroyQueue, DriverInfo, ENTRY_BYTES,
+    GetPtypeMap, QUEUE_FORMAT_DQO_RDA, QueueResources, RAW_ADDRESSING_QPL_ID, ReportStats,
+    StatsReport, VerifyDriverCompatibility, opcode,
 };
 use gve_defs::desc_dqo::PTYPES;
 use gve_defs::device_option::{DEVICE_DESCRIPTOR_VERSION, DeviceDescriptor};
@@ -15,17 +15,19 @@ use gve_defs::registers::{
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::{Bus, Driver, DriverError, IRQ_STRIDE, STATS_BYTES, adminq_entry, write_register};
+use super::{
+    BarAccess, Driver, DriverError, IRQ_STRIDE, STATS_BYTES, adminq_entry, write_register,
+};
 
 impl Driver {
     pub(super) fn must(
         &mut self,
-        bus: &mut impl Bus,
+        bus: &mut impl BarAccess,
         opcode: u32,
         body: &(impl IntoBytes + Immutable + ?Sized),
     ) -> Result<(), DriverError> {
         match self.command(bus, opcode, body)? {
-            Status::PASSED => Ok(()),
+            AdminqStatus::PASSED => Ok(()),
             status => Err(DriverError::Refused { opcode, status }),
         }
     }
@@ -40,16 +42,18 @@ impl Driver {
         place
     }
 
-    pub(super) fn ring_adminq(&self, bus: &mut impl Bus) {
+    pub(super) fn ring_adminq(&self, bus: &mut impl BarAccess) {
         write_register(bus, ADMINQ_DOORBELL, self.produced);
     }
 
-    pub(super) fn status_at(&self, place: u64) -> Status {
+    pub(super) fn status_at(&self, place: u64) -> AdminqStatus {
         let bytes = self.ram.get(place, ENTRY_BYTES);
-        Entry::read_from_bytes(&bytes).map_or(Status::UNSET, |entry| Status(entry.status.get()))
+        AdminqEntry::read_from_bytes(&bytes).map_or(AdminqStatus::UNSET, |entry| {
+            AdminqStatus(entry.status.get())
+        })
     }
 
-    pub(super) fn start_adminq(&mut self, bus: &mut impl Bus) {
+    pub(super) fn start_adminq(&mut self, bus: &mut impl BarAccess) {
         self.produced = 0;
         let base = self.places.adminq;
         bus.write(REGISTER_BAR, ADMINQ_LENGTH, &ADMINQ_BYTES.to_be_bytes());
@@ -58,7 +62,7 @@ impl Driver {
         write_register(bus, DRIVER_STATUS, DRIVER_RUN);
     }
 
-    pub(super) fn verify(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub(super) fn verify(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         let mut info = DriverInfo::new_zeroed();
         info.os_type = 1;
         info.driver_capability_flags[0] = CAPABILITY_DQO_RDA.into();
@@ -70,7 +74,7 @@ impl Driver {
         self.must(bus, opcode::VERIFY_DRIVER_COMPATIBILITY, &command)
     }
 
-    pub(super) fn describe(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub(super) fn describe(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         let command = DescribeDevice {
             device_descriptor_addr: self.places.argument.into(),
             device_descriptor_version: DEVICE_DESCRIPTOR_VERSION.into(),
@@ -86,7 +90,7 @@ impl Driver {
     }
 
     /// Configures interrupts, asks for packet types and gives the statistics area.
-    pub(super) fn set_up(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub(super) fn set_up(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         let resources = ConfigureDeviceResources {
             counter_array: self.places.stats.into(),
             irq_db_addr: self.places.irq_doorbells.into(),
@@ -113,7 +117,7 @@ impl Driver {
     }
 
     /// Makes all queues, TX in one batch as Linux does, then enables interrupts and posts buffers.
-    pub(super) fn create_queues(&mut self, bus: &mut impl Bus) -> Result<(), DriverError> {
+    pub(super) fn create_queues(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         let mut places = Vec::new();
         for id in 0..self.tx.len() as u16 {
             self.tx[usize::from(id)].restart(&self.ram);
@@ -125,7 +129,7 @@ impl Driver {
         self.ring_adminq(bus);
         for place in places {
             let (opcode, status) = (opcode::CREATE_TX_QUEUE, self.status_at(place));
-            if status != Status::PASSED {
+            if status != AdminqStatus::PASSED {
                 return Err(DriverError::Refused { opcode, status });
             }
         }
@@ -160,7 +164,11 @@ impl Driver {
         }
     }
 
-    pub(super) fn create_rx(&mut self, bus: &mut impl Bus, id: u16) -> Result<(), DriverError> {
+    pub(super) fn create_rx(
+        &mut self,
+        bus: &mut impl BarAccess,
+        id: u16,
+    ) -> Result<(), DriverError> {
         let ring = &self.rx[usize::from(id)];
         let resources = self.resources_of(self.max_pairs + id);
         let command = CreateRxQueue {
@@ -187,7 +195,7 @@ impl Driver {
 
     pub(super) fn destroy(
         &mut self,
-        bus: &mut impl Bus,
+        bus: &mut impl BarAccess,
         opcode: u32,
         id: u32,
     ) -> Result<(), DriverError> {

@@ -1,16 +1,16 @@
 //! Parsing of an admin queue entry.
 
 use gve_defs::adminq::{
-    ConfigureDeviceResources, ConfigureRss, CreateRxQueue, CreateTxQueue, DescribeDevice,
-    DestroyQueue, Entry, ExtendedCommand, GetPtypeMap, QueryFlowRules, QueryRss, ReportLinkSpeed,
-    ReportStats, SetDriverParameter, Status, VerifyDriverCompatibility, opcode,
+    AdminqEntry, AdminqStatus, ConfigureDeviceResources, ConfigureRss, CreateRxQueue,
+    CreateTxQueue, DescribeDevice, DestroyQueue, ExtendedCommand, GetPtypeMap, QueryFlowRules,
+    QueryRss, ReportLinkSpeed, ReportStats, SetDriverParameter, VerifyDriverCompatibility, opcode,
 };
 
 use super::body;
 
 /// An admin command of the driver.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Command {
+pub(super) enum AdminqCommand {
     DescribeDevice(DescribeDevice),
     ConfigureDeviceResources(ConfigureDeviceResources),
     DeconfigureDeviceResources,
@@ -29,10 +29,10 @@ pub(super) enum Command {
     Extended(ExtendedCommand),
 }
 
-impl Command {
+impl AdminqCommand {
     /// Parses an entry. Unsupported commands (such as those for queue page lists and the NIC's clock) are
-    /// [`Status::UNIMPLEMENTED`].
-    pub(super) fn parse(entry: &Entry) -> Result<Self, Status> {
+    /// [`AdminqStatus::UNIMPLEMENTED`].
+    pub(super) fn parse(entry: &AdminqEntry) -> Result<Self, AdminqStatus> {
         Ok(match entry.opcode.get() {
             opcode::DESCRIBE_DEVICE => Self::DescribeDevice(body(entry)?),
             opcode::CONFIGURE_DEVICE_RESOURCES => Self::ConfigureDeviceResources(body(entry)?),
@@ -50,7 +50,7 @@ impl Command {
             opcode::VERIFY_DRIVER_COMPATIBILITY => Self::VerifyDriverCompatibility(body(entry)?),
             opcode::QUERY_FLOW_RULES => Self::QueryFlowRules(body(entry)?),
             opcode::EXTENDED_COMMAND => Self::Extended(body(entry)?),
-            _ => return Err(Status::UNIMPLEMENTED),
+            _ => return Err(AdminqStatus::UNIMPLEMENTED),
         })
     }
 }

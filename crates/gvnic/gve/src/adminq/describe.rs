@@ -1,8 +1,8 @@
 //! Commands that describe the device to the driver, and the driver to the device.
 
 use gve_defs::adminq::{
-    CAPABILITY_DQO_RDA, DescribeDevice, DriverInfo, GetPtypeMap, PARAMETER_MTU, PtypeEntry,
-    ReportLinkSpeed, SetDriverParameter, Status, VerifyDriverCompatibility,
+    AdminqStatus, CAPABILITY_DQO_RDA, DescribeDevice, DriverInfo, GetPtypeMap, PARAMETER_MTU,
+    PtypeEntry, ReportLinkSpeed, SetDriverParameter, VerifyDriverCompatibility,
 };
 use gve_defs::desc_dqo::PTYPES;
 use gve_defs::device_option::{
@@ -26,9 +26,9 @@ impl Gve {
         &self,
         command: &DescribeDevice,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         if command.device_descriptor_version.get() != DEVICE_DESCRIPTOR_VERSION {
-            return Err(Status::INVALID_ARGUMENT);
+            return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         let room = command.available_length.get().into();
         let place = (command.device_descriptor_addr.get(), room);
@@ -39,19 +39,22 @@ impl Gve {
         &self,
         command: &VerifyDriverCompatibility,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         if command.driver_info_len.get() < size_of::<DriverInfo>() as u64 {
-            return Err(Status::INVALID_ARGUMENT);
+            return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         let info: DriverInfo = read_argument(memory, command.driver_info_addr.get())?;
         match info.driver_capability_flags[0].get() & CAPABILITY_DQO_RDA {
             // The driver does not support the only queue format of this device.
-            0 => Err(Status::FAILED_PRECONDITION),
+            0 => Err(AdminqStatus::FAILED_PRECONDITION),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn set_driver_parameter(&self, command: &SetDriverParameter) -> Result<(), Status> {
+    pub(super) fn set_driver_parameter(
+        &self,
+        command: &SetDriverParameter,
+    ) -> Result<(), AdminqStatus> {
         match (command.parameter_type.get(), command.parameter_value.get()) {
             // The value is not used: received frames are limited by the largest MTU, sent ones by their descriptors.
             (PARAMETER_MTU, mtu)
@@ -59,8 +62,8 @@ impl Gve {
             {
                 Ok(())
             }
-            (PARAMETER_MTU, _) => Err(Status::INVALID_ARGUMENT),
-            _ => Err(Status::UNIMPLEMENTED),
+            (PARAMETER_MTU, _) => Err(AdminqStatus::INVALID_ARGUMENT),
+            _ => Err(AdminqStatus::UNIMPLEMENTED),
         }
     }
 
@@ -68,7 +71,7 @@ impl Gve {
         &self,
         command: &ReportLinkSpeed,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let mbps = self.config.link_mbps.to_be_bytes();
         answer(memory, command.link_speed_address.get(), &mbps)
     }
@@ -77,7 +80,7 @@ impl Gve {
         &self,
         command: &GetPtypeMap,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let unknown = PtypeEntry {
             l3_type: 0,
             l4_type: 0,
@@ -93,7 +96,7 @@ impl Gve {
 
 /// Returns device descriptor and options.
 fn description(config: &Config) -> Vec<u8> {
-    let mut options = Options::default();
+    let mut options = OptionList::default();
     options.push(
         ID_DQO_RDA,
         &DqoRda {
@@ -148,12 +151,12 @@ fn description(config: &Config) -> Vec<u8> {
 
 /// Builder of the list of options.
 #[derive(Default)]
-struct Options {
+struct OptionList {
     count: u16,
     bytes: Vec<u8>,
 }
 
-impl Options {
+impl OptionList {
     fn push(&mut self, id: u16, body: &(impl IntoBytes + Immutable)) {
         let body = body.as_bytes();
         let header = OptionHeader {

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use gve_defs::adminq::{
-    ConfigureFlowRule, ExtendedCommand, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS,
-    FLOW_RULE_QUERY_RULES, FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, FlowRule, FlowSpec,
-    QueriedFlowRule, QueriedFlowRules, QueryFlowRules, Status, flow_type, opcode,
+    AdminqStatus, ConfigureFlowRule, ExtendedCommand, FLOW_RULE_ADD, FLOW_RULE_DEL,
+    FLOW_RULE_QUERY_IDS, FLOW_RULE_QUERY_RULES, FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, FlowRule,
+    FlowSpec, QueriedFlowRule, QueriedFlowRules, QueryFlowRules, flow_type, opcode,
 };
 use steer::{
     FlowType, IpMatch, NtupleRule, PortMatch, RuleAction, RuleError, RuleLocation, RxQueueId,
@@ -22,18 +22,18 @@ impl Gve {
         &mut self,
         command: &ExtendedCommand,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         if command.inner_opcode.get() != opcode::CONFIGURE_FLOW_RULE {
-            return Err(Status::UNIMPLEMENTED);
+            return Err(AdminqStatus::UNIMPLEMENTED);
         }
         if u64::from(command.inner_length.get()) < size_of::<ConfigureFlowRule>() as u64 {
-            return Err(Status::INVALID_ARGUMENT);
+            return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         let inner: ConfigureFlowRule = read_argument(memory, command.inner_command_addr.get())?;
         self.configure_flow_rule(&inner)
     }
 
-    fn configure_flow_rule(&mut self, command: &ConfigureFlowRule) -> Result<(), Status> {
+    fn configure_flow_rule(&mut self, command: &ConfigureFlowRule) -> Result<(), AdminqStatus> {
         let location = RuleLocation(command.location.get());
         let rules = &mut self.steering.rules;
         let done = match command.opcode.get() {
@@ -46,14 +46,14 @@ impl Gve {
                 rules.clear();
                 Ok(())
             }
-            _ => return Err(Status::INVALID_ARGUMENT),
+            _ => return Err(AdminqStatus::INVALID_ARGUMENT),
         };
         done.map_err(|error| match error {
-            RuleError::NoRule { .. } => Status::NOT_FOUND,
-            RuleError::Full { .. } => Status::RESOURCE_EXHAUSTED,
+            RuleError::NoRule { .. } => AdminqStatus::NOT_FOUND,
+            RuleError::Full { .. } => AdminqStatus::RESOURCE_EXHAUSTED,
             RuleError::NoSuchLocation { .. }
             | RuleError::FamilyMismatch
-            | RuleError::NoSuchQueue { .. } => Status::INVALID_ARGUMENT,
+            | RuleError::NoSuchQueue { .. } => AdminqStatus::INVALID_ARGUMENT,
         })
     }
 
@@ -61,12 +61,12 @@ impl Gve {
         &self,
         command: &QueryFlowRules,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let header_len = size_of::<QueriedFlowRules>();
         let room = usize::try_from(command.available_length.get()).unwrap_or(usize::MAX);
         let room = room
             .checked_sub(header_len)
-            .ok_or(Status::INVALID_ARGUMENT)?;
+            .ok_or(AdminqStatus::INVALID_ARGUMENT)?;
         let start = RuleLocation(command.starting_rule_id.get());
         let rules = &self.steering.rules;
         let asked = rules.iter().filter(|(location, _)| *location >= start);
@@ -84,7 +84,7 @@ impl Gve {
                 (items.collect(), len)
             }
             FLOW_RULE_QUERY_STATS => (Vec::new(), 1),
-            _ => return Err(Status::INVALID_ARGUMENT),
+            _ => return Err(AdminqStatus::INVALID_ARGUMENT),
         };
         let count = items.len() / item_len;
         // All at most 64 rules of 88 bytes.
@@ -108,7 +108,7 @@ fn queried_rule((location, rule): (RuleLocation, &NtupleRule)) -> Vec<u8> {
 }
 
 /// Converts a rule of the guest; the device has `queues` RX queues.
-fn from_guest(rule: &FlowRule, queues: u16) -> Result<NtupleRule, Status> {
+fn from_guest(rule: &FlowRule, queues: u16) -> Result<NtupleRule, AdminqStatus> {
     let FlowRule {
         flow_type,
         action,
@@ -126,11 +126,11 @@ fn from_guest(rule: &FlowRule, queues: u16) -> Result<NtupleRule, Status> {
         | flow_type::ESPV4
         | flow_type::SCTPV6
         | flow_type::AHV6
-        | flow_type::ESPV6 => return Err(Status::UNIMPLEMENTED),
-        _ => return Err(Status::INVALID_ARGUMENT),
+        | flow_type::ESPV6 => return Err(AdminqStatus::UNIMPLEMENTED),
+        _ => return Err(AdminqStatus::INVALID_ARGUMENT),
     };
     if action.get() >= queues {
-        return Err(Status::INVALID_ARGUMENT);
+        return Err(AdminqStatus::INVALID_ARGUMENT);
     }
     let ip = |addr: [u8; 16], mask: [u8; 16]| IpMatch::Masked {
         addr: ip_from(addr, flow),

@@ -9,12 +9,12 @@ mod queues;
 pub(crate) mod report;
 mod rss;
 
-use gve_defs::adminq::{ENTRY_BYTES, Entry, STATUS_OFFSET, Status};
+use gve_defs::adminq::{AdminqEntry, AdminqStatus, ENTRY_BYTES, STATUS_OFFSET};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::device::Gve;
 use crate::env::{BadAddress, Env, GuestAddr, GuestMemory};
-use command::Command;
+use command::AdminqCommand;
 
 /// The admin queue of a running driver.
 #[derive(Clone, Copy, Debug)]
@@ -76,42 +76,50 @@ impl Gve {
     }
 
     fn run_entry(&mut self, addr: GuestAddr, env: &mut Env<'_>) -> Result<(), BadAddress> {
-        let entry: Entry = read(env.memory, addr)?;
-        let done = Command::parse(&entry).and_then(|command| self.do_command(&command, env));
+        let entry: AdminqEntry = read(env.memory, addr)?;
+        let done = AdminqCommand::parse(&entry).and_then(|command| self.do_command(&command, env));
         let status = match done {
             Ok(()) => {
                 self.stats.adminq_commands += 1;
-                Status::PASSED
+                AdminqStatus::PASSED
             }
             Err(status) => {
                 self.stats.adminq_refused += 1;
                 status
             }
         };
-        let Status(status) = status;
+        let AdminqStatus(status) = status;
         let place = GuestAddr(addr.0 + STATUS_OFFSET);
         env.memory.write(place, &status.to_be_bytes())
     }
 
-    fn do_command(&mut self, command: &Command, env: &mut Env<'_>) -> Result<(), Status> {
+    fn do_command(
+        &mut self,
+        command: &AdminqCommand,
+        env: &mut Env<'_>,
+    ) -> Result<(), AdminqStatus> {
         let memory = env.memory;
         match command {
-            Command::DescribeDevice(command) => self.describe_device(command, memory),
-            Command::ConfigureDeviceResources(command) => self.configure_resources(command, memory),
-            Command::DeconfigureDeviceResources => self.deconfigure_resources(),
-            Command::CreateTxQueue(command) => self.create_tx_queue(command, memory),
-            Command::CreateRxQueue(command) => self.create_rx_queue(command, memory),
-            Command::DestroyTxQueue(command) => self.destroy_tx_queue(command),
-            Command::DestroyRxQueue(command) => self.destroy_rx_queue(command),
-            Command::ConfigureRss(command) => self.configure_rss(command, memory),
-            Command::QueryRss(command) => self.query_rss(command, memory),
-            Command::SetDriverParameter(command) => self.set_driver_parameter(command),
-            Command::ReportStats(command) => self.attach_stats(command, env),
-            Command::ReportLinkSpeed(command) => self.report_link_speed(command, memory),
-            Command::GetPtypeMap(command) => self.ptype_map(command, memory),
-            Command::VerifyDriverCompatibility(command) => self.verify_driver(command, memory),
-            Command::QueryFlowRules(command) => self.query_flow_rules(command, memory),
-            Command::Extended(command) => self.extended(command, memory),
+            AdminqCommand::DescribeDevice(command) => self.describe_device(command, memory),
+            AdminqCommand::ConfigureDeviceResources(command) => {
+                self.configure_resources(command, memory)
+            }
+            AdminqCommand::DeconfigureDeviceResources => self.deconfigure_resources(),
+            AdminqCommand::CreateTxQueue(command) => self.create_tx_queue(command, memory),
+            AdminqCommand::CreateRxQueue(command) => self.create_rx_queue(command, memory),
+            AdminqCommand::DestroyTxQueue(command) => self.destroy_tx_queue(command),
+            AdminqCommand::DestroyRxQueue(command) => self.destroy_rx_queue(command),
+            AdminqCommand::ConfigureRss(command) => self.configure_rss(command, memory),
+            AdminqCommand::QueryRss(command) => self.query_rss(command, memory),
+            AdminqCommand::SetDriverParameter(command) => self.set_driver_parameter(command),
+            AdminqCommand::ReportStats(command) => self.attach_stats(command, env),
+            AdminqCommand::ReportLinkSpeed(command) => self.report_link_speed(command, memory),
+            AdminqCommand::GetPtypeMap(command) => self.ptype_map(command, memory),
+            AdminqCommand::VerifyDriverCompatibility(command) => {
+                self.verify_driver(command, memory)
+            }
+            AdminqCommand::QueryFlowRules(command) => self.query_flow_rules(command, memory),
+            AdminqCommand::Extended(command) => self.extended(command, memory),
         }
     }
 }
@@ -130,15 +138,15 @@ fn read<T: FromBytes + IntoBytes>(
 fn read_argument<T: FromBytes + IntoBytes>(
     memory: &dyn GuestMemory,
     addr: u64,
-) -> Result<T, Status> {
-    read(memory, GuestAddr(addr)).map_err(|_| Status::INVALID_ARGUMENT)
+) -> Result<T, AdminqStatus> {
+    read(memory, GuestAddr(addr)).map_err(|_| AdminqStatus::INVALID_ARGUMENT)
 }
 
 /// Writes an answer to the address in a command.
-fn answer(memory: &dyn GuestMemory, addr: u64, bytes: &[u8]) -> Result<(), Status> {
+fn answer(memory: &dyn GuestMemory, addr: u64, bytes: &[u8]) -> Result<(), AdminqStatus> {
     memory
         .write(GuestAddr(addr), bytes)
-        .map_err(|_| Status::INVALID_ARGUMENT)
+        .map_err(|_| AdminqStatus::INVALID_ARGUMENT)
 }
 
 /// Writes an answer if the available length is large enough.
@@ -146,17 +154,17 @@ fn answer_within(
     memory: &dyn GuestMemory,
     (addr, room): (u64, u64),
     bytes: &[u8],
-) -> Result<(), Status> {
+) -> Result<(), AdminqStatus> {
     if room < bytes.len() as u64 {
-        return Err(Status::INVALID_ARGUMENT);
+        return Err(AdminqStatus::INVALID_ARGUMENT);
     }
     answer(memory, addr, bytes)
 }
 
 /// Reads the struct of a command from the start of an entry's body.
-fn body<T: FromBytes + KnownLayout + Immutable>(entry: &Entry) -> Result<T, Status> {
+fn body<T: FromBytes + KnownLayout + Immutable>(entry: &AdminqEntry) -> Result<T, AdminqStatus> {
     match T::read_from_prefix(&entry.body) {
         Ok((value, _)) => Ok(value),
-        Err(_) => Err(Status::INVALID_ARGUMENT),
+        Err(_) => Err(AdminqStatus::INVALID_ARGUMENT),
     }
 }

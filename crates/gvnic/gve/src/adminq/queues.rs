@@ -1,8 +1,8 @@
 //! Commands that create and destroy queues and their interrupts.
 
 use gve_defs::adminq::{
-    ConfigureDeviceResources, CreateRxQueue, CreateTxQueue, DestroyQueue, QUEUE_FORMAT_DQO_RDA,
-    QueueResources, RAW_ADDRESSING_QPL_ID, Status,
+    AdminqStatus, ConfigureDeviceResources, CreateRxQueue, CreateTxQueue, DestroyQueue,
+    QUEUE_FORMAT_DQO_RDA, QueueResources, RAW_ADDRESSING_QPL_ID,
 };
 use gve_defs::desc_dqo::{
     RX_BUFFER_DESC_BYTES, RX_COMPLETION_BYTES, RX_HEADER_LEN_MASK, TX_COMPLETION_BYTES,
@@ -24,7 +24,7 @@ impl Gve {
         &mut self,
         command: &ConfigureDeviceResources,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let blocks = u16::try_from(command.num_irq_dbs.get()).unwrap_or(u16::MAX);
         let first_vector = u16::try_from(command.ntfy_blk_msix_base_idx.get()).unwrap_or(u16::MAX);
         let stride = u64::from(command.irq_db_stride.get());
@@ -32,16 +32,16 @@ impl Gve {
         let vectors = first_vector.saturating_add(blocks);
         let fits = (1..=self.config.blocks()).contains(&blocks) && vectors <= self.config.blocks();
         if command.queue_format != QUEUE_FORMAT_DQO_RDA || !fits || stride < 4 {
-            return Err(Status::INVALID_ARGUMENT);
+            return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         if self.configured {
-            return Err(Status::ALREADY_EXISTS);
+            return Err(AdminqStatus::ALREADY_EXISTS);
         }
         for block in 0..blocks {
             // Below 2^48: no overflow.
             let offset = u64::from(block) * stride;
             let addr = GuestAddr(command.irq_db_addr.get()).checked_add(offset);
-            let GuestAddr(addr) = addr.ok_or(Status::INVALID_ARGUMENT)?;
+            let GuestAddr(addr) = addr.ok_or(AdminqStatus::INVALID_ARGUMENT)?;
             let doorbell = IRQ_DOORBELLS + u32::from(block);
             answer(memory, addr, &doorbell.to_be_bytes())?;
         }
@@ -50,9 +50,9 @@ impl Gve {
         Ok(())
     }
 
-    pub(super) fn deconfigure_resources(&mut self) -> Result<(), Status> {
+    pub(super) fn deconfigure_resources(&mut self) -> Result<(), AdminqStatus> {
         if self.tx.iter().any(Option::is_some) || self.rx.iter().any(Option::is_some) {
-            return Err(Status::FAILED_PRECONDITION);
+            return Err(AdminqStatus::FAILED_PRECONDITION);
         }
         self.notify.clear();
         self.configured = false;
@@ -63,7 +63,7 @@ impl Gve {
         &mut self,
         command: &CreateTxQueue,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let id = free_place(&self.tx, command.queue_id.get())?;
         let block = self.block(command.ntfy_id.get())?;
         raw_addressing(command.queue_page_list_id.get())?;
@@ -97,7 +97,7 @@ impl Gve {
         &mut self,
         command: &CreateRxQueue,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let id = free_place(&self.rx, command.queue_id.get())?;
         let block = self.block(command.ntfy_id.get())?;
         raw_addressing(command.queue_page_list_id.get())?;
@@ -106,7 +106,7 @@ impl Gve {
         let packet_buffers = MIN_PACKET_BUFFER_BYTES..=PACKET_BUFFER_BYTES;
         if !packet_buffers.contains(&packet_buffer_size) || header_buffer_size > RX_HEADER_LEN_MASK
         {
-            return Err(Status::INVALID_ARGUMENT);
+            return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         let completions = checked_ring(
             command.rx_desc_ring_addr.get(),
@@ -136,12 +136,12 @@ impl Gve {
         Ok(())
     }
 
-    pub(super) fn destroy_tx_queue(&mut self, command: &DestroyQueue) -> Result<(), Status> {
+    pub(super) fn destroy_tx_queue(&mut self, command: &DestroyQueue) -> Result<(), AdminqStatus> {
         take(&mut self.tx, command.queue_id.get()).map(drop)
     }
 
     /// Destroys a queue with its backlog.
-    pub(super) fn destroy_rx_queue(&mut self, command: &DestroyQueue) -> Result<(), Status> {
+    pub(super) fn destroy_rx_queue(&mut self, command: &DestroyQueue) -> Result<(), AdminqStatus> {
         let id = command.queue_id.get();
         take(&mut self.rx, id)?;
         let stats = usize::try_from(id)
@@ -155,20 +155,20 @@ impl Gve {
     }
 
     /// Returns the number of a notification block that the driver has configured.
-    fn block(&self, id: u32) -> Result<u16, Status> {
+    fn block(&self, id: u32) -> Result<u16, AdminqStatus> {
         if !self.configured {
-            return Err(Status::FAILED_PRECONDITION);
+            return Err(AdminqStatus::FAILED_PRECONDITION);
         }
         let block = u16::try_from(id).ok();
         let block = block.filter(|block| usize::from(*block) < self.notify.len());
-        block.ok_or(Status::INVALID_ARGUMENT)
+        block.ok_or(AdminqStatus::INVALID_ARGUMENT)
     }
 }
 
-fn raw_addressing(page_list: u32) -> Result<(), Status> {
+fn raw_addressing(page_list: u32) -> Result<(), AdminqStatus> {
     match page_list {
         RAW_ADDRESSING_QPL_ID => Ok(()),
-        _ => Err(Status::INVALID_ARGUMENT),
+        _ => Err(AdminqStatus::INVALID_ARGUMENT),
     }
 }
 
@@ -177,13 +177,17 @@ fn checked_ring(
     entries: u16,
     entry_bytes: usize,
     memory: &dyn GuestMemory,
-) -> Result<Ring, Status> {
+) -> Result<Ring, AdminqStatus> {
     // At most 32.
     let ring = Ring::new(GuestAddr(addr), entries, entry_bytes as u16, memory);
-    ring.map_err(|_| Status::INVALID_ARGUMENT)
+    ring.map_err(|_| AdminqStatus::INVALID_ARGUMENT)
 }
 
-fn answer_resources(memory: &dyn GuestMemory, addr: u64, doorbell: u32) -> Result<(), Status> {
+fn answer_resources(
+    memory: &dyn GuestMemory,
+    addr: u64,
+    doorbell: u32,
+) -> Result<(), AdminqStatus> {
     let resources = QueueResources {
         db_index: doorbell.into(),
         counter_index: 0.into(),
@@ -192,17 +196,17 @@ fn answer_resources(memory: &dyn GuestMemory, addr: u64, doorbell: u32) -> Resul
 }
 
 /// Returns the number of a queue that can be created.
-fn free_place<T>(queues: &[Option<T>], id: u32) -> Result<u16, Status> {
+fn free_place<T>(queues: &[Option<T>], id: u32) -> Result<u16, AdminqStatus> {
     let index = usize::try_from(id).unwrap_or(usize::MAX);
     match queues.get(index) {
-        None => Err(Status::INVALID_ARGUMENT),
-        Some(Some(_)) => Err(Status::ALREADY_EXISTS),
-        Some(None) => u16::try_from(id).map_err(|_| Status::INVALID_ARGUMENT),
+        None => Err(AdminqStatus::INVALID_ARGUMENT),
+        Some(Some(_)) => Err(AdminqStatus::ALREADY_EXISTS),
+        Some(None) => u16::try_from(id).map_err(|_| AdminqStatus::INVALID_ARGUMENT),
     }
 }
 
-fn take<T>(queues: &mut [Option<T>], id: u32) -> Result<T, Status> {
+fn take<T>(queues: &mut [Option<T>], id: u32) -> Result<T, AdminqStatus> {
     let index = usize::try_from(id).unwrap_or(usize::MAX);
     let queue = queues.get_mut(index).and_then(Option::take);
-    queue.ok_or(Status::NOT_FOUND)
+    queue.ok_or(AdminqStatus::NOT_FOUND)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gve_defs::adminq::{ReportStats, Stat, StatsReport, Status, stat_name};
+use gve_defs::adminq::{AdminqStatus, ReportStats, Stat, StatsReport, stat_name};
 use wire::Instant;
 use zerocopy::IntoBytes;
 
@@ -28,7 +28,7 @@ impl Gve {
         &mut self,
         command: &ReportStats,
         env: &Env<'_>,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let len = command.stats_report_len.get();
         if len == 0 {
             self.stats_area = None;
@@ -36,7 +36,7 @@ impl Gve {
         }
         let addr = GuestAddr(command.stats_report_addr.get());
         if addr.checked_add(len).is_none() || len < size_of::<StatsReport>() as u64 {
-            return Err(Status::INVALID_ARGUMENT);
+            return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         let asked = Duration::from_millis(command.interval.get());
         let period = match asked.is_zero() {

@@ -1,6 +1,6 @@
 //! Commands for RSS.
 
-use gve_defs::adminq::{ConfigureRss, QueriedRss, QueryRss, RSS_TOEPLITZ, Status, rss_hash};
+use gve_defs::adminq::{AdminqStatus, ConfigureRss, QueriedRss, QueryRss, RSS_TOEPLITZ, rss_hash};
 use gve_defs::device_option::{RSS_KEY_BYTES, RSS_LUT_ENTRIES};
 use steer::{HashTypes, IndirectionTable, RxQueueId, ToeplitzKey};
 use zerocopy::IntoBytes;
@@ -32,9 +32,9 @@ impl Gve {
         &mut self,
         command: &ConfigureRss,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         if command.hash_alg != RSS_TOEPLITZ {
-            return Err(Status::UNIMPLEMENTED);
+            return Err(AdminqStatus::UNIMPLEMENTED);
         }
         let types = command.hash_types.get();
         let hash_types = hash_types(types)?;
@@ -46,7 +46,7 @@ impl Gve {
                 let key = read_argument(memory, command.hash_key_addr.get())?;
                 rss.key = ToeplitzKey(key);
             }
-            _ => return Err(Status::INVALID_ARGUMENT),
+            _ => return Err(AdminqStatus::INVALID_ARGUMENT),
         }
         match command.hash_lut_size.get() {
             0 => {}
@@ -54,7 +54,7 @@ impl Gve {
                 let lut: Lut = read_argument(memory, command.hash_lut_addr.get())?;
                 rss.table = table(&lut, self.config.queue_pairs)?;
             }
-            _ => return Err(Status::INVALID_ARGUMENT),
+            _ => return Err(AdminqStatus::INVALID_ARGUMENT),
         }
         self.steering.rss = rss;
         self.rss_types = types;
@@ -65,7 +65,7 @@ impl Gve {
         &self,
         command: &QueryRss,
         memory: &dyn GuestMemory,
-    ) -> Result<(), Status> {
+    ) -> Result<(), AdminqStatus> {
         let rss = &self.steering.rss;
         let mut lut: Lut = [0.into(); RSS_LUT_ENTRIES as usize];
         for (entry, queue) in lut.iter_mut().zip(rss.table.entries()) {
@@ -88,7 +88,7 @@ impl Gve {
     }
 }
 
-fn hash_types(bits: u16) -> Result<HashTypes, Status> {
+fn hash_types(bits: u16) -> Result<HashTypes, AdminqStatus> {
     let mut types = HashTypes::empty();
     let mut rest = bits;
     for (bit, hashed) in TYPES {
@@ -99,13 +99,13 @@ fn hash_types(bits: u16) -> Result<HashTypes, Status> {
     }
     match rest {
         0 => Ok(types),
-        _ => Err(Status::INVALID_ARGUMENT),
+        _ => Err(AdminqStatus::INVALID_ARGUMENT),
     }
 }
 
-fn table(lut: &Lut, queues: u16) -> Result<IndirectionTable, Status> {
+fn table(lut: &Lut, queues: u16) -> Result<IndirectionTable, AdminqStatus> {
     let queue = |entry: &U32| u16::try_from(entry.get()).map(RxQueueId);
     let entries: Result<Vec<_>, _> = lut.iter().map(queue).collect();
-    let entries = entries.map_err(|_| Status::INVALID_ARGUMENT)?;
-    IndirectionTable::new(&entries, queues).map_err(|_| Status::INVALID_ARGUMENT)
+    let entries = entries.map_err(|_| AdminqStatus::INVALID_ARGUMENT)?;
+    IndirectionTable::new(&entries, queues).map_err(|_| AdminqStatus::INVALID_ARGUMENT)
 }

@@ -14,7 +14,7 @@ use gve::{
     Backend, BadAddress, ChecksumState, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs,
     LinkState, Offload, RxFrame, RxOutcome, Stats, TxFrame, TxOutcome, WireFeatures,
 };
-use gve_driver::{Bus, Driver, GuestRam, QueueOptions, RxPacket, TxDone, TxRequest};
+use gve_driver::{BarAccess, Driver, GuestRam, QueueOptions, RxPacket, TxDone, TxRequest};
 use wire::{Instant, MacAddr};
 
 /// Memory of the guest, as the device sees it.
@@ -178,7 +178,7 @@ impl Bench {
     }
 }
 
-impl Bus for Bench {
+impl BarAccess for Bench {
     fn read(&mut self, bar: u8, offset: u64, out: &mut [u8]) {
         self.device.read_bar(bar, offset, out);
     }

@@ -12,7 +12,7 @@ use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
 use gve::{ChecksumState, Gso, Offload};
 
 use super::report::LaneReport;
-use crate::nic::{FRAME_BUFFER_BYTES, Port};
+use crate::nic::{FRAME_BUFFER_BYTES, OpenPort};
 use crate::plan::{WireEnd, WirePort};
 use tool::counters::Lane as Counted;
 use tool::output::Failure;
@@ -23,16 +23,16 @@ const BATCH_FRAMES: usize = 64;
 /// Both directions of a cable.
 #[derive(Debug)]
 pub struct Cable {
-    ends: [Port; 2],
+    ends: [OpenPort; 2],
     /// From the first end to the second, and back.
-    lanes: [Lane; 2],
+    lanes: [CableLane; 2],
     start: Clock,
     incoming: Box<[u8]>,
 }
 
 /// One direction.
 #[derive(Debug)]
-struct Lane {
+struct CableLane {
     conditioner: Conditioner,
     /// Buffer of one segment of a super-packet.
     segment: Vec<u8>,
@@ -51,11 +51,11 @@ struct Lane {
 /// # Errors
 ///
 /// The TAP or the socket cannot be opened.
-pub fn open(end: &WireEnd, mtu: u16) -> Result<Port, Failure> {
+pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
     // Impairment needs single frames. The kernel segments super-packets before it passes them to a TAP without
     // offloads; super-packets from a socket are segmented here.
     let cuts = !matches!(end.port, WirePort::Tap { .. });
-    let open = || Port::open(&end.port, mtu, cuts);
+    let open = || OpenPort::open(&end.port, mtu, cuts);
     match &end.netns {
         Some(name) => NetNs::open(name)?.run(open)?,
         None => open(),
@@ -64,7 +64,7 @@ pub fn open(end: &WireEnd, mtu: u16) -> Result<Port, Failure> {
 
 impl Cable {
     /// Returns a cable between two ends.
-    pub fn new(ends: [Port; 2], impairment: Impairment) -> Self {
+    pub fn new(ends: [OpenPort; 2], impairment: Impairment) -> Self {
         // Each direction has a different seed.
         let other = Impairment {
             seed: !impairment.seed,
@@ -72,7 +72,7 @@ impl Cable {
         };
         Self {
             ends,
-            lanes: [Lane::new(impairment), Lane::new(other)],
+            lanes: [CableLane::new(impairment), CableLane::new(other)],
             start: Clock::now(),
             incoming: vec![0; FRAME_BUFFER_BYTES].into_boxed_slice(),
         }
@@ -85,7 +85,7 @@ impl Cable {
 
     /// Returns the counters of each direction.
     pub fn report(&self) -> [LaneReport; 2] {
-        self.lanes.each_ref().map(Lane::report)
+        self.lanes.each_ref().map(CableLane::report)
     }
 
     /// Waits at most `limit` for frames, and forwards them.
@@ -146,7 +146,7 @@ impl Cable {
             .iter()
             .filter(|lane| !lane.waits)
             .filter_map(|lane| lane.conditioner.next_due());
-        let ends = self.ends.iter().filter_map(Port::next_due);
+        let ends = self.ends.iter().filter_map(OpenPort::next_due);
         frames.chain(ends).min()
     }
 
@@ -156,7 +156,7 @@ impl Cable {
     }
 }
 
-impl Lane {
+impl CableLane {
     fn new(impairment: Impairment) -> Self {
         Self {
             conditioner: Conditioner::new(impairment),
@@ -168,7 +168,12 @@ impl Lane {
         }
     }
 
-    fn take_in(&mut self, from: &mut Port, buffer: &mut [u8], now: Instant) -> Result<(), Failure> {
+    fn take_in(
+        &mut self,
+        from: &mut OpenPort,
+        buffer: &mut [u8],
+        now: Instant,
+    ) -> Result<(), Failure> {
         for _ in 0..BATCH_FRAMES {
             let read = from.read(buffer).map_err(failed)?;
             let Some((len, offload)) = read else {
@@ -216,7 +221,7 @@ impl Lane {
     }
 
     /// Writes the frames that are due to the receiving end. `room` says that a frame that had to wait may fit now.
-    fn let_out(&mut self, to: &mut Port, now: Instant, room: bool) {
+    fn let_out(&mut self, to: &mut OpenPort, now: Instant, room: bool) {
         if self.waits && !room {
             return;
         }
@@ -302,7 +307,7 @@ mod tests {
 
     #[test]
     fn each_segment_of_a_super_packet_is_a_frame_of_its_own() {
-        let mut lane = Lane::new("none".parse().unwrap());
+        let mut lane = CableLane::new("none".parse().unwrap());
         lane.take_in_super(&super_packet(), GSO, Instant::ZERO);
         let mut frame = Vec::new();
         for (seq, len) in [(7, 1000), (1007, 1000), (2007, 500)] {
@@ -325,7 +330,7 @@ mod tests {
 
     #[test]
     fn what_only_claims_to_be_a_super_packet_is_counted_and_gone() {
-        let mut lane = Lane::new("none".parse().unwrap());
+        let mut lane = CableLane::new("none".parse().unwrap());
         let frame = super_packet();
         for frame in [&frame[..0], &frame[..30], &frame[..54], &[0; 2000]] {
             lane.take_in_super(frame, GSO, Instant::ZERO);

@@ -12,7 +12,7 @@ const MAX_LINE_BYTES: usize = 256;
 
 /// A command to a running device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum ControlCommand {
     /// Request a reset from the driver.
     Reset,
     /// Plug the cable in or out.
@@ -36,7 +36,7 @@ pub enum Command {
 )]
 pub struct NoCommand(String);
 
-impl std::str::FromStr for Command {
+impl std::str::FromStr for ControlCommand {
     type Err = NoCommand;
 
     fn from_str(line: &str) -> Result<Self, NoCommand> {
@@ -59,7 +59,7 @@ impl std::str::FromStr for Command {
     }
 }
 
-impl Command {
+impl ControlCommand {
     /// Applies the command to `knobs`, if it sets one.
     pub fn turn(self, knobs: &mut Knobs) {
         match self {
@@ -95,7 +95,7 @@ impl Control {
     }
 
     /// Reads the available commands without blocking.
-    pub fn take(&mut self) -> Vec<Result<Command, NoCommand>> {
+    pub fn take(&mut self) -> Vec<Result<ControlCommand, NoCommand>> {
         let mut commands = Vec::new();
         let mut bytes = [0; 1024];
         let mut ready = [PollFd::new(&self.stdin, PollFlags::IN)];
@@ -113,7 +113,7 @@ impl Control {
         commands
     }
 
-    fn split(&mut self, bytes: &[u8], commands: &mut Vec<Result<Command, NoCommand>>) {
+    fn split(&mut self, bytes: &[u8], commands: &mut Vec<Result<ControlCommand, NoCommand>>) {
         for &byte in bytes {
             if byte == b'\n' {
                 let line = String::from_utf8_lossy(&self.line).trim().to_owned();
@@ -135,15 +135,15 @@ mod tests {
     #[test]
     fn lines_are_commands_or_are_refused_with_the_list() {
         let commands = [
-            ("reset", Command::Reset),
-            (" link  down ", Command::Link(false)),
-            ("linear 64", Command::Linear(64)),
+            ("reset", ControlCommand::Reset),
+            (" link  down ", ControlCommand::Link(false)),
+            ("linear 64", ControlCommand::Linear(64)),
             (
                 "unsplit-every 500",
-                Command::UnsplitEvery(NonZeroU32::new(500)),
+                ControlCommand::UnsplitEvery(NonZeroU32::new(500)),
             ),
-            ("unsplit-every 0", Command::UnsplitEvery(None)),
-            ("keep-buffers 3", Command::KeepBuffers(3)),
+            ("unsplit-every 0", ControlCommand::UnsplitEvery(None)),
+            ("keep-buffers 3", ControlCommand::KeepBuffers(3)),
         ];
         for (line, command) in commands {
             assert_eq!(line.parse(), Ok(command));
@@ -156,7 +156,7 @@ mod tests {
             "linear 65536",
             "reset now",
         ] {
-            let error = line.parse::<Command>().unwrap_err().to_string();
+            let error = line.parse::<ControlCommand>().unwrap_err().to_string();
             assert!(error.contains("link down, stats"), "{error}");
         }
     }
@@ -168,21 +168,24 @@ mod tests {
         control.split(b"li", &mut commands);
         assert!(commands.is_empty());
         control.split(b"nk up\n\nreset\n", &mut commands);
-        assert_eq!(commands, [Ok(Command::Link(true)), Ok(Command::Reset)]);
+        assert_eq!(
+            commands,
+            [Ok(ControlCommand::Link(true)), Ok(ControlCommand::Reset)]
+        );
         commands.clear();
         control.split(&[b'x'; 100_000], &mut commands);
         assert!(control.line.len() <= MAX_LINE_BYTES);
         control.split(b"\nquit\n", &mut commands);
         assert!(commands[0].is_err());
-        assert_eq!(commands[1], Ok(Command::Quit));
+        assert_eq!(commands[1], Ok(ControlCommand::Quit));
     }
 
     #[test]
     fn a_command_turns_its_own_knob_only() {
         let mut knobs = Knobs::default();
-        Command::Linear(8).turn(&mut knobs);
-        Command::UnsplitEvery(NonZeroU32::new(5)).turn(&mut knobs);
-        Command::Reset.turn(&mut knobs);
+        ControlCommand::Linear(8).turn(&mut knobs);
+        ControlCommand::UnsplitEvery(NonZeroU32::new(5)).turn(&mut knobs);
+        ControlCommand::Reset.turn(&mut knobs);
         assert_eq!(knobs.linear_bytes, 8);
         assert_eq!(knobs.unsplit_every, NonZeroU32::new(5));
         assert_eq!(knobs.rx_buffers_kept, 0);

@@ -17,8 +17,8 @@ use vfio_user::{
 };
 use wire::Instant;
 
-use super::port::Port;
-use super::wire::{BATCH_FRAMES, Incoming, Wire};
+use super::port::OpenPort;
+use super::wire::{BATCH_FRAMES, DeviceWire, IncomingBuffers};
 use crate::plan::GvnicPlan;
 use tool::capture::Capture;
 use tool::output::Failure;
@@ -31,8 +31,8 @@ const _: () = assert!(BAR_BYTES as u64 == pci::BAR_BYTES);
 pub struct Gvnic {
     gve: Gve,
     config: PciConfig,
-    wire: Wire,
-    incoming: Incoming,
+    wire: DeviceWire,
+    incoming: IncomingBuffers,
     /// The user has the cable plugged in.
     plugged: bool,
     start: Clock,
@@ -49,7 +49,11 @@ impl Gvnic {
     /// # Errors
     ///
     /// The configuration is invalid, or no random bytes are available.
-    pub fn new(plan: &GvnicPlan, port: Port, capture: Option<Capture>) -> Result<Self, Failure> {
+    pub fn new(
+        plan: &GvnicPlan,
+        port: OpenPort,
+        capture: Option<Capture>,
+    ) -> Result<Self, Failure> {
         let mut key = ToeplitzKey::MICROSOFT;
         getrandom(&mut key.0, GetRandomFlags::empty()).context("getrandom")?;
         let config = Config {
@@ -77,8 +81,8 @@ impl Gvnic {
         Ok(Self {
             gve,
             config: PciConfig::new(identity, [BAR_BYTES, BAR_BYTES, BAR_BYTES, 0, 0, 0], msix),
-            wire: Wire::new(port, plan.impairment, capture),
-            incoming: Incoming::new(),
+            wire: DeviceWire::new(port, plan.impairment, capture),
+            incoming: IncomingBuffers::new(),
             plugged: true,
             start: Clock::now(),
             now: Instant::ZERO,
@@ -91,7 +95,7 @@ impl Gvnic {
         &self.gve
     }
 
-    pub fn wire(&self) -> &Wire {
+    pub fn wire(&self) -> &DeviceWire {
         &self.wire
     }
 

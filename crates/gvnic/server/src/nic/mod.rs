@@ -11,5 +11,5 @@ mod report;
 mod serve;
 mod wire;
 
-pub use port::{FRAME_BUFFER_BYTES, Port};
+pub use port::{FRAME_BUFFER_BYTES, OpenPort};
 pub use serve::serve;

@@ -24,7 +24,7 @@ const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
 
 /// The end of a wire.
 #[derive(Debug)]
-pub enum Port {
+pub enum OpenPort {
     /// A TAP interface: the kernel's network stack.
     Tap(TapPort),
     /// A UNIX socket: another device, or a stack of ours.
@@ -46,7 +46,7 @@ pub struct UnixEnd {
     file: Option<SocketFile>,
 }
 
-impl Port {
+impl OpenPort {
     /// Opens the end of a wire that carries IP packets of `mtu` bytes and, with `offloads`, super-packets and checksums
     /// that are left open.
     ///

@@ -30,7 +30,7 @@ pub struct NicReport {
     machine: Machine,
     frames: WireStats,
     /// Counters of the impairment, in both directions.
-    impaired: Option<Impaired>,
+    impaired: Option<ImpairmentReport>,
     device: Device,
     rx: Vec<Rx>,
     tx: Vec<Tx>,
@@ -57,7 +57,7 @@ struct Machine {
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Impaired {
+struct ImpairmentReport {
     to_device: Lane,
     from_device: Lane,
 }
@@ -119,7 +119,7 @@ impl NicReport {
             link_up: gvnic.gve().link() == gve::LinkState::Up,
             machine: Machine::new(server),
             frames: gvnic.wire().stats(),
-            impaired: lanes.map(|[to, from]| Impaired {
+            impaired: lanes.map(|[to, from]| ImpairmentReport {
                 to_device: to.stats().into(),
                 from_device: from.stats().into(),
             }),
@@ -192,7 +192,7 @@ impl fmt::Display for NicReport {
             frames.tx_super,
             frames.tx_bytes
         )?;
-        if let Some(Impaired {
+        if let Some(ImpairmentReport {
             to_device,
             from_device,
         }) = self.impaired

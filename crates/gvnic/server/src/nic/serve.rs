@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vfio_user::{Event, Interest, ListenError, Server};
 
-use super::control::{Command, Control};
+use super::control::{Control, ControlCommand};
 use super::gvnic::Gvnic;
-use super::port::Port;
+use super::port::OpenPort;
 use super::report::NicReport;
 use crate::plan::GvnicPlan;
 use tool::capture::{self, Capture};
@@ -35,7 +35,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     let signals = Signals::install().context("install signal handlers")?;
     let capture = open_capture(plan)?;
     // Impairment needs single frames with complete checksums, so there are no offloads with it.
-    let port = Port::open(&plan.wire, plan.max_mtu, plan.impairment.is_none())?;
+    let port = OpenPort::open(&plan.wire, plan.max_mtu, plan.impairment.is_none())?;
     let gvnic = Gvnic::new(plan, port, capture.clone())?;
     let server = Server::listen(&plan.socket, &gvnic).map_err(refused)?;
     note(format_args!(
@@ -290,13 +290,15 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn on_command(&mut self, command: Command) -> Result<(), Failure> {
+    fn on_command(&mut self, command: ControlCommand) -> Result<(), Failure> {
         match command {
-            Command::Reset => self.gvnic.request_reset(self.server.bus()),
-            Command::Link(plugged) => self.gvnic.set_plugged(plugged),
-            Command::Stats => print_json(&self.report())?,
-            Command::Quit => self.over = true,
-            Command::Linear(_) | Command::UnsplitEvery(_) | Command::KeepBuffers(_) => {
+            ControlCommand::Reset => self.gvnic.request_reset(self.server.bus()),
+            ControlCommand::Link(plugged) => self.gvnic.set_plugged(plugged),
+            ControlCommand::Stats => print_json(&self.report())?,
+            ControlCommand::Quit => self.over = true,
+            ControlCommand::Linear(_)
+            | ControlCommand::UnsplitEvery(_)
+            | ControlCommand::KeepBuffers(_) => {
                 command.turn(&mut self.knobs);
                 self.gvnic.set_knobs(self.knobs);
             }

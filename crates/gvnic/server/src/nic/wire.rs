@@ -7,15 +7,15 @@ use nic::{Conditioner, Direction, FrameSink, Impairment, Written, complete_check
 use rustix::io::Errno;
 use wire::Instant;
 
-use super::port::{FRAME_BUFFER_BYTES, Port};
+use super::port::{FRAME_BUFFER_BYTES, OpenPort};
 use tool::capture::Capture;
 
 /// Maximum number of frames read from the port in one call.
 pub const BATCH_FRAMES: usize = 64;
 
 /// The device's side of a wire.
-pub struct Wire {
-    port: Port,
+pub struct DeviceWire {
+    port: OpenPort,
     /// Impairments of frames to the device, and of those from it.
     impairment: Option<[Conditioner; 2]>,
     capture: Option<Capture>,
@@ -33,7 +33,7 @@ pub struct Wire {
 
 /// Buffers for received frames, separate from the wire, because the device also sends during a receive.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingBuffers {
     read: Box<[u8]>,
     due: Vec<u8>,
 }
@@ -61,7 +61,7 @@ pub struct WireStats {
     pub tx_lost: u64,
 }
 
-impl Incoming {
+impl IncomingBuffers {
     pub fn new() -> Self {
         Self {
             read: vec![0; FRAME_BUFFER_BYTES].into_boxed_slice(),
@@ -70,9 +70,9 @@ impl Incoming {
     }
 }
 
-impl Wire {
+impl DeviceWire {
     /// Returns a wire at `port`.
-    pub fn new(port: Port, impairment: Impairment, capture: Option<Capture>) -> Self {
+    pub fn new(port: OpenPort, impairment: Impairment, capture: Option<Capture>) -> Self {
         // Each direction has a different seed.
         let other = Impairment {
             seed: !impairment.seed,
@@ -92,7 +92,7 @@ impl Wire {
         }
     }
 
-    pub fn port(&self) -> &Port {
+    pub fn port(&self) -> &OpenPort {
         &self.port
     }
 
@@ -140,7 +140,7 @@ impl Wire {
     /// The port failed for good.
     pub fn receive<'a>(
         &mut self,
-        incoming: &'a mut Incoming,
+        incoming: &'a mut IncomingBuffers,
     ) -> Result<Option<RxFrame<'a>>, Errno> {
         if self.impairment.is_some() {
             return self.receive_impaired(incoming);
@@ -155,7 +155,7 @@ impl Wire {
 
     fn receive_impaired<'a>(
         &mut self,
-        incoming: &'a mut Incoming,
+        incoming: &'a mut IncomingBuffers,
     ) -> Result<Option<RxFrame<'a>>, Errno> {
         for _ in 0..BATCH_FRAMES {
             let Some((len, offload)) = self.read(&mut incoming.read)? else {
@@ -237,7 +237,7 @@ impl Wire {
     }
 }
 
-impl Backend for Wire {
+impl Backend for DeviceWire {
     fn features(&self) -> WireFeatures {
         match self.impairment {
             // Impairment needs single frames with complete checksums.
@@ -258,7 +258,7 @@ impl Backend for Wire {
     }
 }
 
-impl Wire {
+impl DeviceWire {
     /// Sends `bytes`, the bytes of `frame`.
     fn send_bytes(&mut self, bytes: &[u8], frame: &TxFrame<'_>) -> TxOutcome {
         let written = match &mut self.impairment {

@@ -41,8 +41,8 @@ impl WirePlan {
     /// # Errors
     ///
     /// A usage error that names the option.
-    pub fn new(args: args::Wire) -> Result<Self, Failure> {
-        let args::Wire {
+    pub fn new(args: args::WireArgs) -> Result<Self, Failure> {
+        let args::WireArgs {
             a,
             b,
             a_netns,

@@ -84,8 +84,8 @@ impl GvnicPlan {
     /// # Errors
     ///
     /// A usage error that names the option.
-    pub fn new(args: args::Nic) -> Result<Self, Failure> {
-        let args::Nic {
+    pub fn new(args: args::NicArgs) -> Result<Self, Failure> {
+        let args::NicArgs {
             socket,
             wire,
             queues,

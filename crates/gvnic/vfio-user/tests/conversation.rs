@@ -312,7 +312,8 @@ fn a_client_that_is_there_keeps_its_place_while_others_come_and_go() {
 
 #[test]
 fn a_dead_servers_socket_is_replaced_and_a_living_ones_is_not() {
-    let path = new_path();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nic");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "std leaves its socket behind");
     let device = Toy::new();
@@ -326,18 +327,19 @@ fn a_dead_servers_socket_is_replaced_and_a_living_ones_is_not() {
 
 #[test]
 fn a_file_that_is_no_socket_is_left_alone() {
-    let path = new_path();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nic");
     std::fs::write(&path, "precious").unwrap();
     let error = Server::listen(&path, &Toy::new()).unwrap_err();
     assert!(error.to_string().contains("not a socket"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
 fn a_server_that_ends_leaves_a_successors_socket_alone() {
     let device = Toy::new();
-    let path = new_path();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nic");
     let first = Server::listen(&path, &device).unwrap();
     std::fs::remove_file(&path).unwrap();
     let second = Server::listen(&path, &device).unwrap();

@@ -8,12 +8,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tempfile::TempDir;
 use vfio_user::{
     Bus, CONFIG_REGION, Device, DeviceError, Event, Msix, PciConfig, PciIdentity, REGION_COUNT,
     Region, Server,
@@ -125,17 +124,24 @@ impl Device for Toy {
     }
 }
 
-/// A server of a [`Toy`] at a path of its own.
+/// A server of a [`Toy`] in a temporary folder.
 pub struct Bench {
     pub server: Server,
     pub device: Toy,
+    /// Removed after the server has been dropped.
+    _folder: TempDir,
 }
 
 impl Bench {
     pub fn new() -> Self {
         let device = Toy::new();
-        let server = Server::listen(&new_path(), &device).unwrap();
-        Self { server, device }
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::listen(&folder.path().join("nic"), &device).unwrap();
+        Self {
+            server,
+            device,
+            _folder: folder,
+        }
     }
 
     /// Lets the server do what there is to do; returns what happened beside messages.
@@ -389,14 +395,6 @@ pub fn times_raised(fd: impl AsFd) -> u64 {
         Ok(_) => u64::from_ne_bytes(count),
         Err(_) => 0,
     }
-}
-
-/// A path that no other test uses.
-pub fn new_path() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("vfio-user-test-{}-{number}.sock", std::process::id());
-    std::env::temp_dir().join(name)
 }
 
 impl Client {

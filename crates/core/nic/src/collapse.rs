@@ -1,4 +1,4 @@
-//! Memory under pressure: how much is free, and small frags moved out of net_iovs that they keep from others.
+//! Memory pressure: how much memory is free, and moving small frags together to free net_iovs.
 
 use std::collections::HashMap;
 
@@ -8,39 +8,39 @@ use steer::RxQueueId;
 use crate::fill::{Fill, MemoryDemand, MemoryLevel};
 use crate::nic::Nic;
 
-/// A net_iov is sparse when what waits in it fills less than one part in this many of it.
+/// Divisor: a net_iov is sparse when less than 1 / `SPARSE_PARTS` of it holds payload that waits.
 const SPARSE_PARTS: u64 = 4;
 
 /// Memory that packets are received into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxMemory {
-    /// That of a queue: a binding, or host memory.
+    /// The memory of a queue: a binding, or host memory.
     Queue(RxQueueId),
     /// The NIC's own host memory, for linear bytes and packets that are not split.
     Host,
 }
 
-/// How many bytes wait in each net_iov of one memory.
+/// Number of bytes that wait in each net_iov of one memory.
 ///
-/// It is filled under pressure only, from payload that waits at connections: nothing is counted per packet.
+/// It is filled under memory pressure only, from the payload that waits in connections; nothing is counted per packet.
 #[derive(Debug, Default)]
 pub struct NiovUsage {
-    /// By where the net_iov begins in its memory.
+    /// Bytes by the offset of the net_iov in its memory.
     bytes: HashMap<u64, u64>,
 }
 
 impl NiovUsage {
-    /// Forgets everything; the allocation is kept.
+    /// Removes all entries; keeps the allocation.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Returns how many net_iovs bytes wait in.
+    /// Returns the number of net_iovs with bytes that wait.
     pub fn niovs(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns whether a net_iov of `niov_size` bytes is sparse.
+    /// Returns whether a net_iov is sparse.
     fn is_sparse(&self, netmem: &Netmem) -> bool {
         let used = self.bytes.get(&netmem.dmabuf_offset(0));
         used.is_some_and(|&used| used < netmem.size() as u64 / SPARSE_PARTS)
@@ -55,12 +55,12 @@ impl Nic {
             .chain([RxMemory::Host])
     }
 
-    /// Returns how much of `memory` is free; nothing of nothing for a queue that does not exist.
+    /// Returns the free bytes of `memory`; 0 of 0 for a queue that does not exist.
     pub fn memory_level(&self, memory: RxMemory) -> MemoryLevel {
         self.fill_of(memory).map(Fill::level).unwrap_or_default()
     }
 
-    /// Returns the greatest demand of any memory since this was last asked. Costs a load per queue.
+    /// Returns and resets the greatest demand of all memories. Costs one load per queue.
     pub fn take_memory_demand(&mut self) -> MemoryDemand {
         let mut greatest = self.host.take_demand();
         for queue in &mut self.queues {
@@ -69,15 +69,15 @@ impl Nic {
         greatest
     }
 
-    /// Notes that somebody has looked at what is free of `memory`: [`MemoryDemand::Look`] comes when a
-    /// sixteenth more is in use.
+    /// Records that the caller has examined `memory`: its demand is [`MemoryDemand::Look`] again when another sixteenth
+    /// is in use.
     pub fn note_memory_look(&mut self, memory: RxMemory) {
         if let Some(fill) = self.fill_of_mut(memory) {
             fill.note_look();
         }
     }
 
-    /// Adds what lies of `payload` in `memory` to `usage`.
+    /// Adds the part of `payload` that is in `memory` to `usage`.
     pub fn measure(&self, memory: RxMemory, payload: &FragList, usage: &mut NiovUsage) {
         let Some(fill) = self.fill_of(memory) else {
             return;
@@ -90,10 +90,9 @@ impl Nic {
         }
     }
 
-    /// Moves the frags of `payload` that lie in sparse net_iovs of `memory` to net_iovs of the same memory
-    /// that small frags share (linux `tcp_collapse`, which cannot do it with unreadable payload). The
-    /// bytes, their order and the dma-buf that they are in stay; the offsets change, so it is for payload
-    /// that no application was told of yet.
+    /// Copies the frags of `payload` that are in sparse net_iovs of `memory` into net_iovs of the same memory
+    /// that small frags share (as linux `tcp_collapse` does for readable payload). The bytes, their order and their dma-buf
+    /// stay the same; the offsets change, so the payload must not have been lent to an application yet.
     pub fn collapse(&mut self, memory: RxMemory, payload: &mut FragList, usage: &NiovUsage) {
         let Some(fill) = self.fill_of_mut(memory) else {
             return;

@@ -1,4 +1,4 @@
-//! How a NIC is made.
+//! Settings of a new NIC.
 
 use netmem::NiovSize;
 use steer::ToeplitzKey;
@@ -8,36 +8,36 @@ use crate::features::{Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSpl
 use crate::link::LinkCaps;
 use crate::queue_mgmt::RestartError;
 
-/// Most payload bytes of a packet that can be left in host memory.
+/// Maximum of [`NicConfig::linear_bytes`].
 pub const MAX_LINEAR_BYTES: usize = 4096;
 
-/// How a [`Nic`](crate::Nic) is made.
+/// Settings of a new [`Nic`](crate::Nic).
 #[derive(Clone, Debug)]
 pub struct NicConfig {
     /// Hardware address.
     pub mac: MacAddr,
-    /// Bytes of the largest IP packet that is not a super-packet; at most the link's.
+    /// Bytes of the largest IP packet that is not a super-packet; at most the MTU of the link.
     pub mtu: u16,
-    /// RX queues.
+    /// Number of RX queues.
     pub rx_queues: u16,
-    /// Host memory of each queue that no device memory is bound to, and once more for linear bytes and
-    /// packets that are not split. Costs nothing until used.
+    /// Bytes of host memory for each queue without device memory, and as many again for linear bytes and
+    /// packets that are not split. Pages are allocated when they are first used.
     pub host_mem_bytes: usize,
-    /// Size of one piece of it.
+    /// Size of a net_iov of this memory.
     pub host_niov_size: NiovSize,
-    /// So many first payload bytes of each packet stay in host memory: what hardware does whose split is
-    /// coarse. 0: none.
+    /// Number of payload bytes at the start of each packet that stay in host memory, as with hardware that splits only
+    /// at certain offsets. 0: none.
     pub linear_bytes: usize,
-    /// Secret of the RSS hash.
+    /// Secret key of the RSS hash.
     pub rss_key: ToeplitzKey,
-    /// First settings of the rings.
+    /// Initial settings of the rings.
     pub rings: Rings,
-    /// First settings of the features.
+    /// Initial settings of the features.
     pub features: Features,
 }
 
 impl Default for NicConfig {
-    /// One queue, 16 MiB of host memory, a hardware address of nobody's and an RSS key everybody knows.
+    /// One queue, 16 MiB of host memory, a locally administered hardware address, and a public RSS key.
     fn default() -> Self {
         Self {
             mac: MacAddr([0x02, 0, 0, 0, 0, 1]),
@@ -58,7 +58,7 @@ impl Default for NicConfig {
 }
 
 impl NicConfig {
-    /// Judges the settings for a link with `caps`.
+    /// Checks the settings against their limits and the capabilities of the link.
     pub(crate) fn check(&self, caps: &LinkCaps) -> Result<(), NicError> {
         let Self {
             mtu,
@@ -87,29 +87,29 @@ impl NicConfig {
     }
 }
 
-/// Why there is no NIC.
+/// Error of [`Nic::new`](crate::Nic::new).
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
-    /// The link carries no packets of that size.
+    /// The MTU is larger than that of the link.
     #[error("an MTU of {mtu} bytes: the {link} link carries at most {max}")]
     Mtu {
-        /// What was asked for.
+        /// The requested MTU.
         mtu: u16,
         /// Kind of link.
         link: &'static str,
-        /// Most bytes.
+        /// MTU of the link.
         max: u16,
     },
-    /// There cannot be as many queues, or none.
+    /// The number of queues is out of range.
     #[error("{0} rx queues: take 1 to {MAX_RX_QUEUES}")]
     Queues(u16),
-    /// More linear bytes than fit a header buffer.
+    /// There are more linear bytes than fit into a header buffer.
     #[error("{0} linear bytes: take at most {MAX_LINEAR_BYTES}")]
     Linear(usize),
-    /// The transmit queue cannot be as long as that.
+    /// The length of the transmit queue is out of range.
     #[error("a transmit queue of {0} packets: take 1 to {MAX_TX_PACKETS}")]
     TxPackets(u32),
-    /// Host memory cannot be had.
+    /// There is no host memory.
     #[error(transparent)]
     Memory(#[from] RestartError),
 }

@@ -1,58 +1,58 @@
-//! Why a packet was dropped: one counter per reason, moved in one place.
+//! Reasons for dropped packets, with one counter each.
 
-/// Reason for which the NIC dropped a packet.
+/// Reason why the NIC dropped a packet.
 ///
-/// A dropped packet is not an error: nobody can be told but these counters. The names are stable (they are
-/// keys of the tool's JSON) and follow `skb_drop_reason` where Linux has a word for it
+/// A dropped packet is counted and is not an error. The names are stable (they are
+/// keys of the tool's JSON) and follow `skb_drop_reason` where Linux has the same reason
 /// (linux v6.18 include/net/dropreason-core.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The queue's memory could not take the payload: tokens are late, or the peer sent past its window.
+    /// The queue's memory had no room for the payload: tokens are returned late, or the peer sent more than its window.
     RxNoBuffers,
-    /// The host memory for linear bytes and for packets that are not split could not take the bytes.
+    /// The host memory for linear bytes and for packets that are not split had no room for the bytes.
     RxNoHostBuffers,
     /// The frame is shorter than an Ethernet header.
     RxRunt,
-    /// The frame is longer than any frame may be.
+    /// The frame is longer than the maximum.
     RxOversize,
-    /// The frame ends before the headers or the IP length say it does.
+    /// The frame ends before its headers end, or before the end by the IP length.
     RxTruncated,
-    /// IP version, header length or total length cannot be.
+    /// IP version, header length or total length is invalid.
     RxBadIpHeader,
     /// The IPv4 header checksum is wrong.
     RxBadIpChecksum,
-    /// The TCP data offset or the option area cannot be.
+    /// The TCP data offset or the option area is invalid.
     RxBadTcpHeader,
-    /// The UDP length cannot be.
+    /// The UDP length is invalid.
     RxBadUdpHeader,
     /// The IPv6 extension headers are too many, too long or malformed.
     RxBadExtensionHeaders,
     /// The TCP or UDP checksum is wrong.
     RxBadChecksum,
-    /// The destination MAC address is another station's.
+    /// The destination MAC address is that of another station.
     RxNotForUs,
     /// The frame carries a VLAN tag other than the priority tag (VID 0).
     RxVlan,
-    /// A flow rule says drop.
+    /// A flow rule drops the packet.
     RxRuleDrop,
-    /// Steering names a queue this NIC does not have.
+    /// Steering selected a queue that this NIC does not have.
     RxNoQueue,
     /// The link went down, or failed while a frame was read.
     RxLinkError,
-    /// The packet is longer than the link carries, or its headers are none that it could be finished or cut by.
+    /// The packet is longer than the link allows, or its headers are not valid for computing its checksum or cutting it.
     TxInvalid,
-    /// The transmit queue is full: the link does not take frames as fast as they come.
+    /// The transmit queue is full: the stack sends faster than the link.
     TxBusy,
-    /// The link is down; what was queued is gone, as it is on a cable that was pulled.
+    /// The link is down; queued packets are dropped.
     TxLinkDown,
     /// The link refused the frame.
     TxLinkError,
 }
 
 impl DropReason {
-    /// Every reason, in the order of the counters.
+    /// All reasons, in the order of the counters.
     pub const ALL: [Self; 20] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
@@ -117,17 +117,17 @@ impl Drops {
         }
     }
 
-    /// Returns how many packets were dropped for `reason`.
+    /// Returns the number of packets dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.counts.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Returns how many packets were dropped in all.
+    /// Returns the number of dropped packets.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Iterates over all reasons, those that never happened included.
+    /// Iterates over the names and counters of all reasons, zeros included.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         DropReason::ALL
             .iter()
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_own_counter_and_its_own_name() {
+    fn every_reason_has_a_separate_counter_and_name() {
         let mut drops = Drops::default();
         for (index, &reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(reason as usize, index);

@@ -1,4 +1,4 @@
-//! The ethtool-like face: rings, channels, features, RSS, flow rules; and what is refused while memory is
+//! Settings as in ethtool: rings, channels, features, RSS, flow rules. Some changes are refused while device memory is
 //! bound to a queue.
 
 use steer::{
@@ -10,16 +10,16 @@ use crate::nic::Nic;
 use crate::queue_mgmt::{ProviderChoice, RestartError};
 use crate::rx_queue::RxQueue;
 
-/// Most RX queues a NIC has.
+/// Maximum number of RX queues of a NIC.
 pub const MAX_RX_QUEUES: u16 = 64;
 
-/// Most packets the transmit queue holds, whatever is asked for.
+/// Maximum length of the transmit queue in packets.
 pub const MAX_TX_PACKETS: u32 = 4096;
 
-/// Entries of the indirection table unless set otherwise: as most NICs have.
+/// Default number of entries in the indirection table, as in most NICs.
 const DEFAULT_INDIRECTION_ENTRIES: usize = 128;
 
-/// Returns the table that spreads over `queues` queues, 1 to [`MAX_RX_QUEUES`].
+/// Returns the table that distributes packets evenly over `queues` queues, 1 to [`MAX_RX_QUEUES`].
 pub(crate) fn default_table(queues: u16) -> IndirectionTable {
     IndirectionTable::round_robin(DEFAULT_INDIRECTION_ENTRIES, queues)
         .expect("a power of two of entries, each naming one of at least one queue")
@@ -27,26 +27,26 @@ pub(crate) fn default_table(queues: u16) -> IndirectionTable {
 
 /// ethtool's `tcp-data-split`.
 ///
-/// Linux tells "on" from "the driver does as it likes", and binds device memory only to the former.
+/// Linux distinguishes "on" from "chosen by the driver", and binds device memory only if it is "on".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcpDataSplit {
-    /// Nobody said anything; this NIC splits.
+    /// Not set: this NIC splits.
     #[default]
     Auto,
-    /// Payload goes where the headers go.
+    /// Headers and payload stay together, in host memory.
     Disabled,
-    /// Payload is parted from the headers.
+    /// Payload is split from the headers.
     Enabled,
 }
 
 /// ethtool's rings (`ethtool -g`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
-    /// Packets that wait for a busy link.
+    /// Maximum number of packets that are queued while the link is busy.
     pub tx_packets: u32,
     /// Header split.
     pub tcp_data_split: TcpDataSplit,
-    /// Frames of at most so many bytes are not split; 0: all are.
+    /// Frames of at most this many bytes are not split; 0: all are split.
     pub hds_thresh: u16,
 }
 
@@ -63,31 +63,31 @@ impl Rings {
     }
 }
 
-/// Whose word on a checksum this NIC takes.
+/// Received checksums that this NIC verifies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyChecksums {
-    /// Verifies what the link does not vouch for.
+    /// Those that the link has not verified.
     #[default]
     Untrusted,
-    /// Verifies everything that has a checksum, also what the link says is valid. A frame of a sender on
-    /// this host that left the checksum to its NIC has none.
+    /// All checksums, including those that the link has verified. A partial checksum (of a sender on this host, which
+    /// left it to its NIC) cannot be verified.
     All,
-    /// Verifies nothing; for measurements.
+    /// None; for measurements.
     None,
 }
 
 /// ethtool's features (`ethtool -k`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// Flow rules count (`rx-ntuple-filter`).
+    /// Flow rules are applied (`rx-ntuple-filter`).
     pub ntuple: bool,
-    /// Receive checksums (`rx-checksum`).
+    /// Verification of received checksums (`rx-checksum`).
     pub rx_checksum: VerifyChecksums,
-    /// Lets the link finish checksums if it can (`tx-checksum-ip-generic`); else this NIC does.
+    /// The link computes checksums of sent packets if it can (`tx-checksum-ip-generic`); otherwise this NIC does.
     pub link_tx_checksum: bool,
-    /// Lets the link segment if it can (`tcp-segmentation-offload`); else this NIC does.
+    /// The link cuts super-packets if it can (`tcp-segmentation-offload`); otherwise this NIC does.
     pub link_tso: bool,
-    /// Takes payload for transmission that the stack cannot read (linux `net_device.netmem_tx`).
+    /// Payload that the stack cannot read may be sent (linux `net_device.netmem_tx`).
     pub netmem_tx: bool,
 }
 
@@ -106,44 +106,44 @@ impl Default for Features {
 /// ethtool's channels (`ethtool -l`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
-    /// RX queues.
+    /// Number of RX queues.
     pub rx: u16,
-    /// Most RX queues.
+    /// Maximum number of RX queues.
     pub max_rx: u16,
 }
 
-/// Why the rings stay as they are.
+/// Error of [`Nic::set_rings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetRingsError {
-    /// A binding depends on header split.
+    /// Header split cannot be switched off while device memory is bound.
     #[error("tcp-data-split cannot be switched off while device memory is bound to rx queue {0}")]
     SplitNeeded(RxQueueId),
-    /// A binding depends on every packet being split.
+    /// The threshold must be 0 (every packet is split) while device memory is bound.
     #[error("hds-thresh must stay 0 while device memory is bound to rx queue {0}")]
     ThreshNeeded(RxQueueId),
-    /// The transmit queue cannot be as long as that.
+    /// The length of the transmit queue is out of range.
     #[error("a transmit queue of {0} packets: take 1 to {MAX_TX_PACKETS}")]
     TxPackets(u32),
 }
 
-/// Why the number of queues stays as it is.
+/// Error of [`Nic::set_channels`].
 #[derive(Debug, thiserror::Error)]
 pub enum SetChannelsError {
-    /// There cannot be as many, or none.
+    /// The number of queues is out of range.
     #[error("{0} rx queues: take 1 to {MAX_RX_QUEUES}")]
     Count(u16),
-    /// Device memory is bound to a queue that would go away.
+    /// Device memory is bound to a queue that would be removed.
     #[error("{rx} rx queues are too few while device memory is bound to rx queue {queue}")]
     Bound {
-        /// Queues asked for.
+        /// The requested number of queues.
         rx: u16,
         /// The bound queue with the highest number.
         queue: RxQueueId,
     },
-    /// An RSS table that somebody set names a queue that would go away.
+    /// The RSS table, which was set by a caller, names a queue that would be removed.
     #[error("too few rx queues for the RSS table: {0}")]
     Rss(#[from] IndirectionTableError),
-    /// A flow rule names a queue that would go away.
+    /// A flow rule names a queue that would be removed.
     #[error("too few rx queues for the flow rules: {0}")]
     Rule(#[from] RuleError),
     /// There is no memory for another queue.
@@ -160,7 +160,7 @@ impl Nic {
     /// Sets the rings.
     ///
     /// # Errors
-    /// [`SetRingsError`]: header split must stay while device memory is bound (linux
+    /// [`SetRingsError`]: a length out of range, or header split switched off while device memory is bound (linux
     /// net/ethtool/rings.c ethnl_set_rings).
     pub fn set_rings(&mut self, rings: Rings) -> Result<(), SetRingsError> {
         let Rings {
@@ -192,10 +192,10 @@ impl Nic {
         }
     }
 
-    /// Sets the number of RX queues; queues that stay keep running.
+    /// Sets the number of RX queues; the remaining queues keep running.
     ///
     /// # Errors
-    /// [`SetChannelsError`]; nothing changed then.
+    /// [`SetChannelsError`]; nothing has changed.
     pub fn set_channels(&mut self, rx: u16) -> Result<(), SetChannelsError> {
         if rx == 0 || rx > MAX_RX_QUEUES {
             return Err(SetChannelsError::Count(rx));
@@ -233,13 +233,13 @@ impl Nic {
         }
     }
 
-    /// Sets the features. A feature the link lacks may be on; this NIC does the work then.
+    /// Sets the features. If a feature is on that the link lacks, this NIC does the work.
     pub fn set_features(&mut self, features: Features) {
         self.steering.ntuple = features.ntuple;
         self.features = features;
     }
 
-    /// Returns key, table and kinds of receive side scaling.
+    /// Returns key, table and hash types of receive side scaling.
     pub fn rss(&self) -> &Rss {
         &self.steering.rss
     }
@@ -255,13 +255,13 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts the default table back, which spreads over all queues and follows their number.
+    /// Restores the default table, which distributes packets over all queues and follows their number.
     pub fn reset_rss_table(&mut self) {
         self.steering.rss.table = default_table(self.rx_queue_count());
         self.rss_configured = false;
     }
 
-    /// Returns true if somebody set the RSS table.
+    /// Returns true if the RSS table was set by [`set_rss`](Self::set_rss).
     pub fn rss_is_configured(&self) -> bool {
         self.rss_configured
     }
@@ -271,7 +271,7 @@ impl Nic {
         &self.steering.rules
     }
 
-    /// Inserts a flow rule at `location` or the first free one; returns where.
+    /// Inserts a flow rule at `location`, or at the first free location; returns the location.
     ///
     /// # Errors
     /// [`RuleError`]: the table is full, the rule malformed, or its queue does not exist.

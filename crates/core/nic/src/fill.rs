@@ -1,4 +1,4 @@
-//! Filling net_iovs front to back: the run that a queue keeps posted.
+//! The run of net_iovs that a queue keeps posted, filled from front to back.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,43 +6,43 @@ use std::ops::Range;
 use netmem::{BufSpan, DmaPort, Frag, FragList, Netmem, PagePool};
 use smallvec::SmallVec;
 
-/// Longest payload of one frame: what an IP packet can hold (RFC 791 3.1), super-packets included.
+/// Maximum payload of one frame, in bytes: the maximum length of an IP packet (RFC 791 3.1).
 pub(crate) const MAX_PAYLOAD: usize = 65_535;
 
-/// Every payload starts at a multiple of this, a cache line, unless bytes were moved in front of it.
+/// Payloads are aligned to this, a cache line, unless bytes were moved to their front.
 pub(crate) const ALIGN: usize = 64;
 
-/// A net_iov is not filled further when less than one part in this many of it, or of the packet just put
-/// there, is left: a packet that begins in a small rest straddles net_iovs for nothing.
+/// Divisor: a net_iov is retired when less than 1 / `RETIRE_PARTS` of it, or of the last packet, is free. A packet that
+/// started in such a small rest would lie in two net_iovs.
 const RETIRE_PARTS: usize = 16;
 
-/// Payload bytes from which on a packet uses memory no worse than the promise assumes.
+/// Minimum payload, in bytes, of the packets that [`RxSpace::bytes`] is computed for.
 pub(crate) const MIN_GOOD_PAYLOAD: usize = 1050;
 
-/// The promise made from free memory leaves this part out: what packets of at least
-/// [`MIN_GOOD_PAYLOAD`] bytes cannot use.
+/// Divisor: 1 / `LOSS_PARTS` of the free memory is not advertised to peers, because packets of at least
+/// [`MIN_GOOD_PAYLOAD`] bytes cannot use it.
 ///
-/// Worst case per packet: the headroom and the alignment, at most [`ALIGN`] - 1 bytes, on top of the
-/// payload; per net_iov, or packet larger than one: one part in [`RETIRE_PARTS`]. With the 12 bytes of
-/// headroom that TCP timestamps over IPv4 ask for: (1 - 1/16) * 1050 / (1050 + 63 + 12) = 7/8. Over
-/// IPv6, headroom 32, it takes 1,330 bytes: still less than a full segment.
+/// Worst case per packet: the headroom and the alignment, at most [`ALIGN`] - 1 bytes, in addition to the payload; per
+/// net_iov, or per packet larger than a net_iov: 1 / [`RETIRE_PARTS`]. With the headroom of 12 bytes for TCP timestamps
+/// over IPv4: (1 - 1/16) * 1050 / (1050 + 63 + 12) = 7/8. Over IPv6, with a headroom of 32, the same holds from 1,330
+/// bytes on, which is still less than a full segment.
 const LOSS_PARTS: usize = 8;
 
-/// One part in this many of the memory is never promised. It pays for placing super-packets in one piece
-/// ([`Fill::tidy`]) and for small packets, duplicates and whatever else the sum above does not foresee.
+/// Divisor: 1 / `SLACK_PARTS` of the memory, the slack, is never advertised. It is for super-packets that must lie in one
+/// net_iov ([`Fill::tidy`]), small packets, duplicates, and any other use that [`LOSS_PARTS`] does not include.
 const SLACK_PARTS: usize = 8;
 
-/// Memory is short when less than one part in this many of a queue's share is free: half of the slack.
-/// Packets that keep to the promise never get there.
+/// Divisor: memory is short when less than 1 / `SHORT_PARTS` of a queue's share is free: half of the slack. Packets of at
+/// least [`MIN_GOOD_PAYLOAD`] bytes within the advertised windows leave more than that free.
 const SHORT_PARTS: usize = SLACK_PARTS * 2;
 
-/// Spans of a posted run: 17 net_iovs of 4 KiB hold the longest payload from any start.
+/// Spans of a posted run: 17 net_iovs of 4 KiB hold the longest payload at any start.
 pub(crate) type Spans<'a> = SmallVec<[BufSpan<'a>; 20]>;
 
-/// A piece of a frame, wherever it lies.
+/// A piece of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece<'a> {
-    /// In host memory of the NIC itself.
+    /// In a host buffer of the NIC.
     Host(&'a [u8]),
     /// In pool memory.
     Span(BufSpan<'a>),
@@ -56,7 +56,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Copies the piece to `out`, which is as long.
+    /// Copies the piece to `out`, which has the same length.
     pub(crate) fn copy_to(&self, out: &mut [u8], port: &DmaPort) {
         match self {
             Piece::Host(bytes) => out.copy_from_slice(bytes),
@@ -67,28 +67,27 @@ impl Piece<'_> {
 
 /// A page pool and the run of its net_iovs that is being filled.
 ///
-/// Packets are laid one after another, aligned; each frag holds a reference to its net_iov. The frag that
-/// uses a net_iov up takes the reference of the run itself, so a net_iov filled by one super-packet costs
-/// no atomic operation.
+/// Packets are placed one after another, aligned; each frag holds a reference to its net_iov. The last frag in a net_iov
+/// takes over the reference of the run, so a net_iov that is filled by one super-packet needs no atomic operation.
 #[derive(Debug)]
 pub(crate) struct Fill {
     pool: PagePool,
     port: DmaPort,
     niov_size: usize,
-    /// Posted, in order; the first is used up to `used`.
+    /// The posted net_iovs, in order; the first `used` bytes of the first one are in use.
     run: VecDeque<Netmem>,
     used: usize,
     /// Payload bytes of the last packet.
     last_len: usize,
-    /// net_iovs that may be out at once: all, unless other queues draw from the same memory. Only
-    /// promises keep to it.
+    /// This queue's share of the net_iovs: all of them, or an equal part if other queues use the same memory. It limits
+    /// the advertised windows, not the allocation.
     share_niovs: usize,
-    /// What may have been promised to peers on the strength of [`Fill::space`] and has not come yet. Every
-    /// payload counts as come, a duplicate, too: the slack pays for those.
+    /// Maximum bytes that peers may still send because [`Fill::space`] allowed windows for them. Every received payload
+    /// reduces it, duplicates included: the slack is for those.
     owed_bytes: usize,
-    /// How little was free since that was last asked: seen when the run is added to.
+    /// The greatest demand since [`Fill::take_demand`]; updated when net_iovs are added to the run.
     demand: MemoryDemand,
-    /// Less free than this is worth a look.
+    /// The demand is [`MemoryDemand::Look`] when fewer bytes than this are free.
     look_below: usize,
     /// See [`crate::RxQueueStats::tidied`].
     pub(crate) tidied: u64,
@@ -132,7 +131,7 @@ impl Fill {
         self.niov_size
     }
 
-    /// Sets how many net_iovs may be out at once as far as promises go.
+    /// Sets the number of net_iovs that windows may be advertised for.
     pub(crate) fn set_share(&mut self, niovs: usize) {
         self.share_niovs = niovs;
     }
@@ -141,7 +140,7 @@ impl Fill {
         self.pool.recycle(netmem);
     }
 
-    /// Takes the run back into the pool.
+    /// Returns the run to the pool.
     pub(crate) fn stop(&mut self) {
         while let Some(netmem) = self.run.pop_front() {
             self.pool.recycle(netmem);
@@ -149,18 +148,17 @@ impl Fill {
         self.used = 0;
     }
 
-    /// Returns where in the first net_iov the next payload starts when `headroom` bytes may be moved in
-    /// front of it.
+    /// Returns the offset in the first net_iov at which the next payload starts, with `headroom` free bytes before it.
     fn start(&self, headroom: usize) -> usize {
         (self.used + headroom).next_multiple_of(ALIGN)
     }
 
-    /// Returns how many bytes the run holds from the next start on.
+    /// Returns the number of posted bytes from the next start.
     pub(crate) fn posted_bytes(&self, headroom: usize) -> usize {
         (self.run.len() * self.niov_size).saturating_sub(self.start(headroom))
     }
 
-    /// Makes the run hold `want` bytes, or as many as the pool can give.
+    /// Extends the run to `want` bytes, or as far as the pool has net_iovs; returns the number of posted bytes.
     pub(crate) fn post(&mut self, want: usize, headroom: usize) -> usize {
         self.tidy(headroom);
         let mut posted = self.posted_bytes(headroom);
@@ -182,7 +180,7 @@ impl Fill {
             }
             posted = self.posted_bytes(headroom);
         }
-        // Asked only when net_iovs were used up, not for every packet.
+        // Reached only when net_iovs were added, not for every packet.
         let level = self.level();
         let demand = match level.free_bytes < self.look_below {
             _ if level.is_short() => MemoryDemand::Short,
@@ -193,7 +191,7 @@ impl Fill {
         posted
     }
 
-    /// Returns how much of the memory is free.
+    /// Returns how much memory is free.
     pub(crate) fn level(&self) -> MemoryLevel {
         MemoryLevel {
             free_bytes: self.free_bytes(),
@@ -201,13 +199,13 @@ impl Fill {
         }
     }
 
-    /// Returns how little was free since this was last asked.
+    /// Returns and resets the greatest demand since the last call.
     pub(crate) fn take_demand(&mut self) -> MemoryDemand {
         std::mem::take(&mut self.demand)
     }
 
-    /// Notes that somebody has looked at what is free: the next look is worth while when a sixteenth more is
-    /// in use.
+    /// Records that the caller has examined the memory: the demand is [`MemoryDemand::Look`] again when another sixteenth
+    /// is in use.
     pub(crate) fn note_look(&mut self) {
         let level = self.level();
         self.look_below = level
@@ -215,8 +213,7 @@ impl Fill {
             .saturating_sub(level.share_bytes / SHORT_PARTS);
     }
 
-    /// Copies a small frag to a net_iov that it shares with other such frags; `None` if there is no memory
-    /// for one.
+    /// Copies a small frag into a net_iov with other small frags; `None` if there is no memory.
     pub(crate) fn collapse(&mut self, frag: &Frag) -> Option<Frag> {
         // The length of a frag, a u32.
         let copy = self.pool.alloc_frag(frag.len() as u32)?;
@@ -229,7 +226,7 @@ impl Fill {
         })
     }
 
-    /// Returns the posted memory, from the next start on.
+    /// Returns the posted memory from the next start.
     pub(crate) fn spans(&self, headroom: usize) -> Spans<'_> {
         let mut start = self.start(headroom);
         let mut spans = Spans::new();
@@ -246,7 +243,7 @@ impl Fill {
         spans
     }
 
-    /// Returns a range of the posted memory, counted from the next start on.
+    /// Returns a range of the posted memory, relative to the next start.
     pub(crate) fn spans_within(
         &self,
         headroom: usize,
@@ -269,15 +266,15 @@ impl Fill {
             })
     }
 
-    /// Turns `len` posted bytes, `skip` bytes after the next start, into frags.
+    /// Returns `len` posted bytes, from `skip` bytes after the next start, as frags.
     ///
-    /// The caller has posted that many. Fewer would be a short list, never a wrong one.
+    /// The caller has posted that many; otherwise the list is shorter.
     pub(crate) fn take(&mut self, skip: usize, len: usize, headroom: usize) -> FragList {
         self.take_at(self.start(headroom) + skip, len)
     }
 
-    /// Moves `moved` in front of the next start, which has the headroom for it, and turns it and the
-    /// posted bytes after it into frags of `len` bytes in all.
+    /// Copies `moved` into the headroom before the next start, and returns it and the posted bytes after it as frags of
+    /// `len` bytes in total.
     pub(crate) fn take_behind(&mut self, moved: &[u8], len: usize, headroom: usize) -> FragList {
         let Some(at) = self.start(headroom).checked_sub(moved.len()) else {
             return FragList::default();
@@ -288,7 +285,7 @@ impl Fill {
         self.take_at(at, len)
     }
 
-    /// Copies `pieces`, `len` bytes in all, to the next start; `None` if the memory cannot hold them.
+    /// Copies `pieces`, `len` bytes in total, to the next start; `None` if there is not enough memory.
     pub(crate) fn place(&mut self, pieces: &[Piece<'_>], len: usize) -> Option<FragList> {
         if len == 0 {
             return Some(FragList::default());
@@ -307,7 +304,7 @@ impl Fill {
         Some(self.take_at(start, len))
     }
 
-    /// Copies one piece to `at` bytes from the start of the run.
+    /// Copies one piece to offset `at` of the run.
     fn write(&self, at: usize, piece: Piece<'_>) {
         let mut done = 0;
         while done < piece.len() {
@@ -368,11 +365,10 @@ impl Fill {
         self.used = 0;
     }
 
-    /// Leaves a partly used net_iov early if that lets a flow of super-packets which each fill one lie in
-    /// one piece, and if no promise depends on the rest of it.
+    /// Retires a partly used net_iov if the last packet nearly filled a net_iov, the next one would not fit into the rest,
+    /// and no advertised window needs the rest.
     ///
-    /// Without this, one small packet would make every later super-packet straddle two net_iovs: two
-    /// tokens instead of one, for as long as the flow lives.
+    /// Otherwise, after one small packet, every super-packet of the flow would lie in two net_iovs and need two tokens.
     fn tidy(&mut self, headroom: usize) {
         let len = self.last_len;
         let fills_one = len > self.niov_size - self.niov_size / LOSS_PARTS
@@ -387,7 +383,7 @@ impl Fill {
         }
     }
 
-    /// Returns the bytes in which no packet lies yet, of this queue's share.
+    /// Returns the free bytes of this queue's share.
     fn free_bytes(&self) -> usize {
         let out = (self.pool.stats().outstanding as usize).saturating_sub(self.run.len());
         let free = (self.pool.available_niovs() as usize + self.run.len())
@@ -395,10 +391,10 @@ impl Fill {
         (free * self.niov_size).saturating_sub(self.used)
     }
 
-    /// Returns how many payload bytes may be promised to peers, and the net_iovs behind it.
+    /// Returns how many payload bytes may be advertised to peers, and the number of free net_iovs.
     ///
-    /// The figure holds for packets of at least 1,050 payload bytes; smaller ones use up the slack, and the
-    /// figure falls faster than they bring bytes.
+    /// The number of bytes is for packets of at least 1,050 payload bytes. Smaller ones use more memory per byte: they use
+    /// the slack, and reduce the number by more than their length.
     pub(crate) fn space(&mut self) -> RxSpace {
         let free_bytes = self.free_bytes();
         let bytes =
@@ -412,30 +408,30 @@ impl Fill {
     }
 }
 
-/// What the use of memory asks of those that hold payload.
+/// What the stack has to do about the payload that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryDemand {
     /// Nothing.
     #[default]
     None,
-    /// To look whether some is kept in vain: a sixteenth more is in use than at the last look.
+    /// Look for payload that can be moved together: since the last look, another sixteenth of the memory has come into use.
     Look,
-    /// To give some up: memory is short, or a packet found no room.
+    /// Give up payload: memory is short, or there was no room for a packet.
     Short,
 }
 
-/// How much of the memory of a queue, or of the NIC's own host memory, is free.
+/// Free memory of a queue, or of the NIC's host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLevel {
-    /// Bytes in which no packet lies.
+    /// Free bytes.
     pub free_bytes: usize,
-    /// Bytes that there are: an equal part, where several queues draw from one binding.
+    /// All bytes; an equal part of them if several queues share a binding.
     pub share_bytes: usize,
 }
 
 impl MemoryLevel {
-    /// Returns whether so little is free that packets which keep to what was promised cannot be the
-    /// reason: a sixteenth, or less than two of the longest packets take, which in small memory is more.
+    /// Returns whether less is free than full-sized packets within the advertised windows can leave: less than a sixteenth,
+    /// or less than two packets of maximum length (in small memory: less than an eighth).
     pub fn is_short(&self) -> bool {
         let longest = (2 * MAX_PAYLOAD).min(self.share_bytes / SLACK_PARTS);
         self.free_bytes < longest.max(self.share_bytes / SHORT_PARTS)
@@ -451,15 +447,14 @@ fn promise(free_bytes: usize) -> usize {
     free_bytes - free_bytes.div_ceil(LOSS_PARTS)
 }
 
-/// What a queue's memory can still take.
+/// Free memory of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxSpace {
-    /// net_iovs nothing lies in.
+    /// Number of free net_iovs.
     pub free_niovs: usize,
-    /// Bytes of one.
+    /// Bytes of a net_iov.
     pub niov_size: usize,
-    /// Payload bytes that may be promised to peers: what fits after alignment, the rest of net_iovs that
-    /// are not filled to the end, and a reserve of an eighth of the memory. Holds for packets of at least
-    /// 1,050 payload bytes; smaller ones eat into the reserve first.
+    /// Payload bytes that may be advertised to peers: the free bytes minus alignment, the unused ends of net_iovs, and a
+    /// reserve of an eighth of the memory. For packets of at least 1,050 payload bytes; smaller ones use the reserve.
     pub bytes: usize,
 }

@@ -1,26 +1,26 @@
 //! A software NIC with header split, RSS, ntuple rules and a page pool per receive queue.
 //!
-//! Key types: [`Nic`] (the device: receive, transmit, settings), [`Link`] (the cable it is plugged
-//! into: a TAP, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and [`RxPacket`] (judged
-//! headers in host memory, payload wherever the queue's memory is).
+//! Key types: [`Nic`] (the device: receive, transmit, settings), [`Link`] (what the NIC sends to and receives from: a
+//! TAP, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and [`RxPacket`] (validated headers in
+//! host memory, payload in the queue's memory).
 //!
 //! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs
-//! posted (`RxQueue::posted`), the link fills it (`Link::receive`), a wrong guess of header length
-//! or queue is put right (`header_split::settle`, `RxQueue::place`). In the walk of a send it is
+//! posted (`RxQueue::posted`), the link fills it (`Link::receive`), and a wrong prediction of the header length
+//! or the queue is corrected (`header_split::settle`, `RxQueue::place`). In the walk of a send it is
 //! step 6: checksums and segmentation that the link does not do, then `Link::send`.
 //!
-//! What guesses cost: payload is placed before anybody could parse the frame. The header length
-//! and the queue are predicted from the last packet; a longer header moves nothing, a shorter one
-//! moves a few bytes, another queue costs one copy from memory to memory. All are counted.
+//! Cost of wrong predictions: the link places payload before the NIC can parse the frame, so header length and queue
+//! are predicted from the last packet. If the header is longer than predicted, nothing is moved; if it is shorter, a
+//! few bytes are moved; if the queue is another one, the payload is copied once. Each case has a counter.
 //!
-//! A packet sent to this NIC's own hardware address never sees the link: it goes through the same
-//! steering and header split into the queue's memory, by one copy from memory to memory (`loopback.rs`).
+//! A packet to this NIC's own hardware address does not pass the link: it goes through the same
+//! steering and header split, and its payload is copied once into the queue's memory (`loopback.rs`).
 //!
-//! Below the links there is one port for everybody who has frames, with a NIC or without (the gVNIC server, the cable, the
-//! benchmarks): [`VnetFd`] reads and writes packets with their virtio-net header, [`WireHello`] and [`UnixPort`] are the
-//! UNIX wire: connecting, listening, the hellos, and the rule that a connection without a hello keeps no seat.
+//! The gVNIC server, the cable and the benchmarks exchange frames without a [`Nic`]. They use the same two types as the
+//! links: [`VnetFd`] reads and writes packets with their virtio-net header; [`UnixPort`] is one end of a UNIX wire: it
+//! connects or listens, and exchanges a [`WireHello`] before it accepts a connection as its peer.
 //!
-//! It does not speak ARP, ICMP or TCP, keeps no time, opens no device and spawns no thread.
+//! The crate does not implement ARP, ICMP or TCP, reads no clock, opens no device and starts no thread.
 
 #![forbid(unsafe_code)]
 

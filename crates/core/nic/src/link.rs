@@ -1,4 +1,4 @@
-//! The cable: where frames come from and go to.
+//! Links: what a NIC receives frames from and sends frames to.
 
 mod captured;
 mod conditioner;
@@ -36,77 +36,79 @@ pub use unix_port::{UnixPort, UnixPortEvent, Written};
 pub use vnet_fd::{VnetFd, VnetHeaderLen};
 pub use wire::{CablePlug, WireLink, WireOptions};
 
-/// Bytes of the longest IP packet whose header says how long it is (RFC 791 3.1; without jumbograms RFC 8200 3).
+/// Bytes of the longest IP packet with its length in the header (RFC 791 3.1; without jumbograms RFC 8200 3).
 pub const MAX_PACKET_LEN: usize = 65_535;
 
-/// Longest frame any link brings: such a packet (a super-packet with segmentation offload) behind a tagged Ethernet
-/// header.
+/// Bytes of the longest received frame: a tagged Ethernet header and a packet of [`MAX_PACKET_LEN`] bytes (a
+/// super-packet, with segmentation offload).
 pub const MAX_FRAME_LEN: usize = MAX_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 
-/// What a link can do; it does not change while the link lives.
+/// Capabilities of a link. They never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkCaps {
-    /// Kind of link, for people.
+    /// Kind of link, for messages.
     pub name: &'static str,
     /// Bytes of the largest IP packet that is not a super-packet.
     pub mtu: u16,
-    /// Frames carry a virtio-net header (checksum and segmentation facts) beside them.
+    /// Frames have a virtio-net header (state of the checksum, segment size).
     pub vnet: bool,
-    /// Takes, and gives, super-packets of up to [`MAX_PACKET_LEN`] bytes.
+    /// The link sends and receives super-packets of up to [`MAX_PACKET_LEN`] bytes.
     pub tso: bool,
-    /// Bytes of the longest super-packet that it takes, [`MAX_PACKET_LEN`] at least. One that is longer has 0 in its length
-    /// field (Linux: BIG TCP), and if it is of IPv6 a jumbo payload option (RFC 2675).
+    /// Bytes of the longest super-packet that the link sends, at least [`MAX_PACKET_LEN`]. A longer packet than that has 0
+    /// in its length field (Linux: BIG TCP); over IPv6 it also has a jumbo payload option (RFC 2675).
     pub max_super_packet: usize,
-    /// Finishes checksums of frames it takes.
+    /// The link computes the checksums of frames that are sent.
     pub tx_checksum: bool,
-    /// Queues of the link itself (fds of a TAP); not the queues of the NIC.
+    /// Number of queues of the link (fds of a TAP); not of the NIC.
     pub queues: u16,
 }
 
 impl LinkCaps {
-    /// Returns the payload lengths, in bytes, that the link refuses in one super-packet although it takes longer ones;
-    /// `None`: it takes all lengths up to [`LinkCaps::max_super_packet`] less the headers.
+    /// Returns the payload lengths, in bytes, of super-packets that the link refuses although it sends longer ones;
+    /// `None`: it sends all lengths up to [`LinkCaps::max_super_packet`] minus the headers.
     pub fn unfit_payload(&self) -> Option<RangeInclusive<u32>> {
         let is_big = self.max_super_packet > MAX_PACKET_LEN;
         is_big.then_some(tap::UNFIT_BIG_PAYLOAD)
     }
 }
 
-/// A link: the only way bytes enter and leave the NIC. Never blocks.
+/// A link: all frames of a NIC pass it. No method blocks.
 ///
-/// Frames from a link are hostile: nothing is known about them but their length.
+/// The content of received frames is untrusted; only their length is known.
 pub trait Link: Send {
-    /// Returns what this link can do.
+    /// Returns the capabilities of this link.
     fn caps(&self) -> LinkCaps;
 
-    /// Receives one frame: into `posted` if the link can scatter, else whole into `posted.frame`.
+    /// Receives one frame: into the header buffer and spans of `posted` if the link can scatter, otherwise completely
+    /// into `posted.frame`.
     ///
     /// # Errors
     /// The link is down or failed; the frame, if there was one, is lost.
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived>;
 
-    /// Sends one frame, all or nothing.
+    /// Sends one frame completely or not at all.
     ///
     /// # Errors
-    /// The link is down or refuses this frame; it is lost.
+    /// The link is down or refuses this frame; the frame is lost.
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent>;
 
-    /// Returns an fd that polls readable when a frame may be there, if there is such an fd.
+    /// Returns a descriptor that becomes readable when a frame may have arrived; `None` if the link has none.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// True if the link was [`LinkSent::Busy`] last and [`poll_fd`](Self::poll_fd) polls readable also when it takes
-    /// frames again. Who has frames for any other busy link tries again and again.
+    /// Returns true if the last [`send`](Self::send) was [`LinkSent::Busy`] and [`poll_fd`](Self::poll_fd) also becomes
+    /// readable when the link has room again. If false, a caller with frames for a busy link has to retry by time.
     fn tells_of_room(&self) -> bool {
         false
     }
 
-    /// Returns when this link has something to do by itself: a delayed frame is due.
+    /// Returns when the link has work without an event on its descriptor: a delayed frame is due.
     fn next_due(&self) -> Option<Instant>;
 
-    /// False if the cable is out. The link may come back, and may find out only when it is used again.
+    /// Returns false if the link is down. A link may come up again, and some links notice it only at the next receive or
+    /// send.
     fn is_up(&self) -> bool;
 
-    /// Returns the counters of the impairment of this link, if it is impaired.
+    /// Returns the counters of the impairment, if this link is impaired.
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         None
     }
@@ -146,71 +148,72 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
 }
 
-/// Memory for one frame: what a scattering link fills in order, one part after the other.
+/// Memory for one received frame. A link that scatters fills `head`, then `spans`, then `spill`.
 #[derive(Debug)]
 pub struct Posted<'a> {
-    /// For a virtio-net header and the first bytes of the frame.
+    /// Buffer of a virtio-net header and the first bytes of the frame.
     pub head: &'a mut HeaderBuf,
-    /// How many bytes of the frame go to `head`: the predicted header, and linear bytes if asked for.
+    /// Number of bytes of the frame that go into `head`: the predicted header length plus the linear bytes, if any.
     pub predicted_header: usize,
     /// Memory of the predicted queue; may be shorter than the frame, or empty.
     pub spans: &'a [BufSpan<'a>],
-    /// Host memory for what the spans do not hold; long enough for any frame.
+    /// Host memory for what does not fit into the spans; long enough for any frame.
     pub spill: &'a mut [u8],
-    /// For a link that has whole frames in host memory.
+    /// Buffer for a link that has whole frames in host memory.
     pub frame: &'a mut Vec<u8>,
     /// The capability to fill the spans.
     pub port: &'a DmaPort,
 }
 
-/// What [`Link::receive`] did.
+/// Result of [`Link::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkReceived {
-    /// Nothing is there.
+    /// No frame has arrived.
     None,
-    /// The frame lies in head, then spans, then spill.
+    /// The frame is in head, then spans, then spill.
     Placed {
         /// Bytes of the frame.
         frame_len: usize,
-        /// What the link knows about it.
+        /// The link's information about it.
         meta: VnetMeta,
     },
-    /// The frame lies in [`Posted::frame`]; the NIC copies.
+    /// The frame is in [`Posted::frame`]; the NIC copies the payload.
     Frame {
-        /// What the link knows about it.
+        /// The link's information about it.
         meta: VnetMeta,
     },
 }
 
-/// What [`Link::send`] did.
+/// Result of [`Link::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum LinkSent {
-    /// The link has the frame; its memory is free.
+    /// The link has the frame; the caller may reuse its memory.
     Done,
-    /// The link took nothing; try again later.
+    /// The link is busy and has not sent the frame; try again later.
     Busy,
-    /// The link took nothing: it has no memory for a frame that long. One of [`MAX_FRAME_LEN`] is never refused so.
+    /// The link has not sent the frame: it has no memory for one of this length. Never returned for frames of at most
+    /// [`MAX_FRAME_LEN`] bytes.
     TooLong,
 }
 
 /// One frame to send.
 #[derive(Debug)]
 pub struct TxFrame<'a> {
-    /// Headers, and whatever else lies in host memory before the payload.
+    /// The headers, and any other bytes in host memory before the payload.
     pub head: &'a [u8],
-    /// What follows `head`; perhaps unreadable.
+    /// The bytes after `head`; possibly unreadable.
     pub payload: &'a FragList,
-    /// A checksum the link shall finish; only if [`LinkCaps::tx_checksum`].
+    /// A checksum that the link has to complete; only with [`LinkCaps::tx_checksum`].
     pub checksum: Option<TxChecksum>,
-    /// Payload bytes of each segment the frame shall be cut into, 0 for none; only if [`LinkCaps::tso`].
+    /// Payload bytes of each segment of a super-packet, 0 for other frames; only with [`LinkCaps::tso`].
     pub gso_size: u16,
     /// The capability to read the payload.
     pub port: &'a DmaPort,
 }
 
 impl Posted<'_> {
-    /// Copies a frame that was placed here into `out`, wherever its bytes lie.
+    /// Copies a frame from head, spans and spill into `out`.
     pub fn gather(&self, frame_len: usize, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(self.head.frame(self.predicted_header.min(frame_len)));
@@ -226,20 +229,20 @@ impl Posted<'_> {
 }
 
 impl TxFrame<'_> {
-    /// Returns the bytes of the frame.
+    /// Returns the length of the frame in bytes.
     pub fn frame_len(&self) -> usize {
         self.head.len() + self.payload.len()
     }
 
-    /// Copies the frame into `out`, wherever its bytes lie.
+    /// Copies head and payload into `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(self.head);
         self.copy_payload_to(out);
     }
 
-    /// Returns what is left to be done to the frame, as its virtio-net header says it; of which family a super-packet is,
-    /// its EtherType says.
+    /// Returns the work that is left to the link (checksum, segmentation), for the virtio-net header. The EtherType tells
+    /// whether a super-packet is of IPv4 or IPv6.
     pub(crate) fn offload(&self) -> Offload {
         let kind = || match EthernetHeader::parse(self.head).ok()?.ethertype {
             EtherType::IPV4 => Some(GsoKind::Tcp4),
@@ -263,10 +266,10 @@ impl TxFrame<'_> {
     }
 }
 
-/// What a link says about a frame: the virtio-net header in our words (VIRTIO 1.2 5.1.6).
+/// What a link knows about a received frame, from its virtio-net header (VIRTIO 1.2 5.1.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetMeta {
-    /// Payload bytes per segment of a super-packet of TCP; 0: not one.
+    /// Payload bytes per segment of a TCP super-packet; 0 for other frames.
     pub gso_size: u16,
     /// State of the transport checksum.
     pub checksum: ChecksumState,
@@ -279,7 +282,7 @@ impl From<Offload> for VnetMeta {
                 kind: GsoKind::Tcp4 | GsoKind::Tcp6,
                 size,
             }) => size.get(),
-            // UFO and USO are not asked for (TUNSETOFFLOAD).
+            // UFO and USO are not enabled (TUNSETOFFLOAD).
             Some(Gso {
                 kind: GsoKind::Udp, ..
             })
@@ -292,18 +295,18 @@ impl From<Offload> for VnetMeta {
     }
 }
 
-/// Host memory where a frame's first bytes land, with room in front for a virtio-net header.
+/// Host memory for the first bytes of a received frame, with room for a virtio-net header before them.
 #[derive(Debug)]
 pub struct HeaderBuf {
     bytes: Box<[u8]>,
 }
 
 impl HeaderBuf {
-    /// Bytes in front of the frame: the longest virtio-net header (with `num_buffers`).
+    /// Bytes before the frame: the longest virtio-net header (with `num_buffers`).
     pub const VNET_ROOM: usize = 12;
 
-    /// Returns a buffer for all headers [`wire::RxHeaders::parse`](::wire::RxHeaders::parse) accepts and
-    /// `linear_bytes` of payload behind them.
+    /// Returns a buffer for the longest headers that [`wire::RxHeaders::parse`](::wire::RxHeaders::parse) accepts and
+    /// `linear_bytes` of payload after them.
     pub fn new(linear_bytes: usize) -> Self {
         let len = Self::VNET_ROOM + MAX_HEADER_LEN + linear_bytes;
         Self {
@@ -311,26 +314,26 @@ impl HeaderBuf {
         }
     }
 
-    /// Returns how many bytes of a frame fit.
+    /// Returns the capacity in bytes of a frame.
     pub fn capacity(&self) -> usize {
         self.bytes.len() - Self::VNET_ROOM
     }
 
-    /// Returns room for a virtio-net header of `vnet_len` bytes directly followed by `len` bytes of
-    /// frame; both are cut to what fits.
+    /// Returns the buffer of a virtio-net header of `vnet_len` bytes directly followed by `len` bytes of
+    /// a frame; both are limited to the capacity.
     pub fn with_vnet(&mut self, vnet_len: usize, len: usize) -> &mut [u8] {
         let start = Self::VNET_ROOM.saturating_sub(vnet_len);
         let end = Self::VNET_ROOM + len.min(self.capacity());
         self.bytes.get_mut(start..end).unwrap_or_default()
     }
 
-    /// Returns the first `len` bytes of the frame, fewer if fewer fit.
+    /// Returns the first `len` bytes of the frame, or the whole buffer if it is shorter.
     pub fn frame(&self, len: usize) -> &[u8] {
         let frame = self.bytes.get(Self::VNET_ROOM..).unwrap_or_default();
         frame.get(..len).unwrap_or(frame)
     }
 
-    /// Writes `bytes` at `at` of the frame; what does not fit is not written.
+    /// Writes `bytes` at offset `at` of the frame; bytes past the capacity are not written.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let room = self
             .bytes

@@ -1,9 +1,9 @@
 //! Packets that this NIC sends to itself.
 //!
-//! The kernel sends what is for one of its own addresses through a device without DMA, where payload in device
-//! memory cannot go. This NIC takes such a packet back in: its payload lies in its sender's memory until it is
-//! copied, memory to memory as DMA would, to the memory of the queue that steering selects. It is neither
-//! segmented nor summed on the way, for nothing on the way could harm it.
+//! The kernel sends packets for its own addresses through the loopback device, which has no DMA and so cannot carry
+//! payload in device memory. This NIC receives such a packet itself: the payload stays in the sender's memory until it is
+//! copied, as by DMA, to the memory of the queue that steering selects. No segments are cut and no checksum is computed,
+//! because the packet does not leave the process.
 
 use std::collections::VecDeque;
 
@@ -14,21 +14,21 @@ use crate::link::VnetMeta;
 use crate::packet::TxPacket;
 use crate::place::{Landed, Place, RxBuffers};
 
-/// Where the next received packet is taken from first.
+/// Which source is asked first for the next received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Turn {
-    /// The packets that this NIC sent to itself.
+    /// The packets from this NIC to itself.
     Loop,
     /// The link.
     #[default]
     Link,
 }
 
-/// Packets on their way from this NIC to itself, oldest first.
+/// Queue of packets from this NIC to itself, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct LoopQueue {
     packets: VecDeque<TxPacket>,
-    /// The turn that was last.
+    /// The last turn.
     last: Turn,
 }
 
@@ -45,7 +45,7 @@ impl LoopQueue {
         self.packets.pop_front()
     }
 
-    /// Begins a turn and returns which one it is: this queue's after one of the link's, if it has packets, else the
+    /// Begins the next turn and returns it: this queue's if it has packets and the link had the last turn, otherwise the
     /// link's.
     pub(crate) fn take_turn(&mut self) -> Turn {
         self.last = match self.last {
@@ -63,7 +63,7 @@ pub(crate) fn is_own(mac: MacAddr, packet: &TxPacket) -> bool {
 }
 
 impl TxPacket {
-    /// Makes a packet land as if it had been received; its memory is free when the receive buffers let go of it.
+    /// Returns the packet as a received frame. The payload stays in `buffers.looped` until it is placed or dropped.
     pub(crate) fn land(self, buffers: &mut RxBuffers) -> Landed {
         let frame_len = self.frame_len();
         let TxPacket {

@@ -24,21 +24,21 @@ use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
 /// Shortest headers of a packet that is split: Ethernet, IPv4 and TCP without options.
 pub(crate) const MIN_SPLIT_HEADER: usize = 14 + 20 + 20;
 
-/// Longest headers that are predicted; longer ones are found out about by parsing. The difference to
-/// [`MIN_SPLIT_HEADER`] is the most headroom that is ever kept.
+/// Longest headers that are predicted; the parser finds longer ones. The difference to
+/// [`MIN_SPLIT_HEADER`] is the maximum headroom.
 const MAX_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 128;
 
-/// The first guess: TCP over IPv4 with timestamps.
+/// The first prediction: TCP over IPv4 with timestamps.
 const FIRST_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 12;
 
-/// Frames that [`Nic::poll_rx`] drops in a row before it says that there is nothing: a flood of bad
-/// frames must not keep its caller from everything else.
+/// Frames that [`Nic::poll_rx`] drops in a row before it returns `None`: during a flood of bad frames its caller must
+/// still get to its other work.
 const RX_DROP_BUDGET: usize = 64;
 
-/// VLAN identifier in a tag's control information (IEEE 802.1Q 9.6); 0 is a mere priority tag.
+/// VLAN identifier in a tag's control information (IEEE 802.1Q 9.6); 0 in a priority tag.
 const VLAN_ID_MASK: u16 = 0x0fff;
 
-/// A software NIC. One owner polls it; nothing happens in between.
+/// A software NIC. It works only while one of its methods runs; its owner polls it.
 pub struct Nic {
     link: Box<dyn Link>,
     caps: LinkCaps,
@@ -46,7 +46,7 @@ pub struct Nic {
     pub(crate) rings: Rings,
     pub(crate) features: Features,
     pub(crate) steering: Steering,
-    /// Somebody set the RSS table: it no longer follows the number of queues.
+    /// The RSS table was set by a caller and no longer follows the number of queues.
     pub(crate) rss_configured: bool,
     pub(crate) queues: Vec<RxQueue>,
     /// Host memory for linear bytes and for packets that are not split.
@@ -56,7 +56,7 @@ pub struct Nic {
     pub(crate) tx: TxQueue,
     pub(crate) looped: LoopQueue,
     drops: Drops,
-    /// The last read found the link down, and that was counted.
+    /// The last receive found the link down, and counted it.
     link_failed: bool,
 }
 
@@ -78,20 +78,20 @@ impl fmt::Debug for Nic {
     }
 }
 
-/// What the next frame is taken for: more of the last one with payload.
+/// Prediction for the next frame: the same queue and header length as the last frame with payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prediction {
-    /// Index of its queue; always one that exists.
+    /// Index of the queue; the queue exists.
     pub(crate) queue: usize,
-    /// Bytes of its headers, [`MIN_SPLIT_HEADER`] to [`MAX_PREDICTED_HEADER`].
+    /// Bytes of the headers, [`MIN_SPLIT_HEADER`] to [`MAX_PREDICTED_HEADER`].
     header_len: usize,
 }
 
 impl Nic {
-    /// Plugs a NIC into `link`.
+    /// Creates a NIC on `link`.
     ///
     /// # Errors
-    /// [`NicError`]: a setting out of range, or no memory.
+    /// [`NicError`]: a setting is out of range, or there is no memory.
     pub fn new(link: Box<dyn Link>, config: NicConfig) -> Result<Self, NicError> {
         let caps = link.caps();
         config.check(&caps)?;
@@ -130,13 +130,13 @@ impl Nic {
         })
     }
 
-    /// Receives the next packet, `None` if the link has none now (or none but many bad ones).
+    /// Receives the next packet. `None`: no packet has arrived, or 64 frames in a row were dropped.
     pub fn poll_rx(&mut self, now: Instant) -> Option<RxPacket> {
         self.flush_tx(now);
         for _ in 0..RX_DROP_BUDGET {
             let landed = self.next_landed(now)?;
             let accepted = self.accept(&landed);
-            // Only now, copied or dropped, does the sender's memory become free.
+            // The payload has been copied or dropped, so the sender's memory is free now.
             drop(std::mem::take(&mut self.buffers.looped));
             match accepted {
                 Ok(packet) => return Some(packet),
@@ -146,7 +146,7 @@ impl Nic {
         None
     }
 
-    /// Takes from the link and from what was sent to this NIC itself in turn, as long as both have something.
+    /// Returns the next frame. The link and the queue of packets to this NIC itself take turns while both have frames.
     fn next_landed(&mut self, now: Instant) -> Option<Landed> {
         match self.looped.take_turn() {
             Turn::Loop => self.receive_looped().or_else(|| self.receive(now)),
@@ -159,7 +159,7 @@ impl Nic {
         Some(packet.land(&mut self.buffers))
     }
 
-    /// Has the link fill posted memory with one frame.
+    /// Receives one frame from the link into posted memory.
     fn receive(&mut self, now: Instant) -> Option<Landed> {
         let Prediction { queue, header_len } = self.predicted;
         let headroom = header_len - MIN_SPLIT_HEADER;
@@ -201,7 +201,7 @@ impl Nic {
                 place: Place::Frame,
             }),
             Err(_) => {
-                // A link that is down loses a frame as it goes, and none while it stays so.
+                // Counted once per failure: no frame is lost while the link stays down.
                 self.link_failed = !self.link.is_up();
                 if !(failed_before && self.link_failed) {
                     self.drops.count(DropReason::RxLinkError);
@@ -211,7 +211,7 @@ impl Nic {
         }
     }
 
-    /// Judges a landed frame and brings its payload to where it belongs.
+    /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue.
     fn accept(&mut self, landed: &Landed) -> Result<RxPacket, DropReason> {
         if landed.frame_len > MAX_FRAME_LEN {
             return Err(DropReason::RxOversize);
@@ -277,7 +277,7 @@ impl Nic {
 
     fn select_queue(&self, headers: &RxHeaders) -> Result<RxQueueId, DropReason> {
         if self.queues.len() == 1 && self.steering.rules.is_empty() {
-            // There is no other queue to find, so no hash to compute.
+            // Every packet goes to the only queue; no hash is needed.
             return Ok(RxQueueId(0));
         }
         match self.steering.select_queue(headers) {
@@ -295,7 +295,7 @@ impl Nic {
         };
     }
 
-    /// Returns how many payload bytes of each packet stay in host memory: none where all are readable.
+    /// Returns how many payload bytes of each packet stay in host memory: 0 if the memory of `queue` is readable.
     pub(crate) fn linear_bytes(&self, queue: usize) -> usize {
         match self.queues.get(queue) {
             Some(queue) if !queue.is_readable() => self.config.linear_bytes,
@@ -303,11 +303,11 @@ impl Nic {
         }
     }
 
-    /// Sends a packet, or keeps it until the link takes it; one from this NIC to itself never sees the link. Its
-    /// payload is dropped, which is the completion, as soon as the link has it.
+    /// Sends a packet, or queues it until the link has room; a packet from this NIC to itself does not pass the link. The
+    /// payload is dropped, which completes the send, as soon as the link has the packet.
     ///
     /// # Errors
-    /// [`TransmitError`]: the packet is gone, and counted under its [`DropReason`].
+    /// [`TransmitError`]: the packet was dropped, and counted under its [`DropReason`].
     pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
         if loopback::is_own(self.config.mac, &packet) {
             return self.send_looped(packet);
@@ -316,7 +316,7 @@ impl Nic {
         queue.transmit(packet, &mut context)
     }
 
-    /// Keeps a packet to this NIC itself for the next [`Nic::poll_rx`]; no link, no checksum, no segmentation.
+    /// Queues a packet to this NIC itself for the next [`Nic::poll_rx`], without computing a checksum or cutting segments.
     fn send_looped(&mut self, packet: TxPacket) -> Result<(), TransmitError> {
         let len = packet.frame_len();
         if len > MAX_FRAME_LEN {
@@ -335,7 +335,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Sends packets that wait for the link; returns how many still wait.
+    /// Sends queued packets until the link is busy; returns how many are still queued.
     pub fn flush_tx(&mut self, now: Instant) -> usize {
         if self.tx.len() > 0 {
             let (queue, mut context) = self.tx_parts(now);
@@ -356,7 +356,7 @@ impl Nic {
         (&mut self.tx, context)
     }
 
-    /// Returns how many more packets the transmit queue takes before it drops.
+    /// Returns how many more packets fit into the transmit queue.
     pub fn tx_room(&self) -> usize {
         self.tx.room().saturating_sub(self.looped.len())
     }
@@ -371,8 +371,8 @@ impl Nic {
         }
     }
 
-    /// Takes payload back that nobody needs any more: the fast way home for frags of this NIC's memory,
-    /// and as good as dropping them for others.
+    /// Recycles payload that is no longer needed. Frags of this NIC's memory go directly back to their pool, which is
+    /// faster than dropping them; other frags are dropped.
     pub fn recycle(&mut self, payload: FragList) {
         for frag in payload {
             let netmem = frag.into_netmem();
@@ -385,12 +385,12 @@ impl Nic {
         }
     }
 
-    /// Copies bytes into host memory of this NIC, to be sent; `None` if it is used up.
+    /// Copies bytes that are to be sent into host memory of this NIC; `None` if there is not enough.
     pub fn host_payload(&mut self, bytes: &[u8]) -> Option<FragList> {
         self.host.place(&[Piece::Host(bytes)], bytes.len())
     }
 
-    /// Returns what the memory of `queue` can still take; nothing for a queue that does not exist.
+    /// Returns the free memory of `queue`; all 0 for a queue that does not exist.
     pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
         let Some(target) = self.queues.get_mut(queue.index()) else {
             return RxSpace::default();
@@ -405,8 +405,8 @@ impl Nic {
         }
     }
 
-    /// Returns for how many payload bytes of one queue the host memory can take the linear bytes, if
-    /// packets have at least as many as every promise assumes.
+    /// Returns the payload bytes of one queue whose linear bytes fit into the free host memory, for packets of at least
+    /// [`MIN_GOOD_PAYLOAD`] bytes.
     fn linear_limit(&mut self, linear_bytes: usize) -> usize {
         let users = self
             .queues
@@ -457,7 +457,7 @@ impl Nic {
         self.config.mtu
     }
 
-    /// Returns what the link can do.
+    /// Returns the capabilities of the link.
     pub fn link_caps(&self) -> LinkCaps {
         self.caps
     }
@@ -467,19 +467,19 @@ impl Nic {
         &*self.link
     }
 
-    /// Returns an fd that polls readable when a frame may be there.
+    /// Returns a descriptor that becomes readable when a frame may have arrived; `None` if the link has none.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.link.poll_fd()
     }
 
-    /// Returns true if packets wait for the link and [`Nic::poll_fd`] will say when it takes more: there is no
-    /// need to try again before.
+    /// Returns true if packets are queued because the link is busy and [`Nic::poll_fd`] becomes readable when it has room
+    /// again. Retrying before that is useless.
     pub fn is_told_of_room(&self) -> bool {
         self.tx.len() > 0 && self.link.tells_of_room()
     }
 
-    /// Returns when the link has something to do by itself; at once if something waits that was sent to this
-    /// NIC itself.
+    /// Returns when [`poll_rx`](Self::poll_rx) has work without an event on the descriptor: when the link has, or at once
+    /// if a packet to this NIC itself is queued.
     pub fn next_due(&self) -> Option<Instant> {
         match self.looped.len() {
             0 => self.link.next_due(),
@@ -487,7 +487,7 @@ impl Nic {
         }
     }
 
-    /// False if the cable is out.
+    /// Returns false if the link is down.
     pub fn is_up(&self) -> bool {
         self.link.is_up()
     }
@@ -498,7 +498,7 @@ impl Nic {
     }
 }
 
-/// Returns a packet whose payload found no memory.
+/// Returns a packet without its payload, for which there was no memory.
 fn unplaced(queue: RxQueueId, headers: RxHeaders, landed: &Landed) -> RxPacket {
     RxPacket {
         queue,
@@ -510,7 +510,7 @@ fn unplaced(queue: RxQueueId, headers: RxHeaders, landed: &Landed) -> RxPacket {
     }
 }
 
-/// Returns how many segments a super-packet stands for.
+/// Returns the number of segments in a packet: 1, or those of a super-packet.
 fn segments(payload_len: usize, gso_size: u16) -> u16 {
     match gso_size {
         0 => 1,

@@ -1,37 +1,37 @@
-//! Packets on their way between NIC and stack.
+//! Packets passed between NIC and stack.
 
 use netmem::{FragList, Payload};
 use steer::RxQueueId;
 use wire::{RxHeaders, TxChecksum};
 
-/// A received packet: judged headers and the payload, wherever it lies.
+/// A received packet: validated headers, and the payload in host or device memory.
 #[derive(Debug)]
 pub struct RxPacket {
-    /// The queue it was steered to.
+    /// The queue that steering selected.
     pub queue: RxQueueId,
-    /// Its headers.
+    /// The headers.
     pub headers: RxHeaders,
-    /// `headers.payload_len` bytes, unless `unplaced` says otherwise; linear bytes first, if there are any.
+    /// `headers.payload_len` bytes, linear bytes first; empty if `unplaced` is not 0.
     pub payload: FragList,
-    /// Payload bytes that found no memory, all of them or none: then `payload` is empty, and the packet
-    /// is counted as dropped. Its headers still count: an ACK is an ACK, and the peer can be told.
+    /// Payload length if there was no memory for the payload, otherwise 0. Such a packet is counted as dropped, but TCP
+    /// processes its headers: its ACK is valid, and the window can be reduced.
     pub unplaced: usize,
-    /// How many segments the sender's TCP made of it: more than 1 for a super-packet.
+    /// Number of segments that the sender's TCP made: more than 1 for a super-packet.
     pub segments: u16,
-    /// Where it came from.
+    /// Source of the packet.
     pub origin: Origin,
 }
 
-/// Where a received packet came from.
+/// Source of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From the link: nothing about it can be trusted.
+    /// The link: the content is untrusted.
     Link,
-    /// From this NIC's own transmit side: it was sent to this NIC's own address.
+    /// The transmit side of this NIC: the packet was sent to the NIC's own address.
     Loop,
 }
 
-/// Up to 128 bytes of headers, inline.
+/// Up to 128 bytes of headers, without an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadBuf {
     len: u8,
@@ -39,13 +39,13 @@ pub struct HeadBuf {
 }
 
 impl HeadBuf {
-    /// Most bytes it holds: a tagged Ethernet header, IPv6 with a jumbo payload option and TCP with all options take 126.
+    /// Capacity in bytes: a tagged Ethernet header, IPv6 with a jumbo payload option and TCP with all options have 126.
     pub const CAPACITY: usize = 128;
 
-    /// Lets `emit` write headers and say how long they are.
+    /// Returns the headers that `emit` writes; it returns their length.
     ///
     /// # Panics
-    /// If `emit` claims to have written more than there is room for.
+    /// If `emit` returns more than the capacity.
     pub fn with(emit: impl FnOnce(&mut [u8]) -> usize) -> Self {
         let mut bytes = [0; Self::CAPACITY];
         let len = emit(&mut bytes);
@@ -75,7 +75,7 @@ impl HeadBuf {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Forgets what is behind `len` bytes.
+    /// Removes all bytes after the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(u8::try_from(len).unwrap_or(u8::MAX));
     }
@@ -92,16 +92,16 @@ impl HeadBuf {
 pub struct TxPacket {
     /// All headers.
     pub head: HeadBuf,
-    /// What follows them; perhaps unreadable.
+    /// The bytes after the headers; possibly unreadable.
     pub payload: FragList,
-    /// The checksum to finish, its field holding the pseudo-header's sum.
+    /// The checksum to complete; its field has the sum of the pseudo-header.
     pub checksum: Option<TxChecksum>,
-    /// Payload bytes of each segment a super-packet is cut into; 0: send as it is.
+    /// Payload bytes of each segment of a super-packet; 0 for other packets.
     pub gso_size: u16,
 }
 
 impl TxPacket {
-    /// Returns the bytes of the frame, all headers included.
+    /// Returns the length of the frame in bytes, all headers included.
     pub fn frame_len(&self) -> usize {
         self.head.as_slice().len() + self.payload.len()
     }

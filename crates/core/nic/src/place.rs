@@ -1,4 +1,4 @@
-//! Where a frame landed, and how its payload gets to where it belongs.
+//! Where a received frame landed, and placement of its payload in the memory of the selected queue.
 
 use std::ops::Range;
 
@@ -14,16 +14,15 @@ use crate::nic::Nic;
 use crate::packet::Origin;
 use crate::rx_queue::RxQueue;
 
-/// Host memory of the NIC itself that takes part in receiving.
+/// Host buffers of the NIC for receiving.
 #[derive(Debug)]
 pub(crate) struct RxBuffers {
     pub(crate) head: HeaderBuf,
-    /// What the posted memory did not hold. One byte longer than any frame: a frame that fills it was
-    /// perhaps cut.
+    /// Bytes that did not fit into the posted memory. One byte longer than any frame, to detect truncated frames.
     pub(crate) spill: Box<[u8]>,
     /// A whole frame, from a link that does not scatter.
     pub(crate) frame: Vec<u8>,
-    /// Payload of a packet that this NIC sent to itself; its headers are in `head`.
+    /// Payload of a packet from this NIC to itself; its headers are in `head`.
     pub(crate) looped: FragList,
 }
 
@@ -38,7 +37,7 @@ impl RxBuffers {
     }
 }
 
-/// A frame that was received, by where its bytes lie.
+/// A received frame that is not placed yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landed {
     pub(crate) frame_len: usize,
@@ -46,25 +45,26 @@ pub(crate) struct Landed {
     pub(crate) place: Place,
 }
 
+/// Location of the bytes of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// The first bytes in the header buffer, the next in a queue's posted memory, the rest in the
+    /// The first bytes are in the header buffer, the next in a queue's posted memory, the rest in the
     /// spill buffer.
     Posted(Posting),
-    /// All of it in the frame buffer.
+    /// All bytes are in the frame buffer.
     Frame,
-    /// So many bytes of headers in the header buffer, the payload where its sender has it.
+    /// `head_len` bytes of headers are in the header buffer, the payload is in the memory that it was sent from.
     Looped { head_len: usize },
 }
 
-/// What was posted for a frame.
+/// The memory that was posted for a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posting {
     /// Index of the queue.
     pub(crate) queue: usize,
-    /// Bytes of the frame meant for the header buffer.
+    /// Number of bytes of the frame for the header buffer.
     pub(crate) head_len: usize,
-    /// Bytes in front of the posted memory that may be written.
+    /// Number of free bytes before the posted memory.
     pub(crate) headroom: usize,
     /// Bytes of posted memory.
     pub(crate) span_bytes: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Posting {
 pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 22]>;
 
 impl Landed {
-    /// Returns where the frame came from.
+    /// Returns the source of the frame.
     pub(crate) fn origin(&self) -> Origin {
         match self.place {
             Place::Looped { .. } => Origin::Loop,
@@ -82,7 +82,7 @@ impl Landed {
         }
     }
 
-    /// Returns how many of the frame's first bytes lie together in host memory.
+    /// Returns how many bytes at the start of the frame are contiguous in host memory.
     pub(crate) fn head_len(&self) -> usize {
         match self.place {
             Place::Posted(posting) => posting.head_len.min(self.frame_len),
@@ -99,7 +99,7 @@ impl Landed {
         }
     }
 
-    /// Returns where `range` of the frame lies. `posted` is the memory of the queue it was posted for.
+    /// Returns the pieces of `range` of the frame. `posted` is the memory of the queue that it was received into.
     pub(crate) fn pieces<'a>(
         &self,
         range: Range<usize>,
@@ -135,7 +135,7 @@ impl Landed {
         pieces
     }
 
-    /// Parses the headers, fetching those that landed beyond the header buffer's share.
+    /// Parses the headers; copies those that are in posted memory into the header buffer first.
     pub(crate) fn parse(
         &self,
         buffers: &mut RxBuffers,
@@ -149,7 +149,7 @@ impl Landed {
             };
             match RxHeaders::parse(head, self.frame_len) {
                 Ok(headers) => return Ok(headers),
-                // Grows in every round, up to the longest headers there are. Our own are in one piece.
+                // `have` grows in every round, up to the longest headers. Headers of looped packets are contiguous.
                 Err(ParseError::NeedMore { need })
                     if !matches!(self.place, Place::Looped { .. })
                         && need > have
@@ -163,7 +163,7 @@ impl Landed {
         }
     }
 
-    /// Copies `range` of the frame to where it would be in the header buffer.
+    /// Copies `range` of the frame to the same offsets of the header buffer.
     pub(crate) fn fetch_head(
         &self,
         range: Range<usize>,
@@ -173,7 +173,7 @@ impl Landed {
         let Some(posted) = self.posted_fill(queues) else {
             return;
         };
-        // A detour, because a piece may lie in the buffers that are written to; headers are short.
+        // Through a second buffer, because a piece may be in the header buffer; headers are short.
         let mut copy = SmallVec::<[u8; 512]>::new();
         for piece in self.pieces(range.clone(), buffers, Some(posted)) {
             let at = copy.len();
@@ -186,7 +186,7 @@ impl Landed {
     fn drop_reason(&self, error: ParseError) -> DropReason {
         match error {
             _ if self.frame_len < wire::EthernetHeader::LEN => DropReason::RxRunt,
-            // RxHeaders::parse does not look into ARP; the arm is here for whoever adds that.
+            // RxHeaders::parse does not parse ARP, so BadArp does not occur.
             ParseError::Truncated | ParseError::BadArp => DropReason::RxTruncated,
             ParseError::BadVersion | ParseError::BadHeaderLength | ParseError::BadTotalLength => {
                 DropReason::RxBadIpHeader
@@ -201,7 +201,7 @@ impl Landed {
     }
 }
 
-/// Returns where `range` of a packet lies that this NIC sent to itself.
+/// Returns the pieces of `range` of a packet from this NIC to itself.
 fn looped_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> Pieces<'_> {
     let mut pieces = Pieces::new();
     let head_end = range.end.min(head_len);
@@ -209,7 +209,7 @@ fn looped_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> P
         let head = &buffers.head.frame(head_end)[range.start..];
         pieces.push(Piece::Host(head));
     }
-    // Where in the packet the next frag begins.
+    // Offset of the next frag in the packet.
     let mut at = head_len;
     for frag in &buffers.looped {
         let (from, to) = (range.start.max(at), range.end.min(at + frag.len()));
@@ -228,8 +228,8 @@ fn looped_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> P
 }
 
 impl Nic {
-    /// Returns the payload of a landed frame as frags of the memory it belongs in: the queue's for a
-    /// packet that is split, host memory for one that is not and for linear bytes.
+    /// Places the payload of a landed frame and returns its frags: in the queue's memory if the packet is split, in host
+    /// memory if it is not; linear bytes are in host memory.
     pub(crate) fn place(
         &mut self,
         landed: &Landed,
@@ -257,7 +257,7 @@ impl Nic {
         Ok(payload)
     }
 
-    /// Copies `range` of the frame to host memory that the stack may read.
+    /// Copies `range` of the frame to host memory, which the stack may read.
     fn place_in_host(
         &mut self,
         landed: &Landed,
@@ -271,7 +271,7 @@ impl Nic {
             .ok_or(DropReason::RxNoHostBuffers)
     }
 
-    /// Brings `range` of the frame into the memory of `queue`, where it mostly lies already.
+    /// Places `range` of the frame in the memory of `queue`. It is there already if the queue was predicted correctly.
     fn place_in_queue(
         &mut self,
         landed: &Landed,
@@ -293,7 +293,7 @@ impl Nic {
                 to.stats.placed_bytes += placed.as_ref().map_or(0, |frags| frags.len() as u64);
                 placed
             }
-            // All of it lies in host memory of the NIC: a short packet, or a link without scatter.
+            // All bytes are in host buffers (a short packet, or a link without scatter), or in the sender's memory.
             Place::Posted(_) | Place::Frame | Place::Looped { .. } => {
                 self.queues[queue].place(&landed.pieces(range, &self.buffers, None), len)
             }
@@ -301,7 +301,7 @@ impl Nic {
         placed.ok_or(DropReason::RxNoBuffers)
     }
 
-    /// Takes payload that landed in the right queue's memory, mending a wrong guess of the header.
+    /// Takes payload that landed in the memory of the selected queue, and corrects a wrong predicted header length.
     fn settle(
         &mut self,
         landed: &Landed,
@@ -315,7 +315,7 @@ impl Nic {
             span_bytes,
         } = posting;
         if range.end > head_len + span_bytes {
-            // The queue had no more to post.
+            // The queue had no more memory to post.
             return None;
         }
         let queue = &mut self.queues[queue];
@@ -326,7 +326,7 @@ impl Nic {
                 queue.stats.header_longer += 1;
                 Some(queue.fill_mut().take(n, len, headroom))
             }
-            // More than the headroom would be a prediction above what `Nic::predict` allows.
+            // Cannot happen: `Nic::predict` limits predictions to the shortest header plus the headroom.
             Settle::HeaderShorter(n) if n > headroom => None,
             Settle::HeaderShorter(_) => {
                 queue.stats.header_shorter += 1;
@@ -337,11 +337,11 @@ impl Nic {
     }
 }
 
-/// Decides whether payload goes to the queue's memory.
+/// Returns whether the payload goes to the queue's memory.
 fn is_split(headers: &RxHeaders, queue: &RxQueue, hds: &HdsConfig) -> bool {
     match header_split::decide(headers, hds) {
         Split::At(_) => true,
-        // Host memory either way: there is nothing to gain by moving it to another.
+        // The queue's memory is host memory, too: no copy to the other host memory is needed.
         Split::Whole(WhyWhole::Disabled | WhyWhole::BelowThreshold) => {
             queue.is_readable() && headers.tcp().is_some()
         }

@@ -1,4 +1,4 @@
-//! Changing a queue's memory while the others run (linux net/core/netdev_rx_queue.c
+//! Change of a queue's memory while the other queues run (linux net/core/netdev_rx_queue.c
 //! netdev_rx_queue_restart): allocate new, stop old, start new, free old.
 
 use std::fmt;
@@ -12,12 +12,12 @@ use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
 use crate::nic::Nic;
 
-/// Where a queue's memory comes from.
+/// Source of a queue's memory.
 #[derive(Clone)]
 pub enum ProviderChoice {
-    /// Host memory of its own, as before any binding.
+    /// Host memory that only this queue uses, as before any binding.
     Host,
-    /// A provider, perhaps shared with other queues: a binding.
+    /// The provider of a binding, which other queues may share.
     Provider(Arc<dyn MemoryProvider>),
 }
 
@@ -30,29 +30,29 @@ impl fmt::Debug for ProviderChoice {
     }
 }
 
-/// Why a queue still has the memory it had.
+/// Error of [`Nic::restart_queue`]; the queue keeps its memory.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
     /// There is no such queue.
     #[error("rx queue {queue} of {queues} does not exist")]
     NoSuchQueue {
-        /// The queue asked for.
+        /// The requested queue.
         queue: RxQueueId,
-        /// Queues there are.
+        /// Number of queues.
         queues: u16,
     },
-    /// Host memory for the queue cannot be had.
+    /// There is no host memory for the queue.
     #[error("no host memory for the queue: {0}")]
     HostMemory(#[from] DmabufError),
     /// The provider refuses the pool.
     #[error("the memory provider refuses: {0}")]
     Pool(#[from] PoolError),
-    /// The provider has nothing to give, so that the queue could not receive a byte.
+    /// The provider has no free net_iov, so the queue could not receive anything.
     #[error("the memory provider has no net_iov left")]
     Empty,
 }
 
-/// A queue's pool, what is posted of it, and where it comes from.
+/// A queue's page pool with its posted net_iovs, and the pool's provider.
 pub(crate) struct QueueMemory {
     pub(crate) fill: Fill,
     pub(crate) provider: Arc<dyn MemoryProvider>,
@@ -68,7 +68,7 @@ impl fmt::Debug for QueueMemory {
 }
 
 impl QueueMemory {
-    /// Makes a pool over the chosen memory; nothing is posted yet.
+    /// Creates a pool of the chosen memory; nothing is posted yet.
     pub(crate) fn allocate(
         choice: ProviderChoice,
         config: &NicConfig,
@@ -98,18 +98,18 @@ impl QueueMemory {
         }
     }
 
-    /// Takes back what is posted. Frags that are out stay out; they find their way home.
+    /// Returns the posted net_iovs to the pool. Frags in use stay valid and return to the pool when they are dropped.
     fn stop(&mut self) {
         self.fill.stop();
     }
 }
 
 impl Nic {
-    /// Gives a queue other memory. Other queues keep running; frags of the old memory that are still out
-    /// stay valid, and the old memory is freed when the last of them is home.
+    /// Gives a queue other memory. The other queues keep running; frags of the old memory that are in use
+    /// stay valid, and the old memory is freed when the last of them is dropped.
     ///
     /// # Errors
-    /// [`RestartError`]: the queue runs on with the memory it had.
+    /// [`RestartError`]: the queue continues with its old memory.
     pub fn restart_queue(
         &mut self,
         queue: RxQueueId,
@@ -129,7 +129,7 @@ impl Nic {
                 Ok(())
             }
             Err(error) => {
-                // What it posted a moment ago is in its pool: this takes it up again.
+                // `stop` has returned the posted net_iovs to the pool, so this finds them.
                 let restarted = target.memory.start();
                 debug_assert!(restarted.is_ok() || target.fill().pool().available_niovs() == 0);
                 Err(error)
@@ -137,7 +137,7 @@ impl Nic {
         }
     }
 
-    /// Gives each of the queues that draw from one provider an equal part to promise to its peers.
+    /// Divides each provider's memory equally among its queues: a queue advertises receive windows for its share only.
     pub(crate) fn note_sharing(&mut self) {
         let providers: Vec<_> = self
             .queues

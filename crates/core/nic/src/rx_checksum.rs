@@ -1,4 +1,4 @@
-//! Judging transport checksums on behalf of a stack that cannot read payload.
+//! Verification of transport checksums by the NIC: the stack cannot read payload in device memory.
 
 use netmem::DmaPort;
 use wire::{Checksum, ChecksumState, Network, RxHeaders, Transport, UdpHeader};
@@ -6,18 +6,18 @@ use wire::{Checksum, ChecksumState, Network, RxHeaders, Transport, UdpHeader};
 use crate::features::VerifyChecksums;
 use crate::fill::Piece;
 
-/// What is known about a packet's transport checksum.
+/// What to do about a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChecksumVerdict {
-    /// Has none, or none this NIC knows.
+    /// Nothing: the packet has no checksum, or none that this NIC knows.
     NoChecksum,
-    /// Taken on trust.
+    /// Nothing: the link has verified it, or the settings say so.
     Trusted,
-    /// Must be computed.
+    /// Compute it.
     Compute,
 }
 
-/// Decides whether the checksum has to be computed.
+/// Returns whether the checksum has to be computed.
 pub(crate) fn judge(
     headers: &RxHeaders,
     link: ChecksumState,
@@ -25,7 +25,7 @@ pub(crate) fn judge(
 ) -> ChecksumVerdict {
     match headers.transport {
         Transport::Tcp(_) => {}
-        // No checksum (RFC 768); over IPv6 that is not allowed (RFC 8200 8.1) and the sum will not fit.
+        // No checksum (RFC 768). Not allowed over IPv6 (RFC 8200 8.1): there 0 is verified, and found wrong.
         Transport::Udp(UdpHeader { checksum: 0, .. })
             if matches!(headers.network, Network::Ipv4(_)) =>
         {
@@ -46,7 +46,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Returns true if the transport header and payload, all of `pieces` in order, sum up right.
+/// Returns true if the checksum of transport header and payload, which are `pieces` in order, is correct.
 pub(crate) fn is_right(headers: &RxHeaders, pieces: &[Piece<'_>], port: &DmaPort) -> bool {
     let Some(l4) = headers.l4_offset() else {
         return false;

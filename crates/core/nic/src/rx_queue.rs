@@ -1,4 +1,4 @@
-//! One receive queue: its memory, what is posted of it, what it counts.
+//! One receive queue: its memory, its posted net_iovs and its counters.
 
 use netmem::{DmabufId, FragList, PoolId, PoolStats};
 use steer::RxQueueId;
@@ -16,20 +16,20 @@ pub(crate) struct RxQueue {
     pub(crate) stats: RxQueueStats,
 }
 
-/// Facts about one queue, for those who validate a binding or report.
+/// Facts about one queue, for the validation of a binding and for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxQueueInfo {
     /// The queue.
     pub id: RxQueueId,
-    /// The dma-buf bound to it; `None`: host memory.
+    /// The bound dma-buf; `None`: host memory.
     pub dmabuf: Option<DmabufId>,
-    /// Whether the stack may read payload that lands here.
+    /// Whether the stack may read the payload in this queue's memory.
     pub readable: bool,
-    /// Its page pool.
+    /// The page pool.
     pub pool: PoolId,
-    /// Bytes of one net_iov.
+    /// Bytes of a net_iov.
     pub niov_size: usize,
-    /// net_iovs of its memory.
+    /// Number of net_iovs of the memory.
     pub niovs: usize,
 }
 
@@ -67,8 +67,8 @@ impl RxQueue {
         &mut self.memory.fill
     }
 
-    /// Posts memory for the longest payload, or what there is, behind `headroom` bytes; returns how
-    /// many bytes.
+    /// Posts memory for the longest payload, after `headroom` free bytes, or as much as there is; returns the number of
+    /// bytes.
     pub(crate) fn post(&mut self, headroom: usize) -> usize {
         self.memory.fill.post(MAX_PAYLOAD, headroom)
     }
@@ -78,7 +78,7 @@ impl RxQueue {
         self.memory.fill.spans(headroom)
     }
 
-    /// Copies pieces of a frame, `len` bytes in all, into this queue's memory; `None` if it is full.
+    /// Copies pieces of a frame, `len` bytes in total, into this queue's memory; `None` if there is not enough.
     pub(crate) fn place(&mut self, pieces: &[Piece<'_>], len: usize) -> Option<FragList> {
         self.memory.fill.place(pieces, len)
     }

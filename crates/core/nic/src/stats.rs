@@ -1,37 +1,37 @@
-//! What a queue did, in counters.
+//! Counters of queues.
 
 /// Counters of one RX queue.
 ///
 /// A packet counts under exactly one of `split` and `whole`, whatever else it counts under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxQueueStats {
-    /// Packets handed on.
+    /// Packets passed to the stack.
     pub packets: u64,
-    /// Payload bytes of those packets, in whatever memory.
+    /// Payload bytes of those packets, in any memory.
     pub bytes: u64,
-    /// Segments those packets stand for: a super-packet counts as many as the sender's TCP made of it.
+    /// Segments of those packets: a super-packet counts as the number of segments that the sender's TCP made.
     pub segments: u64,
-    /// Packets whose payload went to this queue's memory.
+    /// Packets with payload in this queue's memory.
     pub split: u64,
-    /// Packets that are not split: all they carry went to host memory.
+    /// Packets that are not split: headers and payload went to host memory.
     pub whole: u64,
-    /// Packets that had landed in another queue's memory and were moved: the steering guess was wrong.
+    /// Packets that were received into another queue's memory and moved: the predicted queue was wrong.
     pub placed: u64,
     /// Bytes copied for `placed`.
     pub placed_bytes: u64,
-    /// Packets whose header was longer than predicted: the payload starts later in its memory, nothing moved.
+    /// Packets with a longer header than predicted: the payload starts later in its memory; nothing is moved.
     pub header_longer: u64,
-    /// Packets whose header was shorter than predicted: the NIC moved a few bytes in front of the payload.
+    /// Packets with a shorter header than predicted: the NIC moved a few bytes to the front of the payload.
     pub header_shorter: u64,
-    /// Payload bytes left in host memory in front of the frags (the LINEAR option).
+    /// Linear payload bytes: those in host memory before the frags ([`NicConfig::linear_bytes`](crate::NicConfig)).
     pub linear_bytes: u64,
-    /// Packets whose TCP or UDP checksum this NIC computed and found right.
+    /// Packets with a TCP or UDP checksum that this NIC computed and found correct.
     pub checksum_verified: u64,
-    /// Packets whose checksum the link vouched for.
+    /// Packets with a checksum that this NIC did not compute because the link had verified it, or it was partial.
     pub checksum_trusted: u64,
-    /// net_iovs left early so that the next super-packet lies in one piece.
+    /// net_iovs that were retired before they were full, so that the next super-packet is in one net_iov.
     pub tidied: u64,
-    /// Small frags moved out of net_iovs that they kept from others, when memory ran low.
+    /// Small frags that were moved together when memory ran low, to free the net_iovs that they were in.
     pub collapsed: u64,
     /// Bytes copied for `collapsed`.
     pub collapsed_bytes: u64,
@@ -40,20 +40,20 @@ pub struct RxQueueStats {
 /// Counters of the transmit side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxStats {
-    /// Packets the link took; a super-packet counts once.
+    /// Packets sent on the link; a super-packet counts once.
     pub packets: u64,
-    /// Header and payload bytes of those.
+    /// Header and payload bytes of those packets.
     pub bytes: u64,
-    /// Frames on the link: more than packets when this NIC segments.
+    /// Frames sent on the link: more than packets if this NIC segments.
     pub frames: u64,
-    /// Packets cut into segments by this NIC because the link does not.
+    /// Packets that this NIC cut into segments because the link does not.
     pub software_tso: u64,
-    /// Super-packets cut into shorter super-packets because the link had no memory for one that long.
+    /// Super-packets that were cut into shorter super-packets because the link had no memory for one of their length.
     pub shortened: u64,
-    /// Checksums computed by this NIC because the link does not.
+    /// Checksums that this NIC computed because the link does not.
     pub software_checksum: u64,
-    /// Times the link said it was busy; the packet waited.
+    /// Number of times that the link was busy and the packet was queued.
     pub busy: u64,
-    /// Packets to this NIC's own address, which the link never saw and which count as none of the above.
+    /// Packets to this NIC's own address. They do not pass the link, and no other counter includes them.
     pub looped: u64,
 }

@@ -1,4 +1,4 @@
-//! Cutting a super-packet into segments when the link does not, or into shorter super-packets.
+//! Cutting of super-packets, into segments if the link does not do it, or into shorter super-packets.
 
 use netmem::{FragList, Payload};
 use wire::{EthernetHeader, RxHeaders, SegmentHeaders, shorten_big_headers};
@@ -6,27 +6,26 @@ use wire::{EthernetHeader, RxHeaders, SegmentHeaders, shorten_big_headers};
 use crate::link::MAX_PACKET_LEN;
 use crate::packet::{HeadBuf, TxPacket};
 
-/// A super-packet that is being cut: payload by moving handles, never bytes.
+/// A super-packet that is being cut. Its payload is cut by moving frags, without copying bytes.
 #[derive(Debug)]
 pub(crate) struct Segmenter {
     head: HeadBuf,
     rest: FragList,
-    /// Most bytes of payload of a piece.
+    /// Maximum number of payload bytes of a piece.
     piece: usize,
-    /// Bytes of payload of the segments that a piece is cut into, if it is longer.
+    /// Payload bytes of each segment of a longer piece.
     gso_size: u16,
     headers: SegmentHeaders,
 }
 
 impl Segmenter {
-    /// Prepares to cut `packet` into its segments; `None` if its headers are not those of a TCP packet with a checksum
-    /// to finish.
+    /// Prepares to cut `packet` into its segments; `None` if it is not a TCP packet with a checksum to complete.
     pub(crate) fn into_segments(packet: TxPacket) -> Option<Self> {
         let piece = usize::from(packet.gso_size);
         Self::new(packet, |_| piece)
     }
 
-    /// Prepares to cut `packet` into super-packets that say their length; `None` as above.
+    /// Prepares to cut `packet` into super-packets with their length in the IP header; `None` as above.
     pub(crate) fn into_shorter(packet: TxPacket) -> Option<Self> {
         let gso_size = usize::from(packet.gso_size).max(1);
         Self::new(packet, |head_len| {
@@ -43,7 +42,7 @@ impl Segmenter {
             checksum,
             gso_size,
         } = packet;
-        // Each piece gets its own length.
+        // The pieces have their length in the header, so the jumbo payload option is removed.
         let len = shorten_big_headers(head.as_mut_slice());
         head.truncate(len);
         let headers = RxHeaders::parse(head.as_slice(), frame_len).ok()?;
@@ -59,7 +58,7 @@ impl Segmenter {
         })
     }
 
-    /// Returns the next piece, its checksum still to be finished; `None` after the last.
+    /// Returns the next piece, with a checksum to complete; `None` after the last.
     pub(crate) fn next(&mut self) -> Option<TxPacket> {
         if self.rest.is_empty() {
             return None;

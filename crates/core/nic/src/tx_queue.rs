@@ -1,4 +1,4 @@
-//! The transmit side: packets wait here while the link is busy, and leave as the link wants them.
+//! The transmit side: a queue of packets for a busy link, and the checksums and segments that the link does not make.
 
 use std::collections::VecDeque;
 
@@ -11,22 +11,22 @@ use crate::packet::TxPacket;
 use crate::stats::TxStats;
 use crate::tso::Segmenter;
 
-/// Why a packet was not taken for transmission; it is gone.
+/// Why a packet was not sent. The packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransmitError {
-    /// The frame is longer than the link carries (counted, as the next two are, as [`DropReason::TxInvalid`]).
-    #[error("a frame of {len} bytes is longer than the {max} the link carries")]
+    /// The frame is longer than the link allows (counted as [`DropReason::TxInvalid`], like the next two).
+    #[error("a frame of {len} bytes is longer than the {max} that the link carries")]
     TooLong {
         /// Bytes of the frame.
         len: usize,
-        /// Most bytes.
+        /// Maximum.
         max: usize,
     },
-    /// The head ends before the Ethernet header or the checksum field does.
+    /// The head ends before the end of the Ethernet header or of the checksum field.
     #[error("the headers of the packet end too early")]
     BadHead,
-    /// A super-packet that is no TCP packet with a checksum to finish.
-    #[error("a super-packet must be a TCP packet with a checksum to finish")]
+    /// A super-packet is not a TCP packet with a checksum to complete.
+    #[error("a super-packet must be a TCP packet with a checksum to complete")]
     BadSuperPacket,
     /// The link is busy and the queue full (counted as [`DropReason::TxBusy`]).
     #[error("the transmit queue is full")]
@@ -39,7 +39,7 @@ pub enum TransmitError {
     Refused,
 }
 
-/// Packets waiting for the link, oldest first.
+/// Queue of packets for a busy link, oldest first.
 #[derive(Debug)]
 pub(crate) struct TxQueue {
     waiting: VecDeque<WaitingPacket>,
@@ -48,56 +48,58 @@ pub(crate) struct TxQueue {
     pub(crate) stats: TxStats,
 }
 
-/// When to offer a long super-packet to a link that refused one ([`LinkSent::TooLong`]). A refusal costs the link an attempt
-/// to find memory, and the next attempt may fail as well: after each in a row, twice as many leave as shorter ones unasked.
+/// Backoff after a link has refused a long super-packet ([`LinkSent::TooLong`]). Each attempt costs the link a search for
+/// memory, which may fail again: after each consecutive refusal, twice as many long super-packets are cut into shorter
+/// ones without an attempt.
 #[derive(Debug, Default)]
 struct Refusals {
-    in_a_row: u32,
-    /// Long super-packets that are not offered from now.
-    unasked: u32,
+    consecutive: u32,
+    /// Number of long super-packets that are still to be cut without an attempt.
+    skip: u32,
 }
 
 impl Refusals {
-    /// Most long super-packets that are not offered, as a power of two.
-    const MOST_UNASKED_LOG: u32 = 6;
+    /// Base-2 logarithm of the maximum number of super-packets without an attempt, plus one.
+    const MAX_SKIP_LOG: u32 = 6;
 
-    /// Returns whether to offer the next one.
-    fn may_ask(&mut self) -> bool {
-        let may = self.unasked == 0;
-        self.unasked = self.unasked.saturating_sub(1);
+    /// Returns whether to try the next long super-packet.
+    fn may_try(&mut self) -> bool {
+        let may = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
         may
     }
 
-    fn on_taken(&mut self) {
-        self.in_a_row = 0;
+    fn on_sent(&mut self) {
+        self.consecutive = 0;
     }
 
-    /// The first alone says little: memory was short for a moment, or that length is one which the kernel never takes.
+    /// After the first refusal the next super-packet is tried again: memory may have been short for a moment, or the link
+    /// refuses this length only.
     fn on_refused(&mut self) {
-        self.unasked = (1 << self.in_a_row.min(Self::MOST_UNASKED_LOG)) - 1;
-        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.skip = (1 << self.consecutive.min(Self::MAX_SKIP_LOG)) - 1;
+        self.consecutive = self.consecutive.saturating_add(1);
     }
 }
 
-/// A packet, or the rest of a super-packet that this NIC is cutting.
+/// A packet, or a super-packet that this NIC is cutting: the next piece and the rest.
 #[derive(Debug)]
 struct WaitingPacket {
     packet: TxPacket,
     rest: Option<Box<Segmenter>>,
 }
 
-/// Which work the link takes off this NIC.
+/// The link's offloads and limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offloads {
     pub(crate) checksum: bool,
     pub(crate) tso: bool,
-    /// Most bytes of a frame that is not a super-packet.
+    /// Maximum length of a frame that is not a super-packet.
     pub(crate) longest: usize,
-    /// Most bytes of a frame that is one.
+    /// Maximum length of a super-packet's frame.
     pub(crate) longest_super: usize,
 }
 
-/// The link, and what is needed to talk to it.
+/// The link, and what is needed to send on it.
 pub(crate) struct TxContext<'a> {
     pub(crate) link: &'a mut dyn Link,
     pub(crate) port: &'a DmaPort,
@@ -128,7 +130,7 @@ impl TxQueue {
         self.limit.saturating_sub(self.waiting.len())
     }
 
-    /// Sends a packet, behind those that wait.
+    /// Sends a packet after those in the queue.
     pub(crate) fn transmit(
         &mut self,
         packet: TxPacket,
@@ -153,7 +155,7 @@ impl TxQueue {
         }
     }
 
-    /// Sends what waits until the link is busy again.
+    /// Sends queued packets until the link is busy.
     pub(crate) fn flush(&mut self, tx: &mut TxContext<'_>) {
         while let Some(waiting) = self.waiting.pop_front() {
             if let Err(Stuck::Busy(waiting)) = self.push_out(waiting, tx) {
@@ -176,7 +178,7 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Judges a packet, and does for it what the link will not.
+    /// Validates a packet; cuts it and computes its checksum if the link does not.
     fn prepare(
         &mut self,
         packet: TxPacket,
@@ -197,7 +199,7 @@ impl TxQueue {
         }
         let gso_size = usize::from(packet.gso_size);
         let is_super = gso_size > 0 && packet.payload.len() > gso_size;
-        // Headers are looked at only where there are segments.
+        // The headers are parsed only if there are segments.
         let segment_len = || segment_headers_len(packet.head.as_slice()) + gso_size;
         let (len, max) = match is_super.then(segment_len) {
             Some(segment) if segment > longest => (segment, longest),
@@ -209,7 +211,7 @@ impl TxQueue {
         }
         if is_super && tso && packet.checksum.is_some() {
             let is_long = len > MAX_FRAME_LEN;
-            return match is_long && !self.refusals.may_ask() {
+            return match is_long && !self.refusals.may_try() {
                 true => self.shorten(packet).ok_or(TransmitError::BadSuperPacket),
                 false => Ok(WaitingPacket { packet, rest: None }),
             };
@@ -233,7 +235,7 @@ impl TxQueue {
         })
     }
 
-    /// Cuts a super-packet into shorter ones; `None` if it is not one that can be cut.
+    /// Cuts a super-packet into shorter ones; `None` if it is not a TCP packet with a checksum to complete.
     fn shorten(&mut self, packet: TxPacket) -> Option<WaitingPacket> {
         let mut rest = Segmenter::into_shorter(packet)?;
         let packet = rest.next()?;
@@ -257,7 +259,7 @@ impl TxQueue {
         packet
     }
 
-    /// Gives the link a packet, segment by segment if it was cut.
+    /// Sends a packet on the link, piece by piece if it is cut.
     fn push_out(
         &mut self,
         mut waiting: WaitingPacket,
@@ -282,7 +284,7 @@ impl TxQueue {
                     self.stats.frames += 1;
                     self.stats.bytes += frame.frame_len() as u64;
                     if frame.frame_len() > MAX_FRAME_LEN {
-                        self.refusals.on_taken();
+                        self.refusals.on_sent();
                     }
                 }
                 Ok(LinkSent::Busy) => {
@@ -316,15 +318,15 @@ impl TxQueue {
     }
 }
 
-/// Why a packet did not leave.
+/// Why a packet was not sent completely.
 enum Stuck {
-    /// The link took no more; this is what is left.
+    /// The link is busy; the value is the unsent part.
     Busy(Box<WaitingPacket>),
-    /// The link failed; the packet is gone and counted.
+    /// The link failed; the packet is dropped and counted.
     Failed,
 }
 
-/// Returns the folded sum of a payload, wherever it lies.
+/// Returns the folded ones' complement sum of a payload.
 fn sum_of(payload: &FragList, port: &DmaPort) -> u16 {
     let mut sum = Checksum::new();
     let mut at = 0;

@@ -10,16 +10,16 @@ mod replay;
 mod unix_wire;
 
 #[test]
-fn kept_frames_end_as_packets_or_counted_drops() {
+fn kept_frames_are_received_or_counted_as_dropped() {
     replay::replay("nic_frame", nic_frame::run);
 }
 
 #[test]
-fn kept_impairments_are_written_as_they_are_read() {
+fn kept_impairments_are_written_as_they_are_parsed() {
     replay::replay("impair_text", impair_text::run);
 }
 
 #[test]
-fn kept_packets_of_a_unix_wire_are_frames_or_counted_drops() {
+fn kept_packets_of_a_unix_wire_are_received_or_counted_as_dropped() {
     replay::replay("unix_wire", unix_wire::run);
 }

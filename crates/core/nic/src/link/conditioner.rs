@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_perfect_link_passes_everything_at_once_and_in_order() {
+    fn without_impairments_frames_pass_at_once_and_in_order() {
         let mut conditioner = impaired("none");
         let out = run(&mut conditioner, 100, Duration::from_micros(1));
         assert_eq!(numbers(&out), (0..100).collect::<Vec<_>>());
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_fate_and_another_seed_another() {
+    fn the_same_seed_gives_the_same_result_and_another_seed_another() {
         let text = "loss=10%,reorder=10%,dup=10%,corrupt=10%,delay=5ms,jitter=2ms";
         let fate = |seed: u64| {
             run(
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_larger_than_the_path_vanish() {
+    fn packets_larger_than_the_mtu_are_lost() {
         let mut conditioner = impaired("mtu=100");
         let mut out = Vec::new();
         for len in [14 + 100, 14 + 101] {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_takes_about_its_share_and_is_counted() {
+    fn loss_is_about_its_probability_and_counted() {
         let mut conditioner = impaired("loss=10%,seed=3");
         let out = run(&mut conditioner, 10_000, Duration::ZERO);
         let stats = conditioner.stats();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_marks_what_is_ecn_capable_and_drops_what_is_not() {
+    fn congestion_marks_ecn_capable_packets_and_drops_others() {
         let mut conditioner = impaired("ce=100%");
         let mut out = Vec::new();
         for (tos, arrives) in [(0, None), (1, Some(3)), (2, Some(3)), (3, Some(3))] {
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_frame_comes_out_even_if_nothing_follows() {
+    fn a_reordered_frame_is_delivered_even_if_nothing_follows() {
         let mut conditioner = impaired("reorder=100%,delay=1ms");
         let out = run(&mut conditioner, 1, Duration::ZERO);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The first packets of a UNIX wire: what each end takes.
+//! The first packet in each direction of a UNIX wire: the hello.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,44 +12,46 @@ use rustix::net::{
     listen, recv, send, socket_with,
 };
 
-/// How long an end of a UNIX wire may take to say hello.
+/// Maximum time between connecting and the hello.
 pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// Bytes of frames under way that are asked for: a dozen super-packets. The system may give fewer.
+/// Requested size of the socket buffers: a dozen super-packets. The system may give less.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// What an end of a UNIX wire tells the other one first.
+/// The first packet of each end of a UNIX wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireHello {
-    /// Takes super-packets of TCP and checksums that are left open.
+    /// The sender of the hello accepts TCP super-packets and partial checksums.
     pub offloads: bool,
-    /// Bytes of the largest IP packet that is not a super-packet; the other end's may differ, and larger frames
-    /// are lost.
+    /// Bytes of the largest IP packet that is not a super-packet. The two ends may differ; the end with the smaller MTU
+    /// drops larger packets.
     pub mtu: u16,
 }
 
-/// What came instead of a [`WireHello`].
+/// The first packet is not a [`WireHello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other end of the wire does not begin with what a wire begins with")]
+#[error(
+    "the first packet from the other end is not a hello: it may be another program, or another version"
+)]
 pub struct NoHello;
 
-/// What came of waiting for a hello.
+/// Result of [`WireHello::receive_from`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// Nothing came yet.
-    Nothing,
-    /// The other end's hello.
+pub(super) enum HelloOutcome {
+    /// No packet has arrived yet.
+    NotYet,
+    /// The hello of the other end.
     Hello(WireHello),
-    /// Something else came, or the other end has left.
+    /// Another packet has arrived, or the connection is closed.
     Other,
 }
 
 impl WireHello {
-    /// Bytes on the wire. Shorter than any frame behind its virtio-net header.
+    /// Length in bytes. Shorter than any frame with its virtio-net header.
     pub const LEN: usize = 12;
 
     const MAGIC: [u8; 4] = *b"DMTW";
-    /// Version of all that is said here.
+    /// Version of the protocol of a UNIX wire.
     const VERSION: u16 = 1;
     const OFFLOADS: u16 = 1;
 
@@ -66,10 +68,10 @@ impl WireHello {
         out
     }
 
-    /// Reads the other end's first packet.
+    /// Parses the first packet of the other end.
     ///
     /// # Errors
-    /// [`NoHello`]: it is something else, or of another version.
+    /// [`NoHello`]: it is not a hello, or of another version.
     pub fn parse(packet: &[u8]) -> Result<Self, NoHello> {
         let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| NoHello)?;
         let [m0, m1, m2, m3, v0, v1, f0, f1, s0, s1, _, _] = *packet;
@@ -83,34 +85,36 @@ impl WireHello {
         })
     }
 
-    /// Sends this hello as the first packet of a connected socket, which gets room for several super-packets.
+    /// Sends this hello as the first packet on a connected socket, and sets the size of its buffers.
     ///
     /// # Errors
-    /// What send(2) said: the other end is gone already.
-    pub(super) fn say(self, socket: impl AsFd) -> Result<(), Errno> {
+    /// As send(2): the other end has closed the connection.
+    pub(super) fn send_to(self, socket: impl AsFd) -> Result<(), Errno> {
         set_wire_buffers(socket.as_fd());
         send(socket, &self.emit(), SendFlags::NOSIGNAL).map(|_| ())
     }
 
-    /// Reads the other end's first packet, if it is there.
-    pub(super) fn hear(socket: impl AsFd) -> Heard {
-        // Longer than a hello, so that a longer packet is seen to be none.
+    /// Reads the first packet of the other end, if it has arrived.
+    pub(super) fn receive_from(socket: impl AsFd) -> HelloOutcome {
+        // One byte longer than a hello, to detect longer packets.
         let mut packet = [0; Self::LEN + 1];
         match recv(socket, &mut packet[..], RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
-            Ok((len, _)) if let Ok(hello) = Self::parse(&packet[..len]) => Heard::Hello(hello),
-            _ => Heard::Other,
+            Err(Errno::AGAIN | Errno::INTR) => HelloOutcome::NotYet,
+            Ok((len, _)) if let Ok(hello) = Self::parse(&packet[..len]) => {
+                HelloOutcome::Hello(hello)
+            }
+            _ => HelloOutcome::Other,
         }
     }
 }
 
-/// Makes a socket for one end of a UNIX wire.
+/// Returns a socket for one end of a UNIX wire.
 fn wire_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Has a non-blocking socket listen for ends of a UNIX wire at `path`, a file that this makes; `backlog` of them wait to
-/// be accepted.
+/// Returns a non-blocking socket that listens at `path` and creates that file; up to `backlog` connections wait to be
+/// accepted.
 pub(super) fn listen_at(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     let socket = wire_socket(SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -118,15 +122,15 @@ pub(super) fn listen_at(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the end of a UNIX wire that listens at `path`; the end that connects has to say hello first. With
-/// `NONBLOCK` in `flags` it does not wait for room among the connections that wait to be accepted.
+/// Connects to the end of a UNIX wire that listens at `path`; the end that connects has to send its hello first. With
+/// `NONBLOCK` in `flags` it fails if the queue of the listener is full.
 pub(super) fn connect_to(path: &Path, flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let socket = wire_socket(flags | SocketFlags::CLOEXEC)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// Asks for room for several super-packets under way. What the system does not give costs speed only.
+/// Requests socket buffers for several super-packets. Smaller buffers cost speed only.
 pub(super) fn set_wire_buffers(socket: BorrowedFd<'_>) {
     let _ = set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
     let _ = set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hello_is_read_as_it_is_written() {
+    fn an_emitted_hello_is_parsed_to_the_same_hello() {
         for (offloads, mtu) in [(true, 1500), (false, 9000), (true, 65_535)] {
             let hello = WireHello { offloads, mtu };
             assert_eq!(WireHello::parse(&hello.emit()), Ok(hello));
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_or_another_version_is_no_hello() {
+    fn a_frame_or_another_version_is_refused_as_a_hello() {
         let hello = WireHello {
             offloads: true,
             mtu: 1500,

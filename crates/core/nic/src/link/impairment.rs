@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_reads_back_as_what_was_written() {
+    fn parsing_the_written_text_returns_the_same_impairment() {
         let all = "loss=1%,ce=2%,reorder=0.5%,dup=0.0001%,corrupt=100%,gap=2,delay=20ms,jitter=1500us,ordered,\
                    rate=2500mbit,limit=7,mtu=1200,seed=9";
         for text in [
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_text_is_answered_with_what_is_expected() {
+    fn errors_tell_what_was_expected() {
         for (text, expected) in [
             (
                 "lost=1%",

@@ -1,7 +1,7 @@
-//! A cable between two processes: a UNIX socket of type SOCK_SEQPACKET, one frame a packet.
+//! UNIX wire: a link between two processes over a UNIX socket of type SOCK_SEQPACKET, one frame per packet.
 //!
-//! Every packet is a virtio-net header of 10 bytes and a frame, as a TAP has them. The first packet in each direction
-//! is a [`WireHello`], which says what the other end may send; the end that connects sends its own first.
+//! Every packet is a virtio-net header of 10 bytes and a frame, as on a TAP. The first packet in each direction
+//! is a [`WireHello`], which tells what the peer may send; the end that connects sends its hello first.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,54 +12,55 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::ioctl_fionbio;
 use rustix::net::SocketFlags;
 
-use super::hello::{HELLO_LIMIT, Heard, NoHello, WireHello, connect_to, set_wire_buffers};
+use super::hello::{HELLO_LIMIT, HelloOutcome, NoHello, WireHello, connect_to, set_wire_buffers};
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, Posted, TapLink, TapOptions, TxFrame, VnetHeaderLen,
 };
 
 /// One end of a UNIX wire.
 ///
-/// When the other end is gone the link is down for good. Writing to it then raises SIGPIPE, which Rust programs
-/// ignore from their start.
+/// When the peer has closed its end, the link is down and stays down. Sending on it raises no SIGPIPE, whatever the
+/// program does about this signal: Linux raises it for stream sockets only (linux net/unix/af_unix.c).
 #[derive(Debug)]
 pub struct UnixLink {
     inner: TapLink,
-    /// Readable when a frame may be there, or there is room again that was waited for; silent once the other end is
-    /// gone: the socket itself would not be.
+    /// An epoll descriptor: readable when a frame may have arrived, or when there is room again and `awaits_room` is set.
+    /// Not readable after the peer has left, unlike the socket.
     ready: OwnedFd,
-    /// The socket again, to change what `ready` says of it.
+    /// The socket again, to change its registration in `ready`.
     socket: OwnedFd,
-    /// The socket was full when it was last written to, and `ready` will say when it is not.
+    /// The socket was full at the last send, and `ready` reports when it is not.
     awaits_room: bool,
     up: bool,
 }
 
 impl UnixLink {
-    /// Joins the wire whose other end listens at `path`, says what we take and waits for the answer, for
-    /// [`HELLO_LIMIT`] at most.
+    /// Connects to the end that listens at `path`, sends the hello `ours` and waits for the answer, at most for
+    /// [`HELLO_LIMIT`].
     ///
     /// # Errors
-    /// Nobody listens there, `TimedOut` or [`NoHello`] instead of an answer, or as [`new`](Self::new).
+    /// The connection fails; `TimedOut` without an answer; [`NoHello`] if the answer is not a hello; and as
+    /// [`new`](Self::new).
     pub fn join(path: &Path, ours: WireHello) -> io::Result<Self> {
         let socket = connect_to(path, SocketFlags::empty())?;
-        ours.say(&socket)?;
+        ours.send_to(&socket)?;
         let limit = Timespec::try_from(HELLO_LIMIT).map_err(io::Error::other)?;
         let mut fds = [PollFd::new(&socket, PollFlags::IN)];
         if poll(&mut fds, Some(&limit))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let Heard::Hello(theirs) = WireHello::hear(&socket) else {
+        let HelloOutcome::Hello(theirs) = WireHello::receive_from(&socket) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, NoHello));
         };
         ioctl_fionbio(&socket, true)?;
         Self::new(socket, ours, theirs)
     }
 
-    /// Makes a link of a connected, non-blocking SOCK_SEQPACKET socket on which the hellos were exchanged: `ours`
-    /// said what we take, `theirs` what we may send. Both must take super-packets for this link to exchange any.
+    /// Returns a link over a connected, non-blocking SOCK_SEQPACKET socket on which the hellos were exchanged: `ours` was
+    /// sent, `theirs` received. The link carries super-packets if both allow them.
     ///
     /// # Errors
-    /// The system has no epoll or no descriptor to give.
+    /// The system has no descriptor left for the epoll instance.
     pub fn new(socket: OwnedFd, ours: WireHello, theirs: WireHello) -> io::Result<Self> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
@@ -81,7 +82,7 @@ impl UnixLink {
         })
     }
 
-    /// Has `ready` say when there is room, too, or only when there are frames: else it would never be silent.
+    /// Adds room to what `ready` reports, or removes it: a socket with room would keep `ready` readable all the time.
     fn await_room(&mut self, wanted: bool) {
         if self.awaits_room == wanted {
             return;
@@ -91,7 +92,7 @@ impl UnixLink {
             false => epoll::EventFlags::IN,
         };
         let data = epoll::EventData::new_u64(0);
-        // A system that refuses leaves things as they are: a wait that nobody ends is not begun.
+        // If this fails, `awaits_room` does not change, so that no caller waits for an event that is not reported.
         if epoll::modify(&self.ready, &self.socket, data, flags).is_ok() {
             self.awaits_room = wanted;
         }
@@ -99,7 +100,7 @@ impl UnixLink {
 
     fn go_down(&mut self) {
         if std::mem::take(&mut self.up) {
-            // It is in there: `new` put it in, and this is done once.
+            // Cannot fail: `new` has added the socket, and this runs once.
             let _ = epoll::delete(&self.ready, &self.socket);
         }
     }

@@ -1,5 +1,5 @@
-//! The end of a UNIX wire that outlives the other one: it listens for the other end or looks for it, one at a time, again
-//! and again.
+//! A lasting end of a UNIX wire: it listens or connects, and when its peer has left, it accepts or connects to the next
+//! one. It has one peer at a time.
 
 #[cfg(test)]
 mod tests;
@@ -13,50 +13,50 @@ use std::time::Duration;
 use ::wire::{Instant, VnetHeader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags, accept_with, sendmsg};
+use rustix::net::{SocketFlags, accept_with};
 
-use super::hello::{HELLO_LIMIT, Heard, WireHello, connect_to, listen_at, set_wire_buffers};
+use super::hello::{HELLO_LIMIT, HelloOutcome, WireHello, connect_to, listen_at, set_wire_buffers};
 use super::{VnetFd, VnetHeaderLen};
 
-/// How long to wait before looking for the other end again, or letting it in that could not be let in.
+/// Time between two attempts to connect, and after a failed accept(2).
 const RETRY: Duration = Duration::from_millis(200);
-/// Connections that are accepted, or sent away, in one go.
+/// Maximum number of connections that are accepted in one call.
 const BATCH_ENDS: usize = 16;
-/// Connections that the kernel keeps until they are accepted: as many as are in one go.
+/// Connections that the kernel queues until they are accepted: as many as one call accepts.
 const BACKLOG: i32 = BATCH_ENDS as i32;
-/// Connections that are waited for at a time until they say hello; the oldest gives way.
+/// Maximum number of connections without a hello; the oldest is closed first.
 const MAX_SILENT: usize = 8;
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// What became of a frame that was handed to the end of a wire.
+/// Result of writing a frame to one end of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The other end has it.
+    /// The frame is written.
     Done,
     /// There is no room now.
     Full,
-    /// It is lost: nobody is there, or the frame was refused.
+    /// The frame is lost: there is no peer, or the frame was refused.
     Lost,
 }
 
-/// What a person who looks after a wire may want to know.
+/// An event of a port that users are notified of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnixPortEvent {
-    /// A connection without a hello was closed: there were too many of them.
-    GaveWay,
-    /// A connection waits that accept(2) cannot give us, for want of descriptors or memory.
-    NotLetIn(Errno),
-    /// A connection did not say hello within [`HELLO_LIMIT`], and was closed.
+    /// A connection without a hello was closed because there were too many of them.
+    TooManySilent,
+    /// A connection waits because accept(2) failed, for lack of descriptors or memory.
+    AcceptFailed(Errno),
+    /// A connection was closed because it sent no hello within [`HELLO_LIMIT`].
     NoHello,
-    /// A connection began with something else than a hello, or left, and was closed.
-    NotAWire,
-    /// A connection was closed because the other end of the wire is there already.
-    OneMore,
-    /// The other end takes packets of another length; larger ones may be lost.
+    /// A connection was closed because its first packet was not a hello, or the other side closed it.
+    BadHello,
+    /// A connection was closed because the wire has a peer already.
+    SecondPeer,
+    /// The peer has another MTU; larger packets may be lost.
     OtherMtu {
-        /// Bytes of its largest IP packet.
+        /// MTU of the peer.
         theirs: u16,
-        /// Bytes of ours.
+        /// Our MTU.
         ours: u16,
     },
 }
@@ -64,18 +64,20 @@ pub enum UnixPortEvent {
 impl fmt::Display for UnixPortEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::GaveWay => {
-                f.write_str("an end of the wire that did not say hello gave way to newer ones")
-            }
-            Self::NotLetIn(errno) => write!(
-                f,
-                "the other end of the wire could not be let in: {errno}; it waits"
+            Self::TooManySilent => f.write_str(
+                "closed a connection to the wire that sent no hello: too many such connections",
             ),
-            Self::NoHello => f.write_str("the other end of the wire did not say hello: sent away"),
-            Self::NotAWire => {
-                f.write_str("the other end of the wire does not speak as one, or left: sent away")
+            Self::AcceptFailed(errno) => write!(
+                f,
+                "the other end of the wire cannot be accepted: {errno}; it waits"
+            ),
+            Self::NoHello => f.write_str("closed a connection to the wire: it sent no hello"),
+            Self::BadHello => f.write_str(
+                "closed a connection to the wire: its first packet is not a hello, or it was closed",
+            ),
+            Self::SecondPeer => {
+                f.write_str("closed a connection to the wire: the other end is connected already")
             }
-            Self::OneMore => f.write_str("one more end of the wire, sent away"),
             Self::OtherMtu { theirs, ours } => write!(
                 f,
                 "the other end of the wire has an MTU of {theirs}, this one {ours}: larger packets may be lost"
@@ -84,32 +86,33 @@ impl fmt::Display for UnixPortEvent {
     }
 }
 
-/// Who is told of the events of a port.
-type Tell<'a> = &'a mut dyn FnMut(UnixPortEvent);
+/// Called for each event of a port.
+type Notify<'a> = &'a mut dyn FnMut(UnixPortEvent);
 
 /// One end of a UNIX wire.
 ///
-/// The end that connects says hello first. A connection has no part in the wire, and keeps no other one from it, before
-/// it has done so.
+/// The end that connects sends its hello first. Before that, a connection is not the peer, and does not prevent another
+/// one from becoming it.
 #[derive(Debug)]
 pub struct UnixPort {
     ours: WireHello,
-    way: Way,
+    mode: ConnectMode,
     peer: Option<Peer>,
-    /// Connections whose hello did not come yet, oldest first; at most [`MAX_SILENT`].
+    /// Connections without a hello, oldest first; at most [`MAX_SILENT`].
     silent: Vec<Silent>,
 }
 
+/// How the port gets its peer.
 #[derive(Debug)]
-enum Way {
-    /// The other end comes to us.
+enum ConnectMode {
+    /// It accepts connections.
     Listen {
         listener: OwnedFd,
-        /// A connection could not be accepted, for want of descriptors or memory: not tried again before this time.
-        /// Tried at once, it would fail without end.
-        deaf_until: Option<Instant>,
+        /// Set after accept(2) has failed for lack of descriptors or memory: the time of the next attempt. The listener
+        /// stays readable, so polling it would return at once.
+        accept_after: Option<Instant>,
     },
-    /// We go to the other end, next at this time.
+    /// It connects to `path`, at the time `at`.
     Connect { path: PathBuf, at: Instant },
 }
 
@@ -117,11 +120,10 @@ enum Way {
 #[derive(Debug)]
 struct Peer {
     socket: VnetFd,
-    /// What it said first.
     hello: WireHello,
 }
 
-/// A connection that has yet to say hello.
+/// A connection without a hello.
 #[derive(Debug)]
 struct Silent {
     socket: OwnedFd,
@@ -129,47 +131,48 @@ struct Silent {
 }
 
 impl UnixPort {
-    /// Makes what [`listen`](Self::listen) listens with, and the file at `path`, which stays when the socket is closed.
+    /// Returns a listening socket for [`listen`](Self::listen), with a file at `path` that remains when the socket is
+    /// closed.
     ///
     /// # Errors
-    /// What the system said; `AddrInUse` if there is a file.
+    /// As socket(2), bind(2) and listen(2); `AddrInUse` if the file exists.
     pub fn bind(path: &Path) -> io::Result<OwnedFd> {
         listen_at(path, BACKLOG)
     }
 
-    /// Waits for the other end with what [`bind`](Self::bind) made; `ours` says what we take.
+    /// Returns a port that waits for its peer on a socket of [`bind`](Self::bind) and sends it the hello `ours`.
     pub fn listen(listener: OwnedFd, ours: WireHello) -> Self {
-        let way = Way::Listen {
+        let mode = ConnectMode::Listen {
             listener,
-            deaf_until: None,
+            accept_after: None,
         };
-        Self::new(way, ours)
+        Self::new(mode, ours)
     }
 
-    /// Looks for somebody who listens at `path`, from the first [`tend`](Self::tend) on; `ours` says what we take.
+    /// Returns a port that connects to `path`, from the first [`serve`](Self::serve) on, and sends the hello `ours`.
     pub fn connect(path: &Path, ours: WireHello) -> Self {
-        let way = Way::Connect {
+        let mode = ConnectMode::Connect {
             path: path.to_owned(),
             at: Instant::ZERO,
         };
-        Self::new(way, ours)
+        Self::new(mode, ours)
     }
 
-    fn new(way: Way, ours: WireHello) -> Self {
+    fn new(mode: ConnectMode, ours: WireHello) -> Self {
         Self {
             ours,
-            way,
+            mode,
             peer: None,
             silent: Vec::new(),
         }
     }
 
-    /// Tells whether the other end is there and has said what it takes.
+    /// Returns whether there is a peer: a connection that has sent its hello.
     pub fn is_up(&self) -> bool {
         self.hello().is_some()
     }
 
-    /// Tells whether both ends take super-packets and open checksums.
+    /// Returns whether both ends allow super-packets and partial checksums.
     pub fn offloads(&self) -> bool {
         self.ours.offloads && self.hello().is_some_and(|theirs| theirs.offloads)
     }
@@ -178,137 +181,141 @@ impl UnixPort {
         self.peer.as_ref().map(|peer| peer.hello)
     }
 
-    /// What to poll for reading: connections that come or have yet to say hello, and the other end of the wire.
+    /// Returns the descriptors to poll for reading: the listener and the connections without a hello, and the peer.
     pub fn fds(&self) -> (impl Iterator<Item = BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
-        let listener = match &self.way {
-            Way::Listen {
+        let listener = match &self.mode {
+            ConnectMode::Listen {
                 listener,
-                deaf_until: None,
+                accept_after: None,
                 ..
             } => Some(listener.as_fd()),
-            Way::Listen { .. } | Way::Connect { .. } => None,
+            ConnectMode::Listen { .. } | ConnectMode::Connect { .. } => None,
         };
         let silent = self.silent.iter().map(|silent| silent.socket.as_fd());
         let peer = self.peer.as_ref().map(|peer| peer.socket.as_fd());
         (listener.into_iter().chain(silent), peer)
     }
 
-    /// Returns when [`tend`](Self::tend) has to be called though nothing is readable.
+    /// Returns when [`serve`](Self::serve) has to be called even if nothing is readable.
     pub fn next_due(&self) -> Option<Instant> {
-        let way = match self.way {
-            Way::Connect { at, .. } if self.peer.is_none() && self.silent.is_empty() => Some(at),
-            Way::Connect { .. } => None,
-            Way::Listen { deaf_until, .. } => deaf_until,
+        let mode = match self.mode {
+            ConnectMode::Connect { at, .. } if self.peer.is_none() && self.silent.is_empty() => {
+                Some(at)
+            }
+            ConnectMode::Connect { .. } => None,
+            ConnectMode::Listen { accept_after, .. } => accept_after,
         };
         let silent = self.silent.first().map(|silent| silent.since + HELLO_LIMIT);
-        way.into_iter().chain(silent).min()
+        mode.into_iter().chain(silent).min()
     }
 
-    /// Accepts connections or makes one, and listens for the hello of each; `tell` is told what is out of the ordinary.
-    pub fn tend(&mut self, now: Instant, tell: Tell<'_>) {
-        match &mut self.way {
-            Way::Listen { .. } => self.accept(now, tell),
-            Way::Connect { path, at }
+    /// Accepts connections, or connects, and reads their hellos.
+    pub fn serve(&mut self, now: Instant, notify: Notify<'_>) {
+        match &mut self.mode {
+            ConnectMode::Listen { .. } => self.accept(now, notify),
+            ConnectMode::Connect { path, at }
                 if self.peer.is_none() && self.silent.is_empty() && *at <= now =>
             {
                 *at = now + RETRY;
-                // Nobody there yet: the link stays down until somebody is.
+                // If the connection fails, the wire stays down until the next attempt.
                 let made = connect_to(path, SocketFlags::NONBLOCK).ok();
-                let greeted = made.filter(|socket| self.ours.say(socket).is_ok());
+                let greeted = made.filter(|socket| self.ours.send_to(socket).is_ok());
                 self.silent
                     .extend(greeted.map(|socket| Silent { socket, since: now }));
             }
-            Way::Connect { .. } => {}
+            ConnectMode::Connect { .. } => {}
         }
-        self.hear(now, tell);
+        self.read_hellos(now, notify);
     }
 
-    /// Accepts connections: all of them wait for their hello until one has said it, then all others are closed.
-    fn accept(&mut self, now: Instant, tell: Tell<'_>) {
-        // The rest of a crowd waits for the next round.
+    /// Accepts connections. The first to send a hello becomes the peer; all others are closed then.
+    fn accept(&mut self, now: Instant, notify: Notify<'_>) {
+        // More connections than this wait for the next call.
         for _ in 0..BATCH_ENDS {
-            let Some(socket) = self.accept_one(now, tell) else {
+            let Some(socket) = self.accept_one(now, notify) else {
                 return;
             };
             set_wire_buffers(socket.as_fd());
             if self.has_peer() {
-                tell(UnixPortEvent::OneMore);
+                notify(UnixPortEvent::SecondPeer);
                 continue;
             }
             self.silent.push(Silent { socket, since: now });
             if self.silent.len() > MAX_SILENT {
-                // One of them may have spoken meanwhile.
-                self.hear(now, tell);
+                // A hello may have arrived meanwhile.
+                self.read_hellos(now, notify);
             }
             if self.silent.len() > MAX_SILENT {
-                tell(UnixPortEvent::GaveWay);
+                notify(UnixPortEvent::TooManySilent);
                 self.silent.remove(0);
             }
         }
     }
 
-    fn accept_one(&mut self, now: Instant, tell: Tell<'_>) -> Option<OwnedFd> {
-        let Way::Listen {
+    fn accept_one(&mut self, now: Instant, notify: Notify<'_>) -> Option<OwnedFd> {
+        let ConnectMode::Listen {
             listener,
-            deaf_until,
-        } = &mut self.way
+            accept_after,
+        } = &mut self.mode
         else {
             return None;
         };
-        if deaf_until.is_some_and(|until| until > now) {
+        if accept_after.is_some_and(|until| until > now) {
             return None;
         }
         let accepted = accept_with(&*listener, FLAGS);
         if let Err(error) = accepted
-            && is_shut_out(listener.as_fd(), error)
+            && has_to_wait(listener.as_fd(), error)
         {
-            if deaf_until.replace(now + RETRY).is_none() {
-                tell(UnixPortEvent::NotLetIn(error));
+            if accept_after.replace(now + RETRY).is_none() {
+                notify(UnixPortEvent::AcceptFailed(error));
             }
         } else {
-            *deaf_until = None;
+            *accept_after = None;
         }
         accepted.ok()
     }
 
-    /// Tells whether the other end is there, and has not left.
+    /// Returns whether there is a peer that has not closed its end.
     fn has_peer(&self) -> bool {
         self.peer.as_ref().is_some_and(|peer| !peer.is_gone())
     }
 
-    /// Reads hellos; the first one makes its connection the other end of the wire.
-    fn hear(&mut self, now: Instant, tell: Tell<'_>) {
+    /// Reads hellos; the first connection with one becomes the peer.
+    fn read_hellos(&mut self, now: Instant, notify: Notify<'_>) {
         for silent in std::mem::take(&mut self.silent) {
             if self.has_peer() {
-                tell(UnixPortEvent::OneMore);
+                notify(UnixPortEvent::SecondPeer);
                 continue;
             }
-            match WireHello::hear(&silent.socket) {
-                Heard::Nothing if now < silent.since + HELLO_LIMIT => self.silent.push(silent),
-                Heard::Nothing => tell(UnixPortEvent::NoHello),
-                Heard::Hello(hello) => self.join(silent.socket, hello, tell),
-                Heard::Other => tell(UnixPortEvent::NotAWire),
+            match WireHello::receive_from(&silent.socket) {
+                HelloOutcome::NotYet if now < silent.since + HELLO_LIMIT => {
+                    self.silent.push(silent)
+                }
+                HelloOutcome::NotYet => notify(UnixPortEvent::NoHello),
+                HelloOutcome::Hello(hello) => self.join(silent.socket, hello, notify),
+                HelloOutcome::Other => notify(UnixPortEvent::BadHello),
             }
         }
         if !self.silent.is_empty() && self.has_peer() {
             for _ in self.silent.drain(..) {
-                tell(UnixPortEvent::OneMore);
+                notify(UnixPortEvent::SecondPeer);
             }
         }
     }
 
-    /// Makes a connection that has said hello the other end of the wire.
-    fn join(&mut self, socket: OwnedFd, hello: WireHello, tell: Tell<'_>) {
-        // The end that connected has our hello to come; the end that we connected to has it.
-        let is_greeted = match self.way {
-            Way::Listen { .. } => self.ours.say(&socket).is_ok(),
-            Way::Connect { .. } => true,
+    /// Makes a connection the peer.
+    fn join(&mut self, socket: OwnedFd, hello: WireHello, notify: Notify<'_>) {
+        // As the listening end, answer the hello; as the connecting end, our hello was sent before.
+        let is_greeted = match self.mode {
+            ConnectMode::Listen { .. } => self.ours.send_to(&socket).is_ok(),
+            ConnectMode::Connect { .. } => true,
         };
         if !is_greeted {
             return;
         }
         if hello.mtu != self.ours.mtu {
-            tell(UnixPortEvent::OtherMtu {
+            notify(UnixPortEvent::OtherMtu {
                 theirs: hello.mtu,
                 ours: self.ours.mtu,
             });
@@ -317,13 +324,13 @@ impl UnixPort {
         self.peer = Some(Peer { socket, hello });
     }
 
-    /// Reads one frame into `frame`; see [`VnetFd::read`]. `None`: there is none, or nobody.
+    /// Reads one frame into `frame`; see [`VnetFd::read`]. `None`: there is no frame, or no peer.
     pub fn read(&mut self, frame: &mut [u8]) -> Option<(usize, VnetHeader)> {
         let peer = self.peer.as_ref()?;
         match peer.socket.read(frame) {
             Ok(Some(packet)) => Some(packet),
             Err(Errno::AGAIN | Errno::INTR) => None,
-            // Shorter than a header, or nothing: the other end is gone.
+            // End of file, or a packet shorter than its header: the connection is of no more use.
             Ok(None) | Err(_) => {
                 self.peer = None;
                 None
@@ -336,16 +343,7 @@ impl UnixPort {
         let Some(peer) = self.peer.as_ref() else {
             return Written::Lost;
         };
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let written = peer.socket.write_with(header, frame, |parts| {
-            sendmsg(
-                &peer.socket,
-                parts,
-                &mut SendAncillaryBuffer::default(),
-                flags,
-            )
-        });
-        match written {
+        match peer.socket.write(header, frame) {
             Ok(()) => Written::Done,
             Err(Errno::AGAIN | Errno::NOBUFS) => Written::Full,
             Err(Errno::PIPE | Errno::CONNRESET) => {
@@ -358,20 +356,20 @@ impl UnixPort {
 }
 
 impl Peer {
-    /// Tells whether the other end has left, perhaps with frames still to be read.
+    /// Returns whether the peer has closed its end; there may still be frames to read.
     fn is_gone(&self) -> bool {
         polled(self.socket.as_fd(), PollFlags::empty()).contains(PollFlags::HUP)
     }
 }
 
-/// Tells whether accept(2) on a listener failed with `error` although somebody waits there: for want of descriptors or
-/// memory. Without them the system fails before it looks whether anybody does.
-fn is_shut_out(listener: BorrowedFd<'_>, error: Errno) -> bool {
+/// Returns whether accept(2) failed with `error`, for lack of descriptors or memory, while a connection waits. Without
+/// descriptors accept(2) fails even if no connection waits.
+fn has_to_wait(listener: BorrowedFd<'_>, error: Errno) -> bool {
     !matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED)
         && !polled(listener, PollFlags::IN).is_empty()
 }
 
-/// Returns what poll(2) says of a descriptor now; nothing if it fails.
+/// Returns the current events of a descriptor by poll(2); none if it fails.
 fn polled(fd: BorrowedFd<'_>, wanted: PollFlags) -> PollFlags {
     let mut fds = [PollFd::from_borrowed_fd(fd, wanted)];
     match poll(&mut fds, Some(&Timespec::default())) {

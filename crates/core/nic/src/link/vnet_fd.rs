@@ -1,4 +1,4 @@
-//! A descriptor that gives and takes packets of a virtio-net header and a frame: a queue of a TAP, a UNIX wire.
+//! Descriptors for packets of a virtio-net header and a frame: a queue of a TAP, or a UNIX wire.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ pub enum VnetHeaderLen {
     /// `struct virtio_net_hdr`, the default of the TUN driver.
     #[default]
     Ten,
-    /// `struct virtio_net_hdr_mrg_rxbuf`: with `num_buffers`, which says nothing here.
+    /// `struct virtio_net_hdr_mrg_rxbuf`: with `num_buffers`, which is not used here.
     Twelve,
 }
 
@@ -29,9 +29,8 @@ impl VnetHeaderLen {
     }
 }
 
-/// A descriptor that gives and takes one packet a call, a virtio-net header and a frame.
-///
-/// Nothing is copied on the way, and each packet is one system call.
+/// A descriptor that reads and writes one packet, a virtio-net header and a frame, per system call, without copying it
+/// to a buffer in between.
 #[derive(Debug)]
 pub struct VnetFd {
     fd: OwnedFd,
@@ -39,17 +38,17 @@ pub struct VnetFd {
 }
 
 impl VnetFd {
-    /// Takes a descriptor whose packets begin with a header of that length.
+    /// Wraps a descriptor; its packets begin with a header of that length.
     pub const fn new(fd: OwnedFd, header: VnetHeaderLen) -> Self {
         Self { fd, header }
     }
 
-    /// Reads one packet into memory of a NIC, by one readv: the frame's first bytes to `posted.head`, what follows to the
-    /// spans, the rest to the spill. Returns the bytes of the frame and its header; a packet that does not even fill the
-    /// virtio-net header is an empty frame about which nothing is known.
+    /// Reads one packet into memory of a NIC, by one readv: the frame's first bytes into `posted.head`, the next into the
+    /// spans, the rest into the spill. Returns the length of the frame and its header. A packet shorter than the
+    /// virtio-net header is returned as an empty frame with the default header.
     ///
     /// # Errors
-    /// What readv(2) said. `ENETDOWN`: there is an end of file, so the other end of a socket is gone; a TAP has none.
+    /// As readv(2). `ENETDOWN` at the end of file: the peer has closed its socket. A TAP has no end of file.
     pub fn receive(&self, posted: &mut Posted<'_>) -> io::Result<(usize, VnetHeader)> {
         let vnet_len = self.header.bytes();
         let head = posted.head.with_vnet(vnet_len, posted.predicted_header);
@@ -64,11 +63,11 @@ impl VnetFd {
         Ok(frame_len.map_or_else(Default::default, |len| (len, header)))
     }
 
-    /// Writes one packet whose payload lies in network memory, by one writev. `head` is room for the virtio-net header,
-    /// [`VnetHeaderLen::bytes`] of it, and behind it the frame's bytes before the payload.
+    /// Writes one packet with its payload in network memory, by one writev. `head` is [`VnetHeaderLen::bytes`] of room for
+    /// the virtio-net header, and after it the frame's bytes before the payload.
     ///
     /// # Errors
-    /// What writev(2) said; `ArgumentListTooLong` for a payload in more pieces than [`DmaPort::MAX_WRITE_FRAGS`].
+    /// As writev(2); `ArgumentListTooLong` for a payload in more pieces than [`DmaPort::MAX_WRITE_FRAGS`].
     ///
     /// # Panics
     /// If `head` is shorter than the virtio-net header.
@@ -85,12 +84,12 @@ impl VnetFd {
         port.writev(self.fd.as_fd(), head, payload).map(|_| ())
     }
 
-    /// Reads one packet, its frame into `frame`, by one readv. Returns the bytes of the frame and its header, `None` for
-    /// a packet that does not even fill the header, or for the end of file of a socket. A frame that fills all of
+    /// Reads one packet, its frame into `frame`, by one readv. Returns the length of the frame and its header; `None` for
+    /// a packet shorter than the header, or at the end of file of a socket. A frame that fills all of
     /// `frame` may have been longer.
     ///
     /// # Errors
-    /// What readv(2) said.
+    /// As readv(2).
     pub fn read(&self, frame: &mut [u8]) -> Result<Option<(usize, VnetHeader)>, Errno> {
         let mut room = [0; VnetHeaderLen::Twelve.bytes()];
         let header = &mut room[..self.header.bytes()];
@@ -103,28 +102,18 @@ impl VnetFd {
         Ok(read.checked_sub(vnet_len).map(|len| (len, header)))
     }
 
-    /// Writes one packet whose frame lies in one piece, by one writev.
+    /// Writes one packet with a contiguous frame, by one writev.
     ///
     /// # Errors
-    /// What writev(2) said.
+    /// As writev(2).
     pub fn write(&self, header: VnetHeader, frame: &[u8]) -> Result<(), Errno> {
-        self.write_with(header, frame, |parts| rustix::io::writev(&self.fd, parts))
-    }
-
-    /// Hands the parts of one packet to `write`, for descriptors that want another call than writev(2).
-    pub(crate) fn write_with(
-        &self,
-        header: VnetHeader,
-        frame: &[u8],
-        write: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, Errno>,
-    ) -> Result<(), Errno> {
         let mut room = [0; VnetHeaderLen::Twelve.bytes()];
         header.emit(&mut room);
         let parts = [
             IoSlice::new(&room[..self.header.bytes()]),
             IoSlice::new(frame),
         ];
-        write(&parts).map(|_| ())
+        rustix::io::writev(&self.fd, &parts).map(|_| ())
     }
 }
 
@@ -183,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_room_for_a_header_is_none_and_a_frame_may_be_empty() {
+    fn a_packet_shorter_than_the_header_is_none_and_a_frame_may_be_empty() {
         for len in [VnetHeaderLen::Ten, VnetHeaderLen::Twelve] {
             let (ours, other) = pair(len);
             rustix::io::write(&other, &vec![1; len.bytes() - 1]).unwrap();

@@ -27,7 +27,7 @@ fn usage_of(bench: &Bench, payloads: &[netmem::FragList]) -> NiovUsage {
 }
 
 #[test]
-fn small_frags_share_a_net_iov_afterwards_and_keep_their_bytes_and_their_dma_buf() {
+fn collapsed_frags_share_a_net_iov_and_keep_their_bytes_and_their_dma_buf() {
     let mut bench = Bench::with_device(NicConfig::default());
     let mut small = small_among_large(&mut bench, 100);
     let before = bench.nic.memory_level(MEMORY).free_bytes;
@@ -51,7 +51,7 @@ fn small_frags_share_a_net_iov_afterwards_and_keep_their_bytes_and_their_dma_buf
 }
 
 #[test]
-fn a_net_iov_in_which_enough_waits_stays_as_it_is() {
+fn a_net_iov_that_is_not_sparse_is_not_collapsed() {
     let mut bench = Bench::with_device(NicConfig::default());
     let mut waiting: Vec<_> = (0..40)
         .map(|round| bench.pass(&tcp(&pattern(round, 1448))).payload)
@@ -66,7 +66,7 @@ fn a_net_iov_in_which_enough_waits_stays_as_it_is() {
 }
 
 #[test]
-fn without_memory_for_the_copy_everything_stays_where_it_is() {
+fn without_memory_for_the_copy_nothing_is_moved() {
     let mut bench = Bench::new(
         OFFLOADED,
         NicConfig::default(),
@@ -100,7 +100,7 @@ fn without_memory_for_the_copy_everything_stays_where_it_is() {
 }
 
 #[test]
-fn memory_of_another_binding_is_not_touched() {
+fn frags_of_another_binding_are_not_moved() {
     let mut bench = Bench::with_device(NicConfig::default());
     let mut small = small_among_large(&mut bench, 4);
     let usage = usage_of(&bench, &small);

@@ -57,7 +57,7 @@ fn receive_all(nic: &mut Nic, now: Instant) -> Vec<u8> {
 }
 
 #[test]
-fn a_wire_with_offloads_carries_a_super_packet_whole_and_without_it_in_segments() {
+fn a_wire_carries_super_packets_with_offloads_and_segments_without() {
     for offload in [true, false] {
         let (a, b) = WireLink::pair(WireOptions {
             offload,
@@ -214,7 +214,7 @@ fn plain_wire() -> (WireLink, WireLink) {
 }
 
 #[test]
-fn every_corrupted_frame_is_found_out() {
+fn every_corrupted_frame_is_detected() {
     let (a, b) = plain_wire();
     let a = Impaired::both(a, "corrupt=100%".parse().unwrap()).unwrap();
     let (mut ours, mut peer) = nics(a, b);
@@ -235,7 +235,7 @@ fn every_corrupted_frame_is_found_out() {
 }
 
 #[test]
-fn delayed_frames_come_out_when_they_are_due_in_both_directions() {
+fn delayed_frames_arrive_when_they_are_due_in_both_directions() {
     let (a, b) = plain_wire();
     let a = Impaired::both(a, "delay=5ms".parse().unwrap()).unwrap();
     let (mut ours, mut peer) = nics(a, b);
@@ -406,7 +406,7 @@ fn captured<L: Link>(link: L) -> (Captured<L, impl FrameSink>, Seen) {
 }
 
 #[test]
-fn a_capture_shows_whole_frames_and_payload_still_goes_to_its_memory() {
+fn a_capture_has_whole_frames_and_the_payload_goes_to_device_memory() {
     let (link, script) = ScriptedLink::new(PLAIN);
     let (link, seen) = captured(link);
     let config = NicConfig {
@@ -520,7 +520,7 @@ fn a_tap_scatters_super_packets_straight_into_device_memory() {
 }
 
 #[test]
-fn a_tap_gets_virtio_net_headers_that_say_what_is_left_to_do() {
+fn a_tap_gets_virtio_net_headers_with_the_offloads_to_do() {
     let (tap, kernel) = fake_tap(1, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     let segment = tcp(&pattern(1, 60_000));
@@ -555,7 +555,7 @@ fn a_tap_gets_virtio_net_headers_that_say_what_is_left_to_do() {
 }
 
 #[test]
-fn a_tap_without_offloads_gets_finished_frames() {
+fn a_tap_without_offloads_gets_complete_checksums() {
     let options = TapOptions {
         offloads: false,
         ..TapOptions::default()
@@ -572,7 +572,7 @@ fn a_tap_without_offloads_gets_finished_frames() {
 }
 
 #[test]
-fn a_tap_with_many_queues_is_served_from_all_and_answers_on_the_last() {
+fn a_tap_is_read_from_all_queues_and_written_to_the_last_one_read() {
     let (tap, kernel) = fake_tap(3, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     assert_eq!(nic.link_caps().queues, 3);
@@ -600,7 +600,7 @@ fn a_tap_with_many_queues_is_served_from_all_and_answers_on_the_last() {
 }
 
 #[test]
-fn a_tap_that_goes_away_is_down_and_its_frames_are_counted() {
+fn a_deleted_tap_is_down_and_its_frames_are_counted() {
     let (tap, kernel) = fake_tap(1, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     assert!(nic.is_up());
@@ -672,7 +672,7 @@ fn jitter_and_loss_together_lose_and_reorder_whole_segments_only() {
 }
 
 #[test]
-fn a_tap_takes_packets_in_more_pieces_than_a_write_can_have() {
+fn a_tap_sends_packets_with_more_pieces_than_a_write_can_have() {
     let (tap, kernel) = fake_tap(1, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     let segment = tcp(&pattern(1, 1000));
@@ -689,7 +689,7 @@ fn a_tap_takes_packets_in_more_pieces_than_a_write_can_have() {
 }
 
 #[test]
-fn a_tap_takes_packets_whose_pieces_do_not_touch_however_many_they_are() {
+fn a_tap_sends_packets_with_any_number_of_separate_pieces() {
     let (tap, kernel) = fake_tap(1, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     for pieces in [1, 63, 64, 90, 91, 120] {
@@ -718,7 +718,7 @@ fn a_tap_takes_packets_whose_pieces_do_not_touch_however_many_they_are() {
 }
 
 #[test]
-fn frames_under_way_arrive_although_the_link_failed_meanwhile() {
+fn delayed_frames_arrive_after_the_link_has_failed() {
     let (tap, kernel) = fake_tap(
         1,
         TapOptions {
@@ -760,7 +760,7 @@ fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
 }
 
 #[test]
-fn a_unix_wire_carries_super_packets_only_if_both_ends_take_them() {
+fn a_unix_wire_carries_super_packets_only_if_both_ends_accept_them() {
     for (one, other) in [(true, true), (true, false), (false, true)] {
         let (a, b) = unix_wire(one, other);
         let (mut ours, mut peer) = nics(a, b);
@@ -803,7 +803,7 @@ fn fill_up(nic: &mut Nic, segment: &Tcp) -> usize {
 }
 
 #[test]
-fn a_full_unix_wire_says_when_it_has_room_again_and_is_silent_otherwise() {
+fn a_full_unix_wire_polls_readable_when_it_has_room_again_and_not_before() {
     let (a, b) = unix_wire(true, true);
     let readable = watch(&a);
     let (mut ours, mut peer) = nics(b, a);
@@ -825,7 +825,7 @@ fn a_full_unix_wire_says_when_it_has_room_again_and_is_silent_otherwise() {
 }
 
 #[test]
-fn a_frame_that_is_late_for_want_of_room_leaves_when_there_is_some() {
+fn a_delayed_frame_for_a_full_link_is_sent_when_there_is_room() {
     let delay: Impairment = "delay=1ms".parse().unwrap();
     // A TAP does not say when there is room: it has to be tried.
     let options = TapOptions {
@@ -872,7 +872,7 @@ fn a_frame_that_is_late_for_want_of_room_leaves_when_there_is_some() {
 }
 
 #[test]
-fn a_unix_wire_whose_other_end_is_gone_is_down_and_silent() {
+fn a_unix_wire_without_a_peer_is_down_and_does_not_poll_readable() {
     let (a, b) = unix_wire(true, true);
     let readable = watch(&a);
     let (mut ours, mut peer) = nics(a, b);
@@ -891,7 +891,7 @@ fn a_unix_wire_whose_other_end_is_gone_is_down_and_silent() {
 }
 
 #[test]
-fn the_lengths_that_a_link_refuses_are_those_that_linux_lays_in_too_many_pieces() {
+fn unfit_payload_lengths_are_those_that_linux_stores_in_too_many_pieces() {
     let ends = socketpair(
         AddressFamily::UNIX,
         SocketType::DGRAM,

@@ -26,7 +26,7 @@ fn sending() -> (netmem::Dmabuf, TxMemory) {
 }
 
 #[test]
-fn a_packet_to_ourselves_is_copied_once_to_the_queues_memory_and_then_let_go_of() {
+fn a_packet_to_ourselves_is_copied_once_to_the_queues_memory_and_freed() {
     let mut bench = Bench::with_device(NicConfig::default());
     let (_dmabuf, memory) = sending();
     for len in [1, 1448, 65_000] {
@@ -90,7 +90,7 @@ fn link_and_loop_are_served_in_turn() {
 }
 
 #[test]
-fn a_full_loop_and_a_full_queue_drop_and_say_so() {
+fn a_full_loop_queue_and_full_queue_memory_drop_and_count() {
     let mut bench = Bench::new(
         OFFLOADED,
         NicConfig::default(),
@@ -130,7 +130,7 @@ fn a_full_loop_and_a_full_queue_drop_and_say_so() {
 }
 
 #[test]
-fn a_peer_cannot_pretend_to_be_the_loop() {
+fn a_packet_from_the_link_with_our_own_source_address_has_origin_link() {
     let mut bench = Bench::with_device(NicConfig::default());
     let mut frame = tcp(b"forged").frame();
     frame.copy_within(0..6, 6);

@@ -108,7 +108,7 @@ fn headers_that_end_beyond_the_header_buffer_are_fetched_from_device_memory() {
 }
 
 #[test]
-fn payload_that_lies_wholly_in_the_header_buffer_still_reaches_device_memory() {
+fn payload_that_landed_in_the_header_buffer_is_copied_to_device_memory() {
     let mut bench = Bench::with_device(NicConfig::default());
     bench.pass(&tcp(&pattern(0, 100)));
     for len in 1..=13 {
@@ -124,7 +124,7 @@ fn payload_that_lies_wholly_in_the_header_buffer_still_reaches_device_memory() {
 }
 
 #[test]
-fn a_wrong_guess_of_the_queue_is_put_right_and_counted() {
+fn a_wrong_predicted_queue_is_corrected_and_counted() {
     let devices = vec![opaque(4 << 20, 1, 65_536), opaque(4 << 20, 2, 4096)];
     let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
     let to = |port, seed| Tcp {
@@ -155,7 +155,7 @@ fn a_wrong_guess_of_the_queue_is_put_right_and_counted() {
 }
 
 #[test]
-fn a_wrong_guess_on_an_empty_queue_loses_nothing() {
+fn a_wrong_predicted_queue_without_memory_loses_nothing() {
     let devices = vec![opaque(65_536, 1, 65_536), opaque(4 << 20, 2, 65_536)];
     let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
     let held = bench.pass(&tcp(&pattern(0, 65_160)));
@@ -342,7 +342,7 @@ fn a_frame_in_host_memory_is_copied_once_to_the_right_queue() {
 }
 
 #[test]
-fn without_split_payload_of_a_device_queue_goes_to_host_memory() {
+fn with_header_split_off_the_payload_of_a_device_queue_goes_to_host_memory() {
     let mut bench = Bench::with_device(NicConfig::default());
     bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
     let rings = Rings {
@@ -357,7 +357,7 @@ fn without_split_payload_of_a_device_queue_goes_to_host_memory() {
 }
 
 #[test]
-fn padding_of_short_frames_is_no_payload() {
+fn padding_of_short_frames_is_not_payload() {
     let mut bench = Bench::with_device(NicConfig::default());
     bench.pass(&tcp(&pattern(0, 100)));
     let segment = Tcp {
@@ -375,7 +375,7 @@ fn padding_of_short_frames_is_no_payload() {
 }
 
 #[test]
-fn super_packets_say_how_many_segments_they_are() {
+fn super_packets_have_their_number_of_segments() {
     let mut bench = Bench::with_device(NicConfig::default());
     for (len, gso_size, segments) in [
         (65_160, 1448, 45),

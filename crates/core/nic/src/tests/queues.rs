@@ -13,7 +13,7 @@ fn choice(provider: &Arc<impl MemoryProvider + 'static>) -> ProviderChoice {
 }
 
 #[test]
-fn memory_lives_until_its_last_frag_is_home_however_late() {
+fn memory_is_freed_when_its_last_frag_is_dropped() {
     let mut bench = Bench::with_device(NicConfig::default());
     let dmabuf = Dmabuf::anonymous(1 << 20).unwrap();
     let observer = dmabuf.observer();
@@ -37,7 +37,7 @@ fn memory_lives_until_its_last_frag_is_home_however_late() {
 }
 
 #[test]
-fn other_queues_do_not_notice_a_restart() {
+fn a_restart_does_not_affect_other_queues() {
     let devices = vec![opaque(1 << 20, 1, 65_536), opaque(1 << 20, 2, 65_536)];
     let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
     let first = bench.pass(&Tcp {
@@ -160,7 +160,7 @@ fn a_queue_out_of_memory_can_be_restarted_and_recovers() {
 }
 
 #[test]
-fn two_queues_over_one_binding_are_promised_half_each() {
+fn two_queues_of_one_binding_have_half_of_its_space_each() {
     let device = opaque(8 << 20, 1, 65_536);
     let devices = vec![Arc::clone(&device), Arc::clone(&device)];
     let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
@@ -178,7 +178,7 @@ fn two_queues_over_one_binding_are_promised_half_each() {
 }
 
 #[test]
-fn steering_goes_by_rule_then_by_table_then_to_queue_0() {
+fn steering_uses_rules_then_the_table_then_queue_0() {
     let devices = vec![opaque(1 << 20, 1, 65_536), opaque(1 << 20, 2, 65_536)];
     let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
     let to = |port| Tcp {
@@ -264,7 +264,7 @@ fn channels_below_a_bound_queue_a_rule_or_a_set_table_are_refused() {
 }
 
 #[test]
-fn more_channels_come_with_host_memory_and_a_table_that_names_them() {
+fn added_channels_have_host_memory_and_are_in_the_table() {
     let (link, handle) = ScriptedLink::new(OFFLOADED);
     let config = NicConfig {
         mac: OUR_MAC,
@@ -295,7 +295,7 @@ fn more_channels_come_with_host_memory_and_a_table_that_names_them() {
 }
 
 #[test]
-fn rings_cannot_be_set_against_a_binding() {
+fn ring_settings_that_a_binding_needs_cannot_be_changed() {
     let mut bench = Bench::with_device(NicConfig::default());
     let rings = bench.nic.rings();
     let refused = |bench: &mut Bench, rings| bench.nic.set_rings(rings).unwrap_err();
@@ -353,7 +353,7 @@ fn a_rule_to_a_queue_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn settings_out_of_range_make_no_nic() {
+fn settings_out_of_range_are_refused() {
     let make = |config: NicConfig| {
         let (link, _) = ScriptedLink::new(PLAIN);
         Nic::new(Box::new(link), config).unwrap_err().to_string()

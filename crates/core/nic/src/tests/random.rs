@@ -216,7 +216,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn payload_always_lands_right_and_all_net_iovs_come_home(
+    fn payload_is_always_correct_and_all_net_iovs_are_recycled(
         steps in proptest::collection::vec(step(), 1..120),
         linear_bytes in prop_oneof![Just(0_usize), Just(1), Just(64), Just(1500)],
         small_niovs in any::<bool>(),

@@ -93,7 +93,7 @@ fn bad_frames() -> Vec<(DropReason, Vec<u8>)> {
 }
 
 #[test]
-fn every_bad_frame_is_dropped_under_its_name_and_costs_no_memory() {
+fn every_bad_frame_is_dropped_with_its_reason_and_uses_no_memory() {
     for delivery in [Delivery::Scatter, Delivery::Whole] {
         let mut bench = Bench::with_device(NicConfig::default());
         bench.pass(&tcp(&pattern(1, 1000)));
@@ -117,7 +117,7 @@ fn every_bad_frame_is_dropped_under_its_name_and_costs_no_memory() {
 }
 
 #[test]
-fn a_flood_of_bad_frames_does_not_keep_the_caller() {
+fn poll_rx_returns_after_64_bad_frames() {
     let mut bench = Bench::with_device(NicConfig::default());
     for _ in 0..1000 {
         bench.link.scatter(vec![0; 13], UNVERIFIED);
@@ -135,7 +135,7 @@ fn a_flood_of_bad_frames_does_not_keep_the_caller() {
 }
 
 #[test]
-fn broadcast_and_multicast_are_for_us() {
+fn broadcast_and_multicast_frames_are_accepted() {
     let mut bench = Bench::with_device(NicConfig::default());
     for mac in [MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])] {
         let mut frame = tcp(b"for all").frame();
@@ -147,7 +147,7 @@ fn broadcast_and_multicast_are_for_us() {
 }
 
 #[test]
-fn a_priority_tag_is_no_vlan() {
+fn a_frame_with_a_priority_tag_is_accepted() {
     let mut bench = Bench::with_device(NicConfig::default());
     let packet = bench.pass(&Tcp {
         vlan: Some(0xe000),
@@ -199,7 +199,7 @@ fn checksums_are_verified_over_header_device_memory_and_spill() {
 }
 
 #[test]
-fn the_links_word_is_taken_as_far_as_the_setting_says() {
+fn the_setting_decides_whether_the_link_is_trusted_about_checksums() {
     let mut bench = Bench::with_device(NicConfig::default());
     let mut bad = tcp(&pattern(0, 1000)).frame();
     bad[500] ^= 1;
@@ -259,7 +259,7 @@ fn udp_without_a_checksum_passes_over_ipv4_only() {
 }
 
 #[test]
-fn a_link_that_fails_is_counted_and_used_again() {
+fn a_failed_receive_is_counted_and_the_link_is_used_again() {
     let mut bench = Bench::with_device(NicConfig::default());
     bench.link.lock().rx_fails = 2;
     bench.link.scatter(tcp(b"later").frame(), PARTIAL);

@@ -25,7 +25,7 @@ fn fill(bench: &mut Bench, bytes: usize, mut next: impl FnMut(usize) -> usize) -
 }
 
 #[test]
-fn the_promise_holds_for_full_segments_of_every_size() {
+fn advertised_space_suffices_for_full_segments_of_every_size() {
     for niov_size in [4096, 16_384, 65_536, 1 << 20] {
         for len in [
             1050, 1208, 1400, 1428, 1448, 2000, 4096, 8948, 9000, 20_000, 40_000, 65_160, 65_483,
@@ -66,7 +66,7 @@ fn the_promise_holds_for_full_segments_of_every_size() {
 }
 
 #[test]
-fn the_promise_holds_when_super_packets_and_their_tails_take_turns() {
+fn advertised_space_suffices_for_alternating_super_packets_and_short_ones() {
     // A sender that calls send() with 1 MiB: 16 super-packets and the rest.
     for tail in [1, 100, 6016, 40_000] {
         let mut bench = Bench::new(
@@ -99,7 +99,7 @@ fn the_promise_holds_when_super_packets_and_their_tails_take_turns() {
 }
 
 #[test]
-fn after_a_small_packet_super_packets_lie_in_one_piece_again() {
+fn after_a_small_packet_super_packets_are_in_one_net_iov_again() {
     let mut bench = Bench::with_device(NicConfig::default());
     let whole = tcp(&pattern(0, 65_160));
     bench.nic.rx_space(Q1);
@@ -121,7 +121,7 @@ fn after_a_small_packet_super_packets_lie_in_one_piece_again() {
 }
 
 #[test]
-fn tidiness_ends_where_a_promise_depends_on_the_memory() {
+fn a_net_iov_is_not_retired_early_if_advertised_space_needs_it() {
     let mut bench = Bench::new(
         OFFLOADED,
         NicConfig::default(),
@@ -150,7 +150,7 @@ fn tidiness_ends_where_a_promise_depends_on_the_memory() {
 }
 
 #[test]
-fn space_falls_with_what_is_held_and_comes_back() {
+fn space_falls_with_held_payload_and_recovers() {
     let mut bench = Bench::with_device(NicConfig::default());
     let empty = bench.nic.rx_space(Q1);
     let mut last = empty.bytes;
@@ -171,7 +171,7 @@ fn space_falls_with_what_is_held_and_comes_back() {
 }
 
 #[test]
-fn one_byte_packets_exhaust_memory_before_the_promise_and_are_counted() {
+fn one_byte_packets_exhaust_memory_before_the_advertised_space_and_are_counted() {
     let mut bench = Bench::new(
         OFFLOADED,
         NicConfig::default(),
@@ -199,7 +199,7 @@ fn one_byte_packets_exhaust_memory_before_the_promise_and_are_counted() {
 }
 
 #[test]
-fn the_promise_holds_for_linear_bytes_too() {
+fn advertised_space_suffices_for_linear_bytes() {
     for linear_bytes in [1, 64, 100, 1000, 1500] {
         let config = NicConfig {
             linear_bytes,

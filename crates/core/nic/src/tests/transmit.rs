@@ -25,7 +25,7 @@ fn plain_bench() -> Bench {
 }
 
 #[test]
-fn a_link_without_offloads_gets_finished_checksums() {
+fn a_link_without_offloads_gets_complete_checksums() {
     let mut bench = plain_bench();
     for v6 in [false, true] {
         for len in [0, 1, 2, 1000, 1401] {
@@ -58,7 +58,7 @@ fn checksums_cover_payload_in_device_memory() {
 }
 
 #[test]
-fn a_link_with_offloads_gets_them() {
+fn a_link_with_offloads_gets_partial_checksums_and_super_packets() {
     let mut bench = Bench::with_device(NicConfig::default());
     let segment = tcp(&pattern(1, 60_000));
     let tx = packet(&mut bench, &segment, 1448);
@@ -154,7 +154,7 @@ const LONG_PACKETS: LinkCaps = LinkCaps {
 };
 
 #[test]
-fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
+fn a_super_packet_longer_than_its_length_field_is_sent_whole_or_in_segments() {
     for link_tso in [true, false] {
         let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
         let features = Features {
@@ -211,7 +211,7 @@ fn a_super_packet_longer_than_its_length_field_leaves_whole_or_in_segments() {
 }
 
 #[test]
-fn a_super_packet_that_the_link_has_no_memory_for_leaves_as_shorter_ones() {
+fn a_super_packet_that_the_link_has_no_memory_for_is_sent_as_shorter_ones() {
     let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
     bench.link.lock().takes_bytes = MAX_FRAME_LEN;
     for (turn, v6) in [false, true].into_iter().enumerate() {
@@ -266,7 +266,7 @@ fn a_super_packet_that_the_link_has_no_memory_for_leaves_as_shorter_ones() {
 }
 
 #[test]
-fn a_link_that_refused_long_super_packets_is_offered_fewer() {
+fn a_link_that_refused_long_super_packets_gets_fewer_of_them() {
     let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
     // Sends a packet that has room in one frame, or in three; returns in how many it left.
     let send = |bench: &mut Bench, link_takes: usize| {
@@ -305,7 +305,7 @@ fn a_super_packet_of_one_segment_is_an_ordinary_packet() {
 }
 
 #[test]
-fn a_busy_link_gets_packets_later_and_in_order() {
+fn packets_for_a_busy_link_are_sent_later_and_in_order() {
     let mut bench = plain_bench();
     bench.link.lock().takes = 3;
     let segment = |seq| Tcp {
@@ -346,7 +346,7 @@ fn a_busy_link_gets_packets_later_and_in_order() {
 }
 
 #[test]
-fn a_full_queue_drops_the_newest_and_says_so() {
+fn a_full_transmit_queue_drops_the_newest_packet_and_counts_it() {
     let rings = Rings {
         tx_packets: 2,
         ..NicConfig::default().rings
@@ -377,7 +377,7 @@ fn a_full_queue_drops_the_newest_and_says_so() {
 }
 
 #[test]
-fn a_link_that_is_down_loses_what_is_sent_and_works_again_when_up() {
+fn packets_for_a_link_that_is_down_are_dropped_until_it_is_up() {
     let mut bench = plain_bench();
     let segment = tcp(&pattern(0, 100));
     bench.link.lock().takes = 0;
@@ -408,7 +408,7 @@ fn a_link_that_is_down_loses_what_is_sent_and_works_again_when_up() {
     reason = "one scenario, read from top to bottom"
 )]
 #[test]
-fn packets_that_make_no_sense_are_refused() {
+fn invalid_packets_are_refused() {
     let mut bench = plain_bench();
     let segment = tcp(&pattern(0, 1449));
     let tx = packet(&mut bench, &segment, 0);
@@ -489,7 +489,7 @@ fn packets_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn payload_is_let_go_of_when_the_link_has_it() {
+fn payload_is_dropped_when_the_link_has_it() {
     let mut bench = plain_bench();
     let payload = device_payload(&mut bench, &pattern(0, 4000));
     let watched = payload

@@ -183,8 +183,8 @@ impl UnixEnd {
 
     fn tend(&mut self, now: Instant) {
         let Self { port, file } = self;
-        port.tend(now, &mut |event| match (event, &*file) {
-            (UnixPortEvent::NotLetIn(_) | UnixPortEvent::OneMore, Some(file)) => {
+        port.serve(now, &mut |event| match (event, &*file) {
+            (UnixPortEvent::AcceptFailed(_) | UnixPortEvent::SecondPeer, Some(file)) => {
                 note(format_args!("{}: {event}", file.path().display()));
             }
             _ => note(event),

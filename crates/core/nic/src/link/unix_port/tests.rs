@@ -1,7 +1,8 @@
-//! Who has a seat at a UNIX wire.
+//! Which connections become the peer of a port.
 
 use ::wire::{ChecksumState, Offload, TxChecksum};
-use rustix::net::{RecvFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tempfile::TempDir;
 
 use super::*;
 
@@ -14,36 +15,36 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A port that listens, and its file, which goes with the test.
-fn listen(test: &str) -> (UnixPort, SocketPath) {
-    let name = format!("unix-port-{}-{test}", std::process::id());
-    let path = SocketPath(std::env::temp_dir().join(name));
-    let listener = UnixPort::bind(&path.0).unwrap();
-    (UnixPort::listen(listener, HELLO), path)
-}
+/// A folder with the socket of a wire; dropping it removes both.
+struct WireFolder(TempDir);
 
-struct SocketPath(PathBuf);
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+impl WireFolder {
+    fn socket(&self) -> PathBuf {
+        self.0.path().join("wire")
     }
 }
 
-fn join(path: &SocketPath) -> OwnedFd {
-    connect_to(&path.0, FLAGS).unwrap()
+/// Returns a port that listens, and the folder of its socket.
+fn listen() -> (UnixPort, WireFolder) {
+    let folder = WireFolder(tempfile::tempdir().unwrap());
+    let listener = UnixPort::bind(&folder.socket()).unwrap();
+    (UnixPort::listen(listener, HELLO), folder)
 }
 
-/// Tends a port of which nobody is told anything.
-fn tend(port: &mut UnixPort, now: Instant) {
-    port.tend(now, &mut |_| {});
+fn join(folder: &WireFolder) -> OwnedFd {
+    connect_to(&folder.socket(), FLAGS).unwrap()
 }
 
-fn say_hello(socket: &OwnedFd) {
+/// Serves a port and ignores its events.
+fn serve(port: &mut UnixPort, now: Instant) {
+    port.serve(now, &mut |_| {});
+}
+
+fn send_hello(socket: &OwnedFd) {
     send(socket, &HELLO.emit(), SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Returns the next packet that came; `None` if there is none, 0 bytes if the connection was closed.
+/// Returns the next packet; `None` if there is none, 0 bytes if the connection is closed.
 fn next(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut packet = [0; 64];
     match recv(socket, &mut packet[..], RecvFlags::DONTWAIT) {
@@ -55,71 +56,71 @@ fn next(socket: &OwnedFd) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_silent_peer_does_not_keep_a_speaking_one_from_the_wire() {
-    let (mut port, path) = listen("silent");
-    let silent = join(&path);
-    tend(&mut port, at(0));
+fn a_connection_without_a_hello_does_not_block_one_with_a_hello() {
+    let (mut port, folder) = listen();
+    let silent = join(&folder);
+    serve(&mut port, at(0));
     assert!(!port.is_up());
-    assert_eq!(next(&silent), None, "it is waited for");
-    let speaking = join(&path);
-    say_hello(&speaking);
-    tend(&mut port, at(1));
+    assert_eq!(next(&silent), None, "it is still open");
+    let greeting = join(&folder);
+    send_hello(&greeting);
+    serve(&mut port, at(1));
     assert!(port.is_up());
-    assert_eq!(next(&speaking), Some(HELLO.emit().to_vec()));
+    assert_eq!(next(&greeting), Some(HELLO.emit().to_vec()));
     assert_eq!(next(&silent), Some(Vec::new()), "it is closed");
     assert_eq!((port.fds().0.count(), port.next_due()), (1, None));
 }
 
 #[test]
-fn a_peer_that_speaks_late_has_the_wire_if_no_other_one_spoke() {
-    let (mut port, path) = listen("late");
-    let (first, second) = (join(&path), join(&path));
-    tend(&mut port, at(0));
+fn the_first_connection_with_a_hello_becomes_the_peer_even_if_late() {
+    let (mut port, folder) = listen();
+    let (first, second) = (join(&folder), join(&folder));
+    serve(&mut port, at(0));
     assert_eq!(port.fds().0.count(), 3);
-    say_hello(&second);
-    tend(&mut port, at(4000));
+    send_hello(&second);
+    serve(&mut port, at(4000));
     assert!(port.is_up());
     assert_eq!(next(&second), Some(HELLO.emit().to_vec()));
     assert_eq!(next(&first), Some(Vec::new()));
 }
 
 #[test]
-fn a_speaking_peer_is_pushed_out_by_nobody() {
-    let (mut port, path) = listen("speaking");
-    let speaking = join(&path);
-    say_hello(&speaking);
-    tend(&mut port, at(0));
-    assert_eq!(next(&speaking), Some(HELLO.emit().to_vec()));
+fn a_peer_is_not_replaced_while_it_is_connected() {
+    let (mut port, folder) = listen();
+    let greeting = join(&folder);
+    send_hello(&greeting);
+    serve(&mut port, at(0));
+    assert_eq!(next(&greeting), Some(HELLO.emit().to_vec()));
     let others: Vec<_> = (0..3 * MAX_SILENT)
         .map(|n| {
-            let other = join(&path);
+            let other = join(&folder);
             if n % 2 == 0 {
-                say_hello(&other);
+                send_hello(&other);
             }
-            tend(&mut port, at(n as u64 * 1000));
+            serve(&mut port, at(n as u64 * 1000));
             other
         })
         .collect();
     assert!(port.is_up());
-    assert_eq!(next(&speaking), None, "it is still there");
+    assert_eq!(next(&greeting), None, "it is still connected");
     for other in &others {
         assert_eq!(next(other), Some(Vec::new()), "closed without a hello");
     }
     assert_eq!(port.fds().0.count(), 1);
-    drop(speaking);
-    let next_one = join(&path);
-    say_hello(&next_one);
-    tend(&mut port, at(100_000));
+    drop(greeting);
+    let next_one = join(&folder);
+    send_hello(&next_one);
+    serve(&mut port, at(100_000));
     assert_eq!(next(&next_one), Some(HELLO.emit().to_vec()));
 }
 
 #[test]
-fn silent_peers_are_bounded_and_closed_when_their_time_is_over() {
-    let (mut port, path) = listen("bounded");
+fn connections_without_a_hello_are_bounded_and_closed_in_time() {
+    let (mut port, folder) = listen();
     let crowd: Vec<_> = (0..2 * MAX_SILENT)
         .map(|n| {
-            let one = join(&path);
-            tend(&mut port, at(n as u64));
+            let one = join(&folder);
+            serve(&mut port, at(n as u64));
             one
         })
         .collect();
@@ -130,86 +131,82 @@ fn silent_peers_are_bounded_and_closed_when_their_time_is_over() {
     }
     let oldest = at(MAX_SILENT as u64) + HELLO_LIMIT;
     assert_eq!(port.next_due(), Some(oldest));
-    tend(&mut port, oldest);
+    serve(&mut port, oldest);
     assert_eq!(port.silent.len(), MAX_SILENT - 1);
-    tend(&mut port, oldest + HELLO_LIMIT);
+    serve(&mut port, oldest + HELLO_LIMIT);
     assert_eq!((port.silent.len(), port.next_due()), (0, None));
-    // A connection that speaks in the same moment as a crowd of silent ones comes is heard before it gives way.
-    let speaking = join(&path);
-    say_hello(&speaking);
-    let crowd: Vec<_> = (0..BATCH_ENDS - 1).map(|_| join(&path)).collect();
-    tend(&mut port, at(60_000));
+    // The hello of a connection is read before that connection is closed to make room for others.
+    let greeting = join(&folder);
+    send_hello(&greeting);
+    let crowd: Vec<_> = (0..BATCH_ENDS - 1).map(|_| join(&folder)).collect();
+    serve(&mut port, at(60_000));
     assert!(port.is_up());
-    assert_eq!(next(&speaking), Some(HELLO.emit().to_vec()));
+    assert_eq!(next(&greeting), Some(HELLO.emit().to_vec()));
     drop(crowd);
 }
 
 #[test]
-fn the_connecting_end_leaves_one_that_says_nothing_and_looks_again() {
-    let (mut listening, path) = listen("connecting");
-    let mut port = UnixPort::connect(&path.0, HELLO);
-    tend(&mut port, at(0));
+fn the_connecting_end_reconnects_if_the_listener_sends_no_hello() {
+    let (mut listening, folder) = listen();
+    let mut port = UnixPort::connect(&folder.socket(), HELLO);
+    serve(&mut port, at(0));
     assert_eq!(port.next_due(), Some(at(0) + HELLO_LIMIT));
-    let Way::Listen { listener, .. } = &listening.way else {
-        panic!("it listens")
+    let ConnectMode::Listen { listener, .. } = &listening.mode else {
+        panic!("the port listens")
     };
     let silent = accept_with(listener, FLAGS).unwrap();
     assert_eq!(
         next(&silent),
         Some(HELLO.emit().to_vec()),
-        "it speaks first"
+        "it sends its hello first"
     );
-    tend(&mut port, at(0) + HELLO_LIMIT);
+    serve(&mut port, at(0) + HELLO_LIMIT);
     assert_eq!(next(&silent), Some(Vec::new()));
-    let again = port.next_due().expect("it looks again");
-    tend(&mut port, again);
-    tend(&mut listening, again);
-    tend(&mut port, again);
+    let again = port.next_due().expect("it connects again");
+    serve(&mut port, again);
+    serve(&mut listening, again);
+    serve(&mut port, again);
     assert!(port.is_up() && listening.is_up());
 }
 
 #[test]
-fn what_is_out_of_the_ordinary_is_told_and_nothing_else() {
-    let (mut port, path) = listen("told");
-    let mut told = Vec::new();
-    let mut tend = |now| {
-        let mut events = Vec::new();
-        port.tend(now, &mut |event| events.push(event));
-        told.extend(events);
-    };
-    let (silent, stranger) = (join(&path), join(&path));
+fn closed_connections_and_another_mtu_are_reported_and_nothing_else() {
+    let (mut port, folder) = listen();
+    let mut events = Vec::new();
+    let mut serve = |now| port.serve(now, &mut |event| events.push(event));
+    let (silent, stranger) = (join(&folder), join(&folder));
     send(&stranger, b"GET / HTTP/1.1", SendFlags::NOSIGNAL).unwrap();
-    tend(at(0));
-    tend(at(0) + HELLO_LIMIT);
+    serve(at(0));
+    serve(at(0) + HELLO_LIMIT);
     let other = WireHello { mtu: 9000, ..HELLO };
-    let peer = join(&path);
-    other.say(&peer).unwrap();
-    tend(at(10_000));
-    let one_more = join(&path);
-    tend(at(10_001));
-    tend(at(10_002));
+    let peer = join(&folder);
+    other.send_to(&peer).unwrap();
+    serve(at(10_000));
+    let one_more = join(&folder);
+    serve(at(10_001));
+    serve(at(10_002));
     let expected = [
-        UnixPortEvent::NotAWire,
+        UnixPortEvent::BadHello,
         UnixPortEvent::NoHello,
         UnixPortEvent::OtherMtu {
             theirs: 9000,
             ours: 1500,
         },
-        UnixPortEvent::OneMore,
+        UnixPortEvent::SecondPeer,
     ];
-    assert_eq!(told, expected);
+    assert_eq!(events, expected);
     drop((silent, one_more));
 }
 
 #[test]
-fn a_packet_crosses_with_what_its_header_says() {
-    let (mut listening, path) = listen("packets");
-    let mut port = UnixPort::connect(&path.0, HELLO);
+fn a_packet_arrives_with_its_virtio_net_header() {
+    let (mut listening, folder) = listen();
+    let mut port = UnixPort::connect(&folder.socket(), HELLO);
     assert_eq!(port.write(VnetHeader::default(), b"early"), Written::Lost);
     for end in [0, 1, 0] {
         match end {
-            0 => tend(&mut port, at(0)),
-            _ => tend(&mut listening, at(0)),
+            0 => serve(&mut port, at(0)),
+            _ => serve(&mut listening, at(0)),
         }
     }
     let offload = Offload {

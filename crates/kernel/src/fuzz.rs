@@ -7,7 +7,7 @@ use crate::netdev::{PagePool, PagePoolStats, QueueInfo, QueueStats};
 use crate::netif;
 use crate::netlink::{Family, fuzz_exchange};
 use crate::nic_setup::{fuzz_state_file, fuzz_table};
-use crate::socket::{Content, ErrorQueue, Received, RxFrag};
+use crate::socket::{Content, ErrorQueue, ReceivedMessage, RxFrag};
 
 /// Reads `bytes` as what a recvmsg returned (return value, flags, length of the control buffer, then the buffer,
 /// then data) and as an entry of the error queue.
@@ -23,7 +23,7 @@ pub fn cmsg(bytes: &[u8]) {
     let (control, data) = rest.split_at(rest.len().min(usize::from(*control_len)));
     let returned = usize::from(u16::from_ne_bytes([*r0, *r1]));
     let flags = MsgFlags::from_bits_retain(u32::from(*f0));
-    let Ok(received) = Received::parse(returned, flags, control, data) else {
+    let Ok(received) = ReceivedMessage::parse(returned, flags, control, data) else {
         return;
     };
     let total: usize = match received.content {

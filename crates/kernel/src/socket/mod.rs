@@ -4,7 +4,7 @@
 //! [`RecvBuffer::recv`] receives, [`FragReturns`] returns frags, [`send_dmabuf`] sends, and [`ErrorQueue::drain`] reads
 //! completions.
 //!
-//! [`Received::parse`] and [`ErrorQueue::parse`] validate the results, separately from the system calls, so that they can be
+//! [`ReceivedMessage::parse`] and [`ErrorQueue::parse`] validate the results, separately from the system calls, so that they can be
 //! tested with recorded control buffers.
 
 mod completions;
@@ -19,7 +19,7 @@ mod tcp_info;
 pub use completions::{CompletionError, ErrorQueue};
 pub use dontneed::{DontneedError, FragReturns, Freed};
 pub use options::{bind_to_device, enable_zerocopy, incoming_napi, set_receive_low_water};
-pub use received::{Content, ControlProblem, Frags, Received, RxFrag};
+pub use received::{Content, ControlProblem, Frags, ReceivedMessage, RxFrag};
 pub use recv::{HostRoom, RecvBuffer, RecvError, recv_into};
 pub use send::{SendError, SendIds, TxSource, send_dmabuf};
 pub use tcp_info::TcpInfo;

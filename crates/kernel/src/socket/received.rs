@@ -25,7 +25,7 @@ pub enum Content<'a> {
 
 /// The result of one receive. It borrows the buffers that were received into.
 #[derive(Clone, Debug)]
-pub struct Received<'a> {
+pub struct ReceivedMessage<'a> {
     /// Bytes received, in device and host memory.
     pub bytes: usize,
     /// Their location.
@@ -68,7 +68,7 @@ pub enum ControlProblem {
     },
 }
 
-impl<'a> Received<'a> {
+impl<'a> ReceivedMessage<'a> {
     /// Validates the result of recvmsg: `bytes` is its return value, `flags` is `msg_flags`, `control` the written part of the
     /// control buffer, and `data` the whole data buffer.
     ///
@@ -174,7 +174,7 @@ impl<'a> Iterator for Frags<'a> {
             match DevmemCmsg::parse(&message) {
                 Some(DevmemCmsg::Dmabuf(cmsg)) => return Some(RxFrag::Device(cmsg)),
                 Some(DevmemCmsg::Linear(len)) => {
-                    // `Received::parse` has checked that all of them fit.
+                    // `ReceivedMessage::parse` has checked that all of them fit.
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
                     let (bytes, rest) = self.linear.split_at(len.min(self.linear.len()));
                     self.linear = rest;

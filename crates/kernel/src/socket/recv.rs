@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use devmem_uapi::{Errno, FragToken, MsgFlags, space_for};
 
-use super::received::{ControlProblem, Received};
+use super::received::{ControlProblem, ReceivedMessage};
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::sys;
 
@@ -110,7 +110,7 @@ pub fn recv_into<'a>(
     room: HostRoom<'a>,
     control: &'a mut [u8],
     flags: MsgFlags,
-) -> Result<Received<'a>, RecvError> {
+) -> Result<ReceivedMessage<'a>, RecvError> {
     if !CALLERS_FLAGS.contains(flags) {
         return Err(RecvError::refused(Errno::EINVAL));
     }
@@ -133,11 +133,11 @@ fn judge<'a>(
     raw: sys::message::RawReceived,
     control: &'a [u8],
     data: &'a [u8],
-) -> Result<Received<'a>, RecvError> {
+) -> Result<ReceivedMessage<'a>, RecvError> {
     // `recvmsg` never returns a length beyond the buffer's.
     let told = control.get(..raw.control_len).unwrap_or_default();
     let flags = MsgFlags::from_bits_retain(raw.flags);
-    Received::parse(raw.bytes, flags, told, data)
+    ReceivedMessage::parse(raw.bytes, flags, told, data)
         .map_err(|(problem, tokens)| RecvError::Control { problem, tokens })
 }
 
@@ -163,7 +163,7 @@ impl RecvBuffer {
         &mut self,
         socket: BorrowedFd<'_>,
         flags: MsgFlags,
-    ) -> Result<Received<'_>, RecvError> {
+    ) -> Result<ReceivedMessage<'_>, RecvError> {
         self.receive(socket, flags, MsgFlags::SOCK_DEVMEM)
     }
 
@@ -176,7 +176,7 @@ impl RecvBuffer {
         &mut self,
         socket: BorrowedFd<'_>,
         flags: MsgFlags,
-    ) -> Result<Received<'_>, RecvError> {
+    ) -> Result<ReceivedMessage<'_>, RecvError> {
         self.receive(socket, flags, MsgFlags::empty())
     }
 
@@ -185,7 +185,7 @@ impl RecvBuffer {
         socket: BorrowedFd<'_>,
         flags: MsgFlags,
         kind: MsgFlags,
-    ) -> Result<Received<'_>, RecvError> {
+    ) -> Result<ReceivedMessage<'_>, RecvError> {
         if !CALLERS_FLAGS.contains(flags) {
             return Err(RecvError::refused(Errno::EINVAL));
         }

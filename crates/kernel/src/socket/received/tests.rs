@@ -52,7 +52,7 @@ fn by_hand() -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn frags(received: Received<'_>) -> Vec<RxFrag<'_>> {
+fn frags(received: ReceivedMessage<'_>) -> Vec<RxFrag<'_>> {
     match received.content {
         Content::Devmem(frags) => frags.collect(),
         other => panic!("not device memory: {other:?}"),
@@ -64,7 +64,7 @@ fn frags(received: Received<'_>) -> Vec<RxFrag<'_>> {
 fn the_kernels_bytes_are_read_in_stream_order() {
     let control = by_hand();
     let data: Vec<u8> = (0..64).collect();
-    let received = Received::parse(5544, MsgFlags::SOCK_DEVMEM, &control, &data).unwrap();
+    let received = ReceivedMessage::parse(5544, MsgFlags::SOCK_DEVMEM, &control, &data).unwrap();
     assert_eq!(received.bytes, 5544);
     let device = |offset, size, token| {
         let DevmemCmsg::Dmabuf(cmsg) = frag(token, offset, size) else {
@@ -89,7 +89,7 @@ fn linear_bytes_of_several_packets_are_packed_and_none_is_lost() {
         frag(2, 4096, 50),
     ]);
     let data = [1, 2, 3, 4, 5, 0, 0];
-    let received = Received::parse(155, MsgFlags::empty(), &control, &data).unwrap();
+    let received = ReceivedMessage::parse(155, MsgFlags::empty(), &control, &data).unwrap();
     let linear: Vec<u8> = frags(received)
         .iter()
         .filter_map(|frag| match frag {
@@ -105,12 +105,12 @@ fn linear_bytes_of_several_packets_are_packed_and_none_is_lost() {
 #[test]
 fn data_without_devmem_messages_is_readable_and_nothing_is_the_end() {
     let data = [7; 16];
-    let received = Received::parse(5, MsgFlags::empty(), &[], &data).unwrap();
+    let received = ReceivedMessage::parse(5, MsgFlags::empty(), &[], &data).unwrap();
     assert!(matches!(
         received.content,
         Content::Readable([7, 7, 7, 7, 7])
     ));
-    let received = Received::parse(0, MsgFlags::empty(), &[], &data).unwrap();
+    let received = ReceivedMessage::parse(0, MsgFlags::empty(), &[], &data).unwrap();
     assert!(matches!(received.content, Content::End));
 }
 
@@ -121,13 +121,14 @@ fn messages_of_others_are_passed_over() {
     writer.push(TIMESTAMP.0, TIMESTAMP.1, &[0; 16]).unwrap();
     CmsgSink::push(&mut writer, frag(1, 0, 9)).unwrap();
     let written = writer.written();
-    let received = Received::parse(9, MsgFlags::empty(), &buffer[..written], &[]).unwrap();
+    let received = ReceivedMessage::parse(9, MsgFlags::empty(), &buffer[..written], &[]).unwrap();
     assert_eq!(frags(received).len(), 1);
     // Alone, they do not make the data device memory.
     let mut writer = CmsgWriter::new(&mut buffer);
     writer.push(TIMESTAMP.0, TIMESTAMP.1, &[0; 16]).unwrap();
     let written = writer.written();
-    let received = Received::parse(2, MsgFlags::empty(), &buffer[..written], &[1, 2]).unwrap();
+    let received =
+        ReceivedMessage::parse(2, MsgFlags::empty(), &buffer[..written], &[1, 2]).unwrap();
     assert!(matches!(received.content, Content::Readable([1, 2])));
 }
 
@@ -135,7 +136,7 @@ fn messages_of_others_are_passed_over() {
 fn lost_control_messages_are_an_error_that_brings_the_tokens_that_are_left() {
     let control = control(&[frag(4, 0, 100), frag(5, 4096, 100)]);
     let (problem, tokens) =
-        Received::parse(300, MsgFlags::CTRUNC, &control, &[0; 300]).unwrap_err();
+        ReceivedMessage::parse(300, MsgFlags::CTRUNC, &control, &[0; 300]).unwrap_err();
     assert_eq!(problem, ControlProblem::Truncated);
     assert_eq!(tokens, [FragToken(4), FragToken(5)]);
 }
@@ -144,7 +145,7 @@ fn lost_control_messages_are_an_error_that_brings_the_tokens_that_are_left() {
 fn bytes_that_no_message_speaks_of_are_an_error() {
     let control = control(&[DevmemCmsg::Linear(10), frag(4, 0, 100)]);
     for returned in [0, 109, 111] {
-        let refused = Received::parse(returned, MsgFlags::empty(), &control, &[0; 300]);
+        let refused = ReceivedMessage::parse(returned, MsgFlags::empty(), &control, &[0; 300]);
         let problem = ControlProblem::ByteTotal {
             returned,
             described: 110,
@@ -156,13 +157,14 @@ fn bytes_that_no_message_speaks_of_are_an_error() {
 #[test]
 fn more_linear_bytes_than_the_buffer_holds_are_an_error() {
     let control = control(&[DevmemCmsg::Linear(10)]);
-    let (problem, _) = Received::parse(10, MsgFlags::empty(), &control, &[0; 9]).unwrap_err();
+    let (problem, _) =
+        ReceivedMessage::parse(10, MsgFlags::empty(), &control, &[0; 9]).unwrap_err();
     let expected = ControlProblem::LinearOverflow {
         linear: 10,
         room: 9,
     };
     assert_eq!(problem, expected);
-    let (problem, _) = Received::parse(10, MsgFlags::empty(), &[], &[0; 9]).unwrap_err();
+    let (problem, _) = ReceivedMessage::parse(10, MsgFlags::empty(), &[], &[0; 9]).unwrap_err();
     assert!(matches!(problem, ControlProblem::ByteTotal { .. }));
 }
 
@@ -175,7 +177,7 @@ fn a_devmem_message_that_is_too_short_is_malformed() {
         .unwrap();
     let written = writer.written();
     let (problem, tokens) =
-        Received::parse(5, MsgFlags::empty(), &buffer[..written], &[0; 9]).unwrap_err();
+        ReceivedMessage::parse(5, MsgFlags::empty(), &buffer[..written], &[0; 9]).unwrap_err();
     assert_eq!((problem, tokens), (ControlProblem::Malformed, vec![]));
 }
 
@@ -188,7 +190,7 @@ proptest! {
         data in prop::collection::vec(any::<u8>(), 0..200),
     ) {
         let flags = MsgFlags::from_bits_retain(flags);
-        if let Ok(received) = Received::parse(bytes, flags, &control, &data) {
+        if let Ok(received) = ReceivedMessage::parse(bytes, flags, &control, &data) {
             prop_assert_eq!(total(&received), bytes);
         }
     }
@@ -205,13 +207,13 @@ proptest! {
         }).collect();
         let control = control(&messages);
         let data = vec![0; room];
-        if let Ok(received) = Received::parse(returned, MsgFlags::empty(), &control, &data) {
+        if let Ok(received) = ReceivedMessage::parse(returned, MsgFlags::empty(), &control, &data) {
             prop_assert_eq!(total(&received), returned);
         }
     }
 }
 
-fn total(received: &Received<'_>) -> usize {
+fn total(received: &ReceivedMessage<'_>) -> usize {
     match &received.content {
         Content::End => 0,
         Content::Readable(bytes) => bytes.len(),

@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// What the receiver says at its end, as one line of JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Received {
+pub struct VerifiedBytes {
     /// Payload bytes that are right.
     pub good: u64,
     /// Payload bytes that are wrong.
@@ -39,14 +39,14 @@ pub fn run(args: &Receiver) -> Result<(), Failure> {
     let listen = args.listen;
     let listener = TcpListener::bind(listen).with_context(|| format!("listen on {listen}"))?;
     print_line("ready")?;
-    let all = thread::scope(|scope| -> Result<Received, Failure> {
+    let all = thread::scope(|scope| -> Result<VerifiedBytes, Failure> {
         let mut receivers = Vec::new();
         for _ in 0..args.connections {
             let (stream, peer) = listener.accept().context("accept")?;
             let verifier = Verifier::new(Expected::Position(pattern_of(peer.port())));
             receivers.push(scope.spawn(move || receive(stream, verifier)));
         }
-        let mut all = Received::default();
+        let mut all = VerifiedBytes::default();
         for receiver in receivers {
             let verifier = receiver.join().expect("a receiver does not panic")?;
             all.good += verifier.good_bytes();

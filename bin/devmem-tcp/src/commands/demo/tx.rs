@@ -15,7 +15,7 @@ use devmem_tcp::{BoundTx, Dmabuf, Netdev};
 
 use super::{PORT, TAP};
 use crate::args::Direction;
-use crate::commands::receiver::Received;
+use crate::commands::receiver::VerifiedBytes;
 use crate::plan::DemoPlan;
 use crate::report::{RunReport, Sending};
 use tool::output::Failure;
@@ -200,7 +200,7 @@ impl Peer {
     }
 
     /// Waits for its result.
-    fn finish(mut self, stop: &StopFlag) -> Result<Received, Failure> {
+    fn finish(mut self, stop: &StopFlag) -> Result<VerifiedBytes, Failure> {
         let said = self.hear(stop)?;
         Ok(serde_json::from_str(&said).with_context(|| format!("the receiver said {said:?}"))?)
     }

@@ -17,7 +17,7 @@ use wire::{
 };
 
 use super::cases::Placement;
-use super::meter::{Meter, Received};
+use super::meter::{Meter, MeterReading};
 use super::network::open_tap;
 use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
 use super::station::{MAC, emit_segment, send_arp};
@@ -37,7 +37,7 @@ pub fn receive(
     placement: Placement,
     mtu: u16,
     starter: Starter,
-) -> Result<Received> {
+) -> Result<MeterReading> {
     let size = match placement {
         Placement::Contiguous => NiovSize::DEFAULT,
         Placement::Scattered => NiovSize::MIN,

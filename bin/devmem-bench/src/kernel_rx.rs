@@ -10,14 +10,14 @@ use devmem_uapi::DmabufId;
 use mapped::DmaRight;
 use netmem::{BufSpan, Dmabuf, DmabufProvider, NiovSize, PagePool, PoolConfig};
 
-use super::meter::{Meter, Received, SILENCE};
+use super::meter::{Meter, MeterReading, SILENCE};
 use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
 
 /// Bytes of one receive call.
 const CHUNK: usize = 256 << 10;
 
 /// Receives to a buffer that stays in the cache, and copies from there to the device buffer, which does not.
-pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<Received> {
+pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
     let mut stream = accept(starter)?;
     let mut buffer = vec![0; CHUNK];
     let mut meter = Meter::default();
@@ -34,7 +34,7 @@ pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<Received> {
 }
 
 /// Receives straight into the device buffer.
-pub fn direct(memory: &Dmabuf, starter: Starter) -> Result<Received> {
+pub fn direct(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
     let provider = DmabufProvider::new(memory, DmabufId(1), NiovSize::MAX)?;
     let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
     let port = pool.dma_port(DmaRight::of_a_nic());

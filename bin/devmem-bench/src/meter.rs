@@ -9,7 +9,7 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// What a receiver saw of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct MeterReading {
     /// Payload bytes.
     pub bytes: u64,
     /// From the first payload byte to the end of the stream.
@@ -36,12 +36,12 @@ impl Meter {
     }
 
     /// Returns what was seen up to now.
-    pub fn finish(&self) -> Received {
+    pub fn finish(&self) -> MeterReading {
         let (elapsed, cpu) = match self.start {
             Some((since, cpu)) => (since.elapsed(), cpu::process_cpu_time().saturating_sub(cpu)),
             None => (Duration::ZERO, Duration::ZERO),
         };
-        Received {
+        MeterReading {
             bytes: self.bytes,
             elapsed,
             cpu,
@@ -59,7 +59,7 @@ mod tests {
         meter.add(0);
         assert_eq!(
             meter.finish(),
-            Received {
+            MeterReading {
                 bytes: 0,
                 elapsed: Duration::ZERO,
                 cpu: Duration::ZERO

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use devmem_tcp::{Dmabuf, Netdev, RxBatch};
 use netmem::NiovSize;
 
-use super::meter::{Meter, Received, SILENCE};
+use super::meter::{Meter, MeterReading, SILENCE};
 use super::network::TAP;
 use super::sender::{PORT, PREFIX, RECEIVER, SENDER, Starter};
 
@@ -14,7 +14,12 @@ use super::sender::{PORT, PREFIX, RECEIVER, SENDER, Starter};
 const BATCH_FRAGS: usize = 1024;
 
 /// Receives one stream.
-pub fn receive(memory: &Dmabuf, niov: NiovSize, mtu: u16, starter: Starter) -> Result<Received> {
+pub fn receive(
+    memory: &Dmabuf,
+    niov: NiovSize,
+    mtu: u16,
+    starter: Starter,
+) -> Result<MeterReading> {
     let local = SocketAddr::from((RECEIVER, PORT));
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
     let nic = Netdev::builder(&format!("tap:{TAP}"))?

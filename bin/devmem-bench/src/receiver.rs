@@ -14,7 +14,7 @@ use devmem_linux::{cpu, netns};
 use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
 
-use super::meter::{Meter, Received, SILENCE};
+use super::meter::{Meter, MeterReading, SILENCE};
 use super::sender::{Home, PORT, wait_for_sender};
 use tool::output::print_line;
 use tool::pattern::{Expected, Verifier};
@@ -138,8 +138,8 @@ fn receive(
 }
 
 impl Said {
-    fn of(received: Received, bad_bytes: u64) -> Result<Self> {
-        let Received {
+    fn of(received: MeterReading, bad_bytes: u64) -> Result<Self> {
+        let MeterReading {
             bytes,
             elapsed,
             cpu,
@@ -210,7 +210,7 @@ impl ReceiverProcess {
     }
 
     /// Waits for the process's end and returns what it received.
-    pub fn finish(mut self) -> Result<Received> {
+    pub fn finish(mut self) -> Result<MeterReading> {
         let received = self.received()?;
         self.child.wait().context("wait for the receiver")?;
         Ok(received)
@@ -218,14 +218,14 @@ impl ReceiverProcess {
 
     /// Waits until the process has received what it was to, and returns what that was. One with a time limit then keeps
     /// its connection, and reads no more of it, until this is dropped.
-    pub fn received(&mut self) -> Result<Received> {
+    pub fn received(&mut self) -> Result<MeterReading> {
         let line = self.hear()?;
         let said: Said =
             serde_json::from_str(&line).with_context(|| format!("the receiver said {line:?}"))?;
         if said.bad_bytes > 0 {
             bail!("{} of {} bytes arrived wrong", said.bad_bytes, said.bytes);
         }
-        Ok(Received {
+        Ok(MeterReading {
             bytes: said.bytes,
             elapsed: Duration::from_nanos(said.elapsed_ns),
             cpu: Duration::from_nanos(said.cpu_ns),

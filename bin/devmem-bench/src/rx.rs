@@ -8,7 +8,7 @@ use devmem_linux::cpu;
 
 use super::accounting::Accounting;
 use super::cases::{CASES, Case, Cores, Receiver};
-use super::meter::Received;
+use super::meter::MeterReading;
 use super::network::Veth;
 use super::plan::{MeasureArgs, Plan};
 use super::report::{self, End, Subject};
@@ -92,7 +92,7 @@ fn run_once(bench: &Bench<Case>, case: &Case) -> Result<Sample> {
     Sample::new(received, sender.finish()?, machine)
 }
 
-fn receive(bench: &Bench<Case>, case: &Case, starter: Starter) -> Result<Received> {
+fn receive(bench: &Bench<Case>, case: &Case, starter: Starter) -> Result<MeterReading> {
     let memory = &bench.memory;
     match case.receiver {
         Receiver::KernelCopy => kernel_rx::copy(memory, starter),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::accounting::Accounting;
-use super::meter::Received;
+use super::meter::MeterReading;
 use super::sender::Sent;
 
 /// Tries of one run while something else keeps the machine busy.
@@ -39,8 +39,8 @@ impl Sample {
     /// # Errors
     ///
     /// Bytes that were lost, or none at all.
-    pub fn new(received: Received, sent: Sent, machine: Accounting) -> Result<Self> {
-        let Received {
+    pub fn new(received: MeterReading, sent: Sent, machine: Accounting) -> Result<Self> {
+        let MeterReading {
             bytes,
             elapsed,
             cpu,
@@ -96,8 +96,8 @@ pub fn quietest(mut run: impl FnMut() -> Result<Sample>) -> Result<Sample> {
 mod tests {
     use super::*;
 
-    fn received(bytes: u64) -> Received {
-        Received {
+    fn received(bytes: u64) -> MeterReading {
+        MeterReading {
             bytes,
             elapsed: Duration::from_secs(2),
             cpu: Duration::from_secs(1),

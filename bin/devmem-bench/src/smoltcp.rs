@@ -14,7 +14,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 use wire::VnetHeader;
 
-use super::meter::{Meter, Received, SILENCE};
+use super::meter::{Meter, MeterReading, SILENCE};
 use super::network::open_tap;
 use super::sender::{PORT, PREFIX, RECEIVER, Starter, wait_readable};
 
@@ -26,7 +26,7 @@ const BUFFER: usize = 4 << 20;
 const CHUNK: usize = 256 << 10;
 
 /// Receives one stream.
-pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<Received> {
+pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<MeterReading> {
     let mut device = VnetTap {
         tap: open_tap(mtu, true)?,
         frame: vec![0; FRAME_MAX],

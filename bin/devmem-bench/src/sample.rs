@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::accounting::Accounting;
 use super::meter::MeterReading;
-use super::sender::Sent;
+use super::sender::SenderReport;
 
 /// Tries of one run while something else keeps the machine busy.
 const TRIES: usize = 3;
@@ -39,7 +39,7 @@ impl Sample {
     /// # Errors
     ///
     /// Bytes that were lost, or none at all.
-    pub fn new(received: MeterReading, sent: Sent, machine: Accounting) -> Result<Self> {
+    pub fn new(received: MeterReading, sent: SenderReport, machine: Accounting) -> Result<Self> {
         let MeterReading {
             bytes,
             elapsed,
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_sample_adds_up_the_processor_time_of_all() {
-        let sent = Sent {
+        let sent = SenderReport {
             bytes: 10_000_000_000,
             cpu_ns: 1_500_000_000,
         };
@@ -136,13 +136,13 @@ mod tests {
 
     #[test]
     fn a_run_that_lost_bytes_is_no_sample() {
-        let sent = Sent {
+        let sent = SenderReport {
             bytes: 1000,
             cpu_ns: 1,
         };
         let error = Sample::new(received(999), sent, Accounting::default()).unwrap_err();
         assert_eq!(error.to_string(), "1000 bytes were sent and 999 received");
-        let nothing = Sent {
+        let nothing = SenderReport {
             bytes: 0,
             cpu_ns: 1,
         };
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_disturbed_run_is_repeated_and_the_quietest_is_kept() {
-        let sent = Sent {
+        let sent = SenderReport {
             bytes: 10_000_000_000,
             cpu_ns: 0,
         };

@@ -77,7 +77,7 @@ pub enum Mode {
 
 /// What the sender says at its end, as one line of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sent {
+pub struct SenderReport {
     /// Payload bytes.
     pub bytes: u64,
     /// Processor time in nanoseconds, of connecting and sending.
@@ -108,7 +108,7 @@ pub fn run(args: &SenderArgs) -> Result<()> {
     // The other end closes, or resets, when it has everything.
     let _ = stream.read(&mut [0]);
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
-    print_line(serde_json::to_string(&Sent { bytes, cpu_ns })?)
+    print_line(serde_json::to_string(&SenderReport { bytes, cpu_ns })?)
 }
 
 /// Sends the pattern until the receiver has seen enough.
@@ -247,7 +247,7 @@ impl SenderProcess {
     }
 
     /// Waits for the process's end and returns what it says.
-    pub fn finish(mut self) -> Result<Sent> {
+    pub fn finish(mut self) -> Result<SenderReport> {
         let mut said = String::new();
         let stdout = self.child.take_stdout();
         stdout

@@ -19,7 +19,7 @@ use wire::{
 
 use super::super::network::open_tap;
 use super::super::runner::Bench;
-use super::super::sender::{PORT, RECEIVER, SENDER, Sent, wait_for_sender};
+use super::super::sender::{PORT, RECEIVER, SENDER, SenderReport, wait_for_sender};
 use super::super::station::{MAC, emit_segment, send_arp};
 use super::cases::Packets;
 
@@ -34,7 +34,7 @@ const LOOK_EVERY: u32 = 4;
 const FRAME_MAX: usize = 2048;
 
 /// Sends all of the device memory again and again until the time is over.
-pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sent> {
+pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<SenderReport> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
     // For the right to read the memory; nothing is allocated from the pool.
@@ -75,7 +75,7 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     }
     peer.close()?;
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
-    Ok(Sent { bytes, cpu_ns })
+    Ok(SenderReport { bytes, cpu_ns })
 }
 
 /// Returns one of [`OUR_PORTS`]: which one depends on how many nanoseconds this process has used.

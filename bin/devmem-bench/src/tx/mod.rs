@@ -18,7 +18,7 @@ use super::receiver::{ReceiverProcess, Receiving};
 use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
-use super::sender::{Home, Mode, SenderProcess, Sending, Sent};
+use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
 use cases::{CASES, Case, LOW_WATER, Packets, Sender, Tuning};
 use tool::output::Failure;
 
@@ -102,7 +102,7 @@ fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
     Sample::new(received, sent, machine)
 }
 
-fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Sent> {
+fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<SenderReport> {
     let sending = Sending {
         congestion: Case::CONGESTION,
         write_bytes: case.write_bytes,

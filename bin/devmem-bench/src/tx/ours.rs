@@ -11,12 +11,12 @@ use devmem_tcp::{Netdev, RxBatch};
 use super::super::meter::SILENCE;
 use super::super::network::TAP;
 use super::super::runner::Bench;
-use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, Sent};
+use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
 use super::cases::{Case, Packets};
 
 /// Sends all of the device memory again and again until the time is over. The kernel's end of the TAP has the address that
 /// is the sender's in the other rows.
-pub fn send<C>(bench: &Bench<'_, C>, case: &Case, cpu: usize) -> Result<Sent> {
+pub fn send<C>(bench: &Bench<'_, C>, case: &Case, cpu: usize) -> Result<SenderReport> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
     let write_bytes = case.write_bytes;
@@ -51,7 +51,7 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &Case, cpu: usize) -> Result<Sent> {
         bail!("the receiver answered");
     }
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
-    Ok(Sent { bytes, cpu_ns })
+    Ok(SenderReport { bytes, cpu_ns })
 }
 
 /// Returns the piece after `range`, as long as a whole one fits.

@@ -23,7 +23,7 @@ const BATCH_FRAGS: usize = 64;
 
 /// Statistics of sending, over one connection or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SendStats {
     /// Payload bytes.
     pub bytes: u64,
     /// Zero-copy sends.
@@ -40,7 +40,7 @@ pub struct Sent {
     pub filling: Duration,
 }
 
-impl Sent {
+impl SendStats {
     /// Adds the statistics of another connection that sent at the same time.
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
@@ -70,7 +70,7 @@ pub struct Transmit<'a> {
     /// Number of chunks with sends in flight.
     chunks_under_way: usize,
     block: Vec<u8>,
-    sent: Sent,
+    sent: SendStats,
 }
 
 impl<'a> Transmit<'a> {
@@ -89,7 +89,7 @@ impl<'a> Transmit<'a> {
             under_way: VecDeque::new(),
             chunks_under_way: 0,
             block: vec![0; chunk],
-            sent: Sent::default(),
+            sent: SendStats::default(),
         }
     }
 
@@ -103,7 +103,7 @@ impl<'a> Transmit<'a> {
         mut self,
         source: &mut Source,
         go_on: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Sent, Failure> {
+    ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
         self.feed(source, go_on)?;
         self.stream.shutdown_write().context("end the stream")?;

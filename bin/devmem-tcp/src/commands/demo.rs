@@ -22,7 +22,7 @@ use tool::pattern::Expected;
 use tool::progress::Progress;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
-use tool::transmit::Sent;
+use tool::transmit::SendStats;
 
 /// The TAP interface, in a network of its own.
 const TAP: &str = "tap:dm0";
@@ -205,12 +205,12 @@ enum Sender {
     Thread {
         handle: Option<JoinHandle<SenderResult>>,
         /// What it sent from device memory, once it has ended.
-        sent: Option<Sent>,
+        sent: Option<SendStats>,
     },
 }
 
 /// What was sent from device memory, if anything was.
-type SenderResult = Result<Option<Sent>, Failure>;
+type SenderResult = Result<Option<SendStats>, Failure>;
 
 /// What memory a stack of ours sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

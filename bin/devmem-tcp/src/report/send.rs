@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{per_gb, row};
 use tool::progress::gbit_per_s;
 use tool::size::Size;
-use tool::transmit::Sent;
+use tool::transmit::SendStats;
 
 /// The result of `send`. The field names are the JSON's and stay as they are.
 #[derive(Clone, Debug, Serialize)]
@@ -62,7 +62,7 @@ pub struct Sending {
 
 impl Sending {
     /// Takes what `sent` says.
-    pub fn of(sent: &Sent) -> Self {
+    pub fn of(sent: &SendStats) -> Self {
         Self {
             sends: sent.sends,
             completions: sent.completions,
@@ -97,7 +97,7 @@ impl Sending {
 
 impl SendReport {
     /// Takes what `sent` says.
-    pub fn set_sent(&mut self, sent: &Sent) {
+    pub fn set_sent(&mut self, sent: &SendStats) {
         self.bytes = sent.bytes;
         self.seconds = sent.elapsed.as_secs_f64();
         self.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);

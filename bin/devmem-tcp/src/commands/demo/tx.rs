@@ -23,7 +23,7 @@ use tool::progress::{Progress, gbit_per_s};
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source, is_readable};
-use tool::transmit::{Sent, Transmit};
+use tool::transmit::{SendStats, Transmit};
 
 /// Device memory for the rings of all connections, if their sends are not larger.
 const RING_BYTES: usize = 16 << 20;
@@ -91,7 +91,7 @@ pub fn send_all(
     to: SocketAddr,
     cpu: Option<usize>,
     go_on: &(dyn Fn(u64) -> bool + Sync),
-) -> Result<Sent, Failure> {
+) -> Result<SendStats, Failure> {
     let connections = usize::from(plan.connections);
     // Two chunks at least: one to write while the other is under way.
     let ring = (RING_BYTES / connections).max(2 * plan.write_size);
@@ -117,7 +117,7 @@ pub fn send_all(
                 })
             }));
         }
-        let mut all = Sent::default();
+        let mut all = SendStats::default();
         for thread in threads {
             all.add(&thread.join().expect("a sender does not panic")?);
         }
@@ -132,7 +132,7 @@ fn send_one(
     to: SocketAddr,
     share: Share,
     go_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<Sent, Failure> {
+) -> Result<SendStats, Failure> {
     let stream = nic
         .connect(to)
         .with_context(|| format!("connect to {to}"))?;

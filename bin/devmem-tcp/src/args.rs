@@ -46,9 +46,9 @@ pub enum Command {
     Restore(Restore),
     Ncdevmem(Ncdevmem),
     #[command(name = "__sender", hide = true)]
-    Sender(Sender),
+    DemoSender(DemoSender),
     #[command(name = "__receiver", hide = true)]
-    Receiver(Receiver),
+    DemoReceiver(DemoReceiver),
 }
 
 /// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
@@ -291,7 +291,7 @@ pub struct PacketdrillPath {
 
 /// The demo's receiver: listens, reports that it listens, checks the pattern, and reports the result.
 #[derive(Debug, Args)]
-pub struct Receiver {
+pub struct DemoReceiver {
     #[arg(long)]
     pub listen: std::net::SocketAddr,
     #[arg(long)]
@@ -302,7 +302,7 @@ pub struct Receiver {
 
 /// The demo's sender: connects and sends the pattern.
 #[derive(Debug, Args)]
-pub struct Sender {
+pub struct DemoSender {
     #[arg(long)]
     pub to: std::net::SocketAddr,
     #[arg(long)]

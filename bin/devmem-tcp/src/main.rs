@@ -63,7 +63,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),
-        Command::Receiver(args) => commands::receiver::run(&args),
-        Command::Sender(args) => commands::sender::run(&args),
+        Command::DemoReceiver(args) => commands::receiver::run(&args),
+        Command::DemoSender(args) => commands::sender::run(&args),
     }
 }

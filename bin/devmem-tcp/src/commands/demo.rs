@@ -105,9 +105,9 @@ fn into_our_memory(
     let mut receiver = Receiver::open(builder, &plan.nic, local)?;
     let mut sender = match direction {
         Direction::Loopback => {
-            Sender::start_thread(plan, receiver.nic(), Memory::Device, local, senders_cpu)?
+            SenderHandle::start_thread(plan, receiver.nic(), Memory::Device, local, senders_cpu)?
         }
-        _ if link == TAP => Sender::Process(start_process(plan, local, senders_cpu)?),
+        _ if link == TAP => SenderHandle::Process(start_process(plan, local, senders_cpu)?),
         _ => {
             let memory = if direction == Direction::Tx {
                 Memory::Device
@@ -115,7 +115,7 @@ fn into_our_memory(
                 Memory::Host
             };
             let nic = wire_end(plan, &spec)?;
-            Sender::start_thread(plan, nic, memory, local, senders_cpu)?
+            SenderHandle::start_thread(plan, nic, memory, local, senders_cpu)?
         }
     };
     let totals = receive(&mut receiver, plan, &mut sender, stop)?;
@@ -167,14 +167,14 @@ fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
 fn receive(
     receiver: &mut Receiver,
     plan: &DemoPlan,
-    sender: &mut Sender,
+    sender: &mut SenderHandle,
     stop: &StopFlag,
 ) -> Result<Totals, Failure> {
     let mut progress = Progress::transfer(Some(plan.bytes));
     let clock = match sender {
-        Sender::Process(_) => cpu::process_cpu_time,
+        SenderHandle::Process(_) => cpu::process_cpu_time,
         // The sender's stack has threads in this process, too.
-        Sender::Thread { .. } => cpu::thread_cpu_time,
+        SenderHandle::Thread { .. } => cpu::thread_cpu_time,
     };
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -198,7 +198,7 @@ fn receive(
 
 /// Who sends.
 #[derive(Debug)]
-enum Sender {
+enum SenderHandle {
     /// A kernel socket in a process of its own.
     Process(Helper),
     /// A stack of ours in this process.
@@ -219,7 +219,7 @@ enum Memory {
     Device,
 }
 
-impl Sender {
+impl SenderHandle {
     fn start_thread(
         plan: &DemoPlan,
         nic: Netdev,

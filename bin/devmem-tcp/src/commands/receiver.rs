@@ -8,7 +8,7 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use serde::{Deserialize, Serialize};
 
-use crate::args::Receiver;
+use crate::args::DemoReceiver;
 use tool::output::{Failure, print_json, print_line};
 use tool::pattern::{Expected, Verifier};
 use tool::sender::pattern_of;
@@ -32,7 +32,7 @@ pub struct VerifiedBytes {
 /// # Errors
 ///
 /// What listening or receiving ran into.
-pub fn run(args: &Receiver) -> Result<(), Failure> {
+pub fn run(args: &DemoReceiver) -> Result<(), Failure> {
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     }

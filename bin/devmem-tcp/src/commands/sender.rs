@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::Context;
 use devmem_linux::cpu;
 
-use crate::args::Sender;
+use crate::args::DemoSender;
 use tool::output::Failure;
 use tool::sender::{Share, pattern_of, send, shares};
 
@@ -15,7 +15,7 @@ use tool::sender::{Share, pattern_of, send, shares};
 /// # Errors
 ///
 /// What connecting, setting up or sending ran into.
-pub fn run(args: &Sender) -> Result<(), Failure> {
+pub fn run(args: &DemoSender) -> Result<(), Failure> {
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     }
@@ -30,7 +30,7 @@ pub fn run(args: &Sender) -> Result<(), Failure> {
     })
 }
 
-fn send_one(args: &Sender, share: Share) -> Result<(), Failure> {
+fn send_one(args: &DemoSender, share: Share) -> Result<(), Failure> {
     let to = args.to;
     let stream = TcpStream::connect(to).with_context(|| format!("connect to {to}"))?;
     cpu::set_congestion_control(&stream, &args.congestion)

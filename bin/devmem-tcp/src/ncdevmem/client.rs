@@ -46,7 +46,7 @@ pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
     let (ip, port) = (plan.to.ip(), plan.to.port());
     say!("Connect to {ip} {port} (via {})", netdev.name());
     net::connect(&fd, &plan.to).with_context(|| format!("connect to {}", plan.to))?;
-    let mut sender = Sender {
+    let mut sender = LineSender {
         stream: TcpStream::from(fd),
         bound: &bound,
         memory: &memory,
@@ -59,7 +59,7 @@ pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
 }
 
 /// A connection under way.
-struct Sender<'a> {
+struct LineSender<'a> {
     stream: TcpStream,
     bound: &'a BoundTx,
     memory: &'a DmabufFd,
@@ -68,7 +68,7 @@ struct Sender<'a> {
     ids: SendIds,
 }
 
-impl Sender<'_> {
+impl LineSender<'_> {
     fn send_lines(&mut self, input: &mut impl BufRead) -> Result<(), Failure> {
         let most = self.memory.size();
         let mut line = Vec::new();

@@ -48,7 +48,7 @@ fn serve(mut netdev: Netdev, plan: &ServerPlan, stop: &StopPipe) -> Result<(), F
     let listener = listen(plan.local)?;
     say!("Waiting or connection on {}", mapped(plan.local));
     let stream = accept(&listener, stop)?;
-    let mut receiver = Receiver {
+    let mut receiver = DevmemReceiver {
         plan,
         memory: &memory,
         bound: &bound,
@@ -131,7 +131,7 @@ fn mapped(address: SocketAddr) -> String {
 }
 
 /// A connection under way.
-struct Receiver<'a> {
+struct DevmemReceiver<'a> {
     plan: &'a ServerPlan,
     memory: &'a DmabufFd,
     bound: &'a BoundRx,
@@ -144,7 +144,7 @@ struct Receiver<'a> {
     unaligned: u64,
 }
 
-impl Receiver<'_> {
+impl DevmemReceiver<'_> {
     fn receive(&mut self, stream: &TcpStream, stop: &StopPipe) -> Result<(), Failure> {
         let mut buffer = RecvBuffer::new(RECV_BYTES, RECV_FRAGS);
         let mut returns = FragReturns::new();

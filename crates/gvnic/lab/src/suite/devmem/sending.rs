@@ -48,7 +48,7 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
             }
         });
         let pattern = PositionPattern::new(0);
-        let sent = Sender::new(&sender, &memory, bound.source())
+        let sent = DmabufSender::new(&sender, &memory, bound.source())
             .send(bytes, &|position, out| pattern.fill(position, out));
         if sent.is_err() {
             let _ = sender.shutdown(Shutdown::Both);
@@ -78,10 +78,10 @@ pub fn send_to(
     let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
     let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd())?;
     enable_zerocopy(stream.as_fd())?;
-    Sender::new(stream, &memory, bound.source()).send(bytes, fill)
+    DmabufSender::new(stream, &memory, bound.source()).send(bytes, fill)
 }
 
-struct Sender<'a> {
+struct DmabufSender<'a> {
     stream: &'a TcpStream,
     memory: &'a DmabufFd,
     source: TxSource<'a>,
@@ -93,7 +93,7 @@ struct Sender<'a> {
     copied: u64,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> DmabufSender<'a> {
     fn new(stream: &'a TcpStream, memory: &'a DmabufFd, source: TxSource<'a>) -> Self {
         Self {
             stream,

@@ -28,7 +28,7 @@ use super::super::sender::{PREFIX, RECEIVER, SENDER};
 
 /// The sender at the end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum SenderTcp {
     Kernel,
     Ours,
 }
@@ -62,7 +62,7 @@ pub struct Cable {
 impl Cable {
     /// Joins the two hosts by a process on `processor`; returns when they are joined.
     pub fn new(
-        sender: Sender,
+        sender: SenderTcp,
         receiver: &ReceiverProcess,
         impairment: &str,
         mtu: u16,
@@ -71,8 +71,8 @@ impl Cable {
         let folder = tempfile::tempdir().context("make a folder for the cable's socket")?;
         let socket = folder.path().join("cable");
         let end = match sender {
-            Sender::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
-            Sender::Ours => format!("unix-listen:{}", socket.display()),
+            SenderTcp::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
+            SenderTcp::Ours => format!("unix-listen:{}", socket.display()),
         };
         let mut command = Helper::this_program();
         command.args(["__cable", "--cpu", &processor.to_string()]);

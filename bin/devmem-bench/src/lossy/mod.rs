@@ -20,7 +20,7 @@ use tcp::CongestionKind;
 use super::receiver::{ReceiverProcess, Receiving};
 use super::runner::first_two;
 use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
-use cable::{Cable, Sender};
+use cable::{Cable, SenderTcp};
 pub use cable::{CableArgs, run as run_cable};
 use conduct::Conduct;
 use report::{Report, Sample};
@@ -108,8 +108,8 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     for seed in 1..=args.seeds {
         for (row, cable) in cables.iter().enumerate() {
             let impairment = format!("{cable},seed={seed}");
-            let (kernel_bytes, kernel) = bench.run_once(Sender::Kernel, &impairment)?;
-            let (our_bytes, ours) = bench.run_once(Sender::Ours, &impairment)?;
+            let (kernel_bytes, kernel) = bench.run_once(SenderTcp::Kernel, &impairment)?;
+            let (our_bytes, ours) = bench.run_once(SenderTcp::Ours, &impairment)?;
             let sample = Sample {
                 seed,
                 kernel_bytes,
@@ -155,13 +155,13 @@ struct Bench {
 
 impl Bench {
     /// Returns the number of bytes that arrived, and the sender's counters.
-    fn run_once(&self, sender: Sender, impairment: &str) -> Result<(u64, Conduct)> {
+    fn run_once(&self, sender: SenderTcp, impairment: &str) -> Result<(u64, Conduct)> {
         let receiving = Receiving::Verified(self.time);
         let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
         let cable = Cable::new(sender, &receiver, impairment, self.mtu, self.cpus.1)?;
         let sent = match sender {
-            Sender::Kernel => self.send_by_kernel(&mut receiver),
-            Sender::Ours => self.send_by_us(&cable, &mut receiver),
+            SenderTcp::Kernel => self.send_by_kernel(&mut receiver),
+            SenderTcp::Ours => self.send_by_us(&cable, &mut receiver),
         };
         sent.with_context(|| format!("{sender:?} through {impairment}"))
     }

@@ -13,7 +13,7 @@ pub struct Case {
     /// A description for people.
     pub what: &'static str,
     /// The sender.
-    pub sender: Sender,
+    pub sender: SendPath,
     /// Number of processors of the two ends.
     pub cores: Cores,
     /// Bytes per send call.
@@ -53,7 +53,7 @@ pub const LOW_WATER: usize = 256 << 10;
 
 /// A sender and its link to the kernel receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum SendPath {
     /// The kernel's TCP over veth.
     Kernel,
     /// The same with `MSG_ZEROCOPY`.
@@ -64,7 +64,7 @@ pub enum Sender {
     Ours,
 }
 
-const fn case(name: &'static str, what: &'static str, sender: Sender) -> Case {
+const fn case(name: &'static str, what: &'static str, sender: SendPath) -> Case {
     Case {
         name,
         what,
@@ -108,14 +108,14 @@ const fn tuned(case: Case, tuning: Tuning, name: &'static str) -> Case {
     }
 }
 
-const SEND: Case = case("send", "kernel send over veth", Sender::Kernel);
+const SEND: Case = case("send", "kernel send over veth", SendPath::Kernel);
 const ZEROCOPY: Case = case(
     "zerocopy",
     "kernel send with MSG_ZEROCOPY over veth",
-    Sender::KernelZerocopy,
+    SendPath::KernelZerocopy,
 );
-const B: Case = case("B", "bare TAP writev from device memory", Sender::Bare);
-const OURS: Case = case("ours", "this sender, from device memory", Sender::Ours);
+const B: Case = case("B", "bare TAP writev from device memory", SendPath::Bare);
+const OURS: Case = case("ours", "this sender, from device memory", SendPath::Ours);
 
 /// Every row, in the order of the table.
 pub const CASES: &[Case] = &[

@@ -19,12 +19,12 @@ use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
-use cases::{CASES, Case, LOW_WATER, Packets, Sender, Tuning};
+use cases::{CASES, Case, LOW_WATER, Packets, SendPath, Tuning};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with the faster of the kernel's two ways to send, and both with bare `writev`.
 const SUBJECT: Subject = Subject {
-    end: End::Sender,
+    end: End::SendPath,
     ratios: &[
         ("ours", &["send", "zerocopy"]),
         ("ours", &["B"]),
@@ -91,9 +91,9 @@ fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
     let before = Accounting::now(&bench.softirq_threads);
     // A separate thread, so that the pinning ends with the run.
     let sender = || match case.sender {
-        Sender::Kernel | Sender::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
-        Sender::Bare => bare::send(bench, case.packets, sender_cpu),
-        Sender::Ours => ours::send(bench, case, sender_cpu),
+        SendPath::Kernel | SendPath::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
+        SendPath::Bare => bare::send(bench, case.packets, sender_cpu),
+        SendPath::Ours => ours::send(bench, case, sender_cpu),
     };
     let sent = thread::scope(|scope| scope.spawn(sender).join())
         .map_err(|_| anyhow!("the sender panicked"))??;
@@ -108,8 +108,8 @@ fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<Se
         write_bytes: case.write_bytes,
         source_bytes: bench.memory.size(),
         mode: match case.sender {
-            Sender::KernelZerocopy => Mode::Zerocopy,
-            Sender::Kernel | Sender::Bare | Sender::Ours => Mode::Copy,
+            SendPath::KernelZerocopy => Mode::Zerocopy,
+            SendPath::Kernel | SendPath::Bare | SendPath::Ours => Mode::Copy,
         },
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;

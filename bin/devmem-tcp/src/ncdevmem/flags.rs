@@ -69,7 +69,7 @@ pub enum Job {
 
 /// The queues to bind, and options of the binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
+pub struct BindPlan {
     pub first_queue: u32,
     pub queue_count: u32,
     pub rx_page_size: Option<u32>,
@@ -79,12 +79,12 @@ pub struct Binding {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProbePlan {
-    pub binding: Binding,
+    pub binding: BindPlan,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServerPlan {
-    pub binding: Binding,
+    pub binding: BindPlan,
     pub local: SocketAddr,
     /// The address of the client, which connects from the same port.
     pub peer: Option<IpAddr>,
@@ -225,7 +225,7 @@ impl Flags {
         &self,
         queues: impl FnOnce() -> Result<u32, Failure>,
         choice: impl FnOnce(u32) -> (u32, u32),
-    ) -> Result<Option<Binding>, Failure> {
+    ) -> Result<Option<BindPlan>, Failure> {
         let (first_queue, queue_count) = match (self.first_queue, self.queue_count) {
             (Some(first), Some(count)) => (first, count),
             (None, None) => match queues()? {
@@ -240,7 +240,7 @@ impl Flags {
                 "-t {first_queue} -q {queue_count}: there are no such queues"
             )));
         }
-        Ok(Some(Binding {
+        Ok(Some(BindPlan {
             first_queue,
             queue_count,
             rx_page_size: self.rx_page_size,
@@ -315,8 +315,8 @@ mod tests {
         job.map_err(|failure| failure.to_string())
     }
 
-    fn binding(first_queue: u32, queue_count: u32) -> Binding {
-        Binding {
+    fn binding(first_queue: u32, queue_count: u32) -> BindPlan {
+        BindPlan {
             first_queue,
             queue_count,
             rx_page_size: None,
@@ -348,7 +348,7 @@ mod tests {
         let Job::Server(leased) = leased.unwrap() else {
             panic!("it is a server")
         };
-        let expected = Binding {
+        let expected = BindPlan {
             rx_page_size: Some(16384),
             prepared: true,
             ..binding(1, 1)

@@ -8,7 +8,7 @@ use devmem_linux::ethtool::{Channels, ChannelsChange, Ethtool};
 use devmem_linux::netdev::{DriverSupport, Netdev};
 use devmem_linux::nic_setup::NicSetup;
 
-use super::flags::{Binding, ProbePlan};
+use super::flags::{BindPlan, ProbePlan};
 use super::server::refused_binding;
 use super::{memory, queue_ids, setup};
 use tool::output::{Failure, say};
@@ -31,7 +31,7 @@ pub fn run(mut netdev: Netdev, plan: &ProbePlan) -> Result<(), Failure> {
 
 fn probe(
     netdev: &mut Netdev,
-    binding: &Binding,
+    binding: &BindPlan,
     memory: &DmabufFd,
     setup: Option<&mut NicSetup>,
 ) -> Result<(), Failure> {

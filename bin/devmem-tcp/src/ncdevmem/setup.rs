@@ -2,7 +2,7 @@
 
 use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
 
-use super::flags::Binding;
+use super::flags::BindPlan;
 use super::queue_ids;
 use tool::output::{Failure, say};
 
@@ -13,7 +13,7 @@ use tool::output::{Failure, say};
 /// What it lacks, or what was refused; nothing is changed then.
 pub fn apply(
     interface: &str,
-    binding: &Binding,
+    binding: &BindPlan,
     flow: Option<Flow>,
 ) -> Result<Option<NicSetup>, Failure> {
     if binding.prepared {

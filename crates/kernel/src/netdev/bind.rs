@@ -58,7 +58,7 @@ impl std::error::Error for BindError {}
 /// An attachment of a dma-buf to a NIC. It lasts as long as this value: the netlink socket that created it
 /// *is* the binding, and the kernel unbinds when the socket is closed, also by a crash.
 #[derive(Debug)]
-struct Binding {
+struct NetlinkBinding {
     id: DmabufId,
     /// Not used again, only kept open.
     _netlink: GenericSocket,
@@ -67,7 +67,7 @@ struct Binding {
 /// Device memory bound to RX queues.
 #[derive(Debug)]
 pub struct BoundRx {
-    binding: Binding,
+    binding: NetlinkBinding,
     queues: Vec<KernelRxQueueId>,
 }
 
@@ -86,7 +86,7 @@ impl BoundRx {
 /// Device memory bound for sending.
 #[derive(Debug)]
 pub struct BoundTx {
-    binding: Binding,
+    binding: NetlinkBinding,
     interface: String,
 }
 
@@ -198,12 +198,12 @@ impl Netdev {
         &self,
         what: &str,
         request: impl FnOnce(&GenericSocket, u32) -> Request,
-    ) -> Result<Binding, NetlinkError> {
+    ) -> Result<NetlinkBinding, NetlinkError> {
         let what = format!("{what} on {}", self.name);
         let mut socket = GenericSocket::open(uapi::FAMILY_NAME)?;
         let request = request(&socket, self.index.0);
         let id = socket.get(&what, request, |reply| reply.u32(uapi::A_DMABUF_ID))?;
-        Ok(Binding {
+        Ok(NetlinkBinding {
             id: DmabufId(id),
             _netlink: socket,
         })

@@ -352,7 +352,7 @@ fn an_interface_that_was_renamed_is_still_the_same() {
 
 #[test]
 fn the_doctor_says_what_a_tap_and_a_veth_lack() {
-    use devmem_linux::doctor::{Doctor, NicVerdict, State};
+    use devmem_linux::doctor::{Doctor, NicVerdict, CheckState};
     const TEST: &str = "the_doctor_says_what_a_tap_and_a_veth_lack";
     in_kernel_as_root(TEST, || {
         let _veth = veth();
@@ -367,9 +367,9 @@ fn the_doctor_says_what_a_tap_and_a_veth_lack() {
             assert_eq!(nic.verdict, NicVerdict::Unsupported);
             assert!(!doctor.can_receive());
             let state = |name: &str| nic.checks.iter().find(|c| c.name == name).unwrap().state;
-            assert_eq!(state("bind_rx"), State::Missing);
-            assert_eq!(state("tcp_data_split"), State::Missing);
-            assert_eq!(state("xdp"), State::Good);
+            assert_eq!(state("bind_rx"), CheckState::Missing);
+            assert_eq!(state("tcp_data_split"), CheckState::Missing);
+            assert_eq!(state("xdp"), CheckState::Good);
         }
     });
 }

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use super::{Check, State};
+use super::{Check, CheckState};
 use crate::dmabuf::{DmabufFd, ExportError, dma_heaps, udmabuf_limits};
 use crate::netlink::GenericSocket;
 use crate::sys;
@@ -108,18 +108,18 @@ fn sockets() -> Check {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
     let socket = match socket {
         Ok(socket) => socket,
-        Err(errno) => return Check::new(NAME, State::Unknown, format!("no TCP socket: {errno}")),
+        Err(errno) => return Check::new(NAME, CheckState::Unknown, format!("no TCP socket: {errno}")),
     };
     let nobodys = [DmabufToken::one(FragToken(u32::MAX))];
     match sys::message::dontneed(socket.as_fd(), &nobodys) {
-        Ok(_) => Check::new(NAME, State::Good, "TCP sockets know device memory"),
+        Ok(_) => Check::new(NAME, CheckState::Good, "TCP sockets know device memory"),
         Err(Errno::ENOPROTOOPT) => Check::new(
             NAME,
-            State::Missing,
+            CheckState::Missing,
             "TCP sockets do not know device memory",
         )
         .remedy("use Linux 6.12 or later with CONFIG_NET_DEVMEM, or the user-space backend"),
-        Err(errno) => Check::new(NAME, State::Unknown, errno.to_string()),
+        Err(errno) => Check::new(NAME, CheckState::Unknown, errno.to_string()),
     }
 }
 
@@ -132,11 +132,11 @@ fn netdev_family() -> Vec<Check> {
     let family = GenericSocket::open(uapi::FAMILY_NAME).map(|socket| socket.family().clone());
     let check = |(name, command, since): (&'static str, u8, &str)| match &family {
         Ok(family) if family.has(command) => {
-            Check::new(name, State::Good, "the kernel has the request")
+            Check::new(name, CheckState::Good, "the kernel has the request")
         }
-        Ok(_) => Check::new(name, State::Missing, "the kernel has no such request")
+        Ok(_) => Check::new(name, CheckState::Missing, "the kernel has no such request")
             .remedy(format!("use Linux {since} or later")),
-        Err(error) => Check::new(name, State::Missing, error.to_string())
+        Err(error) => Check::new(name, CheckState::Missing, error.to_string())
             .remedy(format!("use Linux {since} or later")),
     };
     commands.map(check).into()
@@ -151,19 +151,19 @@ fn capability() -> Check {
     let initial = fs::read_to_string("/proc/self/uid_map").map(|map| is_initial(&map));
     match (effective(&status), initial.unwrap_or(false)) {
         (Some(caps), true) if caps & (1 << CAP_NET_ADMIN) != 0 => {
-            Check::new(NAME, State::Good, "held in the initial user namespace")
+            Check::new(NAME, CheckState::Good, "held in the initial user namespace")
         }
         (Some(caps), false) if caps & (1 << CAP_NET_ADMIN) != 0 => {
-            Check::new(NAME, State::Mendable, "held in a user namespace only")
+            Check::new(NAME, CheckState::Mendable, "held in a user namespace only")
                 .remedy("before Linux 7.2, bind outside of the container")
         }
         (Some(_), _) => Check::new(
             NAME,
-            State::Mendable,
+            CheckState::Mendable,
             "not held: set-up and bind-rx need it",
         )
         .remedy("run as root, or: setcap cap_net_admin+ep PROGRAM"),
-        (None, _) => Check::new(NAME, State::Unknown, "/proc/self/status does not say"),
+        (None, _) => Check::new(NAME, CheckState::Unknown, "/proc/self/status does not say"),
     }
 }
 
@@ -187,12 +187,12 @@ fn descriptors() -> Check {
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < ENOUGH => Check::new(
             NAME,
-            State::Mendable,
+            CheckState::Mendable,
             format!("at most {limit} descriptors"),
         )
         .remedy("ulimit -n 65536"),
-        Some(limit) => Check::new(NAME, State::Good, format!("at most {limit} descriptors")),
-        None => Check::new(NAME, State::Good, "no limit"),
+        Some(limit) => Check::new(NAME, CheckState::Good, format!("at most {limit} descriptors")),
+        None => Check::new(NAME, CheckState::Good, "no limit"),
     }
 }
 
@@ -206,13 +206,13 @@ fn completions_limit() -> Check {
     match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
         Some(limit) if limit < ENOUGH => Check::new(
             NAME,
-            State::Mendable,
+            CheckState::Mendable,
             format!("{limit} bytes: few zero-copy sends can be under way"),
         )
         .remedy("sysctl net.core.optmem_max=1048576"),
-        Some(limit) => Check::new(NAME, State::Good, format!("{limit} bytes")),
+        Some(limit) => Check::new(NAME, CheckState::Good, format!("{limit} bytes")),
         // The file does not exist in a network namespace other than the initial one.
-        None => Check::new(NAME, State::Unknown, format!("{PATH} cannot be read")),
+        None => Check::new(NAME, CheckState::Unknown, format!("{PATH} cannot be read")),
     }
 }
 
@@ -239,9 +239,9 @@ pub(super) fn exporters() -> Vec<Check> {
 
 fn tried(name: &'static str, made: Result<DmabufFd, ExportError>, suffix: &str) -> Check {
     match made {
-        Ok(_) => Check::new(name, State::Good, format!("works{suffix}")),
+        Ok(_) => Check::new(name, CheckState::Good, format!("works{suffix}")),
         Err(error) => {
-            let check = Check::new(name, State::Missing, format!("{}{suffix}", error.cause));
+            let check = Check::new(name, CheckState::Missing, format!("{}{suffix}", error.cause));
             match error.cause.hint {
                 Some(hint) => check.remedy(hint),
                 None => check,

@@ -19,7 +19,7 @@ use crate::netlink::NetlinkError;
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum CheckState {
     /// As needed.
     Good,
     /// Not as needed, but set-up or the remedy fixes it.
@@ -30,7 +30,7 @@ pub enum State {
     Unknown,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for CheckState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Good => "good",
@@ -47,7 +47,7 @@ pub struct Check {
     /// Its name, stable for programs.
     pub name: &'static str,
     /// Its result.
-    pub state: State,
+    pub state: CheckState,
     /// The finding, in a few words.
     pub found: String,
     /// The command that fixes it, or another remedy.
@@ -55,7 +55,7 @@ pub struct Check {
 }
 
 impl Check {
-    fn new(name: &'static str, state: State, found: impl Into<String>) -> Self {
+    fn new(name: &'static str, state: CheckState, found: impl Into<String>) -> Self {
         Self {
             name,
             state,
@@ -136,8 +136,8 @@ impl Doctor {
             checks.any(|check| check.name == "bind_tx" && check.state == state)
         };
         obstacles.extend(self.no_nic(
-            |nic| bind_tx(nic, State::Good),
-            |nic| bind_tx(nic, State::Unknown),
+            |nic| bind_tx(nic, CheckState::Good),
+            |nic| bind_tx(nic, CheckState::Unknown),
         ));
         obstacles
     }
@@ -145,9 +145,9 @@ impl Doctor {
     /// Returns what the machine lacks, ignoring one check.
     fn obstacles_without(&self, name: &str) -> Vec<String> {
         let machine = self.machine.iter().filter(|check| check.name != name);
-        let missing = machine.filter(|check| check.state == State::Missing);
+        let missing = machine.filter(|check| check.state == CheckState::Missing);
         let mut obstacles: Vec<_> = missing.map(|check| check.found.clone()).collect();
-        let works = |check: &Check| check.state == State::Good;
+        let works = |check: &Check| check.state == CheckState::Good;
         if !self.exporters.iter().any(works) {
             obstacles.push("no exporter of dma-bufs works".to_owned());
         }
@@ -194,7 +194,7 @@ mod tests {
         let doctor = Doctor::examine(None).unwrap();
         let all = doctor.machine.iter().chain(&doctor.exporters);
         for check in all.chain(doctor.nics.iter().flat_map(|nic| &nic.checks)) {
-            if check.state == State::Mendable {
+            if check.state == CheckState::Mendable {
                 assert!(check.remedy.is_some(), "{check:?}");
             }
         }

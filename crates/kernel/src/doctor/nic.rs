@@ -3,7 +3,7 @@
 use devmem_uapi::IfIndex;
 use serde::Serialize;
 
-use super::{Check, State};
+use super::{Check, CheckState};
 use crate::drivers::{KnownDriver, known_driver};
 use crate::ethtool::{Channels, DataSplit, DriverInfo, Ethtool, EthtoolError, NTUPLE, Rings};
 use crate::netdev::{DriverSupport, KernelRxQueueId, Netdev, QueueUser};
@@ -56,7 +56,7 @@ impl NicFacts {
                 checks.push(support("bind_tx", netdev.probe_bind_tx(), false));
                 queues = netdev.rx_queues().unwrap_or_default();
             }
-            Err(error) => checks.push(Check::new("bind_rx", State::Missing, error.to_string())),
+            Err(error) => checks.push(Check::new("bind_rx", CheckState::Missing, error.to_string())),
         }
         let mut driver = None;
         let mut known = None;
@@ -85,11 +85,11 @@ impl NicFacts {
 fn verdict(checks: &[Check]) -> NicVerdict {
     let needed = || checks.iter().filter(|check| check.name != "bind_tx");
     let some = |state| needed().any(|check| check.state == state);
-    if some(State::Missing) {
+    if some(CheckState::Missing) {
         NicVerdict::Unsupported
-    } else if some(State::Unknown) {
+    } else if some(CheckState::Unknown) {
         NicVerdict::Unknown
-    } else if some(State::Mendable) {
+    } else if some(CheckState::Mendable) {
         NicVerdict::NeedsSetup
     } else {
         NicVerdict::Ready
@@ -98,20 +98,20 @@ fn verdict(checks: &[Check]) -> NicVerdict {
 
 fn link(name: &str, up: bool) -> Check {
     match up {
-        true => Check::new("up", State::Good, "up"),
-        false => Check::new("up", State::Mendable, "down").remedy(format!("ip link set {name} up")),
+        true => Check::new("up", CheckState::Good, "up"),
+        false => Check::new("up", CheckState::Mendable, "down").remedy(format!("ip link set {name} up")),
     }
 }
 
 fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
     match tried {
-        DriverSupport::Yes => Check::new(name, State::Good, "the driver supports it"),
+        DriverSupport::Yes => Check::new(name, CheckState::Good, "the driver supports it"),
         DriverSupport::No { reason } if needed => {
             let drivers = crate::drivers::supported_list();
-            Check::new(name, State::Missing, reason).remedy(format!("drivers that can: {drivers}"))
+            Check::new(name, CheckState::Missing, reason).remedy(format!("drivers that can: {drivers}"))
         }
-        DriverSupport::No { reason } => Check::new(name, State::Missing, reason),
-        DriverSupport::Unknown { reason } => Check::new(name, State::Unknown, reason),
+        DriverSupport::No { reason } => Check::new(name, CheckState::Missing, reason),
+        DriverSupport::Unknown { reason } => Check::new(name, CheckState::Unknown, reason),
     }
 }
 
@@ -127,23 +127,23 @@ fn spare_queues(
         .filter(|(id, user)| id.0 != 0 && user.is_none());
     let found = format!("{} of {} can be bound", spare.clone().count(), queues.len());
     if spare.count() > 0 {
-        return Check::new(NAME, State::Good, found);
+        return Check::new(NAME, CheckState::Good, found);
     }
     match channels {
         Some(channels) if channels.combined_max > channels.combined => {
             let count = (channels.combined + 1).max(2);
-            Check::new(NAME, State::Mendable, found)
+            Check::new(NAME, CheckState::Mendable, found)
                 .remedy(format!("ethtool -L {name} combined {count}"))
         }
         Some(channels) if channels.rx_max > channels.rx => {
             let count = (channels.rx + 1).max(2);
-            Check::new(NAME, State::Mendable, found).remedy(format!("ethtool -L {name} rx {count}"))
+            Check::new(NAME, CheckState::Mendable, found).remedy(format!("ethtool -L {name} rx {count}"))
         }
         _ if queues.is_empty() => {
-            Check::new(NAME, State::Mendable, "none are listed while it is down")
+            Check::new(NAME, CheckState::Mendable, "none are listed while it is down")
                 .remedy(format!("ip link set {name} up"))
         }
-        _ => Check::new(NAME, State::Missing, found),
+        _ => Check::new(NAME, CheckState::Missing, found),
     }
 }
 
@@ -164,10 +164,10 @@ fn settings(name: &str, ethtool: &mut Ethtool, known: Option<&KnownDriver>) -> V
 fn split(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
     const NAME: &str = "tcp_data_split";
     match rings.as_ref().map(|rings| rings.data_split) {
-        Ok(Some(DataSplit::Enabled)) => Check::new(NAME, State::Good, "on"),
-        Ok(Some(other)) => Check::new(NAME, State::Mendable, other.to_string())
+        Ok(Some(DataSplit::Enabled)) => Check::new(NAME, CheckState::Good, "on"),
+        Ok(Some(other)) => Check::new(NAME, CheckState::Mendable, other.to_string())
             .remedy(format!("ethtool -G {name} tcp-data-split on")),
-        Ok(None) => Check::new(NAME, State::Missing, "the driver does not know it"),
+        Ok(None) => Check::new(NAME, CheckState::Missing, "the driver does not know it"),
         Err(error) => unreadable(NAME, error),
     }
 }
@@ -175,11 +175,11 @@ fn split(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
 fn threshold(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
     const NAME: &str = "hds_thresh";
     match rings.as_ref().map(|rings| rings.hds_thresh) {
-        Ok(Some(0)) => Check::new(NAME, State::Good, "0"),
-        Ok(Some(thresh)) => Check::new(NAME, State::Mendable, thresh.to_string())
+        Ok(Some(0)) => Check::new(NAME, CheckState::Good, "0"),
+        Ok(Some(thresh)) => Check::new(NAME, CheckState::Mendable, thresh.to_string())
             .remedy(format!("ethtool -G {name} hds-thresh 0")),
         // The kernel treats a driver without a threshold as if it were 0.
-        Ok(None) => Check::new(NAME, State::Good, "none"),
+        Ok(None) => Check::new(NAME, CheckState::Good, "none"),
         Err(error) => unreadable(NAME, error),
     }
 }
@@ -187,12 +187,12 @@ fn threshold(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
 fn feature(name: &str, ethtool: &mut Ethtool, feature: &'static str) -> Check {
     let command = format!("ethtool -K {name} {feature} on");
     match ethtool.feature(feature) {
-        Ok(Some(found)) if found.active => Check::new(feature, State::Good, "on"),
+        Ok(Some(found)) if found.active => Check::new(feature, CheckState::Good, "on"),
         Ok(Some(found)) if found.changeable && !found.fixed => {
-            Check::new(feature, State::Mendable, "off").remedy(command)
+            Check::new(feature, CheckState::Mendable, "off").remedy(command)
         }
-        Ok(Some(_)) => Check::new(feature, State::Missing, "off, and cannot be switched"),
-        Ok(None) => Check::new(feature, State::Missing, "this kernel does not know it"),
+        Ok(Some(_)) => Check::new(feature, CheckState::Missing, "off, and cannot be switched"),
+        Ok(None) => Check::new(feature, CheckState::Missing, "this kernel does not know it"),
         Err(error) => unreadable(feature, &error),
     }
 }
@@ -204,7 +204,7 @@ fn rules(ethtool: &mut Ethtool) -> Check {
             let size = table
                 .size
                 .map_or_else(String::new, |size| format!(" of {size}"));
-            Check::new(NAME, State::Good, format!("{}{size} in use", table.rules))
+            Check::new(NAME, CheckState::Good, format!("{}{size} in use", table.rules))
         }
         Err(error) => unreadable(NAME, &error),
     }
@@ -216,7 +216,7 @@ fn rss(ethtool: &mut Ethtool) -> Check {
         Ok(rss) => {
             let contexts = ethtool.rss_contexts().unwrap_or_default().len();
             let found = format!("{} entries, {contexts} further contexts", rss.table.len());
-            Check::new(NAME, State::Good, found)
+            Check::new(NAME, CheckState::Good, found)
         }
         Err(error) => unreadable(NAME, &error),
     }
@@ -225,18 +225,18 @@ fn rss(ethtool: &mut Ethtool) -> Check {
 fn xdp(name: &str, index: u32) -> Check {
     const NAME: &str = "xdp";
     match netif::has_xdp_program(index) {
-        Ok(false) => Check::new(NAME, State::Good, "no program attached"),
-        Ok(true) => Check::new(NAME, State::Mendable, "a program is attached")
+        Ok(false) => Check::new(NAME, CheckState::Good, "no program attached"),
+        Ok(true) => Check::new(NAME, CheckState::Mendable, "a program is attached")
             .remedy(format!("ip link set {name} xdp off")),
-        Err(error) => Check::new(NAME, State::Unknown, error.to_string()),
+        Err(error) => Check::new(NAME, CheckState::Unknown, error.to_string()),
     }
 }
 
 /// Result for a setting that cannot be read, usually because the driver does not support it.
 fn unreadable(name: &'static str, error: &EthtoolError) -> Check {
     match error.is_unsupported() {
-        true => Check::new(name, State::Missing, "the driver does not know it"),
-        false => Check::new(name, State::Unknown, error.to_string()),
+        true => Check::new(name, CheckState::Missing, "the driver does not know it"),
+        false => Check::new(name, CheckState::Unknown, error.to_string()),
     }
 }
 
@@ -246,13 +246,13 @@ mod tests {
 
     use super::*;
 
-    fn check(name: &'static str, state: State) -> Check {
+    fn check(name: &'static str, state: CheckState) -> Check {
         Check::new(name, state, "")
     }
 
     #[test]
     fn the_worst_check_decides_and_sending_is_a_bonus() {
-        use State::{Good, Mendable, Missing, Unknown};
+        use CheckState::{Good, Mendable, Missing, Unknown};
         let cases = [
             ([Good, Good, Good], NicVerdict::Ready),
             ([Good, Good, Missing], NicVerdict::Ready),
@@ -280,12 +280,12 @@ mod tests {
         let good = spare_queues("eth1", &[queue(0, None), queue(1, None)], None);
         assert_eq!(
             (good.state, good.found.as_str()),
-            (State::Good, "1 of 2 can be bound")
+            (CheckState::Good, "1 of 2 can be bound")
         );
         let more = spare_queues("eth1", &[queue(0, None)], channels(1, 8));
         assert_eq!(more.remedy.as_deref(), Some("ethtool -L eth1 combined 2"));
         let all_used = spare_queues("eth1", &[queue(0, None), queue(1, used)], channels(2, 2));
-        assert_eq!(all_used.state, State::Missing);
+        assert_eq!(all_used.state, CheckState::Missing);
         let down = spare_queues("eth1", &[], None);
         assert_eq!(down.remedy.as_deref(), Some("ip link set eth1 up"));
     }
@@ -300,15 +300,15 @@ mod tests {
             })
         };
         let off = split("eth1", &rings(Some(DataSplit::Disabled), None));
-        assert_eq!((off.state, off.found.as_str()), (State::Mendable, "off"));
+        assert_eq!((off.state, off.found.as_str()), (CheckState::Mendable, "off"));
         let auto = split("eth1", &rings(Some(DataSplit::Unknown), None));
         assert_eq!(
             auto.remedy.as_deref(),
             Some("ethtool -G eth1 tcp-data-split on")
         );
-        assert_eq!(split("eth1", &rings(None, None)).state, State::Missing);
+        assert_eq!(split("eth1", &rings(None, None)).state, CheckState::Missing);
         let high = threshold("eth1", &rings(None, Some(256)));
         assert_eq!(high.remedy.as_deref(), Some("ethtool -G eth1 hds-thresh 0"));
-        assert_eq!(threshold("eth1", &rings(None, None)).state, State::Good);
+        assert_eq!(threshold("eth1", &rings(None, None)).state, CheckState::Good);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use devmem_linux::doctor::{Check, NicFacts, NicVerdict, State};
+use devmem_linux::doctor::{Check, NicFacts, NicVerdict, CheckState};
 use devmem_linux::drivers::Support;
 use devmem_linux::ethtool::{NTUPLE, RX_GRO_HW};
 
@@ -67,7 +67,7 @@ impl Diagnosis {
         table.section("device memory can be received through the kernel:");
         for nic in self.doctor.nics.iter().filter(|n| receives(n.verdict)) {
             let by_hand =
-                |check: &&Check| check.state == State::Mendable && !SET_UP.contains(&check.name);
+                |check: &&Check| check.state == CheckState::Mendable && !SET_UP.contains(&check.name);
             let first: Vec<_> = nic.checks.iter().filter(by_hand).map(|c| c.name).collect();
             let name = &nic.name;
             match first[..] {
@@ -154,7 +154,7 @@ fn driver_name(nic: &NicFacts) -> &str {
 
 /// Says in a few words what becomes of an interface, and because of what.
 fn summary(nic: &NicFacts) -> String {
-    let because = |state: State| {
+    let because = |state: CheckState| {
         let checks = nic.checks.iter().filter(|check| check.state == state);
         // Sending is a bonus.
         let names = checks
@@ -164,8 +164,8 @@ fn summary(nic: &NicFacts) -> String {
     };
     match nic.verdict {
         NicVerdict::Ready => "ready".to_owned(),
-        NicVerdict::NeedsSetup => format!("ready once set up ({})", because(State::Mendable)),
-        NicVerdict::Unsupported => format!("cannot ({})", because(State::Missing)),
-        NicVerdict::Unknown => format!("unknown ({})", because(State::Unknown)),
+        NicVerdict::NeedsSetup => format!("ready once set up ({})", because(CheckState::Mendable)),
+        NicVerdict::Unsupported => format!("cannot ({})", because(CheckState::Missing)),
+        NicVerdict::Unknown => format!("unknown ({})", because(CheckState::Unknown)),
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 fn good(name: &'static str, found: &str) -> Check {
     Check {
         name,
-        state: State::Good,
+        state: CheckState::Good,
         found: found.to_owned(),
         remedy: None,
     }
@@ -19,7 +19,7 @@ fn good(name: &'static str, found: &str) -> Check {
 
 fn mend(name: &'static str, found: &str, remedy: &str) -> Check {
     Check {
-        state: State::Mendable,
+        state: CheckState::Mendable,
         remedy: Some(remedy.to_owned()),
         ..good(name, found)
     }
@@ -27,7 +27,7 @@ fn mend(name: &'static str, found: &str, remedy: &str) -> Check {
 
 fn missing(name: &'static str, found: &str) -> Check {
     Check {
-        state: State::Missing,
+        state: CheckState::Missing,
         ..good(name, found)
     }
 }
@@ -223,7 +223,7 @@ fn what_a_probe_found_becomes_a_check() {
         remedy,
     };
     assert_eq!(check("tun", &Verdict::Works), good("tun", "works"));
-    assert_eq!(check("tun", &missing(None)).state, State::Missing);
+    assert_eq!(check("tun", &missing(None)).state, CheckState::Missing);
     let mendable = check("tun", &missing(Some("modprobe tun")));
     assert_eq!(mendable, mend("tun", "it is not there", "modprobe tun"));
 }

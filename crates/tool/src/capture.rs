@@ -32,9 +32,9 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// An open capture file. Clones write to the same file.
 #[derive(Clone)]
-pub struct Capture(Arc<Mutex<State>>);
+pub struct Capture(Arc<Mutex<CaptureFile>>);
 
-struct State {
+struct CaptureFile {
     path: PathBuf,
     file: File,
     /// Encoder of blocks; its bytes are not yet in the file.
@@ -58,7 +58,7 @@ impl Capture {
     ///
     /// The file cannot be created.
     pub fn create(path: &Path, name: &str) -> Result<Self, Failure> {
-        let made = File::create(path).and_then(|file| State::new(path, file, name));
+        let made = File::create(path).and_then(|file| CaptureFile::new(path, file, name));
         let state = made.map_err(|error| {
             anyhow::Error::from(error).context(format!("create {}", path.display()))
         })?;
@@ -74,12 +74,12 @@ impl Capture {
         let mut state = self.state();
         state.write_out();
         state.outcome()?;
-        let State { path, packets, .. } = &*state;
+        let CaptureFile { path, packets, .. } = &*state;
         note(format_args!("{packets} packets in {}", path.display()));
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CaptureFile> {
         // A panic in a writer leaves at most one incomplete block, which the count does not include.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +108,7 @@ impl FrameSink for Capture {
     }
 }
 
-impl State {
+impl CaptureFile {
     fn new(path: &Path, file: File, name: &str) -> io::Result<Self> {
         let mut encoder = PcapNgWriter::new(Vec::new()).map_err(cause)?;
         let interface = InterfaceDescriptionBlock {

@@ -14,14 +14,14 @@ use tool::output::{Failure, note, print_json};
 
 /// What became of one interface. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct InterfaceReport {
     interface: String,
     restored: Vec<String>,
     left: Vec<String>,
     failed: Vec<String>,
 }
 
-impl Outcome {
+impl InterfaceReport {
     fn of(interface: String, report: RestoreReport) -> Self {
         let RestoreReport {
             restored,
@@ -170,7 +170,7 @@ fn restore(args: &args::Restore, leftovers: Vec<Leftover>, judged: Judged) -> Re
 }
 
 /// Says what is not as it was: one interface that fails is no reason to leave the others unrestored.
-fn complaint(outcomes: &[Outcome]) -> Option<String> {
+fn complaint(outcomes: &[InterfaceReport]) -> Option<String> {
     let failed = outcomes.iter().filter(|outcome| !outcome.failed.is_empty());
     let words = failed.map(|outcome| {
         let why = outcome.failed.join("; ");
@@ -181,7 +181,7 @@ fn complaint(outcomes: &[Outcome]) -> Option<String> {
 }
 
 /// Restores one interface; `None` if nothing was left of it.
-fn restore_one(leftover: &Leftover) -> Option<Outcome> {
+fn restore_one(leftover: &Leftover) -> Option<InterfaceReport> {
     let interface = &leftover.interface;
     let report = match restore_from_state_file(&leftover.path) {
         Ok(report) => report,
@@ -195,7 +195,7 @@ fn restore_one(leftover: &Leftover) -> Option<Outcome> {
         // Its run, or another who restores, has been faster.
         Err(error) if error.is_not_found() => return None,
         Err(error) => {
-            return Some(Outcome {
+            return Some(InterfaceReport {
                 interface: interface.clone(),
                 restored: Vec::new(),
                 left: Vec::new(),
@@ -209,7 +209,7 @@ fn restore_one(leftover: &Leftover) -> Option<Outcome> {
     if report.is_exact() {
         note(format_args!("{interface} is as it was"));
     }
-    Some(Outcome::of(interface.clone(), report))
+    Some(InterfaceReport::of(interface.clone(), report))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::accel;
 use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
 use crate::kit::Kit;
-use crate::machine::{self, Outcome, Output, PassOn};
+use crate::machine::{self, RunReport, Output, PassOn};
 use crate::plan::{self as plan, LabRunPlan};
 use crate::suite::Group;
 use crate::suite::host::{self, TestPlan};
@@ -119,7 +119,7 @@ fn test(args: Test) -> Result<(), Failure> {
     host::run(&kit, &plan, plan::job)
 }
 
-fn judge(outcome: &Outcome, allow_warnings: bool) -> Result<(), Failure> {
+fn judge(outcome: &RunReport, allow_warnings: bool) -> Result<(), Failure> {
     if let Some(file) = outcome.missing_files.first() {
         return Err(Failure::failed(format!("--get: {file}")));
     }

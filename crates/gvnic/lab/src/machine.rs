@@ -68,7 +68,7 @@ pub struct MachinePlan {
 
 /// Result of a run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct RunReport {
     /// The command's exit code.
     pub exit_code: i32,
     /// Time from the start of QEMU to the start of the command, in seconds.
@@ -117,7 +117,7 @@ pub fn run(
     plan: &MachinePlan,
     job: &Job,
     output: &mut dyn Output,
-) -> Result<Outcome, Failure> {
+) -> Result<RunReport, Failure> {
     let forced = match plan.accel {
         Accel::Kvm if !accel::kvm_usable() => {
             return Err(Failure::unsupported("/dev/kvm cannot be opened")
@@ -151,7 +151,7 @@ fn run_by(
     plan: &MachinePlan,
     job: &Job,
     output: &mut dyn Output,
-) -> Result<Option<Outcome>, Failure> {
+) -> Result<Option<RunReport>, Failure> {
     let folder = Scratch::new()?;
     let start = Instant::now();
     fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
@@ -192,7 +192,7 @@ fn run_by(
             "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
         ));
     })?;
-    Ok(Some(Outcome {
+    Ok(Some(RunReport {
         exit_code: said.exit_code,
         boot_s: said.boot.as_secs_f64(),
         total_s: start.elapsed().as_secs_f64(),

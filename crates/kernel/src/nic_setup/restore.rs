@@ -56,7 +56,7 @@ impl fmt::Display for RestoreReport {
 }
 
 /// The outcome of restoring one change.
-enum Outcome {
+enum UndoResult {
     Restored,
     /// Another program has changed it since.
     Foreign,
@@ -124,13 +124,13 @@ pub(super) fn take_all_back(nic: &mut dyn NicControl, undo: &[Undo]) -> (Restore
     for change in undo.iter().rev() {
         let what = describe(nic.name(), change);
         match take_back(nic, change) {
-            Ok(Outcome::Restored) => {
+            Ok(UndoResult::Restored) => {
                 ours.push(change.clone());
                 if change.is_change() {
                     report.restored.push(what);
                 }
             }
-            Ok(Outcome::Foreign) => report.left.push(what),
+            Ok(UndoResult::Foreign) => report.left.push(what),
             // The interface was removed, and its settings with it.
             Err(error) if error.errno() == Some(Errno::ENODEV) => report.restored.push(what),
             Err(error) => {
@@ -180,7 +180,7 @@ fn begun(undo: &[Undo]) -> Vec<Undo> {
 }
 
 /// Undoes one change. Can be called again, and also if the change was never made.
-fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
+fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult, EthtoolError> {
     match change {
         Undo::Rule { .. } => remove_rule(nic, change),
         Undo::Context { .. } => remove_context(nic, change),
@@ -192,26 +192,26 @@ fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Ethtool
         } => restore_rings(nic, *split_before, *thresh_before, *given_back),
         Undo::Feature { name, before } => {
             if *before {
-                return Ok(Outcome::Restored);
+                return Ok(UndoResult::Restored);
             }
             // Turning the feature off would remove the rules of all programs.
             if is_ntuple(change) && nic.rules().is_ok_and(|rules| !rules.is_empty()) {
-                return Ok(Outcome::Foreign);
+                return Ok(UndoResult::Foreign);
             }
             nic.set_feature(name, false)?;
-            Ok(Outcome::Restored)
+            Ok(UndoResult::Restored)
         }
     }
 }
 
-fn remove_rule(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
+fn remove_rule(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult, EthtoolError> {
     let Undo::Rule {
         location,
         flow,
         action,
     } = change
     else {
-        return Ok(Outcome::Restored);
+        return Ok(UndoResult::Restored);
     };
     let ours = |rule: &&InstalledRule| rule.flow == Some(*flow) && rule.action == *action;
     let rules = nic.rules()?;
@@ -220,24 +220,24 @@ fn remove_rule(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Ethto
         None => rules.iter().find(ours),
         Some(location) => match rules.iter().find(|rule| rule.location == *location) {
             Some(rule) if ours(&rule) => Some(rule),
-            Some(_) => return Ok(Outcome::Foreign),
+            Some(_) => return Ok(UndoResult::Foreign),
             None => None,
         },
     };
     if let Some(rule) = found {
         nic.delete_rule(rule.location)?;
     }
-    Ok(Outcome::Restored)
+    Ok(UndoResult::Restored)
 }
 
-fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, EthtoolError> {
+fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult, EthtoolError> {
     let Undo::Context {
         context,
         table,
         others,
     } = change
     else {
-        return Ok(Outcome::Restored);
+        return Ok(UndoResult::Restored);
     };
     let now = match nic.rss_contexts() {
         Ok(now) => now,
@@ -245,9 +245,9 @@ fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Et
             // The driver cannot list contexts; ours is identified by its number.
             Some(context) => {
                 nic.delete_rss_context(*context)?;
-                return Ok(Outcome::Restored);
+                return Ok(UndoResult::Restored);
             }
-            None => return Ok(Outcome::Restored),
+            None => return Ok(UndoResult::Restored),
         },
         Err(error) => return Err(error),
     };
@@ -259,12 +259,12 @@ fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<Outcome, Et
             .find(|c| !others.contains(&c.context) && c.table == *table),
     };
     match found {
-        Some(found) if found.table != *table => Ok(Outcome::Foreign),
+        Some(found) if found.table != *table => Ok(UndoResult::Foreign),
         Some(found) => {
             nic.delete_rss_context(found.context)?;
-            Ok(Outcome::Restored)
+            Ok(UndoResult::Restored)
         }
-        None => Ok(Outcome::Restored),
+        None => Ok(UndoResult::Restored),
     }
 }
 
@@ -272,24 +272,24 @@ fn restore_table(
     nic: &mut dyn NicControl,
     before: &[u32],
     set: &[u32],
-) -> Result<Outcome, EthtoolError> {
+) -> Result<UndoResult, EthtoolError> {
     let now = nic.rss()?.table;
     if now == before {
-        return Ok(Outcome::Restored);
+        return Ok(UndoResult::Restored);
     }
     let queues = u32::try_from(nic.rx_queues()?.len()).unwrap_or(0);
     // The driver's default table instead of ours: the driver forgot ours.
     if now != set && !is_drivers_own(&now, queues) {
-        return Ok(Outcome::Foreign);
+        return Ok(UndoResult::Foreign);
     }
     // If the previous table is the driver's default, the default is requested, so that it still follows later changes of the
     // number of channels; a table that was set explicitly is set again.
     if is_drivers_own(before, queues) && nic.reset_rss_table().is_ok() && nic.rss()?.table == before
     {
-        return Ok(Outcome::Restored);
+        return Ok(UndoResult::Restored);
     }
     nic.set_rss_table(before)?;
-    Ok(Outcome::Restored)
+    Ok(UndoResult::Restored)
 }
 
 /// Returns whether a table is the driver's default (linux include/linux/ethtool.h `ethtool_rxfh_indir_default`).
@@ -304,15 +304,15 @@ fn restore_rings(
     split_before: DataSplit,
     thresh_before: Option<u32>,
     given_back: bool,
-) -> Result<Outcome, EthtoolError> {
+) -> Result<UndoResult, EthtoolError> {
     let now = nic.rings()?;
     let ours = now.data_split == Some(DataSplit::Enabled) && now.hds_thresh.unwrap_or(0) == 0;
     // The same value may be our explicit "on" instead of the driver's earlier choice.
     if now.data_split == Some(split_before) && now.hds_thresh == thresh_before && !ours {
-        return Ok(Outcome::Restored);
+        return Ok(UndoResult::Restored);
     }
     if !ours && !given_back {
-        return Ok(Outcome::Foreign);
+        return Ok(UndoResult::Foreign);
     }
     let split = |split| RingsChange {
         data_split: Some(split),
@@ -322,10 +322,10 @@ fn restore_rings(
     let gently = nic.set_rings(split(DataSplit::Unknown));
     let now = nic.rings()?;
     if now.data_split == Some(split_before) && now.hds_thresh == thresh_before {
-        return Ok(Outcome::Restored);
+        return Ok(UndoResult::Restored);
     }
     match nic.set_rings(split(split_before)) {
-        Ok(()) => Ok(Outcome::Restored),
+        Ok(()) => Ok(UndoResult::Restored),
         // The driver's error for the first request explains more.
         Err(error) => Err(gently.err().unwrap_or(error)),
     }

@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 
 use super::conversation::{Conversation, Word};
-use super::frame::{self, Kind, MAX_FRAME_BYTES};
+use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
 
 /// Checks that whatever the guest says is bounded, is said in an order that makes sense, and can be said again.
 pub fn run(data: &[u8]) {
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// A frame that was read is written to the same bytes, and read again.
-fn assert_again(kind: Kind, payload: &[u8]) {
+fn assert_again(kind: FrameKind, payload: &[u8]) {
     let mut written = Vec::new();
     frame::write(&mut written, kind, payload).expect("memory takes everything");
     let again = frame::read(&mut written.as_slice()).expect("it was a frame");

@@ -1,7 +1,7 @@
 //! The order of frames from the guest on the control port. The guest is not trusted: its frames take no more memory than
 //! one frame, and one text for each requested file.
 
-use super::frame::Kind;
+use super::frame::FrameKind;
 
 /// Meaning of one frame from the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,37 +59,37 @@ impl Conversation {
     /// # Errors
     ///
     /// A message for the user: the guest reported a failure, or sent an invalid frame or one in the wrong order.
-    pub fn take<'a>(&mut self, kind: Kind, payload: &'a [u8]) -> Result<Word<'a>, String> {
+    pub fn take<'a>(&mut self, kind: FrameKind, payload: &'a [u8]) -> Result<Word<'a>, String> {
         let text = || String::from_utf8_lossy(payload).into_owned();
         match kind {
             // Each Ready frame starts a thread.
-            Kind::Ready if self.is_ready => Err("the guest was ready twice".to_owned()),
-            Kind::Ready => {
+            FrameKind::Ready if self.is_ready => Err("the guest was ready twice".to_owned()),
+            FrameKind::Ready => {
                 self.is_ready = true;
                 Ok(Word::Ready)
             }
-            Kind::Stdout => Ok(Word::Stdout(payload)),
-            Kind::Stderr => Ok(Word::Stderr(payload)),
-            Kind::Exit if self.exit_code.is_some() => {
+            FrameKind::Stdout => Ok(Word::Stdout(payload)),
+            FrameKind::Stderr => Ok(Word::Stderr(payload)),
+            FrameKind::Exit if self.exit_code.is_some() => {
                 Err("the guest's command ended twice".to_owned())
             }
-            Kind::Exit => {
+            FrameKind::Exit => {
                 let code = text().parse();
                 self.exit_code =
                     Some(code.map_err(|error| format!("the guest's exit code: {error}"))?);
                 Ok(Word::Exit)
             }
-            Kind::File => self.begin_file(&text()),
-            Kind::FileBytes if self.file_is_open => Ok(Word::FileBytes(payload)),
-            Kind::FileBytes => Err("the guest sends bytes of no file".to_owned()),
-            Kind::FileError => {
+            FrameKind::File => self.begin_file(&text()),
+            FrameKind::FileBytes if self.file_is_open => Ok(Word::FileBytes(payload)),
+            FrameKind::FileBytes => Err("the guest sends bytes of no file".to_owned()),
+            FrameKind::FileError => {
                 self.next_file()?;
                 self.file_is_open = false;
                 Ok(Word::FileMissing(text()))
             }
-            Kind::Trouble => Err(format!("the guest could not go on: {}", text())),
-            Kind::Stdin => Err("the guest says what only a host does".to_owned()),
-            Kind::Bye => match self.exit_code {
+            FrameKind::Trouble => Err(format!("the guest could not go on: {}", text())),
+            FrameKind::Stdin => Err("the guest says what only a host does".to_owned()),
+            FrameKind::Bye => match self.exit_code {
                 Some(code) => Ok(Word::Bye(code)),
                 None => Err("the guest left without an exit code".to_owned()),
             },
@@ -127,19 +127,19 @@ mod tests {
     fn a_guest_says_everything_in_its_order() {
         let mut guest = Conversation::new(2);
         assert!(!guest.is_ready());
-        let said: [(Kind, &[u8], Word<'_>); 8] = [
-            (Kind::Ready, b"1.5", Word::Ready),
-            (Kind::Stdout, b"out", Word::Stdout(b"out")),
-            (Kind::Stderr, b"", Word::Stderr(b"")),
+        let said: [(FrameKind, &[u8], Word<'_>); 8] = [
+            (FrameKind::Ready, b"1.5", Word::Ready),
+            (FrameKind::Stdout, b"out", Word::Stdout(b"out")),
+            (FrameKind::Stderr, b"", Word::Stderr(b"")),
             (
-                Kind::FileError,
+                FrameKind::FileError,
                 b"gone",
                 Word::FileMissing("gone".to_owned()),
             ),
-            (Kind::File, b"1", Word::File(1)),
-            (Kind::FileBytes, b"bytes", Word::FileBytes(b"bytes")),
-            (Kind::Exit, b"-3", Word::Exit),
-            (Kind::Bye, b"", Word::Bye(-3)),
+            (FrameKind::File, b"1", Word::File(1)),
+            (FrameKind::FileBytes, b"bytes", Word::FileBytes(b"bytes")),
+            (FrameKind::Exit, b"-3", Word::Exit),
+            (FrameKind::Bye, b"", Word::Bye(-3)),
         ];
         for (kind, payload, word) in said {
             assert_eq!(guest.take(kind, payload), Ok(word));
@@ -151,26 +151,26 @@ mod tests {
     fn files_that_could_not_be_read_are_told_of_once_each() {
         let mut guest = Conversation::new(2);
         for _ in 0..2 {
-            assert!(guest.take(Kind::FileError, b"why").is_ok());
+            assert!(guest.take(FrameKind::FileError, b"why").is_ok());
         }
         for _ in 0..3 {
-            let refused = guest.take(Kind::FileError, b"why").unwrap_err();
+            let refused = guest.take(FrameKind::FileError, b"why").unwrap_err();
             assert!(refused.contains("nobody asked"), "{refused}");
         }
     }
 
     #[test]
     fn what_comes_at_the_wrong_time_is_refused() {
-        let wrong: [&[(Kind, &[u8])]; 9] = [
-            &[(Kind::Ready, b""), (Kind::Ready, b"")],
-            &[(Kind::Bye, b"")],
-            &[(Kind::Exit, b"0"), (Kind::Exit, b"0")],
-            &[(Kind::Exit, b"99999999999")],
-            &[(Kind::FileBytes, b"x")],
-            &[(Kind::File, b"1")],
-            &[(Kind::File, b"0"), (Kind::File, b"0")],
-            &[(Kind::Stdin, b"x")],
-            &[(Kind::Trouble, b"no disk")],
+        let wrong: [&[(FrameKind, &[u8])]; 9] = [
+            &[(FrameKind::Ready, b""), (FrameKind::Ready, b"")],
+            &[(FrameKind::Bye, b"")],
+            &[(FrameKind::Exit, b"0"), (FrameKind::Exit, b"0")],
+            &[(FrameKind::Exit, b"99999999999")],
+            &[(FrameKind::FileBytes, b"x")],
+            &[(FrameKind::File, b"1")],
+            &[(FrameKind::File, b"0"), (FrameKind::File, b"0")],
+            &[(FrameKind::Stdin, b"x")],
+            &[(FrameKind::Trouble, b"no disk")],
         ];
         for frames in wrong {
             let mut guest = Conversation::new(2);

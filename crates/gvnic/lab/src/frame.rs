@@ -12,7 +12,7 @@ const HEADER_BYTES: usize = 5;
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// The guest has booted and starts the command; no payload.
     Ready = 1,
     /// Bytes the command wrote to its standard output.
@@ -35,7 +35,7 @@ pub enum Kind {
     Stdin = 10,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 10] = [
         Self::Ready,
         Self::Stdout,
@@ -63,7 +63,7 @@ impl Kind {
 /// # Errors
 ///
 /// Writing failed.
-pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+pub fn write(to: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     let mut rest = payload;
     loop {
         let (now, later) = rest.split_at(rest.len().min(MAX_FRAME_BYTES));
@@ -85,7 +85,7 @@ pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> 
 /// # Errors
 ///
 /// Reading failed; `InvalidData` for an unknown kind or a length above [`MAX_FRAME_BYTES`].
-pub fn read(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
+pub fn read(from: &mut impl Read) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     let mut header = [0; HEADER_BYTES];
     if from.read(&mut header[..1])? == 0 {
         return Ok(None);
@@ -93,7 +93,7 @@ pub fn read(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     from.read_exact(&mut header[1..])?;
     let [kind, l0, l1, l2, l3] = header;
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let kind = Kind::from_byte(kind).ok_or_else(|| wrong(format!("a frame of kind {kind}")))?;
+    let kind = FrameKind::from_byte(kind).ok_or_else(|| wrong(format!("a frame of kind {kind}")))?;
     let len = u32::from_le_bytes([l0, l1, l2, l3]);
     let len = usize::try_from(len)
         .ok()
@@ -110,7 +110,7 @@ pub fn pass_in(mut from: impl Read, mut to: impl Write) {
     loop {
         // A read error counts as the end of the input.
         let count = from.read(&mut buffer).unwrap_or_default();
-        if write(&mut to, Kind::Stdin, &buffer[..count]).is_err() || count == 0 {
+        if write(&mut to, FrameKind::Stdin, &buffer[..count]).is_err() || count == 0 {
             return;
         }
     }
@@ -119,7 +119,7 @@ pub fn pass_in(mut from: impl Read, mut to: impl Write) {
 /// Writes the bytes from [`pass_in`] to `to`. After a write error it still reads them, so that the host does not block.
 pub fn take_in(mut from: impl Read, to: impl Write) {
     let mut to = Some(to);
-    while let Ok(Some((Kind::Stdin, bytes))) = read(&mut from) {
+    while let Ok(Some((FrameKind::Stdin, bytes))) = read(&mut from) {
         if bytes.is_empty() {
             return;
         }
@@ -145,7 +145,7 @@ mod tests {
         pass_in(&b""[..], &mut nothing);
         assert_eq!(
             read(&mut nothing.as_slice()).unwrap(),
-            Some((Kind::Stdin, Vec::new()))
+            Some((FrameKind::Stdin, Vec::new()))
         );
     }
 
@@ -164,16 +164,16 @@ mod tests {
     fn frames_arrive_as_they_were_sent_and_long_ones_in_pieces() {
         let long: Vec<u8> = (0..=255).cycle().take(MAX_FRAME_BYTES + 3).collect();
         let mut stream = Vec::new();
-        write(&mut stream, Kind::Ready, b"").unwrap();
-        write(&mut stream, Kind::Stdout, &long).unwrap();
-        write(&mut stream, Kind::Bye, b"").unwrap();
+        write(&mut stream, FrameKind::Ready, b"").unwrap();
+        write(&mut stream, FrameKind::Stdout, &long).unwrap();
+        write(&mut stream, FrameKind::Bye, b"").unwrap();
         let mut from = stream.as_slice();
-        assert_eq!(read(&mut from).unwrap(), Some((Kind::Ready, Vec::new())));
+        assert_eq!(read(&mut from).unwrap(), Some((FrameKind::Ready, Vec::new())));
         let (kind, first) = read(&mut from).unwrap().unwrap();
         let (_, second) = read(&mut from).unwrap().unwrap();
-        assert_eq!((kind, first.len()), (Kind::Stdout, MAX_FRAME_BYTES));
+        assert_eq!((kind, first.len()), (FrameKind::Stdout, MAX_FRAME_BYTES));
         assert_eq!([first, second].concat(), long);
-        assert_eq!(read(&mut from).unwrap(), Some((Kind::Bye, Vec::new())));
+        assert_eq!(read(&mut from).unwrap(), Some((FrameKind::Bye, Vec::new())));
         assert_eq!(read(&mut from).unwrap(), None);
     }
 

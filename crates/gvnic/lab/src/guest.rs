@@ -19,7 +19,7 @@ use devmem_linux::netns::{self, NetNs};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
-use super::frame::{self, Kind, MAX_FRAME_BYTES};
+use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
 use super::job::{CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH};
 use super::suite::rows::{self, GuestTest};
 use tool::output::{Failure, note};
@@ -59,7 +59,7 @@ fn init() -> ! {
                 Ok(()) => None,
                 Err(error) => {
                     let text = format!("{error:#}");
-                    let _ = say(&control, Kind::Trouble, text.as_bytes());
+                    let _ = say(&control, FrameKind::Trouble, text.as_bytes());
                     Some(text)
                 }
             }
@@ -78,7 +78,7 @@ fn lock(control: &Mutex<File>) -> MutexGuard<'_, File> {
     control.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn say(control: &Mutex<File>, kind: Kind, payload: &[u8]) -> io::Result<()> {
+fn say(control: &Mutex<File>, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     frame::write(&mut *lock(control), kind, payload)
 }
 
@@ -163,13 +163,13 @@ fn work(control: &Mutex<File>) -> anyhow::Result<()> {
         make_netns(PEER_NETNS).context("make the peer's network namespace")?;
     }
     load_driver_and_set_up(&job)?;
-    say(control, Kind::Ready, b"")?;
+    say(control, FrameKind::Ready, b"")?;
     let code = run(control, &job)?;
     for (index, path) in job.get.iter().enumerate() {
         send_file(control, index, path)?;
     }
-    say(control, Kind::Exit, code.to_string().as_bytes())?;
-    say(control, Kind::Bye, b"")?;
+    say(control, FrameKind::Exit, code.to_string().as_bytes())?;
+    say(control, FrameKind::Bye, b"")?;
     Ok(())
 }
 
@@ -275,7 +275,7 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
         Err(error) => {
             say(
                 control,
-                Kind::Stderr,
+                FrameKind::Stderr,
                 format!("devmem-tcp: {program}: {error}\n").as_bytes(),
             )?;
             return Ok(NOT_STARTED);
@@ -290,8 +290,8 @@ fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
     }
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
-        scope.spawn(|| pass_on(control, Kind::Stdout, stdout));
-        scope.spawn(|| pass_on(control, Kind::Stderr, stderr));
+        scope.spawn(|| pass_on(control, FrameKind::Stdout, stdout));
+        scope.spawn(|| pass_on(control, FrameKind::Stderr, stderr));
         child.wait()
     })
     .map(code)
@@ -351,7 +351,7 @@ fn code(status: ExitStatus) -> i32 {
         .unwrap_or(NOT_STARTED)
 }
 
-fn pass_on(control: &Mutex<File>, kind: Kind, from: Option<impl Read>) {
+fn pass_on(control: &Mutex<File>, kind: FrameKind, from: Option<impl Read>) {
     let Some(mut from) = from else { return };
     let mut buffer = vec![0; MAX_FRAME_BYTES];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -367,21 +367,21 @@ fn send_file(control: &Mutex<File>, index: usize, path: &str) -> io::Result<()> 
         Err(error) => {
             return say(
                 control,
-                Kind::FileError,
+                FrameKind::FileError,
                 format!("{path}: {error}").as_bytes(),
             );
         }
     };
-    say(control, Kind::File, index.to_string().as_bytes())?;
+    say(control, FrameKind::File, index.to_string().as_bytes())?;
     let mut buffer = vec![0; MAX_FRAME_BYTES];
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(()),
-            Ok(count) => say(control, Kind::FileBytes, &buffer[..count])?,
+            Ok(count) => say(control, FrameKind::FileBytes, &buffer[..count])?,
             Err(error) => {
                 return say(
                     control,
-                    Kind::FileError,
+                    FrameKind::FileError,
                     format!("{path}: {error}").as_bytes(),
                 );
             }

@@ -32,7 +32,7 @@ pub struct Initramfs {
 
 /// Metadata of an entry.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kind {
+struct EntryMeta {
     mode: u32,
     /// Time of the last change, in seconds since 1970.
     changed: u32,
@@ -52,10 +52,10 @@ impl Initramfs {
         for name in ["dev", "proc", "sys", "tmp", "run", "root", "etc", "bin"] {
             archive.folder(name);
         }
-        let console = Kind {
+        let console = EntryMeta {
             mode: MODE_CONSOLE,
             device: CONSOLE,
-            ..Kind::default()
+            ..EntryMeta::default()
         };
         archive.entry("dev/console", console, &[]);
         archive
@@ -68,10 +68,10 @@ impl Initramfs {
 
     fn aged_file(&mut self, path: &str, mode: u32, changed: u32, bytes: &[u8]) {
         let name = self.with_parents(path);
-        let kind = Kind {
+        let kind = EntryMeta {
             mode: MODE_FILE | (mode & 0o777),
             changed,
-            ..Kind::default()
+            ..EntryMeta::default()
         };
         if !self.names.contains(&name) {
             self.entry(&name, kind, bytes);
@@ -142,9 +142,9 @@ impl Initramfs {
     /// Adds a symbolic link at `path` to `target`.
     pub fn link(&mut self, path: &str, target: &Path) {
         let name = self.with_parents(path);
-        let kind = Kind {
+        let kind = EntryMeta {
             mode: MODE_LINK,
-            ..Kind::default()
+            ..EntryMeta::default()
         };
         if !self.names.contains(&name) {
             self.entry(&name, kind, target.as_os_str().as_bytes());
@@ -189,14 +189,14 @@ impl Initramfs {
 
     /// Finishes the archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
-        self.entry(TRAILER, Kind::default(), &[]);
+        self.entry(TRAILER, EntryMeta::default(), &[]);
         self.bytes
     }
 
     fn folder(&mut self, name: &str) {
-        let kind = Kind {
+        let kind = EntryMeta {
             mode: MODE_DIR,
-            ..Kind::default()
+            ..EntryMeta::default()
         };
         if !self.names.contains(name) {
             self.entry(name, kind, &[]);
@@ -212,11 +212,11 @@ impl Initramfs {
         name
     }
 
-    fn entry(&mut self, name: &str, kind: Kind, data: &[u8]) {
+    fn entry(&mut self, name: &str, kind: EntryMeta, data: &[u8]) {
         self.names.insert(name.to_owned());
         self.entries += 1;
         let len = |bytes: usize| u32::try_from(bytes).expect("`limit` is below 4 GiB");
-        let Kind {
+        let EntryMeta {
             mode,
             changed,
             device: (major, minor),

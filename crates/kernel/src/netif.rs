@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use self::rtnetlink::{
     IFF_UP, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_IFNAME, IFLA_MTU, IFLA_NET_NS_FD,
-    IFLA_TXQLEN, Link, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
+    IFLA_TXQLEN, LinkMessage, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
 };
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 
@@ -233,7 +233,7 @@ impl Interface {
 pub fn interfaces() -> Result<Vec<(u32, String, bool)>, NetlinkError> {
     let all = rtnetlink::list_links();
     NetlinkSocket::route()?.dump("list interfaces", &all, |reply| {
-        let link = Link::parse(&reply)?;
+        let link = LinkMessage::parse(&reply)?;
         Some((link.index, link.name()?.to_owned(), link.up))
     })
 }
@@ -283,16 +283,16 @@ fn read_link<T>(
     socket: &mut NetlinkSocket,
     what: &str,
     get: Request,
-    mut parse: impl FnMut(Link<'_>) -> Option<T>,
+    mut parse: impl FnMut(LinkMessage<'_>) -> Option<T>,
 ) -> Result<T, NetlinkError> {
-    let read = socket.get(what, get, |reply| parse(Link::parse(&reply)?))?;
+    let read = socket.get(what, get, |reply| parse(LinkMessage::parse(&reply)?))?;
     read.ok_or_else(|| NetlinkError::new(what, Errno::NODEV))
 }
 
 /// Parses a message as each known kind of reply, for fuzzing.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_replies(message: &crate::netlink::Message<'_>) {
-    if let Some(link) = Link::parse(message) {
+    if let Some(link) = LinkMessage::parse(message) {
         let _ = (link.name(), link.facts(), link.has_xdp_program());
     }
     let _ = rtnetlink::address(message, 1);

@@ -67,14 +67,14 @@ type AddressBody = [u32; 2];
 type RouteBody = [u8; 12];
 
 /// What a link message says.
-pub(super) struct Link<'a> {
+pub(super) struct LinkMessage<'a> {
     pub(super) index: u32,
     /// Set up by its administrator.
     pub(super) up: bool,
     attributes: Attributes<'a>,
 }
 
-impl<'a> Link<'a> {
+impl<'a> LinkMessage<'a> {
     /// Reads a reply; `None` if it is not about a link.
     pub(super) fn parse(reply: &Message<'a>) -> Option<Self> {
         let ([_, index, flags, _], attributes) = reply.split::<LinkBody>()?;

@@ -291,7 +291,7 @@ fn read_link<T>(
 
 /// Parses a message as each known kind of reply, for fuzzing.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
-pub(crate) fn fuzz_replies(message: &crate::netlink::Message<'_>) {
+pub(crate) fn fuzz_replies(message: &crate::netlink::NetlinkMessage<'_>) {
     if let Some(link) = LinkMessage::parse(message) {
         let _ = (link.name(), link.facts(), link.has_xdp_program());
     }

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::InterfaceFacts;
 use crate::netlink::attr::Attributes;
-use crate::netlink::{F_DUMP, Message, Names, Request};
+use crate::netlink::{F_DUMP, NetlinkMessage, Names, Request};
 
 /// Message types.
 pub(super) const RTM_NEWLINK: u16 = 16;
@@ -76,7 +76,7 @@ pub(super) struct LinkMessage<'a> {
 
 impl<'a> LinkMessage<'a> {
     /// Reads a reply; `None` if it is not about a link.
-    pub(super) fn parse(reply: &Message<'a>) -> Option<Self> {
+    pub(super) fn parse(reply: &NetlinkMessage<'a>) -> Option<Self> {
         let ([_, index, flags, _], attributes) = reply.split::<LinkBody>()?;
         (reply.kind == RTM_NEWLINK).then_some(Self {
             index,
@@ -157,7 +157,7 @@ pub(super) fn list_addresses(index: u32) -> Request {
 }
 
 /// Reads an address of the interface `index`; `None` if the reply is about something else.
-pub(super) fn address(reply: &Message<'_>, index: u32) -> Option<IpAddr> {
+pub(super) fn address(reply: &NetlinkMessage<'_>, index: u32) -> Option<IpAddr> {
     let ([_, found], attributes) = reply.split::<AddressBody>()?;
     // The address itself; the other is the peer's where there is one.
     let local = attributes.find(IFA_LOCAL);
@@ -180,7 +180,7 @@ pub(super) fn get_route(destination: IpAddr) -> Request {
 }
 
 /// Reads the index of the interface that a route leaves by.
-pub(super) fn route_interface(reply: &Message<'_>) -> Option<u32> {
+pub(super) fn route_interface(reply: &NetlinkMessage<'_>) -> Option<u32> {
     let (_, attributes) = reply.split::<RouteBody>()?;
     attributes.u32(RTA_OIF)
 }

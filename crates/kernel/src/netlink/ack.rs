@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::attr::{Attributes, align};
 use super::error::{BadAttribute, NetlinkError};
-use super::message::{Header, Message};
+use super::message::{Header, NetlinkMessage};
 use super::request::Request;
 
 /// `NLMSG_ERROR`: an acknowledgement, or an error.
@@ -27,7 +27,7 @@ const ATTR_MISSING_NEST: u16 = 6;
 
 /// Reads an acknowledgement or the end of a dump: `None` if `message` is neither. `what` names the request in errors.
 pub(super) fn outcome(
-    message: &Message<'_>,
+    message: &NetlinkMessage<'_>,
     what: &str,
     sent: &Request,
 ) -> Option<Result<(), NetlinkError>> {
@@ -65,7 +65,7 @@ fn errno_of(code: c_int) -> Option<Errno> {
 
 /// Returns the attributes of a refusal: after the code and the request's header, and its body too unless that was
 /// capped (linux net/netlink/af_netlink.c netlink_ack).
-fn extended_ack<'a>(message: &Message<'a>) -> Option<Attributes<'a>> {
+fn extended_ack<'a>(message: &NetlinkMessage<'a>) -> Option<Attributes<'a>> {
     const CODE_LEN: usize = size_of::<c_int>();
     if message.flags & F_ACK_TLVS == 0 {
         return None;

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::ack;
 use super::error::NetlinkError;
-use super::message::{Message, messages};
+use super::message::{NetlinkMessage, messages};
 use super::request::Request;
 
 /// Reads the replies to one request, datagram by datagram.
@@ -31,7 +31,7 @@ impl<'a> Exchange<'a> {
         &mut self,
         buffer: &[u8],
         len: usize,
-        on_reply: &mut impl FnMut(Message<'_>),
+        on_reply: &mut impl FnMut(NetlinkMessage<'_>),
     ) -> Option<Result<(), NetlinkError>> {
         match buffer.get(..len) {
             Some(datagram) => self.on_datagram(datagram, on_reply),
@@ -45,7 +45,7 @@ impl<'a> Exchange<'a> {
     pub(super) fn on_datagram(
         &mut self,
         datagram: &[u8],
-        on_reply: &mut impl FnMut(Message<'_>),
+        on_reply: &mut impl FnMut(NetlinkMessage<'_>),
     ) -> Option<Result<(), NetlinkError>> {
         for message in messages(datagram).filter(|m| m.sequence == self.sent.sequence) {
             self.interrupted |= message.was_interrupted();
@@ -67,7 +67,7 @@ impl<'a> Exchange<'a> {
 /// Reads `bytes` as the datagrams that answer a request for a list, for fuzzing. The first byte of each datagram is its
 /// length in words, the second has switches: [`MEND`] and [`CUT`]. Each error is written as people would read it.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
-pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(Message<'_>)) {
+pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(NetlinkMessage<'_>)) {
     use super::{F_DUMP, Request};
     /// The datagram is one message whose length and sequence number are right, which chance seldom brings.
     const MEND: u8 = 1;
@@ -128,7 +128,7 @@ mod tests {
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);
         let mut seen = 0;
-        let mut count = |_: Message<'_>| seen += 1;
+        let mut count = |_: NetlinkMessage<'_>| seen += 1;
         let two = [reply(FAMILY, 9, 2), reply(FAMILY, 9, 2)].concat();
         assert_eq!(exchange.on_datagram(&two, &mut count), None);
         let last = [reply(FAMILY, 9, 2), done(0)].concat();

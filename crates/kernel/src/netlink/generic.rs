@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::attr::Attributes;
 use super::error::NetlinkError;
-use super::message::Message;
+use super::message::NetlinkMessage;
 use super::names::Names;
 use super::request::{F_DUMP, Request};
 use super::socket::NetlinkSocket;
@@ -157,7 +157,7 @@ impl GenericSocket {
 }
 
 /// Returns the attributes of a reply of the family `id`.
-fn attributes_of<'a>(reply: &Message<'a>, id: u16) -> Option<Attributes<'a>> {
+fn attributes_of<'a>(reply: &NetlinkMessage<'a>, id: u16) -> Option<Attributes<'a>> {
     let (_, attributes) = reply.split::<Header>()?;
     (reply.kind == id).then_some(attributes)
 }

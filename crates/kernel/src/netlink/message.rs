@@ -47,7 +47,7 @@ impl Header {
 
 /// One received message.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct NetlinkMessage<'a> {
     /// The message type.
     pub kind: u16,
     /// The sequence number of the request it answers.
@@ -56,7 +56,7 @@ pub struct Message<'a> {
     pub(super) payload: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> NetlinkMessage<'a> {
     /// Splits the message into the family's fixed body and the attributes; `None` if it is too short for the body.
     pub fn split<Body: FromBytes>(&self) -> Option<(Body, Attributes<'a>)> {
         let (body, _) = Body::read_from_prefix(self.payload).ok()?;
@@ -76,13 +76,13 @@ impl<'a> Message<'a> {
 }
 
 /// Walks the messages of one datagram; stops at the first that does not fit.
-pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkMessage<'_>> {
     std::iter::from_fn(move || {
         let (header, _) = Header::read_from_prefix(datagram).ok()?;
         let len = usize::try_from(header.len).ok()?;
         let payload = datagram.get(size_of::<Header>()..len)?;
         datagram = datagram.get(align(len)..).unwrap_or_default();
-        Some(Message {
+        Some(NetlinkMessage {
             kind: header.kind,
             sequence: header.sequence,
             flags: header.flags,

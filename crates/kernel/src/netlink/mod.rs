@@ -20,7 +20,7 @@ pub use error::{BadAttribute, NetlinkError};
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) use exchange::fuzz_exchange;
 pub use generic::{Family, GenericSocket};
-pub use message::Message;
+pub use message::NetlinkMessage;
 pub use names::Names;
 pub use request::{F_DUMP, Request};
 pub use socket::NetlinkSocket;

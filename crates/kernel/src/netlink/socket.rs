@@ -13,7 +13,7 @@ use rustix::net::{
 
 use super::error::NetlinkError;
 use super::exchange::Exchange;
-use super::message::Message;
+use super::message::NetlinkMessage;
 use super::request::Request;
 use crate::sys;
 
@@ -85,7 +85,7 @@ impl NetlinkSocket {
         &mut self,
         what: &str,
         request: Request,
-        on_reply: impl FnMut(Message<'_>),
+        on_reply: impl FnMut(NetlinkMessage<'_>),
     ) -> Result<(), NetlinkError> {
         self.exchange(what, request, on_reply).map(|_complete| ())
     }
@@ -100,7 +100,7 @@ impl NetlinkSocket {
         &mut self,
         what: &str,
         request: Request,
-        mut parse: impl FnMut(Message<'_>) -> Option<T>,
+        mut parse: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
     ) -> Result<Option<T>, NetlinkError> {
         let mut found = None;
         self.request(what, request, |reply| {
@@ -119,7 +119,7 @@ impl NetlinkSocket {
         &mut self,
         what: &str,
         request: &Request,
-        mut parse: impl FnMut(Message<'_>) -> Option<T>,
+        mut parse: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS {
             let mut entries = Vec::new();
@@ -138,7 +138,7 @@ impl NetlinkSocket {
         &mut self,
         what: &str,
         request: Request,
-        mut on_reply: impl FnMut(Message<'_>),
+        mut on_reply: impl FnMut(NetlinkMessage<'_>),
     ) -> Result<bool, NetlinkError> {
         let failed = |errno| NetlinkError::new(what, errno);
         self.sequence = self.sequence.wrapping_add(1);

@@ -13,13 +13,13 @@ pub const WRITE_BYTES: usize = 1 << 20;
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct RxCase {
     /// The name in tables, in JSON and for `--only`.
     pub name: &'static str,
     /// A description for people.
     pub what: &'static str,
     /// The receiver.
-    pub receiver: Receiver,
+    pub receiver: ReceivePath,
     /// Number of processors of the two ends.
     pub cores: Cores,
     /// The sender's congestion control.
@@ -30,7 +30,7 @@ pub struct Case {
 
 /// A receiver and its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receiver {
+pub enum ReceivePath {
     /// The kernel's TCP over veth: receive to a buffer of 256 KiB, copy to the device buffer.
     KernelCopy,
     /// The kernel's TCP over veth: receive straight into the device buffer.
@@ -62,15 +62,15 @@ pub enum Cores {
     One,
 }
 
-impl Receiver {
+impl ReceivePath {
     /// Returns whether the kernel's TCP receives; other receivers use a TAP.
     pub fn is_kernel(self) -> bool {
         matches!(self, Self::KernelCopy | Self::KernelDirect)
     }
 }
 
-const fn case(name: &'static str, what: &'static str, receiver: Receiver) -> Case {
-    Case {
+const fn case(name: &'static str, what: &'static str, receiver: ReceivePath) -> RxCase {
+    RxCase {
         name,
         what,
         receiver,
@@ -80,59 +80,59 @@ const fn case(name: &'static str, what: &'static str, receiver: Receiver) -> Cas
     }
 }
 
-const fn one_core(case: Case, name: &'static str) -> Case {
-    Case {
+const fn one_core(case: RxCase, name: &'static str) -> RxCase {
+    RxCase {
         name,
         cores: Cores::One,
         ..case
     }
 }
 
-const fn bbr(case: Case, name: &'static str) -> Case {
-    Case {
+const fn bbr(case: RxCase, name: &'static str) -> RxCase {
+    RxCase {
         name,
         congestion: "bbr",
         ..case
     }
 }
 
-const fn small_sends(case: Case, name: &'static str) -> Case {
-    Case {
+const fn small_sends(case: RxCase, name: &'static str) -> RxCase {
+    RxCase {
         name,
         write_bytes: 64 << 10,
         ..case
     }
 }
 
-const A: Case = case(
+const A: RxCase = case(
     "A",
     "kernel recv 256 KiB, then copy to the device buffer",
-    Receiver::KernelCopy,
+    ReceivePath::KernelCopy,
 );
-const A0D: Case = case(
+const A0D: RxCase = case(
     "A0d",
     "kernel recv straight into the device buffer",
-    Receiver::KernelDirect,
+    ReceivePath::KernelDirect,
 );
-const B: Case = case(
+const B: RxCase = case(
     "B",
     "bare TAP readv, header split, contiguous",
-    Receiver::Bare(Placement::Contiguous),
+    ReceivePath::Bare(Placement::Contiguous),
 );
-const B_4K: Case = case(
+const B_4K: RxCase = case(
     "B-4k",
     "bare TAP readv into 17 random 4 KiB pages",
-    Receiver::Bare(Placement::Scattered),
+    ReceivePath::Bare(Placement::Scattered),
 );
-const OURS: Case = case("ours", "this receiver", Receiver::Ours(NiovSize::DEFAULT));
-const OURS_4K: Case = case(
+const OURS: RxCase = case("ours", "this receiver", ReceivePath::Ours(NiovSize::DEFAULT));
+const OURS_4K: RxCase = case(
     "ours-4k",
     "this receiver with 4 KiB net_iovs",
-    Receiver::Ours(NiovSize::MIN),
+    ReceivePath::Ours(NiovSize::MIN),
 );
 
 /// Every row, in the order of the table.
-pub const CASES: &[Case] = &[
+pub const CASES: &[RxCase] = &[
     A,
     A0D,
     B,
@@ -143,7 +143,7 @@ pub const CASES: &[Case] = &[
     case(
         "smoltcp",
         "smoltcp with a vnet/TSO device, then copy",
-        Receiver::Smoltcp,
+        ReceivePath::Smoltcp,
     ),
     one_core(A, "A/1core"),
     one_core(A0D, "A0d/1core"),
@@ -157,7 +157,7 @@ pub const CASES: &[Case] = &[
     small_sends(OURS, "ours/64k"),
 ];
 
-impl report::Case for Case {
+impl report::Case for RxCase {
     fn row_name(&self) -> RowName {
         RowName {
             name: self.name,
@@ -167,7 +167,7 @@ impl report::Case for Case {
     }
 }
 
-impl Case {
+impl RxCase {
     /// Returns the settings of the kernel's sender. It sends the same bytes again and again, because only the receiver is
     /// measured.
     pub fn sending(&self) -> Sending {

@@ -157,7 +157,7 @@ mod tests {
         args: MeasureArgs,
     }
 
-    fn plan(line: &str) -> Result<Plan<cases::Case>, String> {
+    fn plan(line: &str) -> Result<Plan<cases::RxCase>, String> {
         let words = ["rx"].into_iter().chain(line.split_whitespace());
         let args = Line::try_parse_from(words)
             .map_err(|error| error.to_string())?

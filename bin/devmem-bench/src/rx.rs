@@ -7,7 +7,7 @@ use clap::Args;
 use devmem_linux::cpu;
 
 use super::accounting::Accounting;
-use super::cases::{CASES, Case, Cores, Receiver};
+use super::cases::{CASES, RxCase, Cores, ReceivePath};
 use super::meter::MeterReading;
 use super::network::Veth;
 use super::plan::{MeasureArgs, Plan};
@@ -59,7 +59,7 @@ pub fn run(args: &RxArgs) -> Result<(), Failure> {
     runner::run(&plan, SUBJECT, run_once)
 }
 
-fn run_once(bench: &Bench<Case>, case: &Case) -> Result<Sample> {
+fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
     let sender_cpu = match case.cores {
         Cores::Two => bench.sender_cpu,
         Cores::One => bench.receiver_cpu,
@@ -92,14 +92,14 @@ fn run_once(bench: &Bench<Case>, case: &Case) -> Result<Sample> {
     Sample::new(received, sender.finish()?, machine)
 }
 
-fn receive(bench: &Bench<Case>, case: &Case, starter: Starter) -> Result<MeterReading> {
+fn receive(bench: &Bench<RxCase>, case: &RxCase, starter: Starter) -> Result<MeterReading> {
     let memory = &bench.memory;
     match case.receiver {
-        Receiver::KernelCopy => kernel_rx::copy(memory, starter),
-        Receiver::KernelDirect => kernel_rx::direct(memory, starter),
-        Receiver::Bare(placement) => bare::receive(memory, placement, bench.plan.mtu, starter),
-        Receiver::Ours(niov) => ours::receive(memory, niov, bench.plan.mtu, starter),
+        ReceivePath::KernelCopy => kernel_rx::copy(memory, starter),
+        ReceivePath::KernelDirect => kernel_rx::direct(memory, starter),
+        ReceivePath::Bare(placement) => bare::receive(memory, placement, bench.plan.mtu, starter),
+        ReceivePath::Ours(niov) => ours::receive(memory, niov, bench.plan.mtu, starter),
         #[cfg(feature = "bench-smoltcp")]
-        Receiver::Smoltcp => super::smoltcp::receive(memory, bench.plan.mtu, starter),
+        ReceivePath::Smoltcp => super::smoltcp::receive(memory, bench.plan.mtu, starter),
     }
 }

@@ -7,7 +7,7 @@ use super::super::report::{self, RowName};
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct TxCase {
     /// The name in tables, in JSON and for `--only`.
     pub name: &'static str,
     /// A description for people.
@@ -64,8 +64,8 @@ pub enum SendPath {
     Ours,
 }
 
-const fn case(name: &'static str, what: &'static str, sender: SendPath) -> Case {
-    Case {
+const fn case(name: &'static str, what: &'static str, sender: SendPath) -> TxCase {
+    TxCase {
         name,
         what,
         sender,
@@ -76,49 +76,49 @@ const fn case(name: &'static str, what: &'static str, sender: SendPath) -> Case 
     }
 }
 
-const fn one_core(case: Case, name: &'static str) -> Case {
-    Case {
+const fn one_core(case: TxCase, name: &'static str) -> TxCase {
+    TxCase {
         name,
         cores: Cores::One,
         ..case
     }
 }
 
-const fn small_sends(case: Case, name: &'static str) -> Case {
-    Case {
+const fn small_sends(case: TxCase, name: &'static str) -> TxCase {
+    TxCase {
         name,
         write_bytes: 64 << 10,
         ..case
     }
 }
 
-const fn with_packets(case: Case, packets: Packets, name: &'static str) -> Case {
-    Case {
+const fn with_packets(case: TxCase, packets: Packets, name: &'static str) -> TxCase {
+    TxCase {
         name,
         packets,
         ..case
     }
 }
 
-const fn tuned(case: Case, tuning: Tuning, name: &'static str) -> Case {
-    Case {
+const fn tuned(case: TxCase, tuning: Tuning, name: &'static str) -> TxCase {
+    TxCase {
         name,
         tuning,
         ..case
     }
 }
 
-const SEND: Case = case("send", "kernel send over veth", SendPath::Kernel);
-const ZEROCOPY: Case = case(
+const SEND: TxCase = case("send", "kernel send over veth", SendPath::Kernel);
+const ZEROCOPY: TxCase = case(
     "zerocopy",
     "kernel send with MSG_ZEROCOPY over veth",
     SendPath::KernelZerocopy,
 );
-const B: Case = case("B", "bare TAP writev from device memory", SendPath::Bare);
-const OURS: Case = case("ours", "this sender, from device memory", SendPath::Ours);
+const B: TxCase = case("B", "bare TAP writev from device memory", SendPath::Bare);
+const OURS: TxCase = case("ours", "this sender, from device memory", SendPath::Ours);
 
 /// Every row, in the order of the table.
-pub const CASES: &[Case] = &[
+pub const CASES: &[TxCase] = &[
     SEND,
     ZEROCOPY,
     B,
@@ -143,7 +143,7 @@ pub const CASES: &[Case] = &[
     tuned(OURS, Tuning::Discard, "ours/trunc"),
 ];
 
-impl report::Case for Case {
+impl report::Case for TxCase {
     fn row_name(&self) -> RowName {
         let mut parts = Vec::new();
         if self.cores == Cores::One {
@@ -171,7 +171,7 @@ impl report::Case for Case {
     }
 }
 
-impl Case {
+impl TxCase {
     /// Congestion control of the kernel's sender; ours is the same.
     pub const CONGESTION: &'static str = CONGESTION;
 }

@@ -19,7 +19,7 @@ use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
-use cases::{CASES, Case, LOW_WATER, Packets, SendPath, Tuning};
+use cases::{CASES, TxCase, LOW_WATER, Packets, SendPath, Tuning};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with the faster of the kernel's two ways to send, and both with bare `writev`.
@@ -71,7 +71,7 @@ pub fn run(args: &TxArgs) -> Result<(), Failure> {
     runner::run(&plan, SUBJECT, run_once)
 }
 
-fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
+fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
     let sender_cpu = match case.cores {
         Cores::Two => bench.sender_cpu,
         Cores::One => bench.receiver_cpu,
@@ -102,9 +102,9 @@ fn run_once(bench: &Bench<'_, Case>, case: &Case) -> Result<Sample> {
     Sample::new(received, sent, machine)
 }
 
-fn send_by_kernel(bench: &Bench<'_, Case>, case: &Case, cpu: usize) -> Result<SenderReport> {
+fn send_by_kernel(bench: &Bench<'_, TxCase>, case: &TxCase, cpu: usize) -> Result<SenderReport> {
     let sending = Sending {
-        congestion: Case::CONGESTION,
+        congestion: TxCase::CONGESTION,
         write_bytes: case.write_bytes,
         source_bytes: bench.memory.size(),
         mode: match case.sender {

@@ -12,11 +12,11 @@ use super::super::meter::SILENCE;
 use super::super::network::TAP;
 use super::super::runner::Bench;
 use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
-use super::cases::{Case, Packets};
+use super::cases::{TxCase, Packets};
 
 /// Sends all of the device memory again and again until the time is over. The kernel's end of the TAP has the address that
 /// is the sender's in the other rows.
-pub fn send<C>(bench: &Bench<'_, C>, case: &Case, cpu: usize) -> Result<SenderReport> {
+pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<SenderReport> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
     let write_bytes = case.write_bytes;

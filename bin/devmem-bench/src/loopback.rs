@@ -52,7 +52,7 @@ pub struct LoopbackArgs {
 
 /// The result. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
-struct Report {
+struct LoopbackReport {
     page_kind: String,
     niov_bytes: usize,
     verified_bytes: u64,
@@ -109,7 +109,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
             args.reps
         ));
     }
-    let report = Report {
+    let report = LoopbackReport {
         page_kind: bench.source.page_kind().to_string(),
         niov_bytes: niov.bytes(),
         verified_bytes,
@@ -261,7 +261,7 @@ impl Bench {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LoopbackReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             page_kind,

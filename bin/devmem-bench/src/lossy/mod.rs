@@ -23,7 +23,7 @@ use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
 use cable::{Cable, SenderTcp};
 pub use cable::{CableArgs, run as run_cable};
 use conduct::Conduct;
-use report::{Report, Sample};
+use report::{LossyReport, Sample};
 use tool::output::{Failure, note, print_json, tell};
 use tool::sender::pattern_of;
 use tool::source::{Made, Source};
@@ -104,7 +104,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         memory: Dmabuf::anonymous(RING_BYTES)?,
         cpus: first_two(&cpu::allowed_cpus())?,
     };
-    let mut report = Report::new(args.congestion, time, args.mtu, &cables);
+    let mut report = LossyReport::new(args.congestion, time, args.mtu, &cables);
     for seed in 1..=args.seeds {
         for (row, cable) in cables.iter().enumerate() {
             let impairment = format!("{cable},seed={seed}");

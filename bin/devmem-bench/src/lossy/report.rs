@@ -10,16 +10,16 @@ use super::conduct::Conduct;
 
 /// The whole benchmark. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct LossyReport {
     congestion: Congestion,
     seconds: f64,
     mtu: u16,
-    rows: Vec<Row>,
+    rows: Vec<LossyRow>,
 }
 
 /// One cable.
 #[derive(Debug, Serialize)]
-struct Row {
+struct LossyRow {
     impair: String,
     samples: Vec<Sample>,
     /// Our bytes divided by the kernel's, over all seeds.
@@ -41,10 +41,10 @@ pub struct Sample {
     pub ours: Conduct,
 }
 
-impl Report {
+impl LossyReport {
     /// Returns a report without samples.
     pub fn new(congestion: Congestion, time: Duration, mtu: u16, cables: &[String]) -> Self {
-        let row = |cable: &String| Row {
+        let row = |cable: &String| LossyRow {
             impair: cable.clone(),
             samples: Vec::new(),
             ratio: 0.0,
@@ -66,7 +66,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LossyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             congestion,
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_ratio_is_of_the_bytes_of_all_seeds() {
         let cables = ["loss=1%".to_owned()];
-        let mut report = Report::new(Congestion::Cubic, Duration::from_secs(1), 1500, &cables);
+        let mut report = LossyReport::new(Congestion::Cubic, Duration::from_secs(1), 1500, &cables);
         for (seed, kernel_bytes, our_bytes) in
             [(1, 1_000_000, 4_000_000), (2, 3_000_000, 2_000_000)]
         {

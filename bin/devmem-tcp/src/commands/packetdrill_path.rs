@@ -14,7 +14,7 @@ const LIBRARY: &str = "libdevmem_packetdrill.so";
 const PLACES: [&str; 3] = [".", "deps", "../lib"];
 
 #[derive(Serialize)]
-struct Report<'p> {
+struct ObjectPath<'p> {
     path: &'p Path,
 }
 
@@ -31,7 +31,7 @@ pub fn run(args: &PacketdrillPath) -> Result<(), Failure> {
             .with_remedy("build it: cargo build --release -p devmem-packetdrill")
     })?;
     if args.output.json {
-        return print_json(&Report { path: &path });
+        return print_json(&ObjectPath { path: &path });
     }
     Ok(print_line(path.display())?)
 }

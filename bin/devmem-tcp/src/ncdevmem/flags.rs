@@ -61,7 +61,7 @@ pub struct Flags {
 
 /// The mode to run in.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Job {
+pub enum NcdevmemPlan {
     Probe(ProbePlan),
     Server(ServerPlan),
     Client(ClientPlan),
@@ -187,18 +187,18 @@ impl Flags {
         self,
         index: IfIndex,
         queues: impl FnOnce() -> Result<u32, Failure>,
-    ) -> Result<Job, Failure> {
+    ) -> Result<NcdevmemPlan, Failure> {
         let missing = |flag| Failure::failed(format!("Missing -{flag} argument"));
         if self.server.is_none() && self.client.is_none() {
             let binding = self.binding(queues, |count| (count / 2, count / 2))?;
             let binding = binding.ok_or_else(|| Failure::failed("Both -t and -q are required"))?;
-            return Ok(Job::Probe(ProbePlan { binding }));
+            return Ok(NcdevmemPlan::Probe(ProbePlan { binding }));
         }
         let server = self.server.ok_or_else(|| missing('s'))?;
         let port = self.port.ok_or_else(|| missing('p'))?;
         let address = |ip| socket_address(ip, port, index);
         if !self.listen {
-            return Ok(Job::Client(ClientPlan {
+            return Ok(NcdevmemPlan::Client(ClientPlan {
                 to: address(server),
                 from: self.client.map(address),
                 chunk: self.chunk,
@@ -211,7 +211,7 @@ impl Flags {
             let end = binding.first_queue + binding.queue_count;
             say!("using queues {}..{end}", binding.first_queue);
         }
-        Ok(Job::Server(ServerPlan {
+        Ok(NcdevmemPlan::Server(ServerPlan {
             binding,
             local: address(server),
             peer: self.client.map(|ip| ip.to_canonical()),
@@ -309,7 +309,7 @@ mod tests {
         Flags::parse(words).map_err(|failure| failure.to_string())
     }
 
-    fn judge(line: &str, queues: u32) -> Result<Job, String> {
+    fn judge(line: &str, queues: u32) -> Result<NcdevmemPlan, String> {
         let flags = parse(line)?;
         let job = flags.judge(IfIndex(7), || Ok(queues));
         job.map_err(|failure| failure.to_string())
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn what_the_selftests_scripts_say_is_understood() {
         let server = judge("-l -f eth1 -s 192.0.2.1 -p 4000 -c 192.0.2.9 -v 7", 16);
-        let Job::Server(server) = server.unwrap() else {
+        let NcdevmemPlan::Server(server) = server.unwrap() else {
             panic!("it is a server")
         };
         assert_eq!(server.binding, binding(15, 1));
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(server.validate, Some(7));
 
         let leased = judge("-l -f nk -s fd00::1 -p 4000 -t 1 -q 1 -n -L -b 16384", 0);
-        let Job::Server(leased) = leased.unwrap() else {
+        let NcdevmemPlan::Server(leased) = leased.unwrap() else {
             panic!("it is a server")
         };
         let expected = BindPlan {
@@ -362,13 +362,13 @@ mod tests {
             from: None,
             chunk: Some(3),
         };
-        assert_eq!(client, Job::Client(expected));
+        assert_eq!(client, NcdevmemPlan::Client(expected));
 
         let probe = judge("-f eth1", 9).unwrap();
         let expected = ProbePlan {
             binding: binding(4, 4),
         };
-        assert_eq!(probe, Job::Probe(expected));
+        assert_eq!(probe, NcdevmemPlan::Probe(expected));
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn mapped_and_link_local_addresses_are_what_they_mean() {
         let to = |line: &str| match judge(line, 0).unwrap() {
-            Job::Client(plan) => plan.to.to_string(),
+            NcdevmemPlan::Client(plan) => plan.to.to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(to("-f eth1 -s ::ffff:192.0.2.1 -p 9"), "192.0.2.1:9");

@@ -27,7 +27,7 @@ use std::path::Path;
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netdev::{KernelRxQueueId, Netdev};
 
-use flags::{Flags, HELP, Job};
+use flags::{Flags, HELP, NcdevmemPlan};
 use tool::output::{Exit, Failure, print_line, say};
 
 /// The name that makes this program it, and that its messages begin with.
@@ -60,9 +60,9 @@ fn start(flags: Vec<OsString>) -> Result<(), Failure> {
     say!("using ifindex={}", netdev.index().0);
     let job = flags.judge(netdev.index(), || rx_queue_count(&name))?;
     match job {
-        Job::Probe(plan) => probe::run(netdev, &plan),
-        Job::Server(plan) => server::run(netdev, &plan),
-        Job::Client(plan) => client::run(netdev, &plan),
+        NcdevmemPlan::Probe(plan) => probe::run(netdev, &plan),
+        NcdevmemPlan::Server(plan) => server::run(netdev, &plan),
+        NcdevmemPlan::Client(plan) => client::run(netdev, &plan),
     }
 }
 

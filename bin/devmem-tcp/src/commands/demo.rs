@@ -105,14 +105,14 @@ fn into_our_memory(
     let mut receiver = Receiver::open(builder, &plan.nic, local)?;
     let mut sender = match direction {
         Direction::Loopback => {
-            SenderHandle::start_thread(plan, receiver.nic(), Memory::Device, local, senders_cpu)?
+            SenderHandle::start_thread(plan, receiver.nic(), SendMemory::Device, local, senders_cpu)?
         }
         _ if link == TAP => SenderHandle::Process(start_process(plan, local, senders_cpu)?),
         _ => {
             let memory = if direction == Direction::Tx {
-                Memory::Device
+                SendMemory::Device
             } else {
-                Memory::Host
+                SendMemory::Host
             };
             let nic = wire_end(plan, &spec)?;
             SenderHandle::start_thread(plan, nic, memory, local, senders_cpu)?
@@ -214,7 +214,7 @@ type SenderResult = Result<Option<SendStats>, Failure>;
 
 /// What memory a stack of ours sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
+enum SendMemory {
     Host,
     Device,
 }
@@ -223,17 +223,17 @@ impl SenderHandle {
     fn start_thread(
         plan: &DemoPlan,
         nic: Netdev,
-        memory: Memory,
+        memory: SendMemory,
         to: SocketAddr,
         cpu: Option<usize>,
     ) -> Result<Self, Failure> {
         let plan = plan.clone();
         let work = move || match memory {
-            Memory::Host => {
+            SendMemory::Host => {
                 let shares = shares(plan.bytes, plan.connections, plan.write_size);
                 send_all(&nic, to, &shares.collect::<Vec<_>>(), cpu).map(|()| None)
             }
-            Memory::Device => tx::send_all(&nic, &plan, to, cpu, &|_| true).map(Some),
+            SendMemory::Device => tx::send_all(&nic, &plan, to, cpu, &|_| true).map(Some),
         };
         let handle = thread::Builder::new().name("sender".into()).spawn(work);
         Ok(Self::Thread {

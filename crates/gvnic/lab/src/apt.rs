@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Origin of packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct AptSource {
     /// Suites; the last one is preferred.
     pub suites: Vec<String>,
     /// Base address of the archive; `None` for that of this machine.
@@ -80,7 +80,7 @@ impl Apt {
     /// # Errors
     ///
     /// apt is not installed, the suite has no source, there is no network, or a signature is invalid.
-    pub fn new(folder: &Path, source: &Source) -> Result<Self, Failure> {
+    pub fn new(folder: &Path, source: &AptSource) -> Result<Self, Failure> {
         for program in ["apt-get", "dpkg-deb"] {
             let found = Command::new(program)
                 .arg("--version")
@@ -204,7 +204,7 @@ fn is_without_network(said: &str) -> bool {
     unreachable || unresolved.iter().any(|words| said.contains(words))
 }
 
-fn no_lists(source: &Source, said: &str) -> Failure {
+fn no_lists(source: &AptSource, said: &str) -> Failure {
     let suites = source.suites.join(", ");
     match is_without_network(said) {
         true => {

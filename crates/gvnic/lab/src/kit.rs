@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use serde::Serialize;
 
-use super::apt::{self, Apt, Source};
+use super::apt::{self, Apt, AptSource};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
 use super::image;
@@ -440,7 +440,7 @@ fn packages(
             parts.join(", "),
             suites.join(" and ")
         ));
-        let source = Source {
+        let source = AptSource {
             suites,
             mirror: options.mirror.clone(),
         };
@@ -457,7 +457,7 @@ fn packages(
     Ok((folder.join("root"), manifest.packages))
 }
 
-fn fetch(folder: &Path, source: &Source, names: &[&str]) -> Result<Manifest, Failure> {
+fn fetch(folder: &Path, source: &AptSource, names: &[&str]) -> Result<Manifest, Failure> {
     let state = folder.join("apt");
     let root = folder.join("root");
     fs::create_dir_all(&state)?;

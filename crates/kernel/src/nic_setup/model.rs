@@ -56,7 +56,7 @@ pub(super) enum Dies {
 }
 
 #[derive(Debug)]
-pub(super) struct Nic {
+pub(super) struct ModelNic {
     pub(super) settings: Settings,
     pub(super) ways: Ways,
     pub(super) queues: Vec<(KernelRxQueueId, Option<QueueUser>)>,
@@ -67,7 +67,7 @@ pub(super) struct Nic {
 /// A handle on the NIC. Another handle sees the same NIC, as another process would.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
-    pub(super) nic: Arc<Mutex<Nic>>,
+    pub(super) nic: Arc<Mutex<ModelNic>>,
     pub(super) dies: Dies,
     pub(super) fails_at: Option<usize>,
     changes: usize,
@@ -88,7 +88,7 @@ impl Model {
     /// A NIC with 16 queues as it comes: split by the driver's choice, rules off, RSS over all queues.
     pub(super) fn new() -> Self {
         let queues = 16;
-        let nic = Nic {
+        let nic = ModelNic {
             settings: Settings {
                 features: vec![feature(NTUPLE, false), feature("rx-gro-hw", false)],
                 split: None,
@@ -133,7 +133,7 @@ impl Model {
         }
     }
 
-    pub(super) fn nic(&self) -> MutexGuard<'_, Nic> {
+    pub(super) fn nic(&self) -> MutexGuard<'_, ModelNic> {
         self.nic.lock().unwrap()
     }
 
@@ -141,7 +141,7 @@ impl Model {
         self.nic().settings.clone()
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Nic) -> Result<T, Errno>) -> Result<T, EthtoolError> {
+    fn read<T>(&self, read: impl FnOnce(&ModelNic) -> Result<T, Errno>) -> Result<T, EthtoolError> {
         if self.dead {
             return Err(error(Errno::EIO));
         }
@@ -154,7 +154,7 @@ impl Model {
 
     fn change<T>(
         &mut self,
-        change: impl FnOnce(&mut Nic) -> Result<T, Errno>,
+        change: impl FnOnce(&mut ModelNic) -> Result<T, Errno>,
     ) -> Result<T, EthtoolError> {
         self.changes += 1;
         self.dead |= self.dies == Dies::Before(self.changes);

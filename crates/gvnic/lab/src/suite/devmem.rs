@@ -32,7 +32,7 @@ pub fn nic() -> &'static str {
 
 /// Exporter of the bound memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum DmabufKind {
     /// Pages of a memfd.
     Udmabuf,
     /// /dev/dma_heap/system.
@@ -44,10 +44,10 @@ pub enum Memory {
 /// # Errors
 ///
 /// The exporter refused.
-pub fn memory(kind: Memory) -> anyhow::Result<DmabufFd> {
+pub fn memory(kind: DmabufKind) -> anyhow::Result<DmabufFd> {
     Ok(match kind {
-        Memory::Udmabuf => DmabufFd::udmabuf(MEMORY_BYTES)?,
-        Memory::Heap => DmabufFd::heap("system", MEMORY_BYTES)?,
+        DmabufKind::Udmabuf => DmabufFd::udmabuf(MEMORY_BYTES)?,
+        DmabufKind::Heap => DmabufFd::heap("system", MEMORY_BYTES)?,
     })
 }
 
@@ -126,7 +126,7 @@ impl Bound {
     /// # Errors
     ///
     /// The exporter or the kernel refused.
-    pub fn new(kind: Memory, queues: &[u32]) -> anyhow::Result<Self> {
+    pub fn new(kind: DmabufKind, queues: &[u32]) -> anyhow::Result<Self> {
         let memory = memory(kind)?;
         Ok(Self {
             rx: bind(&memory, queues)?,
@@ -153,7 +153,7 @@ pub fn bind(memory: &DmabufFd, queues: &[u32]) -> anyhow::Result<BoundRx> {
 pub fn rx(
     network: &Network,
     family: Family,
-    kind: Memory,
+    kind: DmabufKind,
     queue: u32,
     wanted: Stream,
 ) -> anyhow::Result<RxReport> {

@@ -9,7 +9,7 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
-    Bound, Habit, MEMORY_BYTES, Memory, NIC, RxReport, Steering, Stream, bind, memory, pair,
+    Bound, Habit, MEMORY_BYTES, DmabufKind, NIC, RxReport, Steering, Stream, bind, memory, pair,
     receive, rx, tx,
 };
 use super::rows::{Context, Row, Seen, program};
@@ -23,13 +23,13 @@ pub const LINEAR_BYTES: usize = 64;
 
 pub const ROWS: &[Row] = &[
     ("devmem rx, udmabuf, IPv4", |context| {
-        receive_all(context, Family::V4, Memory::Udmabuf)
+        receive_all(context, Family::V4, DmabufKind::Udmabuf)
     }),
     ("devmem rx, udmabuf, IPv6", |context| {
-        receive_all(context, Family::V6, Memory::Udmabuf)
+        receive_all(context, Family::V6, DmabufKind::Udmabuf)
     }),
     ("devmem rx, dma-heap", |context| {
-        receive_all(context, Family::V4, Memory::Heap)
+        receive_all(context, Family::V4, DmabufKind::Heap)
     }),
     ("devmem tx, IPv4", |context| send_all(context, Family::V4)),
     ("devmem tx, IPv6", |context| send_all(context, Family::V6)),
@@ -46,7 +46,7 @@ pub const ROWS: &[Row] = &[
 
 pub const LOSS_ROWS: &[Row] = &[
     ("bad wire: devmem rx", |context| {
-        receive_all(context, Family::V4, Memory::Udmabuf)
+        receive_all(context, Family::V4, DmabufKind::Udmabuf)
     }),
     ("bad wire: devmem tx", |context| {
         send_all(context, Family::V4)
@@ -57,7 +57,7 @@ pub const KNOB_ROWS: &[Row] = &[("linear bytes and unsplit packets: devmem rx", 
 
 pub const RESET_ROWS: &[Row] = &[
     ("20 resets asked by the device: devmem rx", |context| {
-        through_resets(|| receive_all(context, Family::V4, Memory::Udmabuf))
+        through_resets(|| receive_all(context, Family::V4, DmabufKind::Udmabuf))
     }),
     ("20 resets asked by the device: devmem tx", |context| {
         through_resets(|| send_all(context, Family::V4))
@@ -79,7 +79,7 @@ fn seen(report: &RxReport) -> Seen {
     }
 }
 
-fn receive_all(context: &Context, family: Family, kind: Memory) -> anyhow::Result<Seen> {
+fn receive_all(context: &Context, family: Family, kind: DmabufKind) -> anyhow::Result<Seen> {
     let wanted = Stream::checked(context.bytes, Habit::Good);
     let report = rx(context.network()?, family, kind, QUEUE, wanted)?;
     ensure!(report.frags > 0, "nothing came to device memory");
@@ -94,13 +94,13 @@ fn send_all(context: &Context, family: Family) -> anyhow::Result<Seen> {
 
 /// Receives several streams at once, on both queues of one binding.
 fn two_queues(context: &Context) -> anyhow::Result<Seen> {
-    let bound = Bound::new(Memory::Udmabuf, &[QUEUE, OTHER_QUEUE])?;
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE, OTHER_QUEUE])?;
     at_once(context, &[(&bound, QUEUE), (&bound, OTHER_QUEUE)])
 }
 
 fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
-    let first = Bound::new(Memory::Udmabuf, &[QUEUE])?;
-    let second = Bound::new(Memory::Heap, &[OTHER_QUEUE])?;
+    let first = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
+    let second = Bound::new(DmabufKind::Heap, &[OTHER_QUEUE])?;
     ensure!(
         first.rx.id() != second.rx.id(),
         "two bindings with one name"
@@ -143,7 +143,7 @@ fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
 
 fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "off"])?;
-    let seen = receive_all(context, Family::V4, Memory::Udmabuf);
+    let seen = receive_all(context, Family::V4, DmabufKind::Udmabuf);
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "on"])?;
     seen
 }
@@ -155,7 +155,7 @@ fn starvation(context: &Context) -> anyhow::Result<Seen> {
     let report = rx(
         context.network()?,
         Family::V4,
-        Memory::Udmabuf,
+        DmabufKind::Udmabuf,
         QUEUE,
         wanted,
     )?;
@@ -172,7 +172,7 @@ fn starvation(context: &Context) -> anyhow::Result<Seen> {
 /// Checks that a stream with no reader does not block streams on other queues.
 fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
-    let _bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let _bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = context.network()?.listen(Way::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
     let (sender, starved) = pair(context.network()?, Way::In, &listener)?;
@@ -193,7 +193,7 @@ fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
 fn unbind(context: &Context) -> anyhow::Result<Seen> {
     let part = context.few() / 2;
     let mut steering = Steering::new(1)?;
-    let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = context.network()?.listen(Way::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
     let (sender, receiver) = pair(context.network()?, Way::In, &listener)?;
@@ -211,7 +211,7 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
         report
     })?;
     drop(steering);
-    receive_all(context, Family::V4, Memory::Udmabuf).context("bound again")
+    receive_all(context, Family::V4, DmabufKind::Udmabuf).context("bound again")
 }
 
 /// Kills a receiver process that holds frags.
@@ -248,7 +248,7 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
     ensure!(killed, "the victim said {line:?}");
     // Its settings are still in effect; a new set-up replaces them.
     clear_rules()?;
-    receive_all(context, Family::V4, Memory::Udmabuf).context("after the kill")
+    receive_all(context, Family::V4, DmabufKind::Udmabuf).context("after the kill")
 }
 
 fn clear_rules() -> anyhow::Result<()> {
@@ -266,7 +266,7 @@ fn clear_rules() -> anyhow::Result<()> {
 /// The stream could not be received.
 pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
     let mut steering = Steering::new(1)?;
-    let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let address = traffic::address(1, Family::V4);
     let listener = std::net::TcpListener::bind((address, 0))?;
     let to = listener.local_addr()?;
@@ -288,7 +288,7 @@ pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
 /// Checks the operations that the kernel refuses on a NIC with a binding, and their errors.
 fn refusals(_: &Context) -> anyhow::Result<Seen> {
     let _steering = Steering::new(1)?;
-    let memory = memory(Memory::Udmabuf)?;
+    let memory = memory(DmabufKind::Udmabuf)?;
     let bound = bind(&memory, &[QUEUE])?;
     let again = bind(&memory, &[QUEUE])
         .err()
@@ -325,7 +325,7 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
     let report = rx(
         context.network()?,
         Family::V4,
-        Memory::Udmabuf,
+        DmabufKind::Udmabuf,
         QUEUE,
         wanted,
     );
@@ -354,7 +354,7 @@ fn linear(context: &Context) -> anyhow::Result<Seen> {
     let report = rx(
         context.network()?,
         Family::V4,
-        Memory::Udmabuf,
+        DmabufKind::Udmabuf,
         QUEUE,
         wanted,
     )?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::Line;
-use super::devmem::{Bound, Habit, Memory, Steering, Stream, receive, send_to};
+use super::devmem::{Bound, Habit, DmabufKind, Steering, Stream, receive, send_to};
 use super::far_end::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish};
 use super::rows::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
@@ -59,7 +59,7 @@ fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {
 
 fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
-    let bound = Bound::new(Memory::Udmabuf, &[QUEUE])?;
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
     steering.lead(listener.local_addr()?, QUEUE)?;
     let stream = ask_for_sender(&listener)?;

@@ -124,7 +124,11 @@ const B_4K: RxCase = case(
     "bare TAP readv into 17 random 4 KiB pages",
     ReceivePath::Bare(Placement::Scattered),
 );
-const OURS: RxCase = case("ours", "this receiver", ReceivePath::Ours(NiovSize::DEFAULT));
+const OURS: RxCase = case(
+    "ours",
+    "this receiver",
+    ReceivePath::Ours(NiovSize::DEFAULT),
+);
 const OURS_4K: RxCase = case(
     "ours-4k",
     "this receiver with 4 KiB net_iovs",

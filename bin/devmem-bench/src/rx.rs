@@ -7,7 +7,7 @@ use clap::Args;
 use devmem_linux::cpu;
 
 use super::accounting::Accounting;
-use super::cases::{CASES, RxCase, Cores, ReceivePath};
+use super::cases::{CASES, Cores, ReceivePath, RxCase};
 use super::meter::MeterReading;
 use super::network::Veth;
 use super::plan::{MeasureArgs, Plan};

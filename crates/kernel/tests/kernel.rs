@@ -352,7 +352,7 @@ fn an_interface_that_was_renamed_is_still_the_same() {
 
 #[test]
 fn the_doctor_says_what_a_tap_and_a_veth_lack() {
-    use devmem_linux::doctor::{Doctor, NicVerdict, CheckState};
+    use devmem_linux::doctor::{CheckState, Doctor, NicVerdict};
     const TEST: &str = "the_doctor_says_what_a_tap_and_a_veth_lack";
     in_kernel_as_root(TEST, || {
         let _veth = veth();

@@ -19,7 +19,7 @@ use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
-use cases::{CASES, TxCase, LOW_WATER, Packets, SendPath, Tuning};
+use cases::{CASES, LOW_WATER, Packets, SendPath, Tuning, TxCase};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with the faster of the kernel's two ways to send, and both with bare `writev`.

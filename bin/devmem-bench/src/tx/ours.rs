@@ -12,7 +12,7 @@ use super::super::meter::SILENCE;
 use super::super::network::TAP;
 use super::super::runner::Bench;
 use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
-use super::cases::{TxCase, Packets};
+use super::cases::{Packets, TxCase};
 
 /// Sends all of the device memory again and again until the time is over. The kernel's end of the TAP has the address that
 /// is the sender's in the other rows.

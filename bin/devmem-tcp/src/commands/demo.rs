@@ -104,9 +104,13 @@ fn into_our_memory(
     let local = SocketAddr::new(plan.ours.address, PORT);
     let mut receiver = Receiver::open(builder, &plan.nic, local)?;
     let mut sender = match direction {
-        Direction::Loopback => {
-            SenderHandle::start_thread(plan, receiver.nic(), SendMemory::Device, local, senders_cpu)?
-        }
+        Direction::Loopback => SenderHandle::start_thread(
+            plan,
+            receiver.nic(),
+            SendMemory::Device,
+            local,
+            senders_cpu,
+        )?,
         _ if link == TAP => SenderHandle::Process(start_process(plan, local, senders_cpu)?),
         _ => {
             let memory = if direction == Direction::Tx {

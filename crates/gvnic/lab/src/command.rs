@@ -3,7 +3,7 @@
 use crate::accel;
 use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
 use crate::kit::Kit;
-use crate::machine::{self, RunReport, Output, PassOn};
+use crate::machine::{self, Output, PassOn, RunReport};
 use crate::plan::{self as plan, LabRunPlan};
 use crate::suite::Group;
 use crate::suite::host::{self, TestPlan};

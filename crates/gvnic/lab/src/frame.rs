@@ -93,7 +93,8 @@ pub fn read(from: &mut impl Read) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     from.read_exact(&mut header[1..])?;
     let [kind, l0, l1, l2, l3] = header;
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let kind = FrameKind::from_byte(kind).ok_or_else(|| wrong(format!("a frame of kind {kind}")))?;
+    let kind =
+        FrameKind::from_byte(kind).ok_or_else(|| wrong(format!("a frame of kind {kind}")))?;
     let len = u32::from_le_bytes([l0, l1, l2, l3]);
     let len = usize::try_from(len)
         .ok()
@@ -168,7 +169,10 @@ mod tests {
         write(&mut stream, FrameKind::Stdout, &long).unwrap();
         write(&mut stream, FrameKind::Bye, b"").unwrap();
         let mut from = stream.as_slice();
-        assert_eq!(read(&mut from).unwrap(), Some((FrameKind::Ready, Vec::new())));
+        assert_eq!(
+            read(&mut from).unwrap(),
+            Some((FrameKind::Ready, Vec::new()))
+        );
         let (kind, first) = read(&mut from).unwrap().unwrap();
         let (_, second) = read(&mut from).unwrap().unwrap();
         assert_eq!((kind, first.len()), (FrameKind::Stdout, MAX_FRAME_BYTES));

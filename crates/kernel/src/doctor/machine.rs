@@ -108,7 +108,9 @@ fn sockets() -> Check {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
     let socket = match socket {
         Ok(socket) => socket,
-        Err(errno) => return Check::new(NAME, CheckState::Unknown, format!("no TCP socket: {errno}")),
+        Err(errno) => {
+            return Check::new(NAME, CheckState::Unknown, format!("no TCP socket: {errno}"));
+        }
     };
     let nobodys = [DmabufToken::one(FragToken(u32::MAX))];
     match sys::message::dontneed(socket.as_fd(), &nobodys) {
@@ -191,7 +193,11 @@ fn descriptors() -> Check {
             format!("at most {limit} descriptors"),
         )
         .remedy("ulimit -n 65536"),
-        Some(limit) => Check::new(NAME, CheckState::Good, format!("at most {limit} descriptors")),
+        Some(limit) => Check::new(
+            NAME,
+            CheckState::Good,
+            format!("at most {limit} descriptors"),
+        ),
         None => Check::new(NAME, CheckState::Good, "no limit"),
     }
 }
@@ -241,7 +247,11 @@ fn tried(name: &'static str, made: Result<DmabufFd, ExportError>, suffix: &str) 
     match made {
         Ok(_) => Check::new(name, CheckState::Good, format!("works{suffix}")),
         Err(error) => {
-            let check = Check::new(name, CheckState::Missing, format!("{}{suffix}", error.cause));
+            let check = Check::new(
+                name,
+                CheckState::Missing,
+                format!("{}{suffix}", error.cause),
+            );
             match error.cause.hint {
                 Some(hint) => check.remedy(hint),
                 None => check,

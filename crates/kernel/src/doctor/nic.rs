@@ -56,7 +56,11 @@ impl NicFacts {
                 checks.push(support("bind_tx", netdev.probe_bind_tx(), false));
                 queues = netdev.rx_queues().unwrap_or_default();
             }
-            Err(error) => checks.push(Check::new("bind_rx", CheckState::Missing, error.to_string())),
+            Err(error) => checks.push(Check::new(
+                "bind_rx",
+                CheckState::Missing,
+                error.to_string(),
+            )),
         }
         let mut driver = None;
         let mut known = None;
@@ -99,7 +103,9 @@ fn verdict(checks: &[Check]) -> NicVerdict {
 fn link(name: &str, up: bool) -> Check {
     match up {
         true => Check::new("up", CheckState::Good, "up"),
-        false => Check::new("up", CheckState::Mendable, "down").remedy(format!("ip link set {name} up")),
+        false => {
+            Check::new("up", CheckState::Mendable, "down").remedy(format!("ip link set {name} up"))
+        }
     }
 }
 
@@ -108,7 +114,8 @@ fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
         DriverSupport::Yes => Check::new(name, CheckState::Good, "the driver supports it"),
         DriverSupport::No { reason } if needed => {
             let drivers = crate::drivers::supported_list();
-            Check::new(name, CheckState::Missing, reason).remedy(format!("drivers that can: {drivers}"))
+            Check::new(name, CheckState::Missing, reason)
+                .remedy(format!("drivers that can: {drivers}"))
         }
         DriverSupport::No { reason } => Check::new(name, CheckState::Missing, reason),
         DriverSupport::Unknown { reason } => Check::new(name, CheckState::Unknown, reason),
@@ -137,12 +144,15 @@ fn spare_queues(
         }
         Some(channels) if channels.rx_max > channels.rx => {
             let count = (channels.rx + 1).max(2);
-            Check::new(NAME, CheckState::Mendable, found).remedy(format!("ethtool -L {name} rx {count}"))
+            Check::new(NAME, CheckState::Mendable, found)
+                .remedy(format!("ethtool -L {name} rx {count}"))
         }
-        _ if queues.is_empty() => {
-            Check::new(NAME, CheckState::Mendable, "none are listed while it is down")
-                .remedy(format!("ip link set {name} up"))
-        }
+        _ if queues.is_empty() => Check::new(
+            NAME,
+            CheckState::Mendable,
+            "none are listed while it is down",
+        )
+        .remedy(format!("ip link set {name} up")),
         _ => Check::new(NAME, CheckState::Missing, found),
     }
 }
@@ -204,7 +214,11 @@ fn rules(ethtool: &mut Ethtool) -> Check {
             let size = table
                 .size
                 .map_or_else(String::new, |size| format!(" of {size}"));
-            Check::new(NAME, CheckState::Good, format!("{}{size} in use", table.rules))
+            Check::new(
+                NAME,
+                CheckState::Good,
+                format!("{}{size} in use", table.rules),
+            )
         }
         Err(error) => unreadable(NAME, &error),
     }
@@ -300,7 +314,10 @@ mod tests {
             })
         };
         let off = split("eth1", &rings(Some(DataSplit::Disabled), None));
-        assert_eq!((off.state, off.found.as_str()), (CheckState::Mendable, "off"));
+        assert_eq!(
+            (off.state, off.found.as_str()),
+            (CheckState::Mendable, "off")
+        );
         let auto = split("eth1", &rings(Some(DataSplit::Unknown), None));
         assert_eq!(
             auto.remedy.as_deref(),
@@ -309,6 +326,9 @@ mod tests {
         assert_eq!(split("eth1", &rings(None, None)).state, CheckState::Missing);
         let high = threshold("eth1", &rings(None, Some(256)));
         assert_eq!(high.remedy.as_deref(), Some("ethtool -G eth1 hds-thresh 0"));
-        assert_eq!(threshold("eth1", &rings(None, None)).state, CheckState::Good);
+        assert_eq!(
+            threshold("eth1", &rings(None, None)).state,
+            CheckState::Good
+        );
     }
 }

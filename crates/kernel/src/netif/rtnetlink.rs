@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::InterfaceFacts;
 use crate::netlink::attr::Attributes;
-use crate::netlink::{F_DUMP, NetlinkMessage, Names, Request};
+use crate::netlink::{F_DUMP, Names, NetlinkMessage, Request};
 
 /// Message types.
 pub(super) const RTM_NEWLINK: u16 = 16;

@@ -7,7 +7,7 @@ mod tests;
 use std::io::Write;
 
 use anyhow::Context;
-use devmem_linux::doctor::{Check, Doctor, NicVerdict, CheckState};
+use devmem_linux::doctor::{Check, CheckState, Doctor, NicVerdict};
 use devmem_linux::probe::{Probe, Verdict};
 use serde::Serialize;
 
@@ -69,7 +69,8 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
 impl Diagnosis {
     /// Says what to do on a machine that cannot.
     fn instead(&self) -> &'static str {
-        let admin = |check: &Check| check.name == "cap_net_admin" && check.state == CheckState::Good;
+        let admin =
+            |check: &Check| check.name == "cap_net_admin" && check.state == CheckState::Good;
         match (self.doctor.machine.iter().any(admin), self.user_space.ready) {
             (false, _) => "run it as root: some of this cannot be found out without CAP_NET_ADMIN",
             (true, true) => "the user-space backend works here: `devmem-tcp demo` shows it",

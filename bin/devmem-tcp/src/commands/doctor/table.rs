@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use devmem_linux::doctor::{Check, NicFacts, NicVerdict, CheckState};
+use devmem_linux::doctor::{Check, CheckState, NicFacts, NicVerdict};
 use devmem_linux::drivers::Support;
 use devmem_linux::ethtool::{NTUPLE, RX_GRO_HW};
 
@@ -66,8 +66,9 @@ impl Diagnosis {
         }
         table.section("device memory can be received through the kernel:");
         for nic in self.doctor.nics.iter().filter(|n| receives(n.verdict)) {
-            let by_hand =
-                |check: &&Check| check.state == CheckState::Mendable && !SET_UP.contains(&check.name);
+            let by_hand = |check: &&Check| {
+                check.state == CheckState::Mendable && !SET_UP.contains(&check.name)
+            };
             let first: Vec<_> = nic.checks.iter().filter(by_hand).map(|c| c.name).collect();
             let name = &nic.name;
             match first[..] {

@@ -9,7 +9,7 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
-    Bound, Habit, MEMORY_BYTES, DmabufKind, NIC, RxReport, Steering, Stream, bind, memory, pair,
+    Bound, DmabufKind, Habit, MEMORY_BYTES, NIC, RxReport, Steering, Stream, bind, memory, pair,
     receive, rx, tx,
 };
 use super::rows::{Context, Row, Seen, program};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::Line;
-use super::devmem::{Bound, Habit, DmabufKind, Steering, Stream, receive, send_to};
+use super::devmem::{Bound, DmabufKind, Habit, Steering, Stream, receive, send_to};
 use super::far_end::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish};
 use super::rows::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};

@@ -24,7 +24,7 @@ use tool::output::Failure;
 
 /// The reported comparisons: ours with the faster of the kernel's two ways to send, and both with bare `writev`.
 const SUBJECT: Subject = Subject {
-    end: End::SendPath,
+    end: End::Sender,
     ratios: &[
         ("ours", &["send", "zerocopy"]),
         ("ours", &["B"]),

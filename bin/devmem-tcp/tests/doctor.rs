@@ -69,7 +69,7 @@ fn one_interface_is_told_of_in_full_and_the_loopback_cannot() {
     // What comes first depends on the user: without CAP_NET_ADMIN nobody can tell about bind_rx.
     assert!(table.contains("\nlo: no driver: cannot ("), "{table}");
     assert!(
-        table.contains("\n  missing  tcp_data_split    the driver does not know it\n"),
+        table.contains("\n  missing  tcp_data_split    the driver does not support it\n"),
         "{table}"
     );
     let json = object(&run("doctor lo --json"));

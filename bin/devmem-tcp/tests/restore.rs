@@ -172,7 +172,7 @@ fn a_file_that_somebody_else_may_have_written_is_not_obeyed() {
             return;
         };
         fs::set_permissions(&file.path, PermissionsExt::from_mode(0o622)).unwrap();
-        run("restore bad0").failed_with(1, "somebody else may have written it");
+        run("restore bad0").failed_with(1, "other users may have written it");
         assert!(is_on(&mut veth));
     });
 }

@@ -1,4 +1,4 @@
-//! Processors: pin a thread, read the time it used; and the congestion control of a kernel socket.
+//! Pins threads to processors, reads CPU time, and chooses the congestion control of a kernel socket.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,11 +15,11 @@ pub fn allowed_cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Keeps the calling thread on `cpu`.
+/// Pins the calling thread to the processor `cpu`.
 ///
 /// # Errors
 ///
-/// `EINVAL` if the thread may not run there.
+/// `EINVAL` if the thread may not run on it.
 pub fn pin_current_thread(cpu: usize) -> Result<(), Errno> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(Errno::INVAL);
@@ -29,21 +29,21 @@ pub fn pin_current_thread(cpu: usize) -> Result<(), Errno> {
     sched_setaffinity(None, &set)
 }
 
-/// Returns the processor time that the calling thread has used.
+/// Returns the CPU time of the calling thread.
 pub fn thread_cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Returns the processor time that all threads of this process have used.
+/// Returns the CPU time of all threads of this process.
 pub fn process_cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// Chooses the congestion control of a kernel TCP socket (`TCP_CONGESTION`).
+/// Sets the congestion control of a kernel TCP socket (`TCP_CONGESTION`).
 ///
 /// # Errors
 ///
-/// `ENOENT` if this kernel does not have it; `EPERM` if it is not for unprivileged users.
+/// `ENOENT` if this kernel does not have the algorithm; `EPERM` if the algorithm requires a privilege.
 pub fn set_congestion_control(socket: impl AsFd, name: &str) -> Result<(), Errno> {
     rustix::net::sockopt::set_tcp_congestion(socket, name)
 }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_grows_with_work_and_counts_this_thread_within_the_process() {
+    fn cpu_time_grows_with_work_and_that_of_the_process_includes_this_thread() {
         let before = thread_cpu_time();
         let mut sum = 0u64;
         while thread_cpu_time() == before {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn reno_is_always_there_and_an_unknown_congestion_control_is_enoent() {
+    fn reno_can_always_be_set_and_an_unknown_congestion_control_is_enoent() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(set_congestion_control(&socket, "reno"), Ok(()));
         assert_eq!(set_congestion_control(&socket, "nosuch"), Err(Errno::NOENT));

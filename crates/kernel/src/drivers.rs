@@ -36,7 +36,7 @@ pub struct KnownDriver {
     pub rx: Support,
     /// Sending from device memory.
     pub tx: Support,
-    /// A feature that must be on before header split can be.
+    /// A feature that must be on before header split can be switched on.
     pub split_needs: Option<&'static str>,
     /// Known peculiarities, one line each.
     pub quirks: &'static [&'static str],
@@ -68,7 +68,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
         quirks: &[
             "hardware GRO must be on before tcp-data-split",
             "refused with XDP, HTB offload, or port or RX timestamping",
-            "restarting one queue disturbs all",
+            "restarting one queue interrupts all queues",
             "with several physical functions, all bound queues must use the same one",
         ],
     },
@@ -105,7 +105,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
         split_needs: None,
         quirks: &[
             "header split cannot be switched off",
-            "splits wrongly before a fix of February 2026",
+            "splits at the wrong place before a fix of February 2026",
         ],
     },
     KnownDriver {
@@ -114,7 +114,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
         rx: Support::LeasedSince("7.2"),
         tx: Support::LeasedSince("7.2"),
         split_needs: None,
-        quirks: &["the NIC that leases the queue must be set up from outside of the container"],
+        quirks: &["the NIC that leases the queue must be set up outside of the container"],
     },
     unsupported(
         "bnge",
@@ -124,7 +124,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
     unsupported(
         "netdevsim",
         "simulated netdev",
-        &["no DMA; good for trying header split and refusals"],
+        &["no DMA; useful for tests of header split and refusals"],
     ),
     unsupported("ice", "Intel E800", &[]),
     unsupported("idpf", "Intel IPU", &[]),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_driver_is_listed_once_and_those_that_work_come_first() {
+    fn every_driver_is_listed_once_and_supported_drivers_come_first() {
         let mut names: Vec<_> = KNOWN_DRIVERS.iter().map(|d| d.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_for_people_names_drivers_that_work_and_no_other() {
+    fn the_list_for_people_names_supported_drivers_only() {
         let list = supported_list();
         for driver in KNOWN_DRIVERS {
             let works = matches!(driver.rx, Support::Since(_));

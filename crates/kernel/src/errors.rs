@@ -126,7 +126,7 @@ pub enum CauseKind {
     TooManyCompletions,
     /// Device memory was read as if it were host memory.
     ReadWithoutFlag,
-    /// The data lies in memory of another kind of provider.
+    /// The data is in memory of another kind of provider.
     OtherProvider,
     /// No room for a single control message.
     ControlTooSmall,
@@ -136,11 +136,11 @@ pub enum CauseKind {
     TooManyTokens,
     /// A limit of the exporter.
     ExporterLimit,
-    /// An exporter that is not there.
+    /// The exporter does not exist.
     NoExporter,
     /// Out of memory, or out of descriptors.
     NoResources,
-    /// The call would have to wait; not a fault.
+    /// The call would have to wait; this is not a fault.
     WouldBlock,
     /// The connection ended.
     ConnectionLost,

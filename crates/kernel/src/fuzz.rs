@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets, as plain functions: whatever the bytes are, they must not panic.
+//! Bodies of the fuzz targets, as plain functions: they must not panic, for any bytes.
 
 use devmem_uapi::MsgFlags;
 
@@ -9,12 +9,12 @@ use crate::netlink::{Family, fuzz_exchange};
 use crate::nic_setup::{fuzz_state_file, fuzz_table};
 use crate::socket::{Content, ErrorQueue, ReceivedMessage, RxFrag};
 
-/// Reads `bytes` as what a recvmsg returned (return value, flags, length of the control buffer, then the buffer,
+/// Parses `bytes` as the result of recvmsg (return value, flags, length of the control buffer, then the buffer,
 /// then data) and as an entry of the error queue.
 ///
 /// # Panics
 ///
-/// If a receive is accepted whose frags do not add up to its bytes: then bytes were lost.
+/// If a receive is accepted although the lengths of its frags do not add up to its bytes.
 pub fn cmsg(bytes: &[u8]) {
     ErrorQueue::default().parse(bytes);
     let Some(([r0, r1, f0, control_len], rest)) = bytes.split_first_chunk::<4>() else {
@@ -39,15 +39,15 @@ pub fn cmsg(bytes: &[u8]) {
     assert_eq!(total, received.bytes, "frags and bytes differ");
 }
 
-/// Reads `bytes` as the datagrams that answer a netlink request, and every message as every reply we know; then as what
-/// the ethtool ioctl answers about a flow rule.
+/// Parses `bytes` as the datagrams that answer a netlink request, and every message as each known kind of reply; then as
+/// the ethtool ioctl's reply about a flow rule.
 ///
-/// Each datagram begins with its length in words and a byte of switches: 1 puts the length and the sequence number of its
-/// first message right, 2 has it longer than the buffer.
+/// Each datagram begins with its length in words and a byte of flags: 1 corrects the length and the sequence number of
+/// its first message, 2 makes it longer than the buffer.
 ///
 /// # Panics
 ///
-/// If a flow rule is another one after it was written and read again.
+/// If a flow rule changes when it is encoded and parsed again.
 pub fn netlink(bytes: &[u8]) {
     fuzz_exchange(bytes, &mut |message| {
         netif::fuzz_replies(&message);
@@ -67,11 +67,11 @@ pub fn netlink(bytes: &[u8]) {
     ethtool::fuzz_ioctl(bytes);
 }
 
-/// Reads `bytes` as the state file of a NIC's set-up, and restores a model of a NIC from it.
+/// Parses `bytes` as the state file of a NIC's set-up, and restores a model of a NIC from it.
 ///
 /// # Panics
 ///
-/// If a record is another one after it was written and read again, or a change has no outcome.
+/// If a record changes when it is written and read again, or the report misses a change.
 pub fn nic_state(bytes: &[u8]) {
     fuzz_state_file(bytes);
 }

@@ -341,13 +341,13 @@ mod tests {
     }
 
     #[test]
-    fn packets_to_this_machine_leave_by_the_loopback() {
+    fn packets_to_this_machine_are_routed_through_the_loopback() {
         let home = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(route_interface(home).as_deref(), Ok("lo"));
     }
 
     #[test]
-    fn a_name_that_no_message_can_carry_is_refused() {
+    fn a_name_that_is_too_long_for_a_message_is_refused() {
         let error = Interface::by_name(&"x".repeat(70_000)).unwrap_err();
         assert_eq!(error.errno, Errno::MSGSIZE);
     }

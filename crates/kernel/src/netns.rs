@@ -31,7 +31,7 @@ pub enum NetnsError {
     #[error("a user namespace can only be entered by a process with one thread")]
     Threads,
     /// This user may not create user namespaces on this machine.
-    #[error("this machine does not let user {uid} make a user namespace: {errno}")]
+    #[error("user {uid} may not create a user namespace on this machine: {errno}")]
     Forbidden {
         /// The user.
         uid: u32,
@@ -86,9 +86,11 @@ impl NetnsError {
                  (those that exist)",
             ),
             Self::Join { errno, .. } if *errno == Errno::PERM => {
-                Some("run as root: joining a namespace needs CAP_SYS_ADMIN over it")
+                Some("run as root: joining a namespace requires CAP_SYS_ADMIN over it")
             }
-            Self::Open { .. } => Some("`ip netns list` shows the named ones; a path works too"),
+            Self::Open { .. } => {
+                Some("`ip netns list` lists named namespaces; a path is accepted, too")
+            }
             Self::Threads | Self::Join { .. } | Self::Loopback(_) => None,
         }
     }
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_namespace_cannot_be_joined() {
+    fn a_file_that_is_not_a_namespace_cannot_be_joined() {
         let file = NetNs::open("/proc/self/status").unwrap();
         assert!(matches!(file.join(), Err(NetnsError::Join { .. })));
     }

@@ -1,5 +1,5 @@
-//! What works on this machine, and the reasons for what does not: for `devmem-tcp doctor`, for choosing a fallback, and for
-//! tests that print why they are skipped.
+//! Probes of what works on this machine, with the reasons for what does not: for `devmem-tcp doctor`, for the choice of a
+//! fallback, and for tests that print why they are skipped.
 
 use std::fmt;
 
@@ -110,7 +110,7 @@ pub fn user_namespace() -> Verdict {
     namespace_verdict(in_child(&Task::EnterUserNamespace(IdMaps::of_caller())))
 }
 
-/// Tries to make a TAP in a fresh network namespace, in a child process.
+/// Tries to create a TAP in a new network namespace, in a child process.
 pub fn tap_in_namespace() -> Verdict {
     let tun = tun();
     if !tun.works() {
@@ -124,13 +124,13 @@ pub fn tap_in_namespace() -> Verdict {
     match tried {
         Ok(()) => Verdict::Works,
         Err(errno) => Verdict::missing(
-            format!("no TAP can be made in a fresh network namespace: {errno}"),
+            format!("no TAP can be created in a new network namespace: {errno}"),
             Some("run as root"),
         ),
     }
 }
 
-/// Tries to get one huge page through a memfd.
+/// Tries to allocate one huge page through a memfd.
 pub fn huge_memfd() -> Verdict {
     /// Size in bytes of the common huge page on x86-64, and on arm64 with 4 KiB pages.
     const HUGE_PAGE: u64 = 2 << 20;
@@ -141,7 +141,7 @@ pub fn huge_memfd() -> Verdict {
         Ok(()) => Verdict::Works,
         Err(Errno::NOSPC | Errno::NOMEM) => Verdict::missing(
             "no huge pages are reserved for hugetlb",
-            Some("reserve some: sysctl vm.nr_hugepages=512"),
+            Some("reserve huge pages: sysctl vm.nr_hugepages=512"),
         ),
         Err(errno) => Verdict::missing(format!("no hugetlb memfd on this kernel: {errno}"), None),
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_probe_leaves_the_caller_where_it_was() {
+    fn a_probe_does_not_move_the_caller_to_another_namespace() {
         let namespace = |kind| std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
         let before = (namespace("net"), namespace("user"));
         let probe = Probe::run();
@@ -180,7 +180,7 @@ mod tests {
             assert!(!verdict.to_string().is_empty());
             assert_eq!(verdict.works(), verdict.reason().is_none());
         }
-        // A TAP needs both of the others.
+        // A TAP requires both of the others.
         if probe.tap_in_namespace.works() {
             assert!(
                 probe.tun.works() && probe.network_namespace.works(),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_returns_the_errno_of_its_child() {
+    fn a_probe_returns_the_errno_of_its_child() {
         for result in [Err(Errno::NOSPC), Ok(())] {
             assert_eq!(in_child(&Task::Return(result)), result);
         }

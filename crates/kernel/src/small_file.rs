@@ -1,7 +1,7 @@
-//! Files of this program's own that must be regular files: opened and read without waiting, whatever lies in their place.
+//! Opens and reads small regular files of this program without blocking, whatever is at their path.
 //!
-//! A FIFO in the place of a file makes open(2) and read(2) wait for its other end, a device may give bytes without end,
-//! and a symbolic link leads elsewhere. What is opened here is a regular file, and is read up to a limit.
+//! If another user puts a FIFO at the path, open(2) and read(2) block until its other end is opened; a device may return
+//! endless data; and a symbolic link may lead anywhere. So only regular files are opened, and they are read up to a limit.
 
 use std::fmt;
 use std::fs::{self, File, FileType, OpenOptions};
@@ -14,22 +14,22 @@ use rustix::fs::OFlags;
 /// Why a file was not opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SmallFileError {
-    /// Something else lies there.
+    /// The path is not a regular file.
     #[error("it is {0}, and not a regular file")]
     Kind(FileKind),
-    /// It has more bytes than any such file.
+    /// The file is longer than the limit.
     #[error("it is longer than {limit} bytes")]
     TooLong {
         /// The limit.
         limit: u64,
     },
-    /// What the system said.
+    /// The error of the system.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
 impl SmallFileError {
-    /// Tells whether there is nothing at the path.
+    /// Returns whether the path does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::System(error) if error.kind() == io::ErrorKind::NotFound)
     }
@@ -44,7 +44,7 @@ impl From<SmallFileError> for io::Error {
     }
 }
 
-/// What lies in the place of a regular file.
+/// Kind of a file that is not a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A folder.
@@ -53,14 +53,14 @@ pub enum FileKind {
     Fifo,
     /// A UNIX socket.
     Socket,
-    /// A device of either kind.
+    /// A block or character device.
     Device,
-    /// A symbolic link, whatever it leads to.
+    /// A symbolic link to anything.
     SymbolicLink,
 }
 
 impl FileKind {
-    /// `None` for a regular file.
+    /// Converts a file type; `None` for a regular file.
     fn of(kind: FileType) -> Option<Self> {
         let kinds = [
             (kind.is_dir(), Self::Folder),
@@ -89,21 +89,21 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// What a file is opened for.
+/// Purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenFor {
-    /// To read one that exists.
+    /// Read an existing file.
     Reading,
-    /// To write to one that exists, or is made for this user alone. What is in it stays.
+    /// Write to a file, which is created for this user only if it does not exist. Its content is kept.
     Writing,
 }
 
-/// Opens a regular file, not through a symbolic link, without waiting for anything.
+/// Opens a regular file, not through a symbolic link, without blocking.
 ///
 /// # Errors
 /// See [`SmallFileError`].
 pub fn open(path: &Path, purpose: OpenFor) -> Result<File, SmallFileError> {
-    // Without a controlling terminal that a device in the file's place would become, either.
+    // NOCTTY: a terminal at this path must not become the controlling terminal.
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
     let mut options = OpenOptions::new();
@@ -116,7 +116,7 @@ pub fn open(path: &Path, purpose: OpenFor) -> Result<File, SmallFileError> {
             None => Ok(file),
             Some(kind) => Err(SmallFileError::Kind(kind)),
         },
-        // The system's own words for these ("too many levels of symbolic links", "no such device") help nobody.
+        // The system's messages for these ("too many levels of symbolic links", "no such device") do not name the cause.
         Err(error) => match fs::symlink_metadata(path).map(|facts| FileKind::of(facts.file_type()))
         {
             Ok(Some(kind)) => Err(SmallFileError::Kind(kind)),
@@ -128,10 +128,10 @@ pub fn open(path: &Path, purpose: OpenFor) -> Result<File, SmallFileError> {
 /// Reads all of an open regular file, up to `limit` bytes.
 ///
 /// # Errors
-/// [`SmallFileError::TooLong`]; what read(2) said.
+/// [`SmallFileError::TooLong`], or the error of read(2).
 pub fn read_open(file: &File, limit: u64) -> Result<Vec<u8>, SmallFileError> {
     let mut bytes = Vec::new();
-    // The file may grow while it is read, so its length is no bound.
+    // The file may grow while it is read, so its length is not a limit.
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(SmallFileError::TooLong { limit }),
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_regular_file_is_refused_without_waiting_for_it() {
+    fn a_file_of_another_kind_is_refused_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -184,7 +184,7 @@ mod tests {
         }
         let device = open(Path::new("/dev/zero"), OpenFor::Reading).unwrap_err();
         assert_eq!(device.to_string(), "it is a device, and not a regular file");
-        assert!(!at("nowhere").exists(), "nothing is made behind a link");
+        assert!(!at("nowhere").exists(), "no file is created through a link");
         assert!(read(&at("missing"), 10).unwrap_err().is_not_found());
         assert_eq!(read(&at("file"), 4).unwrap(), b"text");
     }

@@ -175,12 +175,12 @@ impl Tap {
         Interface::by_name(&self.name)
     }
 
-    /// Sets up the kernel's end: MTU in bytes, no packets of IPv6's that nobody asked for, addresses with their prefix
-    /// lengths, up.
+    /// Sets up the kernel's end: MTU in bytes, IPv6 without automatic traffic, addresses with their prefix lengths, and sets it
+    /// up.
     ///
     /// # Errors
     ///
-    /// What rtnetlink said, or as [`interface`](Self::interface).
+    /// The error of rtnetlink, or as [`interface`](Self::interface).
     pub fn set_up_interface(
         &self,
         mtu: u16,
@@ -195,7 +195,7 @@ impl Tap {
         interface.set_up()
     }
 
-    /// Leaves the interface in place when its descriptors are closed, or takes that back.
+    /// Sets whether the interface remains when its descriptors are closed.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ pub enum TapError {
         name: String,
     },
     /// The interface of that name is not a TAP, or differs in multi-queue.
-    #[error("{name} exists and is not a TAP with the wanted queues")]
+    #[error("{name} exists and is not a TAP with the requested queues")]
     Mismatch {
         /// The interface.
         name: String,
@@ -259,7 +259,7 @@ pub enum TapError {
         name: String,
     },
     /// More queues than a TAP can have, or none.
-    #[error("{queues} queues asked for; a TAP has 1 to {limit}")]
+    #[error("{queues} queues were requested; a TAP has 1 to {limit}")]
     Queues {
         /// The requested value.
         queues: u16,

@@ -1,7 +1,7 @@
-//! Network namespaces for tests: each test that needs a TAP gets a network of its own.
+//! Network namespaces for tests: each test that needs a TAP runs in a separate namespace.
 //!
-//! A test binary has threads, and a user namespace can only be entered by a process with one; so the test
-//! runs itself once more, alone, in a child that starts in the namespace.
+//! A test binary has several threads, but only a process with one thread can enter a user namespace. So the test binary
+//! starts itself again in the namespace, to run only this test.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -16,28 +16,28 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use crate::netif::Interface;
 use crate::{netns, probe};
 
-/// Set for the inner run: the name of the test that may enter a namespace.
+/// Environment variable of the inner run: the name of the test that runs in the namespace.
 const INNER: &str = "DEVMEM_TEST_IN_NETNS";
-/// A comma-separated list of what must not be skipped: `tun`, `kernel`, `gpu`.
+/// Environment variable: a comma-separated list of requirements for which no test may be skipped: `tun`, `kernel`, `gpu`.
 const REQUIRE: &str = "DEVMEM_REQUIRE";
-/// Set for tests that then move gigabytes.
+/// Environment variable that makes some tests move gigabytes.
 const SLOW: &str = "DEVMEM_SLOW";
-/// No test of ours runs longer, even on a slow and shared machine.
+/// Time limit of a test, for a slow and shared machine.
 const LIMIT: Duration = Duration::from_secs(180);
 /// The same with [`SLOW`].
 const SLOW_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs `body` in a fresh network namespace, in which it may make TAPs. `test` is the path of the calling
-/// test as `cargo test` prints it. Where that is not possible prints `SKIP` with the reason, or fails if
-/// `DEVMEM_REQUIRE` names `tun`.
+/// Runs `body` in a new network namespace, in which it may create TAPs. `test` is the path of the calling
+/// test as `cargo test` prints it. If that is not possible, prints `SKIP` with the reason, or fails if
+/// `DEVMEM_REQUIRE` contains `tun`.
 ///
 /// # Panics
 ///
-/// If the test in the namespace fails, does not exist under that name, or takes longer than it may.
+/// If the test in the namespace fails, does not exist under that name, or exceeds its time limit.
 pub fn in_netns(test: &str, body: impl FnOnce()) {
     if env::var(INNER).is_ok_and(|inner| inner == test) {
         let lo = Interface::by_name("lo").and_then(|mut lo| lo.set_up());
-        lo.expect("a namespace of our own has lo");
+        lo.expect("a new namespace has lo");
         return body();
     }
     if let Some(reason) = probe::tap_in_namespace().reason() {
@@ -45,13 +45,13 @@ pub fn in_netns(test: &str, body: impl FnOnce()) {
     }
     let mut command = Command::new(env::current_exe().expect("the test binary has a path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    // A group of its own, so that what it starts can be ended with it.
+    // In a separate process group, so that its child processes can be killed with it.
     command
         .env(INNER, test)
         .stdout(Stdio::piped())
         .process_group(0);
     netns::start_in_new(&mut command);
-    let mut child = command.spawn().expect("the probe found that this works");
+    let mut child = command.spawn().expect("the probe succeeded");
     let mut pipe = child.stdout.take().expect("it was piped");
     let reader = thread::spawn(move || {
         let mut stdout = Vec::new();
@@ -78,22 +78,22 @@ pub fn in_netns(test: &str, body: impl FnOnce()) {
     );
 }
 
-/// Says that `test` is skipped and why, unless `DEVMEM_REQUIRE` names `what`.
+/// Prints that `test` is skipped, with the reason.
 ///
 /// # Panics
 ///
-/// If it does.
+/// If `DEVMEM_REQUIRE` contains `what`.
 pub fn skip(test: &str, what: &str, reason: &str) {
     let required = env::var(REQUIRE).is_ok_and(|list| list.split(',').any(|r| r.trim() == what));
     assert!(
         !required,
         "{test} needs {what}, which {REQUIRE} demands: {reason}"
     );
-    // Not eprintln!: its output is captured and thrown away when a test passes.
+    // Not eprintln!, because the test harness captures its output and discards it if the test passes.
     writeln!(io::stderr(), "SKIP {test}: {reason}").expect("stderr is open");
 }
 
-/// Waits for `child`, and kills it and its process group when it has not ended after `limit`.
+/// Waits for `child`, and kills it and its process group if it has not ended after `limit`.
 ///
 /// # Panics
 ///
@@ -105,7 +105,7 @@ pub fn wait_or_kill(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let limit = Timespec::try_from(limit).expect("a limit is short");
     let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
     if poll(&mut fds, Some(&limit)).expect("poll works") == 0 {
-        // No group of that number unless the child was started as its leader.
+        // There is no such group unless the child was started as the leader of one.
         let _ = kill_process_group(pid, Signal::KILL);
         child.kill().expect("the child is ours");
         child.wait().expect("the child is ours");

@@ -1,4 +1,4 @@
-//! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
+//! Replays the kept inputs of the fuzz targets: see fuzz/README.md.
 
 #[path = "../../../fuzz/bodies/kernel_recvmsg.rs"]
 mod kernel_recvmsg;
@@ -10,7 +10,7 @@ mod nic_state;
 mod replay;
 
 #[test]
-fn kept_netlink_answers_are_read_or_refused() {
+fn kept_netlink_replies_are_parsed_or_refused() {
     replay::replay("netlink", netlink::run);
 }
 

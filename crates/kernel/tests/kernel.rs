@@ -1,4 +1,4 @@
-//! This machine's kernel, without a NIC that could do it: every refusal, and what a veth and a TAP can tell.
+//! Tests of this machine's kernel without a NIC that supports device memory: refusals, and requests on a veth and a TAP.
 
 mod common;
 
@@ -17,12 +17,12 @@ use devmem_linux::tap::TapOptions;
 use devmem_uapi::{Errno, IfIndex};
 use rustix::io::Errno as RawErrno;
 
-/// A descriptor that is open and no dma-buf.
+/// An open descriptor that is not a dma-buf.
 fn no_dmabuf() -> File {
     File::open("/dev/null").unwrap()
 }
 
-/// A veth with four queues each way, up.
+/// A veth with four RX and four TX queues, up.
 fn veth() -> Netdev {
     veth_pair("v0", "v1", 4);
     for name in ["v0", "v1"] {
@@ -68,8 +68,8 @@ fn bind_rx_on_a_veth_names_the_driver() {
 }
 
 #[test]
-fn bind_without_queues_is_einval_and_points_at_them() {
-    const TEST: &str = "bind_without_queues_is_einval_and_points_at_them";
+fn bind_without_queues_is_einval_and_names_the_attribute() {
+    const TEST: &str = "bind_without_queues_is_einval_and_names_the_attribute";
     in_kernel_as_root(TEST, || {
         let mut lo = Netdev::by_name("lo").unwrap();
         let error = lo.bind_rx(no_dmabuf().as_fd(), &[]).unwrap_err();
@@ -80,16 +80,16 @@ fn bind_without_queues_is_einval_and_points_at_them() {
 }
 
 #[test]
-fn a_net_iov_size_that_the_kernel_has_not_is_named() {
-    const TEST: &str = "a_net_iov_size_that_the_kernel_has_not_is_named";
+fn an_unsupported_net_iov_size_is_named() {
+    const TEST: &str = "an_unsupported_net_iov_size_is_named";
     in_kernel_as_root(TEST, || {
         let mut lo = Netdev::by_name("lo").unwrap();
         let fd = no_dmabuf();
-        // Not a power of two: no kernel takes it, old ones do not know the attribute at all.
+        // Not a power of two, which no kernel accepts; older kernels do not have the attribute.
         let error = lo
             .bind_rx_sized(fd.as_fd(), &[KernelRxQueueId(0)], Some(4097))
             .unwrap_err();
-        // A kernel that knows the attribute may look at the driver first.
+        // A kernel with the attribute may check the driver first.
         if error.errno != Errno::EOPNOTSUPP {
             assert_eq!(error.errno, Errno::EINVAL, "{error}");
             assert_eq!(error.attribute.as_deref(), Some("rx-page-size"));
@@ -120,8 +120,8 @@ fn bind_to_an_unknown_ifindex_is_enodev() {
 }
 
 #[test]
-fn bind_tx_where_the_driver_cannot_keeps_the_kernels_words() {
-    const TEST: &str = "bind_tx_where_the_driver_cannot_keeps_the_kernels_words";
+fn bind_tx_on_an_unsupported_driver_keeps_the_kernels_message() {
+    const TEST: &str = "bind_tx_on_an_unsupported_driver_keeps_the_kernels_message";
     in_kernel(TEST, || {
         let error = veth().bind_tx(no_dmabuf().as_fd()).unwrap_err();
         assert_eq!(error.errno, Errno::EOPNOTSUPP, "{error}");
@@ -132,14 +132,14 @@ fn bind_tx_where_the_driver_cannot_keeps_the_kernels_words() {
 }
 
 #[test]
-fn bind_without_privilege_says_which() {
-    const TEST: &str = "bind_without_privilege_says_which";
+fn bind_without_privilege_names_the_privilege() {
+    const TEST: &str = "bind_without_privilege_names_the_privilege";
     in_kernel_as_root(TEST, || {
-        // Another user: the capabilities go with the identity. Of this thread only, which ends with the test.
+        // Changes the user, and so drops the capabilities, of this thread only, which ends with the test.
         let nobody = rustix::process::Uid::from_raw(65534);
         let dropped = rustix::thread::set_thread_res_uid(nobody, nobody, nobody);
         if let Err(errno) = dropped {
-            // A namespace that maps one user only has no other to become.
+            // In a namespace that maps only one user, there is no other user.
             return devmem_linux::test_util::skip(TEST, "kernel", &errno.to_string());
         }
         let mut lo = Netdev::by_name("lo").unwrap();
@@ -152,15 +152,15 @@ fn bind_without_privilege_says_which() {
         );
         assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
         assert!(matches!(lo.probe_bind_rx(), DriverSupport::Unknown { .. }));
-        // Binding for sending needs no privilege: it comes as far as the driver.
+        // Binding for sending needs no privilege, so the driver refuses it.
         let error = lo.bind_tx(no_dmabuf().as_fd()).unwrap_err();
         assert_eq!(error.errno, Errno::EOPNOTSUPP, "{error}");
     });
 }
 
 #[test]
-fn a_trial_finds_out_that_a_driver_cannot_and_leaves_no_trace() {
-    const TEST: &str = "a_trial_finds_out_that_a_driver_cannot_and_leaves_no_trace";
+fn a_probe_reports_an_unsupported_driver_and_changes_nothing() {
+    const TEST: &str = "a_probe_reports_an_unsupported_driver_and_changes_nothing";
     in_kernel_as_root(TEST, || {
         let mut veth = veth();
         let before = veth.queues().unwrap();
@@ -171,8 +171,8 @@ fn a_trial_finds_out_that_a_driver_cannot_and_leaves_no_trace() {
 }
 
 #[test]
-fn queues_are_listed_and_asked_for_one_by_one() {
-    const TEST: &str = "queues_are_listed_and_asked_for_one_by_one";
+fn queues_are_listed_and_read_one_by_one() {
+    const TEST: &str = "queues_are_listed_and_read_one_by_one";
     in_kernel(TEST, || {
         let mut veth = veth();
         let queues = veth.queues().unwrap();
@@ -191,13 +191,13 @@ fn queues_are_listed_and_asked_for_one_by_one() {
 }
 
 #[test]
-fn statistics_that_a_driver_does_not_keep_are_empty_or_unsupported() {
-    const TEST: &str = "statistics_that_a_driver_does_not_keep_are_empty_or_unsupported";
+fn statistics_that_a_driver_does_not_have_are_empty_or_unsupported() {
+    const TEST: &str = "statistics_that_a_driver_does_not_have_are_empty_or_unsupported";
     in_kernel(TEST, || {
         let mut veth = veth();
-        // A veth's page pools belong to no netdev (linux drivers/net/veth.c veth_create_page_pool).
+        // The page pools of a veth have no netdev (linux drivers/net/veth.c veth_create_page_pool).
         assert_eq!(veth.page_pools().unwrap(), []);
-        // Only kernels built with CONFIG_PAGE_POOL_STATS count.
+        // Only kernels with CONFIG_PAGE_POOL_STATS have these counters.
         match veth.page_pool_stats() {
             Ok(stats) => assert_eq!(stats, []),
             Err(error) => assert_eq!(error.errno, RawErrno::OPNOTSUPP, "{error}"),
@@ -207,7 +207,7 @@ fn statistics_that_a_driver_does_not_keep_are_empty_or_unsupported() {
             assert_eq!(error.errno, RawErrno::OPNOTSUPP, "{error}");
             assert_eq!(error.attribute.unwrap().path, "ifindex");
         }
-        assert_ne!(veth.xdp_features().unwrap(), 0, "a veth can do XDP");
+        assert_ne!(veth.xdp_features().unwrap(), 0, "a veth supports XDP");
     });
 }
 
@@ -262,8 +262,8 @@ fn features_are_read_and_switched_by_name() {
 }
 
 #[test]
-fn what_a_driver_does_not_have_is_unsupported_with_the_kernels_words() {
-    const TEST: &str = "what_a_driver_does_not_have_is_unsupported_with_the_kernels_words";
+fn unsupported_settings_have_the_kernels_message() {
+    const TEST: &str = "unsupported_settings_have_the_kernels_message";
     in_kernel(TEST, || {
         let veth = veth();
         let mut ethtool = Ethtool::by_name(veth.name()).unwrap();
@@ -336,8 +336,8 @@ fn an_interface_lists_its_addresses_and_no_others() {
 }
 
 #[test]
-fn an_interface_that_was_renamed_is_still_the_same() {
-    const TEST: &str = "an_interface_that_was_renamed_is_still_the_same";
+fn a_renamed_interface_is_still_found() {
+    const TEST: &str = "a_renamed_interface_is_still_found";
     in_kernel(TEST, || {
         let veth = veth();
         let mut ethtool = Ethtool::by_name("v0").unwrap();
@@ -351,9 +351,9 @@ fn an_interface_that_was_renamed_is_still_the_same() {
 }
 
 #[test]
-fn the_doctor_says_what_a_tap_and_a_veth_lack() {
+fn the_doctor_names_the_missing_features_of_a_tap_and_a_veth() {
     use devmem_linux::doctor::{CheckState, Doctor, NicVerdict};
-    const TEST: &str = "the_doctor_says_what_a_tap_and_a_veth_lack";
+    const TEST: &str = "the_doctor_names_the_missing_features_of_a_tap_and_a_veth";
     in_kernel_as_root(TEST, || {
         let _veth = veth();
         let _tap = TapOptions::new("dm0").open().unwrap();

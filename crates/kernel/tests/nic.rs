@@ -1,5 +1,5 @@
-//! A NIC that can do it: name it in `DEVMEM_TEST_NIC` (the lab does). It must be up, with two RX queues or more,
-//! and nothing else may use it meanwhile. Its settings are restored.
+//! Tests of a NIC that supports device memory, named in `DEVMEM_TEST_NIC` (by the lab). It must be up and have two RX queues
+//! or more, and no other program may use it meanwhile. Its settings are restored.
 
 use std::env;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use devmem_uapi::Errno;
 
 const SIZE: usize = 8 << 20;
 
-/// The NIC, or a word about why the test is skipped.
+/// Returns the name of the NIC; prints the reason if the test is skipped.
 fn nic(test: &str) -> Option<String> {
     let name = env::var("DEVMEM_TEST_NIC").ok();
     if name.is_none() {
-        skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
+        skip(test, "nic", "DEVMEM_TEST_NIC is not set");
     }
     name
 }
@@ -29,7 +29,7 @@ fn memory() -> DmabufFd {
     DmabufFd::udmabuf(SIZE).expect("the lab has udmabuf")
 }
 
-/// Everything that set-up touches, as it can be read.
+/// All settings that a set-up changes.
 fn settings(name: &str) -> (Rings, RssContext, Vec<InstalledRule>, Vec<RssContext>, bool) {
     let mut ethtool = Ethtool::by_name(name).unwrap();
     let ntuple = ethtool.feature(devmem_linux::ethtool::NTUPLE).unwrap();
@@ -52,7 +52,7 @@ fn request(name: &str) -> SetupRequest {
     }
 }
 
-/// One test, because there is one NIC.
+/// A single test, because there is only one NIC.
 #[test]
 fn a_nic_is_prepared_bound_and_restored() {
     const TEST: &str = "a_nic_is_prepared_bound_and_restored";
@@ -118,8 +118,8 @@ fn a_nic_is_prepared_bound_and_restored() {
 }
 
 #[test]
-fn the_cpu_reaches_the_bytes_of_a_udmabuf() {
-    const TEST: &str = "the_cpu_reaches_the_bytes_of_a_udmabuf";
+fn the_cpu_can_access_a_udmabuf() {
+    const TEST: &str = "the_cpu_can_access_a_udmabuf";
     let memory = match DmabufFd::udmabuf(SIZE) {
         Ok(memory) => memory,
         Err(error) => return skip(TEST, "udmabuf", &error.to_string()),

@@ -1,4 +1,4 @@
-//! What this machine's kernel says when it refuses: its words, and the attribute that it points at.
+//! Refusals of this machine's kernel: the message, and the attribute that it names.
 
 mod common;
 
@@ -11,7 +11,7 @@ use devmem_linux::ethtool::{ChannelsChange, Ethtool};
 use devmem_linux::netdev::{Netdev, QueueKind};
 use devmem_linux::netif::{self, Interface};
 
-/// Prints a refusal, for those who compare two versions of this crate, and returns it.
+/// Prints a refusal, for comparisons of two versions of this crate, and returns it.
 fn refusal<T, E: Display>(result: Result<T, E>) -> String {
     let text = match result {
         Ok(_) => "accepted".to_owned(),
@@ -22,8 +22,8 @@ fn refusal<T, E: Display>(result: Result<T, E>) -> String {
 }
 
 #[test]
-fn interface_requests_keep_the_kernels_words() {
-    const TEST: &str = "interface_requests_keep_the_kernels_words";
+fn interface_requests_keep_the_kernels_message() {
+    const TEST: &str = "interface_requests_keep_the_kernels_message";
     in_kernel(TEST, || {
         veth_pair("v0", "v1", 1);
         let mut veth = Interface::by_name("v0").unwrap();
@@ -89,8 +89,8 @@ fn netdev_requests_name_the_attribute() {
 }
 
 #[test]
-fn bind_trials_name_the_attribute() {
-    const TEST: &str = "bind_trials_name_the_attribute";
+fn bind_probes_name_the_attribute() {
+    const TEST: &str = "bind_probes_name_the_attribute";
     in_kernel_as_root(TEST, || {
         use devmem_linux::netdev::{DriverSupport, KernelRxQueueId};
         let mut lo = Netdev::by_name("lo").unwrap();
@@ -108,8 +108,8 @@ fn bind_trials_name_the_attribute() {
 }
 
 #[test]
-fn ethtool_requests_keep_words_and_attribute() {
-    const TEST: &str = "ethtool_requests_keep_words_and_attribute";
+fn ethtool_requests_keep_message_and_attribute() {
+    const TEST: &str = "ethtool_requests_keep_message_and_attribute";
     in_kernel(TEST, || {
         veth_pair("v0", "v1", 2);
         let mut veth = Ethtool::by_name("v0").unwrap();

@@ -1,5 +1,5 @@
-//! Device memory calls on ordinary connections of this machine's kernel: what is readable stays readable, what
-//! nobody lent is not freed, what was sent is completed.
+//! Device memory calls on ordinary connections of this machine's kernel: readable data stays readable, frags that were not
+//! lent are not freed, sends are completed.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -27,7 +27,7 @@ fn connection(home: &str) -> Option<(TcpStream, TcpStream)> {
     Some((server, client))
 }
 
-/// Tells whether this kernel's TCP knows device memory, and says that `test` is skipped where it does not.
+/// Returns whether this kernel's TCP supports device memory; if not, prints that `test` is skipped.
 fn require_devmem(test: &str) -> bool {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut nobodys = FragReturns::new();
@@ -85,7 +85,7 @@ fn readable_data_comes_without_device_memory_until_the_stream_ends() {
 }
 
 #[test]
-fn a_peek_leaves_the_data_and_a_program_without_the_flag_reads_it() {
+fn a_peek_leaves_the_data_in_the_queue() {
     let (server, mut client) = connection(HOMES[0]).unwrap();
     client.write_all(b"hello").unwrap();
     let mut buffer = RecvBuffer::new(64, 4);
@@ -100,7 +100,7 @@ fn a_peek_leaves_the_data_and_a_program_without_the_flag_reads_it() {
 }
 
 #[test]
-fn bytes_in_host_memory_stay_queued_where_there_is_no_room_for_them() {
+fn bytes_in_host_memory_stay_queued_if_there_is_no_room_for_them() {
     let (server, mut client) = connection(HOMES[0]).unwrap();
     client.write_all(b"hello").unwrap();
     let mut control = [0; 400];
@@ -141,7 +141,7 @@ fn an_empty_socket_would_block_and_a_reset_one_is_lost() {
 }
 
 #[test]
-fn flags_that_would_change_what_a_receive_means_are_refused() {
+fn flags_that_would_change_the_result_of_a_receive_are_refused() {
     let (server, mut client) = connection(HOMES[0]).unwrap();
     client.write_all(b"kept").unwrap();
     let mut buffer = RecvBuffer::new(64, 4);
@@ -154,14 +154,14 @@ fn flags_that_would_change_what_a_receive_means_are_refused() {
 }
 
 #[test]
-fn frags_that_nobody_lent_are_not_freed_and_only_tcp_takes_them() {
-    const TEST: &str = "frags_that_nobody_lent_are_not_freed_and_only_tcp_takes_them";
+fn tokens_that_were_not_lent_free_nothing_and_only_tcp_sockets_accept_them() {
+    const TEST: &str = "tokens_that_were_not_lent_free_nothing_and_only_tcp_sockets_accept_them";
     if !require_devmem(TEST) {
         return;
     }
     let (server, _client) = connection(HOMES[0]).unwrap();
     let mut returns = FragReturns::new();
-    // More than 128 ranges and 1,024 frags: several calls, none of them too large for the kernel.
+    // More than 128 ranges and 1,024 frags: several calls, each within the kernel's limits.
     for i in 0..3000 {
         returns.push(FragToken(i + i / 7));
     }
@@ -175,12 +175,15 @@ fn frags_that_nobody_lent_are_not_freed_and_only_tcp_takes_them() {
         (error.errno, error.cause.kind),
         (Errno::EBADF, CauseKind::NotTcp)
     );
-    assert!(!returns.is_empty(), "what was not given back is kept");
+    assert!(
+        !returns.is_empty(),
+        "tokens that were not returned are kept"
+    );
 }
 
 #[test]
-fn a_send_from_a_binding_that_is_not_there_is_refused_and_sends_nothing() {
-    const TEST: &str = "a_send_from_a_binding_that_is_not_there_is_refused_and_sends_nothing";
+fn a_send_from_an_unknown_binding_is_refused_and_sends_nothing() {
+    const TEST: &str = "a_send_from_an_unknown_binding_is_refused_and_sends_nothing";
     if !require_devmem(TEST) {
         return;
     }
@@ -210,7 +213,7 @@ fn a_send_from_a_binding_that_is_not_there_is_refused_and_sends_nothing() {
 }
 
 #[test]
-fn flags_that_would_change_what_a_send_means_are_refused() {
+fn flags_that_would_change_the_meaning_of_a_send_are_refused() {
     let (_server, client) = connection(HOMES[0]).unwrap();
     for flag in [MsgFlags::PEEK, MsgFlags::ERRQUEUE] {
         let error = send_dmabuf(client.as_fd(), source("lo"), &[0..1, 2..3], flag).unwrap_err();
@@ -218,11 +221,11 @@ fn flags_that_would_change_what_a_send_means_are_refused() {
     }
 }
 
-/// Host memory sent without copies: the error queue is the same as for device memory. Over the loopback the
-/// kernel copies after all, and says so.
+/// Sends host memory without copies: completions are the same as for device memory. Over the loopback the kernel copies
+/// nevertheless, and reports that.
 #[test]
 fn completions_of_zero_copy_sends_are_read_in_order_and_merged() {
-    /// It outlives every send.
+    /// Static, so that it exists until all sends are complete.
     static PAYLOAD: [u8; 30_000] = [7; 30_000];
     const SENDS: u32 = 5;
     for home in HOMES {
@@ -257,7 +260,7 @@ fn completions_of_zero_copy_sends_are_read_in_order_and_merged() {
         assert_eq!(
             queue.drain(client.as_fd()),
             Ok(0),
-            "nothing is reported twice"
+            "no completion is reported twice"
         );
     }
 }
@@ -266,7 +269,7 @@ fn completions_of_zero_copy_sends_are_read_in_order_and_merged() {
 fn a_socket_can_be_bound_to_an_interface_that_exists() {
     let (server, _client) = connection(HOMES[0]).unwrap();
     match bind_to_device(server.as_fd(), "lo") {
-        // Since Linux 5.7 anybody may, once.
+        // Since Linux 5.7 this needs no privilege for the first interface.
         Ok(()) => {}
         Err(errno) => assert_eq!(errno, Errno::EPERM),
     }
@@ -279,7 +282,7 @@ fn a_socket_can_be_bound_to_an_interface_that_exists() {
 }
 
 #[test]
-fn a_socket_that_cannot_send_without_copies_says_so() {
+fn zerocopy_is_refused_for_a_socket_that_does_not_support_it() {
     let pair = std::os::unix::net::UnixStream::pair().unwrap();
     assert!(enable_zerocopy(pair.0.as_fd()).is_err());
 }

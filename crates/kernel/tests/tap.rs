@@ -17,8 +17,8 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn a_tap_is_made_set_up_and_gone_when_closed() {
-    in_netns("a_tap_is_made_set_up_and_gone_when_closed", || {
+fn a_tap_is_created_set_up_and_removed_when_closed() {
+    in_netns("a_tap_is_created_set_up_and_removed_when_closed", || {
         let tap = TapOptions::new("dm%d").open().unwrap();
         assert_eq!((tap.name(), tap.created()), ("dm0", true));
         let mut host = tap.interface().unwrap();
@@ -27,7 +27,7 @@ fn a_tap_is_made_set_up_and_gone_when_closed() {
         host.set_tx_queue_len(2000).unwrap();
         host.add_address(ip("10.77.0.1"), 24).unwrap();
         host.add_address(ip("10.77.0.1"), 24)
-            .expect("an address it has already is fine");
+            .expect("adding an address again succeeds");
         host.quiet_ipv6();
         host.set_up().unwrap();
         host.add_address(ip("fd77::1"), 64).unwrap();
@@ -36,7 +36,7 @@ fn a_tap_is_made_set_up_and_gone_when_closed() {
             (facts.mac, facts.mtu, facts.up),
             (Some([2, 0, 0, 0, 0, 1]), 9000, true)
         );
-        // Usable at once: binding to an address in duplicate address detection would fail.
+        // The address can be used at once: binding to an address in duplicate address detection would fail.
         TcpListener::bind("10.77.0.1:0").unwrap();
         TcpListener::bind("[fd77::1]:0").unwrap();
         host.set_down().unwrap();
@@ -44,15 +44,15 @@ fn a_tap_is_made_set_up_and_gone_when_closed() {
         drop(tap);
         assert!(
             Interface::by_name("dm0").is_err(),
-            "a TAP of ours goes with its descriptor"
+            "a TAP that this process created is removed with its descriptor"
         );
     });
 }
 
 #[test]
-fn packets_of_the_kernel_arrive_with_the_header_length_that_was_asked_for() {
+fn packets_of_the_kernel_have_the_requested_header_length() {
     in_netns(
-        "packets_of_the_kernel_arrive_with_the_header_length_that_was_asked_for",
+        "packets_of_the_kernel_have_the_requested_header_length",
         || {
             for vnet_header in [VnetHeader::Short, VnetHeader::Mergeable] {
                 let options = TapOptions {
@@ -80,9 +80,9 @@ fn packets_of_the_kernel_arrive_with_the_header_length_that_was_asked_for() {
 }
 
 #[test]
-fn the_kernel_answers_what_is_written_at_once_or_in_a_softirq() {
+fn the_kernel_receives_written_packets_at_once_or_in_a_softirq() {
     in_netns(
-        "the_kernel_answers_what_is_written_at_once_or_in_a_softirq",
+        "the_kernel_receives_written_packets_at_once_or_in_a_softirq",
         || {
             for napi in [false, true] {
                 let options = TapOptions {
@@ -95,7 +95,7 @@ fn the_kernel_answers_what_is_written_at_once_or_in_a_softirq() {
                 host.set_up().unwrap();
                 let header = usize::from(tap.vnet_header().len_bytes());
                 let queue = tap.into_queues().remove(0);
-                // From 10.77.0.2: who has 10.77.0.1 (RFC 826)?
+                // ARP request of 10.77.0.2 for 10.77.0.1 (RFC 826).
                 let mut request = vec![0; header];
                 request.extend([0xff; 6]);
                 request.extend([2, 0, 0, 0, 0, 2]);
@@ -143,7 +143,7 @@ fn attaching_to_a_tap_in_use_is_busy_and_to_another_interface_a_mismatch() {
             let again = again.open().unwrap();
             assert!(
                 !again.created(),
-                "a persistent TAP is attached to, not made"
+                "a persistent TAP is attached to, not created"
             );
             again.set_persistent(false).unwrap();
             drop(again);
@@ -169,8 +169,8 @@ fn a_tap_with_several_queues_has_a_descriptor_for_each() {
 }
 
 #[test]
-fn the_kernels_words_come_with_a_refusal() {
-    in_netns("the_kernels_words_come_with_a_refusal", || {
+fn a_refusal_has_the_kernels_message() {
+    in_netns("a_refusal_has_the_kernels_message", || {
         let tap = TapOptions::new("dm0").open().unwrap();
         let error = tap.interface().unwrap().set_mtu(1 << 30).unwrap_err();
         assert_eq!(error.errno, rustix::io::Errno::INVAL);
@@ -179,11 +179,11 @@ fn the_kernels_words_come_with_a_refusal() {
 }
 
 #[test]
-fn a_tap_can_be_made_in_another_namespace_or_moved_there() {
+fn a_tap_can_be_created_in_another_namespace_or_moved_there() {
     in_netns(
-        "a_tap_can_be_made_in_another_namespace_or_moved_there",
+        "a_tap_can_be_created_in_another_namespace_or_moved_there",
         || {
-            // A second namespace, held by a descriptor alone.
+            // A second namespace, which only a descriptor keeps alive.
             let other = std::thread::spawn(|| {
                 devmem_linux::netns::enter_new().unwrap();
                 NetNs::current().unwrap()

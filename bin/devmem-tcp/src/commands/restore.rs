@@ -126,7 +126,7 @@ fn description(leftover: &Leftover) -> String {
         Standing::OtherNamespace => {
             format!("left changed by process {pid} in another network namespace: restore it there")
         }
-        Standing::Void => "of an earlier boot: nothing is left of it".to_owned(),
+        Standing::Void => "from an earlier boot, which the reboot has undone".to_owned(),
     };
     let mut text = format!("{interface}: {standing} ({})", path.display());
     for change in changes {

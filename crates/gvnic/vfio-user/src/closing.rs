@@ -4,9 +4,11 @@
 //! file system. So may closing a UNIX socket with such descriptors in its queue. Only the kinds of files that a client
 //! needs to send, memory files and eventfds, are closed directly; all others in a separate thread.
 
+use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::fs::fcntl_get_seals;
@@ -19,27 +21,47 @@ const MAX_THREADS: usize = 64;
 /// Stack size of a closing thread, which needs very little.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Closes descriptors in a separate thread.
+/// Closes descriptors in a separate thread. If there is no thread for them, they are leaked: to close them here could block.
 pub(crate) fn close_aside(fds: Vec<OwnedFd>) {
+    close_by(fds, |close| {
+        let closer = thread::Builder::new().name("close".to_owned());
+        closer.stack_size(STACK_BYTES).spawn(close).map(drop)
+    });
+}
+
+/// A closing thread's work.
+type Close = Box<dyn FnOnce() + Send>;
+
+/// Closes descriptors in a thread that `spawn` starts.
+fn close_by(fds: Vec<OwnedFd>, spawn: impl FnOnce(Close) -> io::Result<()>) {
     static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
     if fds.is_empty() {
         return;
     }
     if UNDER_WAY.fetch_add(1, Ordering::Relaxed) >= MAX_THREADS {
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-        for fd in fds {
-            let _stays_open = fd.into_raw_fd();
-        }
+        leak(fds);
         return;
     }
-    let closer = thread::Builder::new().name("close".to_owned());
-    let made = closer.stack_size(STACK_BYTES).spawn(move || {
-        drop(fds);
+    // A failed spawn drops its closure. The descriptors are not in the closure, or that drop would close them here.
+    let shared = Arc::new(Mutex::new(fds));
+    let theirs = Arc::clone(&shared);
+    let take = |fds: &Mutex<Vec<OwnedFd>>| {
+        std::mem::take(&mut *fds.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    let spawned = spawn(Box::new(move || {
+        drop(take(&theirs));
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-    });
-    if made.is_err() {
-        // The thread could not be created; dropping its closure has closed the descriptors.
+    }));
+    if spawned.is_err() {
+        leak(take(&shared));
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn leak(fds: Vec<OwnedFd>) {
+    for fd in fds {
+        let _stays_open = fd.into_raw_fd();
     }
 }
 
@@ -113,5 +135,32 @@ impl<T: Into<OwnedFd>> Drop for ClientSocket<T> {
         // Notifies the other end at once; fails on a socket that is not connected.
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         close_aside(vec![socket]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_are_closed_in_the_other_thread() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        close_aside(vec![theirs.into()]);
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn descriptors_are_not_closed_here_if_no_thread_can_be_made() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        close_by(vec![theirs.into()], |close| {
+            drop(close);
+            Err(io::Error::from(io::ErrorKind::WouldBlock))
+        });
+        ours.set_nonblocking(true).unwrap();
+        let read = ours.read(&mut [0]);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

@@ -25,7 +25,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Begin or end of an access.
+/// Beginning or end of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     Begin,
@@ -87,7 +87,7 @@ impl DmabufFd {
         })
     }
 
-    /// Maps all of it. A dma-buf is as long as it was made; that `fd` is one, or at least cannot get shorter, is checked.
+    /// Maps the whole dma-buf. Its size never changes. Checks that `fd` is a dma-buf, or at least a file that cannot shrink.
     fn map(&self) -> io::Result<Mapping> {
         let map = |file: MappableFile<'_>| {
             Mapping::file(&file, 0, self.size(), mapped::MapAccess::ReadWrite)
@@ -100,7 +100,7 @@ impl DmabufFd {
             })
     }
 
-    /// Announces the begin of a CPU access to the exporter, for a caller with another mapping (of the memfd behind a
+    /// Announces the beginning of a CPU access to the exporter, for a caller with another mapping (of the memfd behind a
     /// udmabuf).
     ///
     /// # Errors

@@ -36,7 +36,7 @@ impl UdmabufLimits {
     }
 }
 
-/// Reads the limits of /dev/udmabuf; `None` if the module is not there.
+/// Reads the limits of /dev/udmabuf; `None` if the module is not loaded.
 pub fn udmabuf_limits() -> Option<UdmabufLimits> {
     limits_in(Path::new(UDMABUF_PARAMETERS))
 }
@@ -157,7 +157,7 @@ mod tests {
     use crate::errors::CauseKind;
 
     #[test]
-    fn limits_are_read_where_the_module_is() {
+    fn limits_are_read_if_the_module_is_loaded() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path();
         assert_eq!(limits_in(folder), None);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_that_is_not_there_says_so_and_a_path_is_no_name() {
+    fn a_missing_heap_is_reported_and_a_path_is_not_a_heap_name() {
         for name in ["nosuch", "../null", "", ".", "a/b"] {
             let error = DmabufFd::heap(name, 4096).unwrap_err();
             assert_eq!(error.cause.kind, CauseKind::NoExporter, "{error}");

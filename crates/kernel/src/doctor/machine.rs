@@ -114,11 +114,11 @@ fn sockets() -> Check {
     };
     let nobodys = [DmabufToken::one(FragToken(u32::MAX))];
     match sys::message::dontneed(socket.as_fd(), &nobodys) {
-        Ok(_) => Check::new(NAME, CheckState::Good, "TCP sockets know device memory"),
+        Ok(_) => Check::new(NAME, CheckState::Good, "TCP sockets support device memory"),
         Err(Errno::ENOPROTOOPT) => Check::new(
             NAME,
             CheckState::Missing,
-            "TCP sockets do not know device memory",
+            "TCP sockets do not support device memory",
         )
         .remedy("use Linux 6.12 or later with CONFIG_NET_DEVMEM, or the user-space backend"),
         Err(errno) => Check::new(NAME, CheckState::Unknown, errno.to_string()),
@@ -134,10 +134,14 @@ fn netdev_family() -> Vec<Check> {
     let family = GenericSocket::open(uapi::FAMILY_NAME).map(|socket| socket.family().clone());
     let check = |(name, command, since): (&'static str, u8, &str)| match &family {
         Ok(family) if family.has(command) => {
-            Check::new(name, CheckState::Good, "the kernel has the request")
+            Check::new(name, CheckState::Good, "the kernel supports the request")
         }
-        Ok(_) => Check::new(name, CheckState::Missing, "the kernel has no such request")
-            .remedy(format!("use Linux {since} or later")),
+        Ok(_) => Check::new(
+            name,
+            CheckState::Missing,
+            "the kernel does not support the request",
+        )
+        .remedy(format!("use Linux {since} or later")),
         Err(error) => Check::new(name, CheckState::Missing, error.to_string())
             .remedy(format!("use Linux {since} or later")),
     };
@@ -156,16 +160,16 @@ fn capability() -> Check {
             Check::new(NAME, CheckState::Good, "held in the initial user namespace")
         }
         (Some(caps), false) if caps & (1 << CAP_NET_ADMIN) != 0 => {
-            Check::new(NAME, CheckState::Mendable, "held in a user namespace only")
+            Check::new(NAME, CheckState::Mendable, "held only in a user namespace")
                 .remedy("before Linux 7.2, bind outside of the container")
         }
         (Some(_), _) => Check::new(
             NAME,
             CheckState::Mendable,
-            "not held: set-up and bind-rx need it",
+            "not held: set-up and bind-rx require it",
         )
         .remedy("run as root, or: setcap cap_net_admin+ep PROGRAM"),
-        (None, _) => Check::new(NAME, CheckState::Unknown, "/proc/self/status does not say"),
+        (None, _) => Check::new(NAME, CheckState::Unknown, "not found in /proc/self/status"),
     }
 }
 
@@ -206,14 +210,14 @@ fn descriptors() -> Check {
 fn completions_limit() -> Check {
     const NAME: &str = "optmem_max";
     const PATH: &str = "/proc/sys/net/core/optmem_max";
-    /// The kernel's default since 6.7. With the smaller one before, sends soon failed with `ENOBUFS`.
+    /// The kernel's default since 6.7. With the smaller default of older kernels, sends soon failed with `ENOBUFS`.
     const ENOUGH: u64 = 128 << 10;
     let limit = fs::read_to_string(PATH).ok();
     match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
         Some(limit) if limit < ENOUGH => Check::new(
             NAME,
             CheckState::Mendable,
-            format!("{limit} bytes: few zero-copy sends can be under way"),
+            format!("{limit} bytes: few zero-copy sends can be in flight"),
         )
         .remedy("sysctl net.core.optmem_max=1048576"),
         Some(limit) => Check::new(NAME, CheckState::Good, format!("{limit} bytes")),
@@ -225,7 +229,7 @@ fn completions_limit() -> Check {
 /// Tries each exporter with one page.
 pub(super) fn exporters() -> Vec<Check> {
     let page = rustix::param::page_size();
-    /// Limits from a terabyte on are not worth mentioning.
+    /// Limits of a terabyte and more are not reported.
     const NO_LIMIT_MB: u64 = 1 << 20;
     let limits = udmabuf_limits().filter(|limits| limits.size_limit_mb < NO_LIMIT_MB);
     let limits = limits.map_or_else(String::new, |limits| {
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_read_and_nonsense_is_unknown() {
+    fn capabilities_are_read_and_an_invalid_status_file_is_unknown() {
         assert_eq!(
             effective("Name:\tx\nCapEff:\t0000000000001000\n"),
             Some(0x1000)
@@ -285,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_initial_user_namespace_is_told_from_others() {
+    fn the_initial_user_namespace_is_distinguished_from_others() {
         assert!(is_initial("         0          0 4294967295\n"));
         assert!(!is_initial("         0       1000          1\n"));
         assert!(!is_initial(""));

@@ -165,9 +165,9 @@ impl Doctor {
         }
         Some(match (&self.nics[..], self.nics.iter().any(unknown)) {
             ([nic], false) => format!("{} cannot", nic.name),
-            ([nic], true) => format!("what {} can do cannot be found out", nic.name),
-            (_, false) => "no interface can".to_owned(),
-            (_, true) => "what the interfaces can do cannot be found out".to_owned(),
+            ([nic], true) => format!("the capabilities of {} could not be determined", nic.name),
+            (_, false) => "no interface supports it".to_owned(),
+            (_, true) => "the capabilities of the interfaces could not be determined".to_owned(),
         })
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mendable_or_missing_comes_with_what_to_do() {
+    fn mendable_and_missing_checks_have_a_remedy() {
         let doctor = Doctor::examine(None).unwrap();
         let all = doctor.machine.iter().chain(&doctor.exporters);
         for check in all.chain(doctor.nics.iter().flat_map(|nic| &nic.checks)) {

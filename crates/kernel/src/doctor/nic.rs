@@ -115,7 +115,7 @@ fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
         DriverSupport::No { reason } if needed => {
             let drivers = crate::drivers::supported_list();
             Check::new(name, CheckState::Missing, reason)
-                .remedy(format!("drivers that can: {drivers}"))
+                .remedy(format!("drivers that support it: {drivers}"))
         }
         DriverSupport::No { reason } => Check::new(name, CheckState::Missing, reason),
         DriverSupport::Unknown { reason } => Check::new(name, CheckState::Unknown, reason),
@@ -150,7 +150,7 @@ fn spare_queues(
         _ if queues.is_empty() => Check::new(
             NAME,
             CheckState::Mendable,
-            "none are listed while it is down",
+            "none are listed while the interface is down",
         )
         .remedy(format!("ip link set {name} up")),
         _ => Check::new(NAME, CheckState::Missing, found),
@@ -177,7 +177,7 @@ fn split(name: &str, rings: &Result<Rings, EthtoolError>) -> Check {
         Ok(Some(DataSplit::Enabled)) => Check::new(NAME, CheckState::Good, "on"),
         Ok(Some(other)) => Check::new(NAME, CheckState::Mendable, other.to_string())
             .remedy(format!("ethtool -G {name} tcp-data-split on")),
-        Ok(None) => Check::new(NAME, CheckState::Missing, "the driver does not know it"),
+        Ok(None) => Check::new(NAME, CheckState::Missing, "the driver does not support it"),
         Err(error) => unreadable(NAME, error),
     }
 }
@@ -201,8 +201,16 @@ fn feature(name: &str, ethtool: &mut Ethtool, feature: &'static str) -> Check {
         Ok(Some(found)) if found.changeable && !found.fixed => {
             Check::new(feature, CheckState::Mendable, "off").remedy(command)
         }
-        Ok(Some(_)) => Check::new(feature, CheckState::Missing, "off, and cannot be switched"),
-        Ok(None) => Check::new(feature, CheckState::Missing, "this kernel does not know it"),
+        Ok(Some(_)) => Check::new(
+            feature,
+            CheckState::Missing,
+            "off, and cannot be switched on",
+        ),
+        Ok(None) => Check::new(
+            feature,
+            CheckState::Missing,
+            "this kernel does not support it",
+        ),
         Err(error) => unreadable(feature, &error),
     }
 }
@@ -249,7 +257,7 @@ fn xdp(name: &str, index: u32) -> Check {
 /// Result for a setting that cannot be read, usually because the driver does not support it.
 fn unreadable(name: &'static str, error: &EthtoolError) -> Check {
     match error.is_unsupported() {
-        true => Check::new(name, CheckState::Missing, "the driver does not know it"),
+        true => Check::new(name, CheckState::Missing, "the driver does not support it"),
         false => Check::new(name, CheckState::Unknown, error.to_string()),
     }
 }
@@ -265,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_check_decides_and_sending_is_a_bonus() {
+    fn the_worst_check_decides_and_sending_is_optional() {
         use CheckState::{Good, Mendable, Missing, Unknown};
         let cases = [
             ([Good, Good, Good], NicVerdict::Ready),
@@ -305,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_judged_with_the_command_that_mends_them() {
+    fn checks_of_rings_name_the_command_that_fixes_them() {
         let rings = |data_split, hds_thresh| {
             Ok(Rings {
                 data_split,

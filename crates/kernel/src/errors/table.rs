@@ -56,7 +56,9 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
             CauseKind::QueueFixed,
             format!("this driver cannot restart {}", queues(facts)),
         )
-        .hint("take a higher queue: queue 0 of a gVNIC is fixed, all others can be bound"),
+        .hint(
+            "use a higher queue: queue 0 of a gVNIC cannot be restarted, all others can be bound",
+        ),
         Errno::EINVAL => bind_rx_invalid(facts),
         _ => return bind(errno, facts),
     };
@@ -101,7 +103,7 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
             .map_or_else(String::new, |t| format!(" {t}"));
         return Cause::new(
             CauseKind::HdsThreshold,
-            format!("hds-thresh{thresh} leaves small packets unsplit"),
+            format!("hds-thresh{thresh} leaves small packets without header split"),
         )
         .hint(format!("ethtool -G {interface} hds-thresh 0"));
     }
@@ -130,7 +132,7 @@ fn bad_queue(facts: &Facts, past_the_end: Option<&KernelRxQueueId>) -> Cause {
     };
     match last {
         Some(last) => cause.hint(format!(
-            "its RX queues are 0 to {last}; `ethtool -L {interface}` changes their number"
+            "the RX queues are 0 to {last}; `ethtool -L {interface}` changes their number"
         )),
         None => cause,
     }
@@ -217,7 +219,7 @@ fn driver_cannot(facts: &Facts, what: &str) -> Cause {
         (None, None) => format!("{interface} cannot {what}"),
     };
     Cause::new(CauseKind::DriverCannot, message).hint(format!(
-        "drivers that can: {}\n\
+        "drivers that support it: {}\n\
          this kernel must be built with CONFIG_NET_DEVMEM; or use the user-space backend",
         drivers::supported_list()
     ))
@@ -232,7 +234,7 @@ fn recv(errno: Errno) -> Option<Cause> {
         .hint("receive with MSG_SOCK_DEVMEM; the data is still queued"),
         Errno::ENODEV => Cause::new(
             CauseKind::OtherProvider,
-            "the data lies in memory of another kind (io_uring), not in a bound dma-buf",
+            "the data is in memory of another provider (io_uring), not in a bound dma-buf",
         )
         .hint("steer the flow to the queue that the dma-buf is bound to"),
         Errno(ETOOSMALL) | Errno::ENOBUFS => Cause::new(
@@ -299,7 +301,7 @@ fn socket(errno: Errno, facts: &Facts) -> Option<Cause> {
         ),
         Errno::EACCES | Errno::EPERM => Some(Cause::new(
             CauseKind::NotPermitted,
-            "not permitted: a port below 1024, a broadcast address, or a packet filter",
+            "not permitted: a port below 1024, a broadcast address, or a rule of a packet filter",
         )),
         _ => None,
     }
@@ -324,7 +326,7 @@ fn dontneed(errno: Errno) -> Option<Cause> {
 fn kernel_without_devmem() -> Cause {
     Cause::new(
         CauseKind::KernelTooOld,
-        "this kernel has no device memory TCP",
+        "this kernel does not support device memory TCP",
     )
     .hint("it needs Linux 6.12 or later with CONFIG_NET_DEVMEM")
 }
@@ -340,7 +342,7 @@ fn udmabuf(errno: Errno, facts: &Facts) -> Option<Cause> {
         }
         Errno::EACCES | Errno::EPERM => Cause::new(
             CauseKind::NotPermitted,
-            "/dev/udmabuf may not be opened by this user",
+            "this user has no permission to open /dev/udmabuf",
         )
         .hint("run as root or as a member of group kvm, or: chmod 666 /dev/udmabuf"),
         Errno::EINVAL => udmabuf_invalid(facts),
@@ -350,7 +352,9 @@ fn udmabuf(errno: Errno, facts: &Facts) -> Option<Cause> {
         )
         .hint("raise the limit: ulimit -n 65536"),
         Errno::ENOMEM => Cause::new(CauseKind::NoResources, "not enough memory to pin the pages")
-            .hint("ask for less, or free some; pinned pages count against the cgroup's limit"),
+            .hint(
+                "request less, or free some memory; pinned pages count against the cgroup's limit",
+            ),
         _ => return None,
     };
     Some(cause)
@@ -386,13 +390,14 @@ fn dma_heap(errno: Errno, facts: &Facts) -> Option<Cause> {
     let cause = match errno {
         Errno::ENOENT | Errno::ENXIO => Cause::new(
             CauseKind::NoExporter,
-            "there is no such heap in /dev/dma_heap",
+            "/dev/dma_heap has no heap of this name",
         )
         .hint("the kernel must be built with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM"),
-        Errno::EACCES | Errno::EPERM => {
-            Cause::new(CauseKind::NotPermitted, "this user may not open the heap")
-                .hint("run as root, or give the user access to the file in /dev/dma_heap")
-        }
+        Errno::EACCES | Errno::EPERM => Cause::new(
+            CauseKind::NotPermitted,
+            "this user has no permission to open the heap",
+        )
+        .hint("run as root, or give the user access to the file in /dev/dma_heap"),
         Errno::EINVAL => Cause::new(
             CauseKind::ExporterLimit,
             match facts.bytes {

@@ -1,4 +1,4 @@
-//! Every row of the table of ABI section 8, and that a cause without facts is still a cause.
+//! Every row of the table of causes, with facts and without.
 
 use devmem_uapi::{DmabufId, Errno};
 
@@ -88,7 +88,7 @@ fn every_refusal_of_bind_rx_has_its_cause() {
 }
 
 #[test]
-fn a_kernel_without_words_is_explained_from_the_settings() {
+fn a_refusal_without_a_message_is_explained_from_the_settings() {
     let with = |split, thresh| Facts {
         data_split: Some(split),
         hds_thresh: Some(thresh),
@@ -116,7 +116,7 @@ fn a_kernel_without_words_is_explained_from_the_settings() {
 }
 
 #[test]
-fn a_split_that_is_off_comes_with_the_command_that_mends_it() {
+fn header_split_off_comes_with_the_command_that_switches_it_on() {
     let cause = cause(
         Operation::BindRx,
         Errno::EINVAL,
@@ -141,7 +141,7 @@ fn a_taken_queue_names_its_user() {
 }
 
 #[test]
-fn a_driver_that_cannot_is_named_with_those_that_can() {
+fn an_unsupported_driver_is_named_with_the_supported_ones() {
     let facts = Facts {
         driver: Some("veth".to_owned()),
         ..facts()
@@ -154,7 +154,7 @@ fn a_driver_that_cannot_is_named_with_those_that_can() {
 }
 
 #[test]
-fn refusals_of_sending_and_receiving_have_their_cause() {
+fn refusals_of_sending_and_receiving_have_a_cause() {
     use CauseKind as K;
     let cases = [
         (Operation::BindTx, Errno::EOPNOTSUPP, K::DriverCannot),
@@ -187,7 +187,7 @@ fn refusals_of_sending_and_receiving_have_their_cause() {
 }
 
 #[test]
-fn a_route_that_leaves_elsewhere_names_both_interfaces() {
+fn a_route_through_another_interface_names_both_interfaces() {
     let facts = Facts {
         other_interface: Some("eth0".to_owned()),
         ..facts()
@@ -223,7 +223,7 @@ fn the_limit_of_udmabuf_is_named_with_the_command_that_raises_it() {
 }
 
 #[test]
-fn refusals_of_exporters_have_their_cause() {
+fn refusals_of_exporters_have_a_cause() {
     use CauseKind as K;
     for operation in [Operation::Udmabuf, Operation::DmaHeap] {
         let cases = [
@@ -252,7 +252,7 @@ fn refusals_of_exporters_have_their_cause() {
 }
 
 #[test]
-fn any_errno_without_any_facts_has_a_cause_with_words() {
+fn any_errno_without_facts_has_a_cause_with_a_message() {
     let operations = [
         Operation::BindRx,
         Operation::BindTx,

@@ -1,4 +1,4 @@
-//! Channels: how many queues an interface has.
+//! Channels: the number of queues of an interface.
 
 use serde::Serialize;
 
@@ -26,22 +26,22 @@ const NAMES: Names = Names(&[
 /// The channels of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Channels {
-    /// Queues that only receive.
+    /// Number of RX-only channels.
     pub rx: u32,
-    /// The most there can be.
+    /// Maximum of the field before.
     pub rx_max: u32,
-    /// Queues that only send.
+    /// Number of TX-only channels.
     pub tx: u32,
-    /// The most there can be.
+    /// Maximum of the field before.
     pub tx_max: u32,
-    /// Pairs of an RX and a TX queue.
+    /// Number of combined channels, which have one RX queue and one TX queue.
     pub combined: u32,
-    /// The most there can be.
+    /// Maximum of the field before.
     pub combined_max: u32,
 }
 
 impl Channels {
-    /// Reads a reply; what a driver leaves out it has none of.
+    /// Parses a reply; an attribute that the driver leaves out counts as 0.
     pub(crate) fn parse(reply: Attributes<'_>) -> Self {
         let number = |kind| reply.u32(kind).unwrap_or(0);
         Self {
@@ -54,20 +54,20 @@ impl Channels {
         }
     }
 
-    /// Returns how many RX queues there are.
+    /// Returns the number of RX queues.
     pub fn rx_queues(&self) -> u32 {
         self.rx.saturating_add(self.combined)
     }
 }
 
-/// What to change about channels; `None` leaves it.
+/// A change of the channels; `None` keeps the current number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelsChange {
-    /// Queues that only receive.
+    /// Number of RX-only channels.
     pub rx: Option<u32>,
-    /// Queues that only send.
+    /// Number of TX-only channels.
     pub tx: Option<u32>,
-    /// Pairs.
+    /// Number of combined channels.
     pub combined: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Ethtool {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has none to tell of.
+    /// `EOPNOTSUPP` if the driver does not report any.
     pub fn channels(&mut self) -> Result<Channels, EthtoolError> {
         self.read("the channels", GET, NAMES, Channels::parse)
     }
@@ -85,7 +85,7 @@ impl Ethtool {
     ///
     /// # Errors
     ///
-    /// `EINVAL` past the maximum, or below a queue that is bound or that RSS still uses.
+    /// `EINVAL` above the maximum, or if it would remove a queue that is bound or that the RSS table uses.
     pub fn set_channels(&mut self, change: ChannelsChange) -> Result<(), EthtoolError> {
         let ChannelsChange { rx, tx, combined } = change;
         self.change("change the channels", SET, NAMES, |request| {

@@ -1,4 +1,4 @@
-//! Which driver an interface has.
+//! The driver of an interface.
 
 use serde::Serialize;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -21,21 +21,21 @@ struct RawInfo {
 }
 const _: () = assert!(size_of::<RawInfo>() == DRVINFO_LEN);
 
-/// A driver, in its own words.
+/// A driver, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DriverInfo {
     /// Its name: `mlx5_core`.
     pub driver: String,
-    /// Its version; mostly the kernel's.
+    /// Its version; for most drivers the kernel's version.
     pub version: String,
-    /// The NIC's firmware, where it has some to tell of.
+    /// Version of the NIC's firmware; empty if the driver reports none.
     pub firmware: String,
-    /// Where the NIC is: a PCI address.
+    /// Bus address of the NIC, such as a PCI address.
     pub bus: String,
 }
 
 impl Ethtool {
-    /// Asks the driver for its name.
+    /// Reads the driver's name and versions.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Ethtool {
     pub fn driver(&mut self) -> Result<DriverInfo, EthtoolError> {
         let mut raw = RawInfo::new_zeroed();
         raw.command = command::GET_DRIVER_INFO;
-        self.ioctl("ask the driver of", raw.as_mut_bytes())?;
+        self.ioctl("read the driver of", raw.as_mut_bytes())?;
         Ok(DriverInfo {
             driver: text(&raw.driver),
             version: text(&raw.version),
@@ -53,7 +53,7 @@ impl Ethtool {
     }
 }
 
-/// Reads text up to the first NUL, whatever it is.
+/// Returns the text before the first NUL; invalid UTF-8 is replaced.
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()

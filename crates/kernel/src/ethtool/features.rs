@@ -1,4 +1,4 @@
-//! Features: what a NIC does for the stack, by name.
+//! Features: offloads of a NIC, by their kernel names.
 
 use serde::Serialize;
 
@@ -6,20 +6,20 @@ use super::{Ethtool, EthtoolError, HEADER_NAMES};
 use crate::netlink::attr::Attributes;
 use crate::netlink::{Names, Request};
 
-/// The feature that lets flow rules steer: `ethtool -K ... ntuple`.
+/// The feature that enables flow rules: `ethtool -K ... ntuple`.
 pub const NTUPLE: &str = "rx-ntuple-filter";
-/// Receive offload in hardware, which some NICs need before they split headers.
+/// GRO in hardware, which some drivers require for header split.
 pub const RX_GRO_HW: &str = "rx-gro-hw";
 
 /// `ETHTOOL_MSG_FEATURES_GET`, `_SET`.
 const GET: u8 = 11;
 const SET: u8 = 12;
-/// `ETHTOOL_A_FEATURES_*`, each a bit set.
+/// `ETHTOOL_A_FEATURES_*`; the value of each is a bit set.
 const A_HW: u16 = 2;
 const A_WANTED: u16 = 3;
 const A_ACTIVE: u16 = 4;
 const A_NOCHANGE: u16 = 5;
-/// `ETHTOOL_A_BITSET_NOMASK`: the bits listed are those that are set.
+/// `ETHTOOL_A_BITSET_NOMASK`: only bits that are set are listed.
 const A_BITSET_NOMASK: u16 = 1;
 const A_BITSET_BITS: u16 = 3;
 const A_BITS_BIT: u16 = 1;
@@ -44,17 +44,17 @@ const NAMES: Names = Names(&[
 pub struct Feature {
     /// Its name in the kernel.
     pub name: String,
-    /// The driver lets it be switched.
+    /// The driver supports switching it.
     pub changeable: bool,
-    /// Its administrator wants it on.
+    /// It was requested to be on.
     pub wanted: bool,
     /// It is on.
     pub active: bool,
-    /// Neither driver nor kernel lets it be switched.
+    /// It can never be switched.
     pub fixed: bool,
 }
 
-/// Reads a reply.
+/// Parses a reply.
 pub(crate) fn parse(reply: Attributes<'_>) -> Vec<Feature> {
     let bits = |kind| reply.nested(kind).map(names).unwrap_or_default();
     let (wanted, active, fixed) = (bits(A_WANTED), bits(A_ACTIVE), bits(A_NOCHANGE));
@@ -72,7 +72,7 @@ fn lists(set: &[(&str, bool)], name: &str) -> bool {
     set.contains(&(name, true))
 }
 
-/// Returns the bits that a bit set lists: all it speaks of, each with whether it is set.
+/// Returns the bits that a bit set lists: name, and whether the bit is set.
 fn names(set: Attributes<'_>) -> Vec<(&str, bool)> {
     let all_set = set.has(A_BITSET_NOMASK);
     let bits = set.nested(A_BITSET_BITS).into_iter();
@@ -85,16 +85,16 @@ fn names(set: Attributes<'_>) -> Vec<(&str, bool)> {
 }
 
 impl Ethtool {
-    /// Lists the features that this kernel knows.
+    /// Lists the features that this kernel supports.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the interface went away.
+    /// `ENODEV` if the interface was removed.
     pub fn features(&mut self) -> Result<Vec<Feature>, EthtoolError> {
         self.read("the features", GET, NAMES, parse)
     }
 
-    /// Reads one feature; `None` if this kernel does not know its name.
+    /// Reads one feature; `None` if this kernel has no feature of this name.
     ///
     /// # Errors
     ///
@@ -103,12 +103,12 @@ impl Ethtool {
         Ok(self.features()?.into_iter().find(|f| f.name == name))
     }
 
-    /// Asks for a feature to be on or off. The kernel takes the wish and may not be able to fulfil it:
-    /// read it back.
+    /// Requests a feature to be on or off. The kernel records the request, but may be unable to fulfil it:
+    /// read the feature afterwards.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a name it does not know, `EPERM` without CAP_NET_ADMIN.
+    /// `EOPNOTSUPP` for a name that the kernel does not have, `EPERM` without CAP_NET_ADMIN.
     pub fn set_feature(&mut self, name: &str, on: bool) -> Result<(), EthtoolError> {
         let bit = |bit: Request| {
             let bit = bit.text(A_BIT_NAME, name);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_with_mask_lists_all_bits_and_one_without_lists_those_that_are_set() {
+    fn a_bit_set_with_mask_lists_all_bits_and_one_without_mask_lists_set_bits_only() {
         let reply = Request::new(0, 0, &[])
             .nested(A_HW, |set| {
                 set.nested(A_BITSET_BITS, |r| {

@@ -15,10 +15,10 @@ pub(super) const FLOW_UNION_LEN: usize = 52;
 #[repr(C)]
 pub(super) struct FlowSpec {
     pub(super) flow_type: u32,
-    /// What fields of a packet must be.
+    /// Values to match the fields of a packet with.
     pub(super) value: [u8; FLOW_UNION_LEN],
     pub(super) value_extension: [u8; 20],
-    /// Which bits of them count.
+    /// Bits of the values that are compared.
     pub(super) mask: [u8; FLOW_UNION_LEN],
     pub(super) mask_extension: [u8; 20],
     padding: [u8; 4],
@@ -32,7 +32,7 @@ const _: () = assert!(std::mem::offset_of!(FlowSpec, mask) == 76);
 const _: () = assert!(std::mem::offset_of!(FlowSpec, ring_cookie) == 152);
 const _: () = assert!(std::mem::offset_of!(FlowSpec, location) == 160);
 
-/// `struct ethtool_rxnfc`: a command about rules.
+/// `struct ethtool_rxnfc`: a command on flow rules.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct RxClassifier {
@@ -40,9 +40,9 @@ pub(super) struct RxClassifier {
     pub(super) flow_type: u32,
     pub(super) data: u64,
     pub(super) spec: FlowSpec,
-    /// `rule_cnt`, or `rss_context` in commands about one rule.
+    /// `rule_cnt`, or `rss_context` in commands on one rule.
     pub(super) count_or_context: u32,
-    /// Padding, and the first location of a list.
+    /// Padding; the ioctl that lists rules writes the first location to it.
     tail: [u8; 4],
 }
 const _: () = assert!(size_of::<RxClassifier>() == RXNFC_LEN);
@@ -51,7 +51,7 @@ const _: () = assert!(std::mem::offset_of!(RxClassifier, count_or_context) == RX
 const _: () = assert!(std::mem::offset_of!(RxClassifier, tail) == RXNFC_RULE_LOCATIONS);
 
 impl RxClassifier {
-    /// Returns a command with everything else 0.
+    /// Returns a command with all other fields 0.
     pub(super) fn new(command: u32) -> Self {
         Self {
             command,
@@ -60,7 +60,7 @@ impl RxClassifier {
     }
 }
 
-/// `struct ethtool_tcpip4_spec` and `struct ethtool_tcpip6_spec`, which differ in the length of an address alone.
+/// `struct ethtool_tcpip4_spec` and `struct ethtool_tcpip6_spec`, which differ only in the length of an address.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct TcpSpec<const ADDRESS_LEN: usize> {
@@ -93,7 +93,7 @@ const _: () = assert!(std::mem::offset_of!(RssHeader, table_entries) == RXFH_IND
 const _: () = assert!(std::mem::offset_of!(RssHeader, key_len) == RXFH_KEY_SIZE);
 
 impl RssHeader {
-    /// Returns a command about `context` with everything else 0.
+    /// Returns a command on `context` with all other fields 0.
     pub(super) fn new(command: u32, context: u32) -> Self {
         Self {
             command,

@@ -1,7 +1,7 @@
-//! What `ethtool` does: rings and header split, features, channels, RSS, flow rules.
+//! NIC settings of `ethtool`: rings and header split, features, channels, RSS, flow rules.
 //!
-//! An [`Ethtool`] is one interface. Over generic netlink where the kernel has it there (its errors carry
-//! the kernel's words), by ioctl where it has not: flow rules, the driver's name, resetting a table.
+//! An [`Ethtool`] is one interface. It uses generic netlink, which reports error messages, for all that the kernel offers
+//! there; and ioctls for the rest: flow rules, the driver's name, the reset of an RSS table.
 
 mod channels;
 mod driver;
@@ -31,7 +31,7 @@ use crate::sys::tun::IFNAMSIZ;
 /// Name of the generic netlink family (linux include/uapi/linux/ethtool_netlink_generated.h, like the
 /// numbers in this folder).
 const FAMILY: &str = "ethtool";
-/// The attribute that names the interface is the first of every request: `ETHTOOL_A_*_HEADER`.
+/// `ETHTOOL_A_*_HEADER`, which names the interface. It has this number in every request.
 const A_HEADER: u16 = 1;
 /// `ETHTOOL_A_HEADER_DEV_INDEX`, `_FLAGS`.
 const A_HEADER_INDEX: u16 = 1;
@@ -44,7 +44,7 @@ const HEADER_NAMES: Names = Names(&[
     (3, "flags", Names::NONE),
 ]);
 
-/// Reads attributes as every reply we know, for fuzzing. Returns an RSS context, if that is what they are.
+/// Parses attributes as each known kind of reply, for fuzzing. Returns the RSS context, if they are one.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_replies(reply: Attributes<'_>) -> Option<RssContext> {
     let _ = Rings::parse(reply);
@@ -53,7 +53,7 @@ pub(crate) fn fuzz_replies(reply: Attributes<'_>) -> Option<RssContext> {
     RssContext::parse(reply)
 }
 
-/// Reads `bytes` as what the ioctl answers, for fuzzing.
+/// Parses `bytes` as the ioctl's result, for fuzzing.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_ioctl(bytes: &[u8]) {
     ntuple::fuzz_rule(bytes);
@@ -65,26 +65,26 @@ pub enum EthtoolError {
     /// Refused over netlink.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Refused by the ioctl, which gives no words.
+    /// Refused by the ioctl, which reports no message.
     #[error("{what}: {errno} ({})", errno.describe())]
     Ioctl {
-        /// What was being done, for people.
+        /// The operation, for people.
         what: String,
-        /// What ioctl(2) said.
+        /// The errno of ioctl(2).
         errno: Errno,
     },
-    /// The rule table has no free place.
-    #[error("add a flow rule to {interface}: all {size} places of its rule table are taken")]
+    /// The rule table is full.
+    #[error("add a flow rule to {interface}: its rule table is full ({size} rules)")]
     RuleTableFull {
         /// The interface.
         interface: String,
-        /// How many rules it can hold.
+        /// Capacity of its rule table.
         size: u32,
     },
 }
 
 impl EthtoolError {
-    /// Returns the errno, if a system call failed.
+    /// Returns the errno; `None` if no system call failed.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Netlink(error) => Some(Errno(error.errno.raw_os_error())),
@@ -93,20 +93,20 @@ impl EthtoolError {
         }
     }
 
-    /// Tells whether the driver or this kernel does not know the request at all.
+    /// Returns whether the driver or this kernel does not support the request.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno(), Some(Errno::EOPNOTSUPP | Errno::ENOTTY))
     }
 }
 
-/// One interface and the sockets to set it up with. It belongs to the network namespace of the thread
-/// that made it. The interface is known by its index, so that renaming it in between does no harm.
+/// One interface, with the sockets for its settings. It belongs to the network namespace of the thread
+/// that created this. Requests name the interface by its index, so that renaming it does no harm.
 #[derive(Debug)]
 pub struct Ethtool {
     name: String,
     index: IfIndex,
     socket: GenericSocket,
-    /// Any socket will do for the ioctl; it says which network namespace is meant.
+    /// Socket for the ioctls, of any kind; it selects the network namespace.
     ioctl: OwnedFd,
 }
 
@@ -121,7 +121,7 @@ impl Ethtool {
         Self::with_index(name, index)
     }
 
-    /// Takes an interface whose index is known; it is looked up when something is asked of it.
+    /// Creates it from a known index. The interface is looked up only by later requests.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Ethtool {
         })
     }
 
-    /// Returns the name it was found by.
+    /// Returns the name by which it was found.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -153,8 +153,8 @@ impl Ethtool {
         self.index
     }
 
-    /// Reads what `command` tells about this interface. `what` is for errors: `"the rings"`. `names` are those of the
-    /// attributes beside the header.
+    /// Sends the request `command` about this interface and parses the reply. `what` is for errors: `"the rings"`. `names` are
+    /// those of the attributes beside the header.
     fn read<T>(
         &mut self,
         what: &str,
@@ -168,7 +168,7 @@ impl Ethtool {
         Ok(self.socket.get(&what, request, reply)?)
     }
 
-    /// Changes something by what `build` appends to the request; an acknowledgement is answer enough. `what` is for
+    /// Changes a setting: `build` appends the attributes to the request. Only an acknowledgement is expected. `what` is for
     /// errors: `"change the rings"`.
     fn change(
         &mut self,
@@ -185,14 +185,14 @@ impl Ethtool {
             .map(|_reply| ())
     }
 
-    /// Runs the ioctl command in `buffer`, on the name that the interface has now.
+    /// Runs the ioctl command in `buffer` on the interface by its current name.
     fn ioctl(&self, verb: &str, buffer: &mut [u8]) -> Result<(), EthtoolError> {
         let failed = |errno: rustix::io::Errno| EthtoolError::Ioctl {
             what: format!("{verb} {}", self.name),
             errno: Errno(errno.raw_os_error()),
         };
         let name = rustix::net::netdevice::index_to_name(&self.ioctl, self.index.0);
-        // The ioctl says ENODEV for a name it does not know; the look-up says ENODEV or ENXIO.
+        // The ioctl returns ENODEV for an unknown name; looking up the name returns ENODEV or ENXIO.
         let name = name.map_err(|_gone| failed(rustix::io::Errno::NODEV))?;
         let mut padded = [0; IFNAMSIZ];
         let bytes = name.as_bytes();
@@ -203,7 +203,7 @@ impl Ethtool {
     }
 }
 
-/// Says which interface a request is about, and how to answer it.
+/// Appends the header of a request: the interface, and flags for the reply.
 fn about(request: Request, index: IfIndex, flags: Option<u32>) -> Request {
     request.nested(A_HEADER, |header| {
         header

@@ -1,4 +1,4 @@
-//! Flow rules (ntuple): exact steering of a flow to a queue, before RSS. Only the ioctl knows them.
+//! Flow rules (ntuple): exact steering of a flow to a queue, before RSS. Only the ioctl supports them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,76 +18,76 @@ const TCP_V4_FLOW: u32 = 1;
 const TCP_V6_FLOW: u32 = 5;
 /// `FLOW_RSS`: the rule names an RSS context.
 const FLOW_RSS: u32 = 0x2000_0000;
-/// `FLOW_EXT`, `FLOW_MAC_EXT`: the rule looks at more than we know.
+/// `FLOW_EXT`, `FLOW_MAC_EXT`: the rule matches further fields, which are not parsed here.
 const FLOW_EXTENSIONS: u32 = 0x8000_0000 | 0x4000_0000;
 /// `RX_CLS_FLOW_DISC`, `RX_CLS_FLOW_WAKE`.
 const COOKIE_DROP: u64 = u64::MAX;
 const COOKIE_WAKE: u64 = u64::MAX - 1;
-/// `RX_CLS_LOC_SPECIAL`, in the answer to a count: the driver places rules itself. `RX_CLS_LOC_ANY`.
+/// `RX_CLS_LOC_SPECIAL`, in the reply to a count: the driver chooses the locations of rules. `RX_CLS_LOC_ANY`.
 const LOCATION_SPECIAL: u64 = 0x8000_0000;
 const LOCATION_ANY: u32 = u32::MAX;
-/// More rules than any NIC holds; a larger number is no number.
+/// More rules than any NIC has; larger counts are treated as invalid.
 const RULES_LIMIT: u32 = 1 << 20;
-/// How often a list of rules is read again because it grew.
+/// Maximum number of attempts to read a list of rules that grows meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// TCP packets that a rule matches; `None` matches any.
+/// TCP packets that a rule matches; `None` matches any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpFlow {
-    /// IPv6, else IPv4. The addresses are of that kind.
+    /// IPv6 or IPv4. The addresses are of the same family.
     pub ipv6: bool,
-    /// Who sends.
+    /// Source address.
     pub source: Option<IpAddr>,
-    /// From which port.
+    /// Source port.
     pub source_port: Option<u16>,
-    /// To whom.
+    /// Destination address.
     pub destination: Option<IpAddr>,
-    /// To which port.
+    /// Destination port.
     pub destination_port: Option<u16>,
 }
 
-/// What a rule does with packets that match.
+/// Action of a rule on packets that match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleAction {
-    /// They go to one queue.
+    /// Steer them to this queue.
     Queue(KernelRxQueueId),
-    /// They are spread by the table of an RSS context, counted on from a queue (mostly 0).
+    /// Spread them by the table of an RSS context.
     Context {
         /// The context's number.
         context: u32,
-        /// What is added to each entry of its table.
+        /// Number to add to each entry of the table; 0 in most rules.
         base: u32,
     },
-    /// They are dropped.
+    /// Drop them.
     Drop,
-    /// Something else: a virtual function's queue, wake-on-LAN.
+    /// Another action, such as a virtual function's queue or wake-on-LAN: the raw cookie.
     Other(u64),
 }
 
 /// A rule that is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstalledRule {
-    /// Where: lower places are looked at first.
+    /// Its location in the table; lower locations take precedence.
     pub location: u32,
-    /// What it matches; `None` if that cannot be said as a [`TcpFlow`].
+    /// The packets it matches; `None` if a [`TcpFlow`] cannot express them.
     pub flow: Option<TcpFlow>,
-    /// What it does.
+    /// Its action.
     pub action: RuleAction,
 }
 
-/// How many rules there are and can be.
+/// Number of rules, and capacity of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleTable {
-    /// Rules installed.
+    /// Number of installed rules.
     pub rules: u32,
-    /// Places, where the driver says.
+    /// Capacity, if the driver reports it.
     pub size: Option<u32>,
-    /// The driver chooses the place of a new rule.
+    /// The driver chooses the location of a new rule.
     pub driver_places: bool,
 }
 
-/// The words of `ethtool -N`.
+/// Prints the arguments of `ethtool -N`.
 impl fmt::Display for TcpFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -112,7 +112,7 @@ impl fmt::Display for TcpFlow {
     }
 }
 
-/// The words of `ethtool -N`.
+/// Prints the arguments of `ethtool -N`.
 impl fmt::Display for RuleAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for RuleAction {
 }
 
 impl TcpFlow {
-    /// Returns the flow type with values and masks; an address of the wrong kind is `None`.
+    /// Returns the flow type, values and masks; `None` if an address is of the wrong family.
     fn encode(&self) -> Option<(u32, [u8; FLOW_UNION_LEN], [u8; FLOW_UNION_LEN])> {
         match self.ipv6 {
             true => {
@@ -140,12 +140,12 @@ impl TcpFlow {
         }
     }
 
-    /// Returns values and mask; `octets` reads an address of the flow's kind.
+    /// Returns values and masks; `octets` converts an address of the flow's family.
     fn specs<const LEN: usize>(
         &self,
         octets: fn(IpAddr) -> Option<[u8; LEN]>,
     ) -> Option<(TcpSpec<LEN>, TcpSpec<LEN>)> {
-        // All of what is given counts, and nothing of what is not.
+        // A field that is given is compared as a whole; the mask of all others is 0.
         let address = |address: Option<IpAddr>| match address {
             Some(address) => Some((octets(address)?, [0xff; LEN])),
             None => Some(([0; LEN], [0; LEN])),
@@ -175,7 +175,7 @@ impl TcpFlow {
         Some((value, mask))
     }
 
-    /// Reads what a rule matches; `None` if it looks at other fields or at parts of these.
+    /// Parses the packets that a rule matches; `None` if it matches other fields, or parts of these.
     fn decode(spec: &FlowSpec) -> Option<Self> {
         let extended = spec.mask_extension.iter().any(|&byte| byte != 0);
         if spec.flow_type & FLOW_EXTENSIONS != 0 && extended {
@@ -186,12 +186,12 @@ impl TcpFlow {
             TCP_V6_FLOW => Self::of_specs::<16>(spec, true)?,
             _ => return None,
         };
-        // What is left of the mask (type of service, padding) must not count either.
+        // The rest of the mask (type of service, padding) must be 0.
         let (_, _, mask) = flow.encode()?;
         (mask == spec.mask).then_some(flow)
     }
 
-    /// Reads values and mask.
+    /// Parses values and masks.
     fn of_specs<const LEN: usize>(spec: &FlowSpec, ipv6: bool) -> Option<Self>
     where
         IpAddr: From<[u8; LEN]>,
@@ -209,7 +209,7 @@ impl TcpFlow {
     }
 }
 
-/// Returns the value if all of `mask` counts, nothing if none of it does, `None` for a part.
+/// Returns `Some(Some(value))` if all bits of `mask` are set, `Some(None)` if none is, and `None` otherwise.
 fn exact<T>(mask: &[u8], value: T) -> Option<Option<T>> {
     if mask.iter().all(|&byte| byte == 0xff) {
         Some(Some(value))
@@ -263,7 +263,7 @@ impl RuleAction {
 }
 
 impl InstalledRule {
-    /// Returns the command `command` about a rule, its place still to be said; `None` for an address of the wrong kind.
+    /// Returns the command `command` on a rule, without a location; `None` if an address is of the wrong family.
     fn encode(command: u32, flow: &TcpFlow, action: RuleAction) -> Option<RxClassifier> {
         let (flow_type, value, mask) = flow.encode()?;
         let (flag, ring_cookie, context) = action.encode();
@@ -285,11 +285,11 @@ impl InstalledRule {
     }
 }
 
-/// Reads `bytes` as the ioctl's answer about one rule, for fuzzing.
+/// Parses `bytes` as the ioctl's reply about one rule, for fuzzing.
 ///
 /// # Panics
 ///
-/// If a rule that can be said as a [`TcpFlow`] is another one after it was written and read again.
+/// If a rule that a [`TcpFlow`] can express changes when it is encoded and parsed again.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(super) fn fuzz_rule(bytes: &[u8]) {
     let mut raw = RxClassifier::new(command::GET_RULE);
@@ -298,24 +298,24 @@ pub(super) fn fuzz_rule(bytes: &[u8]) {
     let rule = InstalledRule::decode(&raw);
     let Some(flow) = rule.flow else { return };
     let written = InstalledRule::encode(command::INSERT_RULE, &flow, rule.action);
-    let written = written.expect("the addresses are of the flow's kind");
+    let written = written.expect("the addresses are of the flow's family");
     let again = InstalledRule::decode(&written);
     assert_eq!((again.flow, again.action), (rule.flow, rule.action));
     assert!(!format!("{flow} {}", rule.action).is_empty());
 }
 
-/// Chooses the place for a new rule among `size` of which `taken` are: the last free one, as ethtool does,
-/// so that a newer rule comes before older ones.
+/// Chooses the location of a new rule in a table of `size`, where `taken` are in use: the last free one, as ethtool does,
+/// so that a newer rule takes precedence over older ones.
 fn free_location(size: u32, taken: &[u32]) -> Option<u32> {
     (0..size).rev().find(|location| !taken.contains(location))
 }
 
 impl Ethtool {
-    /// Counts the rules.
+    /// Reads the number of rules.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has no rules.
+    /// `EOPNOTSUPP` if the driver does not support rules.
     pub fn rule_table(&mut self) -> Result<RuleTable, EthtoolError> {
         let mut raw = RxClassifier::new(command::GET_RULE_COUNT);
         self.ioctl("count the flow rules of", raw.as_mut_bytes())?;
@@ -327,7 +327,7 @@ impl Ethtool {
         })
     }
 
-    /// Lists the places of the rules, and how many places there are.
+    /// Returns the locations of the rules, and the capacity of the table.
     fn rule_locations(&mut self) -> Result<(Vec<u32>, u32), EthtoolError> {
         let mut attempt = 0;
         loop {
@@ -339,11 +339,12 @@ impl Ethtool {
             let list_end = RXNFC_RULE_LOCATIONS + 4 * count as usize;
             buffer.resize(list_end.max(RXNFC_LEN), 0);
             match self.ioctl("list the flow rules of", &mut buffer) {
-                // Somebody added one in between.
+                // Another program added a rule in between.
                 Err(error) if error.errno() == Some(Errno::EMSGSIZE) && attempt < ATTEMPTS => {}
                 Err(error) => return Err(error),
                 Ok(()) => {
-                    let (raw, _) = RxClassifier::read_from_prefix(&buffer).expect("it starts so");
+                    let (raw, _) = RxClassifier::read_from_prefix(&buffer)
+                        .expect("the buffer starts with this structure");
                     let filled = count.min(raw.count_or_context) as usize;
                     let (words, _) = buffer[RXNFC_RULE_LOCATIONS..].as_chunks::<4>();
                     let locations = words.iter().take(filled).map(|w| u32::from_ne_bytes(*w));
@@ -354,17 +355,17 @@ impl Ethtool {
         }
     }
 
-    /// Reads the rule at a place; `None` if there is none.
+    /// Reads the rule at a location; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has no rules.
+    /// `EOPNOTSUPP` if the driver does not support rules.
     pub fn rule(&mut self, location: u32) -> Result<Option<InstalledRule>, EthtoolError> {
         let mut raw = RxClassifier::new(command::GET_RULE);
         raw.spec.location = location;
         match self.ioctl("read a flow rule of", raw.as_mut_bytes()) {
             Ok(()) => Ok(Some(InstalledRule::decode(&raw))),
-            // Drivers differ in what they say of an empty place.
+            // The errno for an empty location depends on the driver.
             Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -374,7 +375,7 @@ impl Ethtool {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has none.
+    /// `EOPNOTSUPP` if the driver does not support rules.
     pub fn rules(&mut self) -> Result<Vec<InstalledRule>, EthtoolError> {
         let (locations, _) = self.rule_locations()?;
         let mut rules = Vec::with_capacity(locations.len());
@@ -384,7 +385,7 @@ impl Ethtool {
         Ok(rules)
     }
 
-    /// Adds a rule and returns where it went.
+    /// Adds a rule and returns its location.
     ///
     /// # Errors
     ///
@@ -408,11 +409,11 @@ impl Ethtool {
             })?
         };
         self.ioctl(VERB, raw.as_mut_bytes())?;
-        // The kernel writes the structure back, with the place that the driver chose.
+        // The kernel writes the structure back, with the location that the driver chose.
         Ok(raw.spec.location)
     }
 
-    /// Removes the rule at a place.
+    /// Removes the rule at a location.
     ///
     /// # Errors
     ///
@@ -458,7 +459,7 @@ mod tests {
     fn an_ipv4_rule_has_the_kernels_bytes() {
         let raw = spec(&flow4(), RuleAction::Queue(KernelRxQueueId(15)));
         let bytes = raw.as_bytes();
-        // Offsets as a C compiler gives them for struct ethtool_rxnfc.
+        // Offsets of struct ethtool_rxnfc in C.
         assert_eq!(bytes[16..20], 1u32.to_ne_bytes());
         assert_eq!(bytes[20..32], [10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0x14, 0x51]);
         assert_eq!(
@@ -472,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn an_encoded_rule_parses_to_the_same_rule() {
         let actions = [
             RuleAction::Queue(KernelRxQueueId(15)),
             RuleAction::Context {
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_looks_at_other_or_partial_fields_is_not_taken_for_ours() {
+    fn a_rule_that_matches_other_fields_or_parts_of_fields_is_not_a_tcp_flow() {
         let queue = RuleAction::Queue(KernelRxQueueId(1));
         let mut prefix = spec(&flow4(), queue);
         prefix.spec.mask[3] = 0;
@@ -515,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_wrong_kind_is_no_rule() {
+    fn an_address_of_the_wrong_family_cannot_be_encoded() {
         let mixed = TcpFlow {
             ipv6: true,
             ..flow4()
@@ -524,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_rule_takes_the_last_free_place() {
+    fn a_new_rule_gets_the_last_free_location() {
         assert_eq!(free_location(4, &[]), Some(3));
         assert_eq!(free_location(4, &[3, 1]), Some(2));
         assert_eq!(free_location(2, &[0, 1]), None);
@@ -532,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_read_like_ethtools_arguments() {
+    fn rules_are_printed_as_ethtool_arguments() {
         assert_eq!(
             flow4().to_string(),
             "flow-type tcp4 src-ip 10.0.0.1 dst-ip 10.0.0.2 dst-port 5201"

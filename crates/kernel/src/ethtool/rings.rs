@@ -1,4 +1,4 @@
-//! Rings: their lengths, and where the NIC splits headers from payload.
+//! Rings: lengths, header split and its threshold.
 
 use std::fmt;
 
@@ -29,21 +29,21 @@ const NAMES: Names = Names(&[
     (A_HDS_THRESH, "hds-thresh", Names::NONE),
 ]);
 
-/// Whether the NIC puts headers and payload of TCP packets into different buffers.
+/// Setting of header split: headers and payload of TCP packets in different buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[doc(alias = "tcp-data-split")]
 pub enum DataSplit {
-    /// As the driver likes; `ethtool` calls it "auto" when it is set.
+    /// The driver chooses; `ethtool` calls this "auto".
     Unknown,
-    /// No.
+    /// Off.
     Disabled,
-    /// Yes, by request: what a binding needs.
+    /// Explicitly on, which a binding requires.
     Enabled,
 }
 
 impl DataSplit {
-    /// Reads `ETHTOOL_TCP_DATA_SPLIT_*`.
+    /// Parses `ETHTOOL_TCP_DATA_SPLIT_*`.
     fn from_raw(raw: u8) -> Self {
         match raw {
             1 => Self::Disabled,
@@ -61,7 +61,7 @@ impl DataSplit {
     }
 }
 
-/// The words of `ethtool -G`.
+/// Prints the argument of `ethtool -G`.
 impl fmt::Display for DataSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -75,26 +75,26 @@ impl fmt::Display for DataSplit {
 /// The rings of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rings {
-    /// Entries of an RX ring.
+    /// Entries of each RX ring.
     pub rx: Option<u32>,
-    /// The most there can be.
+    /// Maximum of the field before.
     pub rx_max: Option<u32>,
-    /// Entries of a TX ring.
+    /// Entries of each TX ring.
     pub tx: Option<u32>,
-    /// The most there can be.
+    /// Maximum of the field before.
     pub tx_max: Option<u32>,
-    /// Bytes of one RX buffer.
+    /// Size of an RX buffer in bytes.
     pub rx_buf_len: Option<u32>,
-    /// Header split; `None` if the driver does not know it.
+    /// Header split; `None` if the driver does not support it.
     pub data_split: Option<DataSplit>,
-    /// Packets of so many bytes and fewer are not split; `None` if the driver does not know it.
+    /// Packets of at most this many bytes are not split; `None` if the driver has no threshold.
     pub hds_thresh: Option<u32>,
-    /// The largest threshold there can be.
+    /// Maximum of the threshold.
     pub hds_thresh_max: Option<u32>,
 }
 
 impl Rings {
-    /// Reads a reply.
+    /// Parses a reply.
     pub(crate) fn parse(reply: Attributes<'_>) -> Self {
         Self {
             rx: reply.u32(A_RX),
@@ -109,14 +109,14 @@ impl Rings {
     }
 }
 
-/// What to change about rings; `None` leaves it.
+/// A change of the rings; `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingsChange {
-    /// Entries of an RX ring.
+    /// Entries of each RX ring.
     pub rx: Option<u32>,
     /// Header split.
     pub data_split: Option<DataSplit>,
-    /// Packets of so many bytes and fewer are not split.
+    /// Packets of at most this many bytes are not split.
     pub hds_thresh: Option<u32>,
 }
 
@@ -125,16 +125,16 @@ impl Ethtool {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the driver has none to tell of.
+    /// `EOPNOTSUPP` if the driver does not report any.
     pub fn rings(&mut self) -> Result<Rings, EthtoolError> {
         self.read("the rings", GET, NAMES, Rings::parse)
     }
 
-    /// Changes the rings, in one request: split and threshold depend on each other.
+    /// Changes the rings in one request, because header split and its threshold depend on each other.
     ///
     /// # Errors
     ///
-    /// The driver's refusal, mostly with words.
+    /// The driver's refusal, usually with a message.
     pub fn set_rings(&mut self, change: RingsChange) -> Result<(), EthtoolError> {
         let RingsChange {
             rx,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_know_header_split_says_nothing_of_it() {
+    fn a_reply_without_header_split_has_none() {
         let rings = Rings::parse(Attributes::new(&[]));
         assert_eq!(rings, Rings::default());
         for raw in [0, 3, 255] {

@@ -1,4 +1,4 @@
-//! RSS: the table that spreads flows over queues, and further tables (contexts) for flow rules.
+//! RSS: the indirection table that spreads flows over queues, and further tables (contexts) for flow rules.
 
 use rustix::io::Errno as RawErrno;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::netlink::attr::{Attributes, VALUE_BYTES_MAX};
 use crate::netlink::{Names, NetlinkError};
 use crate::sys::ethtool::{RXFH_LEN, command};
 
-/// The context that all packets go through which no rule sends elsewhere.
+/// The context of all packets that no rule steers.
 pub const MAIN_CONTEXT: u32 = 0;
 
 /// `ETHTOOL_MSG_RSS_GET` (6.3), `_SET`, `_CREATE_ACT`, `_DELETE_ACT` (6.17).
@@ -28,7 +28,7 @@ const NAMES: Names = Names(&[
     (A_INDIR, "indir", Names::NONE),
     (A_HKEY, "hkey", Names::NONE),
 ]);
-/// `ETH_RXFH_CONTEXT_ALLOC`: make one.
+/// `ETH_RXFH_CONTEXT_ALLOC`: create a context.
 const CONTEXT_ALLOC: u32 = u32::MAX;
 /// `ETH_RSS_HASH_NO_CHANGE` and `RXH_XFRM_NO_CHANGE`.
 const HASH_NO_CHANGE: u8 = 0;
@@ -39,14 +39,14 @@ const TRANSFORM_NO_CHANGE: u8 = 0xff;
 pub struct RssContext {
     /// Its number; 0 is [`MAIN_CONTEXT`].
     pub context: u32,
-    /// The queue for each value of the hash's low bits. Empty if the driver has no table.
+    /// The indirection table: a queue for each value of the hash's low bits. Empty if the driver has no table.
     pub table: Vec<u32>,
     /// The hash key.
     pub key: Vec<u8>,
 }
 
 impl RssContext {
-    /// Reads a reply; `None` if there is no table in it.
+    /// Parses a reply; `None` if it has no table.
     pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
         let key = reply.find(A_HKEY).map(|key| key.value.to_vec());
         Some(Self {
@@ -56,7 +56,7 @@ impl RssContext {
         })
     }
 
-    /// Tells whether the table sends anything to `queue`.
+    /// Returns whether the table has an entry for `queue`.
     pub fn uses(&self, queue: u32) -> bool {
         self.table.contains(&queue)
     }
@@ -70,7 +70,7 @@ impl Ethtool {
     /// `EOPNOTSUPP` if the driver has none.
     pub fn rss(&mut self) -> Result<RssContext, EthtoolError> {
         if self.socket.family().has(GET) {
-            // A driver with a hash and no table answers without one.
+            // The reply of a driver with a hash function and no table has no table.
             let parse = |reply: Attributes<'_>| RssContext::parse(reply).unwrap_or_default();
             return self.read("the RSS table", GET, NAMES, parse);
         }
@@ -90,11 +90,11 @@ impl Ethtool {
         Ok(all.into_iter().filter(further).collect())
     }
 
-    /// Sets the table of a context; it has as many entries as it has now.
+    /// Sets the table of a context. The number of entries cannot change.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for another length, none included, or a queue that does not exist.
+    /// `EINVAL` for another number of entries, an empty table, or a queue that does not exist.
     pub fn set_rss_table(&mut self, context: u32, table: &[u32]) -> Result<(), EthtoolError> {
         self.refuse_empty(table)?;
         let refused = match self.netlink_rss(SET, context, table) {
@@ -108,18 +108,18 @@ impl Ethtool {
             .map_err(|_no_words| refused.into())
     }
 
-    /// Gives the main table back to the driver, which spreads over all queues.
+    /// Resets the main table to the driver's default, which spreads flows over all queues.
     ///
     /// # Errors
     ///
     /// `EOPNOTSUPP` if the driver has no table.
     pub fn reset_rss_table(&mut self) -> Result<(), EthtoolError> {
-        // No entries: the default (linux net/ethtool/ioctl.c ethtool_set_rxfh).
+        // A table without entries means the default (linux net/ethtool/ioctl.c ethtool_set_rxfh).
         self.set_rss_by_ioctl("reset the RSS table of", MAIN_CONTEXT, &[])
             .map(|_context| ())
     }
 
-    /// Makes a context for flow rules and returns its number.
+    /// Creates a context for flow rules and returns its number.
     ///
     /// # Errors
     ///
@@ -129,13 +129,13 @@ impl Ethtool {
         let refused = match self.netlink_rss(CREATE, CONTEXT_ALLOC, table) {
             Ok(Some(context)) => return Ok(context),
             Ok(None) => {
-                let what = format!("make an RSS context of {}", self.name);
+                let what = format!("create an RSS context of {}", self.name);
                 return Err(NetlinkError::new(&what, RawErrno::BADMSG).into());
             }
             Err(error) if error.errno == RawErrno::OPNOTSUPP => error,
             Err(error) => return Err(error.into()),
         };
-        self.set_rss_by_ioctl("make an RSS context of", CONTEXT_ALLOC, table)
+        self.set_rss_by_ioctl("create an RSS context of", CONTEXT_ALLOC, table)
             .map_err(|_no_words| refused.into())
     }
 
@@ -156,7 +156,7 @@ impl Ethtool {
             .map_err(|_no_words| refused.into())
     }
 
-    /// An empty table is not a table but another request: reset, or delete.
+    /// Refuses an empty table, because the kernel would take it as a request to reset or delete.
     fn refuse_empty(&self, table: &[u32]) -> Result<(), EthtoolError> {
         match table {
             [] => {
@@ -167,8 +167,8 @@ impl Ethtool {
         }
     }
 
-    /// Changes a context over netlink: `EOPNOTSUPP` where this kernel can only do it by ioctl. Returns the
-    /// context that the reply names.
+    /// Changes a context over netlink: `EOPNOTSUPP` if this kernel supports that only by ioctl. Returns the
+    /// context of the reply.
     fn netlink_rss(
         &mut self,
         command: u8,
@@ -176,12 +176,12 @@ impl Ethtool {
         table: &[u32],
     ) -> Result<Option<u32>, NetlinkError> {
         let what = format!("change the RSS contexts of {}", self.name);
-        // An old state file, or an old kernel's ioctl, may speak of a table that no message can carry.
+        // A table from a state file or an ioctl can be too long for a netlink message.
         let too_long = size_of_val(table) > VALUE_BYTES_MAX;
         if too_long || !self.socket.family().has(command) {
             return Err(NetlinkError::new(&what, RawErrno::OPNOTSUPP));
         }
-        // The reply to the making of a context is its number.
+        // The number of a new context is in the reply.
         let flags = (command != CREATE).then_some(FLAG_OMIT_REPLY);
         let number = ![CONTEXT_ALLOC, MAIN_CONTEXT].contains(&context);
         let request = about(self.socket.command(command, NAMES), self.index, flags)
@@ -208,13 +208,14 @@ impl Ethtool {
         header.input_transform = TRANSFORM_NO_CHANGE;
         let mut buffer = [header.as_bytes(), table.as_bytes()].concat();
         self.ioctl(verb, &mut buffer)?;
-        let (header, _) = RssHeader::read_from_prefix(&buffer).expect("it starts with one");
+        let (header, _) =
+            RssHeader::read_from_prefix(&buffer).expect("the buffer starts with a header");
         Ok(header.context)
     }
 
     fn rss_by_ioctl(&mut self, context: u32) -> Result<RssContext, EthtoolError> {
         const VERB: &str = "read the RSS table of";
-        // Sizes first, then as much as they say.
+        // The first call reads the sizes, the second the table and the key.
         let mut sizes = RssHeader::new(command::GET_RSS, context);
         self.ioctl(VERB, sizes.as_mut_bytes())?;
         let (entries, key_len) = (sizes.table_entries, sizes.key_len);
@@ -225,7 +226,7 @@ impl Ethtool {
             .unwrap_or(usize::MAX)
             .saturating_mul(4);
         let key_len = usize::try_from(key_len).unwrap_or(usize::MAX);
-        /// More than any NIC's table and key; a length beyond it is no length.
+        /// More than the table and key of any NIC; larger lengths are treated as invalid.
         const LIMIT: usize = 1 << 20;
         let mut buffer = header.as_bytes().to_vec();
         buffer.resize(RXFH_LEN + table_len.min(LIMIT) + key_len.min(LIMIT), 0);
@@ -248,9 +249,9 @@ mod tests {
     const A_HFUNC: u16 = 3;
 
     #[test]
-    fn a_table_that_no_message_can_carry_is_refused() {
+    fn a_table_that_is_too_long_for_a_message_is_refused() {
         let mut lo = Ethtool::by_name("lo").expect("every network namespace has lo");
-        // 65,536 bytes: one more than an attribute's length can say.
+        // 65,536 bytes: one more than the length field of an attribute can express.
         let table = vec![0; 1 << 14];
         assert!(lo.set_rss_table(MAIN_CONTEXT, &table).is_err());
         assert!(lo.create_rss_context(&table).is_err());

@@ -1,4 +1,4 @@
-//! Route netlink's messages, as much of them as this crate sends and reads (linux include/uapi/linux/rtnetlink.h).
+//! The messages of route netlink that this crate sends and parses (linux include/uapi/linux/rtnetlink.h).
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub(super) const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
-/// `NLM_F_CREATE` and `NLM_F_EXCL`: make it; say so if it exists.
+/// `NLM_F_CREATE` and `NLM_F_EXCL`: create the object; fail if it exists.
 const F_CREATE_EXCL: u16 = 0x400 | 0x200;
 /// Link attributes (linux include/uapi/linux/if_link.h).
 pub(super) const IFLA_ADDRESS: u16 = 1;
@@ -59,23 +59,23 @@ const ADDRESS_NAMES: Names = Names(&[
     (IFA_LOCAL, "local", Names::NONE),
 ]);
 
-/// `struct ifinfomsg`: family and hardware type; index; flags; which flags to change.
+/// `struct ifinfomsg`: family and hardware type; index; flags; mask of the flags to change.
 type LinkBody = [u32; 4];
-/// `struct ifaddrmsg`: family, prefix, flags, scope, a byte each; index.
+/// `struct ifaddrmsg`: family, prefix, flags and scope, of one byte each; index.
 type AddressBody = [u32; 2];
-/// `struct rtmsg`: family, destination's prefix, and ten bytes that nothing here needs.
+/// `struct rtmsg`: family, prefix of the destination, and ten bytes that are not used here.
 type RouteBody = [u8; 12];
 
-/// What a link message says.
+/// A message about an interface.
 pub(super) struct LinkMessage<'a> {
     pub(super) index: u32,
-    /// Set up by its administrator.
+    /// Whether the interface is administratively up.
     pub(super) up: bool,
     attributes: Attributes<'a>,
 }
 
 impl<'a> LinkMessage<'a> {
-    /// Reads a reply; `None` if it is not about a link.
+    /// Parses a reply; `None` if it is not about an interface.
     pub(super) fn parse(reply: &NetlinkMessage<'a>) -> Option<Self> {
         let ([_, index, flags, _], attributes) = reply.split::<LinkBody>()?;
         (reply.kind == RTM_NEWLINK).then_some(Self {
@@ -106,12 +106,12 @@ impl<'a> LinkMessage<'a> {
     }
 }
 
-/// Starts a request about the interface `index`; 0 if an attribute names it.
+/// Starts a request about the interface `index`; 0 if an attribute names the interface.
 pub(super) fn link(kind: u16, index: u32) -> Request {
     link_request(kind, 0, [0, index, 0, 0])
 }
 
-/// Asks for those flags of the interface `index` that are in `mask` to be as in `flags`.
+/// Returns a request that sets the flags in `mask` of the interface `index` to those of `flags`.
 pub(super) fn link_flags(index: u32, flags: u32, mask: u32) -> Request {
     link_request(RTM_NEWLINK, 0, [0, index, flags, mask])
 }
@@ -137,7 +137,7 @@ fn link_request(kind: u16, flags: u16, body: LinkBody) -> Request {
     Request::new(kind, flags, body.as_bytes()).named(LINK_NAMES)
 }
 
-/// Asks for an address; of IPv6 without duplicate address detection.
+/// Returns a request that adds an address; an IPv6 address without duplicate address detection.
 pub(super) fn create_address(index: u32, address: IpAddr, prefix: u8) -> Request {
     let (family, flags, bytes) = match address {
         IpAddr::V4(v4) => (AF_INET, 0, v4.octets().to_vec()),
@@ -150,16 +150,17 @@ pub(super) fn create_address(index: u32, address: IpAddr, prefix: u8) -> Request
         .attribute(IFA_ADDRESS, &bytes)
 }
 
-/// Asks for the addresses of the interface `index`; without strict checking (Linux before 4.20) for all.
+/// Returns a request for the addresses of the interface `index`. Linux before 4.20, which has no strict checking, lists those
+/// of all interfaces.
 pub(super) fn list_addresses(index: u32) -> Request {
     let body: AddressBody = [0, index];
     Request::new(RTM_GETADDR, F_DUMP, body.as_bytes())
 }
 
-/// Reads an address of the interface `index`; `None` if the reply is about something else.
+/// Parses an address of the interface `index`; `None` if the reply is about something else.
 pub(super) fn address(reply: &NetlinkMessage<'_>, index: u32) -> Option<IpAddr> {
     let ([_, found], attributes) = reply.split::<AddressBody>()?;
-    // The address itself; the other is the peer's where there is one.
+    // IFA_LOCAL is the interface's address; on point-to-point links IFA_ADDRESS is the peer's.
     let local = attributes.find(IFA_LOCAL);
     let bytes = local.or_else(|| attributes.find(IFA_ADDRESS))?.value;
     let address = match bytes.len() {
@@ -179,7 +180,7 @@ pub(super) fn get_route(destination: IpAddr) -> Request {
     Request::new(RTM_GETROUTE, 0, &body).attribute(RTA_DST, &bytes)
 }
 
-/// Reads the index of the interface that a route leaves by.
+/// Parses the index of a route's interface.
 pub(super) fn route_interface(reply: &NetlinkMessage<'_>) -> Option<u32> {
     let (_, attributes) = reply.split::<RouteBody>()?;
     attributes.u32(RTA_OIF)

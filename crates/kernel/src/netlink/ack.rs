@@ -1,4 +1,4 @@
-//! Acknowledgements and refusals: the errno, the kernel's words, and the attribute that it points at.
+//! Acknowledgements and refusals: the errno, the kernel's message, and the attribute that it names.
 
 use std::ffi::c_int;
 
@@ -15,9 +15,9 @@ const TYPE_ERROR: u16 = 2;
 const TYPE_DONE: u16 = 3;
 /// `NLMSG_OVERRUN`: messages were lost.
 const TYPE_OVERRUN: u16 = 4;
-/// `NLM_F_ACK_TLVS`: an acknowledgement carries attributes.
+/// `NLM_F_ACK_TLVS`: the acknowledgement has attributes.
 const F_ACK_TLVS: u16 = 0x200;
-/// `NLM_F_CAPPED`: an acknowledgement leaves out the request's body.
+/// `NLM_F_CAPPED`: the acknowledgement has no copy of the request's body.
 const F_CAPPED: u16 = 0x100;
 /// `NLMSGERR_ATTR_MSG`, `_OFFS`, `_MISS_TYPE`, `_MISS_NEST`.
 const ATTR_TEXT: u16 = 1;
@@ -25,7 +25,7 @@ const ATTR_OFFSET: u16 = 2;
 const ATTR_MISSING: u16 = 5;
 const ATTR_MISSING_NEST: u16 = 6;
 
-/// Reads an acknowledgement or the end of a dump: `None` if `message` is neither. `what` names the request in errors.
+/// Parses an acknowledgement or the end of a dump: `None` if `message` is neither. `what` names the request in errors.
 pub(super) fn outcome(
     message: &NetlinkMessage<'_>,
     what: &str,
@@ -36,7 +36,7 @@ pub(super) fn outcome(
         TYPE_OVERRUN => return Some(Err(NetlinkError::new(what, Errno::NOBUFS))),
         _ => return None,
     }
-    // Taking a damaged answer for "done" would be taking a refusal for consent.
+    // A damaged acknowledgement is an error: it could have been a refusal.
     let code = message.payload.first_chunk().copied();
     let refused = match code.map(c_int::from_ne_bytes) {
         Some(0) => return Some(Ok(())),
@@ -54,8 +54,8 @@ pub(super) fn outcome(
     }))
 }
 
-/// Reads the code of a refusal; `None` if it is no negated errno (1 to 4,095: linux include/linux/err.h `MAX_ERRNO`),
-/// which rustix's type cannot hold.
+/// Parses the code of a refusal; `None` if it is not a negated errno (1 to 4,095: linux include/linux/err.h `MAX_ERRNO`),
+/// because rustix's type holds no other values.
 fn errno_of(code: c_int) -> Option<Errno> {
     let number = code.checked_neg()?;
     (1..=4095)
@@ -63,8 +63,8 @@ fn errno_of(code: c_int) -> Option<Errno> {
         .then(|| Errno::from_raw_os_error(number))
 }
 
-/// Returns the attributes of a refusal: after the code and the request's header, and its body too unless that was
-/// capped (linux net/netlink/af_netlink.c netlink_ack).
+/// Returns the attributes of a refusal. They follow the code, the header of the request and, unless capped, its body
+/// (linux net/netlink/af_netlink.c netlink_ack).
 fn extended_ack<'a>(message: &NetlinkMessage<'a>) -> Option<Attributes<'a>> {
     const CODE_LEN: usize = size_of::<c_int>();
     if message.flags & F_ACK_TLVS == 0 {
@@ -83,7 +83,7 @@ fn extended_ack<'a>(message: &NetlinkMessage<'a>) -> Option<Attributes<'a>> {
     is_whole.then(|| Attributes::new(request.get(align(request_len)..).unwrap_or_default()))
 }
 
-/// Names the attribute of the request that a refusal points at, as missing or as wrong.
+/// Returns the attribute of the request that a refusal names as missing or as wrong.
 fn bad_attribute(said: Attributes<'_>, sent: &Request) -> Option<BadAttribute> {
     let missing = said.u32(ATTR_MISSING).and_then(|kind| kind.try_into().ok());
     let path = match missing {
@@ -124,7 +124,7 @@ pub(super) mod tests {
     const OFFSET_OF_NEST: u32 = 16 + 4 + 8;
     const OFFSET_OF_QUEUE_ID: u32 = OFFSET_OF_NEST + 4;
 
-    /// An acknowledgement as the kernel writes it with NETLINK_CAP_ACK and NETLINK_EXT_ACK.
+    /// A refusal as the kernel writes it with NETLINK_CAP_ACK and NETLINK_EXT_ACK.
     pub(in crate::netlink) fn refusal(code: c_int, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = code.to_ne_bytes().to_vec();
         body.extend_from_slice(&[0; size_of::<Header>()]);
@@ -143,7 +143,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_refusal_keeps_errno_and_the_kernels_words() {
+    fn a_refusal_keeps_errno_and_the_kernels_message() {
         let error = error(&refusal(-22, &[(ATTR_TEXT, b"Invalid prefix\0")]));
         assert_eq!(error.errno, Errno::INVAL);
         assert_eq!(error.text.as_deref(), Some("Invalid prefix"));
@@ -155,7 +155,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_attribute_that_a_refusal_points_at_is_named() {
+    fn a_wrong_attribute_is_named() {
         for (offset, path) in [
             (20, "ifindex"),
             (OFFSET_OF_NEST, "queues"),
@@ -172,7 +172,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_attribute_that_a_refusal_misses_is_named() {
+    fn a_missing_attribute_is_named() {
         let kind = |kind: u32| kind.to_ne_bytes();
         let top = error(&refusal(-22, &[(ATTR_MISSING, &kind(3))]));
         assert_eq!(
@@ -200,7 +200,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_code_that_is_no_errno_is_a_damaged_answer() {
+    fn a_code_that_is_not_an_errno_is_a_damaged_reply() {
         for code in [1, 22, c_int::MAX, -4096, -65_536, c_int::MIN] {
             assert_eq!(error(&refusal(code, &[])).errno, Errno::BADMSG, "{code}");
         }
@@ -208,7 +208,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_without_a_code_is_no_success() {
+    fn an_acknowledgement_without_a_code_is_an_error() {
         let bytes = Request::new(TYPE_ERROR, 0, &[]).finish(9).unwrap().bytes;
         assert_eq!(error(&bytes).errno, Errno::BADMSG);
     }

@@ -2,11 +2,11 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-/// `struct nlattr`: bytes of header and value, without padding, and the type with its flags.
+/// `struct nlattr`: length of header and value in bytes, without padding; type with flags.
 type Header = [u16; 2];
 /// `NLA_HDRLEN`.
 pub(super) const HEADER_LEN: usize = size_of::<Header>();
-/// Longest value of an attribute: its length, header included, has 16 bits.
+/// Largest value of an attribute in bytes: the length field, which includes the header, has 16 bits.
 pub(crate) const VALUE_BYTES_MAX: usize = u16::MAX as usize - HEADER_LEN;
 /// `NLA_ALIGNTO`.
 const ALIGN: usize = 4;
@@ -30,12 +30,12 @@ pub struct Attribute<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    /// Returns the value as a number in host order, if it has that size.
+    /// Returns the value as a number in host byte order; `None` if it does not have four bytes.
     pub fn u32(&self) -> Option<u32> {
         self.value.try_into().ok().map(u32::from_ne_bytes)
     }
 
-    /// Returns the value as a byte, if it has that size.
+    /// Returns the value as a byte; `None` if it does not have one byte.
     pub fn u8(&self) -> Option<u8> {
         match self.value {
             [byte] => Some(*byte),
@@ -43,8 +43,8 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// Returns the value of a number that the kernel writes as short as it can (`uint` in the
-    /// specifications): four or eight bytes.
+    /// Returns a number of four or eight bytes (`uint` in the kernel's specifications: the shorter form if the
+    /// value fits).
     pub fn uint(&self) -> Option<u64> {
         match self.value.len() {
             4 => self.u32().map(u64::from),
@@ -53,13 +53,13 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// Returns an array of u32 in host order; bytes beyond the last whole one are left out.
+    /// Returns an array of u32 in host byte order; an incomplete last element is left out.
     pub fn u32_array(&self) -> Vec<u32> {
         let (whole, _) = self.value.as_chunks::<4>();
         whole.iter().map(|b| u32::from_ne_bytes(*b)).collect()
     }
 
-    /// Reads the value as attributes.
+    /// Returns the value as attributes.
     pub fn nested(&self) -> Attributes<'a> {
         Attributes::new(self.value)
     }
@@ -71,19 +71,19 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// The attributes of a message, or of the attribute around them, up to the first that does not fit.
+/// The attributes of a message or of a nest, up to the first that does not fit.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads the attributes in `bytes`.
+    /// Creates it from the bytes of the attributes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// Walks all attributes.
+    /// Returns all attributes in order.
     pub fn iter(self) -> impl Iterator<Item = Attribute<'a>> {
         let mut rest = self.bytes;
         std::iter::from_fn(move || {
@@ -93,7 +93,7 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// Walks the attributes of type `kind` only.
+    /// Returns the attributes of type `kind` in order.
     pub fn all(self, kind: u16) -> impl Iterator<Item = Attribute<'a>> {
         self.iter().filter(move |a| a.kind == kind)
     }
@@ -103,7 +103,7 @@ impl<'a> Attributes<'a> {
         self.all(kind).next()
     }
 
-    /// Tells whether there is an attribute of type `kind`.
+    /// Returns whether there is an attribute of type `kind`.
     pub fn has(self, kind: u16) -> bool {
         self.find(kind).is_some()
     }
@@ -134,8 +134,8 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Splits `bytes` after its first attribute and the padding: whether its value is attributes, it, and the rest. `None`
-/// if it is not there as a whole.
+/// Splits `bytes` after the first attribute and its padding. Returns whether the attribute is flagged as nested, the
+/// attribute, and the rest; `None` if the attribute is incomplete.
 pub(super) fn split_first(bytes: &[u8]) -> Option<(bool, Attribute<'_>, &[u8])> {
     let ([len, kind], _) = Header::read_from_prefix(bytes).ok()?;
     let len = usize::from(len);
@@ -147,14 +147,14 @@ pub(super) fn split_first(bytes: &[u8]) -> Option<(bool, Attribute<'_>, &[u8])> 
     Some((kind & F_NESTED != 0, attribute, rest))
 }
 
-/// Appends the header of an attribute, for [`close`] with the returned position once its value follows.
+/// Appends the header of an attribute and returns its position, for [`close`] after the value was appended.
 pub(super) fn open(out: &mut Vec<u8>, kind: u16) -> usize {
     let start = out.len();
     out.extend_from_slice([0, kind].as_bytes());
     start
 }
 
-/// Ends the attribute that starts at `start`: everything after its header is its value. Returns `None` if that is
+/// Ends the attribute that starts at `start`: all bytes after its header are its value. Returns `None` if the value is
 /// longer than [`VALUE_BYTES_MAX`].
 #[must_use]
 pub(super) fn close(out: &mut Vec<u8>, start: usize) -> Option<()> {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_attributes_and_repeated_ones_are_walked() {
+    fn nested_and_repeated_attributes_are_found() {
         let inner = [attribute(1, &[5]), attribute(1, &[6])].concat();
         let bytes = attribute(9 | F_NESTED, &inner);
         let outer = Attributes::new(&bytes).find(9).unwrap();

@@ -1,29 +1,29 @@
-//! What a netlink request can fail with.
+//! Errors of netlink requests.
 
 use std::fmt;
 
 use rustix::io::Errno;
 
-/// A refused or failed netlink request: what was asked, the kernel's errno, and its words.
+/// Why a netlink request failed: the operation, the errno, and the kernel's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetlinkError {
-    /// What was being done, for people: `"set address of dm0"`.
+    /// The operation, for people: `"set address of dm0"`.
     pub what: String,
-    /// The errno that came back.
+    /// The errno.
     pub errno: Errno,
-    /// The kernel's extended-acknowledgement text, if it gave one.
+    /// The kernel's extended-ack message, if there was one.
     pub text: Option<String>,
-    /// The attribute of the request that the kernel pointed at, if it did.
+    /// The attribute of the request that the extended ack names, if any.
     pub attribute: Option<BadAttribute>,
 }
 
-/// Which part of a request the kernel did not like.
+/// An attribute that the kernel refused or missed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadAttribute {
-    /// Names from the outermost nest inward, with dots: `"queues.id"`. An attribute without a name
-    /// here appears as its number.
+    /// Its name, after those of the nests around it, separated by dots: `"queues.id"`. An attribute without a known name
+    /// appears as its number.
     pub path: String,
-    /// The attribute is not there and should be; else it is there and wrong.
+    /// Whether the attribute is missing; otherwise it is wrong.
     pub missing: bool,
 }
 
@@ -47,7 +47,7 @@ impl NetlinkError {
         }
     }
 
-    /// Returns what the kernel said beyond the errno: its text, and the attribute it pointed at.
+    /// Returns the kernel's message and the attribute that it names, as text.
     pub fn kernel_words(&self) -> Option<String> {
         match (&self.text, &self.attribute) {
             (Some(text), Some(attribute)) => Some(format!("{text} ({})", attribute.path)),

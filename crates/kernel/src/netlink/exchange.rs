@@ -1,4 +1,4 @@
-//! One request and its replies, apart from the socket: recorded datagrams test it.
+//! One request and its replies, without the socket, so that it can be tested with recorded datagrams.
 
 use rustix::io::Errno;
 
@@ -7,7 +7,7 @@ use super::error::NetlinkError;
 use super::message::{NetlinkMessage, messages};
 use super::request::Request;
 
-/// Reads the replies to one request, datagram by datagram.
+/// Parses the replies to one request, datagram by datagram.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
     what: &'a str,
@@ -16,7 +16,7 @@ pub(super) struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    /// Starts with nothing received. `what` names the request in errors.
+    /// Creates it for the request `sent`; nothing has been received yet. `what` names the request in errors.
     pub(super) fn new(what: &'a str, sent: &'a Request) -> Self {
         Self {
             what,
@@ -25,8 +25,8 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// As [`on_datagram`](Self::on_datagram), for a datagram of `len` bytes received into `buffer`: if that is shorter, the
-    /// rest is lost, and with it perhaps the answer.
+    /// As [`on_datagram`](Self::on_datagram), for a datagram of `len` bytes that was received into `buffer`. If the buffer was
+    /// shorter, the rest is lost, which is an error, because the rest may contain the reply.
     pub(super) fn on_received(
         &mut self,
         buffer: &[u8],
@@ -39,9 +39,9 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Hands each reply in `datagram` to `on_reply`. Returns how the request ended, or `None` while
-    /// there is more to come. Messages of other requests (a late answer, a notification) are passed
-    /// over.
+    /// Passes each reply in `datagram` to `on_reply`. Returns the result of the request, or `None` if more
+    /// datagrams follow. Messages that answer other requests (late replies, notifications) are
+    /// skipped.
     pub(super) fn on_datagram(
         &mut self,
         datagram: &[u8],
@@ -58,20 +58,20 @@ impl<'a> Exchange<'a> {
         None
     }
 
-    /// Tells whether what was listed changed meanwhile, so that the list may miss something.
+    /// Returns whether the listed objects changed during the dump, so that the list may be incomplete.
     pub(super) fn was_interrupted(&self) -> bool {
         self.interrupted
     }
 }
 
-/// Reads `bytes` as the datagrams that answer a request for a list, for fuzzing. The first byte of each datagram is its
-/// length in words, the second has switches: [`MEND`] and [`CUT`]. Each error is written as people would read it.
+/// Parses `bytes` as the datagrams that answer a dump request, for fuzzing. The first byte of each datagram is its length in
+/// words, the second has the flags [`MEND`] and [`CUT`]. Errors are formatted as text, too.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(NetlinkMessage<'_>)) {
     use super::{F_DUMP, Request};
-    /// The datagram is one message whose length and sequence number are right, which chance seldom brings.
+    /// Corrects the length and the sequence number of the first message, which random bytes seldom have.
     const MEND: u8 = 1;
-    /// The datagram was longer than the buffer.
+    /// Makes the datagram longer than the buffer.
     const CUT: u8 = 2;
     let names = super::Names(&[(1, "ifindex", super::Names::NONE)]);
     let request = Request::new(0x21, F_DUMP, &[10, 1, 0, 0]).named(names);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_over_several_datagrams_is_read_to_its_end() {
+    fn a_dump_of_several_datagrams_is_read_to_its_end() {
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);
         let mut seen = 0;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_changed_under_the_reader_is_marked() {
+    fn a_dump_that_was_interrupted_is_marked() {
         const F_DUMP_INTR: u16 = 0x10;
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_can_fail_in_the_middle() {
+    fn a_dump_can_fail_in_the_middle() {
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);
         let datagram = [reply(FAMILY, 9, 2), done(-19)].concat();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_other_requests_and_netlinks_own_messages_are_passed_over() {
+    fn replies_to_other_requests_and_control_messages_of_netlink_are_skipped() {
         const NOOP: u16 = 1;
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_longer_than_the_buffer_is_an_error_whatever_its_beginning_says() {
+    fn a_datagram_longer_than_the_buffer_is_an_error() {
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);
         let buffer = [reply(FAMILY, 9, 2), done(0)].concat();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_is_an_error_and_not_an_end() {
+    fn an_overrun_is_an_error() {
         const OVERRUN: u16 = 4;
         let sent = sent();
         let mut exchange = Exchange::new("list", &sent);

@@ -9,7 +9,7 @@ use super::names::Names;
 use super::request::{F_DUMP, Request};
 use super::socket::NetlinkSocket;
 
-/// `GENL_ID_CTRL`: the family that knows the others.
+/// `GENL_ID_CTRL`: the family that describes all families.
 const CONTROLLER: u16 = 0x10;
 /// `CTRL_CMD_GETFAMILY`.
 const GET_FAMILY: u8 = 3;
@@ -24,28 +24,28 @@ const ATTR_OP_ID: u16 = 1;
 /// `struct genlmsghdr`: command, version, two bytes reserved.
 type Header = [u8; 4];
 
-/// What the kernel says about a generic netlink family.
+/// Description of a generic netlink family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// The message type of its requests and replies; differs from boot to boot.
+    /// Message type of its requests and replies, assigned at run time.
     pub id: u16,
     /// Its version.
     pub version: u8,
-    /// The commands that this kernel has.
+    /// The commands that this kernel supports.
     pub commands: Vec<u8>,
 }
 
 impl Family {
-    /// Tells whether this kernel has `command`.
+    /// Returns whether this kernel supports `command`.
     pub fn has(&self, command: u8) -> bool {
         self.commands.contains(&command)
     }
 
-    /// Reads the controller's answer.
+    /// Parses the controller's reply.
     pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
         let id = reply.find(ATTR_ID)?.value.try_into().ok()?;
         let version = reply.u32(ATTR_VERSION);
-        // A list nested by position: the type of each entry is its index.
+        // An array: the type of each attribute is its index.
         let operations = reply
             .nested(ATTR_OPS)
             .into_iter()
@@ -59,8 +59,8 @@ impl Family {
     }
 }
 
-/// A generic netlink socket that speaks one family. It belongs to the network namespace of the thread
-/// that opened it; what the kernel ties to the socket (a binding) lives as long as it.
+/// A generic netlink socket for one family. It belongs to the network namespace of the thread
+/// that opened it. Objects that the kernel ties to the socket, such as a binding, exist until it is closed.
 #[derive(Debug)]
 pub struct GenericSocket {
     socket: NetlinkSocket,
@@ -84,17 +84,17 @@ impl GenericSocket {
         Ok(Self { socket, family })
     }
 
-    /// Returns what the kernel says about the family.
+    /// Returns the description of the family.
     pub fn family(&self) -> &Family {
         &self.family
     }
 
-    /// Starts a request; its attributes are called `names` in errors.
+    /// Starts a request; `names` are the names of its attributes in errors.
     pub fn command(&self, command: u8, names: Names) -> Request {
         self.start(command, 0, names)
     }
 
-    /// Starts a request for a list.
+    /// Starts a dump request.
     pub fn list(&self, command: u8, names: Names) -> Request {
         self.start(command, F_DUMP, names)
     }
@@ -104,8 +104,8 @@ impl GenericSocket {
         Request::new(self.family.id, flags, &header).named(names)
     }
 
-    /// Sends a request and returns what `parse` made of the reply; `None` if there was only an
-    /// acknowledgement, or `parse` found nothing in it.
+    /// Sends a request and returns the parsed reply; `None` if there was only an acknowledgement, or a reply that `parse`
+    /// returned `None` for.
     ///
     /// # Errors
     ///
@@ -122,11 +122,11 @@ impl GenericSocket {
         })
     }
 
-    /// As [`request`](Self::request), for a reply without which the answer means nothing.
+    /// As [`request`](Self::request), for requests that must have a reply.
     ///
     /// # Errors
     ///
-    /// Also `EBADMSG` if there was no such reply.
+    /// As [`request`](Self::request); `EBADMSG` if no reply could be parsed.
     pub fn get<T>(
         &mut self,
         what: &str,
@@ -137,12 +137,12 @@ impl GenericSocket {
             .ok_or_else(|| NetlinkError::new(what, Errno::BADMSG))
     }
 
-    /// Sends a request for a list and returns what `parse` made of its entries; see
+    /// Sends a dump request and returns the parsed entries; see
     /// [`NetlinkSocket::dump`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`NetlinkSocket::dump`].
     pub fn dump<T>(
         &mut self,
         what: &str,
@@ -156,7 +156,7 @@ impl GenericSocket {
     }
 }
 
-/// Returns the attributes of a reply of the family `id`.
+/// Returns the attributes of a reply; `None` if it is not of the family `id`.
 fn attributes_of<'a>(reply: &NetlinkMessage<'a>, id: u16) -> Option<Attributes<'a>> {
     let (_, attributes) = reply.split::<Header>()?;
     (reply.kind == id).then_some(attributes)
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_kernel_points_at_the_missing_name() {
+    fn a_refusal_of_the_kernel_names_the_wrong_attribute() {
         let mut socket = NetlinkSocket::generic().unwrap();
         let names = Names(&[(ATTR_NAME, "name", Names::NONE)]);
         let request = Request::new(CONTROLLER, 0, &[GET_FAMILY, 1, 0, 0])

@@ -1,30 +1,30 @@
-//! Received messages: walking a datagram, and the fixed header that every message starts with.
+//! Received messages: splitting a datagram into messages, and the header of every message.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::attr::{Attributes, align};
 
-/// `NLM_F_DUMP_INTR`: what is listed changed while it was being listed.
+/// `NLM_F_DUMP_INTR`: the listed objects changed during the dump.
 const F_DUMP_INTR: u16 = 0x10;
-/// `NLMSG_MIN_TYPE`: types below it are netlink's own.
+/// `NLMSG_MIN_TYPE`: lower types are control messages of netlink.
 const TYPE_FIRST_OF_FAMILIES: u16 = 16;
 
 /// `struct nlmsghdr`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Header {
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     len: u32,
     kind: u16,
     flags: u16,
     sequence: u32,
-    /// Of the sender; the kernel fills in ours, and says 0 for itself.
+    /// Port of the sender. The kernel fills in ours; its own is 0.
     port: u32,
 }
 const _: () = assert!(size_of::<Header>() == 16);
 
 impl Header {
-    /// Returns the header of a message that [`complete`](Self::complete) finishes.
+    /// Returns a header without length and sequence number, which [`complete`](Self::complete) fills in.
     pub(super) fn new(kind: u16, flags: u16) -> Self {
         Self {
             len: 0,
@@ -35,8 +35,8 @@ impl Header {
         }
     }
 
-    /// Writes length and sequence number into the header that `message` starts with; `None` if there is none, or if the
-    /// message is 4 GiB long.
+    /// Writes length and sequence number to the header of `message`; `None` if the message is shorter than a header, or 4 GiB
+    /// or longer.
     pub(super) fn complete(message: &mut [u8], sequence: u32) -> Option<()> {
         let len = u32::try_from(message.len()).ok()?;
         let (mut header, _) = Self::read_from_prefix(message).ok()?;
@@ -64,18 +64,18 @@ impl<'a> NetlinkMessage<'a> {
         Some((body, Attributes::new(attributes.unwrap_or_default())))
     }
 
-    /// Tells whether this is an answer of the family, not one of netlink itself.
+    /// Returns whether this is a message of a family, not a control message of netlink.
     pub(super) fn is_of_a_family(&self) -> bool {
         self.kind >= TYPE_FIRST_OF_FAMILIES
     }
 
-    /// Tells whether the list that this message is part of changed while it was being read.
+    /// Returns whether the listed objects changed during the dump that this message is part of.
     pub(super) fn was_interrupted(&self) -> bool {
         self.flags & F_DUMP_INTR != 0
     }
 }
 
-/// Walks the messages of one datagram; stops at the first that does not fit.
+/// Returns the messages of one datagram, up to the first that does not fit.
 pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkMessage<'_>> {
     std::iter::from_fn(move || {
         let (header, _) = Header::read_from_prefix(datagram).ok()?;

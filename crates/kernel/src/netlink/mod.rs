@@ -1,10 +1,9 @@
-//! Netlink, as much of it as this crate needs: requests with attributes, lists, generic families,
-//! acknowledgements with the kernel's error text and the attribute it points at.
+//! The parts of netlink that this crate needs: requests with attributes, dumps, generic families, and refusals
+//! with the kernel's message and the attribute that it names.
 //!
-//! A request is built with [`Request`], sent with [`NetlinkSocket::request`] or
-//! [`NetlinkSocket::dump`], and its replies are read with [`attr::Attributes`]. [`GenericSocket`] does
-//! the same for one generic family. Kernel bytes are never trusted to be well formed: a length that
-//! does not fit ends the walk.
+//! A request is built with [`Request`] and sent with [`NetlinkSocket::request`] or [`NetlinkSocket::dump`]; its
+//! replies are parsed with [`attr::Attributes`]. [`GenericSocket`] does the same for one generic family. Bytes from the
+//! kernel are not trusted to be well formed: parsing ends at a length that does not fit.
 
 mod ack;
 pub mod attr;

@@ -1,8 +1,8 @@
-//! What attributes are called, so that an error says `queues.id` and not `offset 44`.
+//! Names of attributes, so that an error names `queues.id` instead of `offset 44`.
 
 use super::attr::{self, split_first};
 
-/// The names of one level of attributes: type, name, and the names below it.
+/// The names of the attributes at one level: type, name, and the names of nested attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names(pub &'static [(u16, &'static str, Names)]);
 
@@ -10,7 +10,7 @@ impl Names {
     /// No names: attributes appear as numbers.
     pub const NONE: Self = Self(&[]);
 
-    /// Writes a path of attribute types with dots.
+    /// Returns a path of attribute types as names separated by dots.
     pub(super) fn text(self, path: impl IntoIterator<Item = u16>) -> String {
         let mut level = self;
         let word = |kind| match level.0.iter().find(|(k, ..)| *k == kind) {
@@ -28,11 +28,11 @@ impl Names {
     }
 }
 
-/// Returns the types from the outermost nest inward to the attribute that starts at `offset` of `attributes`; `None`
-/// if none starts there.
+/// Returns the types of the attribute that starts at `offset` of `attributes` and of the nests around it, outermost first;
+/// `None` if no attribute starts there.
 pub(super) fn path_at(mut attributes: &[u8], mut offset: usize) -> Option<Vec<u16>> {
     let mut path = Vec::new();
-    // Each turn leaves a header or more behind, so it ends.
+    // Ends, because each iteration skips at least a header.
     loop {
         let (is_nest, first, rest) = split_first(attributes)?;
         let len = attributes.len() - rest.len();

@@ -1,4 +1,4 @@
-//! Requests: built attribute by attribute, and kept as they were sent, because refusals point into them.
+//! Requests: built attribute by attribute, and kept after sending, because refusals refer to offsets in them.
 
 use zerocopy::IntoBytes;
 
@@ -6,9 +6,9 @@ use super::attr::{self, F_NESTED, align};
 use super::message::Header;
 use super::names::{Names, path_at};
 
-/// `NLM_F_REQUEST` and `NLM_F_ACK`: every request of ours wants an answer.
+/// `NLM_F_REQUEST` and `NLM_F_ACK`: all requests here ask for an acknowledgement.
 const F_REQUEST_ACK: u16 = 0x1 | 0x4;
-/// `NLM_F_DUMP` (`NLM_F_ROOT` and `NLM_F_MATCH`): a request for a list.
+/// `NLM_F_DUMP` (`NLM_F_ROOT` and `NLM_F_MATCH`): a request for all objects.
 pub const F_DUMP: u16 = 0x300;
 
 /// A request under construction, or as it was sent.
@@ -20,13 +20,13 @@ pub struct Request {
     names: Names,
     /// 0 until it is sent.
     pub(super) sequence: u32,
-    /// An attribute was longer than a message can say.
+    /// An attribute was longer than its length field can express.
     too_long: bool,
 }
 
 impl Request {
-    /// Starts a request of type `kind` with `flags` (`NLM_F_*` beyond request and ack) and the
-    /// family's fixed body.
+    /// Starts a request of type `kind` with `flags` (`NLM_F_*` in addition to request and ack) and the
+    /// fixed body of the family.
     pub fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
         let header = Header::new(kind, flags | F_REQUEST_ACK);
         let mut bytes = [header.as_bytes(), body].concat();
@@ -40,7 +40,7 @@ impl Request {
         }
     }
 
-    /// Says how the attributes are called, for errors that point at one.
+    /// Sets the names of the attributes, for errors that name one.
     #[must_use]
     pub fn named(self, names: Names) -> Self {
         Self { names, ..self }
@@ -54,19 +54,19 @@ impl Request {
         self.close(start)
     }
 
-    /// Appends an attribute whose presence says everything.
+    /// Appends a flag: an attribute without a value.
     #[must_use]
     pub fn flag(self, kind: u16) -> Self {
         self.attribute(kind, &[])
     }
 
-    /// Appends a number of one byte.
+    /// Appends a number as a u8.
     #[must_use]
     pub fn u8(self, kind: u16, value: u8) -> Self {
         self.attribute(kind, &[value])
     }
 
-    /// Appends a number.
+    /// Appends a number as a u32.
     #[must_use]
     pub fn u32(self, kind: u16, value: u32) -> Self {
         self.attribute(kind, &value.to_ne_bytes())
@@ -78,7 +78,7 @@ impl Request {
         self.attribute(kind, &[value.as_bytes(), b"\0"].concat())
     }
 
-    /// Appends an attribute that holds the attributes which `build` appends.
+    /// Appends a nest with the attributes that `build` appends.
     #[must_use]
     pub fn nested(self, kind: u16, build: impl FnOnce(Self) -> Self) -> Self {
         self.nested_after(kind, &[], build)
@@ -102,7 +102,7 @@ impl Request {
         self
     }
 
-    /// Appends what `append` does with the value, if there is one.
+    /// Calls `append` with the value, if there is one.
     #[must_use]
     pub(crate) fn with<T>(self, value: Option<T>, append: impl FnOnce(Self, T) -> Self) -> Self {
         match value {
@@ -111,20 +111,20 @@ impl Request {
         }
     }
 
-    /// Returns the attributes so far, as a reply would carry them.
+    /// Returns the attributes so far, as in a reply.
     #[cfg(test)]
     pub(crate) fn reply(&self) -> attr::Attributes<'_> {
         attr::Attributes::new(&self.bytes[self.attributes_at..])
     }
 
-    /// Fills in the length and the sequence number; `None` if a length is more than a message can say.
+    /// Fills in the length and the sequence number; `None` if an attribute or the message is too long.
     pub(super) fn finish(mut self, sequence: u32) -> Option<Self> {
         Header::complete(&mut self.bytes, sequence)?;
         self.sequence = sequence;
         (!self.too_long).then_some(self)
     }
 
-    /// Names the attribute at `offset` in the message; `extra` is one more below it.
+    /// Returns the name of the attribute at `offset` of the message, or of its nested attribute `extra`.
     pub(super) fn attribute_path(&self, offset: u32, extra: Option<u16>) -> Option<String> {
         let offset = usize::try_from(offset).ok()?;
         let attributes = self.bytes.get(self.attributes_at..)?;
@@ -132,7 +132,7 @@ impl Request {
         Some(self.names.text(path.into_iter().chain(extra)))
     }
 
-    /// Names an attribute of type `kind` that should be at the outermost level.
+    /// Returns the name of an attribute of type `kind` at the outermost level.
     pub(super) fn top_level_path(&self, kind: u16) -> String {
         self.names.text([kind])
     }
@@ -149,7 +149,7 @@ mod tests {
         let longest = new().attribute(1, &[0; VALUE_BYTES_MAX]);
         assert!(longest.finish(1).is_some());
         let longer = new().attribute(1, &[0; VALUE_BYTES_MAX + 1]);
-        // What is appended after it makes it no better.
+        // It still cannot be sent after a short attribute was appended.
         assert!(longer.u32(2, 0).finish(1).is_none());
         let nest = new().nested(1, |r| (0..9_000).fold(r, |r, n| r.u32(2, n)));
         assert!(nest.finish(1).is_none());

@@ -1,4 +1,4 @@
-//! A netlink socket: one request, its replies, its acknowledgement.
+//! A netlink socket, which sends a request and waits for its replies and its acknowledgement.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -17,21 +17,22 @@ use super::message::NetlinkMessage;
 use super::request::Request;
 use crate::sys;
 
-/// Replies are at most a page or two; an interface with many virtual functions has the longest.
+/// Size of the receive buffer. Replies have at most a page or two; those about an interface with many virtual functions are
+/// the longest.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// How long to wait for an answer. The kernel has it ready when the request is sent, and makes a list as it is read: if
-/// there is none after this, there is none.
+/// Maximum time to wait for a reply. The kernel replies during send(2), and continues a dump during recv(2), so that a
+/// reply that takes longer will not come.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a list is read again because it changed while it was being read.
+/// Maximum number of attempts to read a dump that is interrupted by changes.
 const DUMP_ATTEMPTS: usize = 8;
 
-/// A socket of one netlink protocol. It belongs to the network namespace of the thread that opened it
-/// and stays there.
+/// A socket of one netlink protocol. It belongs to the network namespace of the thread that opened it,
+/// even if that thread moves to another.
 #[derive(Debug)]
 pub struct NetlinkSocket {
     fd: OwnedFd,
     sequence: u32,
-    /// Kept between requests, empty until the first.
+    /// Receive buffer, allocated by the first request.
     buffer: Vec<u8>,
 }
 
@@ -40,7 +41,7 @@ impl NetlinkSocket {
     ///
     /// # Errors
     ///
-    /// Whatever socket(2), bind(2) or setsockopt(2) said.
+    /// The error of socket(2), bind(2) or setsockopt(2).
     pub fn route() -> Result<Self, NetlinkError> {
         // NETLINK_ROUTE is protocol 0, which rustix writes as None.
         Self::open(None)
@@ -50,7 +51,7 @@ impl NetlinkSocket {
     ///
     /// # Errors
     ///
-    /// Whatever socket(2), bind(2) or setsockopt(2) said.
+    /// The error of socket(2), bind(2) or setsockopt(2).
     pub fn generic() -> Result<Self, NetlinkError> {
         Self::open(Some(netlink::GENERIC))
     }
@@ -74,13 +75,13 @@ impl NetlinkSocket {
         })
     }
 
-    /// Sends `request` and hands each reply to `on_reply` until the kernel acknowledges it. `what` names
+    /// Sends `request` and passes each reply to `on_reply` until the kernel acknowledges the request. `what` names
     /// the request in errors.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, with its text; `EMSGSIZE` for a request that no message can carry; `ETIMEDOUT` if it has not answered after ten seconds; or what send(2) or
-    /// recv(2) said.
+    /// The kernel's refusal, with its message; `EMSGSIZE` for a request that is too long; `ETIMEDOUT` if there is no reply
+    /// within ten seconds; or the error of send(2) or recv(2).
     pub fn request(
         &mut self,
         what: &str,
@@ -90,12 +91,12 @@ impl NetlinkSocket {
         self.exchange(what, request, on_reply).map(|_complete| ())
     }
 
-    /// As [`request`](Self::request); returns what `parse` made of the first reply that it can read, or `None` if it
-    /// could read none.
+    /// As [`request`](Self::request). Returns the result of `parse` for the first reply that it can parse, or `None` if it
+    /// can parse none.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`request`](Self::request).
     pub fn get<T>(
         &mut self,
         what: &str,
@@ -109,12 +110,12 @@ impl NetlinkSocket {
         Ok(found)
     }
 
-    /// Asks for a list and returns what `parse` made of its entries. A list that changed while it was
-    /// being read is read again.
+    /// Sends a dump request and returns the parsed entries. A dump that was interrupted by changes is
+    /// repeated.
     ///
     /// # Errors
     ///
-    /// As [`request`](Self::request); `EINTR` if it changed every time.
+    /// As [`request`](Self::request); `EINTR` if all attempts were interrupted.
     pub fn dump<T>(
         &mut self,
         what: &str,
@@ -133,7 +134,7 @@ impl NetlinkSocket {
         Err(NetlinkError::new(what, Errno::INTR))
     }
 
-    /// Sends and receives; false if the answer is a list that changed while it was being read.
+    /// Sends a request and receives its replies; returns false if the dump was interrupted by changes.
     fn exchange(
         &mut self,
         what: &str,
@@ -166,7 +167,8 @@ impl NetlinkSocket {
     }
 }
 
-/// Any process may send to our port; only the kernel sends from port 0 (netlink(7)).
+/// Returns whether the kernel sent a datagram. Any process may send to our port; only the kernel sends from port 0
+/// (netlink(7)).
 fn is_kernel(sender: Option<SocketAddrAny>) -> bool {
     sender
         .and_then(|address| SocketAddrNetlink::try_from(address).ok())
@@ -182,7 +184,7 @@ mod tests {
         let mut socket = NetlinkSocket::route().unwrap();
         let soon = Duration::from_millis(20);
         set_socket_timeout(&socket.fd, Timeout::Recv, Some(soon)).unwrap();
-        // No request, and no wish for an acknowledgement: the kernel has nothing to say.
+        // Without NLM_F_REQUEST and NLM_F_ACK the kernel does not reply.
         let mut silent = Request::new(18, 0, &[0; 16]);
         silent.bytes[6..8].copy_from_slice(&[0; 2]);
         let error = socket.request("ask", silent, |_| {}).unwrap_err();
@@ -195,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_would_ignore_is_refused() {
-        // A list of links (`RTM_GETLINK`) of one type: the kernel lists no such thing.
+    fn an_attribute_that_the_kernel_would_ignore_is_refused() {
+        // A dump of interfaces (`RTM_GETLINK`) of one hardware type, which the kernel cannot select by.
         let mut body = [0; 16];
         body[2] = 1;
         let list = Request::new(18, crate::netlink::F_DUMP, &body);

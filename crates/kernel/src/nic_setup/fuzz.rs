@@ -1,15 +1,15 @@
-//! What fuzzing does with the bytes of a state file, and with an RSS table that a kernel or a file names.
+//! Bodies of fuzz targets: a state file, and an RSS table from the kernel or from a state file.
 
 use super::model::Model;
 use super::restore::take_all_back;
 use super::state::Record;
 use super::undo::table_words;
 
-/// Reads `bytes` as a state file, describes what it says, and restores a model of a NIC from it.
+/// Parses `bytes` as a state file, describes its changes, and restores a model of a NIC from it.
 ///
 /// # Panics
 ///
-/// If a record that was read is another one after it was written and read again, or a change has no outcome.
+/// If a record changes when it is written and read again, or the report misses a change.
 pub(crate) fn fuzz_state_file(bytes: &[u8]) {
     let Ok(record) = Record::parse(bytes) else {
         return;
@@ -25,7 +25,7 @@ pub(crate) fn fuzz_state_file(bytes: &[u8]) {
     let changes = record.undo.iter().filter(|undo| undo.is_change()).count();
     assert!(
         told >= changes.min(1),
-        "nothing is said of {changes} changes: {report}"
+        "the report misses some of {changes} changes: {report}"
     );
 }
 
@@ -33,9 +33,9 @@ pub(crate) fn fuzz_state_file(bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// If the words are many times as long as the table and the list of a NIC's queues.
+/// If the text is longer than 16 bytes per entry of the table and per possible queue.
 pub(crate) fn fuzz_table(table: &[u32]) {
-    // A number, a space, and no list longer than the queues that a NIC can have.
+    // At most one number and a space per entry, or per queue that a NIC can have.
     let most = 16 * (table.len() + 4096);
     assert!(table_words(table).len() <= most);
 }

@@ -1,4 +1,4 @@
-//! A NIC that exists only in memory, with the ways of real drivers.
+//! A NIC in memory that imitates the behaviour of real drivers.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -11,47 +11,47 @@ use crate::ethtool::{
 };
 use crate::netdev::{KernelRxQueueId, QueueUser};
 
-/// The settings: what restoring must bring back.
+/// The settings, which restoring must bring back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) features: Vec<Feature>,
     pub(super) split: Option<DataSplit>,
     pub(super) thresh: Option<u32>,
     pub(super) table: Vec<u32>,
-    /// Nobody has set the table: it follows the number of queues.
+    /// The table is the driver's default and follows the number of queues.
     pub(super) table_is_drivers: bool,
     pub(super) contexts: Vec<RssContext>,
     pub(super) rules: Vec<InstalledRule>,
 }
 
-/// How a driver behaves.
+/// Behaviour of a driver.
 #[derive(Clone, Debug)]
 pub(super) struct Ways {
     pub(super) driver: &'static str,
-    /// What "auto" comes to.
+    /// The state that "auto" selects.
     pub(super) split_by_default: DataSplit,
     /// bnxt: an explicit "off" is refused.
     pub(super) refuses_split_off: bool,
-    /// A ring change re-opens the NIC, which forgets a table that somebody set.
+    /// A ring change re-opens the NIC, which resets a table that was set explicitly.
     pub(super) reopening_forgets_table: bool,
     pub(super) has_contexts: bool,
-    /// A rule may name a context.
+    /// Rules can steer to a context.
     pub(super) rules_take_contexts: bool,
-    /// Switching a feature re-initialises header split, threshold and all.
+    /// Switching a feature resets header split and its threshold.
     pub(super) feature_resets_thresh: Option<u32>,
-    /// Which rules the NIC can match.
+    /// Whether the NIC can match a rule.
     pub(super) can_match: fn(&TcpFlow) -> bool,
-    /// The kernel takes the wish for a feature and does nothing.
+    /// The kernel accepts requests to switch a feature, without effect.
     pub(super) features_stuck: bool,
 }
 
-/// When this handle stops working, as if its process had died.
+/// When this handle stops working, as after a crash of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dies {
     Never,
     /// Just before the n-th change.
     Before(usize),
-    /// Just after it, before anybody heard that it was made.
+    /// Just after it, before its result is returned.
     After(usize),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct ModelNic {
     pub(super) gone: bool,
 }
 
-/// A handle on the NIC. Another handle sees the same NIC, as another process would.
+/// A handle of the NIC. All handles refer to the same NIC, as those of several processes do.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) nic: Arc<Mutex<ModelNic>>,
@@ -85,7 +85,7 @@ pub(super) fn feature(name: &str, active: bool) -> Feature {
 }
 
 impl Model {
-    /// A NIC with 16 queues as it comes: split by the driver's choice, rules off, RSS over all queues.
+    /// A NIC with 16 queues and default settings: header split by the driver's choice, rules off, RSS over all queues.
     pub(super) fn new() -> Self {
         let queues = 16;
         let nic = ModelNic {

@@ -29,7 +29,7 @@ pub enum PlanError {
     },
     /// There are not enough unused queues.
     #[error(
-        "{interface} has {free} RX queues to spare, {asked} are needed: queue 0 is never taken\
+        "{interface} has {free} unused RX queues, {asked} are needed: queue 0 is never used\
          {}", used_words(.used)
     )]
     NotEnoughQueues {
@@ -159,7 +159,7 @@ pub(super) fn plan_for(
         Err(error @ (StateError::Busy { .. } | StateError::Leftover { .. })) => {
             return Err(error.into());
         }
-        // A plan needs no state file; applying it reports why there is none.
+        // A plan needs no state file; applying the plan reports why there is none.
         other => other,
     };
     let reading = Reading::of(nic.as_mut())?;
@@ -247,7 +247,7 @@ pub(super) fn rules_for(flow: &Flow) -> Result<Vec<TcpFlow>, PlanError> {
         return Err(bad("its port must be given"));
     }
     if peer.is_some_and(|peer| peer.is_ipv6() != local.is_ipv6()) {
-        return Err(bad("both ends must be of the same IP version"));
+        return Err(bad("both addresses must be of the same IP version"));
     }
     let to_local = TcpFlow {
         ipv6: local.is_ipv6(),

@@ -1,4 +1,4 @@
-//! A NIC as it is: what it lacks, which queues it can spare, what must change.
+//! The current settings of a NIC: missing features, unused queues, and the changes to make.
 
 use super::control::NicControl;
 use super::plan::{PlanError, Step, rules_for};
@@ -7,13 +7,13 @@ use crate::drivers::known_driver;
 use crate::ethtool::{EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RssContext, RuleAction};
 use crate::netdev::{KernelRxQueueId, QueueUser};
 
-/// A NIC's settings as they are; what the driver does not know is `None`.
+/// The current settings of a NIC; `None` for those that the driver does not support.
 pub(super) struct Reading {
     driver: Option<String>,
     xdp: bool,
     queues: Vec<(KernelRxQueueId, Option<QueueUser>)>,
     ntuple: Option<Feature>,
-    /// A feature that this driver wants on before header split.
+    /// A feature that this driver requires for header split.
     split_needs: Option<Feature>,
     rings: Option<Rings>,
     rss: Option<RssContext>,
@@ -46,7 +46,7 @@ impl Reading {
             split_needs,
             rings: if_supported(nic.rings())?,
             rss: if_supported(nic.rss())?,
-            // Only to warn about: a kernel that cannot list them is no obstacle.
+            // Only needed for warnings, so that a kernel without a list of contexts is no obstacle.
             contexts: nic.rss_contexts().unwrap_or_default(),
             rules: if_supported(nic.rules())?,
         })
@@ -55,11 +55,11 @@ impl Reading {
     pub(super) fn refuse_what_is_missing(&self, interface: &str) -> Result<(), PlanError> {
         let mut missing = Vec::new();
         if self.rings.and_then(|rings| rings.data_split).is_none() {
-            missing.push("it cannot split headers from payload (tcp-data-split)".to_owned());
+            missing.push("it does not support header split (tcp-data-split)".to_owned());
         }
         let ntuple = self.ntuple.as_ref();
         if !ntuple.is_some_and(|f| f.active || f.changeable) || self.rules.is_none() {
-            missing.push("it has no flow rules (ntuple)".to_owned());
+            missing.push("it does not support flow rules (ntuple)".to_owned());
         }
         if self.xdp {
             missing.push(format!(
@@ -68,7 +68,7 @@ impl Reading {
         }
         if self.queues.is_empty() {
             missing.push(format!(
-                "it is down; `ip link set {interface} up` makes its queues"
+                "it is down; `ip link set {interface} up` creates its queues"
             ));
         }
         if missing.is_empty() {
@@ -123,7 +123,8 @@ impl Reading {
                     let user = self.queues.iter().find(|(id, _)| id == queue);
                     match user {
                         _ if queue.0 == 0 => {
-                            let why = "takes what nobody steers, and is never taken";
+                            let why =
+                                "receives all packets that are not steered, and cannot be used";
                             return Err(bad(*queue, why.to_owned()));
                         }
                         None => {
@@ -137,7 +138,7 @@ impl Reading {
                     }
                 }
                 match &chosen[..] {
-                    [] => Err(bad(KernelRxQueueId(0), "no queue was asked for".to_owned())),
+                    [] => Err(bad(KernelRxQueueId(0), "no queue was requested".to_owned())),
                     _ => Ok(chosen),
                 }
             }
@@ -150,8 +151,8 @@ impl Reading {
         flows: &[Flow],
     ) -> Result<Vec<Step>, PlanError> {
         let mut steps = Vec::new();
-        // First, and also where it needs no change: a ring change makes some drivers forget it, so that it is the
-        // last to be put back.
+        // The table is recorded first, even if it needs no change, so that it is restored last: a ring change makes some
+        // drivers forget it.
         if let Some(rss) = self.rss.as_ref().filter(|rss| !rss.table.is_empty()) {
             steps.push(Step::RssAway {
                 table: self.table_without(&rss.table, queues),
@@ -165,7 +166,7 @@ impl Reading {
                 });
             }
         }
-        // Set even where it reads "on": a driver that always splits reads so, and a binding wants it asked for.
+        // Set even if it reads "on": a driver that always splits reports "on", but a binding requires an explicit request.
         if let Some(rings) = self.rings
             && let Some(before) = rings.data_split
         {
@@ -189,7 +190,7 @@ impl Reading {
         Ok(steps)
     }
 
-    /// Replaces the entries that point at `queues`, and no others, by the other queues of the table in turn.
+    /// Replaces the entries for `queues` by the other queues of the table, in turn. Other entries stay.
     fn table_without(&self, table: &[u32], queues: &[KernelRxQueueId]) -> Vec<u32> {
         let ours = |queue: &u32| queues.contains(&KernelRxQueueId(*queue));
         let mut others = Vec::new();
@@ -202,7 +203,7 @@ impl Reading {
             let all = self.queues.iter().map(|(id, _)| id.0);
             others = all.filter(|queue| !ours(queue)).collect();
         }
-        // Queue 0 is never ours, so there is at least one.
+        // Queue 0 is never prepared, so there is at least one other queue.
         let mut next = others.iter().copied().cycle();
         let replaced = table.iter().map(|queue| match ours(queue) {
             true => next.next().unwrap_or(0),
@@ -216,7 +217,7 @@ impl Reading {
         for context in &self.contexts {
             if let Some(queue) = queues.iter().find(|queue| context.uses(queue.0)) {
                 warnings.push(format!(
-                    "RSS context {} of {interface} sends to queue {queue} too",
+                    "RSS context {} of {interface} also steers to queue {queue}",
                     context.context
                 ));
             }
@@ -226,7 +227,7 @@ impl Reading {
                 && queues.contains(&queue)
             {
                 warnings.push(format!(
-                    "flow rule {} of {interface} sends to queue {queue} too",
+                    "flow rule {} of {interface} also steers to queue {queue}",
                     rule.location
                 ));
             }
@@ -234,7 +235,7 @@ impl Reading {
         let known = self.driver.as_deref().and_then(known_driver);
         if known.is_none_or(|known| !known.rx.exists()) {
             warnings.push(format!(
-                "{} is not known to support device memory; the kernel will say",
+                "{} is not known to support device memory; the kernel decides",
                 self.driver.as_deref().unwrap_or("the driver")
             ));
         }

@@ -44,7 +44,7 @@ impl fmt::Display for RestoreReport {
             separator = "\n";
         }
         for what in left {
-            write!(f, "{separator}left {what}: another program changed it")?;
+            write!(f, "{separator}left {what}: another program has changed it")?;
             separator = "\n";
         }
         for (what, why) in failed {
@@ -147,7 +147,7 @@ pub(super) fn take_all_back(nic: &mut dyn NicControl, undo: &[Undo]) -> (Restore
 }
 
 /// Reads the restored settings back, in the same order, because restoring one setting can make a driver change another.
-/// Returns the settings that could not be restored permanently.
+/// Returns the changes that are not undone after all.
 fn look_again(nic: &mut dyn NicControl, done: &[Undo], report: &mut RestoreReport) -> Vec<Undo> {
     let mut kept = Vec::new();
     for change in done {

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::state::VERSION;
 use crate::small_file::FileKind;
 
-/// Bits of a mode that let others write.
+/// Permission bits for writing of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// A problem of a state file or its folder.
@@ -21,7 +21,7 @@ pub enum StateFault {
     NoFolder,
     /// Another user owns it.
     #[error(
-        "it belongs to user {owner} and this is user {user}: somebody else may have written it"
+        "it belongs to user {owner}, but this process runs as user {user}: another user may have written it"
     )]
     Owner {
         /// User id of its owner.
@@ -30,13 +30,13 @@ pub enum StateFault {
         user: u32,
     },
     /// Other users may write to it.
-    #[error("its mode is {mode:04o}: somebody else may have written it")]
+    #[error("its mode is {mode:04o}: other users may have written it")]
     Mode {
         /// Permission bits.
         mode: u32,
     },
     /// It is larger than any state file.
-    #[error("it is longer than {limit} bytes, which no state file is")]
+    #[error("it is longer than {limit} bytes, the limit for state files")]
     TooLong {
         /// The limit.
         limit: u64,
@@ -48,7 +48,7 @@ pub enum StateFault {
     #[error("it has version {0}, and this program writes version {VERSION}")]
     Version(u32),
     /// It is from another boot; the reboot has undone the changes.
-    #[error("it is of another boot, which has undone everything; removed")]
+    #[error("it is from another boot, and the reboot has undone the changes; removed")]
     OtherBoot,
     /// It belongs to another network namespace.
     #[error("it belongs to another network namespace: restore there")]
@@ -70,25 +70,25 @@ impl StateFault {
     /// Returns the remedy for `path`, on a separate line; empty if the message is enough.
     pub(super) fn remedy(&self, path: &Path) -> String {
         let path = quoted(path);
-        let by_hand = "put back by hand what it names (`ethtool -k`, `-g`, `-x` and `-n` with the interface show the settings)";
+        let by_hand = "restore the settings in it by hand (`ethtool -k`, `-g`, `-x` and `-n` with the interface show the current ones)";
         match self {
             Self::Kind(FileKind::Folder) => {
-                format!("\n`ls -ld {path}` shows it, `rmdir {path}` removes it when it is empty")
+                format!("\n`ls -ld {path}` shows it, `rmdir {path}` removes it if it is empty")
             }
             Self::Kind(_) | Self::NoFolder => {
                 format!("\n`ls -ld {path}` shows what it is, `rm {path}` removes it")
             }
             Self::Owner { .. } => format!(
-                "\n`ls -ld {path}` shows it: run as its owner, or `rm -r {path}` if it is nobody's"
+                "\n`ls -ld {path}` shows it: run as its owner, or `rm -r {path}` if it is not needed"
             ),
             Self::Mode { .. } => format!(
-                "\nlook at it with `ls -ld {path}`, and with `cat` if it is a file; if nothing in it is foreign: `chmod go-w {path}`, else: `rm -r {path}`"
+                "\ncheck it with `ls -ld {path}`, and with `cat` if it is a file; if no other user changed it: `chmod go-w {path}`, else: `rm -r {path}`"
             ),
             Self::TooLong { .. } => {
                 format!("\n`head -c 1000 {path}` shows how it begins, `rm {path}` removes it")
             }
             Self::Damaged(_) => {
-                format!("\n`cat {path}` shows what is left of it: {by_hand}, then `rm {path}`")
+                format!("\n`cat {path}` shows its content: {by_hand}, then `rm {path}`")
             }
             Self::Version(_) => format!(
                 "\nrestore with the version that wrote it; or `cat {path}`, {by_hand}, then `rm {path}`"
@@ -98,7 +98,7 @@ impl StateFault {
     }
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.+:,@".contains(c);
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_in_commands_are_as_a_shell_takes_them() {
+    fn paths_in_commands_are_quoted_for_a_shell() {
         assert_eq!(quoted(Path::new("/run/a-1.json")), "/run/a-1.json");
         assert_eq!(quoted(Path::new("/run/a b")), "'/run/a b'");
         assert_eq!(quoted(Path::new("/run/a'b")), r"'/run/a'\''b'");

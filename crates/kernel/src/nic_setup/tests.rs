@@ -1,4 +1,4 @@
-//! Set-up and restore on a model NIC: every quirk, every failure, a crash at every point.
+//! Set-up and restore of a model NIC: every quirk of a driver, every failure, a crash at every point.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,20 +14,20 @@ use super::*;
 use crate::ethtool::{DataSplit, InstalledRule, NTUPLE, RssContext, RuleAction, TcpFlow};
 use crate::netdev::QueueUser;
 
-/// A folder for state files that goes with the test.
+/// A folder for state files, removed at the end of the test.
 struct Folder(
     PathBuf,
     #[expect(dead_code, reason = "removes it")] Option<tempfile::TempDir>,
 );
 
 impl Folder {
-    /// A folder that is not there yet.
+    /// A folder that does not exist yet.
     fn new() -> Self {
         let above = tempfile::tempdir().unwrap();
         Self(above.path().join("state"), Some(above))
     }
 
-    /// The records in it; locks stay.
+    /// The records in it, without the locks.
     fn records(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().path());
         let records = entries.filter(|path| path.extension().is_some_and(|e| e == "json"));
@@ -60,7 +60,7 @@ fn apply(model: &Model, folder: &Folder, queues: u32) -> NicSetup {
     plan(model, folder, queues).unwrap().apply().unwrap()
 }
 
-/// NICs as they may be found: every quirk with every earlier setting that it could spoil.
+/// NICs in all states that matter: every quirk with every earlier setting that it could spoil.
 fn all_kinds() -> Vec<Model> {
     let mut models = Vec::new();
     for split_by_default in [DataSplit::Disabled, DataSplit::Enabled, DataSplit::Unknown] {
@@ -124,7 +124,7 @@ fn foreign_context() -> RssContext {
     }
 }
 
-/// What of the settings a person can see, and so compare: an explicit "on" reads like a driver's own.
+/// The settings that can be read and so compared: an explicit "on" reads like the driver's choice.
 fn visible(model: &Model) -> Settings {
     let mut settings = model.settings();
     let by_default = model.nic().ways.split_by_default;
@@ -133,7 +133,7 @@ fn visible(model: &Model) -> Settings {
 }
 
 #[test]
-fn a_plan_says_what_it_would_do_and_does_nothing() {
+fn a_plan_lists_its_commands_and_changes_nothing() {
     let (model, folder) = (Model::new(), Folder::new());
     let before = model.settings();
     let plan = plan(&model, &folder, 1).unwrap();
@@ -147,7 +147,7 @@ fn a_plan_says_what_it_would_do_and_does_nothing() {
     let commands = plan.commands();
     assert_eq!(commands.len(), 4);
     for (i, (command, expected)) in commands.iter().zip(expected).enumerate() {
-        // Which queues get the entries of queue 15 is not the point here.
+        // Which queues get the entries of queue 15 does not matter here.
         let command = if i == 0 { &command[..23] } else { command };
         assert_eq!(command, &expected[..command.len()]);
     }
@@ -158,7 +158,7 @@ fn a_plan_says_what_it_would_do_and_does_nothing() {
 }
 
 #[test]
-fn set_up_is_what_a_binding_needs() {
+fn set_up_makes_the_settings_that_a_binding_needs() {
     let (model, folder) = (Model::new(), Folder::new());
     let mut setup = apply(&model, &folder, 1);
     let settings = model.settings();
@@ -187,7 +187,7 @@ fn only_the_entries_of_the_devmem_queues_move() {
 
 #[test]
 fn every_kind_of_nic_is_restored_exactly() {
-    // Every seventh: coprime to the number of values of each setting, so that none is left out.
+    // Every seventh: 7 is coprime to the number of values of each setting, so that no value is left out.
     for (kind, model) in all_kinds().into_iter().enumerate().step_by(7) {
         for queues in [1, 2] {
             let folder = Folder::new();
@@ -211,7 +211,7 @@ fn dropping_restores_too() {
 }
 
 #[test]
-fn a_failure_at_any_change_puts_everything_before_it_back() {
+fn a_failure_at_any_change_undoes_all_changes_before_it() {
     let kinds = all_kinds();
     for (kind, model) in kinds.into_iter().enumerate().step_by(23) {
         for fails_at in 1.. {
@@ -221,7 +221,7 @@ fn a_failure_at_any_change_puts_everything_before_it_back() {
             failing.fails_at = Some(fails_at);
             match plan(&failing, &folder, 2).unwrap().apply() {
                 Ok(setup) => {
-                    // Past the last change; there were at least three.
+                    // All changes were made; there were at least three.
                     assert!(fails_at > 3, "kind {kind}");
                     drop(setup);
                     break;
@@ -251,7 +251,7 @@ fn a_crash_at_any_change_is_restored_from_the_state_file() {
                 let before = visible(&model);
                 let mut doomed = model.other_process();
                 doomed.dies = dies;
-                // The model answers nothing more after its death, so nothing is restored on the way out.
+                // The handle refuses all calls after the crash, so that dropping the set-up restores nothing.
                 if let Ok(setup) = plan(&doomed, &folder, 2).unwrap().apply() {
                     drop(setup);
                 }
@@ -302,7 +302,7 @@ fn an_interface_that_a_living_process_has_prepared_is_refused() {
 }
 
 #[test]
-fn what_somebody_else_changed_meanwhile_is_left_alone() {
+fn settings_that_another_program_changed_meanwhile_are_left_alone() {
     let (model, folder) = (Model::new(), Folder::new());
     let setup = apply(&model, &folder, 1);
     {
@@ -313,7 +313,7 @@ fn what_somebody_else_changed_meanwhile_is_left_alone() {
     }
     let changed = model.settings();
     let report = setup.restore();
-    // The feature too: switching rules off would remove the one that is not ours any more.
+    // The feature too: switching it off would remove the rule of the other program.
     assert_eq!(report.left.len(), 4, "{report}");
     assert!(report.failed.is_empty() && !report.is_exact());
     assert_eq!(model.settings(), changed);
@@ -321,7 +321,7 @@ fn what_somebody_else_changed_meanwhile_is_left_alone() {
 }
 
 #[test]
-fn an_interface_that_has_gone_needs_no_restoring() {
+fn an_interface_that_was_removed_needs_no_restoring() {
     let (model, folder) = (Model::new(), Folder::new());
     let setup = apply(&model, &folder, 1);
     model.nic().gone = true;
@@ -372,7 +372,7 @@ fn a_nic_that_cannot_match_narrow_rules_gets_a_wider_one() {
 }
 
 #[test]
-fn a_nic_that_can_match_nothing_is_left_as_it_was() {
+fn a_nic_that_accepts_no_rule_is_left_unchanged() {
     let (model, folder) = (Model::new(), Folder::new());
     model.nic().ways.can_match = |_| false;
     let before = visible(&model);
@@ -430,14 +430,14 @@ fn a_nic_whose_rules_cannot_name_a_context_steers_to_one_queue() {
     assert_eq!(
         rule.flow.unwrap().source,
         flow().peer,
-        "still the narrowest"
+        "the rule is still the narrowest"
     );
     assert!(setup.restore().is_exact());
     assert_eq!(visible(&model), before);
 }
 
 #[test]
-fn a_rule_that_is_there_already_is_not_ours_to_remove() {
+fn a_rule_that_existed_before_is_not_removed() {
     let (model, folder) = (Model::new(), Folder::new());
     {
         let mut nic = model.nic();
@@ -453,7 +453,7 @@ fn a_rule_that_is_there_already_is_not_ours_to_remove() {
     let plan = plan(&model, &folder, 1).unwrap();
     assert_eq!(
         plan.warnings(),
-        ["flow rule 5 of model0 sends to queue 15 too"]
+        ["flow rule 5 of model0 also steers to queue 15"]
     );
     let setup = plan.apply().unwrap();
     assert_eq!(model.settings().rules.len(), 1);
@@ -468,7 +468,7 @@ fn a_child_by_fork_restores_nothing_and_leaves_the_state_file_and_its_lock() {
     let mut setup = Some(apply(&model, &folder, 1));
     let made = model.nic().settings.clone();
     let left = crate::sys::child::test_in_child(|| {
-        // The model is a copy, too: what is done to it is seen here.
+        // The model is a copy, too, which shows what the drop does.
         drop(setup.take());
         match model.nic().settings == made {
             true => Ok(()),
@@ -485,7 +485,7 @@ fn a_child_by_fork_restores_nothing_and_leaves_the_state_file_and_its_lock() {
 }
 
 #[test]
-fn verify_names_what_a_device_reset_took_away() {
+fn verify_names_the_settings_that_a_device_reset_removed() {
     let (model, folder) = (Model::new(), Folder::new());
     let mut setup = apply(&model, &folder, 1);
     {
@@ -527,7 +527,7 @@ fn a_feature_that_stays_off_is_noticed_and_undone() {
 }
 
 #[test]
-fn a_nic_that_lacks_something_is_refused_with_all_that_it_lacks() {
+fn a_nic_without_the_features_is_refused_and_all_missing_features_are_named() {
     let (model, folder) = (Model::new(), Folder::new());
     {
         let mut nic = model.nic();
@@ -558,7 +558,7 @@ fn queue_0_and_queues_in_use_are_never_taken() {
     );
     let refused = plan(&model, &folder, 15).unwrap_err().to_string();
     assert!(
-        refused.contains("14 RX queues to spare, 15 are needed"),
+        refused.contains("14 unused RX queues, 15 are needed"),
         "{refused}"
     );
     assert!(
@@ -580,7 +580,7 @@ fn queue_0_and_queues_in_use_are_never_taken() {
 }
 
 #[test]
-fn flows_become_rules_from_narrow_to_wide() {
+fn the_rules_of_a_flow_are_sorted_from_narrow_to_wide() {
     let rules = |flow: &Flow| {
         let rules = plan::rules_for(flow).unwrap();
         rules.iter().map(TcpFlow::to_string).collect::<Vec<_>>()
@@ -618,7 +618,7 @@ fn flows_become_rules_from_narrow_to_wide() {
 }
 
 #[test]
-fn a_state_file_that_somebody_else_may_have_written_is_not_believed() {
+fn a_state_file_that_other_users_may_have_written_is_refused() {
     let (model, folder) = (Model::new(), Folder::new());
     let mut doomed = model.other_process();
     doomed.dies = Dies::After(4);
@@ -629,7 +629,7 @@ fn a_state_file_that_somebody_else_may_have_written_is_not_believed() {
         assert!(error.to_string().contains(why), "{error}");
     };
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    refused("somebody else may have written it");
+    refused("other users may have written it");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let record = fs::read_to_string(&path).unwrap();
     fs::write(&path, record.replace("\"version\":1", "\"version\":9")).unwrap();
@@ -641,7 +641,7 @@ fn a_state_file_that_somebody_else_may_have_written_is_not_believed() {
     fs::remove_file(&path).unwrap();
     symlink(&aside, &path).unwrap();
     refused("state file");
-    // Of another boot: void, and removed.
+    // A record from another boot is void and is removed.
     fs::remove_file(&path).unwrap();
     let id = record.split("\"boot_id\":\"").nth(1).unwrap();
     let id = id.split('"').next().unwrap();
@@ -650,7 +650,7 @@ fn a_state_file_that_somebody_else_may_have_written_is_not_believed() {
     drop(plan(&model, &folder, 1).expect("a void record is no obstacle"));
 }
 
-/// Off until somebody wants it, on every interface.
+/// A feature that is off by default on every interface.
 const GRO_LIST: &str = "rx-gro-list";
 
 /// A plan to switch a feature of the real interface dm0.
@@ -679,7 +679,7 @@ fn a_feature_of_the_real_kernel_is_switched_and_restored() {
         let mut setup = plan_for_real(&folder).apply().unwrap();
         assert!(real_feature().active);
         assert_eq!(setup.verify().unwrap(), []);
-        // While its process lives nobody else restores it.
+        // The file of a living process is not restored from.
         let busy = restore_from_state_file(setup.state_file()).unwrap_err();
         assert!(matches!(busy, StateError::Busy { .. }), "{busy}");
         let report = setup.restore();
@@ -688,7 +688,7 @@ fn a_feature_of_the_real_kernel_is_switched_and_restored() {
     });
 }
 
-/// Set in the process that the next test kills: where its state files go.
+/// Environment variable with the folder of the state files of the process that the next test kills.
 const DOOMED_FOLDER: &str = "DEVMEM_TEST_DOOMED";
 
 /// Sets the NIC up and waits to be killed.
@@ -696,7 +696,7 @@ fn be_the_doomed_process(folder: std::path::PathBuf) {
     let folder = Folder(folder, None);
     let _setup = plan_for_real(&folder).apply().unwrap();
     println!("applied");
-    // Until it is killed: nobody writes to its standard input.
+    // Blocks until it is killed, because nothing is written to its standard input.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -737,10 +737,10 @@ fn settings_survive_kill_9_and_are_restored_from_the_state_file() {
     });
 }
 
-/// Against the real kernel: what a TAP lacks is named, and nothing is touched.
+/// On the real kernel: all features that a TAP lacks are named, and no setting changes.
 #[test]
-fn a_tap_is_refused_with_what_it_lacks() {
-    const TEST: &str = "nic_setup::tests::a_tap_is_refused_with_what_it_lacks";
+fn a_tap_is_refused_and_its_missing_features_are_named() {
+    const TEST: &str = "nic_setup::tests::a_tap_is_refused_and_its_missing_features_are_named";
     crate::test_util::in_netns(TEST, || {
         let folder = Folder::new();
         let tap = crate::tap::TapOptions::new("dm0").open().unwrap();
@@ -763,7 +763,7 @@ fn a_tap_is_refused_with_what_it_lacks() {
 }
 
 #[test]
-fn split_is_off_for_as_long_as_a_trial_lasts() {
+fn header_split_is_off_during_a_trial_only() {
     let (model, folder) = (Model::new(), Folder::new());
     let before = visible(&model);
     let mut setup = apply(&model, &folder, 1);
@@ -775,7 +775,7 @@ fn split_is_off_for_as_long_as_a_trial_lasts() {
 }
 
 #[test]
-fn a_crash_in_a_trial_is_restored_too() {
+fn a_crash_during_a_trial_is_restored() {
     for kind in all_kinds().into_iter().step_by(41) {
         let before = visible(&kind);
         let mut deaths = 0;
@@ -801,7 +801,7 @@ fn a_crash_in_a_trial_is_restored_too() {
 }
 
 #[test]
-fn a_state_file_says_how_it_stands_without_being_touched() {
+fn the_status_of_a_state_file_is_read_without_changing_it() {
     let (model, folder) = (Model::new(), Folder::new());
     let setup = apply(&model, &folder, 1);
     let path = folder.records().pop().unwrap();
@@ -813,7 +813,7 @@ fn a_state_file_says_how_it_stands_without_being_touched() {
     );
     assert_eq!(in_use.changes, setup.changes());
     drop(setup);
-    assert!(Leftover::read(&path).is_err(), "it went with its set-up");
+    assert!(Leftover::read(&path).is_err(), "the set-up has removed it");
 
     let mut doomed = model.other_process();
     doomed.dies = Dies::After(2);

@@ -1,4 +1,4 @@
-//! Header split off for a moment, to see a binding refused.
+//! Switches header split off for a moment, to test that a binding is refused.
 
 use super::NicSetup;
 use super::apply::StepError;
@@ -6,12 +6,12 @@ use super::undo::Undo;
 use crate::ethtool::{DataSplit, RingsChange};
 
 impl NicSetup {
-    /// Gives header split back to the driver, does `body`, and asks for it again. A crash meanwhile restores as at
-    /// any other time.
+    /// Sets header split to the driver's choice, calls `body`, and switches header split on again. After a crash meanwhile
+    /// the state file restores the settings as usual.
     ///
     /// # Errors
     ///
-    /// If header split cannot be switched, or the state file not be written.
+    /// If header split cannot be switched, or the state file cannot be written.
     pub fn without_split<T>(&mut self, body: impl FnOnce() -> T) -> Result<T, StepError> {
         self.mark_split(true)?;
         let split = |split, hds_thresh| RingsChange {
@@ -28,7 +28,7 @@ impl NicSetup {
         Ok(done)
     }
 
-    /// Writes down that header split is, or is not, as the driver likes it.
+    /// Records in the state file whether header split is the driver's choice.
     fn mark_split(&mut self, is_given_back: bool) -> Result<(), StepError> {
         for change in &mut self.undo {
             if let Undo::Rings { given_back, .. } = change {

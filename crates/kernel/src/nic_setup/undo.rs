@@ -25,7 +25,7 @@ pub(super) enum Undo {
     /// The queues were removed from the main RSS table; or it did not contain them and is recorded only because some drivers
     /// forget it when the rings change.
     RssTable { before: Vec<u32>, set: Vec<u32> },
-    /// An RSS context was made.
+    /// An RSS context was created.
     Context {
         /// `None` while it is being created.
         context: Option<u32>,
@@ -73,17 +73,17 @@ impl Undo {
     }
 }
 
-/// Largest queue number that is written as a list of weights: more than any NIC has. A table is the kernel's answer or
-/// comes from a file, and the list is as long as its largest number.
+/// Largest queue number that is written as a list of weights: more than any NIC has. Limits the length of the list, because
+/// the table comes from the kernel or from a file.
 const WEIGHED_QUEUE_MAX: u32 = 4095;
 
-/// Writes a table as arguments of `ethtool -X`: `[start S] equal N` where it is that, else the weight of each
-/// queue. A table may say less regular things than either; one that names queues that no NIC has is only described.
+/// Returns a table as arguments of `ethtool -X`: `[start S] equal N` if it has that form, else the weight of each
+/// queue, which may lose the order of the entries. A table with queue numbers that no NIC has is only described.
 pub(super) fn table_words(table: &[u32]) -> String {
     let (Some(&first), Some(&last)) = (table.iter().min(), table.iter().max()) else {
         return "equal 0".to_owned();
     };
-    // The first and the last number that there is are 2^32 apart, counted with both ends.
+    // In u64, because the range of all queue numbers has 2^32 elements.
     let count = u64::from(last - first) + 1;
     let expected = |at: u64| u64::from(first) + at % count;
     let equal = (0..)
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_read_like_ethtools_arguments() {
+    fn tables_are_written_as_ethtool_arguments() {
         assert_eq!(table_words(&[0, 1, 2, 0, 1, 2, 0, 1]), "equal 3");
         assert_eq!(table_words(&[14, 15, 14, 15]), "start 14 equal 2");
         assert_eq!(table_words(&[0, 1, 2, 0]), "equal 3");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_names_a_queue_of_billions_takes_few_words() {
+    fn a_table_with_a_queue_number_of_billions_has_a_short_text() {
         assert_eq!(
             table_words(&[u32::MAX, u32::MAX]),
             "start 4294967295 equal 1"

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_control_messages_are_an_error_and_what_was_read_is_kept() {
+    fn dropped_control_messages_are_an_error_and_entries_read_before_are_kept() {
         let mut queue = ErrorQueue::default();
         let control = control(range(0, 3).into(), OffenderFamily::Ip);
         assert_eq!(queue.take(&control, MsgFlags::ERRQUEUE), Ok(()));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_icmp_said_is_no_completion() {
+    fn an_icmp_error_is_not_a_completion() {
         let icmp = SockExtendedErr {
             errno: 113,
             origin: 2,

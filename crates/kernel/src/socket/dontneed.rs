@@ -46,7 +46,7 @@ pub struct DontneedError {
 
 impl fmt::Display for DontneedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "give frags back: {}: {}", self.errno, self.cause)
+        write!(f, "return frags: {}: {}", self.errno, self.cause)
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A kernel that knows some tokens, and keeps to its limits.
+    /// A model of the kernel: a set of valid tokens, and the kernel's limits.
     struct Kernel {
         known: BTreeSet<u32>,
         calls: usize,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn frags_that_the_kernel_does_not_know_are_counted_and_not_tried_again() {
+    fn frags_that_were_not_freed_are_counted_and_not_tried_again() {
         let mut kernel = Kernel::new([1, 2, 4]);
         let mut returns = returns([1, 2, 3, 4]);
         let freed = returns.flush_through(|call| kernel.dontneed(call)).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_keeps_what_was_not_given_back() {
+    fn a_refusal_keeps_the_tokens_that_were_not_returned() {
         let mut kernel = Kernel::new(1..=3000);
         kernel.fails_at = Some(1);
         let mut returns = returns(1..=3000);
@@ -284,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_give_back_makes_no_call() {
+    fn an_empty_list_makes_no_call() {
         let mut kernel = Kernel::new([]);
         let freed = FragReturns::new().flush_through(|call| kernel.dontneed(call));
         assert_eq!((freed, kernel.calls), (Ok(Freed::default()), 0));
     }
 
     #[test]
-    fn the_last_tokens_there_are_do_not_overflow() {
+    fn the_largest_tokens_do_not_overflow() {
         let last = [u32::MAX - 1, u32::MAX];
         let mut kernel = Kernel::new(last);
         let freed = returns(last).flush_through(|call| kernel.dontneed(call));

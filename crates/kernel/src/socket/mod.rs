@@ -4,8 +4,8 @@
 //! [`RecvBuffer::recv`] receives, [`FragReturns`] returns frags, [`send_dmabuf`] sends, and [`ErrorQueue::drain`] reads
 //! completions.
 //!
-//! [`ReceivedMessage::parse`] and [`ErrorQueue::parse`] validate the results, separately from the system calls, so that they can be
-//! tested with recorded control buffers.
+//! [`ReceivedMessage::parse`] and [`ErrorQueue::parse`] validate the results, separately from the system calls, so that they
+//! can be tested with recorded control buffers.
 
 mod completions;
 mod dontneed;

@@ -1,5 +1,5 @@
-//! Our numbers against those of the C library for the architecture that this is built for: a difference does not build.
-//! (An architecture that is known to differ is refused by `devmem-uapi` with words.)
+//! Compares the constants of `devmem-uapi` with those of the C library of the target; the build fails if they differ.
+//! (`devmem-uapi` refuses architectures that are known to differ, with a message.)
 
 use devmem_uapi::{Errno, MsgFlags, sockopt};
 

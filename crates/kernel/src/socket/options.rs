@@ -13,7 +13,7 @@ use crate::sys::tun::IFNAMSIZ;
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for sockets that cannot.
+/// `EOPNOTSUPP` for sockets that do not support it.
 pub fn enable_zerocopy(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::message::set_int(socket, SO_ZEROCOPY, 1)
 }
@@ -47,7 +47,7 @@ pub fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> Result<(), Err
 pub fn incoming_napi(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut napi = [0; size_of::<i32>()];
     sys::message::get_option(socket, Readable::IncomingNapiId, &mut napi).ok()?;
-    // 0: none.
+    // 0 means that there is none.
     let napi = u32::try_from(i32::from_ne_bytes(napi));
     napi.ok().filter(|&napi| napi != 0)
 }

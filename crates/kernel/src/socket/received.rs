@@ -8,7 +8,7 @@ use devmem_uapi::{CmsgIter, DevmemCmsg, DmabufCmsg, FragToken, MsgFlags};
 pub enum RxFrag<'a> {
     /// In device memory, until its token is returned.
     Device(DmabufCmsg),
-    /// In host memory: the NIC could not split it off.
+    /// In host memory, because the NIC did not split it from the headers.
     Linear(&'a [u8]),
 }
 
@@ -36,7 +36,7 @@ pub struct ReceivedMessage<'a> {
 #[derive(Clone, Debug)]
 pub struct Frags<'a> {
     messages: CmsgIter<'a>,
-    /// Linear bytes that no frag has used yet; they lie without gaps.
+    /// Linear bytes of later frags, without gaps.
     linear: &'a [u8],
 }
 
@@ -51,7 +51,7 @@ pub enum ControlProblem {
     #[error("a control message is malformed")]
     Malformed,
     /// The messages describe another number of bytes than the call returned.
-    #[error("the call returned {returned} bytes, its control messages speak of {described}")]
+    #[error("the call returned {returned} bytes, but its control messages describe {described}")]
     ByteTotal {
         /// The return value of recvmsg.
         returned: usize,

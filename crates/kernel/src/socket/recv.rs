@@ -147,7 +147,7 @@ impl RecvBuffer {
     pub fn new(max_bytes: usize, max_frags: usize) -> Self {
         let control = space_for(max_frags.max(1)).saturating_add(OTHER_MESSAGES_BYTES);
         Self {
-            // Zeroed pages of the system; they take no memory before the kernel writes to them.
+            // Zeroed pages, which take no memory before the kernel writes to them.
             data: vec![0; max_bytes.max(1)],
             control: vec![0; control],
         }

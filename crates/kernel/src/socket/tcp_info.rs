@@ -16,7 +16,7 @@ pub struct TcpInfo {
 }
 
 /// Fields by their kernel names without `tcpi_`, with their offsets (linux include/uapi/linux/tcp.h `struct tcp_info`,
-/// which only ever grows at its end).
+/// which grows only at its end).
 macro_rules! fields {
     ($($name:ident: $type:ident at $offset:literal, $doc:literal;)*) => {
         impl TcpInfo {
@@ -36,41 +36,41 @@ macro_rules! fields {
 
 fields! {
     state: u8 at 0, "State, as `TCP_ESTABLISHED` (1) and so on.";
-    retransmits: u8 at 2, "Timeouts in a row without an answer.";
-    probes: u8 at 3, "Probes without an answer.";
-    options: u8 at 5, "Options in use: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN, 16 data came ECN-capable.";
-    window_scales: u8 at 6, "Two shifts of 4 bits; [`snd_wscale`](Self::snd_wscale) and [`rcv_wscale`](Self::rcv_wscale).";
+    retransmits: u8 at 2, "Consecutive retransmission timeouts.";
+    probes: u8 at 3, "Unanswered probes.";
+    options: u8 at 5, "Options in use: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN, 16 ECN-capable data was received.";
+    window_scales: u8 at 6, "Two window scales of 4 bits each; [`snd_wscale`](Self::snd_wscale) and [`rcv_wscale`](Self::rcv_wscale).";
     rto: u32 at 8, "Retransmission timeout, microseconds.";
-    snd_mss: u32 at 16, "Payload bytes of a full outgoing packet.";
-    rcv_mss: u32 at 20, "Payload bytes of a full incoming packet, as far as seen.";
+    snd_mss: u32 at 16, "Maximum segment size for sending, bytes.";
+    rcv_mss: u32 at 20, "Estimate of the peer's maximum segment size, bytes.";
     unacked: u32 at 24, "Packets sent and not acknowledged.";
-    sacked: u32 at 28, "Packets the peer reported by SACK.";
-    lost: u32 at 32, "Packets believed lost.";
-    retrans: u32 at 36, "Packets sent again and not acknowledged.";
+    sacked: u32 at 28, "Packets that the peer has reported by SACK.";
+    lost: u32 at 32, "Packets considered lost.";
+    retrans: u32 at 36, "Packets retransmitted and not acknowledged.";
     rtt: u32 at 68, "Smoothed round-trip time, microseconds.";
-    rttvar: u32 at 72, "Its mean deviation, microseconds.";
+    rttvar: u32 at 72, "Mean deviation of the round-trip time, microseconds.";
     snd_ssthresh: u32 at 76, "Slow start threshold, packets.";
     snd_cwnd: u32 at 80, "Congestion window, packets.";
-    rcv_space: u32 at 96, "Receive space that auto-tuning aims at, bytes.";
-    total_retrans: u32 at 100, "Packets sent again over the connection's life.";
-    pacing_rate: u64 at 104, "Sending rate limit, bytes a second.";
+    rcv_space: u32 at 96, "Target of receive buffer auto-tuning, bytes.";
+    total_retrans: u32 at 100, "Packets retransmitted since the connection was opened.";
+    pacing_rate: u64 at 104, "Pacing rate, bytes per second.";
     bytes_acked: u64 at 120, "Payload bytes acknowledged by the peer.";
     bytes_received: u64 at 128, "Payload bytes received in order.";
     segs_out: u32 at 136, "Segments sent.";
     segs_in: u32 at 140, "Segments received.";
     notsent_bytes: u32 at 144, "Bytes queued and never sent.";
-    min_rtt: u32 at 148, "Smallest round-trip time seen, microseconds.";
+    min_rtt: u32 at 148, "Minimum round-trip time, microseconds.";
     data_segs_in: u32 at 152, "Segments with payload received.";
     data_segs_out: u32 at 156, "Segments with payload sent.";
     delivered: u32 at 192, "Packets delivered.";
-    delivered_ce: u32 at 196, "Packets delivered by ACKs that echo a mark.";
-    bytes_sent: u64 at 200, "Payload bytes sent, repetitions included.";
-    bytes_retrans: u64 at 208, "Payload bytes sent again.";
+    delivered_ce: u32 at 196, "Packets delivered by ACKs with an ECN echo.";
+    bytes_sent: u64 at 200, "Payload bytes sent, including retransmissions.";
+    bytes_retrans: u64 at 208, "Payload bytes retransmitted.";
     dsack_dups: u32 at 216, "D-SACKs received.";
-    reord_seen: u32 at 220, "Times reordering was seen.";
+    reord_seen: u32 at 220, "Number of reordering events.";
     rcv_ooopack: u32 at 224, "Out-of-order packets received.";
-    snd_wnd: u32 at 228, "Bytes the peer lets us have in flight.";
-    rcv_wnd: u32 at 232, "Bytes we let the peer have in flight.";
+    snd_wnd: u32 at 228, "Send window, advertised by the peer, bytes.";
+    rcv_wnd: u32 at 232, "Receive window, advertised to the peer, bytes.";
 }
 
 impl TcpInfo {
@@ -78,7 +78,7 @@ impl TcpInfo {
     ///
     /// # Errors
     ///
-    /// `ENOPROTOOPT` or `EOPNOTSUPP` if it is not one.
+    /// `ENOPROTOOPT` or `EOPNOTSUPP` for sockets of other protocols.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut bytes = [0; BYTES_MAX];
         get_option(socket, Readable::TcpInfo, &mut bytes)?;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_over_the_loopback_is_as_it_must_be() {
+    fn tcp_info_of_a_connection_over_the_loopback_is_plausible() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_another_kind_has_none() {
+    fn a_socket_of_another_protocol_has_no_tcp_info() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(TcpInfo::of(udp.as_fd()).is_err());
     }

@@ -1,7 +1,7 @@
-// UNSAFETY: fork(2), and what runs between fork and exec. Entering a user namespace changes the process
-// that does it, for good, and needs one with a single thread: a fresh child is both.
+// UNSAFETY: fork(2), and code that runs between fork and exec. Entering a user namespace changes the whole process
+// permanently, and requires a process with a single thread, so it is done in a new child.
 
-//! Runs a few system calls in a forked child: as a trial, or before a program starts.
+//! Runs a few system calls in a forked child: to probe the machine, or before a program starts.
 
 use std::ffi::c_int;
 use std::os::fd::AsFd;
@@ -15,33 +15,33 @@ use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal,
 use super::namespace::IdMaps;
 use super::tun;
 
-/// What a child does between fork and exec, or instead of an exec. A closed set, because only system calls are allowed
-/// there: another thread may have held the allocator's lock when the child was forked, so that an allocation (or a panic)
-/// could wait for ever. What a task needs is made before the fork and is in it.
+/// A task of a child between fork and exec, or instead of an exec. The set is closed, because only system calls are allowed
+/// there: another thread may have held the allocator's lock at the fork, so that an allocation (or a panic) could block
+/// for ever. A task contains all data that it needs, created before the fork.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Enters a fresh network namespace, with a user namespace around it where that is needed.
+    /// Enters a new network namespace, inside a new user namespace if needed.
     EnterNamespace(IdMaps),
-    /// Enters a fresh user namespace with a network namespace.
+    /// Enters a new user namespace and a new network namespace.
     EnterUserNamespace(IdMaps),
-    /// Enters as [`Task::EnterNamespace`] and makes a TAP there.
+    /// Does [`Task::EnterNamespace`] and creates a TAP there.
     MakeTap(IdMaps),
-    /// Has the kernel end the process with SIGKILL when the thread that forked it ends.
+    /// Makes the kernel send SIGKILL to the process when the thread that forked it ends.
     EndWithParent,
-    /// Returns what it holds.
+    /// Returns the value in it.
     #[cfg(test)]
     Return(Result<(), Errno>),
 }
 
 impl Task {
-    /// Every branch makes system calls on values that exist, and nothing else: no allocation, no lock, no panic.
+    /// Runs the task. Every branch makes only system calls on existing values: no allocation, no lock, no panic.
     fn run(&self) -> Result<(), Errno> {
         match self {
             Self::EnterNamespace(maps) => maps.enter(),
             Self::EnterUserNamespace(maps) => maps.enter_as_user(),
             Self::MakeTap(maps) => {
                 maps.enter()?;
-                // Opened inside: a TUN file belongs to the namespace of its opener.
+                // Opened after entering, because a TUN file belongs to the namespace of its opener.
                 let tun = open(c"/dev/net/tun", OFlags::RDWR, Mode::empty())?;
                 tun::attach_any(tun.as_fd())
             }
@@ -52,22 +52,22 @@ impl Task {
     }
 }
 
-/// Runs `task` in a forked child and returns what it returned. The child gets a copy of the memory and one thread; it is
-/// gone when this returns.
+/// Runs `task` in a forked child and returns its result. The child has a copy of the memory and one thread; it has ended
+/// when this returns.
 pub(crate) fn in_child(task: &Task) -> Result<(), Errno> {
     fork_and(|| task.run())
 }
 
-/// Runs the code of a test in a forked child and returns what it returned. The child's other threads are missing: code that
-/// waits for one of them, or for a lock that one had, does not end.
+/// Runs the code of a test in a forked child and returns its result. The child has no other threads: code that waits for
+/// one of them, or for a lock that one of them held, does not end.
 #[cfg(test)]
 pub(crate) fn test_in_child(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     fork_and(body)
 }
 
 fn fork_and(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-    // SAFETY: the child runs `body`, which is `Task::run` outside of tests and keeps to system calls, and then leaves by
-    // _exit: it runs no exit handler and returns to no caller.
+    // SAFETY: the child runs `body`, which outside of tests is `Task::run` and makes only system calls. Then it calls _exit:
+    // it runs no exit handlers and does not return to the caller.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(last_errno()),
@@ -82,16 +82,16 @@ fn fork_and(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Has `task` run in the child of `command` before its program starts.
+/// Makes the child of `command` run `task` before its program starts.
 pub(crate) fn before_exec(command: &mut Command, task: Task) {
     let hook = move || task.run().map_err(std::io::Error::from);
-    // SAFETY: the hook runs between fork and exec and keeps to system calls (`Task::run`); an error is a bare errno, which
-    // std sends to the parent without allocating.
+    // SAFETY: the hook runs between fork and exec and makes only system calls (`Task::run`); an error is an errno, which std
+    // sends to the parent without an allocation.
     unsafe { command.pre_exec(hook) };
 }
 
 fn exit_now(code: c_int) -> ! {
-    // SAFETY: _exit ends the process at once and touches no state of it.
+    // SAFETY: _exit ends the process at once and accesses none of its memory.
     unsafe { libc::_exit(code) }
 }
 
@@ -103,7 +103,7 @@ fn wait_for(child: libc::pid_t) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
             Ok(None) => return Err(Errno::CHILD),
             Ok(Some((_, status))) => {
-                // Every errno of Linux is below 134, so it fits the exit status.
+                // Every errno of Linux is below 134, so it fits in the exit status.
                 return match status.exit_status() {
                     Some(0) => Ok(()),
                     Some(code) => Err(Errno::from_raw_os_error(code)),

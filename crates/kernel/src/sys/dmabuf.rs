@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<HeapAllocation>() == 24);
 const _: () = assert!(DMA_HEAP_IOCTL_ALLOC == 0xc018_4800);
 const _: () = assert!(DMA_BUF_IOCTL_SYNC == 0x4008_6200);
 
-/// Makes a dma-buf of a memfd: `device` is /dev/udmabuf.
+/// Creates a dma-buf from a memfd; `device` is /dev/udmabuf.
 pub(crate) fn udmabuf_create(
     device: BorrowedFd<'_>,
     create: &UdmabufCreate,
@@ -52,7 +52,7 @@ pub(crate) fn heap_alloc(heap: BorrowedFd<'_>, len: u64) -> Result<OwnedFd, Errn
     // SAFETY: `call` points to a live, exclusively borrowed structure of the size the kernel uses.
     unsafe { ioctl(heap, call) }?;
     let fd = c_int::try_from(allocation.fd).map_err(|_no_fd| Errno::BADMSG)?;
-    // SAFETY: the ioctl has succeeded, and `fd` is the descriptor that it made.
+    // SAFETY: the ioctl has succeeded, and `fd` is the descriptor that it created.
     unsafe { new_fd(fd) }
 }
 
@@ -60,18 +60,18 @@ pub(crate) fn heap_alloc(heap: BorrowedFd<'_>, len: u64) -> Result<OwnedFd, Errn
 pub(crate) fn sync(dmabuf: BorrowedFd<'_>, flags: u64) -> Result<(), Errno> {
     // SAFETY: DMA_BUF_IOCTL_SYNC reads one struct dma_buf_sync, which is one u64.
     let call = unsafe { Setter::<{ DMA_BUF_IOCTL_SYNC }, u64>::new(flags) };
-    // SAFETY: the setter owns the u64 that the pointer names.
+    // SAFETY: the setter owns the u64 that the pointer refers to.
     unsafe { ioctl(dmabuf, call) }
 }
 
-/// Takes a descriptor that the kernel has just made for us.
+/// Takes ownership of a descriptor that the kernel has just created.
 ///
 /// # Safety
-/// `fd` is negative, or such a descriptor, which nobody else has taken.
+/// `fd` is negative, or such a descriptor without another owner.
 unsafe fn new_fd(fd: c_int) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(super::last_errno());
     }
-    // SAFETY: a new descriptor of this process, which nobody else has taken: the caller's word.
+    // SAFETY: the caller guarantees that this is a new descriptor of this process without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

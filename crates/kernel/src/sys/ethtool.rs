@@ -1,7 +1,7 @@
-// UNSAFETY: SIOCETHTOOL has no safe wrapper; how many bytes it touches follows from fields of the
-// caller's own structure, so the rule is written down here, once, and checked before every call.
+// UNSAFETY: SIOCETHTOOL has no safe wrapper. The number of bytes that it accesses depends on fields of the caller's
+// structure; this file computes that number and checks it before every call.
 
-//! The ethtool ioctl, for what its netlink family does not have.
+//! The ethtool ioctl, for requests that the netlink family does not have.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,7 +14,7 @@ use super::tun::IFNAMSIZ;
 pub(crate) mod command {
     /// `ETHTOOL_GDRVINFO`.
     pub(crate) const GET_DRIVER_INFO: u32 = 0x03;
-    /// `ETHTOOL_GRXCLSRLCNT`: how many rules there are.
+    /// `ETHTOOL_GRXCLSRLCNT`: number of rules.
     pub(crate) const GET_RULE_COUNT: u32 = 0x2e;
     /// `ETHTOOL_GRXCLSRULE`: one rule.
     pub(crate) const GET_RULE: u32 = 0x2f;
@@ -48,7 +48,7 @@ pub(crate) const RXFH_INDIR_NO_CHANGE: u32 = u32::MAX;
 /// `SIOCETHTOOL` (linux include/uapi/linux/sockios.h).
 const SIOCETHTOOL: u32 = 0x8946;
 
-/// `struct ifreq` as the ioctl uses it: the interface's name and where the command is.
+/// `struct ifreq` as the ioctl uses it: the interface's name and a pointer to the command.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; IFNAMSIZ],
@@ -60,11 +60,11 @@ const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>())
 const _: () = assert!(align_of::<InterfaceRequest>() == align_of::<libc::ifreq>());
 const _: () = assert!(std::mem::offset_of!(InterfaceRequest, data) == IFNAMSIZ);
 
-/// Runs the command in `buffer` on the interface `name`; the kernel writes its answer over it.
+/// Runs the command in `buffer` on the interface `name`; the kernel writes its reply to the same buffer.
 /// `socket` is any socket of the interface's network namespace.
 ///
-/// `EINVAL` (without asking the kernel) for a command that is not in [`command`], or one whose buffer
-/// is shorter than what its own fields promise.
+/// `EINVAL`, without a call of the kernel, for a command that is not in [`command`], or a buffer that is
+/// shorter than the fields of its command require.
 pub(crate) fn ethtool(
     socket: BorrowedFd<'_>,
     name: &[u8; IFNAMSIZ],
@@ -90,9 +90,9 @@ pub(crate) fn ethtool(
     Ok(())
 }
 
-/// Returns how many bytes of a command the kernel reads or writes (linux net/ethtool/ioctl.c:
+/// Returns the number of bytes of a command that the kernel reads or writes (linux net/ethtool/ioctl.c:
 /// ethtool_get_drvinfo, ethtool_get_rxnfc, ethtool_set_rxnfc, ethtool_get_rxfh, ethtool_set_rxfh);
-/// `None` if the command is not one of ours or too short to say.
+/// `None` if the command is not in [`command`], or too short to tell.
 fn touched_len(buffer: &[u8]) -> Option<usize> {
     let count = |offset| word(buffer, offset).and_then(|n| usize::try_from(n).ok());
     match word(buffer, 0)? {
@@ -101,7 +101,7 @@ fn touched_len(buffer: &[u8]) -> Option<usize> {
         | command::GET_RULE
         | command::DELETE_RULE
         | command::INSERT_RULE => Some(RXNFC_LEN),
-        // The structure first, then `rule_cnt` numbers from `rule_locs` on.
+        // The structure, with `rule_cnt` numbers from `rule_locs` on.
         command::GET_RULE_LOCATIONS => {
             let locations = count(RXNFC_RULE_COUNT)?.checked_mul(4)?;
             let end = RXNFC_RULE_LOCATIONS.checked_add(locations)?;
@@ -166,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_a_rule_here_never_reaches_the_kernel() {
-        // ETHTOOL_GEEPROM: its length field is elsewhere.
+    fn an_unknown_command_is_refused_without_a_system_call() {
+        // ETHTOOL_GEEPROM: its length field has another offset.
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let fd = std::os::fd::AsFd::as_fd(&socket);
         let mut name = [0; IFNAMSIZ];

@@ -1,5 +1,5 @@
-// UNSAFETY: recvmsg(2) and sendmsg(2) with control messages that no safe wrapper knows, and with an
-// iovec whose "address" is an offset into a dma-buf.
+// UNSAFETY: recvmsg(2) and sendmsg(2) with control messages that no safe wrapper supports, and with iovecs that have an
+// offset in a dma-buf as their address.
 
 //! recvmsg, sendmsg and the socket options of device memory.
 
@@ -10,12 +10,12 @@ use std::{mem, ptr};
 use devmem_uapi::{DmabufToken, Errno};
 use smallvec::SmallVec;
 
-/// What one recvmsg returned.
+/// The result of one recvmsg.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawReceived {
     /// The call's return value.
     pub(crate) bytes: usize,
-    /// How much of the control buffer the kernel used, at most all of it.
+    /// Bytes of the control buffer that the kernel used, at most all of them.
     pub(crate) control_len: usize,
     /// `msg_flags`.
     pub(crate) flags: u32,
@@ -32,11 +32,11 @@ pub(crate) fn recvmsg(
         iov_base: data.as_mut_ptr().cast(),
         iov_len: data.len(),
     };
-    // SAFETY: the iovec covers `data`, exclusively borrowed.
+    // SAFETY: the iovec covers `data`, which is exclusively borrowed.
     unsafe { receive(fd, iovec, control, flags) }
 }
 
-/// Receives into `control` alone: at most `len` bytes, none of which may have to be copied (`EFAULT`).
+/// Receives at most `len` bytes without a data buffer: `EFAULT` if a byte would have to be copied.
 pub(crate) fn recvmsg_no_room(
     fd: BorrowedFd<'_>,
     len: usize,
@@ -51,7 +51,7 @@ pub(crate) fn recvmsg_no_room(
     unsafe { receive(fd, iovec, control, flags) }
 }
 
-/// Receives into what `iovec` covers, and `control`.
+/// Receives into the memory of `iovec` and into `control`.
 ///
 /// # Safety
 /// `iovec` covers memory that the caller has borrowed exclusively, or begins at null.
@@ -67,13 +67,12 @@ unsafe fn receive(
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = control.len() as _;
     let message = &raw mut message;
-    // SAFETY: 1. `fd` is open for the call; 2. `message` points to a live msghdr whose control buffer is
-    // `control`, exclusively borrowed for the call; 3. its iovec covers exclusively
-    // borrowed memory or begins at null (the caller's word): nothing is mapped there, and the kernel answers EFAULT
-    // where it would have to write.
+    // SAFETY: 1. `fd` is open during the call; 2. `message` points to a live msghdr; its control buffer is `control`,
+    // exclusively borrowed; 3. the caller guarantees that its iovec covers exclusively borrowed memory or begins at null,
+    // where nothing is mapped, so that the kernel returns EFAULT instead of writing.
     let rc = unsafe { libc::recvmsg(fd.as_raw_fd(), message, flags as c_int) };
     let bytes = usize::try_from(rc).map_err(|_negative| last_errno())?;
-    // SAFETY: the kernel's writes to `message` ended with the call; it is initialised throughout.
+    // SAFETY: the call has ended, so the kernel does not write to `message` any more; all of it is initialised.
     let message = unsafe { message.read() };
     #[allow(clippy::useless_conversion, reason = "socklen_t in other C libraries")]
     let used = usize::try_from(message.msg_controllen).unwrap_or(usize::MAX);
@@ -104,14 +103,14 @@ pub(crate) fn sendmsg_dmabuf(
     message.msg_controllen = control.len() as _;
     // SAFETY: 1. `fd` is open for the call; 2. sendmsg only reads: the msghdr, its iovecs (alive in
     // `iovecs`) and the control buffer (borrowed); 3. the iovecs' addresses are small numbers which
-    // the kernel takes for offsets (linux net/core/datagram.c zerocopy_fill_skb_from_devmem), or, when
-    // it does not know the control message, reads as user addresses and fails with EFAULT: reading is
-    // all that it does with them, and no Rust object is changed by that.
+    // the kernel uses as offsets (linux net/core/datagram.c zerocopy_fill_skb_from_devmem). A kernel that
+    // does not support the control message uses them as user addresses and fails with EFAULT; it only reads
+    // there, which changes no Rust object.
     let rc = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags as c_int) };
     usize::try_from(rc).map_err(|_negative| last_errno())
 }
 
-/// `setsockopt(SO_DEVMEM_DONTNEED)`: returns how many frags the kernel freed.
+/// `setsockopt(SO_DEVMEM_DONTNEED)`: returns the number of frags that the kernel freed.
 pub(crate) fn dontneed(fd: BorrowedFd<'_>, tokens: &[DmabufToken]) -> Result<u32, Errno> {
     set_option(fd, devmem_uapi::sockopt::SO_DEVMEM_DONTNEED, tokens)
 }
@@ -126,8 +125,8 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result
     set_option(fd, option, value).map(|_zero| ())
 }
 
-/// An option that can be read. A closed set: of some others (`TCP_ZEROCOPY_RECEIVE`) the value that goes in holds an
-/// address that the kernel writes to.
+/// An option that can be read. The set is closed, because the input value of some other options
+/// (`TCP_ZEROCOPY_RECEIVE`) contains an address that the kernel writes to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Readable {
     /// `SO_INCOMING_NAPI_ID`, an int.
@@ -136,7 +135,7 @@ pub(crate) enum Readable {
     TcpInfo,
 }
 
-/// Reads an option into `value`, as far as it fits; returns how many bytes the kernel wrote.
+/// Reads an option into `value`, truncated to its length; returns the number of bytes that the kernel wrote.
 pub(crate) fn get_option(
     fd: BorrowedFd<'_>,
     option: Readable,
@@ -150,8 +149,8 @@ pub(crate) fn get_option(
         Readable::TcpInfo => (libc::IPPROTO_TCP, libc::TCP_INFO),
     };
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_too_long| Errno::EINVAL)?;
-    // SAFETY: 1. `fd` is open for the call; 2. the kernel writes at most `len` bytes to `value`, which is
-    // exclusively borrowed and as long, and the length to `len`, and nowhere else for any `Readable`; any bytes are
+    // SAFETY: 1. `fd` is open during the call; 2. the kernel writes at most `len` bytes to `value`, which is exclusively
+    // borrowed and has that length, writes the length to `len`, and writes nowhere else for any `Readable`; any bytes are
     // valid in both.
     let rc = unsafe {
         libc::getsockopt(
@@ -168,7 +167,7 @@ pub(crate) fn get_option(
     Ok(usize::try_from(len).map_or(value.len(), |len| len.min(value.len())))
 }
 
-/// Plain values: any byte of them may be read.
+/// Values without padding: all bytes may be read.
 trait Plain: zerocopy::IntoBytes + zerocopy::Immutable {}
 impl Plain for u8 {}
 impl Plain for c_int {}

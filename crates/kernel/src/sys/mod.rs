@@ -1,7 +1,7 @@
-// UNSAFETY: this folder holds every system call of this crate that has no safe wrapper elsewhere:
-// ioctls, socket messages and options, and forked children that enter namespaces.
+// UNSAFETY: this folder contains all system calls of this crate without a safe wrapper in another crate: ioctls, socket
+// messages and options, and forked children that enter namespaces.
 
-//! The only unsafe code of this crate: system calls that no safe wrapper covers.
+//! The only unsafe code of this crate: system calls without a safe wrapper in another crate.
 
 #![allow(
     unsafe_code,

@@ -1,5 +1,5 @@
 // UNSAFETY: unshare(2) is unsafe in rustix because of CLONE_FILES, which this file never passes. `IdMaps` is here because
-// a forked child runs its methods: they make system calls and nothing else.
+// a forked child calls its methods, which may make only system calls.
 
 //! unshare(2) for user and network namespaces.
 
@@ -7,22 +7,22 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Moves the calling thread into a fresh network namespace.
+/// Moves the calling thread into a new network namespace.
 pub(crate) fn unshare_network() -> Result<(), Errno> {
-    // SAFETY: CLONE_NEWNET leaves the file table, memory and credentials shared as they were.
+    // SAFETY: CLONE_NEWNET does not affect the sharing of the file table, memory and credentials.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
 }
 
-/// Moves the process into a fresh user namespace with a fresh network namespace that it owns. The
+/// Moves the process into a new user namespace and a new network namespace that belongs to it. The
 /// kernel refuses (`EINVAL`) unless the process has one thread.
 pub(crate) fn unshare_user_and_network() -> Result<(), Errno> {
-    // SAFETY: neither flag touches the file table; CLONE_NEWUSER of a process with several threads
-    // is refused by the kernel, so no thread is left with other credentials than its siblings.
+    // SAFETY: neither flag affects the file table; the kernel refuses CLONE_NEWUSER for a process with several threads,
+    // so all threads of the process keep the same credentials.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
 }
 
-/// The identity of the caller, to become root of a user namespace with. Made before a fork: its methods make system
-/// calls only (see `child`).
+/// The id maps that make the caller root of a new user namespace. Created before a fork: its methods make only system
+/// calls (see `child`).
 #[derive(Debug)]
 pub(crate) struct IdMaps {
     uid: u32,
@@ -46,8 +46,7 @@ impl IdMaps {
         self.uid
     }
 
-    /// Moves the calling thread into a fresh network namespace, with a user namespace around it where the caller has no
-    /// right to one without.
+    /// Moves the calling thread into a new network namespace, inside a new user namespace if the caller lacks the privilege.
     pub(crate) fn enter(&self) -> Result<(), Errno> {
         match unshare_network() {
             Ok(()) => Ok(()),
@@ -55,14 +54,14 @@ impl IdMaps {
         }
     }
 
-    /// Enters a user namespace with a network namespace.
+    /// Enters a new user namespace and a new network namespace.
     pub(crate) fn enter_as_user(&self) -> Result<(), Errno> {
         unshare_user_and_network()?;
         self.write().map_err(|(_, errno)| errno)
     }
 
-    /// Writes the maps of the calling process's user namespace. setgroups must be denied before an
-    /// unprivileged gid_map is taken (user_namespaces(7)).
+    /// Writes the maps of the calling process's user namespace. The kernel accepts an unprivileged
+    /// gid_map only after setgroups was denied (user_namespaces(7)).
     pub(crate) fn write(&self) -> Result<(), (&'static str, Errno)> {
         let files = [
             (c"/proc/self/setgroups", "/proc/self/setgroups", "deny"),

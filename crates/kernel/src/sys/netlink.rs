@@ -7,14 +7,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// Asks for error texts in acknowledgements (`NETLINK_EXT_ACK`), for acknowledgements without the request's body
-/// (`NETLINK_CAP_ACK`), and for a refusal of what the kernel would else ignore in a request
+/// Requests error messages in acknowledgements (`NETLINK_EXT_ACK`), acknowledgements without the request's body
+/// (`NETLINK_CAP_ACK`), and a refusal of attributes that the kernel would otherwise ignore
 /// (`NETLINK_GET_STRICT_CHK`); linux include/uapi/linux/netlink.h.
 pub(crate) fn set_options(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set_option(fd, libc::NETLINK_EXT_ACK)?;
     set_option(fd, libc::NETLINK_CAP_ACK)?;
     match set_option(fd, libc::NETLINK_GET_STRICT_CHK) {
-        // Before Linux 4.20; nothing here relies on it.
+        // Linux before 4.20; nothing here depends on the option.
         Err(Errno::NOPROTOOPT) => Ok(()),
         other => other,
     }

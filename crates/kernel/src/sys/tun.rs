@@ -1,5 +1,5 @@
-// UNSAFETY: the TUN ioctls have no safe wrapper; each is declared once here, with the type that the
-// kernel reads or writes (linux include/uapi/linux/if_tun.h).
+// UNSAFETY: the TUN ioctls have no safe wrapper; each is declared here, with the type that the kernel reads or writes
+// (linux include/uapi/linux/if_tun.h).
 
 //! The TUN/TAP ioctls.
 
@@ -26,13 +26,13 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-// The kernel copies sizeof(struct ifreq) in and out, whatever the opcode's size field says
-// (linux drivers/net/tun.c __tun_chr_ioctl); a shorter structure would be overrun.
+// The kernel copies sizeof(struct ifreq) in and out and ignores the size in the opcode
+// (linux drivers/net/tun.c __tun_chr_ioctl); it would write beyond the end of a shorter structure.
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 const _: () = assert!(align_of::<InterfaceRequest>() <= align_of::<libc::ifreq>());
 
-/// Attaches `fd` to the interface `name` with `flags` (`IFF_*`); creates it where there is none. An
-/// empty name, or one with `%d`, lets the kernel choose. Returns the name it got.
+/// Attaches `fd` to the interface `name` with `flags` (`IFF_*`), and creates the interface if it does not exist. For an
+/// empty name, or one with `%d`, the kernel chooses the name. Returns the name.
 pub(crate) fn set_iff(
     fd: BorrowedFd<'_>,
     name: &[u8],
@@ -61,13 +61,13 @@ pub(crate) fn attach_any(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set_iff(fd, b"dm%d", PLAIN as u16).map(|_name| ())
 }
 
-/// Says which virtio-net offloads this reader can take (`TUN_F_*`).
+/// Sets the virtio-net offloads that this reader supports (`TUN_F_*`).
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, offloads: c_uint) -> Result<(), Errno> {
     // SAFETY: TUNSETOFFLOAD takes a number.
     unsafe { set_value::<{ TUNSETOFFLOAD }>(fd, offloads as usize) }
 }
 
-/// Makes the interface outlive its file descriptors, or not.
+/// Sets whether the interface remains when its file descriptors are closed.
 pub(crate) fn set_persist(fd: BorrowedFd<'_>, persist: bool) -> Result<(), Errno> {
     // SAFETY: TUNSETPERSIST takes a number.
     unsafe { set_value::<{ TUNSETPERSIST }>(fd, usize::from(persist)) }
@@ -79,7 +79,7 @@ pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> Result<(), 
     unsafe { set_int::<{ TUNSETVNETHDRSZ }>(fd, len) }
 }
 
-/// Bounds the bytes written but not yet taken by the kernel's network stack.
+/// Limits the bytes that were written but not yet processed by the kernel's network stack.
 pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), Errno> {
     // SAFETY: TUNSETSNDBUF reads an int.
     unsafe { set_int::<{ TUNSETSNDBUF }>(fd, bytes) }
@@ -90,18 +90,18 @@ pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: c_int) -> Result<(), Er
 /// # Safety
 /// `OPCODE` is such an ioctl.
 unsafe fn set_int<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: c_int) -> Result<(), Errno> {
-    // SAFETY: the ioctl reads one int through the pointer: the caller's word.
+    // SAFETY: the caller guarantees that the ioctl reads one int through the pointer.
     let call = unsafe { Setter::<OPCODE, c_int>::new(value) };
-    // SAFETY: the setter owns the int that the pointer names.
+    // SAFETY: the setter owns the int that the pointer refers to.
     unsafe { ioctl(fd, call) }
 }
 
 /// An ioctl whose third argument is the value itself.
 ///
 /// # Safety
-/// `OPCODE` is such an ioctl, which takes the value for no address.
+/// `OPCODE` is such an ioctl, and does not use the value as an address.
 unsafe fn set_value<const OPCODE: Opcode>(fd: BorrowedFd<'_>, value: usize) -> Result<(), Errno> {
-    // SAFETY: the ioctl takes a number, never a pointer: the caller's word.
+    // SAFETY: the caller guarantees that the ioctl takes a number, not a pointer.
     let call = unsafe { IntegerSetter::<OPCODE>::new_usize(value) };
     // SAFETY: no memory is passed.
     unsafe { ioctl(fd, call) }

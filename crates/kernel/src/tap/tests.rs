@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn names_that_the_kernel_would_refuse_are_refused_before_it_is_asked() {
+fn names_that_the_kernel_would_refuse_are_refused_without_a_system_call() {
     for name in [
         "",
         ".",
@@ -38,13 +38,13 @@ fn a_tap_with_no_queue_or_too_many_is_refused() {
 }
 
 #[test]
-fn every_errno_of_attaching_names_its_cause() {
+fn every_errno_of_attaching_has_a_cause() {
     let cases = [
         (Errno::PERM, "no permission to attach to TAP dm0"),
         (Errno::BUSY, "TAP dm0 is in use by another process"),
         (
             Errno::INVAL,
-            "dm0 exists and is not a TAP with the wanted queues",
+            "dm0 exists and is not a TAP with the requested queues",
         ),
     ];
     for (errno, text) in cases {

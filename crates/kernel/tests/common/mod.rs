@@ -1,4 +1,4 @@
-//! What the tests against this machine's kernel share.
+//! Code shared by the tests of this machine's kernel.
 
 use devmem_linux::netlink::{GenericSocket, NetlinkSocket, Request};
 use devmem_linux::probe;
@@ -14,7 +14,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 
-/// Makes a veth pair with `queues` queues each way at the end called `name`.
+/// Creates a veth pair; the end `name` has `queues` RX queues and as many TX queues.
 pub fn veth_pair(name: &str, peer: &str, queues: u32) {
     let mut peer_info = vec![0; 16];
     let len = u16::try_from(4 + peer.len() + 1).unwrap();
@@ -51,8 +51,8 @@ pub fn rename(index: u32, name: &str) {
         .unwrap();
 }
 
-/// Runs `body` in a fresh network namespace of a kernel that knows device memory; where there is none, prints `SKIP`
-/// with the reason, or fails if `DEVMEM_REQUIRE` names `kernel`.
+/// Runs `body` in a new network namespace if the kernel supports device memory; otherwise prints `SKIP` with the reason, or
+/// fails if `DEVMEM_REQUIRE` contains `kernel`.
 #[allow(dead_code, reason = "not every test file needs a namespace")]
 pub fn in_kernel(test: &str, body: impl FnOnce()) {
     if let Some(reason) = missing() {
@@ -61,7 +61,7 @@ pub fn in_kernel(test: &str, body: impl FnOnce()) {
     in_netns(test, body);
 }
 
-/// As [`in_kernel`], for what only root of the initial user namespace may do: before Linux 7.2 that is bind-rx.
+/// As [`in_kernel`], for tests that need root of the initial user namespace: before Linux 7.2 bind-rx does.
 #[allow(dead_code, reason = "not every test file binds")]
 pub fn in_kernel_as_root(test: &str, body: impl FnOnce()) {
     let uid_map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -82,7 +82,7 @@ fn missing() -> Option<String> {
         Ok(socket) => {
             let commands = [netdev::CMD_BIND_RX, netdev::CMD_BIND_TX];
             let has_all = commands.iter().all(|c| socket.family().has(*c));
-            (!has_all).then(|| "the netdev family has no bind-rx or no bind-tx".to_owned())
+            (!has_all).then(|| "the netdev family lacks bind-rx or bind-tx".to_owned())
         }
     }
 }

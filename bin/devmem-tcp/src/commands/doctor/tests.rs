@@ -55,7 +55,7 @@ fn loopback() -> NicFacts {
         good("up", "up"),
         missing("bind_rx", "netdev does not support queue management"),
         missing("bind_tx", "the driver does not support it"),
-        missing("tcp_data_split", "the driver does not know it"),
+        missing("tcp_data_split", "the driver does not support it"),
     ];
     nic("lo", None, checks, NicVerdict::Unsupported)
 }
@@ -89,7 +89,7 @@ fn guest() -> Diagnosis {
                 .into(),
         },
         vec![
-            good("devmem_sockets", "TCP sockets know device memory"),
+            good("devmem_sockets", "TCP sockets support device memory"),
             good("cap_net_admin", "held in the initial user namespace"),
         ],
         vec![good("udmabuf", "works, at most 64 MiB each")],
@@ -192,7 +192,7 @@ fn without_privilege_it_says_so_before_anything_else() {
     bare.doctor.nics[0].verdict = NicVerdict::Unknown;
     let obstacles = bare.doctor.obstacles_to_receiving().join("; ");
     assert!(
-        obstacles.ends_with("what lo can do cannot be found out"),
+        obstacles.ends_with("the capabilities of lo could not be determined"),
         "{obstacles}"
     );
     assert!(

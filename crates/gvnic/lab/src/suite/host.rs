@@ -136,11 +136,8 @@ fn run_group(
     }
     let folder = Scratch::new()?;
     let wire = folder.path("wire");
-    let mut collected = Collector {
-        far_end: has_far_end(group).then(|| FarEnd::new(&wire, plan.bytes, names.len())),
-        wanted: names.clone(),
-        ..Collector::default()
-    };
+    let far_end = has_far_end(group).then(|| FarEnd::new(&wire, plan.bytes, names.len()));
+    let mut collected = Collector::new(names.clone(), far_end, print_row);
     let machine = machine_for(&plan.machine, group, &wire);
     note(format_args!("{}: starting a guest", group_name(group)));
     let job = job(&machine, guest_command(plan, group));
@@ -162,11 +159,14 @@ fn run_group(
         .extend(far_rows(group, collected.far_end, plan.bytes));
     for name in names {
         if !report.rows.iter().any(|row| row.row == name) {
-            report.rows.push(shown(failed_row(name, &trouble)));
+            let row = failed_row(name, &trouble);
+            print_row(&row);
+            report.rows.push(row);
         }
     }
     let log = log_row(&report);
-    report.rows.push(shown(log));
+    print_row(&log);
+    report.rows.push(log);
     Ok(report)
 }
 
@@ -267,7 +267,7 @@ fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport>
             ..failed_row("", "")
         }
     });
-    rows.map(shown).collect()
+    rows.inspect(print_row).collect()
 }
 
 /// The payload bytes that a report of `send` or `recv` tells of.
@@ -285,21 +285,34 @@ const DETAIL_CHARS_MAX: usize = 4096;
 
 /// Takes the rows as they come. What it keeps is bounded whatever the guest prints: one line, and one report for each row
 /// that was asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Collector {
     line: Vec<u8>,
     rows: Vec<RowReport>,
     far_end: Option<FarEnd>,
-    /// Rows whose reports are still to come.
+    /// Rows that have not been reported yet.
     wanted: Vec<&'static str>,
+    /// Called with each row.
+    show: fn(&RowReport),
 }
 
 impl Collector {
+    fn new(wanted: Vec<&'static str>, far_end: Option<FarEnd>, show: fn(&RowReport)) -> Self {
+        Self {
+            line: Vec::new(),
+            rows: Vec::new(),
+            far_end,
+            wanted,
+            show,
+        }
+    }
+
     fn take(&mut self, line: Line) -> io::Result<()> {
         match (line, &mut self.far_end) {
             (Line::Row(row), _) => {
                 let row = self.checked(row)?;
-                self.rows.push(shown(row));
+                (self.show)(&row);
+                self.rows.push(row);
             }
             (Line::Wish { far_end: wish }, Some(far_end)) => {
                 far_end
@@ -362,7 +375,7 @@ impl Output for Collector {
 }
 
 /// Prints a row of the table.
-fn shown(row: RowReport) -> RowReport {
+fn print_row(row: &RowReport) {
     let mark = if row.ok { "ok    " } else { "FAILED" };
     let rate = row
         .mb_per_s
@@ -374,7 +387,6 @@ fn shown(row: RowReport) -> RowReport {
         row.seconds,
         row.detail
     );
-    row
 }
 
 #[cfg(test)]
@@ -382,11 +394,8 @@ mod tests {
     use super::*;
 
     fn collector(wanted: &[&'static str]) -> Collector {
-        Collector {
-            far_end: Some(FarEnd::new(Path::new("/nowhere"), 1, 0)),
-            wanted: wanted.to_vec(),
-            ..Collector::default()
-        }
+        let far_end = FarEnd::new(Path::new("/nowhere"), 1, 0);
+        Collector::new(wanted.to_vec(), Some(far_end), |_| {})
     }
 
     fn line(row: &RowReport) -> Vec<u8> {

@@ -28,8 +28,8 @@ fn control(messages: &[DevmemCmsg]) -> Vec<u8> {
     buffer
 }
 
-/// A control buffer byte for byte as a little-endian 64-bit kernel lays it out (written by hand, not by our own
-/// writer): a packet whose first 10 payload bytes were not split off, then two frags.
+/// A control buffer of a little-endian 64-bit kernel, written by hand instead of by `CmsgWriter`: 10 linear bytes, then
+/// two frags.
 #[cfg(all(target_endian = "little", target_pointer_width = "64"))]
 fn by_hand() -> Vec<u8> {
     let words: [u64; 15] = [
@@ -61,7 +61,7 @@ fn frags(received: ReceivedMessage<'_>) -> Vec<RxFrag<'_>> {
 
 #[test]
 #[cfg(all(target_endian = "little", target_pointer_width = "64"))]
-fn the_kernels_bytes_are_read_in_stream_order() {
+fn a_control_buffer_of_the_kernel_is_parsed_in_stream_order() {
     let control = by_hand();
     let data: Vec<u8> = (0..64).collect();
     let received = ReceivedMessage::parse(5544, MsgFlags::SOCK_DEVMEM, &control, &data).unwrap();
@@ -103,7 +103,7 @@ fn linear_bytes_of_several_packets_are_packed_and_none_is_lost() {
 }
 
 #[test]
-fn data_without_devmem_messages_is_readable_and_nothing_is_the_end() {
+fn data_without_devmem_messages_is_readable_and_0_bytes_are_the_end() {
     let data = [7; 16];
     let received = ReceivedMessage::parse(5, MsgFlags::empty(), &[], &data).unwrap();
     assert!(matches!(
@@ -115,7 +115,7 @@ fn data_without_devmem_messages_is_readable_and_nothing_is_the_end() {
 }
 
 #[test]
-fn messages_of_others_are_passed_over() {
+fn other_control_messages_are_skipped() {
     let mut buffer = [0; 256];
     let mut writer = CmsgWriter::new(&mut buffer);
     writer.push(TIMESTAMP.0, TIMESTAMP.1, &[0; 16]).unwrap();
@@ -133,7 +133,7 @@ fn messages_of_others_are_passed_over() {
 }
 
 #[test]
-fn lost_control_messages_are_an_error_that_brings_the_tokens_that_are_left() {
+fn dropped_control_messages_are_an_error_with_the_remaining_tokens() {
     let control = control(&[frag(4, 0, 100), frag(5, 4096, 100)]);
     let (problem, tokens) =
         ReceivedMessage::parse(300, MsgFlags::CTRUNC, &control, &[0; 300]).unwrap_err();
@@ -142,7 +142,7 @@ fn lost_control_messages_are_an_error_that_brings_the_tokens_that_are_left() {
 }
 
 #[test]
-fn bytes_that_no_message_speaks_of_are_an_error() {
+fn bytes_without_a_control_message_are_an_error() {
     let control = control(&[DevmemCmsg::Linear(10), frag(4, 0, 100)]);
     for returned in [0, 109, 111] {
         let refused = ReceivedMessage::parse(returned, MsgFlags::empty(), &control, &[0; 300]);

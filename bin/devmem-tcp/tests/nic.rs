@@ -80,12 +80,12 @@ struct Wire(OwnedFd);
 impl Wire {
     fn join(path: &Path) -> Self {
         // A process that another test is about to start has copies of our descriptors for a moment: the last end of
-        // the wire may seem to be there still, and then this one is sent away.
+        // the wire may seem to be connected still, and then this one is refused.
         let until = Instant::now() + LIMIT;
         loop {
             match Self::try_join(path) {
                 Some(wire) => return wire,
-                None => assert!(Instant::now() < until, "sent away for ever"),
+                None => assert!(Instant::now() < until, "always refused"),
             }
         }
     }
@@ -225,7 +225,7 @@ fn a_client_that_talks_nonsense_is_put_out_and_the_next_machine_served() {
     let mut rest = Vec::new();
     // Put out, with a reset if it had more to say than was read.
     let _ = stream.read_to_end(&mut rest);
-    nic.until("the client was put out");
+    nic.until("the client was disconnected");
     Machine::start(&files.at("nic"), one_queue());
     let report = end(nic);
     assert_eq!(report["machine"]["put_out"], 1, "{report}");
@@ -296,15 +296,15 @@ fn who_cannot_be_let_in_for_want_of_descriptors_waits_at_the_door() {
     let mut nic = serve(&files, "");
     let usual = descriptors(nic.pid(), lowest_unused(nic.pid()));
     let machine = std::os::unix::net::UnixStream::connect(files.at("nic")).unwrap();
-    nic.until("a machine could not be let in");
+    nic.until("the virtual machine cannot be accepted");
     let wire = files.at("wire");
     let wire = std::thread::spawn(move || Wire::join(&wire));
-    nic.until("the other end of the wire could not be let in");
+    nic.until("the other end of the wire cannot be accepted");
     // They are tried again, and nothing more is said.
     std::thread::sleep(Duration::from_millis(600));
     descriptors(nic.pid(), usual);
     let wire = wire.join().unwrap();
-    nic.until("a machine is there");
+    nic.until("a virtual machine has connected");
     drop(machine);
     nic.until("the client has left");
     let mut machine = Machine::start(&files.at("nic"), one_queue());
@@ -313,7 +313,7 @@ fn who_cannot_be_let_in_for_want_of_descriptors_waits_at_the_door() {
     assert_eq!(machine.receive(0)[0].frame(), sent);
     kill_process(nic.pid(), Signal::INT).unwrap();
     let stderr = nic.finish().stderr;
-    assert_eq!(stderr.matches("could not be let in").count(), 2, "{stderr}");
+    assert_eq!(stderr.matches("cannot be accepted").count(), 2, "{stderr}");
 }
 
 /// Sets how many descriptors a process may have; returns how many it might.
@@ -452,7 +452,7 @@ fn commands_on_standard_input_reach_the_running_device() {
     input.write_all(b"nonsense\nquit\n").unwrap();
     let finished = nic.finish();
     assert!(
-        finished.stderr.contains("\"nonsense\" is no command"),
+        finished.stderr.contains("\"nonsense\" is not a command"),
         "{}",
         finished.stderr
     );

@@ -33,7 +33,7 @@ fn join(other: &NetNs, options: &str) -> Running {
         "wire --json --a tap:left --a-addr 10.0.0.1/24 --b tap:right --b-addr 10.0.0.2/24 \
          --b-netns {path} {options}"
     ));
-    wire.until("are joined");
+    wire.until("are connected");
     wire
 }
 
@@ -131,7 +131,7 @@ fn our_stack_reaches_a_kernel_host_through_a_bad_cable() {
             let mut wire = start(&format!(
                 "wire --json --a unix-listen:{socket} --b tap:right,10.0.0.2/24 --impair loss=2%,reorder=2%,seed=5"
             ));
-            wire.until("are joined");
+            wire.until("are connected");
             let listener = TcpListener::bind("10.0.0.2:5201").unwrap();
             let receiver = thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();

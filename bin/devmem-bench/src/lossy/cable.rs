@@ -102,7 +102,7 @@ impl Cable {
         let mut says = BufReader::new(stderr);
         let mut line = String::new();
         says.read_line(&mut line).context("listen to the cable")?;
-        if !line.contains("are joined") {
+        if !line.contains("are connected") {
             says.read_to_string(&mut line)
                 .context("listen to the cable")?;
             bail!("the cable failed: {}", line.trim());

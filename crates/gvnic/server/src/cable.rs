@@ -14,7 +14,7 @@ use tool::output::{Failure, note, print_json};
 use tool::signals::StopFlag;
 
 /// Maximum length of one wait; signals are checked between waits, and also interrupt them.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Connects the two ends until the time limit or a signal.
 ///
@@ -26,14 +26,14 @@ pub fn run(plan: &WirePlan) -> Result<(), Failure> {
     let [a, b] = &plan.ends;
     let mut cable = Cable::new([open(a, plan.mtu)?, open(b, plan.mtu)?], plan.impairment);
     note(format_args!(
-        "{} and {} are joined: {}",
+        "{} and {} are connected: {}",
         a.port, b.port, plan.impairment
     ));
     while !stop.is_set() && plan.limit.is_none_or(|limit| cable.elapsed() < limit) {
         let left = plan
             .limit
             .map(|limit| limit.saturating_sub(cable.elapsed()));
-        cable.step(left.unwrap_or(LOOK_AROUND).min(LOOK_AROUND))?;
+        cable.step(left.unwrap_or(MAX_WAIT).min(MAX_WAIT))?;
     }
     let [a_to_b, b_to_a] = cable.report();
     let report = WireReport {

@@ -33,7 +33,7 @@ pub enum Gone {
     #[error("the client has left in the middle of a message")]
     Truncated,
     /// The server disconnected the client.
-    #[error("the client was put out: {0}")]
+    #[error("the client was disconnected: {0}")]
     Breach(#[from] Breach),
     /// The socket failed.
     #[error("the client's socket: {0}")]

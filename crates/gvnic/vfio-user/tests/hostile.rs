@@ -20,7 +20,7 @@ use vfio_user::{Breach, Command, DmaError, Event, Gone, MapError, Session};
 const MAP_RW: u32 = 3;
 const ASSIGN: u32 = 0x24;
 
-/// The breach for which the client was put out.
+/// The breach for which the client was disconnected.
 #[track_caller]
 fn put_out(bench: &mut Bench) -> Breach {
     let events = bench.turn();

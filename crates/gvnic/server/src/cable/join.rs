@@ -4,7 +4,7 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use devmem_linux::netns::NetNs;
-use nic::{Conditioner, Impairment, Written, complete_checksum};
+use nic::{Conditioner, Impairment, WireHello, Written, complete_checksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
@@ -55,7 +55,11 @@ pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
     // Impairment needs single frames. The kernel segments super-packets before it passes them to a TAP without
     // offloads; super-packets from a socket are segmented here.
     let cuts = !matches!(end.port, WirePort::Tap { .. });
-    let open = || OpenPort::open(&end.port, mtu, cuts);
+    let ours = WireHello {
+        offloads: cuts,
+        mtu,
+    };
+    let open = || OpenPort::open(&end.port, ours);
     match &end.netns {
         Some(name) => NetNs::open(name)?.run(open)?,
         None => open(),
@@ -97,7 +101,7 @@ impl Cable {
         let room = self.sleep(limit)?;
         let now = self.now();
         for (index, end) in self.ends.iter_mut().enumerate() {
-            end.tend(now);
+            end.serve(now);
             self.lanes[index].take_in(end, &mut self.incoming, now)?;
         }
         let now = self.now();
@@ -118,8 +122,8 @@ impl Cable {
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
         // The receiving end of one lane is the sending end of the other.
         let peers = [(&self.ends[0], back), (&self.ends[1], there)].map(|(end, to_it)| {
-            let (doors, peer) = end.fds();
-            fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let (listeners, peer) = end.fds();
+            fds.extend(listeners.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let wanted = match to_it.waits {
                 true => PollFlags::IN | PollFlags::OUT,
                 false => PollFlags::IN,
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn each_segment_of_a_super_packet_is_a_frame_of_its_own() {
+    fn each_segment_of_a_super_packet_is_a_separate_frame() {
         let mut lane = CableLane::new("none".parse().unwrap());
         lane.take_in_super(&super_packet(), GSO, Instant::ZERO);
         let mut frame = Vec::new();
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_claims_to_be_a_super_packet_is_counted_and_gone() {
+    fn a_malformed_super_packet_is_dropped_and_counted() {
         let mut lane = CableLane::new("none".parse().unwrap());
         let frame = super_packet();
         for frame in [&frame[..0], &frame[..30], &frame[..54], &[0; 2000]] {

@@ -32,7 +32,7 @@ pub enum ControlCommand {
 /// The line is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no command: write reset, link up, link down, stats, linear N, unsplit-every N, keep-buffers N or quit"
+    "{0:?} is not a command: write reset, link up, link down, stats, linear N, unsplit-every N, keep-buffers N or quit"
 )]
 pub struct NoCommand(String);
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_may_come_in_pieces_and_long_ones_cost_nothing() {
+    fn lines_may_come_in_pieces_and_long_ones_are_not_stored() {
         let mut control = Control::new();
         let mut commands = Vec::new();
         control.split(b"li", &mut commands);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_turns_its_own_knob_only() {
+    fn a_command_changes_only_its_knob() {
         let mut knobs = Knobs::default();
         ControlCommand::Linear(8).turn(&mut knobs);
         ControlCommand::UnsplitEvery(NonZeroU32::new(5)).turn(&mut knobs);

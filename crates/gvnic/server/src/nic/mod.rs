@@ -1,7 +1,7 @@
 //! One emulated gVNIC: connects a virtual machine to a wire with one poll loop.
 //!
-//! `gvnic.rs` is the PCI device, `wire.rs` the wire with its impairments, `port.rs` what is at its end (a TAP, or
-//! a UNIX wire, both from the crate `nic`), `serve.rs` the loop, `control.rs` the commands to a running device, `report.rs` its
+//! `gvnic.rs` is the PCI device, `wire.rs` the wire with its impairments, `port.rs` the port at its end (a TAP or
+//! a UNIX socket), `serve.rs` the loop, `control.rs` the commands to a running device, `report.rs` its
 //! statistics.
 
 mod control;

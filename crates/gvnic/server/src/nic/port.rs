@@ -1,4 +1,4 @@
-//! Where a wire ends: a TAP, or a UNIX wire whose other end comes and goes.
+//! The port at the end of a wire: a TAP, or a UNIX socket that gets another peer when its peer has left.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -14,10 +14,10 @@ use wire::{Instant, VnetHeader};
 
 use crate::plan::WirePort;
 
-/// Room for any frame, and one byte by which a longer one is seen.
+/// Length of a buffer for any frame, plus one byte to detect longer ones.
 pub const FRAME_BUFFER_BYTES: usize = MAX_FRAME_LEN + 1;
 
-/// What a TAP or another device of ours does for whoever sends.
+/// Offloads of a TAP, and of another device of ours.
 const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
     .union(WireFeatures::TSO4)
     .union(WireFeatures::TSO6);
@@ -27,7 +27,7 @@ const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
 pub enum OpenPort {
     /// A TAP interface: the kernel's network stack.
     Tap(TapPort),
-    /// A UNIX socket: another device, or a stack of ours.
+    /// A UNIX socket: another device, or a user-space stack.
     Unix(UnixEnd),
 }
 
@@ -42,18 +42,18 @@ pub struct TapPort {
 #[derive(Debug)]
 pub struct UnixEnd {
     port: UnixPort,
-    /// Where the other end finds us, if we listen. The file goes with the port.
+    /// The file to which the other end connects, if this end listens. It is removed with the port.
     file: Option<SocketFile>,
 }
 
 impl OpenPort {
-    /// Opens the end of a wire that carries IP packets of `mtu` bytes and, with `offloads`, super-packets and checksums
-    /// that are left open.
+    /// Opens the port `wire`; `ours` is what this end accepts.
     ///
     /// # Errors
     ///
-    /// The TAP or the socket cannot be had.
-    pub fn open(wire: &WirePort, mtu: u16, offloads: bool) -> Result<Self, Failure> {
+    /// The TAP or the socket cannot be opened.
+    pub fn open(wire: &WirePort, ours: WireHello) -> Result<Self, Failure> {
+        let WireHello { offloads, mtu } = ours;
         Ok(match wire {
             WirePort::Tap { name, address } => {
                 let options = TapOptions {
@@ -72,37 +72,35 @@ impl OpenPort {
                 let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
                 Self::Tap(TapPort { fd, offloads })
             }
-            WirePort::Listen(path) => {
-                Self::Unix(UnixEnd::listen(path, WireHello { offloads, mtu })?)
-            }
+            WirePort::Listen(path) => Self::Unix(UnixEnd::listen(path, ours)?),
             WirePort::Connect(path) => Self::Unix(UnixEnd {
-                port: UnixPort::connect(path, WireHello { offloads, mtu }),
+                port: UnixPort::connect(path, ours),
                 file: None,
             }),
         })
     }
 
-    /// What to poll for reading: connections that come or have yet to say hello, and the other end.
+    /// Returns the descriptors to poll for reading: the listener and connections without a hello, and the other end.
     pub fn fds(&self) -> (impl Iterator<Item = BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
-        let (doors, peer) = match self {
+        let (listeners, peer) = match self {
             Self::Tap(port) => (None, Some(port.fd.as_fd())),
             Self::Unix(end) => {
-                let (doors, peer) = end.port.fds();
-                (Some(doors), peer)
+                let (listeners, peer) = end.port.fds();
+                (Some(listeners), peer)
             }
         };
-        (doors.into_iter().flatten(), peer)
+        (listeners.into_iter().flatten(), peer)
     }
 
-    /// Looks for the other end, if it can come and go.
-    pub fn tend(&mut self, now: Instant) {
+    /// Accepts or makes connections, if the port is a UNIX socket.
+    pub fn serve(&mut self, now: Instant) {
         match self {
             Self::Tap(_) => {}
-            Self::Unix(end) => end.tend(now),
+            Self::Unix(end) => end.serve(now),
         }
     }
 
-    /// Returns when [`tend`](Self::tend) has to be called though nothing is readable.
+    /// Returns when [`serve`](Self::serve) has to be called even if nothing is readable.
     pub fn next_due(&self) -> Option<Instant> {
         match self {
             Self::Tap(_) => None,
@@ -110,7 +108,7 @@ impl OpenPort {
         }
     }
 
-    /// Tells whether somebody is at the other end.
+    /// Returns whether the other end is connected.
     pub fn is_up(&self) -> bool {
         match self {
             Self::Tap(_) => true,
@@ -118,7 +116,7 @@ impl OpenPort {
         }
     }
 
-    /// Returns what the other end does for us.
+    /// Returns the offloads of the other end.
     pub fn features(&self) -> WireFeatures {
         let offloads = match self {
             Self::Tap(port) => port.offloads,
@@ -130,7 +128,7 @@ impl OpenPort {
         }
     }
 
-    /// Reads one frame into `frame`, which is [`FRAME_BUFFER_BYTES`] long. `None` if there is none.
+    /// Reads one frame into `frame`, a buffer of [`FRAME_BUFFER_BYTES`]. `None` if there is no frame.
     ///
     /// # Errors
     ///
@@ -147,14 +145,14 @@ impl OpenPort {
         Ok(read.map(|(len, header)| (len, header.offload())))
     }
 
-    /// Writes one frame, whose headers are `head_len` bytes.
+    /// Writes one frame with `head_len` bytes of headers.
     pub fn write(&mut self, frame: &[u8], head_len: usize, offload: Offload) -> Written {
         let header = VnetHeader::new(offload, frame.get(..head_len).unwrap_or(frame));
         match self {
             Self::Tap(port) => match port.fd.write(header, frame) {
                 Ok(()) => Written::Done,
                 Err(Errno::AGAIN) => Written::Full,
-                // The interface is down, the kernel is out of memory, or the frame is one it does not take.
+                // The interface is down, the kernel is out of memory, or it refuses the frame.
                 Err(_) => Written::Lost,
             },
             Self::Unix(end) => end.port.write(header, frame),
@@ -167,10 +165,10 @@ impl UnixEnd {
     fn listen(path: &Path, ours: WireHello) -> Result<Self, Failure> {
         let (listener, file) = SocketFile::bind(path, UnixPort::bind).map_err(|error| {
             let remedy = match error {
-                ListenError::InUse { .. } => "choose another path, or use unix:PATH to join it",
+                ListenError::InUse { .. } => "choose another path, or connect to it with unix:PATH",
                 ListenError::NotASocket { .. } => "choose another path, or move that file away",
                 ListenError::System { .. } | ListenError::Interrupts(_) => {
-                    "it names a file to be made, in a folder that you may write to"
+                    "choose a new path in a folder that you may write to"
                 }
             };
             Failure::failed(format!("unix-listen: {error}")).with_remedy(remedy)
@@ -181,7 +179,7 @@ impl UnixEnd {
         })
     }
 
-    fn tend(&mut self, now: Instant) {
+    fn serve(&mut self, now: Instant) {
         let Self { port, file } = self;
         port.serve(now, &mut |event| match (event, &*file) {
             (UnixPortEvent::AcceptFailed(_) | UnixPortEvent::SecondPeer, Some(file)) => {

@@ -174,10 +174,14 @@ impl fmt::Display for NicReport {
             interrupts,
             ..
         } = self.machine;
-        let there = if connected { "there" } else { "not there" };
+        let state = if connected {
+            "connected"
+        } else {
+            "not connected"
+        };
         writeln!(
             f,
-            "      machine  {there}, {clients} so far: {messages} messages, {interrupts} interrupts, {:.2} s of processor time in {:.1} s",
+            "      machine  {state}, {clients} so far: {messages} messages, {interrupts} interrupts, {:.2} s of processor time in {:.1} s",
             self.cpu_seconds, self.seconds
         )?;
         let frames = self.frames;
@@ -243,7 +247,10 @@ impl NicReport {
                 "requests of the machine refused",
                 self.machine.refused_requests,
             ),
-            ("machines put out for what they sent", self.machine.put_out),
+            (
+                "machines disconnected for a protocol error",
+                self.machine.put_out,
+            ),
             ("admin commands refused", self.device.adminq_refused),
             ("bad doorbells", self.device.bad_doorbells),
             (
@@ -258,7 +265,7 @@ impl NicReport {
         if self.machine.hides_its_memory() {
             writeln!(
                 f,
-                "         note  the machine has shown no memory: it needs memory-backend-memfd with share=on"
+                "         note  the device cannot access the machine's memory: start QEMU with memory-backend-memfd and share=on"
             )?;
         }
         Ok(())
@@ -270,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_whose_memory_is_not_shared_is_told_from_one_with_roms() {
+    fn a_machine_without_shared_memory_is_detected_although_its_roms_are_shared() {
         let machine = |memory_bytes, reachable_bytes| Machine {
             connected: true,
             memory_bytes,
@@ -281,6 +288,6 @@ mod tests {
         assert!(machine(0, 0).hides_its_memory());
         assert!(machine(memory + roms, 0).hides_its_memory());
         assert!(!machine(memory + roms, memory).hides_its_memory());
-        assert!(!Machine::default().hides_its_memory(), "nobody is there");
+        assert!(!Machine::default().hides_its_memory(), "not connected");
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::Context;
 use devmem_linux::cpu;
 use gve::Knobs;
+use nic::WireHello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vfio_user::{Event, Interest, ListenError, Server};
@@ -23,8 +24,8 @@ use tool::signals::Signals;
 /// Maximum length of a sleep: the timeout of poll(2) is an int of milliseconds.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// Time until the next attempt to accept a virtual machine, after one that failed.
-const LET_IN_AGAIN: Duration = Duration::from_millis(200);
+/// Time between two attempts to accept a virtual machine, after a failed one.
+const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 
 /// Serves one device until a signal or command ends the run.
 ///
@@ -34,8 +35,12 @@ const LET_IN_AGAIN: Duration = Duration::from_millis(200);
 pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     let signals = Signals::install().context("install signal handlers")?;
     let capture = open_capture(plan)?;
-    // Impairment needs single frames with complete checksums, so there are no offloads with it.
-    let port = OpenPort::open(&plan.wire, plan.max_mtu, plan.impairment.is_none())?;
+    let ours = WireHello {
+        // Impairment needs single frames with complete checksums, so there are no offloads with it.
+        offloads: plan.impairment.is_none(),
+        mtu: plan.max_mtu,
+    };
+    let port = OpenPort::open(&plan.wire, ours)?;
     let gvnic = Gvnic::new(plan, port, capture.clone())?;
     let server = Server::listen(&plan.socket, &gvnic).map_err(refused)?;
     note(format_args!(
@@ -54,7 +59,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         control: plan.control.then(Control::new),
         knobs: plan.knobs,
         start: Clock::now(),
-        deaf_until: None,
+        accept_after: None,
         over: false,
     };
     let served = service.run();
@@ -84,7 +89,7 @@ fn refused(error: ListenError) -> Failure {
         ListenError::InUse { .. } => "end that process, or choose another --socket",
         ListenError::NotASocket { .. } => "choose another --socket, or move that file away",
         ListenError::System { .. } => {
-            "--socket names a file to be made, of at most 107 bytes, in a folder that you may write to"
+            "--socket must be a new path of at most 107 bytes, in a folder that you may write to"
         }
         ListenError::Interrupts(source) => return no_interrupts(&error, source),
     };
@@ -95,10 +100,10 @@ fn refused(error: ListenError) -> Failure {
 fn no_interrupts(error: &ListenError, source: &io::Error) -> Failure {
     match Errno::from_io_error(source) {
         Some(Errno::AGAIN) => Failure::failed(error).with_remedy(
-            "other processes have all contexts for asynchronous I/O: raise the limit with `sysctl fs.aio-max-nr=1048576`",
+            "other processes use all contexts for asynchronous I/O: raise the limit with `sysctl fs.aio-max-nr=1048576`",
         ),
         _ => Failure::unsupported(error).with_remedy(
-            "it takes a kernel with CONFIG_AIO, and a seccomp filter that lets io_setup, io_submit and io_getevents through",
+            "use a kernel with CONFIG_AIO, and a seccomp filter that allows io_setup, io_submit and io_getevents",
         ),
     }
 }
@@ -113,8 +118,8 @@ struct Service<'a> {
     knobs: Knobs,
     start: Clock,
     /// After a failed accept: time of the next attempt.
-    deaf_until: Option<Clock>,
-    /// The run is to end.
+    accept_after: Option<Clock>,
+    /// The run has to end.
     over: bool,
 }
 
@@ -161,7 +166,7 @@ impl Service<'_> {
     /// Waits for an event or the next deadline.
     fn sleep(&self) -> Result<Ready, Failure> {
         let (listener, client) = self.server.poll_fds();
-        let (doors, peer) = self.gvnic.wire().port().fds();
+        let (listeners, peer) = self.gvnic.wire().port().fds();
         let client = client.map(|(fd, interest)| match interest {
             Interest::Read => (fd, PollFlags::IN),
             Interest::Write => (fd, PollFlags::OUT),
@@ -185,7 +190,7 @@ impl Service<'_> {
                 .flatten()
                 .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)),
         );
-        fds.extend(doors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(listeners.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, self.time_left().as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => {
@@ -196,17 +201,16 @@ impl Service<'_> {
             }
             Err(errno) => return Err(anyhow::Error::from(errno).context("poll").into()),
         }
-        let mut came = fds.iter().map(PollFd::revents);
-        let mut next = |there: bool| match there {
-            true => came.next().unwrap_or(PollFlags::empty()),
-            false => PollFlags::empty(),
-        };
-        let [listener, client, peer, signal, control] = wanted.map(|wanted| next(wanted.is_some()));
-        let at_the_doors = came.fold(PollFlags::empty(), |all, came| all | came);
+        let mut events = fds.iter().map(PollFd::revents);
+        let [listener, client, peer, signal, control] = wanted.map(|wanted| match wanted {
+            Some(_) => events.next().unwrap_or(PollFlags::empty()),
+            None => PollFlags::empty(),
+        });
+        let listeners = events.fold(PollFlags::empty(), |all, one| all | one);
         Ok(Ready {
             machine: !(listener | client).is_empty(),
             // Includes a hang-up, which the read will report.
-            wire: !(at_the_doors | peer.difference(PollFlags::OUT)).is_empty(),
+            wire: !(listeners | peer.difference(PollFlags::OUT)).is_empty(),
             room: peer.contains(PollFlags::OUT),
             signal: !signal.is_empty(),
             control: !control.is_empty(),
@@ -220,51 +224,53 @@ impl Service<'_> {
             let now = wire::Instant::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX));
             due.saturating_since(now)
         });
-        let left = device.into_iter().chain(self.deaf_for()).min()?;
+        let left = device.into_iter().chain(self.time_to_accept()).min()?;
         Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
     }
 
     /// Accepts virtual machines again when the time for it has come.
     fn listen_again(&mut self) {
         let Some(since) = self
-            .deaf_until
+            .accept_after
             .and_then(|until| Clock::now().checked_duration_since(until))
         else {
             return;
         };
         self.server.listen_again();
-        if since > LET_IN_AGAIN {
-            self.deaf_until = None;
+        if since > ACCEPT_RETRY {
+            self.accept_after = None;
         }
     }
 
     /// Returns the time until the next attempt to accept a virtual machine.
-    fn deaf_for(&self) -> Option<Duration> {
-        let left = self.deaf_until?.saturating_duration_since(Clock::now());
+    fn time_to_accept(&self) -> Option<Duration> {
+        let left = self.accept_after?.saturating_duration_since(Clock::now());
         (!left.is_zero()).then_some(left)
     }
 
     fn on_event(&mut self, event: &Event) {
         match event {
             Event::Joined => {
-                self.deaf_until = None;
-                note("a machine is there");
+                self.accept_after = None;
+                note("a virtual machine has connected");
             }
             Event::SentAway => {
-                self.deaf_until = None;
-                note("a second machine was sent away: one at a time");
+                self.accept_after = None;
+                note("refused a second virtual machine: one at a time");
             }
             Event::NotAccepted(error) => {
-                let again = Clock::now() + LET_IN_AGAIN;
-                if self.deaf_until.replace(again).is_none() {
+                let again = Clock::now() + ACCEPT_RETRY;
+                if self.accept_after.replace(again).is_none() {
                     note(format_args!(
-                        "a machine could not be let in: {error}; it waits"
+                        "the virtual machine cannot be accepted: {error}; it waits"
                     ));
                 }
             }
             Event::Left(gone) => {
                 if let Some(refused) = self.server.stats().session.memory_refused {
-                    note(format_args!("its memory was refused: {refused}"));
+                    note(format_args!(
+                        "memory of the virtual machine was refused: {refused}"
+                    ));
                 }
                 note(format_args!("{gone}; waiting for the next one"));
                 self.over = self.plan.once;

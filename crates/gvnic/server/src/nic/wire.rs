@@ -123,7 +123,7 @@ impl DeviceWire {
     /// Begins a round at `now`: sends delayed frames that are due, and tries to connect a port without a peer.
     pub fn begin(&mut self, now: Instant) {
         self.now = now;
-        self.port.tend(now);
+        self.port.serve(now);
         self.let_out();
     }
 

@@ -178,7 +178,7 @@ fn parse_mac(text: &str) -> Result<MacAddr, Failure> {
 /// Returns a random locally administered unicast address (IEEE 802, 48.2).
 fn random_mac() -> Result<MacAddr, Failure> {
     let mut bytes = [0; 5];
-    // A request for so few bytes is never answered in part.
+    // getrandom(2) returns all bytes of a request of at most 256.
     getrandom(&mut bytes, GetRandomFlags::empty()).context("getrandom")?;
     let [a, b, c, d, e] = bytes;
     Ok(MacAddr([0x02, a, b, c, d, e]))
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wires_are_read_as_they_are_written() {
+    fn parsed_wires_are_written_as_they_were() {
         for text in [
             "tap:dm0",
             "tap:dm0,10.77.0.1/24",
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hardware_address_is_a_stations() {
+    fn a_hardware_address_is_that_of_a_station() {
         assert!(parse_mac("02:00:00:00:00:01").is_ok());
         for text in [
             "",

@@ -47,7 +47,7 @@ impl Mapping {
             Commit::Now => ANONYMOUS,
             Commit::Lazily => ANONYMOUS | libc::MAP_NORESERVE,
         };
-        Self::map(len, MapAccess::ReadWrite, (-1, 0), flags)
+        Self::map(len, MapAccess::ReadWrite, flags, -1, 0)
     }
 
     /// Maps `len` bytes, a positive multiple of [`BASE_PAGE_BYTES`], from `offset` of `file`, shared with everybody who
@@ -64,18 +64,19 @@ impl Mapping {
         use rustix::io::Errno;
         file.check(offset, len)?;
         let start = libc::off_t::try_from(offset).map_err(|_too_far| Errno::OVERFLOW)?;
-        let from = (file.as_fd().as_raw_fd(), start);
-        let mapped = Self::map(len, access, from, libc::MAP_SHARED);
+        let fd = file.as_fd().as_raw_fd();
+        let mapped = Self::map(len, access, libc::MAP_SHARED, fd, start);
         mapped.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL).into())
     }
 
-    /// Reserves addresses, then puts memory behind an aligned part of them. Miri knows no such thing as a reservation;
-    /// there all of it is memory.
+    /// Reserves addresses, then maps an aligned part of them. Miri does not support reservations; under Miri all of it is
+    /// memory. The arguments after `access` are those of mmap(2); `fd` is -1 for anonymous memory.
     fn map(
         len: usize,
         access: MapAccess,
-        (fd, offset): (i32, libc::off_t),
         flags: i32,
+        fd: i32,
+        offset: libc::off_t,
     ) -> io::Result<Self> {
         let outer_len = len
             .checked_add(HUGE_PAGE_BYTES)

@@ -1,10 +1,10 @@
-//! The Internet checksum of memory that no slice may point to.
+//! The Internet checksum of memory to which there can be no slice.
 
 use crate::region::RegionSpan;
 
 /// Bytes per step. Small enough that the copy is a few loads and stores, which the processor prefetches
-/// (a longer one becomes a string instruction: less than half the speed from memory); large enough to
-/// sum in long rows.
+/// (a longer one becomes a string instruction: less than half the speed from memory); large enough for
+/// vector instructions.
 const STEP_BYTES: usize = 256;
 
 /// Returns the folded, not complemented ones' complement sum of big-endian words (RFC 1071).
@@ -24,7 +24,7 @@ pub(crate) fn of_span(span: RegionSpan<'_>) -> u16 {
 
 /// Returns a sum of native-endian words that folds to the ones' complement sum (RFC 1071 2(B)).
 fn of_bytes(bytes: &[u8]) -> u64 {
-    // Sums of 32-bit words in 64 bits: no carry until 2^32 of them, and eight in a row make vectors.
+    // Sums of 32-bit words in 64 bits: no overflow before 2^32 words; eight sums at a time become vectors.
     let mut lanes = [0_u64; 8];
     let mut blocks = bytes.chunks_exact(32);
     for block in &mut blocks {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::region::{Commit, MemoryRegion};
 
-    /// RFC 1071 1, word by word.
+    /// RFC 1071 section 1, word by word.
     fn plain(bytes: &[u8]) -> u16 {
         let words = bytes.chunks(2).map(|pair| match *pair {
             [high, low] => u32::from(u16::from_be_bytes([high, low])),
@@ -84,7 +84,7 @@ mod tests {
         let lengths = (0..70)
             .chain(STEP_BYTES - 3..STEP_BYTES + 36)
             .chain([1460, 4095, 8000]);
-        // Miri is after the accesses, not the sums.
+        // Miri checks the accesses, not the sums: fewer cases suffice.
         for len in lengths.step_by(if cfg!(miri) { 17 } else { 1 }) {
             for offset in [0, 1, 2, 7, 64, 192] {
                 let got = of_span(RegionSpan {

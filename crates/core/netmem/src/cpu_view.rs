@@ -1,4 +1,4 @@
-//! The CPU's look at device memory: announced to who exported it, before and after.
+//! Access of the CPU to device memory; the exporter is called before and after it.
 
 use std::fmt;
 use std::io;
@@ -12,13 +12,13 @@ use crate::memory::{Memory, OutOfBounds};
 /// Why bytes were not copied to or from device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CopyError {
-    /// The range does not lie inside the memory. Nothing was copied.
+    /// The range is not inside the memory. Nothing was copied.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
-    /// The exporter could not synchronise (DMA_BUF_IOCTL_SYNC): what the CPU or the device sees may be old.
+    /// The exporter could not synchronise (DMA_BUF_IOCTL_SYNC): the CPU or the device may see old data.
     #[error("the exporter of the memory could not synchronise it for the CPU: {errno}")]
     Sync {
-        /// What it said.
+        /// Its error.
         errno: Errno,
     },
 }
@@ -31,20 +31,20 @@ impl CopyError {
     }
 }
 
-/// An access of the CPU to device memory, while it lasts; dropping it ends it.
+/// An access of the CPU to device memory; it ends when the view is dropped.
 ///
-/// The copies of [`Dmabuf`] each open and end one of their own. Where many copies follow one another, one view around
-/// them tells the exporter once. For memory that nobody exported both cost nothing.
+/// Each copying method of [`Dmabuf`] begins and ends an access. For many copies in a row, one view calls the
+/// exporter only once. Without an exporter both cost nothing.
 #[must_use = "the access ends when this is dropped"]
 pub struct CpuView<'a> {
     memory: &'a Memory,
-    /// Who is to be told of the end.
+    /// The exporter to call at the end.
     exporter: Option<&'a Arc<dyn Exporter>>,
     access: CpuAccess,
 }
 
 impl Dmabuf {
-    /// Begins an access of the CPU: what devices wrote becomes visible to it.
+    /// Begins an access of the CPU: the writes of devices become visible to it.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<'a> CpuView<'a> {
         Ok(())
     }
 
-    /// Sets `len` bytes from `offset` on to `byte`.
+    /// Sets `len` bytes from `offset` to `byte`.
     ///
     /// # Errors
     ///
@@ -120,11 +120,11 @@ impl<'a> CpuView<'a> {
         Ok(())
     }
 
-    /// Ends the access and says whether that worked; dropping it keeps silent.
+    /// Ends the access and returns errors, which dropping the view ignores.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Sync`]: devices may not see what was written.
+    /// [`CopyError::Sync`]: devices may not see the written data.
     pub fn end(mut self) -> Result<(), CopyError> {
         match self.exporter.take() {
             Some(exporter) => exporter
@@ -138,7 +138,7 @@ impl<'a> CpuView<'a> {
 impl Drop for CpuView<'_> {
     fn drop(&mut self) {
         if let Some(exporter) = self.exporter.take() {
-            // Whoever needs to know calls `end`.
+            // A caller that needs the error calls `end`.
             let _ = exporter.end_cpu_access(self.access);
         }
     }

@@ -1,4 +1,4 @@
-//! The capability to move bytes of memory that the stack may not read: what a NIC's DMA engine has.
+//! The capability to move bytes of memory that the stack may not read: the equivalent of a NIC's DMA engine.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,14 +12,14 @@ use crate::netmem::Netmem;
 use crate::page_pool::PagePool;
 use crate::region::{self, RegionSpan};
 
-/// A range of network memory: room that a packet may be received into, or the bytes of a frag.
+/// A range of network memory: free memory for a received packet, or the bytes of a frag.
 #[derive(Clone, Copy, Debug)]
 pub struct BufSpan<'a> {
     /// The memory.
     pub netmem: &'a Netmem,
-    /// Where in it the range begins, in bytes.
+    /// Offset of the range in it, in bytes.
     pub offset: u32,
-    /// How many bytes it has.
+    /// Bytes of the range.
     pub len: u32,
 }
 
@@ -37,42 +37,41 @@ impl<'a> From<&'a Frag> for BufSpan<'a> {
 
 /// The right to move bytes in and out of any network memory, readable or not.
 ///
-/// It stands for the DMA engine of a NIC: [`PagePool::dma_port`] hands one to the NIC queue that the pool is for, against
-/// a [`DmaRight`], and the stack above the NIC cannot have one.
+/// It is the equivalent of a NIC's DMA engine. [`PagePool::dma_port`] returns one to the NIC queue of the pool, in exchange
+/// for a [`DmaRight`], which the stack above the NIC cannot get.
 ///
-/// All methods panic when a range is not inside its memory: a NIC knows the geometry of what it posted.
+/// All methods panic when a range is not inside its memory: a NIC knows the geometry of the memory that it posted.
 #[derive(Debug)]
 pub struct DmaPort {
     _private: (),
 }
 
 impl PagePool {
-    /// Returns the port for the NIC queue that the pool is for.
+    /// Returns the port for the NIC queue of the pool.
     ///
-    /// Only a crate that depends on `mapped` can name a [`DmaRight`]; nothing here hands one on. The NIC does, and TCP,
-    /// the stack and the library do not (`cargo xtask layers`).
+    /// Only a crate that depends on `mapped` can name a [`DmaRight`], and this crate does not pass one on. The NIC depends
+    /// on `mapped`; TCP, the stack and the library do not (`.ci/run --only deny`).
     pub fn dma_port(&self, _right: DmaRight) -> DmaPort {
         DmaPort::new()
     }
 }
 
 impl DmaPort {
-    /// Most frags of a payload that [`writev`](Self::writev) surely takes: those that touch in memory count as one.
+    /// Maximum number of frags of a payload for [`writev`](Self::writev); frags that are adjacent in memory count as one.
     pub const MAX_WRITE_FRAGS: usize = mapped::MAX_IOVECS - 1;
 
     pub(crate) fn new() -> Self {
         DmaPort { _private: () }
     }
 
-    /// Reads one packet from `fd` into `head`, then the room in `tail`, then `spill`: where the rest
-    /// goes when a packet is longer than the room. Returns its length.
+    /// Reads one packet from `fd` into `head`, then `tail`, and the rest into `spill`. Returns its length.
     ///
-    /// Spans that touch in memory count as one buffer; with `head` and `spill` there may be one more than
+    /// Spans that are adjacent in memory count as one buffer; with `head` and `spill` there may be one more than
     /// [`MAX_WRITE_FRAGS`](Self::MAX_WRITE_FRAGS).
     ///
     /// # Errors
     ///
-    /// What readv says (EINTR is retried); `ArgumentListTooLong` for too many spans.
+    /// As readv(2) (EINTR is retried); `ArgumentListTooLong` for too many spans.
     pub fn readv(
         &self,
         fd: BorrowedFd<'_>,
@@ -83,11 +82,11 @@ impl DmaPort {
         region::readv(fd, head, tail.iter().map(BufSpan::span), spill)
     }
 
-    /// Writes one packet to `fd`: `head`, then the payload. Returns how many bytes went.
+    /// Writes one packet to `fd`: `head`, then the payload. Returns the number of bytes.
     ///
     /// # Errors
     ///
-    /// What writev says (EINTR is retried); `ArgumentListTooLong` for a payload in more pieces than
+    /// As writev(2) (EINTR is retried); `ArgumentListTooLong` for a payload in more pieces than
     /// [`MAX_WRITE_FRAGS`](Self::MAX_WRITE_FRAGS).
     pub fn writev(&self, fd: BorrowedFd<'_>, head: &[u8], payload: &FragList) -> io::Result<usize> {
         region::writev(fd, head, payload.iter().map(Frag::bytes))
@@ -118,8 +117,8 @@ impl DmaPort {
     }
 
     /// Returns the ones' complement sum of all bytes of `range` (a frag, or any range of network
-    /// memory), folded and not complemented (RFC 1071): what a checksum that began before it goes on
-    /// with. The first byte is the high half of a word, an odd last byte is followed by 0.
+    /// memory), folded and not complemented (RFC 1071), to be added to the rest of a checksum. The first byte is the high
+    /// half of a word; an odd last byte is followed by 0.
     pub fn checksum<'a>(&self, range: impl Into<BufSpan<'a>>) -> u16 {
         checksum::of_span(range.into().span())
     }

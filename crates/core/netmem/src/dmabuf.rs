@@ -1,4 +1,4 @@
-//! Device memory as its owner sees it: allocate it, fill it, look at it, lend it to a NIC.
+//! Device memory for its owner, the application: allocating, filling and reading it, and binding it to a NIC.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::cpu_view::{CopyError, CpuView};
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
 
-/// Why device memory could not be made.
+/// Why device memory could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DmabufError {
     /// The size is 0 or not a multiple of the page.
@@ -17,7 +17,7 @@ pub enum DmabufError {
         "{size} bytes of device memory: the size must be a positive multiple of 4096; round it up"
     )]
     Size {
-        /// The size asked for, in bytes.
+        /// The requested size in bytes.
         size: usize,
     },
     /// The address space or the memory was refused.
@@ -28,7 +28,7 @@ pub enum DmabufError {
     Map {
         /// The size asked for, in bytes.
         size: usize,
-        /// What mmap said.
+        /// Error of mmap.
         source: io::Error,
     },
     /// There were not enough free pages.
@@ -39,49 +39,48 @@ pub enum DmabufError {
     Populate {
         /// The size asked for, in bytes.
         size: usize,
-        /// What madvise said.
+        /// Error of madvise.
         source: io::Error,
     },
-    /// A file in memory could not be made.
+    /// A file in memory could not be created.
     #[error("{step} of a memory file failed: {source}; anonymous device memory needs no file")]
     Memfd {
         /// The call that failed.
         step: &'static str,
-        /// What it said.
+        /// Its error.
         source: io::Error,
     },
     /// The exporter has no file descriptor that could be mapped.
     #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
     NoFile,
-    /// The exporter's file is shorter than its size or could become so: an access would end the process (SIGBUS).
+    /// The exporter's file is shorter than its size, or could become shorter: an access would end the process (SIGBUS).
     #[error("the memory of the exporter cannot be mapped: {0}")]
     File(mapped::UnmappableFile),
-    /// The memory does not divide into net_iovs.
+    /// The memory cannot be cut into net_iovs.
     #[error(transparent)]
     Geometry(#[from] crate::GeometryError),
 }
 
-/// The operations that any exporter of device memory offers (linux include/linux/dma-buf.h, struct
-/// dma_buf_ops): the memory here, and buffers that another driver exports.
+/// Operations of an exporter of device memory (linux include/linux/dma-buf.h, struct dma_buf_ops).
 ///
-/// What an implementation says is checked before its memory is mapped, not trusted: the file must be a dma-buf or a memfd
-/// sealed against shrinking, and have the size.
+/// An implementation is not trusted: before its memory is mapped, the file is checked to be a dma-buf or a memfd
+/// sealed against shrinking, and to have the size.
 #[doc(alias = "dma_buf_ops")]
 pub trait Exporter: Send + Sync {
     /// Returns the number of bytes.
     fn size(&self) -> usize;
 
-    /// Returns the file descriptor by which another process or the kernel knows the memory, if any.
+    /// Returns the file descriptor of the memory for the kernel and other processes, if there is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes what the device wrote visible to the CPU.
+    /// Makes the device's writes visible to the CPU.
     ///
     /// # Errors
     ///
     /// When the exporter's synchronisation fails.
     fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
 
-    /// Makes what the CPU wrote visible to the device.
+    /// Makes the CPU's writes visible to the device.
     ///
     /// # Errors
     ///
@@ -97,25 +96,25 @@ impl std::fmt::Debug for dyn Exporter {
     }
 }
 
-/// What the CPU does between begin and end of its access (DMA_BUF_SYNC_READ, _WRITE).
+/// Kind of an access by the CPU (DMA_BUF_SYNC_READ, _WRITE).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuAccess {
-    /// It reads only.
+    /// Reading only.
     Read,
-    /// It writes only.
+    /// Writing only.
     Write,
-    /// It reads and writes.
+    /// Reading and writing.
     ReadWrite,
 }
 
-/// Device memory of this process: a handle that is cheap to clone; the memory is unmapped when the
-/// last handle is dropped *and* the last net_iov that a NIC cut from it is home.
+/// Device memory of this process: a handle that is cheap to clone. The memory is unmapped when the
+/// last handle is dropped *and* the last net_iov of a NIC that uses it is home.
 ///
-/// The copies here are its owner's: the stack never calls them. Copying to bytes that were lent to a
-/// NIC, or sent and not completed, tears them, as it does on a real device. Copying to bytes of a frag that is lent to the
-/// copying program changes that frag, and nothing else: data may be worked on where it lies.
+/// The copying methods are for the application; the stack never calls them. Copying to bytes that a NIC has posted or is
+/// sending corrupts the data, as on a real device. Copying to bytes of a frag that is lent to the program changes that frag
+/// only, so data may be processed in place.
 ///
-/// After fork(2) the child has a copy of anonymous memory, as it was then; memory that has a file (`memfd`, a dma-buf) is the
+/// After fork(2) the child has a private copy of anonymous memory; memory with a file (`memfd`, a dma-buf) is the
 /// same in both processes.
 #[derive(Clone, Debug)]
 pub struct Dmabuf {
@@ -123,7 +122,7 @@ pub struct Dmabuf {
 }
 
 impl Dmabuf {
-    /// Allocates anonymous memory, in huge pages if the machine has them, every page touched.
+    /// Allocates anonymous memory, in huge pages if the machine has them, and touches every page.
     ///
     /// # Errors
     ///
@@ -132,8 +131,8 @@ impl Dmabuf {
         Memory::anonymous(size, MemoryAccess::Device).map(Self::new)
     }
 
-    /// Allocates memory that has a file descriptor: hugetlb pages, else pages collapsed to huge ones,
-    /// else base pages; [`Dmabuf::page_kind`] says which. Every page touched, the size sealed.
+    /// Allocates memory with a file descriptor and a sealed size, and touches every page: hugetlb pages, otherwise pages
+    /// collapsed to huge ones, otherwise base pages ([`Dmabuf::page_kind`] tells which).
     ///
     /// # Errors
     ///
@@ -142,7 +141,7 @@ impl Dmabuf {
         Memory::memfd(size).map(Self::new)
     }
 
-    /// Maps memory that `exporter` made known to devices; each access of the CPU is announced to it.
+    /// Maps the memory of `exporter`, which is called before and after each access of the CPU.
     ///
     /// # Errors
     ///
@@ -151,13 +150,13 @@ impl Dmabuf {
         Memory::exported(exporter).map(Self::new)
     }
 
-    /// Returns who made the memory known to devices, if anybody did.
+    /// Returns the exporter of the memory, if there is one.
     pub fn exporter(&self) -> Option<&Arc<dyn Exporter>> {
         self.memory.exporter()
     }
 
-    /// Makes memory that has a file known to devices, through what `make` makes of the file and its size. Done once:
-    /// memory that has an exporter keeps it. `None`: anonymous memory, which has no file.
+    /// Returns the exporter of memory with a file; if there is none, `make` creates it from the file and its size.
+    /// `None`: anonymous memory, which has no file.
     ///
     /// # Errors
     ///
@@ -191,8 +190,8 @@ impl Dmabuf {
         self.memory.size()
     }
 
-    /// Returns which pages the memory got, as /proc/self/smaps says when this is first called. Reading that takes
-    /// milliseconds in a process with much memory; later calls return the same answer at once.
+    /// Returns the kind of pages of the memory, from /proc/self/smaps at the first call. That call takes
+    /// milliseconds in a process with much memory; later calls return the same result at once.
     pub fn page_kind(&self) -> PageKind {
         self.memory.page_kind()
     }
@@ -292,7 +291,7 @@ impl Dmabuf {
         })
     }
 
-    /// Returns an observer that tells when the memory was unmapped, without keeping it.
+    /// Returns an observer that tells when the memory has been unmapped; it does not keep the memory.
     pub fn observer(&self) -> MemoryObserver {
         MemoryObserver(Arc::downgrade(&self.memory))
     }
@@ -334,7 +333,7 @@ impl Exporter for Dmabuf {
     }
 }
 
-/// A checked range of device memory. Not a slice of bytes: they are copied out to be looked at.
+/// A checked range of device memory. It is not a slice of bytes: they have to be copied to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice<'a> {
     memory: &'a Memory,
@@ -343,7 +342,7 @@ pub struct DeviceSlice<'a> {
 }
 
 impl DeviceSlice<'_> {
-    /// Returns where the range begins in the device memory.
+    /// Returns the offset of the range in the device memory.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -400,17 +399,17 @@ impl DeviceSlice<'_> {
     }
 }
 
-/// Tells whether a run of memory still exists.
+/// Tells whether memory is still mapped.
 #[derive(Clone, Debug)]
 pub struct MemoryObserver(Weak<Memory>);
 
 impl MemoryObserver {
-    /// Returns the memory, if it still exists.
+    /// Returns the memory, if it is still mapped.
     pub fn upgrade(&self) -> Option<Dmabuf> {
         self.0.upgrade().map(|memory| Dmabuf { memory })
     }
 
-    /// Returns whether the memory was unmapped.
+    /// Returns whether the memory has been unmapped.
     pub fn is_freed(&self) -> bool {
         self.0.strong_count() == 0
     }

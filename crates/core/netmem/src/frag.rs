@@ -1,4 +1,4 @@
-//! One piece of a packet's payload, and who may read it.
+//! One piece of a packet's payload.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use crate::dma_port::BufSpan;
 use crate::netmem::Netmem;
 use crate::region::RegionSpan;
 
-/// The bytes are in device memory, where the CPU does not read.
+/// The bytes are in device memory, which the stack cannot read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the payload lies in device memory; only its owner can look at it")]
+#[error("the payload is in device memory; only its owner can read it")]
 pub struct Unreadable;
 
 /// One piece of one packet: a range of a net_iov or host page. Never an IP fragment.
@@ -44,8 +44,7 @@ impl Frag {
         }
     }
 
-    /// Marks it as the linear part of a packet: payload that landed in host memory although the rest of
-    /// its packet did not.
+    /// Marks it as the linear part of a packet: payload in host memory, while the rest of the packet is in device memory.
     #[must_use]
     pub fn into_linear(self) -> Self {
         Frag {
@@ -66,13 +65,13 @@ impl Frag {
         self.len == 0
     }
 
-    /// Returns where in its net_iov the piece begins.
+    /// Returns the offset of the piece in its net_iov.
     #[inline]
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Returns whether the CPU may read the bytes.
+    /// Returns whether the stack may read the bytes.
     #[inline]
     pub fn is_readable(&self) -> bool {
         self.netmem.is_readable()
@@ -84,13 +83,13 @@ impl Frag {
         self.linear
     }
 
-    /// Returns the dma-buf that the bytes are in; host bytes are in none.
+    /// Returns the dma-buf of the bytes; `None` for host memory.
     #[inline]
     pub fn dmabuf_id(&self) -> Option<DmabufId> {
         self.netmem.dmabuf_id()
     }
 
-    /// Returns where in its dma-buf (or host area) the piece begins.
+    /// Returns the offset of the piece in its dma-buf (or host area).
     #[inline]
     pub fn dmabuf_offset(&self) -> u64 {
         self.netmem.dmabuf_offset(self.offset)
@@ -125,8 +124,7 @@ impl Frag {
     ///
     /// # Panics
     ///
-    /// When the range is not inside the piece, or the memory is a test's opaque memory: who asks
-    /// [`Frag::is_readable`] first never gets there.
+    /// When the range is not inside the piece.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> Result<(), Unreadable> {
         let region = self.netmem.pool().area().memory().cpu();
         if !self.is_readable() {
@@ -170,8 +168,8 @@ impl Frag {
         self.len = n.min(self.len()) as u32;
     }
 
-    /// Extends over `next` when that is the same memory and begins where this ends. The range cannot
-    /// leave the memory: `next` did not.
+    /// Extends the piece over `next` when `next` is in the same memory and begins where the piece ends. The range stays
+    /// inside the memory, because `next` is.
     pub(crate) fn try_merge(&mut self, next: &Frag) -> bool {
         let touches = self.offset + self.len == next.offset
             && self.linear == next.linear

@@ -6,10 +6,10 @@ use crate::frag::Frag;
 use crate::page_pool::PagePool;
 use crate::payload::Payload;
 
-/// Frags in order, with their length. It is what the stack moves around as [`Payload`]: cutting and
+/// Frags in order, with their total length: the [`Payload`] of the stack. Cutting and
 /// joining move handles, never bytes.
 ///
-/// Invariant: no frag is empty; `len` is the sum of theirs.
+/// Invariant: no frag is empty; `len` is the sum of their lengths.
 #[derive(Default, Debug)]
 pub struct FragList {
     frags: SmallVec<[Frag; 2]>,
@@ -22,18 +22,18 @@ impl FragList {
         Self::default()
     }
 
-    /// Returns the empty list with room for `frags` frags; up to 2 need no allocation.
+    /// Returns an empty list with capacity for `frags` frags; up to 2 need no allocation.
     pub fn with_capacity(frags: usize) -> Self {
         let frags = SmallVec::with_capacity(frags);
         FragList { frags, len: 0 }
     }
 
-    /// Copies host bytes into pages of `pool`, which small pieces share; nothing when the pool runs out
-    /// of pages.
+    /// Copies host bytes into pages of `pool`, which small pieces share; `None` when the pool has not enough
+    /// pages.
     ///
     /// # Panics
     ///
-    /// When the pool's memory is not readable: host bytes belong in host memory.
+    /// When the pool's memory is not readable.
     pub fn from_host_bytes(pool: &mut PagePool, bytes: &[u8]) -> Option<Self> {
         assert!(
             pool.is_readable(),
@@ -50,7 +50,7 @@ impl FragList {
         Some(list)
     }
 
-    /// Puts a frag behind the last; an empty one goes home instead.
+    /// Appends a frag; an empty one is dropped.
     pub fn push(&mut self, frag: Frag) {
         if !frag.is_empty() {
             self.len += frag.len();
@@ -58,8 +58,8 @@ impl FragList {
         }
     }
 
-    /// Puts a frag behind the last, as part of it when it goes on in the same net_iov; what that
-    /// saves is a handle here and a token at the socket.
+    /// Appends a frag. If it continues the last one in the same net_iov, the two become one, which saves a handle
+    /// and a token at the socket.
     pub fn push_merge(&mut self, frag: Frag) {
         if self
             .frags
@@ -82,12 +82,12 @@ impl FragList {
         self.frags.first()
     }
 
-    /// Returns how many frags there are.
+    /// Returns the number of frags.
     pub fn frag_count(&self) -> usize {
         self.frags.len()
     }
 
-    /// Returns whether any byte is where the CPU may not read.
+    /// Returns whether any byte is in memory that the stack may not read.
     pub fn is_unreadable(&self) -> bool {
         self.frags.iter().any(|frag| !frag.is_readable())
     }
@@ -137,7 +137,7 @@ impl Payload for FragList {
         self.len = n;
     }
 
-    /// Puts `other` behind the last byte; what touches in the same net_iov becomes one frag.
+    /// Appends `other`; frags that are adjacent in the same net_iov become one.
     fn append(&mut self, other: Self) {
         if self.is_empty() {
             *self = other;
@@ -172,7 +172,7 @@ impl Payload for FragList {
 }
 
 impl FragList {
-    /// Returns (how many frags end at or before byte `n`, how many bytes of the next are before it).
+    /// Returns the number of frags that end at or before byte `n`, and the number of bytes of the next frag before it.
     fn position(&self, n: usize) -> (usize, usize) {
         let mut rest = n;
         for (i, frag) in self.frags.iter().enumerate() {

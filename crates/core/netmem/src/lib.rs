@@ -1,34 +1,35 @@
-//! Network memory: who owns the bytes of a packet, and who may look at them.
+//! Network memory: ownership of the bytes of a packet, and access to them.
 //!
-//! Payload lies in *net_iovs*, equal chunks of device memory (or in host pages, which are handled the
-//! same way). Three types carry it:
+//! Payload is in *net_iovs*, equal chunks of device memory (or in host pages, which are handled the
+//! same way). Three types hold it:
 //!
-//! - [`PagePool`] hands out and takes back the memory of one receive queue. Its owner's fast path is a
+//! - [`PagePool`] allocates and recycles the memory of one receive queue. The fast path of its owner is a
 //!   pop and a push; other threads return memory through a lock-free ring.
-//! - [`Netmem`] owns one net_iov, and [`Frag`] a range of one. They move; a second owner is an explicit,
-//!   counted `share`. Dropping the last one sends the net_iov home, from any thread and however late.
-//! - [`FragList`] is the [`Payload`] of a segment: it can be measured, cut and joined, and has no way to
-//!   read a byte of device memory. Who must move such bytes needs a [`DmaPort`], which stands for a NIC's
-//!   DMA engine and is handed out against a right that only the NIC has.
+//! - [`Netmem`] owns one net_iov, and [`Frag`] a range of one. They are moved; a second owner is an explicit,
+//!   counted `share`. When the last one is dropped, on any thread, the net_iov goes *home*: back to its pool, or to the
+//!   pool's provider if the pool has been dropped.
+//! - [`FragList`] is the [`Payload`] of a segment: it can be measured, cut and joined, and has no method to
+//!   read a byte of device memory. Moving such bytes takes a [`DmaPort`], the equivalent of a NIC's DMA engine; getting one
+//!   takes a right that only the NIC has.
 //!
-//! Memory that is sent from is not allocated: [`TxMemory`] makes frags of any of its bytes, and a
-//! [`TxSend`] tells when the last frag of one send is gone.
+//! Nothing is allocated from memory that is sent: [`TxMemory`] makes frags of any of its bytes, and a
+//! [`TxSend`] tells when the last frag of one send has been dropped.
 //!
-//! Memory comes to a pool from a [`MemoryProvider`]: [`HostProvider`] (host pages) or
-//! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). It is unmapped when its user, its provider and its
-//! last net_iov are all gone.
+//! A pool gets its memory from a [`MemoryProvider`]: [`HostProvider`] (host pages) or
+//! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). The memory is unmapped when its user, its provider and its
+//! last net_iov are all dropped.
 //!
-//! Two bindings of the same memory would lend the same net_iov twice: an [`RxClaim`] is the right of one to hand it out,
-//! and there is no other until the first is dropped and all that it lent is home. [`Process`] and [`PerProcess`] tell a
-//! child by fork(2) from its parent.
+//! Two bindings of the same memory would lend the same net_iov twice. An [`RxClaim`] is the right of one binding to
+//! allocate it; the next one can be taken when the first is dropped and all its net_iovs are home. [`Process`] and
+//! [`PerProcess`] distinguish a child by fork(2) from its parent.
 //!
-//! On the way of a received segment: the NIC queue posts what [`PagePool::alloc`] gave (step 1 of the
-//! walk in ARCHITECTURE.md), reads a packet into it with [`DmaPort::readv`], and wraps it in frags; TCP
-//! orders them as `Payload` (step 6); the socket lends them out under tokens (step 8); and
+//! In the walk of a received segment (ARCHITECTURE.md): the NIC queue posts memory from [`PagePool::alloc`] (step 1),
+//! reads a packet into it with [`DmaPort::readv`], and wraps it in frags; TCP
+//! orders them as `Payload` (step 6); the socket lends them under tokens (step 8); and
 //! [`PagePool::recycle`] takes them back (step 9).
 //!
-//! It does not know packets, connections, tokens or threads of its own, and never blocks except for the
-//! short lock of a provider's chunk allocator, off the fast path.
+//! The crate knows no packets, connections or tokens and starts no threads. It never blocks, except for the
+//! short lock of a provider's chunk allocator, outside the fast path.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A region together with who may look at it and what it is made of.
+//! A region of memory with its access rules, its file and its kind of pages.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -12,49 +12,49 @@ use crate::region::{
     Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, MemoryRegion, RegionSpan,
 };
 
-/// Who may read the bytes with the CPU.
+/// Which code may read the bytes with the CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemoryAccess {
-    /// Host memory: the stack may.
+    /// Host memory: the stack and the application.
     Host,
-    /// Device memory: its owner may (he made it), the stack may not.
+    /// Device memory: the application that created it, not the stack.
     Device,
-    /// Nobody may; an attempt panics. For tests.
+    /// None; an attempt panics. For tests.
     #[cfg(any(test, feature = "test-util"))]
     Opaque,
 }
 
-/// A range that does not lie inside the memory it was meant for.
+/// A range is not inside the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len} bytes at offset {offset} do not lie inside {size} bytes of memory")]
+#[error("{len} bytes at offset {offset} are not inside {size} bytes of memory")]
 pub struct OutOfBounds {
-    /// Where the range begins.
+    /// Start of the range.
     pub offset: usize,
-    /// How many bytes it has.
+    /// Bytes of the range.
     pub len: usize,
-    /// How many bytes there are.
+    /// Bytes of the memory.
     pub size: usize,
 }
 
-/// One mapped run of memory. Whoever holds an `Arc` of it keeps it mapped.
+/// One mapped run of memory. It stays mapped while an `Arc` of it exists.
 #[derive(Debug)]
 pub(crate) struct Memory {
     region: MemoryRegion,
     access: MemoryAccess,
     file: Option<OwnedFd>,
-    /// Who made the memory known to devices and wants to be told when the CPU looks at it.
+    /// The exporter of the memory to devices, which is called before and after each access of the CPU.
     exporter: OnceLock<Arc<dyn Exporter>>,
-    /// Set when first asked for: the kernel walks the page tables of the whole process to answer, which takes longer
+    /// Determined on first use: the kernel walks the page tables of the whole process for it, which takes longer
     /// than mapping the memory.
     page_kind: OnceLock<PageKind>,
 }
 
 impl Memory {
-    /// Maps anonymous memory in huge pages if it can, all of it touched.
+    /// Maps anonymous memory, in huge pages if possible, and touches every page.
     pub(crate) fn anonymous(size: usize, access: MemoryAccess) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Now)?;
-        // Refused where transparent huge pages are not configured; base pages do, slower.
+        // Refused where transparent huge pages are not configured; base pages work, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
         Ok(Memory {
@@ -66,7 +66,7 @@ impl Memory {
         })
     }
 
-    /// Maps anonymous host memory that costs nothing until it is touched, in base pages.
+    /// Maps anonymous host memory in base pages, which are allocated when they are first touched.
     pub(crate) fn lazy(size: usize) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Lazily)?;
@@ -79,8 +79,8 @@ impl Memory {
         })
     }
 
-    /// Maps a memfd: hugetlb pages if the administrator reserved enough, else pages collapsed to
-    /// huge ones, else base pages. All of it touched, its size sealed.
+    /// Maps a memfd with a sealed size and touches every page: hugetlb pages if enough are reserved, otherwise pages
+    /// collapsed to huge ones, otherwise base pages.
     pub(crate) fn memfd(size: usize) -> Result<Self, DmabufError> {
         check_size(size)?;
         if size.is_multiple_of(HUGE_PAGE_BYTES)
@@ -101,12 +101,12 @@ impl Memory {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("devmem-tcp", flags).map_err(failed("memfd_create"))?;
         rustix::fs::ftruncate(&file, size as u64).map_err(failed("ftruncate"))?;
-        // What is mapped must not lose pages (SIGBUS); udmabuf insists on the same seal.
+        // A mapped file must not lose pages (SIGBUS); udmabuf requires the same seal.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(failed("F_ADD_SEALS"))?;
         let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
         populate(&region)?;
-        // Refused before Linux 6.1 and for hugetlb; base pages do, slower.
+        // Refused before Linux 6.1 and for hugetlb; base pages work, slower.
         let _ = region.advise(Advice::Collapse);
         Ok(Memory {
             region,
@@ -117,8 +117,8 @@ impl Memory {
         })
     }
 
-    /// Maps what an exporter offers, which need not be ordinary pages: nothing is touched or advised. What it says of
-    /// its size is compared with the file.
+    /// Maps the memory of an exporter. It may have no ordinary pages, so nothing is touched or advised. The exporter's size
+    /// is compared with the file.
     pub(crate) fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
         let size = exporter.size();
         check_size(size)?;
@@ -137,7 +137,7 @@ impl Memory {
         self.exporter.get()
     }
 
-    /// Makes `exporter` the one to be told; of two threads that try, the first wins.
+    /// Sets the exporter; if two threads try, the first one wins.
     pub(crate) fn export(&self, exporter: Arc<dyn Exporter>) -> &Arc<dyn Exporter> {
         self.exporter.get_or_init(|| exporter)
     }
@@ -164,7 +164,7 @@ impl Memory {
         }
     }
 
-    /// Returns every file that the memory is a mapping of, or is known by: its own, and its exporter's dma-buf.
+    /// Returns all files of the memory: the one that it is a mapping of, and its exporter's dma-buf.
     pub(crate) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let exported = self.exporter.get().and_then(|exporter| exporter.as_fd());
         self.file
@@ -174,7 +174,7 @@ impl Memory {
             .chain(exported)
     }
 
-    /// Checks that a range lies inside.
+    /// Checks that a range is inside the memory.
     pub(crate) fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         let size = self.size();
         match offset.checked_add(len) {
@@ -183,7 +183,7 @@ impl Memory {
         }
     }
 
-    /// Returns the region for an access that stands for the NIC's DMA.
+    /// Returns the region for an access by the NIC's DMA.
     pub(crate) fn dma(&self) -> &MemoryRegion {
         &self.region
     }
@@ -203,7 +203,7 @@ impl Memory {
         &self.region
     }
 
-    /// Returns a range for `region`'s copying functions.
+    /// Returns a range for the copying functions of `region`.
     pub(crate) fn span(&self, offset: usize, len: usize) -> RegionSpan<'_> {
         RegionSpan {
             region: &self.region,

@@ -1,4 +1,4 @@
-//! Net_iovs: the equal chunks that a run of network memory is cut into, judged once.
+//! Net_iovs: the equal chunks of a run of network memory. The geometry is validated once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ impl NiovSize {
     pub const MIN: NiovSize = NiovSize { shift: 12 };
     /// One huge page.
     pub const MAX: NiovSize = NiovSize { shift: 21 };
-    /// 64 KiB: takes one super-packet of a TAP with segmentation offload in one piece.
+    /// 64 KiB: holds one super-packet of a TAP with segmentation offload.
     pub const DEFAULT: NiovSize = NiovSize { shift: 16 };
 
-    /// Returns the size that has `bytes` bytes.
+    /// Returns the size of `bytes` bytes.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl NiovSize {
         })
     }
 
-    /// Returns the largest size that `len` bytes divide into; the smallest one if none does.
+    /// Returns the largest size that divides `len` bytes; the smallest size if none does.
     pub(crate) fn largest_for(len: usize) -> Self {
         let shift = len.trailing_zeros();
         NiovSize {
@@ -70,10 +70,10 @@ impl fmt::Display for NiovSize {
 /// Why memory cannot be cut into net_iovs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GeometryError {
-    /// The net_iov size is not one.
+    /// The net_iov size is not a power of two from 4 KiB to 2 MiB.
     #[error("a net_iov of {bytes} bytes: take a power of two from 4096 to 2097152")]
     NiovSize {
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
     },
     /// The area has no bytes.
@@ -82,7 +82,7 @@ pub enum GeometryError {
         /// The net_iov size in bytes.
         niov: usize,
     },
-    /// The area does not divide into net_iovs.
+    /// The length of the area is not a multiple of the net_iov size.
     #[error(
         "an area of {len} bytes is not a multiple of the net_iov size {niov}: take {remedy} bytes, \
          or smaller net_iovs"
@@ -92,10 +92,10 @@ pub enum GeometryError {
         len: usize,
         /// The net_iov size in bytes.
         niov: usize,
-        /// The nearest length above that would do.
+        /// The next larger multiple.
         remedy: usize,
     },
-    /// The area does not begin on a net_iov boundary of its dma-buf.
+    /// The area does not begin at a multiple of the net_iov size in its dma-buf.
     #[error("an area at offset {base} does not begin at a multiple of the net_iov size {niov}")]
     Base {
         /// The offset of the area in the dma-buf.
@@ -103,8 +103,8 @@ pub enum GeometryError {
         /// The net_iov size in bytes.
         niov: usize,
     },
-    /// The area reaches past the dma-buf.
-    #[error("an area of {len} bytes at offset {base} reaches past a dma-buf of {size} bytes")]
+    /// The area ends after the end of the dma-buf.
+    #[error("an area of {len} bytes at offset {base} ends after a dma-buf of {size} bytes")]
     PastEnd {
         /// The offset of the area in the dma-buf.
         base: usize,
@@ -113,15 +113,15 @@ pub enum GeometryError {
         /// The size of the dma-buf in bytes.
         size: usize,
     },
-    /// The area has more net_iovs than have numbers.
+    /// The area has more net_iovs than a u32 can count.
     #[error("{count} net_iovs are more than 4294967294: take larger net_iovs")]
     Count {
-        /// How many net_iovs there would be.
+        /// Number of net_iovs.
         count: usize,
     },
 }
 
-/// One contiguous run of net_iovs, and who holds each.
+/// One contiguous run of net_iovs, with the number of owners of each.
 #[doc(alias = "net_iov_area")]
 pub struct NetIovArea {
     memory: Arc<Memory>,
@@ -135,7 +135,7 @@ impl NetIovArea {
     ///
     /// # Errors
     ///
-    /// [`GeometryError`] with the numbers and what would do.
+    /// [`GeometryError`] with the numbers and the remedy.
     pub fn new(
         dmabuf: &Dmabuf,
         base: usize,
@@ -186,18 +186,18 @@ impl NetIovArea {
         self.niov_size
     }
 
-    /// Returns how many net_iovs there are.
+    /// Returns the number of net_iovs.
     pub fn count(&self) -> u32 {
         // `cut` refused more.
         self.slots.len() as u32
     }
 
-    /// Returns where the area begins in its dma-buf.
+    /// Returns the offset of the area in its dma-buf.
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// Returns where net_iov `index` begins in the dma-buf.
+    /// Returns the offset of net_iov `index` in the dma-buf.
     #[inline]
     pub(crate) fn offset_of(&self, index: u32) -> usize {
         // No overflow for an index below `count`: `cut` checked base + count * size.
@@ -231,19 +231,19 @@ impl fmt::Debug for NetIovArea {
     }
 }
 
-/// Who holds one net_iov.
+/// The owners of one net_iov.
 ///
-/// `refs` counts the [`crate::Netmem`] handles that are to bring it home. 0: it has none; it lies in
+/// `refs` counts its [`crate::Netmem`] handles. 0: there is none; the net_iov is in
 /// its provider, in a return ring, or is being moved between the two. `next` links it into a return
-/// ring and means nothing elsewhere.
+/// ring and has no meaning elsewhere.
 #[doc(alias = "net_iov")]
 pub(crate) struct NetIov {
     refs: AtomicU32,
     pub(crate) next: AtomicU32,
 }
 
-/// More owners than any program has: a loop that shares and forgets is stopped long before the
-/// counter wraps, which would send a net_iov home that others still read.
+/// Maximum number of owners, which no correct program reaches. It stops a loop that leaks shares long before the
+/// counter wraps, which would recycle a net_iov that is still in use.
 const MAX_REFS: u32 = u32::MAX / 2;
 
 impl NetIov {
@@ -254,23 +254,23 @@ impl NetIov {
         }
     }
 
-    /// Makes the caller, who took it from its provider or ring, the only owner.
+    /// Makes the caller, which took it from its provider or ring, the only owner.
     #[inline]
     pub(crate) fn claim(&self) {
-        // Relaxed: taking it from provider or ring ordered us behind the last owner.
+        // Relaxed: taking it from provider or ring has synchronized with the last owner.
         self.refs.store(1, Ordering::Relaxed);
     }
 
-    /// Lets the only owner go without sending it home; he hands it on himself.
+    /// Removes the only owner without sending the net_iov home; the caller passes it on.
     #[inline]
     pub(crate) fn disclaim(&self) {
         self.refs.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the caller is the only owner, so that he may reuse the memory.
+    /// Returns whether the caller is the only owner, so that it may reuse the memory.
     #[inline]
     pub(crate) fn is_sole(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`: what other owners did with the memory is done.
+        // Acquire pairs with the Release in `let_go`: the accesses of other owners happened before.
         self.refs.load(Ordering::Acquire) == 1
     }
 
@@ -285,12 +285,12 @@ impl NetIov {
         );
     }
 
-    /// Removes an owner. Returns whether he was the last and has to bring the net_iov home.
+    /// Removes an owner. Returns whether it was the last one and has to send the net_iov home.
     #[inline]
     pub(crate) fn let_go(&self) -> bool {
         match self.refs.load(Ordering::Acquire) {
             0 => false,
-            // Sole: nobody else can add an owner, so no read-modify-write is needed.
+            // The only owner: no other thread can add one, so no read-modify-write is needed.
             1 => {
                 self.refs.store(0, Ordering::Relaxed);
                 true

@@ -10,10 +10,10 @@ use crate::pool_shared::PoolShared;
 use crate::pool_types::PoolId;
 use crate::region::RegionSpan;
 
-/// An owned host page or net_iov. Dropping the last handle of one, on any thread and however late,
-/// sends it home: through the return ring of its pool, or to the provider when the pool is gone.
+/// An owned host page or net_iov. When its last handle is dropped, on any thread,
+/// it goes home: through the return ring of its pool, or to the provider when the pool has been dropped.
 ///
-/// Not `Clone`: a second owner is made by [`Netmem::share`] and counted. The pool's owner returns it
+/// Not `Clone`: a second owner is made by [`Netmem::share`] and counted. The pool's owner recycles it
 /// faster with [`crate::PagePool::recycle`].
 #[doc(alias = "netmem_ref")]
 pub struct Netmem {
@@ -22,7 +22,7 @@ pub struct Netmem {
 }
 
 impl Netmem {
-    /// Returns the handle of a net_iov that the caller took from provider or ring.
+    /// Returns the handle of a net_iov that the caller has taken from provider or ring.
     pub(crate) fn claim(pool: &Arc<PoolShared>, index: u32) -> Self {
         pool.area().slot(index).claim();
         Netmem {
@@ -31,7 +31,7 @@ impl Netmem {
         }
     }
 
-    /// Returns one more handle of a net_iov that others hold, too: the binding it is sent from.
+    /// Returns another handle of a net_iov that has owners: those of the binding it is sent from.
     pub(crate) fn attach(pool: &Arc<PoolShared>, index: u32) -> Self {
         pool.area().slot(index).add_owner();
         Netmem {
@@ -40,22 +40,22 @@ impl Netmem {
         }
     }
 
-    /// Gives up a handle that is the only one, for its index, without sending the net_iov home.
+    /// Turns the only handle into its index, without sending the net_iov home.
     pub(crate) fn disclaim(self) -> u32 {
         debug_assert!(self.slot().is_sole());
         self.slot().disclaim();
         self.index
     }
 
-    /// Drops handles as one by one would, but with one push to the return ring for up to 64 net_iovs
-    /// of the same pool in a row: for a thread that is done with a whole batch.
+    /// Drops handles, with one push to the return ring for up to 64 consecutive net_iovs
+    /// of the same pool: faster than dropping them one by one.
     pub fn drop_bulk(netmems: impl IntoIterator<Item = Netmem>) {
         let mut indices = [0; 64];
         let mut count = 0;
         let mut pool: Option<Arc<PoolShared>> = None;
         for netmem in netmems {
             if !netmem.is_sole_owner() {
-                // Its own drop decides whether it became the last meanwhile.
+                // Its drop checks whether it has become the last one meanwhile.
                 continue;
             }
             let same = pool
@@ -86,25 +86,25 @@ impl Netmem {
         }
     }
 
-    /// Returns whether the CPU may read the bytes.
+    /// Returns whether the stack may read the bytes.
     #[inline]
     pub fn is_readable(&self) -> bool {
         self.pool.is_readable()
     }
 
-    /// Returns the pool that the memory goes home to.
+    /// Returns the pool of the memory.
     #[inline]
     pub fn pool_id(&self) -> PoolId {
         self.pool.id()
     }
 
-    /// Returns the dma-buf that the memory is a part of; a host page is of none.
+    /// Returns the dma-buf that the memory is part of; `None` for a host page.
     #[inline]
     pub fn dmabuf_id(&self) -> Option<DmabufId> {
         self.pool.dmabuf_id()
     }
 
-    /// Returns where byte `offset` of this memory lies in its dma-buf (or host area).
+    /// Returns the offset of byte `offset` of this memory in its dma-buf (or host area).
     #[inline]
     pub fn dmabuf_offset(&self, offset: u32) -> u64 {
         self.pool.area().offset_of(self.index) as u64 + u64::from(offset)
@@ -129,7 +129,7 @@ impl Netmem {
             && Arc::ptr_eq(self.pool.area(), before.pool.area())
     }
 
-    /// Returns whether this is the only owner, who may write over bytes that others had.
+    /// Returns whether this is the only owner, so that the bytes may be overwritten.
     #[inline]
     pub fn is_sole_owner(&self) -> bool {
         self.slot().is_sole()

@@ -1,4 +1,4 @@
-//! Which pages a mapping really got: what was asked for and what came differ on many machines.
+//! The kind of pages of a mapping, which differs from the requested one on many machines.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use std::fmt;
 pub enum PageKind {
     /// Huge pages reserved by the administrator (hugetlb).
     Huge,
-    /// Huge pages that the kernel put together from base pages, for at least half of the memory.
+    /// Huge pages that the kernel has made of base pages, for at least half of the memory.
     TransparentHuge,
-    /// Base pages: copies cost a tenth more, more on one core.
+    /// Base pages: copies take 10 % more time, and more than that on one core.
     Base,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for PageKind {
     }
 }
 
-/// Returns what /proc/self/smaps says about `len` bytes at `address`; nothing when it cannot be read.
+/// Returns the kind of pages of `len` bytes at `address`, from /proc/self/smaps; `None` when it cannot be read.
 pub(crate) fn observe(address: usize, len: usize) -> Option<PageKind> {
     if cfg!(miri) {
         return None;

@@ -5,11 +5,11 @@
 //! and its count at 1, so allocating pops and recycling checks the count and pushes. Everything else
 //! (the return ring, the provider) moves net_iovs in bulk.
 //!
-//! Nothing is lost when a pool goes while its net_iovs are out. A net_iov has one place at a time: its
-//! provider, the cache, the ring, or its owners. Dropping the pool closes the ring and gives cache
-//! and ring to the provider; a last owner who lets go later finds the ring closed
-//! (see [`crate::return_ring`]: there is no state between) and goes to the provider himself. The
-//! [`PoolShared`] that he reaches through his handle, the provider and the memory live until then.
+//! A pool may be dropped while its net_iovs are in use. A net_iov is in one place at a time: its
+//! provider, the cache, the ring, or its owners. Dropping the pool closes the ring and returns cache
+//! and ring to the provider; a last owner that is dropped later finds the ring closed
+//! (see [`crate::return_ring`]: there is no state between) and returns the net_iov to the provider. The
+//! [`PoolShared`] that its handle refers to, the provider and the memory live until then.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,37 +24,37 @@ use crate::pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
 use crate::provider::MemoryProvider;
 use crate::return_ring::Chain;
 
-/// How many net_iovs move at once between pool and provider or ring (linux PP_ALLOC_CACHE_REFILL).
+/// Number of net_iovs that move at once between pool and provider or ring (linux PP_ALLOC_CACHE_REFILL).
 const REFILL: usize = 64;
 
-/// Most entries of a cache: the kernel's limit for a pool.
+/// Maximum number of entries of a cache: the kernel's limit for a pool.
 const CACHE_MAX: usize = 32768;
 
-/// A pool's cache holds at most one in so many of the area's net_iovs, and so does its ring, so that the
-/// pools of other queues on the same binding do not starve while this one's lie idle.
+/// Divisor: a pool's cache holds at most 1 / this of the area's net_iovs, and so does its ring, so that an idle queue
+/// leaves most of a binding to the others.
 const IDLE_PARTS: u32 = 8;
 
-/// A refill takes at most one in so many of the area's net_iovs.
+/// Divisor: a refill takes at most 1 / this of the area's net_iovs.
 const REFILL_PARTS: usize = 16;
 
-/// A page pool, held by the one thread that allocates for its queue.
+/// A page pool. It is owned by the one thread that allocates for its queue.
 #[doc(alias = "page_pool")]
 pub struct PagePool {
     /// Ready handles, each the only owner of its net_iov. Never grows: its capacity is the limit.
     cache: Vec<Netmem>,
     shared: Arc<PoolShared>,
-    /// What was taken from the return ring and does not fit in the cache yet.
+    /// Net_iovs from the return ring that do not fit into the cache yet.
     homecomers: Chain,
-    /// The net_iov that frags are cut from, and how much of it is cut off (linux page_pool frag_page).
+    /// The net_iov that frags are cut from, and the number of bytes cut off (linux page_pool frag_page).
     frag_page: Option<(Netmem, u32)>,
-    /// How many net_iovs a refill brings, up to [`REFILL`].
+    /// Number of net_iovs per refill, up to [`REFILL`].
     refill: usize,
     stats: PoolStats,
 }
 
 impl PagePool {
-    /// Makes a pool that draws from `provider`. Who makes a pool has no right to bytes that the CPU may not read: that is
-    /// the NIC's ([`PagePool::dma_port`]).
+    /// Creates a pool with memory of `provider`. This gives no access to bytes that the CPU may not read; only the NIC has
+    /// it ([`PagePool::dma_port`]).
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl PagePool {
         })
     }
 
-    /// Returns the pool's number, by which a handle's home is found.
+    /// Returns the pool's number, which its handles have too.
     pub fn id(&self) -> PoolId {
         self.shared.id()
     }
@@ -102,13 +102,12 @@ impl PagePool {
         self.shared.area().niov_size()
     }
 
-    /// Returns whether `netmem` is a part of the memory that this pool draws from, whichever pool it was
-    /// allocated by.
+    /// Returns whether `netmem` is part of the memory of this pool's provider, also if another pool has allocated it.
     pub fn covers(&self, netmem: &Netmem) -> bool {
         Arc::ptr_eq(netmem.pool().area(), self.shared.area())
     }
 
-    /// Returns one net_iov; nothing when cache, ring and provider are empty.
+    /// Returns one net_iov; `None` when cache, ring and provider are empty.
     #[inline]
     pub fn alloc(&mut self) -> Option<Netmem> {
         match self.cache.pop() {
@@ -127,7 +126,7 @@ impl PagePool {
         self.cache.pop()
     }
 
-    /// Appends up to `n` net_iovs to `out`. Returns how many.
+    /// Appends up to `n` net_iovs to `out`. Returns the number.
     pub fn alloc_bulk(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> usize {
         let mut got = 0;
         while got < n {
@@ -142,8 +141,8 @@ impl PagePool {
         got
     }
 
-    /// Appends up to `n` net_iovs to `out`, adjacent and ascending if there are any such (beyond 64, in
-    /// runs of 64), else as [`PagePool::alloc_bulk`]. Returns how many.
+    /// Appends up to `n` net_iovs to `out`, adjacent and ascending if possible (more than 64 in
+    /// runs of 64), otherwise as [`PagePool::alloc_bulk`]. Returns the number.
     pub fn alloc_contiguous(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> usize {
         let mut got = 0;
         while got < n {
@@ -156,7 +155,7 @@ impl PagePool {
         got
     }
 
-    /// Takes `n` adjacent net_iovs from the cache, or from the ring by way of the cache.
+    /// Takes `n` adjacent net_iovs from the cache, or from the ring through the cache.
     fn home_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         if self.cached_run(n, out) {
             return true;
@@ -165,8 +164,8 @@ impl PagePool {
         self.cache.len() < n && self.take_home(room) && self.cached_run(n, out)
     }
 
-    /// Takes `n` net_iovs off the top of the cache when they are adjacent: net_iovs that were handed
-    /// out in a row tend to come back in a row, in one direction or the other.
+    /// Takes `n` net_iovs off the top of the cache when they are adjacent: net_iovs that were allocated
+    /// together are often recycled together, in ascending or descending order.
     fn cached_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         let Some(from) = self.cache.len().checked_sub(n) else {
             return false;
@@ -183,8 +182,8 @@ impl PagePool {
         true
     }
 
-    /// Takes `n` adjacent net_iovs, at most [`REFILL`], from the provider; when it has none, gives it
-    /// what lies about here and tries once more.
+    /// Takes `n` adjacent net_iovs, at most [`REFILL`], from the provider; when it has none, returns the
+    /// free net_iovs of this pool to it and tries once more.
     fn provided_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         let mut buffer = [0; REFILL];
         let indices = &mut buffer[..n];
@@ -208,9 +207,9 @@ impl PagePool {
         found
     }
 
-    /// Returns `len` bytes of memory that share a net_iov with other such frags; nothing when the pool is
-    /// empty or `len` is more than a net_iov. For small pieces, of which each would waste a net_iov:
-    /// pieces that are cut one after another touch.
+    /// Returns `len` bytes of memory in a net_iov shared with other such frags; `None` when the pool is
+    /// empty or `len` is more than a net_iov. For small pieces, each of which would waste a net_iov. Consecutive
+    /// pieces are adjacent.
     #[doc(alias = "page_pool_alloc_frag")]
     pub fn alloc_frag(&mut self, len: u32) -> Option<Frag> {
         // At most 2 MiB: fits.
@@ -234,7 +233,7 @@ impl PagePool {
         Some(Frag::new(page, used, len))
     }
 
-    /// Fills the empty cache from the ring, else from the provider. Returns whether anything came.
+    /// Fills the empty cache from the ring, otherwise from the provider. Returns false if both are empty.
     fn refill(&mut self) -> bool {
         if self.take_home(self.refill) {
             return true;
@@ -253,15 +252,14 @@ impl PagePool {
             let idle = self.frag_page.take_if(|(page, _)| page.is_sole_owner());
             self.cache.extend(idle.map(|(page, _)| page));
         }
-        // Lowest on top.
+        // The lowest index is on top.
         for &index in indices[..got].iter().rev() {
             self.cache.push(Netmem::claim(&self.shared, index));
         }
         !self.cache.is_empty()
     }
 
-    /// Moves up to `n` net_iovs, for which the cache has room, from the ring into it. Returns whether
-    /// any came.
+    /// Moves up to `n` net_iovs, for which the cache has room, from the ring into it. Returns false if the ring is empty.
     fn take_home(&mut self, n: usize) -> bool {
         self.take_ring();
         if self.homecomers.len == 0 {
@@ -269,7 +267,7 @@ impl PagePool {
         }
         self.stats.alloc_refill += 1;
         // The newest first, so that the oldest is on top: frags of a packet that were dropped in order
-        // come out in order.
+        // are allocated in the same order.
         for _ in 0..n {
             let Some(index) = self.homecomers.pop(self.shared.area().slots()) else {
                 break;
@@ -286,8 +284,8 @@ impl PagePool {
         }
     }
 
-    /// Takes a handle back. The last handle of one of this pool's net_iovs goes to the cache; any
-    /// other does what its drop does.
+    /// Recycles a handle: the last handle of one of this pool's net_iovs goes to the cache; any
+    /// other is dropped.
     #[inline]
     pub fn recycle(&mut self, netmem: Netmem) {
         let ours = Arc::ptr_eq(netmem.pool(), &self.shared);
@@ -299,7 +297,7 @@ impl PagePool {
         }
     }
 
-    /// Takes handles back.
+    /// Recycles handles.
     pub fn recycle_bulk(&mut self, netmems: impl IntoIterator<Item = Netmem>) {
         for netmem in netmems {
             self.recycle(netmem);
@@ -321,7 +319,7 @@ impl PagePool {
         self.cache.push(netmem);
     }
 
-    /// Gives the `n` oldest entries of the cache to the provider.
+    /// Returns the `n` oldest entries of the cache to the provider.
     fn release_cached(&mut self, n: usize) {
         let mut indices = [0; REFILL];
         let mut oldest = self.cache.drain(..n);
@@ -339,7 +337,7 @@ impl PagePool {
         }
     }
 
-    /// Gives a chain taken from the ring to the provider.
+    /// Returns a chain from the ring to the provider.
     fn release_chain(&mut self, mut chain: Chain) {
         self.stats.held -= u64::from(chain.len);
         while chain.len > 0 {
@@ -355,15 +353,14 @@ impl PagePool {
         }
     }
 
-    /// Returns how many net_iovs can be allocated now; what other pools of the same provider take
-    /// meanwhile is not known here.
+    /// Returns how many net_iovs can be allocated now, unless other pools of the same provider allocate them first.
     #[inline]
     pub fn available_niovs(&self) -> u32 {
         // At most the net_iovs of one area, whose count is a u32.
         (self.at_home() as u32).saturating_add(self.shared.provider().free_niovs())
     }
 
-    /// Returns how many of the pool's net_iovs are in the cache or on their way home.
+    /// Returns how many of the pool's net_iovs are in the cache, the ring, or between the two.
     fn at_home(&self) -> u64 {
         let idle = self
             .frag_page
@@ -375,7 +372,7 @@ impl PagePool {
 
     /// Returns the counters.
     pub fn stats(&self) -> PoolStats {
-        // In this order, nothing is subtracted that is not in `held`: what went past the ring was out.
+        // In this order nothing is subtracted that is not in `held`: net_iovs that bypassed the ring were in use.
         let recycle_ring_full = self.shared.passed_ring();
         let held = self.stats.held - recycle_ring_full;
         let outstanding = held - self.at_home();
@@ -387,11 +384,11 @@ impl PagePool {
         }
     }
 
-    /// Checks that no net_iov of this pool is out: what every test ends with.
+    /// Checks that all net_iovs of this pool are home; for the end of every test.
     ///
     /// # Panics
     ///
-    /// When one is.
+    /// When one is still in use.
     pub fn assert_all_home(&self) {
         let PoolStats {
             outstanding, held, ..
@@ -406,7 +403,7 @@ impl PagePool {
 
 impl Drop for PagePool {
     fn drop(&mut self) {
-        // Closed first: what comes home from now on goes to the provider by itself.
+        // Closed first: net_iovs that are dropped from now on go to the provider.
         let ring = self.shared.ring().close();
         self.release_chain(ring);
         self.release_chain(self.homecomers);

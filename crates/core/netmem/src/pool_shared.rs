@@ -1,4 +1,4 @@
-//! What a page pool and the handles of its net_iovs have in common.
+//! The state that a page pool shares with the handles of its net_iovs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::provider::MemoryProvider;
 use crate::return_ring::{ReturnRing, TurnedAway};
 use crate::sync::{AtomicU64, Ordering};
 
-/// What a pool's handles keep of it, also after it is gone.
+/// The part of a pool that its handles keep alive.
 pub(crate) struct PoolShared {
     id: PoolId,
     readable: bool,
@@ -28,10 +28,11 @@ impl PoolShared {
         Self::named(PoolId::next(), provider, ReturnRing::new(ring))
     }
 
-    /// Returns what the frags of one send keep: no pool, but a name for the memory and a count of them.
+    /// Returns the shared state of the frags of one send. There is no pool; it has the id of the memory, and counts the
+    /// frags by its references.
     pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
         let ring = ReturnRing::new(0);
-        // What comes home goes to the provider, which knows that nothing was allocated.
+        // A closed ring: net_iovs go to the provider, which ignores them, because nothing was allocated.
         ring.close();
         Arc::new(Self::named(PoolId::NONE, provider, ring))
     }
@@ -77,13 +78,13 @@ impl PoolShared {
         &self.ring
     }
 
-    /// Takes net_iovs whose last owners let go.
+    /// Takes net_iovs without owners home.
     pub(crate) fn come_home(&self, indices: &[u32]) {
         let Err(turned_away) = self.ring.push(self.area.slots(), indices) else {
             return;
         };
         if turned_away == TurnedAway::Full {
-            // Counted before they are given: who gets them next, from the provider, sees it.
+            // Counted before they are released: the next thread that allocates them sees the count.
             self.passed_ring
                 .fetch_add(indices.len() as u64, Ordering::Relaxed);
         }

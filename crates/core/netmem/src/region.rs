@@ -1,5 +1,5 @@
-//! A mapped run of network memory: the ranges that reach it have been checked against pools and frags, so that one past
-//! its end is a mistake of this crate, and panics.
+//! A mapped run of network memory. Ranges have been checked against pools and frags before; a range past the
+//! end is a bug of this crate, and panics.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -97,7 +97,7 @@ impl<'a> RegionSpan<'a> {
     }
 }
 
-/// Reads once into `head`, then `spans`, then `spill`. Repeats after EINTR.
+/// Reads once into `head`, then `spans`, then `spill`. Retries after EINTR.
 pub(crate) fn readv<'a>(
     fd: BorrowedFd<'_>,
     head: &mut [u8],
@@ -107,7 +107,7 @@ pub(crate) fn readv<'a>(
     mapped::readv(fd, head, spans.map(RegionSpan::mapped), spill)
 }
 
-/// Writes once from `head`, then `spans`. Repeats after EINTR.
+/// Writes once from `head`, then `spans`. Retries after EINTR.
 pub(crate) fn writev<'a>(
     fd: BorrowedFd<'_>,
     head: &[u8],

@@ -1,17 +1,16 @@
-//! The way home for net_iovs that are let go outside the pool's own calls, from any thread.
+//! The ring through which net_iovs that are dropped, on any thread, return to their pool.
 //!
-//! The kernel's page pool has a ptr_ring here. Ours is a list through the net_iovs themselves
-//! ([`NetIov::next`]), each of which is in at most one place at a time: many producers push, one or many
-//! net_iovs by one compare-and-swap; the one consumer takes the whole list by one swap and walks it at
-//! leisure. It is only ever taken whole, so the ABA problem does not arise: a producer's
-//! compare-and-swap needs the head to *be* the index that it linked to, not to have stayed it.
+//! The kernel's page pool has a ptr_ring here. This is a linked list of the net_iovs
+//! ([`NetIov::next`]), each of which is in at most one place at a time. Producers push one or more
+//! net_iovs by one compare-and-swap; the one consumer takes the whole list by one swap. Because only the whole list
+//! is taken, there is no ABA problem: a producer's compare-and-swap is correct whenever the head is the index that it
+//! linked to, even if it was another one in between.
 //!
-//! There would be room for all net_iovs, but a ring that is as long as its capacity turns more away, as
-//! the kernel's does: on a binding of several queues, an idle one must not keep what the others need.
+//! The list could hold all net_iovs, but it refuses more than its capacity, as
+//! the kernel's ring does: on a binding of several queues, an idle queue must not keep what the others need.
 //!
-//! Closing is one more swap: who pushes later is turned away for good. Either a push came before the
-//! swap, and the closer has it, or it sees the mark. Nothing is in between. Who is turned away, for
-//! either reason, takes the net_iovs to the provider.
+//! Closing is another swap, to a mark: a push that came before it is in the list that the closing thread gets, and a later
+//! push sees the mark and is refused. Refused net_iovs, for either reason, go to the provider.
 
 use crate::net_iov::NetIov;
 use crate::sync::{AtomicU64, Ordering};
@@ -19,7 +18,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// No net_iov: the end of a list.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
 
-/// The net_iovs on their way home, as (how many, which is first).
+/// A list of net_iovs, as its length and the first index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chain {
     pub(crate) len: u32,
@@ -31,7 +30,7 @@ impl Chain {
         len: 0,
         first: NO_INDEX,
     };
-    /// As many as there can never be: a pool has fewer than `NO_INDEX` net_iovs. So it is full, too.
+    /// The mark of a closed ring: a length that no list has, since a pool has fewer than `NO_INDEX` net_iovs.
     const CLOSED: Chain = Chain {
         len: u32::MAX,
         first: NO_INDEX,
@@ -55,32 +54,32 @@ impl Chain {
             return None;
         }
         let index = self.first;
-        // Relaxed: `ReturnRing::take` ordered us behind everyone who linked.
+        // Relaxed: `ReturnRing::take` has synchronized with all threads that linked.
         self.first = slots[index as usize].next.load(Ordering::Relaxed);
         self.len -= 1;
         Some(index)
     }
 }
 
-/// Why a ring did not take net_iovs.
+/// Why a ring refused net_iovs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TurnedAway {
-    /// It holds enough already.
+    /// It has reached its capacity.
     Full,
-    /// Its pool is gone.
+    /// Its pool has been dropped.
     Closed,
 }
 
-/// A list of net_iovs that anyone may push to and one owner takes.
+/// A list of net_iovs: any thread may push, one owner takes all.
 pub(crate) struct ReturnRing {
-    /// A [`Chain`]: with the length beside the first index, a reader learns it from one load.
+    /// A [`Chain`]: length and first index in one word, so that one load reads both.
     head: CachePadded,
     capacity: u32,
 }
 
-/// Producers write the head; with no neighbour on its line they slow down nobody who reads one.
+/// Padding around the head: producers write it, and must not invalidate the cache line of fields that others read.
 ///
-/// Room instead of alignment: every send from device memory allocates one of these, and malloc is slow to align.
+/// Padding instead of alignment: every send from device memory allocates one of these, and malloc is slow with alignment.
 #[repr(C)]
 struct CachePadded {
     _before: [u64; 7],
@@ -99,13 +98,13 @@ impl CachePadded {
 }
 
 impl ReturnRing {
-    /// Returns an empty ring that takes about `capacity` net_iovs.
+    /// Returns an empty ring for about `capacity` net_iovs.
     pub(crate) fn new(capacity: u32) -> Self {
         let head = CachePadded::new(Chain::EMPTY.pack());
         ReturnRing { head, capacity }
     }
 
-    /// Adds net_iovs that the caller owns alone; on `Err` he still does.
+    /// Adds net_iovs of which the caller is the only owner; on `Err` it still is.
     #[inline]
     pub(crate) fn push(&self, slots: &[NetIov], indices: &[u32]) -> Result<(), TurnedAway> {
         let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
@@ -137,8 +136,8 @@ impl ReturnRing {
                 first,
             }
             .pack();
-            // Release: the links, and what we did with the memory, are seen by who takes them. Later
-            // pushes are read-modify-writes and so continue our release sequence.
+            // Release: the thread that takes them sees the links and all accesses to the memory. Later
+            // pushes are read-modify-writes and so continue the release sequence.
             match self.head.word.compare_exchange_weak(
                 seen,
                 next,
@@ -151,7 +150,7 @@ impl ReturnRing {
         }
     }
 
-    /// Returns how many net_iovs wait.
+    /// Returns the number of net_iovs in the ring.
     pub(crate) fn len(&self) -> u32 {
         match Chain::unpack(self.head.word.load(Ordering::Relaxed)) {
             Chain::CLOSED => 0,
@@ -159,7 +158,7 @@ impl ReturnRing {
         }
     }
 
-    /// Takes all that wait. Only the pool's owner calls this, and not after `close`.
+    /// Takes all net_iovs. Only the pool's owner calls this, and not after `close`.
     pub(crate) fn take(&self) -> Chain {
         if self.len() == 0 {
             return Chain::EMPTY;
@@ -167,7 +166,7 @@ impl ReturnRing {
         Chain::unpack(self.head.word.swap(Chain::EMPTY.pack(), Ordering::Acquire))
     }
 
-    /// Takes all that wait and turns later pushes away.
+    /// Takes all net_iovs and refuses later pushes.
     pub(crate) fn close(&self) -> Chain {
         let chain = Chain::unpack(self.head.word.swap(Chain::CLOSED.pack(), Ordering::Acquire));
         if chain == Chain::CLOSED {

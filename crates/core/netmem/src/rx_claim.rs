@@ -1,13 +1,13 @@
-//! Which memory is bound for receiving, or has pieces that are still lent from such a binding.
+//! The memory that is bound for receiving, or has net_iovs that are still lent from an earlier binding.
 //!
-//! The net_iovs of a binding are free or taken in the books of that binding alone. A second binding of the same memory
-//! would have books in which all is free, and hand out what the first has lent: so there is one at a time, and the next
-//! when the last net_iov of the one before is home. One list for the whole process, because memory may be bound on any
-//! NIC; it is looked at when something is bound, and never when a packet comes.
+//! Each binding has its own list of free net_iovs. A second binding of the same memory would start with a list in which all
+//! are free, and allocate what the first one has lent. So there is one binding at a time, and the next
+//! one when the last net_iov of the previous one is home. There is one list per process, because memory may be bound on any
+//! NIC; it is used when memory is bound, not per packet.
 //!
-//! The same memory is: a clone of the `Dmabuf`, and another `Dmabuf` that was made of the same file (device and inode
-//! number, fstat(2)). Two dma-bufs that an exporter made of the same pages (two udmabufs of one memfd) have different
-//! inodes, and another process has a list of its own: neither can be seen from here.
+//! Memory counts as the same if it is a clone of the `Dmabuf`, or another `Dmabuf` of the same file (device and inode
+//! number, fstat(2)). Not detected: two dma-bufs of the same pages, which have different
+//! inodes (two udmabufs of one memfd), and bindings of other processes.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,22 +20,22 @@ use crate::memory::Memory;
 use crate::net_iov::NiovSize;
 use mapped::PerProcess;
 
-/// Memory that is bound, or may still be lent. Lock order: after a driver's and a stack's; under it only what
-/// [`RxClaim::lent_by`] was given is called.
+/// Memory that is bound, or may still be lent. Lock order: after the locks of driver and stack; only the function of
+/// [`RxClaim::lent_by`] is called while it is held.
 static ENTRIES: PerProcess<Mutex<Vec<Arc<ClaimEntry>>>> = PerProcess::new();
 
-/// The right of one binding to hand out the net_iovs of some memory. Dropping it, when the queues have other memory, leaves
-/// what is lent; the memory can be bound again when that is home.
+/// The right of one binding to allocate the net_iovs of some memory. It is dropped when the queues have other memory; the
+/// memory can be bound again when all lent net_iovs are home.
 #[derive(Debug)]
 #[must_use = "the memory is free to be bound again when this is dropped"]
 pub struct RxClaim {
     entry: Arc<ClaimEntry>,
 }
 
-/// Why memory cannot be bound for receiving: another binding hands it out, or lent some of it.
+/// Memory cannot be bound for receiving: another binding uses it, or an earlier one has lent some of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InUse {
-    /// What has it: "rx queues 1, 2 of the NIC with address 10.77.0.2".
+    /// The binding's queues: "rx queues 1, 2 of the NIC with address 10.77.0.2".
     pub holder: String,
     /// Why it is not free.
     pub reason: InUseReason,
@@ -46,12 +46,12 @@ pub struct InUse {
 pub enum InUseReason {
     /// It is bound now.
     Bound,
-    /// The binding is gone, and so many of its net_iovs are not home: lent to the application, or in packets that no
+    /// The binding has been dropped, but some of its net_iovs are not home: lent to the application, or in packets that no
     /// socket has delivered.
     Lent {
-        /// How many.
+        /// Number of these net_iovs.
         net_iovs: usize,
-        /// The size of each.
+        /// Size of each.
         niov_size: NiovSize,
     },
 }
@@ -96,12 +96,12 @@ struct ClaimEntry {
     niov_size: NiovSize,
     holder: String,
     is_bound: AtomicBool,
-    /// Set when the binding exists; without, nothing was lent.
+    /// Set when the binding is complete; before that, nothing is lent.
     count_lent: OnceLock<CountLent>,
 }
 
 impl RxClaim {
-    /// Takes all of `memory` for a binding with net_iovs of `niov_size`; `holder` says to others where it is bound.
+    /// Takes all of `memory` for a binding with net_iovs of `niov_size`; `holder` describes the binding in errors of others.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl RxClaim {
         let memory = memory.memory();
         let range = 0..memory.size();
         let entries = ENTRIES.get();
-        // Whole between any two of its operations, so a panic elsewhere has not harmed it.
+        // Consistent between any two operations, so poisoning by a panic can be ignored.
         let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.in_use().is_some());
         let conflict = entries.iter().find(|entry| entry.covers(memory, &range));
@@ -132,8 +132,8 @@ impl RxClaim {
         Ok(Self { entry })
     }
 
-    /// Says how many net_iovs of the binding are not home. `count` is asked when the claim was dropped and the memory
-    /// is to be bound again; it may not bind. A claim has one such count: a second is not taken.
+    /// Sets the function that counts the net_iovs of the binding that are not home. It is called after the claim was
+    /// dropped, when the memory is to be bound again, and must not bind memory itself. Only the first call has an effect.
     pub fn lent_by(&self, count: impl Fn() -> usize + Send + Sync + 'static) {
         let _ = self.entry.count_lent.set(Box::new(count));
     }
@@ -141,7 +141,7 @@ impl RxClaim {
 
 impl Drop for RxClaim {
     fn drop(&mut self) {
-        // Release: who finds the memory free sees what was done with it before.
+        // Release: a thread that finds the memory free sees all earlier accesses.
         self.entry.is_bound.store(false, Ordering::Release);
     }
 }
@@ -163,7 +163,7 @@ impl ClaimEntry {
         })
     }
 
-    /// Returns whether some of `range` of `memory` is what this entry is about.
+    /// Returns whether `range` of `memory` overlaps the memory of this entry.
     fn covers(&self, memory: &Arc<Memory>, range: &Range<usize>) -> bool {
         let overlap = self.range.start < range.end && range.start < self.range.end;
         overlap

@@ -1,4 +1,4 @@
-//! The synchronisation that loom may replace. Under `--cfg loom` every interleaving of it is tried.
+//! Synchronisation types, replaced by those of loom under `--cfg loom`, which tries every interleaving.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -1,11 +1,11 @@
 //! Device memory bound for sending: frags are made by offset, nothing is allocated.
 //!
-//! A receive binding hands net_iovs out and gets them home; a send binding never parts with any. Frags of
-//! the same net_iov are made for as many sends as name it, at any byte (linux net/core/devmem.c
-//! `net_devmem_get_niov_at`), so what has to be known is not whose a net_iov is but when the last frag of
-//! one *send* is gone (linux `struct ubuf_info`). Each send therefore has a [`PoolShared`] of its own,
-//! which every frag made for it keeps, wherever it is cut, shared or queued: send queue, neighbour queue,
-//! NIC. When only the [`TxSend`] is left, nobody can read the bytes any more, by construction.
+//! A receive binding allocates net_iovs; a send binding does not. Frags of
+//! the same net_iov are made for any number of sends, at any byte (linux net/core/devmem.c
+//! `net_devmem_get_niov_at`). What matters is when the last frag of
+//! one *send* has been dropped (linux `struct ubuf_info`). Each send therefore has a separate [`PoolShared`],
+//! and every frag of the send holds a reference to it, also after it was cut, shared or queued (send queue, neighbour
+//! queue, NIC). When only the [`TxSend`] is left, no frag can read the bytes any more.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub struct TxMemory {
     size: usize,
 }
 
-/// One send from device memory: makes its frags, and tells when the last of them is gone.
+/// One send from device memory: makes its frags, and tells when the last of them has been dropped.
 #[doc(alias = "ubuf_info")]
 #[derive(Debug)]
 pub struct TxSend {
@@ -38,7 +38,7 @@ pub struct TxSend {
 }
 
 impl TxMemory {
-    /// Cuts all of `dmabuf` into net_iovs that frags with the name `id` are made of.
+    /// Cuts all of `dmabuf` into net_iovs; frags of them have the dma-buf id `id`.
     ///
     /// # Errors
     ///
@@ -46,8 +46,8 @@ impl TxMemory {
     pub fn new(dmabuf: &Dmabuf, id: DmabufId) -> Result<Self, GeometryError> {
         let size = dmabuf.size();
         let area = NetIovArea::new(dmabuf, 0, size, NiovSize::largest_for(size))?;
-        // The binding's own reference to each. No frag is then ever the only owner while others may be
-        // made, which is what `NetIov::let_go` relies on.
+        // The binding's reference to each net_iov. So no frag is the only owner while others may be
+        // made, which `NetIov::let_go` requires.
         area.slots().iter().for_each(|slot| slot.claim());
         Ok(TxMemory {
             provider: Arc::new(TxProvider { area, id }),
@@ -65,7 +65,7 @@ impl TxMemory {
         self.provider.area().niov_size()
     }
 
-    /// Checks that a range lies inside.
+    /// Checks that a range is inside the memory.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl TxMemory {
         }
     }
 
-    /// Returns how many sends have frags, or a [`TxSend`], left.
+    /// Returns the number of sends that still have frags or a [`TxSend`].
     pub fn in_flight(&self) -> usize {
         Arc::strong_count(&self.provider) - 1
     }
@@ -90,14 +90,14 @@ impl TxMemory {
 impl Drop for TxMemory {
     fn drop(&mut self) {
         for slot in self.provider.area().slots() {
-            // The last to let go has nothing to bring home: nothing was allocated.
+            // Nothing was allocated, so the last owner has nothing to send home.
             let _ = slot.let_go();
         }
     }
 }
 
 impl TxSend {
-    /// Appends `len` bytes at `offset` of the memory to `list`; the bytes stay where they are.
+    /// Appends `len` bytes at `offset` of the memory to `list`, without copying them.
     ///
     /// # Errors
     ///
@@ -136,15 +136,15 @@ impl TxSend {
         Ok(list)
     }
 
-    /// Returns whether no frag of this send is left: the memory it named may change. What others did with
-    /// the bytes is done, on whatever thread they did it.
+    /// Returns whether no frag of this send is left, so that the memory may be changed. All accesses through the frags, on
+    /// any thread, happened before.
     pub fn is_over(&mut self) -> bool {
-        // Unlike `strong_count`, this synchronizes with the drops of the others.
+        // Unlike `strong_count`, this synchronizes with the drops of the other references.
         Arc::get_mut(&mut self.shared).is_some()
     }
 }
 
-/// A provider that provides nothing: it names the memory, and keeps it mapped.
+/// A provider without net_iovs to allocate: it holds the id of the memory, and keeps it mapped.
 struct TxProvider {
     area: Arc<NetIovArea>,
     id: DmabufId,

@@ -331,7 +331,7 @@ fn sum_of(payload: &FragList, port: &DmaPort) -> u16 {
     let mut sum = Checksum::new();
     let mut at = 0;
     for frag in payload.iter() {
-        sum.add_partial(port.checksum(frag), at % 2 != 0);
+        sum.add_partial(port.checksum(frag), at);
         at += frag.len();
     }
     sum.partial()

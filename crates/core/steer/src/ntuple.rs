@@ -54,12 +54,12 @@ impl IpMatch {
     }
 
     /// Returns value and mask as bits, `None` if one has the wrong address family.
-    fn bits(self, ipv6: bool) -> Option<(u128, u128)> {
+    fn bits(self, flow: FlowType) -> Option<(u128, u128)> {
         match self {
             Self::Any => Some((0, 0)),
             Self::Masked { addr, mask } => {
-                let right = addr.is_ipv6() == ipv6 && mask.is_ipv6() == ipv6;
-                right.then(|| (ip_bits(addr), ip_bits(mask)))
+                let has_family = |ip: IpAddr| ip.is_ipv6() == flow.is_ipv6();
+                (has_family(addr) && has_family(mask)).then(|| (ip_bits(addr), ip_bits(mask)))
             }
         }
     }
@@ -279,8 +279,8 @@ impl Fields {
             tos,
             action: _,
         } = *rule;
-        let (src_value, src_mask) = src_ip.bits(flow.is_ipv6())?;
-        let (dst_value, dst_mask) = dst_ip.bits(flow.is_ipv6())?;
+        let (src_value, src_mask) = src_ip.bits(flow)?;
+        let (dst_value, dst_mask) = dst_ip.bits(flow)?;
         let value = Self {
             src_ip: src_value,
             dst_ip: dst_value,

@@ -71,12 +71,13 @@ impl Checksum {
         self.add_folded(fold(value.to_be().into()));
     }
 
-    /// Merges the [`partial`](Self::partial) sum of a piece that was summed elsewhere and starts
-    /// at an odd or even offset of the whole. The position for later appends does not move.
+    /// Adds the [`partial`](Self::partial) sum of a piece that starts at byte `offset` of the whole. Later appends are not
+    /// affected.
     #[inline]
-    pub fn add_partial(&mut self, sum: u16, at_odd_offset: bool) {
+    pub fn add_partial(&mut self, sum: u16, offset: usize) {
         let sum = sum.to_be();
-        self.sum += u64::from(if at_odd_offset { sum.swap_bytes() } else { sum });
+        let is_odd = !offset.is_multiple_of(2);
+        self.sum += u64::from(if is_odd { sum.swap_bytes() } else { sum });
     }
 
     /// Returns the folded sum, not complemented: the value of the checksum field with CHECKSUM_PARTIAL.
@@ -251,12 +252,12 @@ mod tests {
             for piece in &pieces {
                 let mut sum = Checksum::new();
                 sum.add_bytes(piece);
-                partials.push((sum.partial(), offset % 2 != 0));
+                partials.push((sum.partial(), offset));
                 offset += piece.len();
             }
             let mut sum = Checksum::new();
-            for (partial, odd) in partials.into_iter().rev() {
-                sum.add_partial(partial, odd);
+            for (partial, offset) in partials.into_iter().rev() {
+                sum.add_partial(partial, offset);
             }
             prop_assert_eq!(sum.finish(), naive(&pieces.concat()));
         }

@@ -237,7 +237,7 @@ pub fn fill_checksum(head: &mut [u8], payload: u16, what: TxChecksum) {
     let field = start + usize::from(what.offset);
     let mut sum = Checksum::new();
     sum.add_bytes(&head[start..]);
-    sum.add_partial(payload, !(head.len() - start).is_multiple_of(2));
+    sum.add_partial(payload, head.len() - start);
     head[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
 }
 

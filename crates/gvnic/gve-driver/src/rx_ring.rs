@@ -61,13 +61,14 @@ impl RxPacket {
         [&self.header[..], &self.data].concat()
     }
 
-    /// Records the fields that must be equal in all completions of a packet.
-    fn note(&mut self, completion: &RxCompletion, first: bool) -> Result<(), Violation> {
+    /// Records the fields that must be equal in all completions of a packet. Its first buffer is in `frags` already.
+    fn note(&mut self, completion: &RxCompletion) -> Result<(), Violation> {
         let coalesced = completion.header_len.get() & RX_RSC != 0;
         let rsc = coalesced.then(|| completion.rsc_seg_len.get());
         let packet_type = completion.packet_type.get() & RX_PACKET_TYPE_MASK;
         let same = (rsc, packet_type, completion.hash.get());
-        if !first && same != (self.rsc, self.packet_type, self.hash) {
+        let is_first = self.frags.len() == 1;
+        if !is_first && same != (self.rsc, self.packet_type, self.hash) {
             return Err(Violation::Parts);
         }
         (self.rsc, self.packet_type, self.hash) = same;
@@ -203,11 +204,8 @@ impl RxRing {
             .filter(|posted| **posted)
             .ok_or(Violation::Buffer(id))? = false;
         self.free.push(id);
-        let (first, mut packet) = match self.partial.take() {
-            Some(packet) => (false, packet),
-            None => (true, RxPacket::default()),
-        };
-        self.take_header(ram, completion, first, &mut packet)?;
+        let mut packet = self.partial.take().unwrap_or_default();
+        self.take_header(ram, completion, &mut packet)?;
         let len = usize::from(completion.packet_len.get() & RX_PACKET_LEN_MASK);
         if len > self.buffer_bytes {
             return Err(Violation::Length(len));
@@ -215,7 +213,7 @@ impl RxRing {
         let at = self.memory + (usize::from(id) * self.buffer_bytes) as u64;
         packet.data.extend(ram.get(at, len));
         packet.frags.push(len);
-        packet.note(completion, first)?;
+        packet.note(completion)?;
         if completion.status & RX_END_OF_PACKET == 0 {
             // Only the last buffer of a packet may be filled in part.
             if len != self.buffer_bytes {
@@ -232,7 +230,6 @@ impl RxRing {
         &self,
         ram: &GuestRam,
         completion: &RxCompletion,
-        first: bool,
         packet: &mut RxPacket,
     ) -> Result<(), Violation> {
         let bits = completion.header_len.get();
@@ -243,7 +240,8 @@ impl RxRing {
         if len > self.header_bytes {
             return Err(Violation::Length(len));
         }
-        if !first {
+        let is_first = packet.frags.is_empty();
+        if !is_first {
             return Err(Violation::Parts);
         }
         let id = usize::from(completion.buf_id.get());

@@ -298,7 +298,7 @@ impl RxQueue {
                 let addr = GuestAddr(buffer.desc.buf_addr.get());
                 filled = filled.and_then(|()| copy_to_guest(packet, start, len, addr, memory));
             }
-            let mut completion = completion_of(&packet.facts, layout, first);
+            let mut completion = completion_of(&packet.facts, first.then_some(layout));
             if index + 1 == layout.buffers || filled.is_err() {
                 completion.status |= RX_END_OF_PACKET;
             }
@@ -352,8 +352,9 @@ impl RxQueue {
     }
 }
 
-/// Returns the completion fields that all buffers of a packet share.
-fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompletion {
+/// Returns the fields of a completion that do not depend on its buffer. Only that of the first buffer has those of the
+/// header, which `header` describes.
+fn completion_of(facts: &PacketFacts, header: Option<Layout>) -> RxCompletion {
     let PacketFacts {
         packet_type,
         flags,
@@ -362,15 +363,15 @@ fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompleti
         split_at: _,
         rsc_seg_len,
     } = *facts;
-    let mut header = 0;
-    if let (true, Some(len)) = (first, layout.header_len) {
+    let mut header_len = 0;
+    if let Some(len) = header.and_then(|layout| layout.header_len) {
         // At most RX_HEADER_LEN_MASK, ensured by `layout`.
-        header = len as u16 | RX_SPLIT_HEADER;
+        header_len = len as u16 | RX_SPLIT_HEADER;
     }
     if rsc_seg_len.is_some() {
-        header |= RX_RSC;
+        header_len |= RX_RSC;
     }
-    let overflow = match first && layout.overflow {
+    let overflow = match header.is_some_and(|layout| layout.overflow) {
         true => RX_HEADER_BUFFER_OVERFLOW,
         false => 0,
     };
@@ -379,7 +380,7 @@ fn completion_of(facts: &PacketFacts, layout: Layout, first: bool) -> RxCompleti
         flags,
         packet_type: packet_type.into(),
         packet_len: 0.into(),
-        header_len: header.into(),
+        header_len: header_len.into(),
         status: status | RX_DONE | overflow,
         status_error1: 0,
         reserved5: 0.into(),

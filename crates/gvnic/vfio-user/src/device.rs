@@ -45,5 +45,5 @@ pub trait Device {
 
 /// The device has no register of this width at this offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device has nothing to read or write there in this width")]
+#[error("the device has no register of this width at this offset")]
 pub struct DeviceError;

@@ -12,7 +12,7 @@ use crate::eventfd::Signaller;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IrqsError {
     /// The range reaches past the last vector.
-    #[error("vectors {start} and on, {count} of them: there are {limit}")]
+    #[error("{count} vectors from {start}: the device has {limit}")]
     NoSuchVector {
         /// The first vector.
         start: u32,
@@ -30,7 +30,7 @@ pub enum IrqsError {
         count: u32,
     },
     /// The descriptor is not an eventfd; signalling another kind of file might block.
-    #[error("the descriptor for vector {vector} is no eventfd")]
+    #[error("the descriptor for vector {vector} is not an eventfd")]
     NoEventfd {
         /// The vector.
         vector: u32,

@@ -35,13 +35,13 @@ pub enum Breach {
         size: u32,
     },
     /// The message is a reply, although there was no request, or of an unknown kind.
-    #[error("message flags {flags:#x}, which are no request")]
+    #[error("message flags {flags:#x}, which are not those of a request")]
     NoRequest {
         /// Flags in its header.
         flags: u32,
     },
     /// Another message came before the version was negotiated, or a second VERSION came, or one without a reply.
-    #[error("{command:?} in the wrong place of the conversation")]
+    #[error("{command:?} out of order")]
     Order {
         /// Command of the message.
         command: Command,
@@ -321,7 +321,7 @@ impl Session {
         let (start, count) = (set.start.get(), set.count.get());
         let given = fds.len();
         let used = match set.index.get() {
-            IRQ_MSIX => set_vectors(bus, set.flags.get(), (start, count), data, fds),
+            IRQ_MSIX => set_vectors(bus, set.flags.get(), start, count, data, fds),
             // The device has no other kind of vectors: only "no vectors" is valid.
             index if index < IRQ_KINDS && count == 0 && fds.is_empty() => Ok(()),
             _ => Err(Errno::INVAL),
@@ -380,11 +380,12 @@ fn check_access(device: &impl Device, access: RegionAccess) -> Result<usize, Err
     }
 }
 
-/// Executes SET_IRQS for the MSI-X vectors `(start, count)`.
+/// Executes SET_IRQS for `count` MSI-X vectors from `start`.
 fn set_vectors(
     bus: &mut Bus,
     flags: u32,
-    (start, count): (u32, u32),
+    start: u32,
+    count: u32,
     data: &[u8],
     fds: ClientFds,
 ) -> Answer {

@@ -1,8 +1,8 @@
-//! The guest's memory as the device sees it: windows at guest addresses, each backed by a file of the client.
+//! Guest memory of the device: windows at guest addresses, each backed by a file of the client.
 //!
-//! The file must be a memfd sealed against shrinking, as QEMU's memory-backend-memfd makes it: a client that could take
-//! its memory away could end this process (SIGBUS). No other file is asked anything, because a file system may never
-//! answer (FUSE).
+//! The file must be a memfd sealed against shrinking, as QEMU's memory-backend-memfd makes it: a client that could shrink
+//! the file could end this process (SIGBUS). System calls that ask a file system are not made on the client's files,
+//! because a FUSE file system may never answer.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,14 +11,14 @@ use std::sync::atomic::{Ordering, fence};
 use mapped::{FilePages, MapAccess, MappableFile, Mapping, RangeError, UnmappableFile};
 use rustix::io::Errno;
 
-/// Most windows at once; QEMU needs a dozen.
+/// Maximum number of windows; QEMU needs a dozen.
 pub(crate) const MAX_WINDOWS: usize = 1024;
-/// Most bytes in all windows: an eighth of a process's addresses on x86-64.
+/// Maximum number of bytes in all windows: an eighth of a process's addresses on x86-64.
 const MAX_TOTAL_BYTES: u64 = 1 << 44;
-/// What addresses, sizes and file offsets are multiples of.
+/// Granularity of addresses, sizes and file offsets.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// What the device may do in a window.
+/// Access rights of the device in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// The device may read.
@@ -27,71 +27,71 @@ pub struct Protection {
     pub write: bool,
 }
 
-/// A window that a client asks for.
+/// A request of a client for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapRequest {
-    /// The guest's address.
+    /// Guest address.
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Where in the file it begins; without meaning if there is no file.
+    /// Offset in the file; not used without a file.
     pub offset: u64,
-    /// What the device may do.
+    /// Access rights of the device.
     pub protection: Protection,
 }
 
-/// Why a window was not made or unmade.
+/// Why a window was not mapped or unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Addresses wrap, the size is 0, or something is not a multiple of a page.
-    #[error("a window of {size:#x} bytes at {address:#x} is no whole number of pages")]
+    /// The addresses wrap, the size is 0, or address, size or offset is not a multiple of a page.
+    #[error("a window of {size:#x} bytes at {address:#x} is not a whole number of pages")]
     Range {
         /// The guest's address.
         address: u64,
         /// Bytes.
         size: u64,
     },
-    /// The window may neither be read nor written.
+    /// The device may neither read nor write in the window.
     #[error("a window for neither reading nor writing")]
     NoAccess,
-    /// Part of it is in a window already.
+    /// The window overlaps another one.
     #[error("{address:#x} is in a window already")]
     Overlap {
         /// The guest's address.
         address: u64,
     },
-    /// There are as many windows, or bytes in them, as there may be.
+    /// The maximum number of windows, or of bytes in them, is reached.
     #[error("more than {limit} windows, or too many bytes in them")]
     TooMany {
-        /// How many windows there may be.
+        /// Maximum number of windows.
         limit: usize,
     },
     /// The range to unmap begins or ends inside a window.
-    #[error("{address:#x} is inside a window: windows go as a whole")]
+    #[error("{address:#x} is inside a window: a window can only be unmapped completely")]
     Splits {
         /// The guest's address.
         address: u64,
     },
-    /// The file ends before the window does.
+    /// The file ends before the end of the window.
     #[error("the file behind the window is too short")]
     TooShort,
     /// The file consists of huge pages. The client can punch holes in it, and an access to a hole ends this process
     /// when there are no free huge pages.
-    #[error("guest memory of huge page files is not taken: leave hugetlb=on away")]
+    #[error("guest memory must not be of huge page files: start the machine without hugetlb=on")]
     HugePages,
-    /// The descriptor is of anything but a memfd sealed against shrinking.
+    /// The descriptor is not a memfd sealed against shrinking.
     #[error(
-        "guest memory must be a memfd sealed against shrinking: give the machine \
-         memory-backend-memfd,share=on and leave seal=off away"
+        "guest memory must be a memfd sealed against shrinking: start the machine with \
+         memory-backend-memfd,share=on and without seal=off"
     )]
     MayShrink,
-    /// What the system said.
+    /// A system call failed.
     #[error("the window cannot be mapped: {0}")]
     System(Errno),
 }
 
 impl MapError {
-    /// Returns the errno that the client is told.
+    /// Returns the errno for the client.
     pub fn errno(self) -> Errno {
         match self {
             Self::Range { .. } | Self::NoAccess | Self::Splits { .. } => Errno::INVAL,
@@ -104,40 +104,40 @@ impl MapError {
     }
 }
 
-/// Why an access to guest memory did not happen, or only in part.
+/// Why an access to guest memory failed, completely or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DmaError {
-    /// No window is there.
+    /// There is no window at the address.
     #[error("no guest memory at {address:#x}")]
     Unmapped {
-        /// Where the window would have to be.
+        /// The address.
         address: u64,
     },
-    /// The window came without a file: the client would have to be asked for its bytes, which is not done.
+    /// The window has no file. This server does not request its bytes from the client.
     #[error(
         "guest memory at {address:#x} came without a file descriptor: it must be shared memory"
     )]
     NoFile {
-        /// Where the access begins.
+        /// Start of the access.
         address: u64,
     },
-    /// The window is not for this.
+    /// The device does not have this access right in the window.
     #[error("guest memory at {address:#x} may not be accessed that way")]
     Forbidden {
-        /// Where the access begins.
+        /// Start of the access.
         address: u64,
     },
 }
 
-/// The guest memory that a device may reach.
+/// The guest memory that a device may access.
 ///
-/// Every access looks its windows up and copies: nothing is kept that a later unmapping would have to void.
+/// Every access looks its windows up and copies, so that no pointer remains after a window is unmapped.
 #[derive(Debug, Default)]
 pub struct DmaWindows {
-    /// By guest address; no two overlap.
+    /// Windows by guest address; no two overlap.
     windows: BTreeMap<u64, DmaWindow>,
     total_bytes: u64,
-    /// Of the windows that came with a file.
+    /// Bytes of the windows with a file.
     reachable_bytes: u64,
 }
 
@@ -145,7 +145,7 @@ pub struct DmaWindows {
 struct DmaWindow {
     size: u64,
     protection: Protection,
-    /// `None`: the client gave no file.
+    /// `None`: a window without a file.
     memory: Option<Mapping>,
 }
 
@@ -156,10 +156,10 @@ impl DmaWindow {
 }
 
 impl DmaWindows {
-    /// Opens a window on `file`, or on nothing: then accesses fail, and unmapping works.
+    /// Maps a window of `file`. Without a file, the window can be unmapped, and accesses to it fail.
     ///
     /// # Errors
-    /// See [`MapError`]; there is no window then, and the file is closed.
+    /// See [`MapError`]; no window is mapped, and the file is closed.
     pub fn map(&mut self, request: MapRequest, file: Option<OwnedFd>) -> Result<(), MapError> {
         let MapRequest {
             address,
@@ -193,10 +193,10 @@ impl DmaWindows {
         Ok(())
     }
 
-    /// Closes all windows inside a range. None there is fine.
+    /// Unmaps all windows inside a range, which may be none.
     ///
     /// # Errors
-    /// [`MapError::Range`]; [`MapError::Splits`] if a window lies there in part, and nothing is closed.
+    /// [`MapError::Range`]; [`MapError::Splits`] if a window is only partly inside the range; nothing is unmapped.
     pub fn unmap(&mut self, address: u64, size: u64) -> Result<(), MapError> {
         let end = check_range(address, size)?;
         if self
@@ -219,12 +219,12 @@ impl DmaWindows {
         Ok(())
     }
 
-    /// Closes all windows.
+    /// Unmaps all windows.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns how many windows there are.
+    /// Returns the number of windows.
     pub fn len(&self) -> usize {
         self.windows.len()
     }
@@ -239,16 +239,16 @@ impl DmaWindows {
         self.total_bytes
     }
 
-    /// Returns the bytes of those windows that came with a file: what the device can read or write at all.
+    /// Returns the bytes of all windows with a file, which the device can access.
     pub fn reachable_bytes(&self) -> u64 {
         self.reachable_bytes
     }
 
     /// Copies guest memory at `address` to all of `out`. 1, 2, 4 or 8 naturally aligned bytes are one load. An acquire
-    /// fence follows: what is read by a later call is not older.
+    /// fence follows: a later call does not read older values.
     ///
     /// # Errors
-    /// The first byte that could not be read; those before it may be in `out`.
+    /// The address of the first byte that could not be read; the bytes before it may be in `out`.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), DmaError> {
         let mut done = 0;
         while done < out.len() {
@@ -265,16 +265,16 @@ impl DmaWindows {
                 .map_err(|error| piece.refused(error))?;
             done += piece.len;
         }
-        // A relaxed load and this fence are an acquire load; no stronger load is defined on memory mapped for reading.
+        // A relaxed load and this fence are an acquire load. Stronger loads are not defined for read-only mappings.
         fence(Ordering::Acquire);
         Ok(())
     }
 
     /// Copies `bytes` to guest memory at `address`. 1, 2, 4 or 8 naturally aligned bytes are one store. A release fence
-    /// comes first: whoever sees these bytes sees those of earlier calls.
+    /// comes first: a thread or guest that sees these bytes sees those of earlier calls.
     ///
     /// # Errors
-    /// The first byte that could not be written; those before it are.
+    /// The address of the first byte that could not be written; the bytes before it are written.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
         fence(Ordering::Release);
         let mut done = 0;
@@ -295,7 +295,7 @@ impl DmaWindows {
         Ok(())
     }
 
-    /// Finds what of `len` bytes at `address`, without the first `done`, lies in one window.
+    /// Returns the next part of an access to `len` bytes at `address`, after the first `done` bytes: the bytes in one window.
     fn piece(&self, address: u64, done: usize, len: usize) -> Result<WindowPiece<'_>, DmaError> {
         let missing = DmaError::Unmapped { address };
         let address = address.checked_add(done as u64).ok_or(missing)?;
@@ -312,7 +312,7 @@ impl DmaWindows {
         })
     }
 
-    /// Returns the window that has `address` in it, and where it starts.
+    /// Returns the window that contains `address`, and its start.
     fn window_at(&self, address: u64) -> Option<(u64, &DmaWindow)> {
         let (&start, window) = self.windows.range(..=address).next_back()?;
         (address - start < window.size).then_some((start, window))
@@ -323,33 +323,33 @@ impl DmaWindows {
         if self.window_at(address).is_some() {
             return Some(address);
         }
-        // `check_range` said that this does not overflow.
+        // Does not overflow: checked by `check_range`.
         let inside = self.windows.range(address..address + size).next();
         inside.map(|(&start, _)| start)
     }
 }
 
-/// The part of an access that lies in one window.
+/// The part of an access that is in one window.
 struct WindowPiece<'a> {
     window: &'a DmaWindow,
     address: u64,
-    /// Bytes from the window's start.
+    /// Offset in the window.
     at: u64,
     len: usize,
 }
 
 impl<'a> WindowPiece<'a> {
-    /// Returns the window's memory, and where in it the part begins.
+    /// Returns the window's memory, and the offset of the part in it.
     fn memory(&self) -> Result<(&'a Mapping, usize), DmaError> {
         let address = self.address;
         let memory = self.window.memory.as_ref();
         let memory = memory.ok_or(DmaError::NoFile { address })?;
-        // What is mapped has a length in a usize, and this is inside.
+        // Fits: the offset is inside a mapping, and its length is a usize.
         let at = usize::try_from(self.at).map_err(|_| DmaError::Unmapped { address })?;
         Ok((memory, at))
     }
 
-    /// Translates a refusal, which the window's own checks leave no way for.
+    /// Returns the error of a refused copy. It cannot happen after the checks of the window.
     fn refused(&self, error: RangeError) -> DmaError {
         let address = self.address;
         match error {

@@ -75,12 +75,12 @@ fn ranges_past_the_end_are_refused_and_nothing_moves() {
     assert_eq!(memory.slice(0..4096).to_vec(), vec![0; 4096]);
     assert_eq!(
         past(1, 2).to_string(),
-        "2 bytes at offset 1 do not lie inside 4096 bytes of memory"
+        "2 bytes at offset 1 are not inside 4096 bytes of memory"
     );
 }
 
 #[test]
-#[should_panic(expected = "2 bytes at offset 4095 do not lie inside 4096 bytes")]
+#[should_panic(expected = "2 bytes at offset 4095 are not inside 4096 bytes")]
 fn slicing_past_the_end_panics_as_slices_do() {
     let memory = Dmabuf::anonymous(4096).unwrap();
     let _slice = memory.slice(4095..4097);

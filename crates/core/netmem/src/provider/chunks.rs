@@ -1,14 +1,14 @@
-//! The chunk allocator: which net_iovs of an area are free (the kernel uses a gen_pool).
+//! The chunk allocator: the free net_iovs of an area (the kernel uses a gen_pool).
 
 use std::sync::PoisonError;
 
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
-/// How many words (of 64 net_iovs) the search for a run looks at before it gives up: about a
+/// Maximum number of words (of 64 net_iovs) that the search for a run examines: about a
 /// microsecond, and 256 MiB of memory in the smallest net_iovs.
 const RUN_SEARCH_WORDS: usize = 1024;
 
-/// A bitmap of free net_iovs, lowest first: what was used last is used again, and runs stay long.
+/// A bitmap of free net_iovs. The lowest one is allocated first, so that few pages are in use and free runs stay long.
 pub(super) struct Chunks {
     free: AtomicU32,
     // Lock order: a leaf. Nothing is called while it is held.
@@ -43,13 +43,13 @@ impl Chunks {
         }
     }
 
-    /// Returns how many net_iovs are free, as of some moment ago.
+    /// Returns the number of free net_iovs, which may have changed already.
     pub(super) fn free(&self) -> u32 {
-        // Acquire pairs with the Release of who freed them: who finds all of them free may give the memory to others.
+        // Acquire pairs with the Release of `free`: a thread that finds all of them free may reuse the memory.
         self.free.load(Ordering::Acquire)
     }
 
-    /// Takes up to `out.len()` net_iovs, ascending. Returns how many.
+    /// Takes up to `out.len()` net_iovs, ascending. Returns the number.
     pub(super) fn alloc_bulk(&self, out: &mut [u32]) -> usize {
         if self.free() == 0 {
             return 0;
@@ -75,7 +75,7 @@ impl Chunks {
     ///
     /// # Panics
     ///
-    /// When one is free already or does not exist: two owners would write over each other.
+    /// When one is free already or does not exist: two owners would overwrite each other's data.
     pub(super) fn release(&self, indices: &[u32]) {
         let mut map = self.lock();
         for &index in indices {
@@ -119,7 +119,7 @@ impl Bitmap {
         true
     }
 
-    /// Returns where `wanted` set bits in a row begin.
+    /// Returns the start of `wanted` consecutive set bits.
     fn find_run(&mut self, wanted: usize) -> Option<u32> {
         while self.words.get(self.low) == Some(&0) {
             self.low += 1;

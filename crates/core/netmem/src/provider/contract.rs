@@ -1,4 +1,4 @@
-//! What every memory provider must do, as a test that takes any of them.
+//! The contract of memory providers, as a test for any of them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use super::MemoryProvider;
 use crate::dma_port::DmaPort;
 use crate::{Frag, Netmem, PagePool, PoolConfig};
 
-/// Checks a fresh provider of at least 8 net_iovs, of which nothing is handed out.
+/// Checks a new provider of at least 8 net_iovs, none of which is allocated.
 ///
 /// # Panics
 ///
-/// When it does not keep the contract of [`MemoryProvider`].
+/// When it violates the contract of [`MemoryProvider`].
 pub fn check(provider: &Arc<dyn MemoryProvider>) {
     let count = provider.area().count();
     assert!(count >= 8, "a provider of 8 or more net_iovs");
@@ -34,7 +34,7 @@ pub fn check(provider: &Arc<dyn MemoryProvider>) {
     assert_eq!(provider.free_niovs(), count, "all net_iovs are home");
 }
 
-/// Hands out everything, each once, and again after it was released.
+/// All net_iovs are allocated once, and again after they were released.
 fn indices(provider: &dyn MemoryProvider, count: u32) {
     let mut out = vec![u32::MAX; count as usize + 1];
     for _ in 0..2 {
@@ -58,7 +58,7 @@ fn indices(provider: &dyn MemoryProvider, count: u32) {
     assert_eq!(provider.alloc_bulk(&mut []), 0);
 }
 
-/// Hands out adjacent net_iovs, or none.
+/// Runs are adjacent net_iovs, or none.
 fn runs(provider: &dyn MemoryProvider, count: u32) {
     let mut run = vec![0; count as usize];
     assert!(provider.alloc_run(&mut run), "a fresh provider is one run");
@@ -77,7 +77,7 @@ fn runs(provider: &dyn MemoryProvider, count: u32) {
     provider.release_bulk(&odd);
 }
 
-/// Serves two pools at once, from which bytes come out as they went in.
+/// Two pools at once have separate memory.
 fn two_pools(provider: &Arc<dyn MemoryProvider>) {
     let create = || PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");
     let (mut one, mut two, port) = (create(), create(), DmaPort::new());
@@ -109,13 +109,13 @@ fn two_pools(provider: &Arc<dyn MemoryProvider>) {
     assert_eq!(port.checksum(&frags[0]), port.checksum(&frags[3]));
     let homes: Vec<_> = frags.iter().map(|frag| frag.netmem().pool_id()).collect();
     assert_eq!(homes, [one.id(), two.id(), one.id(), two.id()]);
-    // Each goes to its own home: taken back by the right pool, by the wrong one, or by none.
+    // Each goes home to its pool, whether it is recycled by that pool or the other one, or dropped.
     one.recycle_bulk(frags.into_iter().take(2).map(Frag::into_netmem));
     one.assert_all_home();
     two.assert_all_home();
 }
 
-/// Takes net_iovs back whose pool is gone, from another thread.
+/// Net_iovs that another thread drops after their pool was dropped are released.
 fn late_homecomers(provider: &Arc<dyn MemoryProvider>) {
     let before = provider.free_niovs();
     let mut pool = PagePool::create(Arc::clone(provider), PoolConfig::default()).expect("a pool");

@@ -8,7 +8,7 @@ use super::{Chunked, Stock};
 use crate::dmabuf::Dmabuf;
 use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
 
-/// The net_iovs of one binding. It serves every queue that the dma-buf is bound to, one pool each,
+/// The net_iovs of one binding. It serves every queue of the binding, with one pool each,
 /// and keeps the memory mapped until the last net_iov is home.
 pub struct DmabufProvider {
     stock: Stock,
@@ -29,7 +29,7 @@ impl DmabufProvider {
     ///
     /// # Errors
     ///
-    /// [`GeometryError`] when the range is not inside, or not made of whole aligned net_iovs.
+    /// [`GeometryError`] when the range is not inside the memory, or not a number of whole, aligned net_iovs.
     pub fn with_range(
         dmabuf: &Dmabuf,
         range: Range<usize>,

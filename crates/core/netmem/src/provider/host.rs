@@ -1,4 +1,4 @@
-//! Host pages: what a queue uses while no device memory is bound to it.
+//! Host pages: the memory of a queue without a binding.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::dmabuf::DmabufError;
 use crate::memory::Memory;
 use crate::net_iov::{NetIovArea, NiovSize};
 
-/// Host memory that the stack may read. It costs address space only until it is touched; the lowest
-/// pages are used first, so an idle queue touches few.
+/// Host memory, which the stack may read. Pages are allocated when they are first touched; the lowest
+/// ones are used first, so an idle queue touches few.
 pub struct HostProvider {
     stock: Stock,
 }

@@ -1,4 +1,4 @@
-//! Where a page pool's memory comes from.
+//! Sources of memory for page pools.
 
 mod chunks;
 #[cfg(any(test, feature = "test-util"))]
@@ -22,40 +22,40 @@ use crate::net_iov::NetIovArea;
 use crate::pool_types::PoolError;
 use chunks::Chunks;
 
-/// A source of net_iovs that one or more page pools draw from (linux
-/// include/net/page_pool/memory_provider.h, struct memory_provider_ops). All calls are off the fast
-/// path; a net_iov is named by its index in [`MemoryProvider::area`].
+/// A source of net_iovs for one or more page pools (linux
+/// include/net/page_pool/memory_provider.h, struct memory_provider_ops). No call is on the fast
+/// path; a net_iov is identified by its index in [`MemoryProvider::area`].
 ///
-/// Contract: an index handed out is below the area's count and is not handed out again before it was
-/// released. An index is released once.
+/// Contract: an allocated index is below the area's count and is not allocated again before it is
+/// released. An index is released once per allocation.
 #[doc(alias = "memory_provider_ops")]
 pub trait MemoryProvider: Send + Sync {
-    /// Admits one more pool.
+    /// Adds a pool.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Refused`] when it will not serve another.
+    /// [`PoolError::Refused`] when the provider serves no further pool.
     fn init(&self) -> Result<(), PoolError>;
 
-    /// Hands out up to `out.len()` net_iovs, ascending and adjacent as far as it can. Returns how many.
+    /// Allocates up to `out.len()` net_iovs, ascending, and adjacent as far as possible. Returns the number.
     fn alloc_bulk(&self, out: &mut [u32]) -> usize;
 
-    /// Hands out `out.len()` adjacent net_iovs, ascending, or none. Returns whether it did.
+    /// Allocates `out.len()` adjacent net_iovs, ascending, or none. Returns whether it has allocated them.
     fn alloc_run(&self, out: &mut [u32]) -> bool;
 
-    /// Takes net_iovs back.
+    /// Releases net_iovs.
     fn release_bulk(&self, indices: &[u32]);
 
-    /// Takes leave of one pool: its last net_iov is home.
+    /// Removes a pool, after its last net_iov was released.
     fn destroy(&self);
 
-    /// Returns how many net_iovs it could hand out now; other pools may take them first.
+    /// Returns the number of free net_iovs; other pools may allocate them first.
     fn free_niovs(&self) -> u32;
 
     /// Returns the net_iovs.
     fn area(&self) -> &Arc<NetIovArea>;
 
-    /// Returns the name of the dma-buf that the memory belongs to; host memory has none.
+    /// Returns the id of the dma-buf that the memory belongs to; `None` for host memory.
     fn dmabuf_id(&self) -> Option<DmabufId>;
 
     /// Returns whether the stack may read the bytes.
@@ -71,13 +71,13 @@ impl std::fmt::Debug for dyn MemoryProvider {
     }
 }
 
-/// A provider whose net_iovs are handed out by a chunk allocator: all of ours.
+/// A provider with a chunk allocator: every provider of this crate.
 trait Chunked: Send + Sync {
     fn stock(&self) -> &Stock;
     fn dmabuf_id(&self) -> Option<DmabufId>;
 }
 
-/// The net_iovs of a provider and which of them are free.
+/// The net_iovs of a provider, and the free ones among them.
 struct Stock {
     area: Arc<NetIovArea>,
     chunks: Chunks,

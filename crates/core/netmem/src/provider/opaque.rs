@@ -1,4 +1,4 @@
-//! A test's device memory: whoever looks at it with the CPU fails the test.
+//! Device memory for tests: an access by the CPU fails the test.
 
 use devmem_uapi::DmabufId;
 
@@ -7,8 +7,8 @@ use crate::dmabuf::{Dmabuf, DmabufError};
 use crate::memory::{Memory, MemoryAccess};
 use crate::net_iov::{NetIovArea, NiovSize};
 
-/// Device memory whose bytes only a [`crate::DmaPort`] may move. Any other access panics, also
-/// through [`OpaqueProvider::dmabuf`]. The test itself looks with [`OpaqueProvider::device_read`].
+/// Device memory that only a [`crate::DmaPort`] may access. Any other access panics, also
+/// through [`OpaqueProvider::dmabuf`]. The test reads it with [`OpaqueProvider::device_read`].
 pub struct OpaqueProvider {
     stock: Stock,
     dmabuf: Dmabuf,
@@ -16,7 +16,7 @@ pub struct OpaqueProvider {
 }
 
 impl OpaqueProvider {
-    /// Makes `bytes` of opaque device memory in net_iovs of `niov_size`.
+    /// Creates `bytes` of opaque device memory in net_iovs of `niov_size`.
     ///
     /// # Errors
     ///
@@ -31,12 +31,12 @@ impl OpaqueProvider {
         })
     }
 
-    /// Returns the memory as its user would hold it; reading or writing it panics.
+    /// Returns the memory as an application has it; reading or writing it panics.
     pub fn dmabuf(&self) -> &Dmabuf {
         &self.dmabuf
     }
 
-    /// Writes what the device would.
+    /// Writes like the device.
     ///
     /// # Panics
     ///
@@ -45,7 +45,7 @@ impl OpaqueProvider {
         self.dmabuf.memory().dma().copy_in(offset, bytes);
     }
 
-    /// Copies out what the device would see.
+    /// Reads like the device.
     ///
     /// # Panics
     ///

@@ -82,8 +82,10 @@ impl UnixLink {
         })
     }
 
-    /// Adds room to what `ready` reports, or removes it: a socket with room would keep `ready` readable all the time.
-    fn await_room(&mut self, wanted: bool) {
+    /// Makes `ready` report room after the link was busy, and only then: a socket with room would keep `ready` readable all
+    /// the time.
+    fn await_room_after(&mut self, sent: LinkSent) {
+        let wanted = sent == LinkSent::Busy;
         if self.awaits_room == wanted {
             return;
         }
@@ -141,7 +143,7 @@ impl Link for UnixLink {
             self.go_down();
         }
         if let Ok(sent) = &sent {
-            self.await_room(*sent == LinkSent::Busy);
+            self.await_room_after(*sent);
         }
         sent
     }

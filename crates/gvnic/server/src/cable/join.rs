@@ -107,7 +107,9 @@ impl Cable {
         let now = self.now();
         let [a, b] = &mut self.ends;
         for ((lane, to), room) in self.lanes.iter_mut().zip([b, a]).zip(room) {
-            lane.let_out(to, now, room);
+            if room || !lane.waits {
+                lane.let_out(to, now);
+            }
         }
         Ok(())
     }
@@ -224,11 +226,8 @@ impl CableLane {
         }
     }
 
-    /// Writes the frames that are due to the receiving end. `room` says that a frame that had to wait may fit now.
-    fn let_out(&mut self, to: &mut OpenPort, now: Instant, room: bool) {
-        if self.waits && !room {
-            return;
-        }
+    /// Writes the frames that are due to the receiving end, first a frame that had to wait for room.
+    fn let_out(&mut self, to: &mut OpenPort, now: Instant) {
         while self.waits || self.conditioner.pop(now, &mut self.outgoing) {
             self.waits = false;
             match to.write(&self.outgoing, 0, Offload::default()) {

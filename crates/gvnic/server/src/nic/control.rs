@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use gve::Knobs;
+use gve::{Knobs, LinkState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 
@@ -16,7 +16,7 @@ pub enum ControlCommand {
     /// Request a reset from the driver.
     Reset,
     /// Plug the cable in or out.
-    Link(bool),
+    Link(LinkState),
     /// Print the counters.
     Stats,
     /// Leave this many payload bytes in the header buffer.
@@ -44,8 +44,8 @@ impl std::str::FromStr for ControlCommand {
         let words: Vec<&str> = line.split_whitespace().collect();
         Ok(match words[..] {
             ["reset"] => Self::Reset,
-            ["link", "up"] => Self::Link(true),
-            ["link", "down"] => Self::Link(false),
+            ["link", "up"] => Self::Link(LinkState::Up),
+            ["link", "down"] => Self::Link(LinkState::Down),
             ["stats"] => Self::Stats,
             ["quit"] => Self::Quit,
             ["linear", bytes] => Self::Linear(bytes.parse().map_err(|_| none())?),
@@ -136,7 +136,7 @@ mod tests {
     fn lines_are_commands_or_are_refused_with_the_list() {
         let commands = [
             ("reset", ControlCommand::Reset),
-            (" link  down ", ControlCommand::Link(false)),
+            (" link  down ", ControlCommand::Link(LinkState::Down)),
             ("linear 64", ControlCommand::Linear(64)),
             (
                 "unsplit-every 500",
@@ -170,7 +170,10 @@ mod tests {
         control.split(b"nk up\n\nreset\n", &mut commands);
         assert_eq!(
             commands,
-            [Ok(ControlCommand::Link(true)), Ok(ControlCommand::Reset)]
+            [
+                Ok(ControlCommand::Link(LinkState::Up)),
+                Ok(ControlCommand::Reset)
+            ]
         );
         commands.clear();
         control.split(&[b'x'; 100_000], &mut commands);

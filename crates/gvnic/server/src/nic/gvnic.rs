@@ -33,8 +33,8 @@ pub struct Gvnic {
     config: PciConfig,
     wire: DeviceWire,
     incoming: IncomingBuffers,
-    /// The user has the cable plugged in.
-    plugged: bool,
+    /// Up while the user has the cable plugged in.
+    cable: LinkState,
     start: Clock,
     now: Instant,
     /// Number of delivered frames after which a reset is requested from the driver, for tests.
@@ -83,7 +83,7 @@ impl Gvnic {
             config: PciConfig::new(identity, [BAR_BYTES, BAR_BYTES, BAR_BYTES, 0, 0, 0], msix),
             wire: DeviceWire::new(port, plan.impairment, capture),
             incoming: IncomingBuffers::new(),
-            plugged: true,
+            cable: LinkState::Up,
             start: Clock::now(),
             now: Instant::ZERO,
             reset_every: plan.reset_every,
@@ -104,8 +104,8 @@ impl Gvnic {
     }
 
     /// Plugs the cable in or out, with effect from the end of the round.
-    pub fn set_plugged(&mut self, plugged: bool) {
-        self.plugged = plugged;
+    pub fn set_cable(&mut self, cable: LinkState) {
+        self.cable = cable;
     }
 
     /// Requests a reset from the driver.
@@ -124,8 +124,8 @@ impl Gvnic {
     }
 
     fn tell_link(&mut self, bus: &Bus) {
-        let link = match self.plugged && self.wire.port().is_up() {
-            true => LinkState::Up,
+        let link = match self.wire.port().is_up() {
+            true => self.cable,
             false => LinkState::Down,
         };
         self.with(bus, |gve, env| gve.set_link(link, env));

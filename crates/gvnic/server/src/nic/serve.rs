@@ -299,7 +299,7 @@ impl Service<'_> {
     fn on_command(&mut self, command: ControlCommand) -> Result<(), Failure> {
         match command {
             ControlCommand::Reset => self.gvnic.request_reset(self.server.bus()),
-            ControlCommand::Link(plugged) => self.gvnic.set_plugged(plugged),
+            ControlCommand::Link(cable) => self.gvnic.set_cable(cable),
             ControlCommand::Stats => print_json(&self.report())?,
             ControlCommand::Quit => self.over = true,
             ControlCommand::Linear(_)

@@ -3,13 +3,13 @@
 // UNSAFETY: a plain copy (`ptr::copy_nonoverlapping`) of bytes that another thread writes is a data race, and the
 // compiler may make it read a byte again later. Here no access to mapped memory is a plain one:
 //
-// - On x86-64 it is a block of assembly. The compiler does not look inside: it neither repeats nor drops the copy and
-//   assumes nothing about the bytes. For the abstract machine the block stands for one relaxed atomic load and one
-//   relaxed atomic store for each byte, which may race with each other; the processor's loads and stores of 1 to 16
-//   bytes do no less than that.
-// - Elsewhere, under Miri, and with `--cfg devmem_word_copies` for ThreadSanitizer (neither tool looks into assembly), it is
-//   a relaxed atomic access of one aligned `usize`, always of that size: Rust defines no races of atomics
-//   of different sizes. A store of part of a word is a compare-and-exchange of the word.
+// - On x86-64 it is a block of assembly, which is opaque to the compiler: it neither repeats nor removes the copy and
+//   assumes nothing about the bytes. For the abstract machine the block is one relaxed atomic load and one
+//   relaxed atomic store of each byte, which may race; the processor's loads and stores of 1 to 16
+//   bytes guarantee at least that.
+// - Elsewhere, under Miri, and with `--cfg devmem_word_copies` for ThreadSanitizer (neither tool analyses assembly), it is
+//   a relaxed atomic access of one aligned `usize`, always of that size: in Rust, races of atomic accesses
+//   of different sizes are undefined. A store of part of a word is a compare-and-exchange of the word.
 #![allow(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, devmem_word_copies))))]
@@ -27,33 +27,33 @@ mod assembly {
     /// Copies mapped bytes from `from` to all of `out`.
     ///
     /// # Safety
-    /// `out.len()` bytes can be read at `from`, and no reference reaches into them.
+    /// `out.len()` bytes can be read at `from`, and no reference points to any of them.
     #[inline]
     pub(crate) unsafe fn load(from: *const u8, out: &mut [u8]) {
-        // SAFETY: 1. readable: the caller's word; 2. `out` is as long and borrowed exclusively.
+        // SAFETY: 1. readable: guaranteed by the caller; 2. `out` has the same length and is borrowed exclusively.
         unsafe { forward(from, out.as_mut_ptr(), out.len()) };
     }
 
     /// Copies `bytes` to mapped memory at `to`.
     ///
     /// # Safety
-    /// `bytes.len()` bytes can be written at `to`, and no reference reaches into them.
+    /// `bytes.len()` bytes can be written at `to`, and no reference points to any of them.
     #[inline]
     pub(crate) unsafe fn store(bytes: &[u8], to: *mut u8) {
-        // SAFETY: 1. `bytes` is as long and borrowed; 2. writable: the caller's word.
+        // SAFETY: 1. `bytes` has the same length and is borrowed; 2. writable: guaranteed by the caller.
         unsafe { forward(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// Copies `len` bytes in ascending order; each is loaded once and stored once. 1, 2, 4 or 8 bytes are one load and
     /// one store. The ranges may overlap if `to` is below `from`.
     ///
-    /// Long copies are one string instruction, which the processor does in whole cache lines: between two memories it
-    /// has the rate of the C library's memcpy, where a loop of 16-byte moves has 0.8 of it (`devmem-bench loopback`).
-    /// Short ones are such a loop, because the instruction takes tens of nanoseconds to begin.
+    /// Long copies are one string instruction, which the processor executes in whole cache lines. Between two memories it
+    /// is as fast as the C library's memcpy; a loop of 16-byte moves has 80 % of that rate (`devmem-bench loopback`).
+    /// Short copies are such a loop, because the instruction takes tens of nanoseconds to start.
     ///
     /// # Safety
-    /// `len` bytes can be read at `from` and written at `to`; whatever reference reaches into them is one that the
-    /// caller borrowed for this (exclusively, of `to`).
+    /// `len` bytes can be read at `from` and written at `to`; the only references to any of them are those that the
+    /// caller borrowed for this copy (exclusively, for `to`).
     #[inline]
     pub(crate) unsafe fn forward(from: *const u8, to: *mut u8, len: usize) {
         if len >= STRING_BYTES {
@@ -71,7 +71,7 @@ mod assembly {
             return;
         }
         // SAFETY: 1. the block reads exactly the `len` bytes at `from` and writes exactly the `len` bytes at `to`: the
-        // loop while 64 or more are left, then 32, 16, 8, 4, 2 and 1 by the bits of what is left; 2. it uses no stack
+        // loop while 64 or more are left, then 32, 16, 8, 4, 2 and 1 by the bits of the rest; 2. it uses no stack
         // and only registers that are declared; 3. by default a block may read and write any memory, so the compiler
         // keeps no bytes in registers across it.
         unsafe {
@@ -135,13 +135,13 @@ mod words {
 
     const WORD: usize = size_of::<usize>();
 
-    /// Mapped bytes that are moved at once by [`forward`], by way of a buffer.
+    /// Number of mapped bytes that [`forward`] moves at once, through a buffer.
     const STEP: usize = 256;
 
-    /// As in `assembly`. Beyond the bytes themselves, those that share an aligned word with them are read.
+    /// As in `assembly`. In addition to the bytes, those in the same aligned words are read.
     ///
     /// # Safety
-    /// As in `assembly`, for the aligned words that the bytes lie in.
+    /// As in `assembly`, for the aligned words that contain the bytes.
     pub(crate) unsafe fn load(from: *const u8, out: &mut [u8]) {
         // SAFETY: the caller's word.
         let words = unsafe { split(from.cast_mut(), out.len()) };
@@ -154,7 +154,7 @@ mod words {
     /// As in `assembly`.
     ///
     /// # Safety
-    /// As in `assembly`, for the aligned words that the bytes lie in.
+    /// As in `assembly`, for the aligned words that contain the bytes.
     pub(crate) unsafe fn store(bytes: &[u8], to: *mut u8) {
         // SAFETY: the caller's word.
         let words = unsafe { split(to, bytes.len()) };
@@ -176,23 +176,23 @@ mod words {
     /// As in `assembly`; both ranges are mapped memory.
     ///
     /// # Safety
-    /// As in `assembly`, for the aligned words that the bytes lie in.
+    /// As in `assembly`, for the aligned words that contain the bytes.
     pub(crate) unsafe fn forward(from: *const u8, to: *mut u8, len: usize) {
         let mut buffer = [0; STEP];
         for done in (0..len).step_by(STEP) {
             let step = &mut buffer[..STEP.min(len - done)];
-            // SAFETY: a part of the range that the caller vouches for.
+            // SAFETY: part of the range that the caller guarantees.
             unsafe { load(from.wrapping_add(done), step) };
             // SAFETY: as above.
             unsafe { store(step, to.wrapping_add(done)) };
         }
     }
 
-    /// Returns the aligned words that `len` bytes at `at` lie in, with the bytes of each that belong to the range, and
-    /// their place in it.
+    /// Returns the aligned words that contain `len` bytes at `at`, with the bytes of each that belong to the range, and
+    /// their position in the range.
     ///
     /// # Safety
-    /// All of these words are mapped for `'a`, and accessed by nothing but this module while they are.
+    /// All of these words are mapped for `'a`, and accessed only by this module during `'a`.
     unsafe fn split<'a>(
         at: *mut u8,
         len: usize,
@@ -205,8 +205,8 @@ mod words {
             if take == 0 {
                 return None;
             }
-            // SAFETY: 1. aligned: `skip` bytes before `here`; 2. mapped, and not accessed otherwise: the caller's word.
-            // Where the mapping is read-only, `load` makes relaxed loads of a word only, which Rust allows there.
+            // SAFETY: 1. aligned: `skip` bytes before `here`; 2. mapped, and not accessed otherwise: guaranteed by the
+            // caller. In a read-only mapping there are only relaxed loads of a word, by `load`, which Rust allows there.
             let word = unsafe { AtomicUsize::from_ptr(here.wrapping_sub(skip).cast()) };
             let item = (word, skip..skip + take, done..done + take);
             done += take;
@@ -223,7 +223,7 @@ mod tests {
     type Store = unsafe fn(&[u8], *mut u8);
     type Forward = unsafe fn(*const u8, *mut u8, usize);
 
-    /// This machine's functions, and those of other machines.
+    /// The functions of this architecture, and the portable ones.
     const BOTH: [(Load, Store, Forward); 2] = [
         (super::load, super::store, super::forward),
         (words::load, words::store, words::forward),
@@ -257,7 +257,7 @@ mod tests {
                 // SAFETY: as above; the target begins before the source.
                 unsafe { forward(base.wrapping_add(8 + at), base.wrapping_add(3), len) };
                 let mut moved = vec![0; len];
-                // SAFETY: what `forward` wrote.
+                // SAFETY: the bytes that `forward` wrote.
                 unsafe { load(base.wrapping_add(3), &mut moved) };
                 assert_eq!(moved, bytes, "{len} bytes from {at}");
             }

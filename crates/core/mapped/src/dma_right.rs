@@ -1,11 +1,11 @@
-//! The right to reach bytes as a device does.
+//! The right to access memory as a device does.
 
-/// What a NIC presents where another crate hands out access to memory that the CPU is kept from (`PagePool::dma_port`
-/// of `netmem`).
+/// The right of a NIC, required as an argument for access to memory that the stack may not read (`PagePool::dma_port` of
+/// `netmem`).
 ///
-/// [`DmaRight::of_a_nic`] is the only way to get one, and only a crate that lists this one under its dependencies can
-/// name it: cargo refuses the others. The type has no public fields and implements no trait that makes values
-/// (`Default`, `From`), so that a crate which cannot name it cannot obtain one by type inference either.
+/// [`DmaRight::of_a_nic`] is the only function that returns one, and only a crate with this one among its dependencies can
+/// name it. The type has no public fields and implements no trait that creates values
+/// (`Default`, `From`), so other crates cannot obtain one by type inference either.
 ///
 /// ```compile_fail,E0277
 /// let right: mapped::DmaRight = Default::default();
@@ -20,7 +20,7 @@ pub struct DmaRight {
 }
 
 impl DmaRight {
-    /// Returns the right of a NIC, or of a benchmark that stands for one.
+    /// Returns the right of a NIC, or of a benchmark in the place of one.
     pub const fn of_a_nic() -> Self {
         Self { _private: () }
     }

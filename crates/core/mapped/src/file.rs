@@ -12,21 +12,21 @@ const DMA_BUF_MAGIC: u32 = 0x444d_4142;
 /// Why a file may not be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UnmappableFile {
-    /// It may get shorter, and an access behind its end would end the process (SIGBUS).
+    /// It may get shorter, and an access past its end would end the process (SIGBUS).
     #[error(
         "the file is neither a dma-buf nor a memfd sealed against shrinking; \
          make it with memfd_create(MFD_ALLOW_SEALING) and add F_SEAL_SHRINK"
     )]
     MayShrink,
-    /// It ends before the range does.
+    /// It ends before the end of the range.
     #[error("the file has {size} bytes, and the range ends at {end}; make the file longer first")]
     TooShort {
-        /// Where the range ends.
+        /// End of the range.
         end: u64,
         /// Bytes of the file.
         size: u64,
     },
-    /// What the system said.
+    /// A system call failed.
     #[error("the file cannot be mapped: {0}")]
     System(Errno),
 }
@@ -37,19 +37,19 @@ impl From<Errno> for UnmappableFile {
     }
 }
 
-/// What a file consists of.
+/// Kind of memory of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilePages {
-    /// Ordinary memory: a missing page is made when it is touched.
+    /// Ordinary memory: a missing page is allocated when it is touched.
     Memory,
-    /// Huge pages of the administrator's pool. Whoever may write to the file can punch a hole in it, also when it is
-    /// sealed against shrinking; if the pool is empty then, the next access to the hole ends the process (SIGBUS).
+    /// Huge pages of the administrator's pool. A process with write access to the file can punch a hole in it, even if it
+    /// is sealed against shrinking; if the pool is empty then, the next access to the hole ends the process (SIGBUS).
     Huge,
-    /// A device's or its driver's: a dma-buf.
+    /// Memory of a device or its driver: a dma-buf.
     Dmabuf,
 }
 
-/// A file that has at least `size` bytes as long as it exists.
+/// A file that always has at least `size` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MappableFile<'fd> {
     fd: BorrowedFd<'fd>,
@@ -58,18 +58,18 @@ pub struct MappableFile<'fd> {
 }
 
 impl<'fd> MappableFile<'fd> {
-    /// Takes a memfd that is sealed against shrinking. Never waits for a file system: a file of any other kind is
-    /// refused by the kernel itself (`F_GET_SEALS`: `EINVAL`, linux mm/memfd.c `memfd_get_seals`), before its file system
-    /// (FUSE, NFS) is asked anything.
+    /// Accepts a memfd that is sealed against shrinking. Never waits for a file system: for a file of another kind,
+    /// `F_GET_SEALS` fails with `EINVAL` in the kernel (linux mm/memfd.c `memfd_get_seals`), without a call of its file
+    /// system (FUSE, NFS).
     ///
     /// # Errors
-    /// [`UnmappableFile::MayShrink`], or what fstat(2) said.
+    /// [`UnmappableFile::MayShrink`], or the error of fstat(2).
     pub fn memfd(fd: BorrowedFd<'fd>) -> Result<Self, UnmappableFile> {
         let seals = fcntl_get_seals(fd).map_err(|_no_memfd| UnmappableFile::MayShrink)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(UnmappableFile::MayShrink);
         }
-        // From here on the file is known to be one of the kernel's own, in memory: these calls do not block.
+        // Here the file is known to be a memory file of the kernel: these calls do not block.
         let pages = match is_on(fd, HUGETLBFS_MAGIC)? {
             true => FilePages::Huge,
             false => FilePages::Memory,
@@ -78,15 +78,15 @@ impl<'fd> MappableFile<'fd> {
         Ok(Self { fd, size, pages })
     }
 
-    /// Takes what [`MappableFile::memfd`] takes, or a dma-buf, which has one size for life. Asks the file's file system:
-    /// for files of this program's own, not for those of a stranger.
+    /// Accepts a file for [`MappableFile::memfd`], or a dma-buf, whose size never changes. Calls the file's file system,
+    /// so it is for files of this program, not for those of untrusted clients.
     ///
     /// # Errors
     /// As [`MappableFile::memfd`].
     pub fn memfd_or_dmabuf(fd: BorrowedFd<'fd>) -> Result<Self, UnmappableFile> {
         match Self::memfd(fd) {
             Err(UnmappableFile::MayShrink) if is_on(fd, DMA_BUF_MAGIC)? => {
-                // The size of a dma-buf is where its end is (linux drivers/dma-buf/dma-buf.c dma_buf_llseek).
+                // Seeking to the end returns the size of a dma-buf (linux drivers/dma-buf/dma-buf.c dma_buf_llseek).
                 let size = seek(fd, SeekFrom::End(0))?;
                 let pages = FilePages::Dmabuf;
                 Ok(Self { fd, size, pages })
@@ -95,15 +95,15 @@ impl<'fd> MappableFile<'fd> {
         }
     }
 
-    /// Returns what it consists of.
+    /// Returns its kind of memory.
     pub fn pages(&self) -> FilePages {
         self.pages
     }
 
-    /// Checks that `len` bytes lie at `offset`.
+    /// Checks that the file has `len` bytes at `offset`.
     pub(crate) fn check(&self, offset: u64, len: usize) -> Result<(), UnmappableFile> {
         let size = self.size;
-        // What no u64 holds ends behind every file.
+        // A sum that overflows is past the end of every file.
         let end = offset.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
         if end > size {
             return Err(UnmappableFile::TooShort { end, size });

@@ -1,4 +1,4 @@
-//! How memory is mapped, and why a range of it is refused.
+//! Options of mappings, and the error of a refused range.
 
 /// When anonymous memory is accounted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,7 +9,7 @@ pub enum Commit {
     Lazily,
 }
 
-/// What a mapping of a file may be used for.
+/// Access rights of a mapping of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapAccess {
     /// Reading.
@@ -18,10 +18,10 @@ pub enum MapAccess {
     ReadWrite,
 }
 
-/// What to ask of the kernel about the pages of a mapping.
+/// A request to the kernel about the pages of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Take huge pages when touched (anonymous memory).
+    /// Use huge pages when memory is touched (anonymous memory).
     Huge,
     /// Touch every page now.
     Populate,
@@ -29,20 +29,20 @@ pub enum Advice {
     Collapse,
 }
 
-/// Why bytes were not copied. None was.
+/// Why nothing was copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RangeError {
-    /// The range does not lie inside.
+    /// The range is not inside the mapping.
     #[error("{len} bytes at offset {offset} of {size}")]
     OutOfBounds {
-        /// Where the range begins.
+        /// Start of the range.
         offset: usize,
         /// Bytes of the range.
         len: usize,
         /// Bytes of the mapping.
         size: usize,
     },
-    /// The memory was mapped for reading.
+    /// The memory is mapped for reading only.
     #[error("the memory is mapped for reading only")]
     ReadOnly,
 }

@@ -5,19 +5,19 @@
 //! maps memory or touches its bytes:
 //!
 //! - [`Mapping`] is a run of mapped memory. Every range is checked; every copy loads each byte once and stores it
-//!   once, by operations that are defined when another thread or process accesses the same bytes (see `copy.rs`). What
-//!   was copied out is private and cannot change any more: whoever decides by it copies once and judges the copy.
+//!   once, by operations that are defined when another thread or process accesses the same bytes (see `copy.rs`). Copied
+//!   bytes are private and no longer change: code that validates untrusted bytes copies them once and validates the copy.
 //! - [`MappableFile`] is the proof that a file cannot get shorter under a mapping (which would turn an access into
 //!   SIGBUS): a memfd sealed against shrinking, or a dma-buf.
-//! - [`DmaRight`] is what a NIC proves itself with where other crates hand out access to memory that the CPU is
-//!   otherwise kept from.
+//! - [`DmaRight`] is the right of a NIC to access memory that the stack may not read; other crates require it as an
+//!   argument.
 //!
 //! [`readv`] and [`writev`] let the kernel move bytes between a file and mapped memory: the scatter read and gather
 //! write in step 1 of a received segment and step 6 of a send (ARCHITECTURE.md).
 //!
 //! [`Process`] and [`PerProcess`] are here because they need a page that the kernel zeroes in a child by fork(2).
 //!
-//! It knows no packets, pools, windows or policies: those who use it decide who may touch which bytes.
+//! The crate knows no packets, pools, windows or policies: its users decide which code may access which bytes.
 
 mod copy;
 mod dma_right;
@@ -36,7 +36,7 @@ pub use process::in_child;
 pub use process::{PerProcess, Process};
 pub use vectors::{MAX_IOVECS, readv, writev};
 
-/// Alignment of every mapping, so that it can take huge pages (x86-64 and arm64 PMD size).
+/// Alignment of every mapping, so that it can have huge pages (x86-64 and arm64 PMD size).
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The smallest page that a mapping is made of.

@@ -1,7 +1,7 @@
 //! A run of mapped memory.
 //!
-// UNSAFETY: mapping and unmapping memory, and pointers into it. No reference to the bytes is ever made: they move by the
-// functions of `copy.rs`, over ranges that `Mapping::span` has checked.
+// UNSAFETY: mapping and unmapping memory, and pointers into it. There is never a reference to the bytes: they are copied
+// by the functions of `copy.rs`, in ranges that `Mapping::span` has checked.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,15 +14,15 @@ use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES, MappableFile, UnmappableFile, copy
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Bytes that go through a buffer at once where a copy cannot go directly.
+/// Size of the buffer for copies that cannot be direct.
 const STEP_BYTES: usize = 4096;
 
 /// A mapping of `len` bytes at `base`.
 ///
 /// Invariants, set by `map` and never changed: `base` is [`HUGE_PAGE_BYTES`]-aligned and `len` a multiple of
-/// [`BASE_PAGE_BYTES`]; the `len` bytes are mapped until `drop`, readable, and writable if `access` says so; a file
-/// behind them has all of them for as long; no Rust reference reaches into them; they lie inside the `outer_len` bytes
-/// at `outer`, which this value alone may unmap.
+/// [`BASE_PAGE_BYTES`]; the `len` bytes are mapped until `drop`, readable, and writable according to `access`; a mapped
+/// file has all of them until then; no Rust reference points to any of them; they are inside the `outer_len` bytes
+/// at `outer`, which only this value may unmap.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -41,7 +41,7 @@ impl Mapping {
     /// Maps `len` zero bytes, a positive multiple of [`BASE_PAGE_BYTES`], for reading and writing.
     ///
     /// # Errors
-    /// `InvalidInput` for another `len`, or what mmap(2) said.
+    /// `InvalidInput` for another `len`, or the error of mmap(2).
     pub fn anonymous(len: usize, commit: Commit) -> io::Result<Self> {
         let flags = match commit {
             Commit::Now => ANONYMOUS,
@@ -50,11 +50,11 @@ impl Mapping {
         Self::map(len, MapAccess::ReadWrite, flags, -1, 0)
     }
 
-    /// Maps `len` bytes, a positive multiple of [`BASE_PAGE_BYTES`], from `offset` of `file`, shared with everybody who
-    /// has the file mapped. `offset` is a multiple of the file's pages.
+    /// Maps `len` bytes, a positive multiple of [`BASE_PAGE_BYTES`], from `offset` of `file`, shared with all other
+    /// mappings of the file. `offset` is a multiple of the file's pages.
     ///
     /// # Errors
-    /// [`UnmappableFile::TooShort`], or what mmap(2) said.
+    /// [`UnmappableFile::TooShort`], or the error of mmap(2).
     pub fn file(
         file: &MappableFile<'_>,
         offset: u64,
@@ -89,7 +89,7 @@ impl Mapping {
         } else {
             libc::PROT_NONE
         };
-        // SAFETY: without MAP_FIXED, mmap takes free addresses and disturbs nothing.
+        // SAFETY: without MAP_FIXED, mmap uses free addresses and changes no other mapping.
         let outer = unsafe { libc::mmap(ptr::null_mut(), outer_len, prot, ANONYMOUS, -1, 0) };
         let outer = mapped(outer)?;
         let pad = outer.as_ptr().align_offset(HUGE_PAGE_BYTES);
@@ -111,8 +111,8 @@ impl Mapping {
             MapAccess::ReadWrite => READ_WRITE,
         };
         let (at, flags) = (base.as_ptr().cast(), flags | libc::MAP_FIXED);
-        // SAFETY: MAP_FIXED replaces `len` bytes at `base`, which lie inside the reservation that `mapping` owns and that
-        // nothing points into yet. An error drops `mapping`, and with it what is there.
+        // SAFETY: MAP_FIXED replaces `len` bytes at `base`, which are inside the reservation that `mapping` owns; nothing
+        // points into it yet. An error drops `mapping`, and with it the reservation.
         mapped(unsafe { libc::mmap(at, len, prot, flags, fd, offset) })?;
         Ok(mapping)
     }
@@ -128,10 +128,10 @@ impl Mapping {
         self.base.as_ptr().addr()
     }
 
-    /// Asks the kernel about the pages.
+    /// Makes a request to the kernel about the pages.
     ///
     /// # Errors
-    /// What madvise(2) said.
+    /// The error of madvise(2).
     pub fn advise(&self, advice: Advice) -> io::Result<()> {
         let advice = match advice {
             _ if cfg!(miri) => return Err(io::ErrorKind::Unsupported.into()),
@@ -139,7 +139,7 @@ impl Mapping {
             Advice::Populate => libc::MADV_POPULATE_WRITE,
             Advice::Collapse => libc::MADV_COLLAPSE,
         };
-        // SAFETY: the range is the mapping's own, and none of the three changes a byte of it.
+        // SAFETY: the range is that of this mapping, and none of the three requests changes a byte of it.
         match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -172,7 +172,7 @@ impl Mapping {
     #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
         let to = self.span(offset, bytes.len())?.writable()?;
-        // SAFETY: `span` checked as many bytes, which are mapped (invariant) and writable.
+        // SAFETY: `span` has checked the range, which is mapped (invariant) and writable.
         unsafe { copy::store(bytes, to) };
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Mapping {
     #[inline]
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), RangeError> {
         let from = self.span(offset, out.len())?.base();
-        // SAFETY: `span` checked as many bytes, which are mapped (invariant).
+        // SAFETY: `span` has checked the range, which is mapped (invariant).
         unsafe { copy::load(from, out) };
         Ok(())
     }
@@ -211,9 +211,9 @@ impl Mapping {
     pub fn copy_from(&self, offset: usize, source: Span<'_>) -> Result<(), RangeError> {
         let (from, len) = (source.base(), source.len);
         let to = self.span(offset, len)?.writable()?;
-        // Below `len` only if `to` lies in `source` behind its first byte, or is that.
+        // Less than `len` only if `to` is inside `source`.
         if to.addr().wrapping_sub(from.addr()) >= len {
-            // SAFETY: `span` checked `len` bytes at both; if they overlap, `to` is below `from`.
+            // SAFETY: `span` has checked `len` bytes of both; if they overlap, `to` is below `from`.
             unsafe { copy::forward(from, to, len) };
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Judges what mmap returned.
+/// Returns the address or the error of a call of mmap.
 fn mapped(got: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     match NonNull::new(got.cast()) {
         Some(base) if got != libc::MAP_FAILED => Ok(base),
@@ -244,7 +244,7 @@ fn mapped(got: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     }
 }
 
-/// A range of a mapping. Invariant: it lies inside.
+/// A range of a mapping. Invariant: it is inside the mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     mapping: &'a Mapping,

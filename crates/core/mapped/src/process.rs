@@ -1,7 +1,7 @@
-//! Which process this is: a child by fork(2) has a copy of every value, and is another process.
+//! Identity of the process: a child by fork(2) has a copy of every value, and is another process.
 //!
-// UNSAFETY: the page that the kernel zeroes in a child is mapped and read here: a pointer from mmap becomes a reference
-// to one atomic, for ever. Nothing else is done with it.
+// UNSAFETY: the page that the kernel zeroes in a child is mapped and read here: a pointer from mmap becomes a static
+// reference to one atomic. It is not used otherwise.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use once_cell::race::OnceBox;
 
-/// A page of which the kernel gives a child by fork(2) a zeroed one (MADV_WIPEONFORK, Linux 4.14). Null before its
-/// first use; [`NO_PAGE`] where there can be none.
+/// A page that is zeroed in a child by fork(2) (MADV_WIPEONFORK, Linux 4.14). Null before its
+/// first use; [`NO_PAGE`] if the kernel does not support it.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Stands for the page where the kernel refuses one: then the process id tells, at the price of a system call.
+/// Marks that the kernel does not support such a page: the process id is used instead, which costs a system call.
 static NO_PAGE: AtomicU32 = AtomicU32::new(0);
 
-/// The last number that this process or one of its ancestors took. A child begins with its parent's.
+/// The last number that this process or one of its ancestors has used. A child begins with that of its parent.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 const PAGE_BYTES: usize = 4096;
 
-/// A process, told apart from its ancestors by fork(2). Two loads and no system call, so that each call of a library can
-/// ask.
+/// A process, as distinct from its ancestors by fork(2). The check takes two loads and no system call, so that every call
+/// of a library can make it.
 ///
 /// A child of clone(2) that shares the memory is the same process, as is one of vfork(2) until it executes a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,23 +39,23 @@ impl Process {
         }
     }
 
-    /// Returns whether the value was made in this process; in a child by fork(2) it is a copy of the parent's.
+    /// Returns whether the value was created in this process; in a child by fork(2) it is a copy of the parent's.
     #[inline]
     pub fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// The first question in a process: takes the number after those of its ancestors.
+/// The first check in a process: takes the number after those of its ancestors.
 #[cold]
 fn number(page: &AtomicU32) -> u32 {
     if ptr::eq(page, &raw const NO_PAGE) {
         return std::process::id();
     }
-    // As many forks in one line of descent as there are numbers do not happen; 0 would only be asked for again.
+    // The number does not wrap in practice: that takes 2^32 forks in one line of descent. 0 would only be taken again.
     let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let first = page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
-    // Another thread was faster, or this one.
+    // Set by this thread, or by another one before.
     first.err().unwrap_or(next)
 }
 
@@ -63,42 +63,42 @@ fn number(page: &AtomicU32) -> u32 {
 fn page() -> &'static AtomicU32 {
     let page = PAGE.load(Ordering::Acquire);
     let page = if page.is_null() { make_page() } else { page };
-    // SAFETY: (1) `PAGE` holds null, or what `make_page` put there: `NO_PAGE`, or a mapping of a page that is aligned,
-    // zeroed or written as this atomic alone, and never unmapped; (2) null was replaced above.
+    // SAFETY: (1) `PAGE` is null, or a value of `make_page`: `NO_PAGE`, or a mapping of a page that is aligned,
+    // zeroed or written only as this atomic, and never unmapped; (2) null was replaced above.
     unsafe { &*page }
 }
 
-/// Maps the page, or finds that another thread has.
+/// Maps the page, unless another thread has done so.
 #[cold]
 fn make_page() -> *mut AtomicU32 {
     let made = map_page().unwrap_or(ptr::from_ref(&NO_PAGE).cast_mut());
     let null = ptr::null_mut();
     match PAGE.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
-        // The page mapped here stays: it is never used, and this happens once.
+        // The page mapped here is leaked, at most once per thread that races here.
         Err(theirs) => theirs,
     }
 }
 
 fn map_page() -> Option<*mut AtomicU32> {
     if cfg!(miri) {
-        // Miri knows no such advice, and no fork.
+        // Miri supports neither this advice nor fork.
         return None;
     }
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: without MAP_FIXED, mmap takes free addresses and disturbs nothing.
+    // SAFETY: without MAP_FIXED, mmap uses free addresses and changes no other mapping.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, prot, flags, -1, 0) };
     if page == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the page was mapped just now and nobody else knows of it; the advice keeps its bytes.
+    // SAFETY: the page was mapped just now and nothing else refers to it; the advice does not change its bytes.
     let advised = unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) };
     (advised == 0).then_some(page.cast())
 }
 
-/// A value for each process: a child by fork(2) begins with a new one, and the parent's stays as the fork found it,
-/// locked or half changed by a thread that the child does not have. Never waits.
+/// A value per process: a child by fork(2) gets a new one, because its copy of the parent's may be locked, or half changed,
+/// by a thread that does not exist in the child. Never waits.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     first: OnceBox<OfProcess<T>>,
@@ -120,8 +120,8 @@ impl<T> PerProcess<T> {
         }
     }
 
-    /// Returns this process's value, made by `make` when it is first asked for. Those of its ancestors are passed on the
-    /// way: one for each fork. Of two threads that make one at the same time, both get that of the first.
+    /// Returns the value of this process, created by `make` at the first call. The search passes the values of the
+    /// ancestors: one for each fork. If two threads create one at the same time, both get that of the first.
     pub fn get_or_init(&self, make: impl Fn() -> T) -> &T {
         let process = Process::current();
         let mut at = &self.first;
@@ -140,7 +140,7 @@ impl<T> PerProcess<T> {
         }
     }
 
-    /// Returns this process's value, the default when it is first asked for.
+    /// Returns the value of this process, at the first call the default.
     pub fn get(&self) -> &T
     where
         T: Default,
@@ -156,16 +156,16 @@ impl<T> Default for PerProcess<T> {
 }
 
 /// Runs `child` in a child by fork(2), which ends without destructors or exit handlers, and returns its exit code; `None`
-/// after a signal, such as that of the alarm that ends a child which hangs. For tests: a child may find a lock held by a
-/// thread that it does not have, glibc's allocator excepted, and that of the output.
+/// if it was ended by a signal, such as the alarm for a child that hangs. For tests only: a lock may be held for ever in the
+/// child, by a thread that exists only in the parent (but not the locks of glibc's allocator and of the output).
 #[cfg(any(test, feature = "test-util"))]
 pub fn in_child(child: impl FnOnce() -> u8) -> Option<u8> {
-    // SAFETY: the child runs `child`, which may hang on a lock but finds no memory that a lock does not guard half
-    // changed, and ends by `_exit`.
+    // SAFETY: the child runs `child` and ends by `_exit`. It may hang on a lock; memory that is half changed in the child
+    // is guarded by a lock.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
-        // SAFETY: a system call that changes nothing but the child's own alarm.
+        // SAFETY: a system call that changes only the child's alarm.
         unsafe { libc::alarm(60) };
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
         // SAFETY: ends the process at once.

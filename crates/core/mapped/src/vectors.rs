@@ -1,7 +1,7 @@
 //! Scatter reads and gather writes between a file and mapped memory.
 //!
-// UNSAFETY: readv(2) and writev(2) take pointers. rustix and std have both calls for slices only, and there can be no
-// slice of mapped memory.
+// UNSAFETY: readv(2) and writev(2) have pointers as arguments. rustix and std offer both calls for slices only, and there
+// can be no slice of mapped memory.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,11 +11,12 @@ use smallvec::SmallVec;
 
 use crate::Span;
 
-/// Most buffers of one readv or writev, after adjacent ones were merged. Written: a header, and a super-packet of 512 KiB
-/// in pieces of 6 KiB or more. Read: a 64 KiB packet in scattered 4 KiB net_iovs needs 17, a header and a spill buffer.
+/// Maximum number of buffers of one readv or writev, after adjacent ones were merged. For a write: a header, and a
+/// super-packet of 512 KiB in pieces of 6 KiB or more. For a read: a 64 KiB packet in separate 4 KiB net_iovs needs 17, a
+/// header and a spill buffer.
 pub const MAX_IOVECS: usize = 91;
 
-/// The buffers of one readv or writev. Their owner keeps what they point to borrowed meanwhile.
+/// The buffers of one readv or writev. The function that uses them keeps the memory borrowed.
 #[derive(Default)]
 struct IoVecs(SmallVec<[libc::iovec; MAX_IOVECS]>);
 
@@ -26,7 +27,7 @@ impl IoVecs {
         match self.0.last_mut() {
             _ if len == 0 => {}
             Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base => {
-                // No overflow: two ranges of memory that touch.
+                // No overflow: two adjacent ranges of memory.
                 last.iov_len += len;
             }
             _ if full => return Err(io::ErrorKind::ArgumentListTooLong.into()),
@@ -43,10 +44,10 @@ impl IoVecs {
     }
 }
 
-/// Reads once into `head`, then `spans`, then `spill`. Repeats after EINTR. Returns how many bytes came.
+/// Reads once into `head`, then `spans`, then `spill`. Retries after EINTR. Returns the number of bytes.
 ///
 /// # Errors
-/// What readv(2) said (`EFAULT` for a span that is mapped for reading only); `ArgumentListTooLong` for more than
+/// As readv(2) (`EFAULT` for a span that is mapped for reading only); `ArgumentListTooLong` for more than
 /// [`MAX_IOVECS`] buffers.
 pub fn readv<'a>(
     fd: BorrowedFd<'_>,
@@ -60,15 +61,15 @@ pub fn readv<'a>(
     io.push(spill.as_mut_ptr(), spill.len())?;
     let vecs = io.0.as_slice();
     // SAFETY: all entries (at most MAX_IOVECS) point to memory that may be written until this function returns: `head`
-    // and `spill` are borrowed mutably; the mappings of the spans are borrowed for 'a, their ranges lie inside
-    // (invariant of `Span`), and no reference reaches into them.
+    // and `spill` are borrowed mutably; the mappings of the spans are borrowed for 'a, their ranges are inside
+    // (invariant of `Span`), and no reference points into them.
     retry(|| unsafe { libc::syscall(libc::SYS_readv, fd.as_raw_fd(), vecs.as_ptr(), vecs.len()) })
 }
 
-/// Writes once from `head`, then `spans`. Repeats after EINTR. Returns how many bytes went.
+/// Writes once from `head`, then `spans`. Retries after EINTR. Returns the number of bytes.
 ///
 /// # Errors
-/// What writev(2) said; `ArgumentListTooLong` for more than [`MAX_IOVECS`] buffers.
+/// As writev(2); `ArgumentListTooLong` for more than [`MAX_IOVECS`] buffers.
 pub fn writev<'a>(
     fd: BorrowedFd<'_>,
     head: &[u8],
@@ -83,8 +84,8 @@ pub fn writev<'a>(
     retry(|| unsafe { libc::syscall(libc::SYS_writev, fd.as_raw_fd(), vecs.as_ptr(), vecs.len()) })
 }
 
-/// Makes a system call until it is not interrupted. Not by libc's function: that prepares for the thread being cancelled,
-/// before and behind each call.
+/// Repeats a system call while it is interrupted. The calls do not use libc's functions, which do extra work for thread
+/// cancellation before and after each call.
 fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<usize> {
     loop {
         if let Ok(done) = usize::try_from(call()) {

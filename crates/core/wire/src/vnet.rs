@@ -1,4 +1,4 @@
-//! The virtio-net header: what travels beside a frame on a TAP and on a UNIX wire (VIRTIO 1.2 5.1.6).
+//! The virtio-net header of frames on a TAP and on a UNIX wire (VIRTIO 1.2 5.1.6).
 
 use std::num::NonZeroU16;
 
@@ -10,33 +10,33 @@ use crate::{ParseError, TxChecksum, has_cwr};
 /// State of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// Nothing is known: the frame carries what its sender computed, if it computed one.
+    /// Not verified: the field has what the sender computed.
     #[default]
     Unknown,
-    /// It was found right (VIRTIO_NET_HDR_F_DATA_VALID).
+    /// Verified, and correct (VIRTIO_NET_HDR_F_DATA_VALID).
     Verified,
-    /// The field holds the folded sum of the pseudo-header, and the rest is to be summed
-    /// (VIRTIO_NET_HDR_F_NEEDS_CSUM). The frame comes from this machine; its bytes need no check.
+    /// Left to be computed: the field has the folded sum of the pseudo-header (VIRTIO_NET_HDR_F_NEEDS_CSUM). A received
+    /// frame of this kind was sent on this machine, and needs no verification.
     Partial(TxChecksum),
 }
 
 impl From<Option<TxChecksum>> for ChecksumState {
-    /// Returns the state of a frame that is sent with this checksum, or none, left to be computed.
+    /// Returns [`Self::Partial`] for a frame with a checksum to compute, and [`Self::Unknown`] for others.
     fn from(left: Option<TxChecksum>) -> Self {
         left.map_or(Self::Unknown, Self::Partial)
     }
 }
 
-/// How a super-packet is to be cut.
+/// How to cut a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// What is cut.
+    /// Kind of the pieces.
     pub kind: GsoKind,
-    /// Payload bytes of each piece but the last.
+    /// Payload bytes of each piece except the last.
     pub size: NonZeroU16,
 }
 
-/// What a super-packet is made of (VIRTIO 1.2 5.1.6.2 `gso_type`).
+/// Kind of the pieces of a super-packet (VIRTIO 1.2 5.1.6.2 `gso_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// A TCP segment over IPv4 (VIRTIO_NET_HDR_GSO_TCPV4).
@@ -47,13 +47,13 @@ pub enum GsoKind {
     Udp,
 }
 
-/// What a virtio-net header says about its frame.
+/// Contents of a virtio-net header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// State of the transport checksum.
     pub checksum: ChecksumState,
-    /// The frame is a super-packet. The checksum of one that is sent is [`ChecksumState::Partial`]; one that is received
-    /// may have any state.
+    /// Set for a super-packet. When it is sent, its checksum is [`ChecksumState::Partial`]; when it is received, the
+    /// checksum may have any state.
     pub gso: Option<Gso>,
 }
 
@@ -104,8 +104,8 @@ impl VnetHeader {
     /// Bytes of the header.
     pub const LEN: usize = 10;
 
-    /// Returns the header of a frame: `head` is its first bytes, all of the packet's headers at least. Only those of a
-    /// super-packet are looked at: for CWR, and their number is the receiver's hint.
+    /// Returns the header of a frame. `head` is the start of the frame, with at least all headers; it is used for
+    /// super-packets only, for CWR and for the length of the headers.
     pub fn new(offload: Offload, head: &[u8]) -> Self {
         let (flags, start, offset) = match offload.checksum {
             ChecksumState::Unknown => (0, 0, 0),
@@ -129,7 +129,7 @@ impl VnetHeader {
                 GsoKind::Udp => GSO_UDP_L4,
             };
             header.gso_size = size.get().into();
-            // A hint for the receiver: 0 says nothing.
+            // A hint for the receiver; 0: none.
             header.hdr_len = u16::try_from(head.len()).unwrap_or(0).into();
         }
         header

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_the_rfcs_for_every_length_and_alignment() {
+    fn the_sum_is_that_of_rfc_1071_for_every_length_and_alignment() {
         let region = MemoryRegion::anonymous(8192, Commit::Lazily).unwrap();
         let bytes: Vec<u8> = (0..8192_u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn carries_out_of_every_word_come_round() {
+    fn carries_out_of_every_word_are_added() {
         let region = MemoryRegion::anonymous(8192, Commit::Lazily).unwrap();
         region.fill(0, 8192, 0xff);
         assert_eq!(

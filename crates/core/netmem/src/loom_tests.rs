@@ -71,7 +71,7 @@ fn sorted(mut indices: Vec<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn the_ring_gives_each_net_iov_once_whoever_pushes_when() {
+fn the_ring_returns_each_net_iov_once_in_every_interleaving() {
     model(|| {
         let shared = Shared::new(4);
         let pushers = [vec![0, 1], vec![2], vec![3]].map(|indices| {
@@ -92,7 +92,7 @@ fn the_ring_gives_each_net_iov_once_whoever_pushes_when() {
 }
 
 #[test]
-fn a_push_that_meets_close_is_either_taken_or_turned_away() {
+fn a_push_concurrent_with_close_is_either_taken_or_refused() {
     model(|| {
         let shared = Shared::new(3);
         let pushers = [vec![0, 1], vec![2]].map(|indices| {
@@ -112,7 +112,7 @@ fn a_push_that_meets_close_is_either_taken_or_turned_away() {
 }
 
 #[test]
-fn a_full_ring_turns_away_what_it_does_not_take() {
+fn a_full_ring_refuses_further_net_iovs() {
     model(|| {
         let shared = Shared::with_capacity(3, 1);
         let pushers = [vec![0], vec![1]].map(|indices| {
@@ -140,7 +140,7 @@ fn a_full_ring_turns_away_what_it_does_not_take() {
 }
 
 #[test]
-fn of_all_owners_one_is_last_and_sees_what_the_others_did() {
+fn exactly_one_owner_is_last_and_sees_the_writes_of_the_others() {
     model(|| {
         let shared = Shared::new(2);
         shared.slots[0].claim();
@@ -160,7 +160,7 @@ fn of_all_owners_one_is_last_and_sees_what_the_others_did() {
 }
 
 #[test]
-fn who_finds_himself_sole_owner_sees_what_the_others_did() {
+fn the_only_owner_sees_the_writes_of_the_others() {
     model(|| {
         let shared = Shared::new(1);
         shared.slots[0].claim();
@@ -191,7 +191,7 @@ fn pool_with_all_out(count: usize) -> (Arc<DmabufProvider>, PagePool, Vec<Netmem
 }
 
 #[test]
-fn a_pool_that_goes_while_its_net_iovs_come_home_loses_none() {
+fn a_pool_dropped_while_net_iovs_go_home_loses_none() {
     model(|| {
         let (provider, mut pool, mut out) = pool_with_all_out(3);
         let shared_twice = out[0].share();
@@ -207,7 +207,7 @@ fn a_pool_that_goes_while_its_net_iovs_come_home_loses_none() {
 }
 
 #[test]
-fn a_pool_that_takes_its_ring_while_net_iovs_come_home_ends_with_all() {
+fn a_pool_that_drains_its_ring_while_net_iovs_go_home_gets_all() {
     model(|| {
         let (_provider, mut pool, mut out) = pool_with_all_out(2);
         let (one, two) = (out.pop(), out.pop());

@@ -102,7 +102,7 @@ KernelPageSize:     2048 kB
 ";
 
     #[test]
-    fn the_mapping_that_holds_the_range_is_judged_and_no_other() {
+    fn only_the_mapping_of_the_range_is_examined() {
         let mega = 1 << 20;
         assert_eq!(
             judge(SMAPS, 0x7f00_0000_0000, 4 * mega),
@@ -124,7 +124,7 @@ KernelPageSize:     2048 kB
     }
 
     #[test]
-    fn lines_that_mean_nothing_are_passed_over() {
+    fn unknown_lines_are_skipped() {
         let odd = "ff-zz rw\n:\nAnonHugePages: 99999999999999999999 kB\n-\n0-1000 r\nAnonHugePages: x kB\n";
         assert_eq!(judge(odd, 0, 4096), PageKind::Base);
     }

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "long loops over what other tests cover")]
-    fn every_case_runs_and_leaves_nothing_out() {
+    fn every_case_runs_and_has_a_row() {
         let rows = run(BenchConfig {
             repetitions: 2,
             runs: 3,
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "long loops over what other tests cover")]
-    fn the_cases_go_the_way_their_names_say() {
+    fn the_cases_use_the_paths_in_their_names() {
         let bytes = NIOVS * NiovSize::MIN.bytes();
         let provider = Arc::new(HostProvider::new(bytes, NiovSize::MIN).unwrap());
         let mut pool = pool(provider).unwrap();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_keeps_the_memory_from_being_claimed_until_it_is_home() {
+    fn memory_cannot_be_claimed_until_all_lent_net_iovs_are_home() {
         let memory = memory();
         let lent = Arc::new(AtomicUsize::new(4));
         let claim = take(&memory, "here").unwrap();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memory files")]
-    fn a_file_that_became_a_dmabuf_is_known_by_either() {
+    fn a_claim_covers_the_memory_file_and_its_dmabuf() {
         let first = Dmabuf::memfd(8 * 4096).unwrap();
         let before = imported(&first);
         let dmabuf = Dmabuf::memfd(8 * 4096).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_that_claim_at_once_do_not_both_get_it() {
+    fn of_two_threads_that_claim_at_once_one_gets_the_claim() {
         let memory = memory();
         for _ in 0..200 {
             let start = std::sync::Barrier::new(2);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn frags_name_any_range_across_net_iovs() {
+    fn frags_cover_any_range_across_net_iovs() {
         // 5 pages: net_iovs of one page each.
         let (dmabuf, memory) = memory(5 * 4096);
         assert_eq!(memory.niov_size(), NiovSize::MIN);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_become_one_frag() {
+    fn adjacent_ranges_become_one_frag() {
         let (_dmabuf, memory) = memory(4096);
         let send = memory.begin();
         let mut list = FragList::new();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_past_the_end_is_refused_and_makes_no_frag() {
+    fn a_range_past_the_end_is_refused_and_appends_no_frag() {
         let (_dmabuf, memory) = memory(8192);
         let mut send = memory.begin();
         for (offset, len) in [
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_over_when_its_last_frag_is_gone_whoever_shares_the_net_iov() {
+    fn a_send_is_over_when_its_last_frag_is_dropped_although_others_share_the_net_iov() {
         let (_dmabuf, memory) = memory(8192);
         let (mut first, mut second) = (memory.begin(), memory.begin());
         let mut one = first.frags(10, 5000).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn frags_keep_the_memory_of_a_binding_that_is_gone() {
+    fn frags_keep_the_memory_of_a_dropped_binding_mapped() {
         let (dmabuf, memory) = memory(8192);
         let observer = dmabuf.observer();
         let send = memory.begin();

@@ -1,4 +1,4 @@
-//! What this NIC itself costs per received packet: a link that hands over the same frame again and
+//! Cost of the NIC per received packet: a link that delivers the same frame again and
 //! again without copying a byte of payload, and a stack that gives the memory back at once.
 //!
 //! `cargo run --release -p devmem-nic --example rx_cost`. Prints the median of many short runs, for
@@ -24,7 +24,7 @@ use wire::{
 const RUNS: usize = 201;
 const PACKETS_PER_RUN: u32 = 1000;
 
-/// Hands over headers; the payload is whatever lies in the posted memory.
+/// Delivers headers; the payload is whatever is in the posted memory.
 struct HeadersOnly {
     head: Vec<u8>,
     frame_len: usize,

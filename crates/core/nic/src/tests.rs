@@ -1,4 +1,4 @@
-//! The whole NIC over links of the tests' making.
+//! The whole NIC over scripted links.
 
 mod collapse;
 mod harness;

@@ -1,4 +1,4 @@
-//! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
+//! Kept inputs of fuzzing: see fuzz/README.md.
 
 #[path = "../../../../fuzz/bodies/impair_text.rs"]
 mod impair_text;

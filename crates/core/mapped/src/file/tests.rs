@@ -16,7 +16,7 @@ fn memfd(flags: MemfdFlags, size: u64, seals: SealFlags) -> Result<OwnedFd, Errn
 
 #[test]
 #[cfg_attr(miri, ignore = "memfd_create")]
-fn a_memfd_sealed_against_shrinking_is_taken_as_long_as_it_is() {
+fn a_memfd_sealed_against_shrinking_is_accepted_with_its_length() {
     let fd = memfd(SEALABLE, 8192, SealFlags::SHRINK).unwrap();
     for judge in [MappableFile::memfd, MappableFile::memfd_or_dmabuf] {
         let file = judge(fd.as_fd()).unwrap();
@@ -58,14 +58,14 @@ fn files_that_may_shrink_are_refused_with_the_remedy() {
 
 #[test]
 #[cfg_attr(miri, ignore = "memfd_create")]
-fn huge_pages_are_told_from_others() {
+fn huge_pages_are_distinguished_from_others() {
     let huge = SEALABLE | MemfdFlags::HUGETLB;
     let Ok(fd) = memfd(huge, 2 << 20, SealFlags::SHRINK) else {
         // Not by println, which the test's harness keeps to itself.
         let reason = "this kernel makes no memfd of huge pages";
         writeln!(
             std::io::stderr(),
-            "SKIP huge_pages_are_told_from_others: {reason}"
+            "SKIP huge_pages_are_distinguished_from_others: {reason}"
         )
         .unwrap();
         return;

@@ -33,7 +33,7 @@ fn sizes_that_are_no_pages_are_refused() {
 }
 
 #[test]
-fn bytes_come_out_as_they_went_in_up_to_the_last() {
+fn bytes_are_read_back_as_written_up_to_the_last() {
     let mapping = mapping(BASE_PAGE_BYTES);
     mapping.copy_in(4093, b"end").unwrap();
     mapping.copy_in(0, b"begin").unwrap();
@@ -72,7 +72,7 @@ fn ranges_past_the_end_are_refused_before_a_byte_moves() {
 /// Threads that access the same bytes at the same time, by every function and at every size: Miri finds a data race
 /// where an access is a plain one.
 #[test]
-fn accesses_by_several_threads_are_no_data_race() {
+fn accesses_by_several_threads_are_not_a_data_race() {
     let mapping = mapping(BASE_PAGE_BYTES);
     let rounds = if cfg!(miri) { 2 } else { 1000 };
     std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn aligned_words_never_tear() {
 
 #[test]
 #[cfg_attr(miri, ignore = "mmap of a file")]
-fn a_mapping_for_reading_is_read_and_never_written() {
+fn a_read_only_mapping_can_be_read_and_not_written() {
     let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, 3 * 4096).unwrap();
     fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();

@@ -46,7 +46,7 @@ fn one_write_takes_head_and_spans_in_order() {
 
 #[test]
 #[cfg_attr(miri, ignore = "writev")]
-fn spans_that_touch_count_as_one_buffer_and_too_many_others_are_refused() {
+fn adjacent_spans_count_as_one_buffer_and_too_many_others_are_refused() {
     let mapping = mapping(BASE_PAGE_BYTES);
     let (_from, to) = UnixStream::pair().unwrap();
     let every = |step: usize| {

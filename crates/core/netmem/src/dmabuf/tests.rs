@@ -36,7 +36,7 @@ fn memory_that_the_machine_does_not_have_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn the_owner_reads_what_he_wrote_and_nothing_else_changes() {
+fn the_owner_reads_the_bytes_it_wrote_and_no_others_change() {
     let memory = Dmabuf::anonymous(8192).unwrap();
     memory.copy_in(4090, b"across a page").unwrap();
     memory.fill(0..4, 0xaa).unwrap();
@@ -137,7 +137,7 @@ fn a_memfd_is_the_same_memory_by_its_descriptor_and_cannot_shrink() {
 
 #[test]
 #[cfg_attr(miri, ignore = "/proc/self/smaps")]
-fn smaps_is_read_when_the_page_kind_is_asked_for_and_not_again() {
+fn smaps_is_read_at_the_first_call_of_page_kind_only() {
     let observations = || crate::page_kind::OBSERVATIONS.get();
     let before = observations();
     let memories = [
@@ -236,7 +236,7 @@ fn noting(memory: &Dmabuf, fails: bool) -> (Arc<dyn Exporter>, Arc<Mutex<Vec<Str
 
 #[test]
 #[cfg_attr(miri, ignore = "memory files")]
-fn an_exporter_is_told_of_every_access_and_its_memory_is_the_files() {
+fn an_exporter_is_called_around_every_access_and_its_memory_is_that_of_the_file() {
     let file = Dmabuf::memfd(8192).unwrap();
     let (exporter, told) = noting(&file, false);
     let memory = Dmabuf::exported(exporter).unwrap();
@@ -290,7 +290,7 @@ fn memory_with_a_file_is_exported_once_and_anonymous_memory_never() {
 
 #[test]
 #[cfg_attr(miri, ignore = "memory files")]
-fn what_cannot_be_synchronised_is_not_copied() {
+fn nothing_is_copied_if_synchronisation_fails() {
     let file = Dmabuf::memfd(8192).unwrap();
     let memory = Dmabuf::exported(noting(&file, true).0).unwrap();
     let errno = devmem_uapi::Errno::ENOMEM;
@@ -300,7 +300,7 @@ fn what_cannot_be_synchronised_is_not_copied() {
 
 /// Every copy of the owner's, by two threads at once over the same bytes. Natively this only runs; Miri judges it.
 #[test]
-fn threads_that_copy_over_each_other_are_no_data_race() {
+fn concurrent_copies_to_the_same_bytes_are_not_a_data_race() {
     let memory = Dmabuf::anonymous(4096).unwrap();
     let rounds = if cfg!(miri) { 3 } else { 1000 };
     std::thread::scope(|scope| {
@@ -331,7 +331,7 @@ fn exporter_of(file: OwnedFd) -> Arc<dyn Exporter> {
 
 #[test]
 #[cfg_attr(miri, ignore = "memory files")]
-fn an_exporter_whose_file_is_shorter_than_it_says_or_may_become_so_is_refused() {
+fn an_exporter_with_a_file_that_is_too_short_or_may_shrink_is_refused() {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let unsealed = memfd_create("test", flags).unwrap();

@@ -76,7 +76,7 @@ fn splitting_between_frags_shares_nothing() {
 }
 
 #[test]
-fn what_is_trimmed_goes_home_at_once() {
+fn trimmed_frags_go_home_at_once() {
     let mut pool = host_pool(8);
     let mut payload = list(&mut pool, &["abc", "defg", "hi"]);
     payload.trim_front(4);
@@ -98,7 +98,7 @@ fn what_is_trimmed_goes_home_at_once() {
 }
 
 #[test]
-fn a_share_keeps_the_bytes_when_the_original_is_gone() {
+fn a_share_keeps_the_bytes_when_the_original_is_dropped() {
     let mut pool = host_pool(8);
     let payload = list(&mut pool, &["abc", "defg", "hi"]);
     let shared = payload.share(2, 4);
@@ -118,7 +118,7 @@ fn a_share_keeps_the_bytes_when_the_original_is_gone() {
 }
 
 #[test]
-fn frags_that_go_on_in_the_same_net_iov_merge_and_others_do_not() {
+fn adjacent_frags_of_the_same_net_iov_merge_and_others_do_not() {
     let mut pool = host_pool(8);
     let (one, two) = (pool.alloc().unwrap(), pool.alloc().unwrap());
     let mut merged = FragList::new();
@@ -177,14 +177,14 @@ fn small_host_pieces_share_a_page_and_merge_when_appended() {
 
 #[test]
 #[should_panic(expected = "4 bytes at offset 4093 of 4096 bytes")]
-fn a_frag_past_its_net_iov_is_not_made() {
+fn a_frag_past_the_end_of_its_net_iov_panics() {
     let netmem: Netmem = host_pool(8).alloc().unwrap();
     let _frag = Frag::new(netmem, 4093, 4);
 }
 
 #[test]
 #[should_panic(expected = "bytes 3..5 of a frag of 4 bytes")]
-fn a_share_past_its_frag_is_not_made() {
+fn a_share_past_the_end_of_its_frag_panics() {
     let frag = Frag::new(host_pool(8).alloc().unwrap(), 0, 4);
     let _shared = frag.share(3..5);
 }
@@ -221,7 +221,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_list_holds_the_bytes_that_a_vector_would(steps in steps()) {
+    fn a_list_has_the_same_bytes_as_a_vector(steps in steps()) {
         let mut pool = host_pool(64);
         let (mut list, mut model) = (FragList::new(), Vec::<u8>::new());
         let (mut side, mut side_model) = (FragList::new(), Vec::<u8>::new());

@@ -36,7 +36,7 @@ fn indices(netmems: &[Netmem]) -> Vec<u64> {
 }
 
 #[test]
-fn a_handle_is_two_words_and_so_is_maybe_one() {
+fn a_handle_and_an_optional_handle_are_two_words() {
     assert_eq!((size_of::<Netmem>(), size_of::<Option<Netmem>>()), (16, 16));
     assert_eq!(size_of::<crate::Frag>(), 32);
 }
@@ -59,7 +59,7 @@ fn cache_sizes_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn an_empty_pool_says_so_and_recovers() {
+fn an_empty_pool_returns_none_and_recovers() {
     let provider = provider(16);
     let (mut pool, _port) = pool_of(&provider, 128);
     let mut out = Vec::new();
@@ -76,7 +76,7 @@ fn an_empty_pool_says_so_and_recovers() {
 }
 
 #[test]
-fn the_counters_tell_which_way_each_net_iov_went() {
+fn the_counters_count_each_path_of_a_net_iov() {
     let provider = provider(1024);
     let (mut pool, _port) = pool_of(&provider, 64);
     let first = pool.alloc().unwrap();
@@ -148,7 +148,7 @@ fn a_full_cache_gives_its_older_half_to_the_provider() {
 
 #[test]
 #[should_panic(expected = "1 of 1 net_iovs of PoolId(")]
-fn a_net_iov_that_is_out_is_missed() {
+fn assert_all_home_panics_while_a_net_iov_is_in_use() {
     let provider = provider(16);
     let (mut pool, _port) = pool_of(&provider, 128);
     let _out = pool.alloc();
@@ -156,7 +156,7 @@ fn a_net_iov_that_is_out_is_missed() {
 }
 
 #[test]
-fn fresh_memory_comes_in_ascending_order() {
+fn new_memory_is_allocated_in_ascending_order() {
     let provider = provider(2048);
     let (mut pool, _port) = pool_of(&provider, 128);
     let mut out = Vec::new();
@@ -167,7 +167,7 @@ fn fresh_memory_comes_in_ascending_order() {
 }
 
 #[test]
-fn runs_are_adjacent_fresh_and_from_the_cache_in_either_order() {
+fn runs_are_adjacent_from_the_provider_and_from_the_cache() {
     let provider = provider(2048);
     let (mut pool, _port) = pool_of(&provider, 128);
     let mut run = Vec::new();
@@ -189,7 +189,7 @@ fn runs_are_adjacent_fresh_and_from_the_cache_in_either_order() {
 }
 
 #[test]
-fn a_run_whose_parts_lie_about_in_the_cache_is_put_together_by_the_provider() {
+fn a_run_that_is_scattered_in_the_cache_is_allocated_by_the_provider() {
     let provider = provider(256);
     let (mut pool, _port) = pool_of(&provider, 128);
     let mut low = Vec::new();
@@ -207,7 +207,7 @@ fn a_run_whose_parts_lie_about_in_the_cache_is_put_together_by_the_provider() {
 }
 
 #[test]
-fn without_a_run_single_net_iovs_come() {
+fn without_a_run_single_net_iovs_are_allocated() {
     let provider = provider(64);
     let (mut pool, _port) = pool_of(&provider, 2);
     let mut all = Vec::new();
@@ -224,7 +224,7 @@ fn without_a_run_single_net_iovs_come() {
 }
 
 #[test]
-fn handles_of_another_pool_go_to_their_own_home() {
+fn handles_of_another_pool_go_home_to_that_pool() {
     let (here, there) = (provider(16), provider(16));
     let ((mut mine, _), (mut other, _)) = (pool_of(&here, 4), pool_of(&there, 4));
     let (a, b) = (other.alloc().unwrap(), other.alloc().unwrap());
@@ -236,7 +236,7 @@ fn handles_of_another_pool_go_to_their_own_home() {
 }
 
 #[test]
-fn a_batch_dropped_at_once_goes_home_whoever_its_pools_and_owners_are() {
+fn a_batch_dropped_at_once_goes_home_for_any_pools_and_owners() {
     let (here, there) = (provider(256), provider(256));
     let ((mut one, _), (mut two, _)) = (pool_of(&here, 8), pool_of(&there, 8));
     let mut batch = Vec::new();
@@ -259,7 +259,7 @@ fn a_batch_dropped_at_once_goes_home_whoever_its_pools_and_owners_are() {
 
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of net_iovs, to count them")]
-fn what_an_eighth_of_the_area_has_no_room_for_passes_the_ring() {
+fn net_iovs_beyond_an_eighth_of_the_area_bypass_the_ring() {
     let provider = provider(800);
     let ((mut busy, _), (mut idle, _)) = (pool_of(&provider, 128), pool_of(&provider, 128));
     let mut all = Vec::new();
@@ -295,7 +295,7 @@ fn what_an_eighth_of_the_area_has_no_room_for_passes_the_ring() {
 }
 
 #[test]
-fn a_run_that_came_home_through_the_ring_is_handed_out_again() {
+fn a_run_that_went_home_through_the_ring_is_allocated_again() {
     let provider = provider(2048);
     let (mut pool, _port) = pool_of(&provider, 128);
     let mut runs: Vec<Vec<Netmem>> = Vec::new();
@@ -323,7 +323,7 @@ fn a_run_that_came_home_through_the_ring_is_handed_out_again() {
 }
 
 #[test]
-fn small_frags_share_a_net_iov_and_touch() {
+fn small_frags_share_a_net_iov_and_are_adjacent() {
     let provider = provider(32);
     let (mut pool, _port) = pool_of(&provider, 128);
     let mut frags: Vec<_> = [1, 1000, 3095]
@@ -355,7 +355,7 @@ fn small_frags_share_a_net_iov_and_touch() {
 }
 
 #[test]
-fn the_net_iov_that_frags_are_cut_from_is_used_when_nothing_else_is_left() {
+fn the_net_iov_of_small_frags_is_used_when_no_other_is_left() {
     let provider = provider(16);
     let (mut pool, _port) = pool_of(&provider, 128);
     drop(pool.alloc_frag(10));
@@ -542,7 +542,7 @@ proptest! {
 
 /// Threads that drop while the owner allocates, recycles and in the end goes, over and over.
 #[test]
-fn a_pool_under_fire_from_two_threads_ends_with_all_home() {
+fn a_pool_used_by_two_threads_ends_with_all_home() {
     let provider = provider(200);
     let rounds = if cfg!(miri) { 2 } else { 40 };
     for _ in 0..rounds {

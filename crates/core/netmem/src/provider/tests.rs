@@ -76,7 +76,7 @@ fn the_opaque_provider_keeps_the_contract() {
 }
 
 #[test]
-fn every_way_to_look_at_opaque_memory_panics_but_the_ports() {
+fn every_access_to_opaque_memory_panics_except_by_the_port() {
     let provider = Arc::new(OpaqueProvider::new(8 * NIOV, DmabufId(7), small()).unwrap());
     let shared: Arc<dyn MemoryProvider> = provider.clone();
     let mut pool = PagePool::create(shared, PoolConfig::default()).unwrap();
@@ -157,7 +157,7 @@ fn memory_is_unmapped_when_the_last_net_iov_is_home_and_not_before() {
 }
 
 #[test]
-fn host_bytes_are_spread_over_pages_and_come_out_whole() {
+fn host_bytes_are_copied_to_several_pages_and_read_back() {
     let provider = Arc::new(HostProvider::new(8 * NIOV, small()).unwrap());
     let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
     let bytes: Vec<u8> = (0..2 * NIOV + 100).map(|i| (i % 251) as u8).collect();
@@ -177,7 +177,7 @@ fn host_bytes_are_spread_over_pages_and_come_out_whole() {
 }
 
 #[test]
-fn refused_geometries_say_what_would_do() {
+fn refused_geometries_name_a_valid_one() {
     let dmabuf = Dmabuf::anonymous(24 * NIOV).unwrap();
     let of = |base, len, niov: usize| {
         let niov = NiovSize::new(niov)?;
@@ -238,7 +238,7 @@ fn refused_geometries_say_what_would_do() {
 }
 
 #[test]
-fn net_iov_sizes_read_as_people_write_them() {
+fn net_iov_sizes_are_displayed_with_units() {
     let text = |bytes| NiovSize::new(bytes).unwrap().to_string();
     assert_eq!(
         (text(4096), text(1 << 16), text(2 << 20)),

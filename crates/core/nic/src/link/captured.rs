@@ -1,4 +1,4 @@
-//! A link that shows every frame to somebody.
+//! A link that passes a copy of every frame to a sink.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,19 +7,19 @@ use ::wire::Instant;
 
 use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame};
 
-/// Which way a frame goes, seen from this NIC.
+/// Direction of a frame, from the view of this NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the link.
+    /// Received from the link.
     Rx,
-    /// To the link.
+    /// Sent on the link.
     Tx,
 }
 
-/// Somebody who wants to see every frame: a pcapng writer.
+/// A consumer of copies of all frames, such as a pcapng writer.
 pub trait FrameSink: Send {
-    /// Sees one frame, payload included, as it crossed the link: a super-packet is one frame, and a
-    /// checksum left to the NIC is not filled in.
+    /// Called for each frame, payload included, as it passes the link: a super-packet is one frame, and a
+    /// partial checksum is not completed.
     fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]);
 }
 
@@ -29,9 +29,9 @@ impl<F: FnMut(Instant, Direction, &[u8]) + Send> FrameSink for F {
     }
 }
 
-/// A link whose frames, payload and all, are copied for a [`FrameSink`].
+/// A link that copies its frames, payload included, for a [`FrameSink`].
 ///
-/// Payload still goes straight to its memory; the copy for the sink is read back through the `DmaPort`.
+/// Payload is still received directly into its memory; the copy for the sink is read back through the `DmaPort`.
 #[derive(Debug)]
 pub struct Captured<L, S> {
     inner: L,
@@ -40,7 +40,7 @@ pub struct Captured<L, S> {
 }
 
 impl<L: Link, S: FrameSink> Captured<L, S> {
-    /// Shows the frames of `inner` to `sink`.
+    /// Returns a link over `inner` that passes copies of its frames to `sink`.
     pub fn new(inner: L, sink: S) -> Self {
         Self {
             inner,
@@ -49,7 +49,7 @@ impl<L: Link, S: FrameSink> Captured<L, S> {
         }
     }
 
-    /// Returns the link inside.
+    /// Returns the inner link.
     pub fn inner(&self) -> &L {
         &self.inner
     }

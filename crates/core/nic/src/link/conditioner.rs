@@ -1,4 +1,4 @@
-//! One direction of a bad link: frames go in, and what is left of them comes out later.
+//! One direction of an impaired link: frames are pushed in, and popped later, changed or not at all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,12 +11,12 @@ use super::impairment::{Impairment, Probability, REORDER_HOLD};
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConditionerStats {
-    /// Frames that came in.
+    /// Frames pushed in.
     pub offered: u64,
-    /// Frames that came out, duplicates included.
+    /// Frames popped, duplicates included.
     pub delivered: u64,
-    /// Frames lost on purpose, those included that are too large for the path, and those that would have been marked
-    /// were they ECN-capable.
+    /// Frames lost on purpose, including those larger than the MTU, and those that met congestion and are not
+    /// ECN-capable.
     pub lost: u64,
     /// Frames marked "congestion experienced".
     pub marked: u64,
@@ -24,24 +24,24 @@ pub struct ConditionerStats {
     pub duplicated: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames held back so that others overtake them.
+    /// Frames held back to be overtaken by others.
     pub reordered: u64,
     /// Frames lost because the queue was at its limit.
     pub overflowed: u64,
 }
 
-/// One direction of a bad link.
+/// One direction of an impaired link.
 ///
-/// Knows frames and time, no [`Link`](crate::Link): [`Impaired`](crate::Impaired) puts two of them into a
-/// link, the tool's `wire` command puts two between two TAPs. The same seed, frames and times give the same
+/// It has frames and times as input, and no [`Link`](crate::Link): [`Impaired`](crate::Impaired) has two of them around a
+/// link, the tool's `wire` command two between two TAPs. The same seed, frames and times give the same
 /// result.
 #[derive(Debug)]
 pub struct Conditioner {
     impairment: Impairment,
     rng: Pcg32,
-    /// Frames under way, by the time they are due, then by the order they were sent in.
+    /// Frames in flight, by due time, then in the order they were sent.
     under_way: BinaryHeap<Reverse<UnderWay>>,
-    /// Frames that wait to be overtaken; at most a few at sensible rates.
+    /// Frames that wait to be overtaken: a few at usual rates.
     held: Vec<ReorderedFrame>,
     sent: u64,
     last_due: Instant,
@@ -50,7 +50,7 @@ pub struct Conditioner {
     stats: ConditionerStats,
 }
 
-/// Ordered by its first two fields; no two frames share `order`, so the bytes never decide.
+/// A frame in flight. The first two fields determine the order: no two frames have the same `order`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct UnderWay {
     due: Instant,
@@ -66,7 +66,7 @@ struct ReorderedFrame {
 }
 
 impl Conditioner {
-    /// Returns a direction with nothing under way.
+    /// Returns a direction without frames.
     pub fn new(impairment: Impairment) -> Self {
         Self {
             impairment,
@@ -81,7 +81,7 @@ impl Conditioner {
         }
     }
 
-    /// Takes a frame that enters the link at `now`; the bytes are copied.
+    /// Adds a frame that is sent at `now`; the bytes are copied.
     pub fn push(&mut self, frame: &[u8], now: Instant) {
         self.release_held(now);
         self.stats.offered += 1;
@@ -97,9 +97,9 @@ impl Conditioner {
         self.admit(frame, now);
     }
 
-    /// Moves the next frame that is due at `now` into `out`; false if there is none.
+    /// Moves the next frame that is due at `now` into `out`; returns false if there is none.
     ///
-    /// `out`'s old allocation is kept for a later frame: in steady state nothing is allocated.
+    /// The old allocation of `out` is kept for a later frame: in steady state nothing is allocated.
     pub fn pop(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
         self.release_held(now);
         match self.under_way.peek() {
@@ -114,14 +114,14 @@ impl Conditioner {
         true
     }
 
-    /// Returns when [`pop`](Self::pop) will next have a frame, `None` if nothing is under way.
+    /// Returns when [`pop`](Self::pop) will next return a frame, `None` if there is no frame inside.
     pub fn next_due(&self) -> Option<Instant> {
         let under_way = self.under_way.peek().map(|Reverse(first)| first.due);
         let held = self.held.iter().map(|held| held.until).min();
         under_way.into_iter().chain(held).min()
     }
 
-    /// Returns how many frames are inside.
+    /// Returns the number of frames inside.
     pub fn len(&self) -> usize {
         self.under_way.len() + self.held.len()
     }
@@ -136,7 +136,7 @@ impl Conditioner {
         self.stats
     }
 
-    /// Returns what this direction does to frames.
+    /// Returns the impairment of this direction.
     pub fn impairment(&self) -> &Impairment {
         &self.impairment
     }
@@ -170,7 +170,7 @@ impl Conditioner {
         }
     }
 
-    /// Marks a frame, or finds that it must be dropped instead.
+    /// Marks a frame; returns false if it must be dropped instead.
     fn survives_congestion(&mut self, frame: &mut [u8]) -> bool {
         let marking = mark_ce(frame);
         match marking {
@@ -181,7 +181,7 @@ impl Conditioner {
         marking != Marking::NotCapable
     }
 
-    /// Puts a frame on the line: waits for the line to be free, then for the delay.
+    /// Schedules a frame: it is sent when the line is free, and due after the delay.
     fn send(&mut self, frame: Vec<u8>, now: Instant) {
         let mut leaves = now;
         if let Some(rate) = self.impairment.rate {
@@ -201,7 +201,7 @@ impl Conditioner {
         }));
     }
 
-    /// A frame went past those that are held: lets go of the ones which that was enough for.
+    /// Counts a frame that overtakes the held ones, and sends those that have been overtaken often enough.
     fn overtake(&mut self, now: Instant) {
         for held in &mut self.held {
             held.overtakers = held.overtakers.saturating_sub(1);
@@ -212,7 +212,7 @@ impl Conditioner {
         }
     }
 
-    /// Lets go of frames that nobody came to overtake.
+    /// Sends held frames when their maximum time is over.
     fn release_held(&mut self, now: Instant) {
         while let Some(index) = self.held.iter().position(|held| held.until <= now) {
             let held = self.held.remove(index);
@@ -284,7 +284,7 @@ impl Pcg32 {
         shifted.rotate_right((old >> 59) as u32)
     }
 
-    /// A number below `bound` (Lemire's multiplication; the bias of 2^-32 per value does not matter here).
+    /// Returns a number below `bound` (Lemire's multiplication; its bias of 2^-32 per value does not matter here).
     fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(bound)) >> 32) as u32
     }

@@ -1,4 +1,4 @@
-//! A link made worse on purpose.
+//! A link with impairments.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,27 +13,27 @@ use super::{
     TxFrame, VnetMeta,
 };
 
-/// Frames taken from the inner link in one go, so that a flood cannot keep a poll busy for ever.
+/// Maximum number of frames received from the inner link in one call, so that a flood cannot keep a poll busy.
 const RX_BATCH_FRAMES: usize = 64;
 
-/// A link whose frames meet loss, delay and worse in both directions.
+/// A link with an impairment (loss, delay and others) in each direction.
 ///
-/// It works on whole frames with complete checksums, so the inner link must not exchange super-packets.
+/// It works on whole frames with complete checksums, so the inner link must not have super-packets.
 #[derive(Debug)]
 pub struct Impaired<L> {
     inner: L,
     rx: Conditioner,
     tx: Conditioner,
-    /// What the inner link scatters into.
+    /// Buffers that the inner link scatters into.
     head: HeaderBuf,
     spill: Box<[u8]>,
     /// The frame between the inner link and the conditioner.
     incoming: Vec<u8>,
     /// The frame between the conditioner and the inner link.
     outgoing: Vec<u8>,
-    /// `outgoing` holds a frame that the inner link has yet to take.
+    /// `outgoing` is a frame that waits until the inner link has room.
     waiting: bool,
-    /// Frames that the inner link refused when their time had come.
+    /// Frames that the inner link refused when they were due.
     refused: u64,
     nothing: FragList,
 }
@@ -41,26 +41,26 @@ pub struct Impaired<L> {
 /// Counters of both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairedStats {
-    /// Frames coming in.
+    /// Received frames.
     pub rx: ConditionerStats,
-    /// Frames going out.
+    /// Sent frames.
     pub tx: ConditionerStats,
-    /// Frames going out that the inner link refused in the end.
+    /// Sent frames that the inner link refused.
     pub tx_refused: u64,
 }
 
-/// The inner link exchanges super-packets, which a conditioner of frames cannot treat.
+/// The inner link has segmentation offload; a conditioner cannot process super-packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "link '{0}' has segmentation offload on; impairment works on single frames: open it without"
+    "link '{0}' has segmentation offload on; impairment works on single frames: open the link without offloads"
 )]
 pub struct OffloadsOn(pub &'static str);
 
 impl<L: Link> Impaired<L> {
-    /// Puts `inner` behind one impairment for each direction.
+    /// Returns a link over `inner` with one impairment for each direction.
     ///
     /// # Errors
-    /// [`OffloadsOn`] if `inner` exchanges super-packets.
+    /// [`OffloadsOn`] if `inner` has super-packets.
     pub fn new(inner: L, rx: Impairment, tx: Impairment) -> Result<Self, OffloadsOn> {
         let caps = inner.caps();
         if caps.tso {
@@ -80,7 +80,7 @@ impl<L: Link> Impaired<L> {
         })
     }
 
-    /// Puts `inner` behind the same impairment in both directions; each rolls its own dice.
+    /// Returns a link over `inner` with the same impairment in both directions, with different seeds.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -92,12 +92,12 @@ impl<L: Link> Impaired<L> {
         Self::new(inner, impairment, tx)
     }
 
-    /// Returns the link inside.
+    /// Returns the inner link.
     pub fn inner(&self) -> &L {
         &self.inner
     }
 
-    /// Moves what has come in on the inner link to the conditioner.
+    /// Moves frames from the inner link to the conditioner.
     fn take_in(&mut self, port: &DmaPort, now: Instant) -> io::Result<()> {
         for _ in 0..RX_BATCH_FRAMES {
             let mut posted = Posted {
@@ -124,7 +124,7 @@ impl<L: Link> Impaired<L> {
         Ok(())
     }
 
-    /// Hands frames whose time has come to the inner link.
+    /// Sends frames that are due on the inner link.
     fn let_out(&mut self, port: &DmaPort, now: Instant) {
         loop {
             if !self.waiting && !self.tx.pop(now, &mut self.outgoing) {
@@ -152,8 +152,8 @@ impl<L: Link> Impaired<L> {
     }
 }
 
-/// Computes the TCP or UDP checksum of a frame that its sender left to its NIC: a frame that is about to be corrupted
-/// must be able to tell. Any other frame stays as it is.
+/// Completes the partial TCP or UDP checksum of a frame, so that later corruption of the frame can be detected. Leaves
+/// other frames unchanged.
 pub fn complete_checksum(frame: &mut [u8]) {
     let Ok(headers) = RxHeaders::parse(frame, frame.len()) else {
         return;
@@ -168,7 +168,7 @@ pub fn complete_checksum(frame: &mut [u8]) {
 
 impl<L: Link> Link for Impaired<L> {
     fn caps(&self) -> LinkCaps {
-        // Without checksum offload the NIC completes every checksum before it gets here.
+        // Without checksum offload the NIC completes every checksum before it sends.
         LinkCaps {
             name: "impaired",
             vnet: false,
@@ -182,7 +182,7 @@ impl<L: Link> Link for Impaired<L> {
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         self.let_out(posted.port, now);
         let taken = self.take_in(posted.port, now);
-        // What is under way arrives, whatever became of the link meanwhile.
+        // Delayed frames arrive even if the link has failed meanwhile.
         if self.rx.pop(now, posted.frame) {
             let meta = VnetMeta::default();
             return Ok(LinkReceived::Frame { meta });
@@ -206,14 +206,14 @@ impl<L: Link> Link for Impaired<L> {
     }
 
     fn tells_of_room(&self) -> bool {
-        // Frames for the inner link wait here, not with the NIC.
+        // Frames for the inner link wait here, not in the NIC.
         false
     }
 
     fn next_due(&self) -> Option<Instant> {
-        // Who is not told when the inner link takes a frame that is late has to try.
+        // If the inner link does not report room, the delayed frame has to be retried.
         let late = (self.waiting && !self.inner.tells_of_room()).then_some(Instant::ZERO);
-        // What comes out behind a frame that waits has to wait, too.
+        // Further frames have to wait for the delayed one.
         let tx = self.tx.next_due().filter(|_| !self.waiting);
         [late, self.rx.next_due(), tx, self.inner.next_due()]
             .into_iter()

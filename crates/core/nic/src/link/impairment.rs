@@ -1,10 +1,10 @@
-//! What is wrong with a link, as numbers and as text.
+//! Impairments of a link, as numbers and as text.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A probability in parts per million: exact to print, cheap to roll.
+/// A probability in parts per million, which can be printed exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probability(u32);
 
@@ -52,54 +52,54 @@ impl fmt::Display for Probability {
     }
 }
 
-/// What a link does to the frames that cross it in one direction.
+/// Impairments of the frames in one direction of a link.
 ///
-/// The text form is a comma-separated list in which every part may be missing:
+/// The text form is a comma-separated list; every part is optional:
 /// `loss=1%,ce=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,mtu=1200,seed=7`;
-/// `none` is a perfect link. [`Display`](fmt::Display) writes what [`FromStr`] reads.
+/// `none` is a link without impairments. [`Display`](fmt::Display) writes the format that [`FromStr`] parses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impairment {
-    /// Frames that vanish.
+    /// Frames that are lost.
     pub loss: Probability,
-    /// Frames that meet congestion: a router marks those that are ECN-capable, and drops the others (RFC 3168 5). What
-    /// is no IP packet passes.
+    /// Frames that meet congestion: ECN-capable IP packets are marked, others dropped, as by a router (RFC 3168 5). Frames
+    /// without an IP packet pass.
     pub ce: Probability,
-    /// Frames that later ones overtake.
+    /// Frames that are overtaken by later ones.
     pub reorder: Probability,
-    /// How many later frames overtake such a frame (or [`REORDER_HOLD`] passes); `gap=` in text.
+    /// Number of later frames that overtake such a frame, unless [`REORDER_HOLD`] is over before; `gap=` in text.
     pub reorder_gap: u32,
     /// Frames that arrive twice.
     pub duplicate: Probability,
-    /// Frames of which one bit past the Ethernet header is flipped.
+    /// Frames with one flipped bit after the Ethernet header.
     pub corrupt: Probability,
-    /// How long every frame is under way.
+    /// Delay of every frame.
     pub delay: Duration,
-    /// How much the delay varies to either side, evenly distributed.
+    /// Maximum deviation from the delay, in both directions, evenly distributed.
     pub jitter: Duration,
     /// Keeps frames in order in spite of jitter.
     pub ordered: bool,
-    /// Bits per second the link carries; `None`: no limit.
+    /// Bits per second of the link; `None`: no limit.
     pub rate: Option<u64>,
-    /// Frames under way or waiting for the rate; one more is dropped.
+    /// Maximum number of frames in flight or waiting for the rate; further ones are dropped.
     pub limit: u32,
-    /// IP packets with more bytes vanish without a word, as behind a router whose ICMP is filtered; `None`: none do.
+    /// Larger IP packets are lost without an ICMP error, as behind a router with filtered ICMP; `None`: no limit.
     pub mtu: Option<u16>,
-    /// Seed of all of the above: the same frames meet the same fate.
+    /// Seed of the random numbers: the same seed and frames give the same result.
     pub seed: u64,
 }
 
-/// How long a reordered frame waits at most for the frames that shall overtake it.
+/// Maximum time that a reordered frame waits for the frames that overtake it.
 pub const REORDER_HOLD: Duration = Duration::from_millis(10);
 
-/// Frames overtaking a reordered one unless `gap=` says otherwise: one more than the duplicate ACKs
-/// which set off a fast retransmit (RFC 5681 3.2), so that reordering is not mistaken for noise.
+/// Default number of frames that overtake a reordered one: one more than the number of duplicate ACKs
+/// that cause a fast retransmit (RFC 5681 3.2), so that reordering causes retransmissions.
 pub const DEFAULT_REORDER_GAP: u32 = 4;
 
-/// Queue limit unless `limit=` says otherwise; netem's default is the same.
+/// Default queue limit, as in netem.
 pub const DEFAULT_LIMIT: u32 = 1000;
 
 impl Impairment {
-    /// A link with nothing wrong with it.
+    /// A link without impairments.
     pub const NONE: Self = Self {
         loss: Probability::NEVER,
         ce: Probability::NEVER,
@@ -116,7 +116,7 @@ impl Impairment {
         seed: 1,
     };
 
-    /// True if frames pass as they came.
+    /// Returns true if frames pass unchanged and at once.
     pub fn is_none(&self) -> bool {
         Self {
             limit: DEFAULT_LIMIT,
@@ -134,10 +134,10 @@ impl Default for Impairment {
     }
 }
 
-/// What is wrong with the text of an [`Impairment`].
+/// Error in the text of an [`Impairment`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImpairmentError {
-    /// The key is none of ours.
+    /// The key is unknown.
     #[error(
         "unknown impairment '{0}': expected loss, ce, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit, mtu or seed"
     )]
@@ -311,7 +311,7 @@ fn parse_rate(value: &str) -> Result<u64, ImpairmentError> {
     }
 }
 
-/// Reads a decimal number with one of `units` behind it, as a whole number of the smallest unit.
+/// Parses a decimal number followed by one of `units`; returns a whole number of the smallest unit.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text
         .find(|c: char| c != '.' && !c.is_ascii_digit())
@@ -319,7 +319,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let (number, unit) = text.split_at(digits);
     let &(_, factor) = units.iter().find(|(name, _)| *name == unit.trim())?;
     let scaled = number.parse::<f64>().ok()? * factor as f64;
-    // Above 2^53 a float skips whole numbers; nobody means 104 days or 9 petabit by accident.
+    // Above 2^53 a float cannot represent all whole numbers. The limit is 104 days, or 9 petabit per second.
     (scaled <= 9e15).then(|| scaled.round() as u64)
 }
 

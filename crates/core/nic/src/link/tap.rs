@@ -1,4 +1,4 @@
-//! A TAP device: the kernel's network stack at the other end of the cable.
+//! A TAP device: a link to the kernel's network stack.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -14,16 +14,16 @@ use super::{
     VnetHeaderLen,
 };
 
-/// How the TAP was opened.
+/// Options that the TAP was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapOptions {
     /// Length of the virtio-net header.
     pub vnet_header: VnetHeaderLen,
-    /// TUNSETOFFLOAD was called with checksum, TSO4 and TSO6: super-packets come and may be sent.
+    /// TUNSETOFFLOAD was called with checksum, TSO4 and TSO6: super-packets may be received and sent.
     pub offloads: bool,
     /// MTU of the device.
     pub mtu: u16,
-    /// The kernel takes super-packets whose length is 0 in their header, of both families: Linux 6.3 and later.
+    /// The kernel accepts super-packets with the length 0 in their header, over IPv4 and IPv6: Linux 6.3 and later.
     pub big_tcp: bool,
 }
 
@@ -49,42 +49,43 @@ impl TapOptions {
 
 /// A TAP device, one fd per queue.
 ///
-/// The fds come opened and configured (IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, non-blocking, and
-/// IFF_MULTI_QUEUE if there are several): opening needs privilege, which is not this crate's business.
+/// The fds are opened and configured by the caller (IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, non-blocking, and
+/// IFF_MULTI_QUEUE if there are several), because that needs privileges.
 #[derive(Debug)]
 pub struct TapLink {
     fds: Vec<VnetFd>,
     options: TapOptions,
     /// Readable when any of several fds is.
     any: Option<OwnedFd>,
-    /// The fd that last had a frame: asked first.
+    /// Index of the fd that last had a frame; it is read first.
     busy: usize,
     up: bool,
     scratch: Vec<u8>,
     nothing: FragList,
 }
 
-/// Bytes of the longest super-packet sent where the kernel takes longer ones than an IP header can tell the length of: as
-/// long as any that the kernel makes (linux `GSO_MAX_SIZE`). 1 MiB leaves in two of them. The kernel holds one in 16 pieces
-/// of 32 KiB, of the 17 that it may have, and refuses it where it has no such pieces ([`LinkSent::TooLong`]). It also refuses
+/// Bytes of the longest super-packet that is sent to a kernel with BIG TCP: the maximum of the kernel's own packets (linux
+/// `GSO_MAX_SIZE`). 1 MiB is sent as two of them. The kernel stores one in 16 pieces of 32 KiB; a packet may have 17 pieces.
+/// If it has no free pieces of this size, it refuses the packet ([`LinkSent::TooLong`]). It also refuses
 /// `UNFIT_BIG_PAYLOAD`.
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 
-/// Payload lengths of super-packets, in bytes, that the kernel refuses although it takes longer ones: it lays the payload
-/// in pieces of 32 KiB and the rest in pieces of 16, 8 and 4 KiB, and behind 15 of the first it needs one of each of the
-/// others, 18 where a packet may have 17 (linux net/core/skbuff.c `alloc_skb_with_frags`, `MAX_SKB_FRAGS`).
+/// Payload lengths of super-packets, in bytes, that the kernel refuses although it accepts longer ones: it stores the
+/// payload in pieces of 32 KiB and the rest in pieces of 16, 8 and 4 KiB. For these lengths it needs 15 of the first and
+/// one of each of the others: 18, where a packet may have 17 (linux net/core/skbuff.c `alloc_skb_with_frags`,
+/// `MAX_SKB_FRAGS`).
 pub(super) const UNFIT_BIG_PAYLOAD: RangeInclusive<u32> =
     (15 << 15) + (24 << 10) + 1..=(15 << 15) + (28 << 10);
 
-/// Most payload pieces written from where they lie. A packet of more consists of small pieces, and is copied together
-/// first.
+/// Maximum number of payload pieces of one write. A packet with more pieces, which are small then, is first copied into
+/// one buffer.
 const MAX_PIECES: usize = DmaPort::MAX_WRITE_FRAGS;
 
 impl TapLink {
-    /// Makes a link of the fds of one TAP device.
+    /// Returns a link over the fds of one TAP device.
     ///
     /// # Errors
-    /// There is no fd, more than `u16::MAX`, or the system has no epoll to give for several.
+    /// There is no fd, or more than `u16::MAX`; or an epoll instance for several fds cannot be created.
     pub fn new(fds: Vec<OwnedFd>, options: TapOptions) -> io::Result<Self> {
         if fds.is_empty() || u16::try_from(fds.len()).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -105,7 +106,7 @@ impl TapLink {
         })
     }
 
-    /// Notes from an error whether the device is down or gone.
+    /// Sets the link down if the error means that the device is down or deleted.
     fn note_error(&mut self, error: &io::Error) {
         // linux v6.18 drivers/net/tun.c: EIO from a write while the interface is down, EFAULT from a
         // read after it was shut down for good, EBADFD once the device is deleted.
@@ -134,9 +135,8 @@ impl Link for TapLink {
     fn caps(&self) -> LinkCaps {
         let TapOptions { offloads, mtu, .. } = self.options;
         let queues = u16::try_from(self.fds.len()).unwrap_or(u16::MAX);
-        // The kernel finishes checksums of frames with a virtio-net header, whatever TUNSETOFFLOAD says:
-        // that is about the other direction. Without offloads it takes no super-packets from us either,
-        // so that such a TAP is a plain cable both ways.
+        // The kernel would complete checksums of sent frames in any case (TUNSETOFFLOAD is for received frames). Without
+        // offloads the link does not use this, so that it behaves like a plain cable in both directions.
         LinkCaps {
             name: "tap",
             mtu,
@@ -190,7 +190,7 @@ impl Link for TapLink {
                 Ok(LinkSent::Done)
             }
             Err(error) => match Errno::from_io_error(&error) {
-                // A packet's memory is at most 17 pieces, and where memory lies in pieces, these are small.
+                // A packet has at most 17 pieces of memory, which are small where memory is fragmented.
                 Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),
                 Some(Errno::AGAIN | Errno::NOBUFS) => Ok(LinkSent::Busy),
                 _ => {

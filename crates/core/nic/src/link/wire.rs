@@ -14,16 +14,16 @@ use super::{
     VnetMeta,
 };
 
-/// What kind of wire [`WireLink::pair`] makes.
+/// Options of [`WireLink::pair`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireOptions {
     /// Bytes of the largest IP packet that is not a super-packet.
     pub mtu: u16,
-    /// Carry super-packets and frames without a checksum, as a TAP with its offloads on does.
+    /// The wire carries super-packets and partial checksums, like a TAP with offloads.
     pub offload: bool,
-    /// Frames under way in each direction; the sender is busy when they are that many.
+    /// Maximum number of frames in flight in each direction; beyond that the link is busy.
     pub queue_frames: usize,
-    /// Give each end an fd that becomes readable when a frame comes, for [`Link::poll_fd`].
+    /// Each end has a descriptor that becomes readable when a frame arrives, for [`Link::poll_fd`].
     pub wakeup: bool,
 }
 
@@ -38,29 +38,30 @@ impl Default for WireOptions {
     }
 }
 
-/// One end of an in-memory wire; the ends may live on two threads.
+/// One end of an in-memory wire; the two ends may be used on different threads.
 #[derive(Debug)]
 pub struct WireLink {
     shared: Arc<Shared>,
-    /// Index of the lane whose frames come to this end.
+    /// Index of the lane of frames to this end.
     side: usize,
     options: WireOptions,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// Frames on their way to each side. Never are both locks held.
+    /// Frames to each side. The two locks are never held at the same time.
     lanes: [Mutex<Lane>; 2],
     wakeups: [Option<OwnedFd>; 2],
-    /// False once an end is gone or the cable is out.
+    /// The cable is plugged in.
     plugged: AtomicBool,
+    /// One of the ends has been dropped.
     ended: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
     frames: VecDeque<(Vec<u8>, VnetMeta)>,
-    /// Allocations of frames that were received, for those to come.
+    /// Allocations of received frames, to be used again.
     spare: Vec<Vec<u8>>,
 }
 
@@ -68,7 +69,7 @@ impl WireLink {
     /// Returns the two ends of a wire.
     ///
     /// # Errors
-    /// The system has no eventfd left to give (only with [`WireOptions::wakeup`]).
+    /// An eventfd cannot be created (only with [`WireOptions::wakeup`]).
     pub fn pair(options: WireOptions) -> io::Result<(Self, Self)> {
         let wakeup = || match options.wakeup {
             true => eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Some),
@@ -96,7 +97,7 @@ impl WireLink {
     }
 
     fn lane(&self, side: usize) -> MutexGuard<'_, Lane> {
-        // A lane is whole between any two of its operations, so a panic elsewhere has not harmed it.
+        // A lane is consistent between any two operations, so poisoning by a panic can be ignored.
         self.shared.lanes[side]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -122,7 +123,7 @@ impl WireLink {
 impl Drop for WireLink {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
-        // Whoever waits for a frame shall look up and see that none will come.
+        // Wakes a thread that waits for a frame at the other end: no frame will arrive.
         wake(self.shared.wakeups[1 - self.side].as_ref());
     }
 }
@@ -144,7 +145,7 @@ impl Link for WireLink {
     fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
         let mut lane = self.lane(self.side);
         let Some((frame, meta)) = lane.frames.pop_front() else {
-            // Under the lock, so that no frame can come between the look and the reset.
+            // Under the lock, so that no frame can arrive between the check and the reset.
             reset(self.shared.wakeups[self.side].as_ref());
             return Ok(LinkReceived::None);
         };
@@ -184,14 +185,14 @@ impl Link for WireLink {
     }
 }
 
-/// Pulls the cable of a [`WireLink`] and puts it back, from anywhere.
+/// Unplugs the cable of a [`WireLink`] and plugs it in again, from any thread.
 #[derive(Clone, Debug)]
 pub struct CablePlug {
     shared: Arc<Shared>,
 }
 
 impl CablePlug {
-    /// Takes both ends down; frames under way are lost.
+    /// Sets both ends down; frames in flight are lost.
     pub fn pull(&self) {
         self.shared.plugged.store(false, Ordering::Release);
         for lane in &self.shared.lanes {
@@ -202,12 +203,12 @@ impl CablePlug {
         }
     }
 
-    /// True once an end is gone: the wire is of no more use.
+    /// Returns true if one of the ends has been dropped; the wire stays down then.
     pub fn is_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// Brings both ends up again, unless one is gone.
+    /// Sets both ends up again, unless one has been dropped.
     pub fn plug(&self) {
         self.shared.plugged.store(true, Ordering::Release);
     }
@@ -215,14 +216,14 @@ impl CablePlug {
 
 fn wake(fd: Option<&OwnedFd>) {
     if let Some(fd) = fd {
-        // Fails only when the counter is at its end: then the fd is readable as it is.
+        // Fails only when the counter is at its maximum: the descriptor is readable then.
         let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
 }
 
 fn reset(fd: Option<&OwnedFd>) {
     if let Some(fd) = fd {
-        // Fails only when nothing was written: then there is nothing to reset.
+        // Fails only when the counter is 0: nothing has to be reset then.
         let _ = rustix::io::read(fd, &mut [0; 8]);
     }
 }

@@ -1,4 +1,4 @@
-//! Small frags leave net_iovs that they keep from others.
+//! Small frags are moved together to free net_iovs.
 
 use netmem::Payload;
 

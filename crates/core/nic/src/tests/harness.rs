@@ -41,7 +41,7 @@ pub(super) struct SentFrame {
 pub(super) struct Script {
     pub(super) incoming: VecDeque<(Vec<u8>, VnetMeta, Delivery)>,
     pub(super) sent: Vec<SentFrame>,
-    /// Frames the link still takes before it is busy.
+    /// Number of frames that the link still sends before it is busy.
     pub(super) takes: usize,
     /// Bytes of the longest frame that it has memory for.
     pub(super) takes_bytes: usize,
@@ -213,7 +213,7 @@ pub(super) fn timestamps() -> TcpOptions {
     }
 }
 
-/// A segment whose header is as long as the NIC first guesses.
+/// A segment with a header of the first predicted length.
 pub(super) fn tcp(payload: &[u8]) -> Tcp {
     Tcp {
         v6: false,
@@ -291,7 +291,7 @@ impl Tcp {
         frame
     }
 
-    /// Where the NIC finishes the checksum.
+    /// Position of the checksum for the NIC.
     pub(super) fn tx_checksum(&self) -> TxChecksum {
         tcp_tx_checksum(self.head().len(), &self.header())
     }
@@ -379,7 +379,7 @@ impl Bench {
         Self::new(OFFLOADED, config, vec![opaque(16 << 20, 1, 65_536)])
     }
 
-    /// Receives the next packet whose payload found memory.
+    /// Receives the next packet with placed payload.
     pub(super) fn receive(&mut self) -> Option<RxPacket> {
         loop {
             let packet = self.nic.poll_rx(NOW)?;
@@ -399,7 +399,7 @@ impl Bench {
         packet
     }
 
-    /// Reads a payload as its owner would: host memory by CPU, device memory by the device.
+    /// Reads a payload: host memory by the CPU, device memory like the device.
     pub(super) fn read(&self, payload: &FragList) -> Vec<u8> {
         let mut out = Vec::new();
         for frag in payload {
@@ -418,7 +418,7 @@ impl Bench {
         self.nic.drops().get(reason)
     }
 
-    /// Checks that every net_iov is home once the NIC is gone.
+    /// Drops the NIC and checks that every net_iov is home.
     pub(super) fn finish(self) {
         let Self { nic, devices, .. } = self;
         drop(nic);

@@ -1,4 +1,4 @@
-//! The links, with NICs at their ends.
+//! Links between two NICs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -155,7 +155,7 @@ fn a_wire_with_wakeup_polls_readable_while_frames_wait() {
     assert!(ours.poll_rx(NOW).is_none());
     assert!(!readable(&ours));
     drop(peer);
-    assert!(readable(&ours), "the end of the other end wakes");
+    assert!(readable(&ours), "the end of the peer wakes it");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn delayed_frames_arrive_when_they_are_due_in_both_directions() {
     assert!(ours.poll_rx(Instant::from_millis(4)).is_none());
     assert_eq!(receive_all(&mut ours, Instant::from_millis(5)), b"there");
     assert_eq!(ours.next_due(), None);
-    // Back: the frame is under way in the sender's own link, which must be polled.
+    // Back: the delayed frame is in the sender's link, which must be polled.
     let mut back = Tcp {
         payload: b"back".to_vec(),
         ..segment
@@ -285,7 +285,7 @@ fn an_impaired_link_counts_both_directions() {
     drop(pool);
 }
 
-/// Pieces that a link's receive needs, without a NIC.
+/// Buffers for a link's receive, without a NIC.
 struct Rig {
     head: HeaderBuf,
     spill: Vec<u8>,
@@ -362,7 +362,7 @@ fn a_partial_checksum_is_completed_before_a_frame_can_be_corrupted() {
     assert_eq!(rig.frame, segment.frame());
 }
 
-/// A wire that admits to checksum offload only, as a TAP may.
+/// A wire with checksum offload and without segmentation offload.
 struct WithoutTso(WireLink);
 
 impl Link for WithoutTso {
@@ -430,7 +430,7 @@ fn a_capture_has_whole_frames_and_the_payload_goes_to_device_memory() {
         assert_eq!(packet.payload.is_unreadable(), len > 0);
         expected.push((Direction::Rx, segment.frame()));
     }
-    // More than the queue can still take, so that some of it is in the spill buffer.
+    // More than fits into the queue, so that a part is in the spill buffer.
     let mut held = Vec::new();
     for seed in 0..20 {
         let segment = tcp(&pattern(seed, 65_160));
@@ -453,7 +453,7 @@ fn a_capture_has_whole_frames_and_the_payload_goes_to_device_memory() {
     );
 }
 
-/// A TAP whose kernel is the test: a datagram socket keeps packet borders as a TAP fd does.
+/// A TAP link over datagram sockets, which keep packet boundaries like a TAP; the test is the kernel.
 fn fake_tap(queues: usize, options: TapOptions) -> (TapLink, Vec<OwnedFd>) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let pairs: Vec<_> = (0..queues)
@@ -699,7 +699,7 @@ fn a_tap_sends_packets_with_any_number_of_separate_pieces() {
         let mut between = Vec::new();
         for piece in segment.payload.chunks(10) {
             payload.append(nic.host_payload(piece).unwrap());
-            // Host payload lies one behind the other: this keeps two pieces apart.
+            // Consecutive host payloads are adjacent: this separates two pieces.
             between.push(nic.host_payload(&[0xff; 10]).unwrap());
         }
         assert_eq!(payload.frag_count(), pieces);
@@ -745,7 +745,7 @@ fn a_nic_can_be_moved_to_another_thread() {
     is_send::<Nic>();
 }
 
-/// The ends of a UNIX wire between links that take super-packets or do not.
+/// The ends of a UNIX wire, each with or without offloads.
 fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -778,7 +778,7 @@ fn a_unix_wire_carries_super_packets_only_if_both_ends_accept_them() {
     }
 }
 
-/// Returns what asks whether a link's fd polls readable now.
+/// Returns a function that tells whether a link's descriptor is readable.
 fn watch(link: &dyn Link) -> impl Fn() -> bool + use<> {
     let fd = link.poll_fd().unwrap().try_clone_to_owned().unwrap();
     move || {
@@ -790,7 +790,7 @@ fn watch(link: &dyn Link) -> impl Fn() -> bool + use<> {
     }
 }
 
-/// Sends the same packet until one has to wait; returns how many that took.
+/// Sends the same packet until one has to wait; returns the number of packets.
 fn fill_up(nic: &mut Nic, segment: &Tcp) -> usize {
     let mut sent = 0;
     while nic.flush_tx(NOW) == 0 {
@@ -820,14 +820,14 @@ fn a_full_unix_wire_polls_readable_when_it_has_room_again_and_not_before() {
     assert!(readable(), "now there is");
     assert_eq!(peer.flush_tx(NOW), 0);
     assert!(!peer.is_told_of_room());
-    assert!(!readable(), "who waits for frames would never sleep");
+    assert!(!readable(), "room must not keep it readable");
     assert_eq!(receive_all(&mut ours, NOW).len(), (sent - got) * 1000);
 }
 
 #[test]
 fn a_delayed_frame_for_a_full_link_is_sent_when_there_is_room() {
     let delay: Impairment = "delay=1ms".parse().unwrap();
-    // A TAP does not say when there is room: it has to be tried.
+    // A TAP does not report room: sending has to be retried.
     let options = TapOptions {
         offloads: false,
         ..TapOptions::default()
@@ -843,7 +843,7 @@ fn a_delayed_frame_for_a_full_link_is_sent_when_there_is_room() {
         assert!(nic.poll_rx(later).is_none());
     }
     drop(kernel);
-    // A UNIX wire does.
+    // A UNIX wire reports it.
     let (a, b) = unix_wire(false, false);
     let readable = watch(&a);
     let impaired = Impaired::both(a, delay).unwrap();
@@ -885,7 +885,7 @@ fn a_unix_wire_without_a_peer_is_down_and_does_not_poll_readable() {
     assert_eq!(receive_all(&mut ours, NOW), b"the last words");
     assert!(ours.poll_rx(NOW).is_none());
     assert!(!ours.is_up());
-    assert!(!readable(), "who waits for it would never sleep");
+    assert!(!readable(), "the hang-up must not keep it readable");
     let tx = packet(&mut ours, &segment, 0);
     assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
 }

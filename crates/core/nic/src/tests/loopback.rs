@@ -1,4 +1,4 @@
-//! What this NIC sends to itself.
+//! Packets from this NIC to itself.
 
 use netmem::{DmabufId, Payload, TxMemory};
 
@@ -40,7 +40,7 @@ fn a_packet_to_ourselves_is_copied_once_to_the_queues_memory_and_freed() {
             .unwrap();
         assert_eq!(memory.in_flight(), 1);
         assert_eq!(bench.nic.next_due(), Some(wire::Instant::ZERO));
-        let packet = bench.receive().expect("it comes back");
+        let packet = bench.receive().expect("the packet is received");
         assert_eq!(
             (packet.origin, packet.segments as usize),
             (Origin::Loop, len.div_ceil(1448))
@@ -50,7 +50,7 @@ fn a_packet_to_ourselves_is_copied_once_to_the_queues_memory_and_freed() {
             "in the queue's memory, not the sender's"
         );
         assert_eq!(bench.read(&packet.payload), pattern(1, 65_000)[..len]);
-        assert_eq!(memory.in_flight(), 0, "the sender's is free");
+        assert_eq!(memory.in_flight(), 0, "the sender's memory is free");
         bench.nic.recycle(packet.payload);
     }
     assert!(bench.receive().is_none());
@@ -123,7 +123,11 @@ fn a_full_loop_queue_and_full_queue_memory_drop_and_count() {
         "{} and {lost} of {room}",
         kept.len()
     );
-    assert_eq!(memory.in_flight(), 0, "what was dropped is free, too");
+    assert_eq!(
+        memory.in_flight(),
+        0,
+        "the memory of the dropped packet is free"
+    );
     assert!(kept.iter().all(|packet| packet.payload.len() == 65_000));
     drop(kept);
     bench.finish();

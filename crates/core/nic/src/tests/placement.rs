@@ -1,4 +1,4 @@
-//! Where payload goes, whatever was predicted.
+//! Placement of payload with right and wrong predictions.
 
 use netmem::Payload;
 use wire::{SackBlocks, TcpFlags, TcpOptions, Transport};
@@ -60,7 +60,7 @@ fn a_longer_header_than_predicted_moves_nothing_in_device_memory() {
     // The payload starts after the header bytes that landed in device memory.
     assert_eq!(packet.payload.first().unwrap().offset() % 64, 20);
     assert_eq!(bench.nic.queue_stats(Q1).unwrap().header_longer, 1);
-    // Now it is predicted.
+    // Now the length is predicted.
     bench.pass(&longer);
     assert_eq!(bench.nic.queue_stats(Q1).unwrap().header_longer, 1);
     drop(packet);
@@ -96,7 +96,7 @@ fn headers_that_end_beyond_the_header_buffer_are_fetched_from_device_memory() {
         ..tcp(&pattern(1, 3000))
     });
     assert_eq!(packet.headers.header_len, 90);
-    // And back: 36 bytes into the headroom.
+    // And back: 36 bytes are moved into the headroom.
     bench.pass(&Tcp {
         options: TcpOptions::default(),
         ..tcp(&pattern(2, 3000))
@@ -147,7 +147,7 @@ fn a_wrong_predicted_queue_is_corrected_and_counted() {
         );
     }
     let placed = [Q0, Q1, Q2].map(|queue| bench.nic.queue_stats(queue).unwrap().placed);
-    // Of (1, 2, 2, 1, host): both first ones of a pair after another queue, and the host packet.
+    // In (1, 2, 2, 1, host) each packet after one of another queue, except the first.
     assert_eq!(placed, [20, 40, 20]);
     let stats = bench.nic.queue_stats(Q1).unwrap();
     assert_eq!(stats.placed_bytes, 40 * 65_000);
@@ -159,14 +159,14 @@ fn a_wrong_predicted_queue_without_memory_loses_nothing() {
     let devices = vec![opaque(65_536, 1, 65_536), opaque(4 << 20, 2, 65_536)];
     let mut bench = Bench::new(OFFLOADED, NicConfig::default(), devices);
     let held = bench.pass(&tcp(&pattern(0, 65_160)));
-    // Queue 1 is predicted and has nothing left: the frame lands in the spill buffer.
+    // Queue 1 is predicted and has no memory left: the frame lands in the spill buffer.
     let other = Tcp {
         dst_port: 5202,
         ..tcp(&pattern(1, 65_160))
     };
     let packet = bench.pass(&other);
     assert!(all_in(&packet.payload, 2));
-    // Its own packets are dropped until memory is home; an ACK without payload needs none.
+    // Packets for queue 1 are dropped until memory is home; an ACK without payload needs none.
     bench.pass(&tcp(&[]));
     bench.link.scatter(tcp(&pattern(2, 1000)).frame(), PARTIAL);
     assert!(bench.receive().is_none());

@@ -1,4 +1,4 @@
-//! Queues that come, go and change their memory while others run.
+//! Queues are added, removed and given other memory while others run.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn a_restart_does_not_affect_other_queues() {
     bench.finish();
 }
 
-/// A provider that admits a pool and then has nothing, or does not even admit it.
+/// A provider without memory, which accepts a pool or refuses it.
 struct Useless {
     area: Arc<NetIovArea>,
     admits: bool,
@@ -168,7 +168,7 @@ fn two_queues_of_one_binding_have_half_of_its_space_each() {
     assert_eq!(one, two);
     assert!(one + two <= 8 << 20);
     assert!(one + two > (8 << 20) * 70 / 100, "{one} + {two}");
-    // Alone, it gets everything.
+    // Alone, the queue has all of it.
     bench.nic.restart_queue(Q2, ProviderChoice::Host).unwrap();
     let alone = bench.nic.rx_space(Q1).bytes;
     assert!(alone > one + one * 9 / 10, "{alone} {one}");
@@ -288,7 +288,7 @@ fn added_channels_have_host_memory_and_are_in_the_table() {
     }
     assert_eq!(seen, [true; 4]);
     assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().readable));
-    // Fewer again while the predicted queue goes away.
+    // Fewer again, without the predicted queue.
     nic.set_channels(1).unwrap();
     handle.scatter(tcp(b"x").frame(), PARTIAL);
     assert_eq!(nic.poll_rx(NOW).unwrap().queue, Q0);

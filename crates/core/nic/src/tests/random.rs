@@ -1,4 +1,4 @@
-//! Random frames and random predictions: every byte right, every net_iov home.
+//! Random frames and predictions: every byte is correct, and every net_iov goes home.
 
 use proptest::prelude::*;
 use wire::{SackBlocks, TcpOptions};
@@ -13,7 +13,7 @@ enum Step {
         delivery: Delivery,
         trusted: bool,
     },
-    /// The application gives the oldest of what it holds back, through the NIC or by dropping it.
+    /// The application returns its oldest payload, through the NIC or by dropping it.
     Release {
         recycle: bool,
     },
@@ -124,7 +124,7 @@ struct Held {
     expected: Vec<u8>,
 }
 
-/// Takes one step; what is received joins `held`.
+/// Executes one step; received packets are added to `held`.
 #[expect(clippy::too_many_lines, reason = "one row for each case")]
 fn take(bench: &mut Bench, step: Step, held: &mut Vec<Held>) {
     match step {
@@ -180,7 +180,7 @@ fn take(bench: &mut Bench, step: Step, held: &mut Vec<Held>) {
             delivery,
         } => {
             let mut frame = segment.tcp().frame();
-            // In the headers or just behind, where it matters.
+            // In the headers or directly after them.
             let at = usize::from(at) % frame.len().min(150);
             frame[at] = with;
             if let Some(cut) = cut {

@@ -1,4 +1,4 @@
-//! Frames that are dropped, each under its name.
+//! Frames that are dropped, each with its reason.
 
 use wire::{ChecksumState, MacAddr, TcpOptions};
 
@@ -72,7 +72,7 @@ fn bad_frames() -> Vec<(DropReason, Vec<u8>)> {
             }),
         ),
         (DropReason::RxBadExtensionHeaders, {
-            // A chain of destination options that never ends.
+            // A chain of destination options without an end.
             let mut frame = Tcp {
                 v6: true,
                 ..plain(&[])

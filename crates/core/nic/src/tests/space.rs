@@ -1,4 +1,4 @@
-//! What a queue says it can take, it takes.
+//! A queue receives as much as its advertised space.
 
 use netmem::FragList;
 
@@ -53,7 +53,7 @@ fn advertised_space_suffices_for_full_segments_of_every_size() {
                 for payload in held {
                     bench.nic.recycle(payload);
                 }
-                // All but the net_iov in use, which is left only when the next packets fill it.
+                // All but the net_iov in use, which is retired only when the next packets fill it.
                 let after = bench.nic.rx_space(Q1);
                 assert!(
                     after.bytes + niov_size >= space.bytes,
@@ -79,7 +79,7 @@ fn advertised_space_suffices_for_alternating_super_packets_and_short_ones() {
         for round in 0..2000 {
             let len = if round % 17 == 16 { tail } else { 65_160 };
             if len > promised {
-                // The application gives half of it back; the peer hears of what that makes room for.
+                // The application returns half of it, and the peer gets the new window.
                 for payload in held.drain(..held.len() / 2) {
                     bench.nic.recycle(payload);
                 }
@@ -89,7 +89,12 @@ fn advertised_space_suffices_for_alternating_super_packets_and_short_ones() {
             bench
                 .link
                 .scatter(tcp(&pattern(round, len)).frame(), PARTIAL);
-            held.push_back(bench.receive().expect("what was promised fits").payload);
+            held.push_back(
+                bench
+                    .receive()
+                    .expect("the advertised space suffices")
+                    .payload,
+            );
             promised -= len;
         }
         assert_eq!(bench.nic.drops().total(), 0);
@@ -129,7 +134,7 @@ fn a_net_iov_is_not_retired_early_if_advertised_space_needs_it() {
     );
     let mut left = bench.nic.rx_space(Q1).bytes;
     let mut held = Vec::new();
-    // The worst pattern: every super-packet straddles, and the rest of a net_iov could be left each time.
+    // The worst pattern: every super-packet is in two net_iovs, and the rest of one could be retired each time.
     for round in 0.. {
         let len = if round % 2 == 0 { 1000 } else { 65_160 }.min(left);
         if len == 0 {

@@ -1,4 +1,4 @@
-//! What leaves, and who computed its checksum.
+//! Sent packets, and which side computes their checksums.
 
 use netmem::Payload;
 use wire::{Network, RxHeaders, TcpFlags};
@@ -147,7 +147,7 @@ fn software_segmentation_makes_the_segments_that_tcp_would_have_made() {
     }
 }
 
-/// A link of super-packets longer than a length field can say.
+/// A link with super-packets too long for a length field.
 const LONG_PACKETS: LinkCaps = LinkCaps {
     max_super_packet: 160_000,
     ..OFFLOADED
@@ -173,7 +173,7 @@ fn a_super_packet_longer_than_its_length_field_is_sent_whole_or_in_segments() {
                 v6,
                 ..tcp(&pattern(1, payload_len))
             };
-            // What an MTU of 1500 leaves: the option of the super-packet is in none of its segments.
+            // At an MTU of 1500: no segment has the option of the super-packet.
             let gso_size = if v6 { 1428 } else { 1448 };
             let tx = packet(&mut bench, &segment, gso_size);
             bench.nic.transmit(tx, NOW).unwrap();
@@ -221,7 +221,7 @@ fn a_super_packet_that_the_link_has_no_memory_for_is_sent_as_shorter_ones() {
             ..tcp(&pattern(1, 150_000))
         };
         let tx = packet(&mut bench, &segment, 1400);
-        // What does not leave at once leaves later.
+        // Packets that are not sent at once are sent later.
         bench.link.lock().takes = 1;
         bench.nic.transmit(tx, NOW).unwrap();
         assert_eq!(bench.link.lock().sent.len(), 1);
@@ -257,7 +257,7 @@ fn a_super_packet_that_the_link_has_no_memory_for_is_sent_as_shorter_ones() {
             (packets, 3 * packets, packets, 0)
         );
     }
-    // A link that refuses any length loses the packet, and the NIC says so.
+    // If the link refuses every length, the packet is dropped and counted.
     bench.link.lock().takes_bytes = 1000;
     let tx = packet(&mut bench, &tcp(&pattern(1, 150_000)), 1400);
     assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::Refused));
@@ -268,28 +268,28 @@ fn a_super_packet_that_the_link_has_no_memory_for_is_sent_as_shorter_ones() {
 #[test]
 fn a_link_that_refused_long_super_packets_gets_fewer_of_them() {
     let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
-    // Sends a packet that has room in one frame, or in three; returns in how many it left.
+    // Sends a packet as one frame or as three; returns the number of frames.
     let send = |bench: &mut Bench, link_takes: usize| {
         bench.link.lock().takes_bytes = link_takes;
         let tx = packet(bench, &tcp(&pattern(1, 150_000)), 1400);
         bench.nic.transmit(tx, NOW).unwrap();
         std::mem::take(&mut bench.link.lock().sent).len()
     };
-    // After the first refusal the next is offered, after the second one is not, then three are not.
+    // After the first refusal the next one is tried, after the second one is not, then three are not.
     let takes = [MAX_FRAME_LEN, MAX_FRAME_LEN, usize::MAX, MAX_FRAME_LEN];
     assert_eq!(takes.map(|takes| send(&mut bench, takes)), [3; 4]);
     let frames = [(); 5].map(|()| send(&mut bench, usize::MAX));
     assert_eq!(frames, [3, 3, 3, 1, 1]);
-    // One that was taken ends the row.
+    // A sent one resets the backoff.
     assert_eq!(send(&mut bench, MAX_FRAME_LEN), 3);
     assert_eq!(send(&mut bench, usize::MAX), 1);
-    // No row is so long that no packet is offered: one of 64 is.
+    // The backoff is limited: one of 64 is tried.
     for _ in 0..500 {
         assert_eq!(send(&mut bench, MAX_FRAME_LEN), 3);
     }
     let frames = [(); 64].map(|()| send(&mut bench, usize::MAX));
     assert!(frames.contains(&1), "{frames:?}");
-    // In one piece or three, each counts once.
+    // As one frame or three, each packet counts once.
     assert_eq!(bench.nic.tx_stats().packets, 4 + 5 + 2 + 500 + 64);
     bench.finish();
 }
@@ -514,7 +514,7 @@ fn payload_is_dropped_when_the_link_has_it() {
             NOW,
         )
         .unwrap();
-    assert!(!watched.is_sole_owner(), "it waits");
+    assert!(!watched.is_sole_owner(), "it is queued");
     bench.link.lock().takes = 1;
     assert_eq!(bench.nic.flush_tx(NOW), 0);
     assert!(watched.is_sole_owner());

@@ -386,7 +386,7 @@ fn parameters_and_reports_have_bounds() {
 }
 
 #[test]
-fn link_speed_is_told() {
+fn the_link_speed_is_reported() {
     let (mut bench, mut driver) = probed();
     let (addr, _) = driver.argument();
     let report = ReportLinkSpeed {
@@ -411,7 +411,7 @@ fn a_doorbell_that_announces_more_than_the_queue_holds_does_nothing() {
 }
 
 #[test]
-fn an_admin_queue_that_is_no_memory_does_nothing() {
+fn an_admin_queue_outside_guest_memory_does_nothing() {
     for (len, base) in [
         (0u16, RAM_BASE),
         (63, RAM_BASE),

@@ -61,7 +61,7 @@ fn probe_finds_every_option_of_the_specification() {
 }
 
 #[test]
-fn a_driver_comes_and_goes_and_comes_again() {
+fn a_driver_can_probe_again_after_its_removal() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         let mut driver = Driver::probe(Rc::clone(&bench.ram), &mut bench).unwrap();
@@ -108,7 +108,7 @@ fn registers_can_be_written_byte_by_byte() {
 }
 
 #[test]
-fn a_reset_by_the_driver_says_so_until_it_runs_again() {
+fn the_status_has_the_reset_bit_from_a_driver_reset_to_the_next_start() {
     let (mut bench, mut driver) = up_default();
     bench.write(0, 4, &2u32.to_be_bytes());
     let status = bench.register(DEVICE_STATUS);
@@ -124,7 +124,7 @@ fn a_reset_by_the_driver_says_so_until_it_runs_again() {
 }
 
 #[test]
-fn twenty_resets_in_mid_transfer_lose_nothing_but_what_was_under_way() {
+fn twenty_resets_during_a_transfer_lose_only_frames_in_flight() {
     let (mut bench, mut driver) = up_default();
     for round in 0..20u16 {
         let frame = Frame::tcp4(100).with_port(1000 + round).bytes();
@@ -172,7 +172,7 @@ fn a_bus_reset_forgets_the_guest() {
 }
 
 #[test]
-fn a_link_that_flaps_is_told_by_the_management_vector() {
+fn link_changes_raise_the_management_vector() {
     let (mut bench, mut driver) = up_default();
     bench.take_irqs();
     let frame = Frame::tcp4(10).bytes();

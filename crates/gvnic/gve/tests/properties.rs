@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_a_queue_takes_reaches_the_guest_in_order(
+    fn accepted_frames_reach_the_guest_in_order(
         options in options(),
         events in prop::collection::vec(event(), 1..60),
     ) {
@@ -90,7 +90,7 @@ proptest! {
                 Event::SuperPacket(frame, size) => {
                     let drops = bench.stats().rx[0].drops;
                     bench.receive(&frame.unfinished(), frame.gso(size));
-                    // Some of its segments may be lost, and which nobody says.
+                    // Some of its segments may be lost; it is not reported which.
                     lost |= bench.stats().rx[0].drops != drops;
                     expected.extend_from_slice(&frame.payload);
                 }
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_guest_sends_leaves_whole_however_it_is_cut_and_rung(
+    fn sent_frames_are_complete_for_all_buffer_sizes_and_doorbells(
         frames in prop::collection::vec((frame(8000), 100..9000u16, 0..8u16), 1..40),
         features in 0..16u8,
         room in 0..5usize,

@@ -71,7 +71,7 @@ fn a_pure_ack_takes_one_buffer_and_no_padding() {
 }
 
 #[test]
-fn what_is_not_tcp_is_not_cut() {
+fn packets_other_than_tcp_are_not_split() {
     let (mut bench, mut driver) = up_default();
     let mut arp = vec![0xff; 42];
     arp[12..14].copy_from_slice(&[8, 6]);
@@ -139,7 +139,7 @@ fn payload_of_a_whole_number_of_buffers_takes_no_empty_one() {
 }
 
 #[test]
-fn a_super_packet_comes_coalesced_if_the_queue_may() {
+fn a_super_packet_is_coalesced_if_the_queue_allows_it() {
     for frame in [Frame::tcp4(65_000), Frame::tcp6(40_000).tagged()] {
         for header_bytes in [0, 256] {
             for buffer_bytes in [2048, 4096] {
@@ -181,7 +181,7 @@ fn a_super_packet_is_cut_if_the_queue_does_not_coalesce() {
 }
 
 #[test]
-fn a_udp_super_packet_becomes_datagrams_even_where_tcp_is_coalesced() {
+fn a_udp_super_packet_is_cut_into_datagrams_even_where_tcp_is_coalesced() {
     for frame in [Frame::udp4(10_000), Frame::udp6(10_001)] {
         let (mut bench, mut driver) = up(QueueOptions {
             rsc: true,
@@ -200,7 +200,7 @@ fn a_udp_super_packet_becomes_datagrams_even_where_tcp_is_coalesced() {
 }
 
 #[test]
-fn a_super_packet_of_one_segment_or_none_is_no_super_packet() {
+fn a_super_packet_of_one_segment_or_none_is_an_ordinary_packet() {
     let (mut bench, mut driver) = up(QueueOptions {
         rsc: true,
         ..QueueOptions::default()
@@ -278,7 +278,7 @@ fn a_checksum_that_is_to_be_finished_is() {
 }
 
 #[test]
-fn a_checksum_field_anywhere_harms_nobody() {
+fn a_checksum_field_at_any_offset_is_safe() {
     let (mut bench, mut driver) = up_default();
     let frame = Frame::tcp4(100);
     for (start, offset) in [
@@ -308,7 +308,7 @@ fn a_udp_datagram_without_a_checksum_is_fine() {
 }
 
 #[test]
-fn what_cannot_be_parsed_reaches_the_guest_as_it_is() {
+fn frames_that_cannot_be_parsed_reach_the_guest_unchanged() {
     let (mut bench, mut driver) = up_default();
     let mut bad_ip = Frame::tcp4(10).bytes();
     bad_ip[24] ^= 1;
@@ -499,7 +499,7 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
 }
 
 #[test]
-fn a_driver_that_leaves_a_queue_without_buffers_is_woken_until_it_looks() {
+fn a_queue_without_buffers_interrupts_the_driver_repeatedly() {
     let (mut bench, mut driver) = one_queue(QueueOptions {
         rsc: true,
         ..QueueOptions::default()
@@ -601,7 +601,7 @@ fn rings_wrap_for_more_than_64_k_descriptors() {
 }
 
 #[test]
-fn interrupts_of_a_queue_come_no_faster_than_its_interval() {
+fn interrupts_of_a_queue_respect_its_interval() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     let frame = Frame::tcp4(1).bytes();
     let interval = std::time::Duration::from_micros(20);

@@ -167,7 +167,7 @@ fn a_table_that_names_a_dead_queue_falls_back_to_a_live_one() {
 }
 
 #[test]
-fn a_rule_that_names_a_dead_queue_gives_its_packets_to_nobody_else() {
+fn packets_of_a_rule_with_a_missing_queue_go_to_no_other_queue() {
     let (mut bench, mut driver) = up_default();
     driver.flow_rule(&mut bench, &rule(0, 3, 1003)).unwrap();
     driver.stop_rx(&mut bench, 3).unwrap();
@@ -195,7 +195,7 @@ fn rules_and_rss_outlive_a_reset_and_the_restart_of_a_queue() {
 }
 
 #[test]
-fn a_driver_that_leaves_takes_its_rules_along() {
+fn removing_the_driver_removes_its_rules() {
     let (mut bench, mut driver) = up_default();
     driver.flow_rule(&mut bench, &rule(0, 3, 1003)).unwrap();
     driver.remove(&mut bench).unwrap();

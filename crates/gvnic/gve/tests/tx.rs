@@ -15,7 +15,7 @@ fn tso(frame: &Frame, mss: u16) -> Option<Tso> {
 }
 
 #[test]
-fn a_frame_leaves_as_it_was_written() {
+fn a_frame_is_sent_unchanged() {
     let (mut bench, mut driver) = up_default();
     for len in [0, 1, 60, 373 - 66, 374 - 66, 375 - 66, 1448, 8934] {
         let frame = Frame::tcp4(len).bytes();

@@ -13,7 +13,7 @@ const ASSIGN: u32 = 0x24;
 const DISABLE_ALL: u32 = 0x21;
 
 #[test]
-fn the_version_is_answered_with_what_the_server_can_do() {
+fn the_version_reply_has_the_capabilities_of_the_server() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     let body = bench.ask_ok(&mut client, VERSION, &version_body(), &[]);
@@ -169,7 +169,7 @@ fn vectors_are_assigned_one_by_one_and_moved_while_they_run() {
 }
 
 #[test]
-fn several_vectors_come_in_one_message_and_the_client_may_raise_them() {
+fn several_vectors_are_assigned_in_one_message_and_the_client_may_raise_them() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let fds: Vec<_> = (0..VECTORS).map(|_| new_eventfd()).collect();
@@ -184,7 +184,7 @@ fn several_vectors_come_in_one_message_and_the_client_may_raise_them() {
 }
 
 #[test]
-fn a_reset_reaches_the_device_and_leaves_windows_alone() {
+fn a_reset_resets_the_device_and_keeps_the_windows() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let memory = guest_memory(0x1000);
@@ -201,7 +201,7 @@ fn a_reset_reaches_the_device_and_leaves_windows_alone() {
 }
 
 #[test]
-fn when_a_client_leaves_its_memory_goes_and_the_next_one_finds_a_fresh_device() {
+fn after_a_client_has_left_its_memory_is_unmapped_and_the_device_is_reset() {
     let mut bench = Bench::new();
     for round in 0..3 {
         let mut client = bench.client();
@@ -299,7 +299,7 @@ fn a_client_that_closes_and_connects_at_once_is_never_a_second_one() {
 }
 
 #[test]
-fn a_client_that_is_there_keeps_its_place_while_others_come_and_go() {
+fn a_connected_client_stays_connected_while_others_are_refused() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     for _ in 0..100 {
@@ -326,7 +326,7 @@ fn a_dead_servers_socket_is_replaced_and_a_living_ones_is_not() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nic");
     std::fs::write(&path, "precious").unwrap();
@@ -336,7 +336,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn a_server_that_ends_leaves_a_successors_socket_alone() {
+fn a_server_does_not_remove_the_socket_of_its_successor() {
     let device = Toy::new();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nic");

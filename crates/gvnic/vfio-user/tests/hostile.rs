@@ -31,7 +31,7 @@ fn put_out(bench: &mut Bench) -> Breach {
 }
 
 #[test]
-fn nothing_comes_before_the_version_and_no_second_version_after() {
+fn messages_before_the_version_and_a_second_version_are_breaches() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.send(GET_INFO, 0, &[0; 16], &[]);
@@ -95,7 +95,7 @@ fn a_size_that_cannot_be_right_ends_the_conversation() {
 }
 
 #[test]
-fn a_reply_that_nobody_asked_for_ends_the_conversation() {
+fn a_reply_without_a_request_disconnects_the_client() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     client.send(REGION_READ, 1, &[], &[]);
@@ -116,7 +116,7 @@ fn a_message_in_single_bytes_is_a_message() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_message_has_not_said_it() {
+fn an_incomplete_message_is_not_executed() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let bytes = message(9, REGION_WRITE, 0, &access(0, 0, 4, &[1, 2, 3, 4]));
@@ -267,7 +267,7 @@ fn windows_run_out_before_the_servers_memory_does() {
 }
 
 #[test]
-fn memory_that_its_owner_could_take_away_is_no_window() {
+fn a_file_that_the_client_could_shrink_is_refused() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let map = dma_map(MAP_RW, 0, 0, 0x1000);
@@ -277,7 +277,7 @@ fn memory_that_its_owner_could_take_away_is_no_window() {
     assert!(bench.server.bus().dma.is_empty());
     let reason = bench.server.stats().session.memory_refused;
     assert_eq!(reason, Some(MapError::MayShrink));
-    // What keeps its length is taken, also when it may grow.
+    // A file that cannot shrink is accepted, even if it may grow.
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     bench.ask_ok(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
     ftruncate(&memory, 0).unwrap_err();
@@ -405,7 +405,7 @@ fn an_access_across_two_windows_is_done_and_across_a_gap_is_not() {
 }
 
 #[test]
-fn more_descriptors_than_may_come_are_closed_and_the_request_refused() {
+fn too_many_descriptors_are_closed_and_the_request_refused() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let (ours, theirs) = rustix::pipe::pipe().unwrap();
@@ -429,7 +429,7 @@ fn more_descriptors_than_may_come_are_closed_and_the_request_refused() {
 }
 
 #[test]
-fn descriptors_that_come_with_the_version_are_closed_and_counted() {
+fn descriptors_with_the_version_are_closed_and_counted() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     let fds: Vec<_> = (0..3).map(|_| new_eventfd()).collect();
@@ -623,7 +623,7 @@ fn lingering() -> (OwnedFd, std::net::TcpStream) {
 }
 
 #[test]
-fn descriptors_whose_closing_waits_do_not_stop_the_server() {
+fn descriptors_that_block_in_close_do_not_stop_the_server() {
     without_waiting(|| {
         let mut bench = Bench::new();
         let mut peers = Vec::new();
@@ -655,7 +655,7 @@ fn descriptors_whose_closing_waits_do_not_stop_the_server() {
         drop(socket);
         bench.turn();
         assert_eq!(client.receive().unwrap().errno, EMFILE);
-        // One that is sent away with one in its queue, and one that leaves with one.
+        // A client that is refused with one in its queue, and one that disconnects with one.
         let other = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
         let socket = give();
         let mut other = Client::of(other);
@@ -670,7 +670,7 @@ fn descriptors_whose_closing_waits_do_not_stop_the_server() {
         drop((socket, client));
         let next = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
         assert!(matches!(bench.turn()[..], [Event::Left(_), Event::Joined]));
-        // And one whose socket waits at the door when the server ends.
+        // And one that waits to be accepted when the server ends.
         let socket = give();
         Client::of(next).send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
         drop(socket);

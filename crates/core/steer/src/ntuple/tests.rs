@@ -24,7 +24,7 @@ fn masked(addr: &str, mask: &str) -> IpMatch {
 }
 
 #[test]
-fn a_rule_speaks_of_one_kind_of_packets() {
+fn a_rule_matches_one_kind_of_packets() {
     let udp4 = Packet {
         protocol: protocol::UDP,
         ..Packet::tcp4()
@@ -368,7 +368,7 @@ fn a_rule_to_a_queue_that_went_away_is_found() {
 
 proptest! {
     #[test]
-    fn a_table_holds_what_a_map_would(
+    fn a_table_has_the_same_rules_as_a_map(
         steps in proptest::collection::vec((any::<bool>(), proptest::option::of(0u32..10)), 0..60),
     ) {
         let mut rules = Rules::new(8);

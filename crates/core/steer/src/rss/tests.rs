@@ -156,7 +156,7 @@ fn only_the_types_asked_for_are_hashed() {
 }
 
 #[test]
-fn a_frame_that_is_no_ip_packet_has_no_hash() {
+fn a_frame_without_an_ip_packet_has_no_hash() {
     assert_eq!(rss().hash(&arp()), None);
     assert_eq!(rss().queue(&arp()), None);
 }
@@ -170,7 +170,7 @@ fn the_low_bits_of_the_hash_choose_the_entry() {
 }
 
 #[test]
-fn a_table_with_one_queue_gives_it_to_what_has_a_hash() {
+fn a_table_with_one_queue_selects_it_for_every_packet_with_a_hash() {
     let rss = Rss::new(ToeplitzKey::MICROSOFT, table(&[3, 3]));
     assert_eq!(rss.queue(&Packet::tcp6().headers()), Some(RxQueueId(3)));
     let rss = Rss {

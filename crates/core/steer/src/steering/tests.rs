@@ -32,7 +32,7 @@ fn a_rule_beats_rss() {
 }
 
 #[test]
-fn what_no_rule_matches_goes_by_rss() {
+fn packets_without_a_matching_rule_use_rss() {
     let other = Packet {
         dst_port: 80,
         ..Packet::tcp4()
@@ -60,7 +60,7 @@ fn rules_count_only_while_ntuple_is_on() {
 }
 
 #[test]
-fn what_has_no_hash_goes_to_queue_zero() {
+fn packets_without_a_hash_go_to_queue_zero() {
     assert_eq!(steering().select_queue(&arp()), to(0, SelectedBy::Default));
 }
 

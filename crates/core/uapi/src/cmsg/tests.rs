@@ -84,7 +84,7 @@ fn a_dmabuf_message_is_byte_exact() {
 
 #[test]
 #[cfg(all(target_pointer_width = "64", target_endian = "little"))]
-fn a_linear_message_says_nothing_but_its_size() {
+fn a_linear_message_has_only_its_size() {
     let mut buf = [0xee; 40];
     let bytes = written(&mut buf, |out| {
         CmsgSink::push(out, DevmemCmsg::Linear(0x0102)).unwrap();
@@ -133,7 +133,7 @@ fn the_last_message_may_lack_its_padding() {
 }
 
 #[test]
-fn a_message_without_room_leaves_the_buffer_alone() {
+fn a_message_without_room_does_not_change_the_buffer() {
     for room in 0..cmsg_len(5) {
         let mut buf = vec![0xee; room];
         let mut writer = CmsgWriter::new(&mut buf);
@@ -261,7 +261,7 @@ fn bytes_too_few_for_a_header_are_the_end() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_and_nothing_is_ever_truncated(
+    fn written_messages_are_read_back_and_never_truncated(
         room in 0usize..300,
         messages in proptest::collection::vec(
             (any::<i32>(), any::<i32>(), proptest::collection::vec(any::<u8>(), 0..60)),

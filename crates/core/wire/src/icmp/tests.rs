@@ -77,7 +77,7 @@ fn our_quoted(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Option<Quoted> 
 }
 
 #[test]
-fn an_echo_reply_says_what_the_request_said() {
+fn an_echo_reply_has_the_data_of_the_request() {
     let echo = Echo {
         ident: 0x1234,
         seq: 7,
@@ -138,7 +138,7 @@ fn short_and_damaged_messages_are_refused() {
 }
 
 #[test]
-fn fragmentation_needed_tells_the_mtu_and_the_packet() {
+fn fragmentation_needed_has_the_mtu_and_the_packet() {
     let packet = our_packet(IpRepr::v4(SRC4, DST4));
     let message = error_v4([3, 4], [0, 0, 0x05, 0x78], &packet[..28]);
     let expected = Icmpv4::DestinationUnreachable {
@@ -217,7 +217,7 @@ fn quoted_ip_options_are_skipped() {
 }
 
 #[test]
-fn what_does_not_matter_is_named() {
+fn other_messages_have_kind_and_code() {
     let message = error_v4([13, 2], [0; 4], &[]);
     assert_eq!(
         Icmpv4::parse(&message),
@@ -410,7 +410,7 @@ mod neighbors {
     }
 
     #[test]
-    fn an_advertisement_to_a_group_answers_nobody() {
+    fn a_solicited_advertisement_to_a_group_is_refused() {
         let all_nodes = "ff02::1".parse().unwrap();
         let mut message = vec![0; ADVERTISEMENT.message_len()];
         ADVERTISEMENT.emit(SRC6, all_nodes, &mut message);

@@ -224,7 +224,7 @@ pub fn send_done(bench: &mut Bench, driver: &mut Driver, request: &TxRequest<'_>
     done
 }
 
-/// What a frame carries whose checksum is to be finished.
+/// Offload of a frame with a checksum to complete.
 pub fn partial(frame: &frames::Frame) -> Offload {
     Offload {
         checksum: ChecksumState::Partial(frame.checksum()),

@@ -1,4 +1,4 @@
-//! A small device behind a server, and a client that speaks as QEMU does. Both sides take turns in one thread.
+//! A small device behind a server, and a client that sends messages like QEMU. Both sides run in turn in one thread.
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 

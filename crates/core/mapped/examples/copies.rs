@@ -15,7 +15,7 @@ const ROUNDS: usize = 9;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mapping = Mapping::anonymous(MEMORY_BYTES, Commit::Now)?;
-    // As network memory has them. The ordinary buffer has huge pages only where the machine gives them to everybody.
+    // Huge pages, as for network memory. The ordinary buffer has them only if the system enables them for all memory.
     mapping.advise(Advice::Huge)?;
     mapping.fill(0, MEMORY_BYTES, 1)?;
     let ordinary = vec![1_u8; MEMORY_BYTES];

@@ -166,8 +166,8 @@ fn the_only_owner_sees_the_writes_of_the_others() {
         shared.slots[0].claim();
         shared.slots[0].add_owner();
         let looker = Arc::clone(&shared);
-        // The one who looks is spawned and the other is not: loom forgets an access that the same
-        // thread follows up, and so would not run the other before the look the other way round.
+        // The thread that checks is spawned, the other access is in this one: loom forgets an access that is followed by
+        // another of the same thread, and with the roles swapped would not try the order in which the check comes last.
         let looker = thread::spawn(move || {
             let sole = looker.slots[0].is_sole();
             assert!(!sole || looker.bytes[0].load(Ordering::Relaxed) == 7);

@@ -41,7 +41,7 @@ impl MemoryRegion {
         self.mapping.advise(advice)
     }
 
-    /// Writes zero to one byte of every page: only for memory that nobody has written yet.
+    /// Writes zero to one byte of every page: only for memory that is still all zero.
     pub(crate) fn touch(&self) {
         for offset in (0..self.len()).step_by(BASE_PAGE_BYTES) {
             self.copy_in(offset, &[0]);

@@ -217,7 +217,7 @@ mod tests {
         Dmabuf::anonymous(8 * 4096).unwrap()
     }
 
-    /// A file that somebody else mapped, too.
+    /// An exporter over a file that is also mapped elsewhere.
     struct File(OwnedFd, usize);
 
     impl Exporter for File {

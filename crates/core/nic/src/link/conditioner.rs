@@ -303,7 +303,7 @@ mod tests {
         Conditioner::new(text.parse().expect("a valid impairment"))
     }
 
-    /// A frame whose body names it.
+    /// Returns a frame that contains its number.
     fn frame(n: u32) -> Vec<u8> {
         let mut frame = vec![0; EthernetHeader::LEN];
         frame.extend_from_slice(&n.to_be_bytes());

@@ -157,11 +157,7 @@ fn take(bench: &mut Bench, step: Step, held: &mut Vec<Held>) {
         }
         Step::Release { recycle } if !held.is_empty() => {
             let Held { payload, expected } = held.remove(0);
-            assert_eq!(
-                bench.read(&payload),
-                expected,
-                "nobody wrote over it meanwhile"
-            );
+            assert_eq!(bench.read(&payload), expected, "the bytes are unchanged");
             match recycle {
                 true => bench.nic.recycle(payload),
                 false => drop(payload),

@@ -104,7 +104,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes a device with 4 queue pairs whose guest has 64 MiB.
+    /// Returns a device with 4 queue pairs and a guest with 64 MiB.
     pub fn new() -> Self {
         Self::with(Config::new(MacAddr([2, 0, 0, 0, 0, 1])), 64 << 20)
     }
@@ -188,7 +188,7 @@ impl BarAccess for Bench {
     }
 }
 
-/// Makes a device with a driver whose queues are up.
+/// Returns a device with a driver; its queues are up.
 pub fn up(options: QueueOptions) -> (Bench, Driver) {
     let mut bench = Bench::new();
     let mut driver = Driver::probe(Rc::clone(&bench.ram), &mut bench).expect("probe");
@@ -196,7 +196,7 @@ pub fn up(options: QueueOptions) -> (Bench, Driver) {
     (bench, driver)
 }
 
-/// Makes a device with a driver whose queues are up, headers split and segments not coalesced.
+/// Returns a device with a driver; its queues are up, split headers and do not coalesce.
 pub fn up_default() -> (Bench, Driver) {
     up(QueueOptions::default())
 }

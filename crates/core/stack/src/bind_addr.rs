@@ -1,16 +1,16 @@
-//! The local address of a socket, and what it takes: one address, one family, or both.
+//! The local address of a socket, and the addresses that it covers: one, those of a family, or all.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A local address as bind(2) means it: unspecified, it stands for all of ours.
+/// A local address as in bind(2): the unspecified address covers all local addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindAddr {
-    /// Address and port. The unspecified IPv4 address takes IPv4; that of IPv6 takes both families.
+    /// Address and port. The unspecified IPv4 address covers IPv4; the unspecified IPv6 address covers both families.
     pub address: SocketAddr,
-    /// The unspecified IPv6 address takes IPv6 alone.
+    /// The unspecified IPv6 address covers IPv6 only.
     #[doc(alias = "IPV6_V6ONLY")]
     pub v6_only: bool,
-    /// Others that say so, too, may listen on the same address; each connection goes to one of them.
+    /// Other listeners with this option may have the same address; each connection goes to one of them.
     #[doc(alias = "SO_REUSEPORT")]
     pub reuse_port: bool,
 }
@@ -26,8 +26,8 @@ impl From<SocketAddr> for BindAddr {
 }
 
 impl BindAddr {
-    /// Returns whether a packet to both addresses could exist (linux net/ipv4/inet_connection_sock.c
-    /// `inet_rcv_saddr_equal`, wildcards matching), whatever the ports.
+    /// Returns whether both cover a common address (linux net/ipv4/inet_connection_sock.c
+    /// `inet_rcv_saddr_equal`, wildcards matching). Ports are not compared.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.scope(), other.scope());
         match (ours, theirs) {
@@ -37,7 +37,7 @@ impl BindAddr {
         }
     }
 
-    /// Returns whether packets to `ip` are for it.
+    /// Returns whether it covers `ip`.
     pub fn takes(&self, ip: IpAddr) -> bool {
         self.scope().takes(ip)
     }
@@ -52,7 +52,7 @@ impl BindAddr {
     }
 }
 
-/// Which of our addresses a local address takes.
+/// The local addresses that a [`BindAddr`] covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     One(IpAddr),
@@ -71,8 +71,8 @@ impl Scope {
         }
     }
 
-    /// Returns how closely it names the addresses it takes; who names an address most closely gets its connections
-    /// (linux net/ipv4/inet_hashtables.c `compute_score`).
+    /// Returns how specific it is. The most specific listener gets a connection (linux net/ipv4/inet_hashtables.c
+    /// `compute_score`).
     pub(crate) fn closeness(self) -> u8 {
         match self {
             Self::One(_) => 2,

@@ -1,10 +1,9 @@
 //! bind-rx: dma-bufs attached to receive queues, and their ids.
 //!
-//! A bind goes step by step, each leaving something that undoes it when a later one fails: the
-//! request is judged in the kernel's order (ABI.md 2), the memory is cut into net_iovs, the queues
-//! are restarted one by one, the binding gets its place in the table. A binding is not freed by
-//! unbinding but when its last net_iov is home; until then its memory is not bound a second time, or two
-//! bindings would lend the same bytes ([`RxClaim`]).
+//! The steps of a bind: the request is checked in the kernel's order (ABI.md 2), the memory is divided into
+//! net_iovs, the queues are restarted one by one, the binding is entered into the table. If a step fails, the
+//! earlier ones are undone. After an unbind, the memory is freed when its last net_iov has been given back.
+//! Until then it cannot be bound again: two bindings would lend the same bytes ([`RxClaim`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,12 +17,13 @@ use thiserror::Error;
 
 use crate::Stack;
 use crate::binding_tx::TxBinding;
+use crate::memory::StackMemory;
+use crate::network::Network;
 use crate::socket::error::UnknownBinding;
 
 /// A request to attach a dma-buf to receive queues.
 ///
-/// A queue entry without an id or of another type, which the kernel refuses, cannot be written down
-/// here.
+/// The kernel refuses a queue entry without an id, or of another type; this type has no such entries.
 #[derive(Debug, Clone)]
 pub struct BindRx {
     /// The interface.
@@ -43,12 +43,12 @@ pub enum BindRxError {
     /// No queue was given.
     #[error("bind-rx needs at least one rx queue; name the queues the flows are steered to")]
     NoQueues,
-    /// This stack has another interface.
+    /// The interface is not that of this stack.
     #[error("there is no interface {ifindex}; this stack's is {ours}")]
     UnknownInterface {
-        /// The interface asked for.
+        /// The requested interface.
         ifindex: IfIndex,
-        /// The one there is.
+        /// The interface of this stack.
         ours: IfIndex,
     },
     /// The interface has fewer queues.
@@ -57,24 +57,24 @@ pub enum BindRxError {
          channels"
     )]
     NoSuchQueue {
-        /// The queue asked for.
+        /// The requested queue.
         queue: RxQueueId,
-        /// How many there are.
+        /// Number of queues.
         queues: u16,
     },
-    /// The dma-buf cannot be cut into net_iovs.
+    /// The size of the dma-buf is not a multiple of the net_iov size.
     #[error("the dma-buf cannot be cut into net_iovs: {0}")]
     Geometry(#[from] GeometryError),
     /// Header split is not switched on.
     #[error(
-        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must part headers \
+        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must separate headers \
          from payload before device \
          memory can be bound to rx queue {queue}: set tcp-data-split on, hds-thresh 0"
     )]
     SplitOff {
         /// The queue.
         queue: RxQueueId,
-        /// What is set.
+        /// The setting.
         setting: TcpDataSplit,
     },
     /// Short packets are not split.
@@ -85,7 +85,7 @@ pub enum BindRxError {
     Threshold {
         /// The queue.
         queue: RxQueueId,
-        /// What is set, in bytes.
+        /// The setting, in bytes.
         thresh: u16,
     },
     /// The queue has a memory provider already.
@@ -95,11 +95,11 @@ pub enum BindRxError {
     QueueTaken {
         /// The queue.
         queue: RxQueueId,
-        /// Who has it; `None` for a provider that is no dma-buf.
-        by: Owner,
+        /// The binding that has it.
+        by: QueueOwner,
     },
-    /// The memory is bound already, or some of it is still lent from an earlier binding. Linux takes it, and each binding
-    /// hands out the other's net_iovs.
+    /// The memory is bound already, or some of it is still lent from an earlier binding. Linux accepts this, and each
+    /// binding hands out the net_iovs of the other.
     #[error(transparent)]
     InUse(#[from] InUse),
     /// The NIC could not restart the queue.
@@ -107,7 +107,7 @@ pub enum BindRxError {
     Restart {
         /// The queue.
         queue: RxQueueId,
-        /// What the NIC says.
+        /// Cause.
         source: RestartError,
     },
     /// Every id is in use.
@@ -115,11 +115,11 @@ pub enum BindRxError {
     NoId,
 }
 
-/// Who has a queue.
+/// The binding that a queue belongs to; `None` for a memory provider without a dma-buf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner(pub Option<DmabufId>);
+pub struct QueueOwner(pub Option<DmabufId>);
 
-impl fmt::Display for Owner {
+impl fmt::Display for QueueOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(id) => write!(f, "{id}"),
@@ -129,7 +129,7 @@ impl fmt::Display for Owner {
 }
 
 impl BindRxError {
-    /// Returns the errno of the same refusal by the kernel; of [`InUse`](Self::InUse), which the kernel does not refuse,
+    /// Returns the errno with which the kernel refuses the same. [`InUse`](Self::InUse), which the kernel accepts, is
     /// EBUSY.
     pub const fn errno(&self) -> Errno {
         match self {
@@ -150,24 +150,24 @@ impl BindRxError {
     }
 }
 
-/// A dma-buf and the queues it feeds.
+/// A dma-buf that is bound to receive queues.
 #[derive(Debug)]
-struct Binding {
+struct RxBinding {
     queues: Vec<RxQueueId>,
     niov_size: NiovSize,
-    /// Keeps the memory mapped while it is bound; frags that are out keep it longer.
+    /// Keeps the memory mapped while it is bound; frags in use keep it mapped for longer.
     dmabuf: Dmabuf,
     provider: Arc<dyn MemoryProvider>,
-    /// Keeps other bindings from handing out the same memory.
+    /// Prevents other bindings of the same memory.
     _claim: RxClaim,
 }
 
-/// What is bound, as [`Stack::bindings`] tells it.
+/// A binding, as [`Stack::bindings`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BindingInfo {
     /// The id.
     pub id: DmabufId,
-    /// The queues it feeds.
+    /// Queues that receive into the memory.
     pub queues: Vec<RxQueueId>,
     /// Size of its net_iovs.
     pub niov_size: NiovSize,
@@ -175,11 +175,11 @@ pub struct BindingInfo {
     pub size: usize,
 }
 
-/// Bindings by id. Ids go up from 1 and come round (linux `xa_alloc_cyclic`).
+/// Bindings by id. Ids begin at 1, increase, and wrap around (linux `xa_alloc_cyclic`).
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
-    by_id: BTreeMap<DmabufId, Binding>,
-    /// Bound for sending; see `binding_tx.rs`.
+    by_id: BTreeMap<DmabufId, RxBinding>,
+    /// Bindings for sending; see `binding_tx.rs`.
     pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
     last: u32,
 }
@@ -208,22 +208,22 @@ impl Bindings {
         self.sending.insert(id, binding);
     }
 
-    fn insert(&mut self, id: DmabufId, binding: Binding) {
+    fn insert(&mut self, id: DmabufId, binding: RxBinding) {
         self.last = id.0;
         self.by_id.insert(id, binding);
     }
 }
 
-/// Queues that were given other memory and are given their old kind back unless all goes well.
+/// Queues that were restarted on device memory. Unless it is committed, `Drop` restarts them on host memory.
 struct Restarted<'n> {
-    nic: &'n mut Nic,
+    network: &'n mut Network,
     done: Vec<RxQueueId>,
 }
 
 impl<'n> Restarted<'n> {
-    fn none(nic: &'n mut Nic) -> Self {
+    fn none(network: &'n mut Network) -> Self {
         Self {
-            nic,
+            network,
             done: Vec::new(),
         }
     }
@@ -234,26 +234,26 @@ impl<'n> Restarted<'n> {
         provider: &Arc<dyn MemoryProvider>,
     ) -> Result<(), BindRxError> {
         let taken = self
-            .nic
+            .network
+            .nic()
             .queue_info(queue)
             .filter(|info| info.dmabuf.is_some() || !info.readable);
         if let Some(info) = taken {
-            // Only a queue named twice gets here: validation looked at each before any was
-            // restarted.
+            // The request names the queue twice: all queues were validated before the first was restarted.
             return Err(BindRxError::QueueTaken {
                 queue,
-                by: Owner(info.dmabuf),
+                by: QueueOwner(info.dmabuf),
             });
         }
         let choice = ProviderChoice::Provider(Arc::clone(provider));
-        self.nic
+        self.network
             .restart_queue(queue, choice)
             .map_err(|source| BindRxError::Restart { queue, source })?;
         self.done.push(queue);
         Ok(())
     }
 
-    /// Keeps the queues as they are now.
+    /// Keeps the queues on device memory.
     fn commit(mut self) -> Vec<RxQueueId> {
         std::mem::take(&mut self.done)
     }
@@ -262,7 +262,7 @@ impl<'n> Restarted<'n> {
 impl Drop for Restarted<'_> {
     fn drop(&mut self) {
         for queue in self.done.drain(..).rev() {
-            let undone = self.nic.restart_queue(queue, ProviderChoice::Host);
+            let undone = self.network.restart_queue(queue, ProviderChoice::Host);
             debug_assert!(
                 undone.is_ok(),
                 "a queue had host memory a moment ago: {undone:?}"
@@ -272,9 +272,8 @@ impl Drop for Restarted<'_> {
 }
 
 impl BindRx {
-    /// Judges what the request names, in the order of the kernel (linux net/core/netdev-genl.c
-    /// `netdev_nl_bind_rx_doit`); whether the queues can be bound comes after the memory was
-    /// attached.
+    /// Checks the interface and queues in the order of the kernel (linux net/core/netdev-genl.c
+    /// `netdev_nl_bind_rx_doit`). Whether the queues can be bound is checked after the memory.
     fn validate(&self, ours: IfIndex, nic: &Nic) -> Result<(), BindRxError> {
         let Self {
             ifindex,
@@ -302,7 +301,7 @@ impl BindRx {
     }
 }
 
-/// Judges whether a queue can be bound now (linux net/core/netdev_rx_queue.c `net_mp_open_rxq`).
+/// Checks whether a queue can be bound now (linux net/core/netdev_rx_queue.c `net_mp_open_rxq`).
 fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     let rings = nic.rings();
     if rings.tcp_data_split != TcpDataSplit::Enabled {
@@ -320,13 +319,13 @@ fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     match nic.queue_info(queue) {
         Some(info) if info.dmabuf.is_some() || !info.readable => Err(BindRxError::QueueTaken {
             queue,
-            by: Owner(info.dmabuf),
+            by: QueueOwner(info.dmabuf),
         }),
         _ => Ok(()),
     }
 }
 
-/// Takes the memory for the queues of a binding.
+/// Claims the memory for a binding; `holder` names its queues in a later refusal.
 fn claim(
     request: &BindRx,
     provider: &Arc<dyn MemoryProvider>,
@@ -347,93 +346,43 @@ fn claim(
 }
 
 impl Stack {
-    /// Attaches a dma-buf to receive queues; payload that is steered to them lands there from now
-    /// on. Memory has one binding at a time: it can be bound again, here or on another stack, when the earlier one was
-    /// given up and the last of its net_iovs is home, and at once then.
+    /// Attaches a dma-buf to receive queues: payload that is steered to them is placed there from now on.
+    ///
+    /// Memory can have one binding at a time. It can be bound again, on this or another stack, as soon as the earlier
+    /// binding has ended and the last of its net_iovs has been given back.
+    ///
+    /// All connections on the queues share the memory, and nothing limits the share of one reader: a token keeps its
+    /// net_iov, and the memory of a reader that keeps tokens for every net_iov is used up. Then the other connections
+    /// receive nothing until it gives tokens back, as with the kernel; their peers see closed windows. Readers that must
+    /// not affect each other need bindings on different queues.
     ///
     /// # Errors
-    /// [`BindRxError`], and nothing has changed: queues that were restarted already have host
-    /// memory again.
+    /// [`BindRxError`]. Nothing has changed then: queues that were restarted already have host memory again.
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
-        request.validate(self.ifindex, self.network.nic())?;
-        let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
-        let provider = DmabufProvider::new(&request.dmabuf, id, request.niov_size)?;
-        let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
-        request
-            .queues
-            .iter()
-            .try_for_each(|&queue| validate_queue(queue, self.network.nic()))?;
-        // Dropped after the restarted queues, if one of them fails.
-        let claim = claim(&request, &provider, self.holder(&request.queues))?;
-        let BindRx {
-            ifindex: _,
-            dmabuf,
-            niov_size,
-            queues,
-        } = request;
-        let mut restarted = Restarted::none(self.network.nic_mut());
-        for queue in queues {
-            restarted.restart(queue, &provider)?;
-        }
-        let queues = restarted.commit();
-        for queue in &queues {
-            self.windows.restarted(queue.index());
-        }
-        self.bindings.insert(
-            id,
-            Binding {
-                queues,
-                niov_size,
-                dmabuf,
-                provider,
-                _claim: claim,
-            },
-        );
-        Ok(id)
+        self.memory.bind_rx(request, &mut self.network)
     }
 
-    /// Names the queues, for the refusal of a second binding of the same memory.
-    fn holder(&self, queues: &[RxQueueId]) -> String {
-        let queues: Vec<_> = queues.iter().map(RxQueueId::to_string).collect();
-        let queues = queues.join(", ");
-        match self.addresses().next() {
-            Some(address) => format!("rx queue {queues} of the NIC with the address {address}"),
-            None => format!("rx queue {queues} of a NIC without an address"),
-        }
-    }
-
-    /// Detaches a dma-buf: its queues go on with host memory, while other queues run. Frags that
-    /// are out stay valid; the memory is freed when the last of them is home.
+    /// Detaches a dma-buf: its queues continue with host memory, other queues are not affected. Frags in use stay
+    /// valid; the memory is freed when the last of them is given back.
     ///
     /// # Errors
     /// [`UnbindRxError`]; with [`UnbindRxError::Restart`] the binding stays.
     pub fn unbind_rx(&mut self, id: DmabufId) -> Result<(), UnbindRxError> {
-        let binding = self.bindings.by_id.get_mut(&id).ok_or(UnknownBinding(id))?;
-        while let Some(&queue) = binding.queues.last() {
-            let nic = self.network.nic_mut();
-            let restarted = nic.restart_queue(queue, ProviderChoice::Host);
-            restarted.map_err(|source| UnbindRxError::Restart { queue, source })?;
-            self.windows.restarted(queue.index());
-            binding.queues.pop();
-        }
-        self.bindings.by_id.remove(&id);
-        Ok(())
+        self.memory.unbind_rx(id, &mut self.network)
     }
 
-    /// Returns the provider of a binding's net_iovs, to count them by, also after it was unbound.
+    /// Returns the memory provider of a binding, which counts its net_iovs, also after the binding has ended.
     pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
-        self.bindings
-            .by_id
-            .get(&id)
-            .map(|binding| Arc::clone(&binding.provider))
+        let binding = self.memory.bindings.by_id.get(&id);
+        binding.map(|binding| Arc::clone(&binding.provider))
     }
 
-    /// Returns what is bound, by id.
+    /// Returns the bindings for receiving, in the order of their ids.
     pub fn bindings(&self) -> impl Iterator<Item = BindingInfo> + '_ {
-        self.bindings.by_id.iter().map(
+        self.memory.bindings.by_id.iter().map(
             |(
                 &id,
-                Binding {
+                RxBinding {
                     queues,
                     niov_size,
                     dmabuf,
@@ -450,27 +399,90 @@ impl Stack {
     }
 }
 
-/// Why a dma-buf stays bound.
+impl StackMemory {
+    fn bind_rx(&mut self, request: BindRx, network: &mut Network) -> Result<DmabufId, BindRxError> {
+        request.validate(network.ifindex(), network.nic())?;
+        let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
+        let provider = DmabufProvider::new(&request.dmabuf, id, request.niov_size)?;
+        let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+        request
+            .queues
+            .iter()
+            .try_for_each(|&queue| validate_queue(queue, network.nic()))?;
+        // Declared before `restarted`: if a queue fails, the claim is dropped after the queues are back on host memory.
+        let claim = claim(&request, &provider, holder(&request.queues, network))?;
+        let BindRx {
+            ifindex: _,
+            dmabuf,
+            niov_size,
+            queues,
+        } = request;
+        let mut restarted = Restarted::none(network);
+        for queue in queues {
+            restarted.restart(queue, &provider)?;
+        }
+        let queues = restarted.commit();
+        for queue in &queues {
+            self.windows.restarted(queue.index());
+        }
+        self.bindings.insert(
+            id,
+            RxBinding {
+                queues,
+                niov_size,
+                dmabuf,
+                provider,
+                _claim: claim,
+            },
+        );
+        Ok(id)
+    }
+
+    fn unbind_rx(&mut self, id: DmabufId, network: &mut Network) -> Result<(), UnbindRxError> {
+        let binding = self.bindings.by_id.get_mut(&id);
+        let binding = binding.ok_or(UnknownBinding(id))?;
+        while let Some(&queue) = binding.queues.last() {
+            let restarted = network.restart_queue(queue, ProviderChoice::Host);
+            restarted.map_err(|source| UnbindRxError::Restart { queue, source })?;
+            self.windows.restarted(queue.index());
+            binding.queues.pop();
+        }
+        self.bindings.by_id.remove(&id);
+        Ok(())
+    }
+}
+
+/// Returns the name of the queues, for the refusal of a second binding of the same memory.
+fn holder(queues: &[RxQueueId], network: &Network) -> String {
+    let queues: Vec<_> = queues.iter().map(RxQueueId::to_string).collect();
+    let queues = queues.join(", ");
+    match network.routes().addresses().next() {
+        Some(address) => format!("rx queue {queues} of the NIC with the address {address}"),
+        None => format!("rx queue {queues} of a NIC without an address"),
+    }
+}
+
+/// Why a dma-buf could not be unbound.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UnbindRxError {
-    /// Nothing is bound under this id.
+    /// There is no binding with this id.
     #[error(transparent)]
     Unknown(#[from] UnknownBinding),
-    /// A queue cannot go back to host memory; it still runs on the dma-buf.
+    /// A queue could not be restarted on host memory; it still uses the dma-buf.
     #[error(
-        "rx queue {queue} could not go back to host memory: {source}; free some and unbind again"
+        "rx queue {queue} could not be restarted on host memory: {source}; free some and unbind again"
     )]
     Restart {
         /// The queue.
         queue: RxQueueId,
-        /// What the NIC says.
+        /// Cause.
         source: RestartError,
     },
 }
 
 impl UnbindRxError {
-    /// Returns the errno that says the same.
+    /// Returns the corresponding errno.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::Unknown(unknown) => unknown.errno(),
@@ -483,11 +495,11 @@ impl UnbindRxError {
 mod tests {
     use super::*;
 
-    fn binding() -> Binding {
+    fn binding() -> RxBinding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
         let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
         let claim = RxClaim::take(&dmabuf, niov_size, String::new()).unwrap();
-        Binding {
+        RxBinding {
             queues: Vec::new(),
             niov_size,
             dmabuf,

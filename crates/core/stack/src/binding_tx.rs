@@ -1,7 +1,7 @@
-//! bind-tx: dma-bufs that sends name ranges of.
+//! bind-tx: dma-bufs that programs send from.
 //!
-//! Nothing about the NIC changes: a binding is a name for the memory and the right to make frags of it. They share
-//! the ids of receive bindings, as in the kernel, and an id of one kind is refused where the other is meant.
+//! The NIC does not change: a binding gives the memory an id, under which sends name ranges of it. Ids are shared with
+//! receive bindings, as in the kernel; an id of the wrong kind is refused.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ use crate::binding::Bindings;
 use crate::route::Routes;
 use crate::socket::error::{SendError, UnknownBinding};
 
-/// A request to make a dma-buf known for sending. It needs no privilege and no queue.
+/// A request to bind a dma-buf for sending. It needs no privilege and no queue.
 #[derive(Debug, Clone)]
 pub struct BindTx {
-    /// The interface that packets with the memory may leave by.
+    /// The interface through which the memory may be sent.
     pub ifindex: IfIndex,
     /// The memory.
     pub dmabuf: Dmabuf,
@@ -27,12 +27,12 @@ pub struct BindTx {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BindTxError {
-    /// This stack has another interface.
+    /// The interface is not that of this stack.
     #[error("there is no interface {ifindex}; this stack's is {ours}")]
     UnknownInterface {
-        /// The interface asked for.
+        /// The requested interface.
         ifindex: IfIndex,
-        /// The one there is.
+        /// The interface of this stack.
         ours: IfIndex,
     },
     /// The NIC does not transmit memory that the stack cannot read.
@@ -40,7 +40,7 @@ pub enum BindTxError {
         "the NIC does not transmit from device memory (netmem-tx is off); switch it on, or send from host memory"
     )]
     Unsupported,
-    /// The dma-buf is not made of whole pages.
+    /// The size of the dma-buf is not a multiple of the page size.
     #[error("the dma-buf is not made of whole pages: {0}")]
     Geometry(#[from] GeometryError),
     /// Every id is in use.
@@ -60,7 +60,7 @@ impl BindTxError {
     }
 }
 
-/// A dma-buf known for sending.
+/// A dma-buf that is bound for sending.
 #[derive(Debug)]
 pub(crate) struct TxBinding {
     ifindex: IfIndex,
@@ -68,7 +68,7 @@ pub(crate) struct TxBinding {
 }
 
 impl BindTx {
-    /// Judges the request in the order of the kernel (linux net/core/netdev-genl.c `netdev_nl_bind_tx_doit`).
+    /// Checks the request in the order of the kernel (linux net/core/netdev-genl.c `netdev_nl_bind_tx_doit`).
     fn validate(&self, ours: IfIndex, netmem_tx: bool) -> Result<(), BindTxError> {
         let Self { ifindex, dmabuf: _ } = self;
         if *ifindex != ours {
@@ -86,12 +86,12 @@ impl BindTx {
 }
 
 impl Bindings {
-    /// Returns the binding that a send to `remote` names, if its packets leave by the binding's interface (linux
-    /// net/core/devmem.c `net_devmem_get_binding`).
+    /// Returns the binding `id` if packets to `remote` leave through its interface (linux net/core/devmem.c
+    /// `net_devmem_get_binding`).
     pub(crate) fn tx(
         &self,
         id: DmabufId,
-        egress: &Egress<'_>,
+        egress: &EgressRoutes<'_>,
         remote: IpAddr,
     ) -> Result<&TxBinding, SendError> {
         let Some(binding) = self.sending.get(&id) else {
@@ -100,8 +100,8 @@ impl Bindings {
                 false => SendError::UnknownBinding { dmabuf: id },
             });
         };
-        let Egress { routes, ifindex } = *egress;
-        // Our own addresses are reached through the same NIC: unlike the kernel's loopback it takes device memory.
+        let EgressRoutes { routes, ifindex } = *egress;
+        // Local addresses are reached through the same NIC, which supports device memory, unlike the kernel's loopback.
         routes.route(remote).map_err(SendError::NoRoute)?;
         if ifindex != binding.ifindex {
             return Err(SendError::OtherDevice {
@@ -114,52 +114,55 @@ impl Bindings {
     }
 }
 
-/// How packets leave this stack.
+/// Routes of this stack, and the interface that they lead through.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Egress<'a> {
+pub(crate) struct EgressRoutes<'a> {
     pub(crate) routes: &'a Routes,
     pub(crate) ifindex: IfIndex,
 }
 
 impl Stack {
-    /// Makes a dma-buf known for sending: [`SendMsg::device`](crate::SendMsg::device) may name ranges of it.
+    /// Binds a dma-buf for sending: [`SendMsg::device`](crate::SendMsg::device) may name ranges of it.
     ///
     /// # Errors
-    /// [`BindTxError`], and nothing has changed.
+    /// [`BindTxError`]. Nothing has changed then.
     pub fn bind_tx(&mut self, request: BindTx) -> Result<DmabufId, BindTxError> {
-        request.validate(self.ifindex, self.network.nic().features().netmem_tx)?;
-        let id = self.bindings.next_id().ok_or(BindTxError::NoId)?;
+        let netmem_tx = self.network.nic().features().netmem_tx;
+        request.validate(self.network.ifindex(), netmem_tx)?;
+        let bindings = &mut self.memory.bindings;
+        let id = bindings.next_id().ok_or(BindTxError::NoId)?;
         let BindTx { ifindex, dmabuf } = request;
         let memory = TxMemory::new(&dmabuf, id)?;
-        self.bindings.insert_tx(id, TxBinding { ifindex, memory });
+        bindings.insert_tx(id, TxBinding { ifindex, memory });
         Ok(id)
     }
 
-    /// Makes an id void. What was sent from the memory and is not acknowledged still leaves; the memory is freed when
-    /// the last of it is gone.
+    /// Removes a binding. Sends that are in progress continue; the memory is freed when the last of them is complete.
     ///
     /// # Errors
     /// [`UnknownBinding`].
     pub fn unbind_tx(&mut self, id: DmabufId) -> Result<(), UnknownBinding> {
-        self.bindings
+        self.memory
+            .bindings
             .sending
             .remove(&id)
             .map(drop)
             .ok_or(UnknownBinding(id))
     }
 
-    /// Returns how many sends, of whatever sockets, closed ones included, still name memory of a binding; `None` for an
-    /// id that is not bound for sending. At 0 all of the memory may be changed.
+    /// Returns the number of sends from a binding that are not complete, of all sockets including closed ones; `None`
+    /// for an id that is not bound for sending. At 0 the program may change all of the memory.
     pub fn sends_in_flight(&self, id: DmabufId) -> Option<usize> {
-        self.bindings
+        self.memory
+            .bindings
             .sending
             .get(&id)
             .map(|binding| binding.memory.in_flight())
     }
 
-    /// Returns the ids of what is bound for sending.
+    /// Returns the ids of the bindings for sending.
     pub fn tx_bindings(&self) -> impl Iterator<Item = DmabufId> + '_ {
-        self.bindings.sending.keys().copied()
+        self.memory.bindings.sending.keys().copied()
     }
 }
 
@@ -191,7 +194,7 @@ mod tests {
             Routes::new(MacAddr([2, 0, 0, 0, 0, 1]), &[(ip("10.0.0.1"), 24)], &[]).unwrap();
         let bindings = bindings();
         let send = |egress, remote| {
-            let egress = Egress {
+            let egress = EgressRoutes {
                 routes: &routes,
                 ifindex: IfIndex(egress),
             };

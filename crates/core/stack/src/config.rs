@@ -1,5 +1,4 @@
-//! What a stack is told when it is made.
-
+//! Configuration of a stack.
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
@@ -11,49 +10,49 @@ use wire::MacAddr;
 /// `NAPI_POLL_WEIGHT`).
 pub const POLL_BUDGET: usize = 64;
 
-/// Most sockets of a stack, those of closed connections that still finish included.
+/// Maximum number of sockets of a stack. Closed connections that have not finished yet count.
 pub const MAX_SOCKETS: usize = 65_536;
 
-/// Most connections that finish by themselves after their socket was closed (linux
-/// `tcp_max_orphans` scales with memory from 4096 on); one more is reset.
+/// Maximum number of orphaned connections: the program has closed the socket, and the connection has not
+/// finished (linux `tcp_max_orphans` scales with memory from 4096 on). A connection beyond it is reset.
 pub const MAX_ORPHANS: usize = 4096;
 
-/// Host memory for payload that waits to be sent or acknowledged.
+/// Bytes of host memory for payload that waits to be sent or acknowledged.
 pub const SEND_MEMORY_BYTES: usize = 64 << 20;
 
-/// Most unread payload of one connection, which also chooses the window scale. It is no limit on
-/// device memory, only on how far one reader may fall behind.
+/// Maximum bytes of unread payload of one connection. It determines the window scale. It limits how far
+/// one reader may fall behind, not the device memory that is used.
 pub const RCV_BUF_MAX: u32 = 32 << 20;
 
-/// Longest accept queue (linux `net.core.somaxconn`).
+/// Maximum length of an accept queue (linux `net.core.somaxconn`).
 pub const MAX_BACKLOG: usize = 4096;
 
-/// What a stack is told when it is made.
+/// Configuration of a stack.
 #[derive(Debug, Clone)]
 pub struct StackConfig {
-    /// Number by which [`BindRx`](crate::BindRx) names the interface.
+    /// Interface number, which [`BindRx`](crate::BindRx) and [`BindTx`](crate::BindTx) must name.
     pub ifindex: IfIndex,
-    /// Our addresses with the lengths of their on-link prefixes.
+    /// Local addresses, each with the length of its on-link prefix.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Where packets go that no prefix covers; at most one of each family is used.
+    /// Next hops of packets to addresses that no prefix covers; at most one per family is used.
     pub gateways: Vec<IpAddr>,
-    /// The only other end of the link, if there are but two: nobody is asked for hardware addresses, and
-    /// nobody told ours.
+    /// Hardware address of the peer on a point-to-point link. All packets go there, without ARP and
+    /// neighbour discovery.
     pub point_to_point: Option<MacAddr>,
-    /// Packets to any unicast address are ours, and any may be bound: a tester does not tell which it
-    /// will use (linux: an `ip route add local` for everything).
+    /// Every unicast address is local, and may be bound (linux: `ip route add local` for all addresses). For
+    /// test programs that choose local addresses later.
     pub any_local: bool,
-    /// How connections behave; `mss` is overridden by what the NIC's MTU allows.
+    /// Configuration of connections. The NIC's MTU overrides `mss`.
     pub tcp: tcp::Config,
-    /// Source of everything peers must not guess: 16 random bytes, or a seed in a simulation.
+    /// Source of all values that peers must not guess: 16 random bytes, or a seed in a simulation.
     pub secret: Secret,
-    /// Most sockets.
+    /// Maximum number of sockets.
     pub max_sockets: usize,
-    /// Most connections that finish after their socket was closed.
+    /// Maximum number of connections that finish after their socket was closed.
     pub max_orphans: usize,
-    /// Host memory for payload that waits to be sent or acknowledged, a multiple of 64 KiB.
+    /// Bytes of host memory for payload that waits to be sent or acknowledged, a multiple of 64 KiB.
     pub send_memory_bytes: usize,
-    /// Packets taken from the NIC in one poll.
+    /// Maximum number of packets taken from the NIC in one poll.
     pub poll_budget: usize,
 }
 

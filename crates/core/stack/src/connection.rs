@@ -1,4 +1,4 @@
-//! A connection between the calls of its program: what it says, what it is promised, how it ends.
+//! Work on a connection outside of socket calls: sending, granting its window, timers, errors, its end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,35 +10,35 @@ use tcp::{Connection, SeqNum, StateKind, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
+use crate::memory::StackMemory;
 use crate::network::{Egress, Network, Speaker, headers_for};
 use crate::socket::sockets::ConnectionMut;
-use crate::socket::sockopt::Options;
+use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::Burst;
-use crate::window::{Ask, Promise, Windows};
+use crate::window::{Ask, Windows};
 
-/// Smallest path MTU that is believed of an ICMP error over IPv4 (linux `ip_rt_min_pmtu`); smaller
-/// is an attack, or a link nobody should use.
+/// Smallest path MTU that is accepted from an ICMP error over IPv4 (linux `ip_rt_min_pmtu`). A smaller one is
+/// probably an attack.
 const MIN_PMTU_V4: u32 = 552;
 
-/// Smallest MTU of any link with IPv6 (RFC 8200 5); an error that tells less is ignored (RFC 8201
-/// 4).
+/// Minimum MTU of a link with IPv6 (RFC 8200 5); an error with a smaller one is ignored (RFC 8201 4).
 const MIN_PMTU_V6: u32 = 1280;
 
-/// How much later than now a timer is armed at the earliest.
+/// Minimum time from now for which a timer is armed.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
 
-/// What an ICMP error says has happened to a segment.
+/// Meaning of an ICMP error for the segment that it quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IcmpKind {
-    /// It was too big for a link with this MTU; `None` from a router that does not say.
+pub(crate) enum IcmpErrorKind {
+    /// The packet was too big for a link with this MTU; `None`: the router did not report the MTU.
     TooBig { mtu: Option<u32> },
-    /// It could not be delivered.
+    /// The packet could not be delivered.
     Unreachable(Unreachable),
 }
 
 impl ConnectionSocket {
-    /// Notes that a segment arrived on `queue`, and how much memory its payload took.
+    /// Notes that a segment with `len` bytes of payload arrived on `queue`.
     pub(crate) fn note_arrival(
         &mut self,
         slot: u32,
@@ -50,7 +50,7 @@ impl ConnectionSocket {
             windows.migrate(slot, &mut self.promise, queue);
         }
         if len > 0 {
-            self.promise.note_packet(len);
+            windows.note_packet(&mut self.promise, len);
         } else if self.is_receiving() && self.conn.is_rcv_window_shut() && self.is_old {
             self.promise.note_probe();
         }
@@ -69,7 +69,7 @@ impl ConnectionSocket {
 }
 
 impl Stack {
-    /// Makes a socket of a connection that a listener's handshake opened.
+    /// Creates the socket of a connection that a listener has opened, in the accept queue of the listener.
     pub(crate) fn accepted(
         &mut self,
         listener: u32,
@@ -101,51 +101,55 @@ impl Stack {
         next_hop: IpAddr,
         holder: Holder,
     ) -> ConnectionSocket {
+        let options = &self.tcp.config().options;
         ConnectionSocket {
             conn,
             tuple,
             is_named: true,
             next_hop,
-            promise: Promise::new(0),
+            promise: self.memory.windows.promise(0),
             marks: Default::default(),
             read: 0,
             arrival_times: Default::default(),
             is_old: false,
             tokens: Default::default(),
-            options: Options::new(&self.tcp.options),
+            options: SocketSettings::new(options),
             errors: Default::default(),
             last_sent: None,
-            write_low: (self.tcp.options.snd_buf_max / 3).max(1),
+            write_low: (options.snd_buf_max / 3).max(1),
             read_shutdown: false,
             holder,
             error: None,
         }
     }
 
-    /// Lets a connection say all it has to say, and sees to what has become of it.
+    /// Grants a connection its window, sends its segments, arms its timer, and handles its end.
     ///
-    /// When the burst is over, that includes every ACK that was held back.
-    pub(crate) fn speak(&mut self, slot: u32, burst: Burst, now: Instant) {
+    /// When the burst is over, a delayed ACK is sent, too.
+    pub(crate) fn serve(&mut self, slot: u32, burst: Burst, now: Instant) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
-            return self.speak_time_wait(slot, now);
+            return self.serve_time_wait(slot, now);
         };
         if burst == Burst::Over {
             connection.conn.on_drained();
         }
+        let StackMemory {
+            windows, pressure, ..
+        } = &mut self.memory;
         if connection.is_receiving() {
-            update_window(slot, &mut connection, &mut self.windows, &mut self.network);
-            self.pressure.note_holder(slot, &mut connection);
+            update_window(slot, &mut connection, windows, &mut self.network);
+            pressure.note_holder(slot, &mut connection);
         } else {
-            self.windows.release(slot, &mut connection.promise);
+            windows.release(slot, &mut connection.promise);
         }
         send_all(&mut connection, &mut self.network, now);
-        let ended = settle(&mut connection, now);
+        let (state, holder) = settle(&mut connection, now);
         drop(connection);
-        self.forget_holders();
-        self.follow_end(slot, ended);
+        pressure.forget_holders(&mut self.sockets);
+        self.follow_end(slot, state, holder);
     }
 
-    fn speak_time_wait(&mut self, slot: u32, now: Instant) {
+    fn serve_time_wait(&mut self, slot: u32, now: Instant) {
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
@@ -162,18 +166,18 @@ impl Stack {
         socket.arm(Some(deadline));
     }
 
-    /// Gives a connection that got too little window another chance.
+    /// Grants a window again to a connection that got too little.
     pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
         };
         Windows::visited(&mut connection.promise);
         drop(connection);
-        self.speak(slot, Burst::GoesOn, now);
+        self.serve(slot, Burst::GoesOn, now);
     }
 
-    /// Sees a connection off that is over.
-    fn follow_end(&mut self, slot: u32, (state, holder): (StateKind, Holder)) {
+    /// Removes a closed connection; reduces one in TIME-WAIT without a program to a [`TimeWaitSocket`].
+    fn follow_end(&mut self, slot: u32, state: StateKind, holder: Holder) {
         match (state, holder) {
             (StateKind::Closed, _) => self.on_closed(slot),
             (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
@@ -181,7 +185,7 @@ impl Stack {
         }
     }
 
-    /// A connection is over: its name is free, its promise void; what can be read stays.
+    /// Releases the four-tuple, timer and promise of a closed connection. A program can still read its data.
     fn on_closed(&mut self, slot: u32) {
         if self.sockets.at(slot).is_none() {
             return;
@@ -191,7 +195,7 @@ impl Stack {
             return;
         };
         connection.arm(None);
-        self.windows.release(slot, &mut connection.promise);
+        self.memory.windows.release(slot, &mut connection.promise);
         let holder = connection.holder;
         drop(connection);
         if holder == Holder::Nobody {
@@ -199,7 +203,7 @@ impl Stack {
         }
     }
 
-    /// Takes the four-tuple from a connection, so that another may have it.
+    /// Releases the four-tuple of a connection for another connection.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         match self.sockets.at(slot) {
             Some(SocketKind::Connection(_)) => self.sockets.forget_name(slot),
@@ -208,7 +212,7 @@ impl Stack {
         }
     }
 
-    /// Keeps of a connection in TIME-WAIT that nobody holds only what TIME-WAIT needs.
+    /// Replaces a connection in TIME-WAIT without a program by a [`TimeWaitSocket`].
     fn keep_time_wait_only(&mut self, slot: u32) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return;
@@ -217,11 +221,11 @@ impl Stack {
             return;
         };
         if !connection.is_named {
-            // A new connection has the name, and nothing that comes for it may end here.
+            // A new connection has the four-tuple, and receives all its segments.
             drop(connection);
             return self.remove(slot);
         }
-        self.windows.release(slot, &mut connection.promise);
+        self.memory.windows.release(slot, &mut connection.promise);
         let time_wait = TimeWaitSocket {
             state,
             tuple: connection.tuple,
@@ -231,14 +235,14 @@ impl Stack {
         self.sockets.keep_time_wait_only(slot, time_wait);
     }
 
-    /// Takes a socket out of the table for good. Its tokens must be home.
+    /// Removes a socket from the table. Its tokens must have been released.
     pub(crate) fn remove(&mut self, slot: u32) {
         if let Some(SocketKind::Connection(mut connection)) = self.sockets.remove(slot) {
-            self.windows.release(slot, &mut connection.promise);
+            self.memory.windows.release(slot, &mut connection.promise);
         }
     }
 
-    /// Lets the time of a socket come.
+    /// Handles the expired timer of a socket.
     pub(crate) fn on_timer(&mut self, slot: u32, now: Instant) {
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
@@ -248,7 +252,7 @@ impl Stack {
                 let disposition = connection.conn.on_timer(now);
                 drop(socket);
                 self.note(disposition);
-                self.speak(slot, Burst::GoesOn, now);
+                self.serve(slot, Burst::GoesOn, now);
             }
             SocketKind::TimeWait(time_wait) => {
                 let deadline = time_wait.state.deadline();
@@ -286,12 +290,12 @@ impl Stack {
         }
     }
 
-    /// Passes an ICMP error on; returns whether a connection has the quoted segment under way.
+    /// Passes an ICMP error on to its connection; returns whether the quoted segment may be in flight.
     pub(crate) fn connection_icmp(
         &mut self,
         tuple: &FourTuple,
         quoted: SeqNum,
-        kind: IcmpKind,
+        kind: IcmpErrorKind,
         now: Instant,
     ) -> bool {
         let Some(slot) = self.sockets.names().connection(tuple) else {
@@ -301,7 +305,7 @@ impl Stack {
             return false;
         };
         match kind {
-            IcmpKind::TooBig { mtu } => {
+            IcmpErrorKind::TooBig { mtu } => {
                 let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else {
                     return false;
                 };
@@ -311,10 +315,10 @@ impl Stack {
                 if is_believed {
                     self.network.note_path_mss(tuple.src_ip, mss, now);
                 }
-                self.speak(slot, Burst::GoesOn, now);
+                self.serve(slot, Burst::GoesOn, now);
                 is_believed
             }
-            IcmpKind::Unreachable(what) => {
+            IcmpErrorKind::Unreachable(what) => {
                 let disposition = connection.conn.on_unreachable(what, quoted);
                 drop(connection);
                 self.follow(slot, disposition, now);
@@ -323,20 +327,20 @@ impl Stack {
         }
     }
 
-    /// Tells a connection that its neighbour does not answer.
+    /// Handles a connection with a neighbour that does not answer, as an unreachable host.
     pub(crate) fn neighbor_failed(&mut self, owner: SocketId, quoted: SeqNum, now: Instant) {
         let Ok(Some(mut connection)) = self.sockets.connection_mut(owner) else {
             return;
         };
         let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
-        let ended = settle(&mut connection, now);
+        let (state, holder) = settle(&mut connection, now);
         drop(connection);
         self.note(disposition);
-        self.follow_end(owner.slot(), ended);
+        self.follow_end(owner.slot(), state, holder);
     }
 }
 
-/// Sends all that a connection may send now.
+/// Sends all segments that a connection may send now.
 fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Instant) {
     let speaker = Speaker::Connection(connection.id());
     while network.nic().tx_room() > 0 {
@@ -350,20 +354,20 @@ fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Inst
         };
         network.send_segment(&connection.tuple, egress, speaker, segment, now);
     }
-    // The link is busy: the rest waits for the next poll, unsent and uncounted.
+    // The link is busy: the rest stays in the send queue until the next poll.
     connection.touch();
 }
 
-/// Promises a connection what it may be promised now.
+/// Grants a connection its receive window.
 fn update_window(
     slot: u32,
     connection: &mut ConnectionSocket,
     windows: &mut Windows,
     network: &mut Network,
 ) {
-    let nic = network.nic_mut();
     let queue = RxQueueId(u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX));
-    let free = nic.rx_space(queue).bytes as u64;
+    let free = network.rx_space(queue).bytes as u64;
+    let nic = network.nic();
     connection.relax(nic, RxMemory::Queue(queue));
     let ask = Ask {
         outstanding: connection.conn.rcv_outstanding().into(),
@@ -381,15 +385,15 @@ fn update_window(
         .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
 }
 
-/// Arms a connection's timer, and notes which of its sends are over; returns what has become of it.
+/// Arms the timer of a connection, and collects its completed sends; returns its state and holder.
 ///
-/// A time that has come already counts as coming right after now: it is the next poll's affair,
-/// and this one ends.
+/// A deadline that has passed already is armed for just after `now`, so that the next poll handles it and this
+/// poll ends.
 fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holder) {
     let soon = now + TIMER_GRANULARITY;
     let armed = connection.armed().filter(|&armed| armed < soon);
-    // What is overdue and armed already is not put off: a socket that is touched in
-    // every poll would never see its timer fire.
+    // An armed deadline that is due is not moved: otherwise the timer of a socket that is touched in every poll
+    // would never fire.
     let next = connection.conn.next_timer().map(|next| match armed {
         Some(armed) if next < soon => armed,
         _ => next.max(soon),
@@ -402,7 +406,7 @@ fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holde
     (connection.conn.state(), connection.holder)
 }
 
-/// Returns the path MTU that an ICMP error may have us believe.
+/// Returns the path MTU of an ICMP error if it is acceptable.
 fn believable_mtu(peer: IpAddr, told: Option<u32>) -> Option<u16> {
     let least = if peer.is_ipv4() {
         MIN_PMTU_V4
@@ -411,7 +415,7 @@ fn believable_mtu(peer: IpAddr, told: Option<u32>) -> Option<u16> {
     };
     match told {
         Some(mtu) if peer.is_ipv6() && mtu < least => None,
-        // A router from before RFC 1191 names none; the smallest will do.
+        // Routers older than RFC 1191 report no MTU: assume the smallest.
         told => Some(u16::try_from(told.unwrap_or(least).max(least)).unwrap_or(u16::MAX)),
     }
 }
@@ -421,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absurd_path_mtus_are_not_believed() {
+    fn absurd_path_mtus_are_not_accepted() {
         let (v4, v6) = (
             IpAddr::from([10, 0, 0, 1]),
             IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]),

@@ -1,8 +1,8 @@
-//! Which socket a segment is for.
+//! Finds the socket of a received segment.
 //!
-//! Connections are found by their four-tuple in a hash table with a secret key, because peers
-//! choose the keys. The last answer is remembered: in a bulk transfer nearly every segment is for
-//! the connection of the one before.
+//! Connections are found by their four-tuple in a hash table with a secret hash key, because peers
+//! choose the four-tuples. The last result is cached: in a bulk transfer nearly every segment belongs to
+//! the same connection as the segment before.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -14,9 +14,9 @@ use wire::FourTuple;
 use crate::bind_addr::BindAddr;
 use crate::random::KeyedState;
 
-/// Who answers for a four-tuple.
+/// The socket that receives the segments of a four-tuple.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum TupleOwner {
     /// The connection in this slot of the socket table.
     Connection(u32),
     /// The listener in this slot.
@@ -27,19 +27,19 @@ pub(crate) enum Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AddrInUse;
 
-/// Four-tuples and listening addresses. Four-tuples are as received packets bear them: the peer is
-/// the source.
+/// Four-tuples of connections, and addresses of listeners. Four-tuples are those of received packets: the
+/// peer is the source.
 #[derive(Debug)]
 pub(crate) struct Demux {
     connections: HashMap<FourTuple, u32, KeyedState>,
-    /// By port of ours: how many connections have it, at which of our addresses.
+    /// By local port: the local addresses of its connections, with the number of connections.
     ports: HashMap<u16, SmallVec<[(IpAddr, u32); 1]>, KeyedState>,
-    /// By port: who listens.
+    /// Listeners by port.
     listeners: HashMap<u16, Vec<Listening>, KeyedState>,
     last: Option<(FourTuple, u32)>,
 }
 
-/// A listener, as far as finding it goes.
+/// The address of a listener, and its slot in the socket table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Listening {
     local: BindAddr,
@@ -56,19 +56,19 @@ impl Demux {
         }
     }
 
-    /// Returns who answers for a packet: its connection, else a listener on exactly that address,
-    /// else one on any of its family, else one on any.
-    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<Owner> {
+    /// Returns the connection of a packet, else a listener on exactly its destination address, else a listener
+    /// on all addresses of the family, else a listener on all addresses of both families.
+    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<TupleOwner> {
         if let Some((last, slot)) = &self.last
             && last == tuple
         {
-            return Some(Owner::Connection(*slot));
+            return Some(TupleOwner::Connection(*slot));
         }
         if let Some(&slot) = self.connections.get(tuple) {
             self.last = Some((*tuple, slot));
-            return Some(Owner::Connection(slot));
+            return Some(TupleOwner::Connection(slot));
         }
-        self.listener(tuple).map(Owner::Listener)
+        self.listener(tuple).map(TupleOwner::Listener)
     }
 
     /// Returns the connection with this four-tuple.
@@ -76,8 +76,8 @@ impl Demux {
         self.connections.get(tuple).copied()
     }
 
-    /// Returns who listens for a packet. Of several on one address (SO_REUSEPORT) each has his part of the peers: the
-    /// same peer finds the same listener as long as none comes or goes.
+    /// Returns the slot of the listener for a packet. Several listeners on one address (SO_REUSEPORT) share the
+    /// peers: the same peer finds the same listener until one is added or removed.
     pub(crate) fn listener(&self, tuple: &FourTuple) -> Option<u32> {
         let on_port = self.listeners.get(&tuple.dst_port)?;
         let takers = || on_port.iter().filter(|it| it.local.takes(tuple.dst_ip));
@@ -97,7 +97,7 @@ impl Demux {
         }
     }
 
-    /// Returns whether somebody listens on an address that overlaps with `local`, at its port.
+    /// Returns whether a listener has an address that overlaps with `local`, at the same port.
     pub(crate) fn is_listened_on(&self, local: &BindAddr) -> bool {
         let on_port = self.listeners.get(&local.address.port());
         on_port.is_some_and(|all| all.iter().any(|it| it.local.overlaps(local)))
@@ -122,7 +122,7 @@ impl Demux {
         Ok(())
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(crate) fn remove(&mut self, tuple: &FourTuple) {
         self.last = None;
         if self.connections.remove(tuple).is_none() {
@@ -139,8 +139,8 @@ impl Demux {
         }
     }
 
-    /// Adds a listener, unless somebody listens on an address that overlaps with his. As in Linux, SO_REUSEADDR does
-    /// not help against one who listens; SO_REUSEPORT does, if both say it.
+    /// Adds a listener, unless another listener has an address that overlaps. As in Linux, SO_REUSEADDR does not
+    /// allow two listeners on one address; SO_REUSEPORT does if both listeners set it.
     pub(crate) fn listen(&mut self, local: BindAddr, slot: u32) -> Result<(), AddrInUse> {
         let on_port = self.listeners.entry(local.address.port()).or_default();
         let is_taken = |other: &Listening| {
@@ -153,7 +153,7 @@ impl Demux {
         Ok(())
     }
 
-    /// Forgets the listener in `slot` on `port`.
+    /// Removes the listener in `slot` from `port`.
     pub(crate) fn unlisten(&mut self, port: u16, slot: u32) {
         if let Some(on_port) = self.listeners.get_mut(&port) {
             on_port.retain(|other| other.slot != slot);
@@ -163,7 +163,7 @@ impl Demux {
         }
     }
 
-    /// Returns whether a connection has the port of `local` at an address that it takes.
+    /// Returns whether a connection has the port of `local` at a local address that `local` covers.
     pub(crate) fn is_port_in_use(&self, local: &BindAddr) -> bool {
         let addresses = self.ports.get(&local.address.port());
         addresses.is_some_and(|all| all.iter().any(|(ip, _)| local.takes(*ip)))
@@ -217,12 +217,12 @@ mod tests {
         let mut demux = demux();
         let ours = tuple("10.0.0.1:9", "10.0.0.2:80");
         listen(&mut demux, "10.0.0.2:80", 2).unwrap();
-        assert_eq!(demux.lookup(&ours), Some(Owner::Listener(2)));
+        assert_eq!(demux.lookup(&ours), Some(TupleOwner::Listener(2)));
         demux.insert(ours, 3).unwrap();
-        assert_eq!(demux.lookup(&ours), Some(Owner::Connection(3)));
+        assert_eq!(demux.lookup(&ours), Some(TupleOwner::Connection(3)));
         assert_eq!(
             demux.lookup(&tuple("10.0.0.1:10", "10.0.0.2:80")),
-            Some(Owner::Listener(2))
+            Some(TupleOwner::Listener(2))
         );
         assert_eq!(demux.lookup(&tuple("10.0.0.1:9", "10.0.0.2:81")), None);
         assert_eq!(demux.lookup(&tuple("10.0.0.1:9", "10.0.0.3:80")), None);
@@ -233,11 +233,11 @@ mod tests {
         let mut demux = demux();
         let ours = tuple("10.0.0.1:9", "10.0.0.2:80");
         demux.insert(ours, 3).unwrap();
-        assert_eq!(demux.lookup(&ours), Some(Owner::Connection(3)));
+        assert_eq!(demux.lookup(&ours), Some(TupleOwner::Connection(3)));
         demux.remove(&ours);
         assert_eq!(demux.lookup(&ours), None);
         demux.insert(ours, 4).unwrap();
-        assert_eq!(demux.lookup(&ours), Some(Owner::Connection(4)));
+        assert_eq!(demux.lookup(&ours), Some(TupleOwner::Connection(4)));
     }
 
     #[test]

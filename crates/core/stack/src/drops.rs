@@ -1,64 +1,63 @@
-//! Why the stack dropped a packet: one counter per reason, moved in one place.
+//! Reasons for dropped packets, with one counter per reason.
 
 use tcp::SegmentDrop;
 
-/// Reason for which the stack dropped a packet that the NIC had handed on, or one that waited to
-/// leave.
+/// Reason for which the stack dropped a received packet, or one that was to be sent.
 ///
 /// Names are stable (they are keys of the tool's JSON) and follow `skb_drop_reason` where Linux has
-/// a word for it (linux v6.18 include/net/dropreason-core.h). Segments that a connection refuses
-/// are counted by the connection's own reasons, see [`tcp::SegmentDrop`].
+/// the same reason (linux v6.18 include/net/dropreason-core.h). Segments that a connection drops
+/// are counted by [`tcp::SegmentDrop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum DropReason {
     /// Neither ARP, IPv4 nor IPv6.
     UnhandledProtocol,
-    /// ARP that cannot be: about another network, from a group or zero hardware address, or neither a
-    /// question nor an answer.
+    /// Invalid ARP: an address of another network, a multicast or zero hardware address, or neither a request nor a
+    /// reply.
     ArpInvalid,
-    /// ARP or an advertisement by which another station claims one of our addresses (RFC 5227 2.4).
+    /// ARP or an advertisement with which another station claims a local address (RFC 5227 2.4).
     AddressConflict,
-    /// ARP or an advertisement that did not replace the hardware address known of a neighbour.
+    /// ARP or an advertisement that did not replace the known hardware address of a neighbour.
     NeighborClaimRefused,
-    /// The destination is not one of our addresses: we do not forward.
+    /// The destination is not a local address; packets are not forwarded.
     IpNotForUs,
-    /// The source is a loopback, group, unspecified or our own address.
+    /// The source is a loopback, multicast, unspecified or local address.
     IpMartianSource,
     /// A fragment: reassembly is not supported.
     IpFragment,
-    /// A transport protocol nobody here speaks, UDP included.
+    /// A transport protocol that is not supported, including UDP.
     IpNoProtocol,
-    /// An ICMP message with a wrong checksum or length, or against the rules of neighbour
-    /// discovery.
+    /// An ICMP message with a wrong checksum or length, or invalid neighbour discovery.
     IcmpInvalid,
-    /// An ICMP message that asks for nothing we do.
+    /// An ICMP message of a type that is not supported, or that does not apply.
     IcmpIgnored,
     /// An ICMP request or error beyond the rate limit.
     IcmpRateLimited,
-    /// An ICMP error about a packet that no connection has under way (RFC 5927 4.1).
+    /// An ICMP error that quotes a packet which no connection has in flight (RFC 5927 4.1).
     IcmpNoConnection,
     /// TCP to a broadcast or multicast address (RFC 9293 3.9.2.3).
     TcpGroupDestination,
-    /// No connection and no listener; a RST answered it unless it was one.
+    /// No connection and no listener. The reply was a RST, unless the segment was a RST.
     TcpNoSocket,
-    /// A packet waited for its neighbour's address, and nobody answered.
+    /// The next hop of a waiting packet did not answer.
     NeighborFailed,
-    /// A packet of a connection gave way to newer ones that wait for their neighbour's address.
+    /// A packet of a connection waited for the address of its next hop, and was replaced by a newer one.
     NeighborQueueFull,
-    /// An answer to a packet that belongs to no connection (a SYN-ACK, a RST, an echo reply) gave way to
-    /// newer answers that wait for their neighbour's address.
+    /// A reply without a connection (a SYN-ACK, a RST, an echo reply) waited for the address of its next hop, and
+    /// was replaced by a newer one.
     NeighborAnswersFull,
-    /// Such an answer did not leave: its neighbour is unknown, and too many were asked for already.
+    /// A reply without a connection was not sent: the address of its next hop is unknown, and the limit of requests is
+    /// reached.
     NeighborAskLimited,
-    /// No route to the destination of something we had to send.
+    /// There is no route to the destination of a packet.
     NoRoute,
-    /// A packet was not sent for want of host memory for its payload.
+    /// There is no host memory for the payload of a packet.
     TxNoMemory,
 }
 
 impl DropReason {
-    /// Every reason, in the order of the counters.
+    /// All reasons, in the order of the counters.
     pub const ALL: [Self; 20] = [
         Self::UnhandledProtocol,
         Self::ArpInvalid,
@@ -133,7 +132,7 @@ impl Drops {
         }
     }
 
-    /// Counts one segment that a connection did not use, or not all of.
+    /// Counts one segment that a connection dropped, or part of it.
     pub(crate) fn count_segment(&mut self, reason: SegmentDrop) {
         let index = SegmentDrop::ALL.iter().position(|&other| other == reason);
         if let Some(count) = index.and_then(|index| self.segments.get_mut(index)) {
@@ -141,12 +140,12 @@ impl Drops {
         }
     }
 
-    /// Returns how many packets were dropped for `reason`.
+    /// Returns the number of packets dropped for `reason`.
     pub(crate) fn get(&self, reason: DropReason) -> u64 {
         self.packets.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Iterates over all reasons, those that never happened included.
+    /// Iterates over all counters, including those that are 0.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let packets = DropReason::ALL
             .iter()

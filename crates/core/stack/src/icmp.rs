@@ -1,13 +1,11 @@
-//! ICMP: answers echo, passes errors on to the connections they are about, speaks neighbour
-//! discovery.
+//! ICMP: replies to echo requests, passes errors on to their connections, receives neighbour discovery.
 //!
-//! An error is only a claim. It reaches a connection if the packet it quotes is one that the
-//! connection may have under way; what the connection makes of it is RFC 5927's business (see
-//! `tcp`).
+//! An error may be forged. It reaches a connection only if the packet that it quotes may be in flight;
+//! the connection then applies RFC 5927 (see `tcp`).
 
 use std::net::IpAddr;
 
-use netmem::{FragList, Payload};
+use netmem::{FragList, PagePool, Payload};
 use nic::{HeadBuf, TxPacket};
 use tcp::Unreachable;
 use wire::{
@@ -16,27 +14,50 @@ use wire::{
 };
 
 use crate::Stack;
-use crate::connection::IcmpKind;
+use crate::connection::IcmpErrorKind;
 use crate::drops::DropReason;
+use crate::network::Network;
+use crate::rate_limit::RateLimit;
 use crate::route::{Destination, is_unicast};
 
-/// Echo requests answered in a second (linux `icmp_msgs_per_sec`), and as many errors passed on.
+/// Echo requests answered per second, and errors passed on per second (linux `icmp_msgs_per_sec`).
 ///
-/// Each has a bucket of its own, so that a flood of pings silences no router. Neighbour discovery,
-/// which only the link's own hosts can send, has no limit, as ARP has none.
-pub(crate) const MESSAGES_PER_SECOND: u64 = 1000;
+/// The two limits are separate, so that a flood of echo requests does not suppress errors. Neighbour
+/// discovery has no limit, as ARP has none: only hosts of the link can send it.
+const MESSAGES_PER_SECOND: u64 = 1000;
 
-/// Messages that may come at once (linux `icmp_msgs_burst`).
-pub(crate) const BURST: u64 = 50;
+/// Maximum burst of messages (linux `icmp_msgs_burst`).
+const BURST: u64 = 50;
 
-/// What an error says has happened to a packet of ours.
-struct Complaint {
-    kind: IcmpKind,
+/// Bytes of the longest ICMP message: the maximum of an IP packet.
+const MAX_MESSAGE_BYTES: usize = 65_535;
+
+/// Rate limits and buffers of ICMP.
+pub(crate) struct Icmp {
+    echo_limit: RateLimit,
+    error_limit: RateLimit,
+    /// The received message.
+    message: Vec<u8>,
+    /// The reply to it.
+    reply: Vec<u8>,
+}
+
+/// The parts of the stack that handle a message.
+struct IcmpContext<'a> {
+    network: &'a mut Network,
+    /// Host memory for replies.
+    send_pool: &'a mut PagePool,
+    now: Instant,
+}
+
+/// An error about a packet that this stack may have sent.
+struct IcmpError {
+    kind: IcmpErrorKind,
     quoted: Option<Quoted>,
 }
 
 impl Stack {
-    /// Deals with an ICMP message over IPv4.
+    /// Handles an ICMP message over IPv4.
     pub(crate) fn receive_icmpv4(
         &mut self,
         ethernet: &EthernetHeader,
@@ -44,19 +65,24 @@ impl Stack {
         payload: &FragList,
         now: Instant,
     ) {
-        let mut buffer = std::mem::take(&mut self.scratch);
-        if read(payload, &mut buffer) {
-            match Icmpv4::parse(&buffer) {
-                Ok(message) => self.on_icmpv4(ethernet, ip, &message, now),
-                Err(_) => self.network.count(DropReason::IcmpInvalid),
-            }
-        } else {
-            self.network.count(DropReason::IcmpInvalid);
+        let Self {
+            icmp,
+            network,
+            memory,
+            ..
+        } = self;
+        let send_pool = &mut memory.send_pool;
+        let cx = IcmpContext {
+            network,
+            send_pool,
+            now,
+        };
+        if let Some(error) = icmp.receive_v4(cx, ethernet, ip, payload) {
+            self.on_icmp_error(error, now);
         }
-        self.scratch = buffer;
     }
 
-    /// Deals with an ICMP message over IPv6.
+    /// Handles an ICMP message over IPv6.
     pub(crate) fn receive_icmpv6(
         &mut self,
         ethernet: &EthernetHeader,
@@ -64,180 +90,33 @@ impl Stack {
         payload: &FragList,
         now: Instant,
     ) {
-        let mut buffer = std::mem::take(&mut self.scratch);
-        if read(payload, &mut buffer) {
-            match Icmpv6::parse(ip, &buffer) {
-                Ok(message) => self.on_icmpv6(ethernet, ip, &message, now),
-                Err(_) => self.network.count(DropReason::IcmpInvalid),
-            }
-        } else {
-            self.network.count(DropReason::IcmpInvalid);
-        }
-        self.scratch = buffer;
-    }
-
-    fn on_icmpv4(
-        &mut self,
-        ethernet: &EthernetHeader,
-        ip: &Ipv4Header,
-        message: &Icmpv4<'_>,
-        now: Instant,
-    ) {
-        match *message {
-            Icmpv4::EchoRequest(echo) => {
-                let from = self.network.station(ethernet.src);
-                self.answer_echo(ip.dst.into(), ip.src.into(), from, &echo, now);
-            }
-            Icmpv4::DestinationUnreachable {
-                code: 4,
-                mtu,
-                quoted,
-            } => {
-                self.on_complaint(
-                    Complaint {
-                        kind: IcmpKind::TooBig {
-                            mtu: mtu.map(u32::from),
-                        },
-                        quoted,
-                    },
-                    now,
-                );
-            }
-            Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
-                Some(kind) => self.on_complaint(Complaint { kind, quoted }, now),
-                None => self.network.count(DropReason::IcmpIgnored),
-            },
-            Icmpv4::TimeExceeded { quoted, .. } => {
-                self.on_complaint(
-                    Complaint {
-                        kind: IcmpKind::Unreachable(Unreachable::Host),
-                        quoted,
-                    },
-                    now,
-                );
-            }
-            Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => {
-                self.network.count(DropReason::IcmpIgnored)
-            }
-        }
-    }
-
-    fn on_icmpv6(
-        &mut self,
-        ethernet: &EthernetHeader,
-        ip: &Ipv6Header,
-        message: &Icmpv6<'_>,
-        now: Instant,
-    ) {
-        match *message {
-            Icmpv6::EchoRequest(echo) => {
-                let from = self.network.station(ethernet.src);
-                self.answer_echo(ip.dst.into(), ip.src.into(), from, &echo, now);
-            }
-            Icmpv6::PacketTooBig { mtu, quoted } => {
-                self.on_complaint(
-                    Complaint {
-                        kind: IcmpKind::TooBig { mtu: Some(mtu) },
-                        quoted,
-                    },
-                    now,
-                );
-            }
-            Icmpv6::DestinationUnreachable { code, quoted } => {
-                self.on_complaint(
-                    Complaint {
-                        kind: unreachable_v6(code),
-                        quoted,
-                    },
-                    now,
-                );
-            }
-            Icmpv6::TimeExceeded { quoted, .. } => {
-                self.on_complaint(
-                    Complaint {
-                        kind: IcmpKind::Unreachable(Unreachable::Host),
-                        quoted,
-                    },
-                    now,
-                );
-            }
-            Icmpv6::NeighborSolicitation(solicitation) => {
-                self.network
-                    .on_solicitation(ethernet.src, ip.src, &solicitation, now);
-            }
-            Icmpv6::NeighborAdvertisement(advertisement) => {
-                self.network.on_advertisement(&advertisement, now)
-            }
-            Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
-                self.network.count(DropReason::IcmpIgnored)
-            }
-        }
-    }
-
-    /// Answers a ping to one of our addresses; one to everybody is nobody's business (RFC 1122
-    /// 3.2.2.6).
-    fn answer_echo(
-        &mut self,
-        ours: IpAddr,
-        peer: IpAddr,
-        from: Option<MacAddr>,
-        echo: &Echo<'_>,
-        now: Instant,
-    ) {
-        if self.network.routes().destination(ours) != Destination::Ours {
-            return self.network.count(DropReason::IcmpIgnored);
-        }
-        if !is_unicast(peer) {
-            // Neighbour discovery alone may come from nobody (RFC 4443 2.2, RFC 4291 2.5.2).
-            return self.network.count(DropReason::IpMartianSource);
-        }
-        if !self.echo_limit.allow(now) {
-            return self.network.count(DropReason::IcmpRateLimited);
-        }
-        let mut message = std::mem::take(&mut self.reply);
-        message.resize(echo.message_len(), 0);
-        let (number, ethertype, ip) = match (ours, peer) {
-            (IpAddr::V4(ours), IpAddr::V4(peer)) => {
-                echo.emit_v4(EchoKind::Reply, &mut message);
-                (protocol::ICMP, EtherType::IPV4, IpRepr::v4(ours, peer))
-            }
-            (IpAddr::V6(ours), IpAddr::V6(peer)) => {
-                echo.emit_v6(EchoKind::Reply, ours, peer, &mut message);
-                (protocol::ICMPV6, EtherType::IPV6, IpRepr::v6(ours, peer))
-            }
-            _ => return,
-        };
-        let payload = FragList::from_host_bytes(&mut self.send_pool, &message);
-        self.reply = message;
-        let Some(payload) = payload else {
-            return self.network.count(DropReason::TxNoMemory);
-        };
-        let ethernet = self.network.ethernet(MacAddr::default(), ethertype);
-        let head =
-            HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
-        self.network.output(
-            peer,
-            from,
-            TxPacket {
-                head,
-                payload,
-                checksum: None,
-                gso_size: 0,
-            },
+        let Self {
+            icmp,
+            network,
+            memory,
+            ..
+        } = self;
+        let send_pool = &mut memory.send_pool;
+        let cx = IcmpContext {
+            network,
+            send_pool,
             now,
-        );
+        };
+        if let Some(error) = icmp.receive_v6(cx, ethernet, ip, payload) {
+            self.on_icmp_error(error, now);
+        }
     }
 
-    /// Passes an error on to the connection whose packet it quotes.
-    fn on_complaint(&mut self, complaint: Complaint, now: Instant) {
-        if !self.complaints_limit.allow(now) {
+    /// Passes an error on to the connection of the packet that it quotes.
+    fn on_icmp_error(&mut self, error: IcmpError, now: Instant) {
+        if !self.icmp.error_limit.allow(now) {
             return self.network.count(DropReason::IcmpRateLimited);
         }
-        let Complaint { kind, quoted } = complaint;
+        let IcmpError { kind, quoted } = error;
         let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
             return self.network.count(DropReason::IcmpIgnored);
         };
-        // The quoted packet is one we sent: its source is us.
+        // The quoted packet was sent by this stack: its source is the local address.
         let tuple = FourTuple {
             src_ip: quoted.dst,
             dst_ip: quoted.src,
@@ -250,7 +129,188 @@ impl Stack {
     }
 }
 
-/// Copies a message to `buffer`; false if it is not in host memory.
+impl Icmp {
+    pub(crate) fn new() -> Self {
+        Self {
+            echo_limit: RateLimit::new(MESSAGES_PER_SECOND, BURST),
+            error_limit: RateLimit::new(MESSAGES_PER_SECOND, BURST),
+            message: Vec::with_capacity(MAX_MESSAGE_BYTES),
+            reply: Vec::new(),
+        }
+    }
+
+    fn receive_v4(
+        &mut self,
+        cx: IcmpContext<'_>,
+        ethernet: &EthernetHeader,
+        ip: &Ipv4Header,
+        payload: &FragList,
+    ) -> Option<IcmpError> {
+        let mut message = std::mem::take(&mut self.message);
+        let parsed = read(payload, &mut message)
+            .then(|| Icmpv4::parse(&message).ok())
+            .flatten();
+        let error = match parsed {
+            Some(parsed) => self.on_v4(cx, ethernet, ip, &parsed),
+            None => cx.ignore(DropReason::IcmpInvalid),
+        };
+        self.message = message;
+        error
+    }
+
+    fn receive_v6(
+        &mut self,
+        cx: IcmpContext<'_>,
+        ethernet: &EthernetHeader,
+        ip: &Ipv6Header,
+        payload: &FragList,
+    ) -> Option<IcmpError> {
+        let mut message = std::mem::take(&mut self.message);
+        let parsed = read(payload, &mut message)
+            .then(|| Icmpv6::parse(ip, &message).ok())
+            .flatten();
+        let error = match parsed {
+            Some(parsed) => self.on_v6(cx, ethernet, ip, &parsed),
+            None => cx.ignore(DropReason::IcmpInvalid),
+        };
+        self.message = message;
+        error
+    }
+
+    fn on_v4(
+        &mut self,
+        cx: IcmpContext<'_>,
+        ethernet: &EthernetHeader,
+        ip: &Ipv4Header,
+        message: &Icmpv4<'_>,
+    ) -> Option<IcmpError> {
+        let (kind, quoted) = match *message {
+            Icmpv4::EchoRequest(echo) => {
+                let from = cx.network.station(ethernet.src);
+                self.answer_echo(cx, ip.dst.into(), ip.src.into(), from, &echo);
+                return None;
+            }
+            Icmpv4::DestinationUnreachable {
+                code: 4,
+                mtu,
+                quoted,
+            } => {
+                let mtu = mtu.map(u32::from);
+                (IcmpErrorKind::TooBig { mtu }, quoted)
+            }
+            Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
+                Some(kind) => (kind, quoted),
+                None => return cx.ignore(DropReason::IcmpIgnored),
+            },
+            Icmpv4::TimeExceeded { quoted, .. } => {
+                (IcmpErrorKind::Unreachable(Unreachable::Host), quoted)
+            }
+            Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => {
+                return cx.ignore(DropReason::IcmpIgnored);
+            }
+        };
+        Some(IcmpError { kind, quoted })
+    }
+
+    fn on_v6(
+        &mut self,
+        cx: IcmpContext<'_>,
+        ethernet: &EthernetHeader,
+        ip: &Ipv6Header,
+        message: &Icmpv6<'_>,
+    ) -> Option<IcmpError> {
+        let (kind, quoted) = match *message {
+            Icmpv6::EchoRequest(echo) => {
+                let from = cx.network.station(ethernet.src);
+                self.answer_echo(cx, ip.dst.into(), ip.src.into(), from, &echo);
+                return None;
+            }
+            Icmpv6::PacketTooBig { mtu, quoted } => {
+                (IcmpErrorKind::TooBig { mtu: Some(mtu) }, quoted)
+            }
+            Icmpv6::DestinationUnreachable { code, quoted } => (unreachable_v6(code), quoted),
+            Icmpv6::TimeExceeded { quoted, .. } => {
+                (IcmpErrorKind::Unreachable(Unreachable::Host), quoted)
+            }
+            Icmpv6::NeighborSolicitation(solicitation) => {
+                cx.network
+                    .on_solicitation(ethernet.src, ip.src, &solicitation, cx.now);
+                return None;
+            }
+            Icmpv6::NeighborAdvertisement(advertisement) => {
+                cx.network.on_advertisement(&advertisement, cx.now);
+                return None;
+            }
+            Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
+                return cx.ignore(DropReason::IcmpIgnored);
+            }
+        };
+        Some(IcmpError { kind, quoted })
+    }
+
+    /// Replies to an echo request for a local address. Requests to a broadcast or multicast address are ignored
+    /// (RFC 1122 3.2.2.6).
+    fn answer_echo(
+        &mut self,
+        cx: IcmpContext<'_>,
+        local: IpAddr,
+        peer: IpAddr,
+        from: Option<MacAddr>,
+        echo: &Echo<'_>,
+    ) {
+        let IcmpContext {
+            network,
+            send_pool,
+            now,
+        } = cx;
+        if network.routes().destination(local) != Destination::Ours {
+            return network.count(DropReason::IcmpIgnored);
+        }
+        if !is_unicast(peer) {
+            // Only neighbour discovery may have an unspecified source (RFC 4443 2.2, RFC 4291 2.5.2).
+            return network.count(DropReason::IpMartianSource);
+        }
+        if !self.echo_limit.allow(now) {
+            return network.count(DropReason::IcmpRateLimited);
+        }
+        let reply = &mut self.reply;
+        reply.resize(echo.message_len(), 0);
+        let (number, ethertype, ip) = match (local, peer) {
+            (IpAddr::V4(local), IpAddr::V4(peer)) => {
+                echo.emit_v4(EchoKind::Reply, reply);
+                (protocol::ICMP, EtherType::IPV4, IpRepr::v4(local, peer))
+            }
+            (IpAddr::V6(local), IpAddr::V6(peer)) => {
+                echo.emit_v6(EchoKind::Reply, local, peer, reply);
+                (protocol::ICMPV6, EtherType::IPV6, IpRepr::v6(local, peer))
+            }
+            _ => return,
+        };
+        let Some(payload) = FragList::from_host_bytes(send_pool, reply) else {
+            return network.count(DropReason::TxNoMemory);
+        };
+        let ethernet = network.ethernet(MacAddr::default(), ethertype);
+        let head =
+            HeadBuf::with(|out| emit_frame_headers(&ethernet, &ip, number, payload.len(), out));
+        let packet = TxPacket {
+            head,
+            payload,
+            checksum: None,
+            gso_size: 0,
+        };
+        network.output(peer, from, packet, now);
+    }
+}
+
+impl IcmpContext<'_> {
+    /// Counts a message that is not used.
+    fn ignore(self, reason: DropReason) -> Option<IcmpError> {
+        self.network.count(reason);
+        None
+    }
+}
+
+/// Copies a message to `buffer`; returns false if it is not in host memory.
 fn read(payload: &FragList, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     buffer.resize(payload.len(), 0);
@@ -262,24 +322,24 @@ fn read(payload: &FragList, buffer: &mut Vec<u8>) -> bool {
     })
 }
 
-/// Returns what code of "destination unreachable" means for a connection (RFC 1122 4.2.3.9).
-fn unreachable_v4(code: u8) -> Option<IcmpKind> {
+/// Returns the meaning of a code of "destination unreachable" (RFC 1122 4.2.3.9).
+fn unreachable_v4(code: u8) -> Option<IcmpErrorKind> {
     match code {
         // Net unreachable, unknown, prohibited, for this type of service.
-        0 | 6 | 9 | 11 => Some(IcmpKind::Unreachable(Unreachable::Net)),
+        0 | 6 | 9 | 11 => Some(IcmpErrorKind::Unreachable(Unreachable::Net)),
         // Host unreachable, source route failed, unknown, isolated, prohibited, ...
-        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(IcmpKind::Unreachable(Unreachable::Host)),
-        2 => Some(IcmpKind::Unreachable(Unreachable::Protocol)),
-        3 => Some(IcmpKind::Unreachable(Unreachable::Port)),
+        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(IcmpErrorKind::Unreachable(Unreachable::Host)),
+        2 => Some(IcmpErrorKind::Unreachable(Unreachable::Protocol)),
+        3 => Some(IcmpErrorKind::Unreachable(Unreachable::Port)),
         _ => None,
     }
 }
 
-/// Returns what a code of ICMPv6 "destination unreachable" means for a connection (RFC 4443 3.1).
-fn unreachable_v6(code: u8) -> IcmpKind {
+/// Returns the meaning of a code of ICMPv6 "destination unreachable" (RFC 4443 3.1).
+fn unreachable_v6(code: u8) -> IcmpErrorKind {
     match code {
-        0 => IcmpKind::Unreachable(Unreachable::Net),
-        4 => IcmpKind::Unreachable(Unreachable::Port),
-        _ => IcmpKind::Unreachable(Unreachable::Host),
+        0 => IcmpErrorKind::Unreachable(Unreachable::Net),
+        4 => IcmpErrorKind::Unreachable(Unreachable::Port),
+        _ => IcmpErrorKind::Unreachable(Unreachable::Host),
     }
 }

@@ -1,27 +1,27 @@
 //! The user-space TCP/IP stack and its device memory sockets.
 //!
 //! Key types: [`Stack`] (a NIC, its addresses, its connections: polled by one owner), [`SocketId`]
-//! (what a program holds of a connection or listener) and [`BindRx`] (device memory attached to
+//! (a program's handle of a connection or listener) and [`BindRx`] (device memory attached to
 //! receive queues).
 //!
 //! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a
-//! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find whose it is (`Demux::lookup`),
-//! `rx::into_segment` makes a segment for `tcp::Connection::on_segment`; `Network::send_control` answers
-//! what belongs to nobody; [`Stack::recvmsg`] delivers bytes or tokens (`TokenTable::issue`),
-//! [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk of a send it is steps
-//! 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
+//! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find its connection or listener
+//! (`Demux::lookup`), `rx::into_segment` makes a segment for `tcp::Connection::on_segment`;
+//! `Network::send_control` sends replies that belong to no connection; [`Stack::recvmsg`] delivers bytes or
+//! tokens (`TokenTable::issue`), [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk
+//! of a send it is steps 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
 //!
-//! The stack never reads payload of device memory: it moves [`netmem::FragList`]s. It never
-//! promises a peer more than the memory of its queue can take (see `window.rs`), so that late
-//! tokens slow a sender down and drop nothing.
+//! The stack never reads payload in device memory: it moves [`netmem::FragList`]s. The windows that it
+//! advertises to active peers never add up to more than the memory of the queue can take (see
+//! `window.rs`): when tokens come back late, the sender slows down and no packet is dropped.
 //!
 //! # What it does not do
 //!
-//! - It has no thread and no clock and never waits; who drives it decides when.
+//! - It has no thread and no clock, and no call blocks: the owner calls [`Stack::poll`] and passes the time.
 //! - It does not forward, fragment or reassemble IP packets, speak UDP, or send ICMP errors.
 //! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways
 //!   are configured), no multicast listener reports.
-//! - Host bytes that are sent are copied, with MSG_ZEROCOPY, too; device memory never is.
+//! - It does not send host memory without a copy, even with MSG_ZEROCOPY. Device memory is never copied.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod connection;
 mod demux;
 mod drops;
 mod icmp;
+mod memory;
 mod neighbor;
 mod network;
 mod path_mtu;
@@ -44,11 +45,12 @@ mod route;
 mod rx;
 mod socket;
 mod stack;
-mod timers;
+mod tcp_setup;
+mod timer_heap;
 mod window;
 
 pub use bind_addr::BindAddr;
-pub use binding::{BindRx, BindRxError, BindingInfo, Owner, UnbindRxError};
+pub use binding::{BindRx, BindRxError, BindingInfo, QueueOwner, UnbindRxError};
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, RCV_BUF_MAX, SEND_MEMORY_BYTES, StackConfig,

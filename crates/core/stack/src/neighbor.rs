@@ -1,18 +1,18 @@
-//! Which hardware address a neighbour has: one cache for ARP and for neighbour discovery.
+//! The neighbour table: hardware addresses of IP addresses on the link, for ARP and neighbour discovery.
 //!
-//! The states are those of RFC 4861 7.3.2 as far as they change what is sent. A *question* is an
-//! address that was asked for (incomplete: packets wait). A *known* address is reachable, stale
-//! (older than 30 s; still used, and asked about once it is used) or probed. ARP entries follow the
-//! same rules, as Linux's `net/core/neighbour.c` does for both.
+//! The states are those of RFC 4861 7.3.2 that affect what is sent. A *question* is an address that is
+//! being resolved (INCOMPLETE: packets wait). A *known* address is reachable, stale (not confirmed for
+//! 30 s; it is still used, and the first use starts a probe) or probed. ARP entries follow the same
+//! rules, as in Linux's `net/core/neighbour.c`.
 //!
-//! A SYN with a forged source is enough to have us answer any address of the link. So answers to
-//! packets that belong to no connection are kept apart from packets of connections. They wait in room
-//! of their own and never evict what a connection uses. Everybody on the link is asked for their sake
-//! within a limit; beyond it only the station is asked that the packet came from, which costs no
-//! other one anything and finds a peer that is what it says. That station's address is never taken
-//! for the peer's without an answer: a packet says which station forwarded it, not which one has its
-//! source. No packet costs a walk over a table: what is due is kept in order, and a walk that makes
-//! room makes it for many entries, or is not repeated for a while.
+//! A SYN with a forged source address makes the stack reply to any address of the link. Therefore replies
+//! without a connection are kept apart from packets of connections: they wait in a separate queue, and
+//! never evict an entry that a connection uses. Only a limited number of their requests per second are
+//! broadcast or multicast. Beyond that limit the request goes only to the station that sent the packet;
+//! other stations receive nothing, and a genuine peer answers. The address of that station is not used
+//! without an answer: the source address of a frame names the station that forwarded the packet, not the
+//! owner of the IP address. No packet causes a walk over a table: requests are kept in the order of
+//! their times, and a walk that evicts entries evicts many, or is not repeated for 100 ms.
 
 mod held;
 mod known;
@@ -32,110 +32,112 @@ pub use known::LOCK_TIME;
 use known::{Asking, Known};
 pub(crate) use known::{Change, Claim, Learnt, NotBelieved};
 
-/// Most neighbours that are known (linux `gc_thresh3` is 1024).
+/// Maximum number of known neighbours (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;
 
-/// Most packets of connections that wait for one address; the oldest gives way (RFC 4861 7.2.2 asks
-/// for at least one, linux `unres_qlen_bytes` comes to about 100).
+/// Maximum number of packets of connections that wait for one address; a new one replaces the oldest
+/// (RFC 4861 7.2.2 requires at least one, linux `unres_qlen_bytes` is about 100).
 pub const MAX_HELD_PER_NEIGHBOR: usize = 16;
 
-/// Most packets of connections that wait in all; the oldest gives way.
+/// Maximum number of packets of connections that wait for any address; a new one replaces the oldest.
 pub const MAX_HELD: usize = 256;
 
-/// Most answers that wait for one address: SYN-ACKs, resets, echo replies. The oldest gives way.
+/// Maximum number of replies without a connection (SYN-ACKs, resets, echo replies) that wait for one
+/// address; a new one replaces the oldest.
 pub const MAX_ANSWERS_PER_NEIGHBOR: usize = 4;
 
-/// Most answers that wait in all; the oldest gives way, and its question with it.
+/// Maximum number of such replies that wait for any address; a new one replaces the oldest, and the
+/// question that only the oldest waited for ends.
 pub const MAX_ANSWERS_HELD: usize = 256;
 
-/// Questions to everybody on the link that are asked in a second for the sake of answers, and as
-/// many at once. Linux has no such limit; its table limits it to about a thousand.
+/// Broadcast or multicast requests per second for replies without a connection; also the maximum burst.
+/// Linux has no such limit; its table limits it to about a thousand.
 pub const ANSWER_BROADCASTS_PER_SECOND: u64 = 100;
 
-/// Questions to the station that a packet came from, asked in a second for the sake of answers when
-/// [`ANSWER_BROADCASTS_PER_SECOND`] is spent.
+/// Unicast requests per second for replies without a connection, beyond [`ANSWER_BROADCASTS_PER_SECOND`],
+/// to the station that sent the packet.
 pub const ANSWER_UNICASTS_PER_SECOND: u64 = 10_000;
 
-/// The same at once.
+/// Maximum burst of these unicast requests.
 const ANSWER_UNICASTS_BURST: u64 = 256;
 
-/// How long a confirmed address is believed (RFC 4861 10, REACHABLE_TIME).
+/// Time for which a confirmed address counts as reachable (RFC 4861 10, REACHABLE_TIME).
 pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 
-/// Time between two questions (RFC 4861 10, RETRANS_TIMER).
+/// Time between two requests (RFC 4861 10, RETRANS_TIMER).
 pub const RETRANS_TIMER: Duration = Duration::from_secs(1);
 
-/// Questions before an address counts as unreachable (RFC 4861 10, MAX_MULTICAST_SOLICIT and
-/// MAX_UNICAST_SOLICIT).
+/// Requests without an answer after which an address counts as unreachable (RFC 4861 10,
+/// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT).
 pub const MAX_SOLICITS: u8 = 3;
 
-/// An entry that a connection used within this time gives way to no stranger (linux
-/// `neigh_forced_gc` spares what was updated within five seconds, and what is referenced).
+/// An entry that a connection used within this time is not evicted for a neighbour that no connection uses
+/// (linux `neigh_forced_gc` keeps entries that are referenced, or were updated within five seconds).
 const IN_USE: Duration = Duration::from_secs(5);
 
-/// Entries that make room at once: the walk over the table is paid by as many newcomers.
+/// Entries evicted in one walk over the table, so that the cost per new entry is small.
 const EVICTED_AT_ONCE: usize = MAX_NEIGHBORS / 8;
 
-/// For so long the table is not walked again after a walk that freed little.
+/// Time for which the table is not walked again after a walk that evicted few entries.
 const CROWDED: Duration = Duration::from_millis(100);
 
-/// What a packet belongs to that needs a hardware address.
+/// The reason for which a hardware address is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A connection of ours, from its first SYN on if we open it.
+    /// A packet of a connection; with an active open, from the first SYN on.
     Connection,
-    /// Nothing that is kept: it answers a packet that anybody may have sent, in a frame from this
-    /// station (`None`: the frame is not at hand).
+    /// A reply without a connection, to a packet whose source may be forged. `from`: the station that sent
+    /// the frame; `None`: unknown.
     Answer { from: Option<MacAddr> },
 }
 
-/// An address that was asked for; nothing can be sent to it yet.
+/// An address that is being resolved; packets to it wait.
 #[derive(Debug)]
 struct Question {
     asking: Asking,
-    /// Where the first question goes; `None`: to everybody.
+    /// Destination of the first request; `None`: broadcast or multicast.
     first: Option<MacAddr>,
-    /// The station that the last answered packet came from.
+    /// The station that sent the packet of the latest waiting reply.
     from: Option<MacAddr>,
 }
 
-/// What [`Neighbors::poll`] wants done.
+/// What the caller of [`Neighbors::poll`] has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NeighborAction<P> {
-    /// Ask for `ip`; `known` is where a unicast question goes.
+    /// Send a request for `ip`: to `known` if it is set, else broadcast or multicast.
     Solicit { ip: IpAddr, known: Option<MacAddr> },
-    /// Nobody answered for `ip`; these packets cannot leave.
+    /// No answer for `ip`: drop the packets that waited.
     Unreachable { ip: IpAddr, held: Vec<P> },
 }
 
-/// What became of a packet that was to wait.
+/// Result of [`Neighbors::hold`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Hold<P> {
-    /// It waits.
+pub(crate) enum HoldOutcome<P> {
+    /// The packet waits.
     Waits,
-    /// It waits, and this older one gave way.
+    /// The packet waits; this older one was removed for it.
     GaveWay(P),
-    /// Too many questions were asked for the sake of answers: this one is not, and nothing waits for it.
+    /// The packet does not wait: the limits on requests for replies without a connection are reached.
     NotAsked(P),
 }
 
-/// The cache. `P` is a packet that waits for an address.
+/// The neighbour table. `P` is a packet that waits for an address.
 #[derive(Debug)]
 pub(crate) struct Neighbors<P> {
     /// At most [`MAX_NEIGHBORS`].
     known: HashMap<IpAddr, Known, KeyedState>,
-    /// Each has a packet that waits for it.
+    /// At least one packet waits for each.
     questions: HashMap<IpAddr, Question, KeyedState>,
-    /// When to ask again, for each question and each probe.
+    /// Time of the next request, for each question and each probe.
     due: BTreeSet<(Instant, IpAddr)>,
     of_connections: Held<P>,
     answers: Held<P>,
-    /// Questions to single stations that are asked beside the others.
+    /// Additional unicast requests.
     asides: Vec<(IpAddr, MacAddr)>,
     broadcasts: RateLimit,
     unicasts: RateLimit,
-    /// The table is not walked for room before this.
+    /// The table is not walked for eviction before this time.
     crowded_until: Instant,
 }
 
@@ -155,17 +157,17 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Returns how many neighbours are known.
+    /// Returns the number of known neighbours.
     pub(crate) fn known(&self) -> usize {
         self.known.len()
     }
 
-    /// Returns how many addresses were asked for and did not answer yet.
+    /// Returns the number of addresses that are being resolved.
     pub(crate) fn questions(&self) -> usize {
         self.questions.len()
     }
 
-    /// Returns where packets to `ip` go; using a stale entry starts a probe.
+    /// Returns the hardware address for packets to `ip`. The use of a stale entry starts a probe.
     pub(crate) fn lookup(&mut self, ip: IpAddr, purpose: Purpose, now: Instant) -> Option<MacAddr> {
         let known = self.known.get_mut(&ip)?;
         if purpose == Purpose::Connection {
@@ -184,22 +186,22 @@ impl<P> Neighbors<P> {
         Some(known.mac)
     }
 
-    /// Returns what is believed of `ip`, without using it.
+    /// Returns the hardware address of `ip`; does not count as use of the entry.
     pub(crate) fn peek(&self, ip: IpAddr) -> Option<MacAddr> {
         Some(self.known.get(&ip)?.mac)
     }
 
-    /// Keeps `packet` until `ip` answers, which is asked for by the next [`Neighbors::poll`].
+    /// Keeps `packet` until `ip` is resolved; the next [`Neighbors::poll`] sends the request.
     pub(crate) fn hold(
         &mut self,
         ip: IpAddr,
         packet: P,
         purpose: Purpose,
         now: Instant,
-    ) -> Hold<P> {
+    ) -> HoldOutcome<P> {
         debug_assert!(!self.known.contains_key(&ip));
         if !self.may_wait(ip, purpose, now) {
-            return Hold::NotAsked(packet);
+            return HoldOutcome::NotAsked(packet);
         }
         let room = match purpose {
             Purpose::Connection => &mut self.of_connections,
@@ -207,15 +209,15 @@ impl<P> Neighbors<P> {
         };
         let gave_way = room.push(ip, packet);
         match gave_way {
-            None => Hold::Waits,
+            None => HoldOutcome::Waits,
             Some((ip, packet)) => {
                 self.end_idle_question(ip);
-                Hold::GaveWay(packet)
+                HoldOutcome::GaveWay(packet)
             }
         }
     }
 
-    /// Has `ip` asked for if it was not; returns whether it is.
+    /// Starts to resolve `ip` if necessary; returns whether it is being resolved.
     fn may_wait(&mut self, ip: IpAddr, purpose: Purpose, now: Instant) -> bool {
         let from = match purpose {
             Purpose::Connection => None,
@@ -224,12 +226,12 @@ impl<P> Neighbors<P> {
         if let Some(question) = self.questions.get_mut(&ip) {
             let is_first = purpose == Purpose::Connection && !self.of_connections.has(ip);
             if is_first && question.first.is_some() {
-                // So far one station was asked, for the sake of an answer. Everybody is asked now.
+                // So far the request went to one station only, for a reply. A connection needs a broadcast.
                 self.due.remove(&(question.asking.next, ip));
                 *question = Question::new(None, question.from, now);
                 self.due.insert((now, ip));
             }
-            // Another station may be the right one to ask: the first one forged its address.
+            // The first station may have forged the address, and this one may be the owner.
             if let Some(from) = from.filter(|&from| question.from != Some(from))
                 && self.unicasts.allow(now)
             {
@@ -248,13 +250,13 @@ impl<P> Neighbors<P> {
         true
     }
 
-    /// Notes what is said of `ip`; returns the packets that waited for it.
+    /// Applies a claim about `ip` to its entry or question; returns the packets that waited for it.
     ///
-    /// What is said of an address that nobody here asked for makes no entry: a peer must not fill
-    /// the cache. A caller that is about to answer `ip` calls [`Neighbors::expect`].
+    /// A claim about an address without entry and question creates no entry, so that a peer cannot fill the
+    /// table. A caller that is about to reply to `ip` calls [`Neighbors::expect`].
     ///
     /// # Errors
-    /// [`NotBelieved`]: another hardware address is known, and stays.
+    /// [`NotBelieved`]: the entry has another hardware address and keeps it.
     pub(crate) fn learn(
         &mut self,
         ip: IpAddr,
@@ -284,7 +286,8 @@ impl<P> Neighbors<P> {
         Ok(waited)
     }
 
-    /// Notes a neighbour that asked for us: we are about to answer it (RFC 826, RFC 4861 7.2.3).
+    /// As [`Neighbors::learn`], and creates an entry if there is none: for a neighbour that has requested our
+    /// address, and to which a reply will be sent (RFC 826, RFC 4861 7.2.3).
     ///
     /// # Errors
     /// As [`Neighbors::learn`].
@@ -301,12 +304,12 @@ impl<P> Neighbors<P> {
         self.learn(ip, claim, now)
     }
 
-    /// Returns when [`Neighbors::poll`] has something to do.
+    /// Returns the time of the next request.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         Some(self.due.first()?.0)
     }
 
-    /// Returns the next question to ask or failure to report, until `None`.
+    /// Returns the next request that is due or failure to report; `None` if there is none.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<NeighborAction<P>> {
         if let Some((ip, mac)) = self.asides.pop() {
             let known = Some(mac);
@@ -324,7 +327,7 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Forgets everything; returns the packets that waited (link down).
+    /// Removes all entries and questions; returns the packets that waited (link down).
     pub(crate) fn clear(&mut self) -> Vec<P> {
         self.known.clear();
         self.questions.clear();
@@ -336,7 +339,7 @@ impl<P> Neighbors<P> {
         waited
     }
 
-    /// Asks once more for `ip`, whose time has come, or gives it up; `None` if the question is left out.
+    /// Repeats the request for `ip`, which is due, or ends it; `None` if this request is left out.
     fn advance(&mut self, ip: IpAddr, now: Instant) -> Option<NeighborAction<P>> {
         let (asking, known) = match (self.questions.get_mut(&ip), self.known.get_mut(&ip)) {
             (Some(question), _) => {
@@ -353,7 +356,7 @@ impl<P> Neighbors<P> {
         asking.asked += 1;
         asking.next = now + RETRANS_TIMER;
         self.due.insert((asking.next, ip));
-        // The first question was paid for when it was put; for a connection all are free.
+        // The first request was counted when the question was created; requests for connections are not limited.
         let is_free = is_first || known.is_some() || self.of_connections.has(ip);
         (is_free || self.broadcasts.allow(now)).then_some(NeighborAction::Solicit { ip, known })
     }
@@ -367,7 +370,7 @@ impl<P> Neighbors<P> {
         NeighborAction::Unreachable { ip, held }
     }
 
-    /// Drops a question that no packet waits for any more.
+    /// Removes a question that no packet waits for any more.
     fn end_idle_question(&mut self, ip: IpAddr) {
         if self.of_connections.has(ip) || self.answers.has(ip) {
             return;
@@ -377,7 +380,7 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Makes an entry if there is room for it, or room can be made.
+    /// Creates an entry if there is room, or an entry can be evicted.
     fn insert(&mut self, ip: IpAddr, claim: Claim, purpose: Purpose, now: Instant) {
         if self.known.len() >= MAX_NEIGHBORS && !self.make_room(purpose, now) {
             return;
@@ -404,8 +407,8 @@ impl<P> Neighbors<P> {
         );
     }
 
-    /// Evicts entries that no connection ever used, the oldest first; if there are none, the one that was not used for
-    /// the longest time. Returns whether there is room.
+    /// Evicts entries that no connection ever used, the oldest first; if there are none, the least recently used entry.
+    /// Returns whether there is room.
     fn make_room(&mut self, purpose: Purpose, now: Instant) -> bool {
         if purpose != Purpose::Connection && now < self.crowded_until {
             return false;

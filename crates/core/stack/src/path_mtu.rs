@@ -1,6 +1,6 @@
-//! What paths are known to carry, less than the link does (RFC 1191 6.2, RFC 8201 5.2).
+//! Path MTUs below the link's MTU (RFC 1191 6.2, RFC 8201 5.2).
 //!
-//! A connection learns its path's MTU by itself; the next one to the same peer should not have to.
+//! A connection discovers the MTU of its path; later connections to the same peer begin with the result.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use wire::Instant;
 
-/// How long a path's MTU is believed (linux `ip_rt_mtu_expires`).
+/// Lifetime of an entry (linux `ip_rt_mtu_expires`).
 const BELIEVED: Duration = Duration::from_secs(600);
 
-/// Most paths that are remembered: peers, and whoever can forge ICMP for a connection that is there, make them.
+/// Maximum number of entries. Peers create entries, and so do attackers that can forge ICMP for an existing connection.
 const MAX_PATHS: usize = 1024;
 
-/// The segment sizes of paths by peer, each with the time it was told.
+/// Segment sizes of paths by peer, each with the time of the entry.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     known: HashMap<IpAddr, (u16, Instant)>,
 }
 
 impl PathMtus {
-    /// Notes that packets to `peer` carry segments of `mss` bytes at most.
+    /// Notes that segments to `peer` are limited to `mss` bytes.
     pub(crate) fn note(&mut self, peer: IpAddr, mss: u16, now: Instant) {
         if self.known.len() >= MAX_PATHS && !self.known.contains_key(&peer) {
             self.known
@@ -33,7 +33,7 @@ impl PathMtus {
         self.known.insert(peer, (mss, now));
     }
 
-    /// Returns the size of segments that the path to `peer` is known to carry.
+    /// Returns the maximum segment size of the path to `peer`, if there is an entry.
     pub(crate) fn get(&self, peer: IpAddr, now: Instant) -> Option<u16> {
         let (mss, told) = *self.known.get(&peer)?;
         (now.saturating_since(told) < BELIEVED).then_some(mss)

@@ -1,9 +1,8 @@
 //! Local ports of outgoing connections: RFC 6056 3.3.4, the double-hash algorithm.
 //!
-//! A keyed hash of the addresses and the remote port gives where the search begins, so that nobody
-//! outside can guess the next port; a small table of counters, chosen by a second hash, makes two
-//! connections to the same place take different ports and keeps connections to different places
-//! from telling about each other.
+//! A keyed hash of the addresses and the remote port determines where the search for a free port begins, so
+//! that attackers cannot guess the next port. A second hash chooses one of several counters: two connections
+//! to the same peer begin at different ports, and a peer learns nothing about connections to others.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -13,10 +12,10 @@ use crate::random::KeyedState;
 /// First port of the dynamic range (RFC 6335 6).
 pub const EPHEMERAL_FIRST: u16 = 49_152;
 
-/// How many ports the dynamic range has.
+/// Number of ports in the dynamic range.
 const EPHEMERAL_COUNT: u32 = 65_536 - EPHEMERAL_FIRST as u32;
 
-/// Counters; RFC 6056 3.3.4 suggests ten or more, a power of two spares a division.
+/// Number of counters. RFC 6056 3.3.4 suggests ten or more; a power of two avoids a division.
 const COUNTERS: usize = 64;
 
 /// Chooses local ports.
@@ -35,16 +34,16 @@ impl EphemeralPorts {
         }
     }
 
-    /// Returns where a search for a port that is free altogether begins: another place each time.
+    /// Returns the port at which a search for a port to listen on begins: a different one each time.
     pub(crate) fn begin(&mut self, local: IpAddr) -> u16 {
         let nowhere = SocketAddr::new(local, 0);
-        // Every port is as good as another, so that there is one.
+        // The closure accepts every port, so there is always one.
         self.choose(local, nowhere, |_| true)
             .unwrap_or(EPHEMERAL_FIRST)
     }
 
-    /// Returns a port for a connection from `local` to `remote` that `is_free` agrees to, or `None`
-    /// if all are taken.
+    /// Returns a port for a connection from `local` to `remote` for which `is_free` returns true; `None` if there is
+    /// none.
     pub(crate) fn choose(
         &mut self,
         local: IpAddr,
@@ -63,7 +62,7 @@ impl EphemeralPorts {
     }
 }
 
-/// Returns whether `port` is one that [`EphemeralPorts::choose`] may return.
+/// Returns whether `port` is in the dynamic range.
 #[cfg(test)]
 fn is_ephemeral(port: u16) -> bool {
     port >= EPHEMERAL_FIRST

@@ -1,19 +1,19 @@
-//! Memory under pressure: what connections give up so that payload in order always finds room.
+//! Memory under pressure: connections give up payload, so that there is always memory for payload in order.
 //!
-//! What a connection keeps of a queue's memory is counted in net_iovs, as whole as they are kept: a byte
-//! that waits for its turn keeps 64 KiB from everybody else. Three steps, each only if the one before did
-//! not do (ARCHITECTURE.md, "Memory under pressure"):
+//! The memory that a connection holds is counted in whole net_iovs: one byte out of order occupies a
+//! net_iov of 64 KiB. There are three measures; each is taken only if the one before was not enough
+//! (ARCHITECTURE.md, "Memory under pressure"):
 //!
-//! 1. *collapse*: with less than three quarters of the memory free, what waits in sparse net_iovs is
-//!    moved together. Nothing is lost.
-//! 2. *hoarders*: with less than a quarter free, connections that hold payload out of order and have
-//!    delivered next to nothing for two seconds give it up.
-//! 3. *prune*: when memory is short, payload out of order is given up until a quarter is free, highest
-//!    numbers first, from connections that keep the most beyond what they delivered. They hold nothing out
-//!    of order until memory is plentiful.
+//! 1. *collapse*: if less than three quarters of the memory is free, payload in sparse net_iovs is moved
+//!    together. Nothing is lost.
+//! 2. *hoarders*: if less than a quarter is free, connections that have held payload out of order for two
+//!    seconds, and delivered less than a quarter of as much in that time, give it up.
+//! 3. *prune*: if memory is short, payload out of order is given up until a quarter is free, highest
+//!    sequence numbers first. Connections that hold the most beyond what they delivered come first. They may
+//!    not hold payload out of order again until three eighths are free.
 //!
-//! Nothing of this is done or counted per packet. A connection enters the list of those that hold payload
-//! when a burst leaves some with it.
+//! None of this costs time per packet. A connection enters the list of holders at the end of a burst that
+//! leaves payload in it.
 
 use std::time::Duration;
 
@@ -22,31 +22,30 @@ use nic::{MemoryDemand, Nic, NiovUsage, RxMemory};
 use tcp::{Hold, SegmentDrop};
 use wire::Instant;
 
-use crate::Stack;
+use crate::memory::StackMemory;
 use crate::network::Network;
 use crate::socket::ConnectionSocket;
 use crate::socket::sockets::Sockets;
 
-/// Shortest and longest time between two looks at memory that is not short. A look that freed nothing
-/// doubles it: memory that is in use for good reason is not looked at again and again.
+/// Minimum and maximum time between two looks at memory that is not short. A look that frees nothing doubles
+/// the time, because the memory is in use for good reason.
 const LOOK_INTERVAL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_millis(100);
 
-/// Payloads that one such look visits at most; the next one goes on with the next connections.
+/// Maximum number of payloads that one such look visits; the next look continues with the next connections.
 const LOOK_PAYLOADS: usize = 32 * 1024;
 
-/// How long a connection may hold payload out of order and deliver less than a part of it before it counts
-/// as a hoarder. Longer than a few retransmission timeouts of a path without trouble (RFC 6298 2.4: 1 s at
-/// first).
+/// Time after which a connection that holds payload out of order, and delivers little, counts as a hoarder.
+/// Longer than an ordinary retransmission timeout (RFC 6298 2.4: at least 1 s).
 const HOARD_TIME: Duration = Duration::from_secs(2);
 
-/// Divisor of what a connection holds out of order: delivering as much in [`HOARD_TIME`] is no hoarding.
-const HOARD_PARTS: u64 = 4;
+/// Divisor: a connection that delivers `held / 4` in [`HOARD_TIME`] is no hoarder.
+const HOARD_DIVISOR: u64 = 4;
 
-/// What is remembered between two looks.
+/// State between two looks at the memory.
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    /// Slots of connections that may hold payload.
+    /// Slots of connections that may hold payload, each listed once.
     holders: Vec<u32>,
     next_look: Instant,
     interval: Duration,
@@ -65,94 +64,72 @@ impl Default for Pressure {
 }
 
 impl Pressure {
-    /// Notes that a burst may have left payload with the connection in `slot`. Each stands in the list once;
-    /// [`Stack::forget_holders`] bounds it.
+    /// Enters the connection in `slot` into the list of holders if a burst has left payload in it.
+    /// [`Pressure::forget_holders`] bounds the list.
     pub(crate) fn note_holder(&mut self, slot: u32, connection: &mut ConnectionSocket) {
         if !connection.marks.is_holder && connection.unread() > 0 {
             connection.marks.is_holder = true;
             self.holders.push(slot);
         }
     }
+
+    /// Sets the time of the next look; one that was in vain doubles the interval.
+    fn schedule_look(&mut self, was_in_vain: bool, now: Instant) {
+        let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
+        self.interval = match was_in_vain {
+            false => shortest,
+            true => (self.interval * 2).min(longest),
+        };
+        self.next_look = now + self.interval;
+    }
 }
 
-/// What a connection did under pressure so far.
+/// State of a connection under pressure.
 #[derive(Debug, Default)]
 pub(crate) struct PressureMarks {
-    /// Stands in the list of holders.
+    /// Is in the list of holders.
     is_holder: bool,
-    /// Bytes it had delivered in order when memory was short last.
+    /// Bytes that it had delivered in order when memory was last short.
     delivered_at_shortage: u64,
-    /// When it was first seen to hold payload out of order, and what it had delivered by then.
+    /// Time at which it was first seen to hold payload out of order, and bytes delivered by then.
     holds_since: Option<(Instant, u64)>,
-    /// Holds nothing out of order for the time being.
+    /// It may not hold payload out of order at present.
     is_in_order_only: bool,
 }
 
-/// Which connections give up what they hold out of order.
+/// Connections that give up payload out of order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victims {
-    /// Those that delivered next to nothing for [`HOARD_TIME`].
+    /// Hoarders only.
     Hoarders,
-    /// All, in the order of what they keep beyond what they delivered.
+    /// All, those first that hold the most beyond what they delivered.
     All,
 }
 
-impl Stack {
-    /// Forgets connections that are closed or hold nothing, when the list has become long.
-    pub(crate) fn forget_holders(&mut self) {
-        let (holders, sockets) = (&mut self.pressure.holders, &mut self.sockets);
-        if holders.len() > 2 * sockets.len() + 64 {
-            holders.retain(|&slot| is_holder(sockets, slot));
+/// The memory to be freed, and the connections that may be pruned for it.
+#[derive(Debug, Clone, Copy)]
+struct PruneTarget {
+    memory: RxMemory,
+    victims: Victims,
+}
+
+impl Pressure {
+    /// Removes closed connections and those that hold nothing, if the list has become long.
+    pub(crate) fn forget_holders(&mut self, sockets: &mut Sockets) {
+        if self.holders.len() > 2 * sockets.len() + 64 {
+            self.holders.retain(|&slot| is_holder(sockets, slot));
         }
     }
 
-    /// Has connections give up memory if there is too little.
-    pub(crate) fn relieve_memory(&mut self, now: Instant) {
-        let demand = self.network.nic_mut().take_memory_demand();
-        if self.pressure.holders.is_empty()
-            || demand == MemoryDemand::None && now < self.pressure.next_look
-        {
-            return;
-        }
-        let (mut any_tried, mut any_freed) = (false, false);
-        for memory in self.network.nic().rx_memories() {
-            let level = self.network.nic().memory_level(memory);
-            if level.has_free(3, 4) {
-                self.network.nic_mut().note_memory_look(memory);
-                continue;
-            }
-            any_tried = true;
-            let limit = match demand {
-                MemoryDemand::Short => usize::MAX,
-                MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
-            };
-            self.collapse(memory, limit);
-            any_freed |= self.network.nic().memory_level(memory).free_bytes > level.free_bytes;
-            if self.network.nic().memory_level(memory).is_short() {
-                any_freed |= self.prune(memory, Victims::All, now);
-            } else if !self.network.nic().memory_level(memory).has_free(1, 4) {
-                any_freed |= self.prune(memory, Victims::Hoarders, now);
-            }
-            self.network.nic_mut().note_memory_look(memory);
-        }
-        let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
-        self.pressure.interval = match any_tried && !any_freed {
-            false => shortest,
-            true => (self.pressure.interval * 2).min(longest),
-        };
-        self.pressure.next_look = now + self.pressure.interval;
-    }
-
-    /// Moves what waits in sparse net_iovs of `memory` together, at connections with up to `limit` payloads.
-    fn collapse(&mut self, memory: RxMemory, limit: usize) {
-        let Self {
-            pressure,
-            sockets,
-            network,
-            ..
-        } = self;
-        let nic = network.nic_mut();
-        let Pressure { holders, usage, .. } = pressure;
+    /// Moves payload in sparse net_iovs of `memory` together, of connections with up to `limit` payloads in all.
+    fn collapse(
+        &mut self,
+        memory: RxMemory,
+        limit: usize,
+        sockets: &mut Sockets,
+        network: &mut Network,
+    ) {
+        let Self { holders, usage, .. } = self;
         holders.retain(|&slot| is_holder(sockets, slot));
         usage.clear();
         let (mut visited, mut payloads) = (0, 0);
@@ -164,7 +141,7 @@ impl Stack {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 connection.conn.for_each_waiting(|payload| {
                     payloads += 1;
-                    nic.measure(memory, payload, usage);
+                    network.nic().measure(memory, payload, usage);
                 });
             }
         }
@@ -172,23 +149,62 @@ impl Stack {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 connection
                     .conn
-                    .for_each_waiting(|payload| nic.collapse(memory, payload, usage));
+                    .for_each_waiting(|payload| network.collapse(memory, payload, usage));
             }
         }
         holders.rotate_left(visited);
     }
+}
 
-    /// Has `victims` give up payload out of order that lies in `memory`; returns whether that freed any.
-    fn prune(&mut self, memory: RxMemory, victims: Victims, now: Instant) -> bool {
-        let Self {
-            pressure,
-            sockets,
-            network,
-            windows,
-            ..
-        } = self;
+impl StackMemory {
+    /// Makes connections give up memory if too little is free.
+    pub(crate) fn relieve(&mut self, sockets: &mut Sockets, network: &mut Network, now: Instant) {
+        let demand = network.take_memory_demand();
+        if self.pressure.holders.is_empty()
+            || demand == MemoryDemand::None && now < self.pressure.next_look
+        {
+            return;
+        }
+        let (mut any_tried, mut any_freed) = (false, false);
+        for memory in network.nic().rx_memories() {
+            let level = network.nic().memory_level(memory);
+            if level.has_free(3, 4) {
+                network.note_memory_look(memory);
+                continue;
+            }
+            any_tried = true;
+            let limit = match demand {
+                MemoryDemand::Short => usize::MAX,
+                MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
+            };
+            self.pressure.collapse(memory, limit, sockets, network);
+            any_freed |= network.nic().memory_level(memory).free_bytes > level.free_bytes;
+            let level = network.nic().memory_level(memory);
+            let victims = match (level.is_short(), level.has_free(1, 4)) {
+                (true, _) => Some(Victims::All),
+                (false, false) => Some(Victims::Hoarders),
+                (false, true) => None,
+            };
+            if let Some(victims) = victims {
+                let target = PruneTarget { memory, victims };
+                any_freed |= self.prune(target, sockets, network, now);
+            }
+            network.note_memory_look(memory);
+        }
+        self.pressure.schedule_look(any_tried && !any_freed, now);
+    }
+
+    /// Makes connections give up payload out of order; returns whether that freed any memory.
+    fn prune(
+        &mut self,
+        target: PruneTarget,
+        sockets: &mut Sockets,
+        network: &mut Network,
+        now: Instant,
+    ) -> bool {
+        let PruneTarget { memory, victims } = target;
         let mut ranked = Vec::new();
-        for &slot in &pressure.holders {
+        for &slot in &self.pressure.holders {
             let Some(mut connection) = sockets.connection_at(slot) else {
                 continue;
             };
@@ -196,7 +212,7 @@ impl Stack {
             if victims == Victims::Hoarders && !is_hoarder {
                 continue;
             }
-            let kept = kept_bytes(&connection, memory, network.nic(), &mut pressure.usage);
+            let kept = kept_bytes(&connection, memory, network.nic(), &mut self.pressure.usage);
             if kept > 0 {
                 ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
             }
@@ -204,13 +220,13 @@ impl Stack {
         ranked.sort_unstable_by_key(|&(excess, _)| std::cmp::Reverse(excess));
         let before = network.nic().memory_level(memory).free_bytes;
         for (_, slot) in ranked {
-            if is_relieved(network.nic(), memory, victims) {
+            if target.is_relieved(network.nic()) {
                 break;
             }
             if let Some(mut connection) = sockets.connection_at(slot) {
-                let pruned = prune_one(&mut connection, (memory, victims), network);
+                let pruned = prune_one(&mut connection, target, network);
                 let until = connection.delivered() + pruned;
-                windows.revoke(&mut connection.promise, until);
+                self.windows.revoke(&mut connection.promise, until);
             }
         }
         network.nic().memory_level(memory).free_bytes > before
@@ -218,21 +234,20 @@ impl Stack {
 }
 
 impl ConnectionSocket {
-    /// Returns the payload bytes that ever became readable in order.
+    /// Returns the total number of payload bytes that became readable in order.
     pub(crate) fn delivered(&self) -> u64 {
         self.read + self.conn.readable_len() as u64
     }
 
-    /// Lets it hold payload out of order again if memory is plentiful.
+    /// Allows it to hold payload out of order again if three eighths of the memory are free.
     pub(crate) fn relax(&mut self, nic: &Nic, memory: RxMemory) {
-        let is_plentiful = |nic: &Nic| nic.memory_level(memory).has_free(3, 8);
-        if self.marks.is_in_order_only && is_plentiful(nic) {
+        if self.marks.is_in_order_only && nic.memory_level(memory).has_free(3, 8) {
             self.marks.is_in_order_only = false;
             self.conn.set_hold(Hold::All);
         }
     }
 
-    /// Returns whether it has held payload out of order for long and delivered next to nothing meanwhile.
+    /// Returns whether it has held payload out of order for [`HOARD_TIME`] and delivered little in that time.
     fn is_hoarder(&mut self, now: Instant) -> bool {
         let (held, delivered) = (self.conn.out_of_order_len() as u64, self.delivered());
         if held == 0 {
@@ -243,14 +258,14 @@ impl ConnectionSocket {
         if now.saturating_since(since) < HOARD_TIME {
             return false;
         }
-        let is_hoarder = delivered.saturating_sub(before) < held / HOARD_PARTS;
+        let is_hoarder = delivered.saturating_sub(before) < held / HOARD_DIVISOR;
         if !is_hoarder {
             self.marks.holds_since = Some((now, delivered));
         }
         is_hoarder
     }
 
-    /// Returns how many bytes of memory it keeps beyond those it delivered since memory was short last.
+    /// Returns the bytes of memory that it holds beyond those delivered since memory was last short.
     fn kept_beyond_delivered(&mut self, kept: u64, victims: Victims) -> u64 {
         let delivered = self.delivered();
         let lately = delivered.saturating_sub(self.marks.delivered_at_shortage);
@@ -261,12 +276,12 @@ impl ConnectionSocket {
     }
 }
 
-/// Returns whether a connection in `slot` holds payload; one that does not leaves the list.
+/// Returns whether the socket in `slot` is a connection that holds payload; otherwise clears its mark.
 fn is_holder(sockets: &mut Sockets, slot: u32) -> bool {
     let Some(mut connection) = sockets.connection_at(slot) else {
         return false;
     };
-    // A slot that stands there twice, because a closed connection had it before, counts once at most.
+    // A slot is listed twice if a closed connection had it before; only one entry counts.
     let has_payload = connection.unread() > 0;
     connection.marks.is_holder &= has_payload;
     if connection.conn.out_of_order_len() == 0 {
@@ -275,7 +290,7 @@ fn is_holder(sockets: &mut Sockets, slot: u32) -> bool {
     connection.marks.is_holder
 }
 
-/// Returns how many bytes of `memory` a connection keeps by what it holds out of order, whole net_iovs.
+/// Returns the bytes of `memory`, in whole net_iovs, that a connection holds by payload out of order.
 fn kept_bytes(
     connection: &ConnectionSocket,
     memory: RxMemory,
@@ -294,28 +309,25 @@ fn kept_bytes(
     (usage.niovs() * niov_size) as u64
 }
 
-/// Returns whether `memory` has as much free as pruning is for.
-fn is_relieved(nic: &Nic, memory: RxMemory, victims: Victims) -> bool {
-    let level = nic.memory_level(memory);
-    match victims {
-        Victims::Hoarders => level.has_free(1, 2),
-        Victims::All => level.has_free(1, 4),
+impl PruneTarget {
+    /// Returns whether as much memory is free as pruning aims at.
+    fn is_relieved(self, nic: &Nic) -> bool {
+        let level = nic.memory_level(self.memory);
+        match self.victims {
+            Victims::Hoarders => level.has_free(1, 2),
+            Victims::All => level.has_free(1, 4),
+        }
     }
 }
 
-/// Has one connection give up what it holds out of order until `memory` is relieved; returns how many
-/// bytes that were.
-fn prune_one(
-    connection: &mut ConnectionSocket,
-    (memory, victims): (RxMemory, Victims),
-    network: &mut Network,
-) -> u64 {
+/// Makes one connection give up payload out of order until `target` is relieved; returns the number of bytes.
+fn prune_one(connection: &mut ConnectionSocket, target: PruneTarget, network: &mut Network) -> u64 {
     let held = connection.conn.out_of_order_len();
-    while !is_relieved(network.nic(), memory, victims) {
+    while !target.is_relieved(network.nic()) {
         let Some(payload) = connection.conn.prune() else {
             break;
         };
-        network.nic_mut().recycle(payload);
+        network.recycle(payload);
         network.count_segment(SegmentDrop::OfoQueuePrune);
     }
     connection.conn.set_hold(Hold::InOrder);

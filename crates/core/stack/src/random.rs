@@ -1,23 +1,23 @@
-//! Numbers nobody outside should guess, and numbers a test can repeat.
+//! Keys that peers cannot guess, and a repeatable random generator.
 
 use std::hash::Hasher;
 
 use siphasher::sip::{SipHasher13, SipHasher24};
 
-/// Secret of one stack: every keyed hash and every random number comes from it.
+/// The secret of one stack, from which the keys of all hashes and all random numbers are derived.
 ///
-/// The owner gives 16 bytes of real randomness, or a seed in a simulation. Purposes are kept apart
-/// by a label, so that what a peer sees of one tells nothing about another.
+/// It is 16 random bytes, or made from a seed in a simulation. Each purpose has a separate key, derived from a
+/// label: values that a peer sees of one purpose say nothing about another.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 16]);
 
 impl Secret {
-    /// Returns a secret of 16 random bytes.
+    /// Returns a secret; `bytes` must be random.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Returns a repeatable secret, for simulations and tests only.
+    /// Returns the secret of a seed, for simulations and tests only.
     pub fn from_seed(seed: u64) -> Self {
         let mut random = SplitMix::new(seed);
         let mut bytes = [0; 16];
@@ -26,7 +26,7 @@ impl Secret {
         Self(bytes)
     }
 
-    /// Returns the 16-byte key for one purpose.
+    /// Returns the key for one purpose.
     pub(crate) fn key(&self, purpose: &str) -> [u8; 16] {
         let mut key = [0; 16];
         for (half, part) in key.chunks_exact_mut(8).zip(0u8..) {
@@ -39,14 +39,14 @@ impl Secret {
     }
 }
 
-/// Not the bytes: a secret must not reach a log.
+/// Prints no bytes, because a secret must not appear in a log.
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret")
     }
 }
 
-/// Builds keyed hashers for tables whose keys a peer chooses (hash flooding).
+/// Builds keyed hashers for tables with keys chosen by peers (against hash flooding).
 #[derive(Clone)]
 pub(crate) struct KeyedState([u8; 16]);
 
@@ -64,8 +64,7 @@ impl std::hash::BuildHasher for KeyedState {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, repeatable, for choices an attacker gains nothing
-/// from.
+/// SplitMix64 (Steele, Lea, Flood 2014): a repeatable generator, not for values that must be secret.
 #[derive(Debug, Clone)]
 pub(crate) struct SplitMix(u64);
 

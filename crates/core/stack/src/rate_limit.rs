@@ -1,20 +1,20 @@
-//! How often something may be done: a bucket of time.
+//! A rate limit: a token bucket, counted in nanoseconds.
 
 use wire::Instant;
 
-/// A bucket of time: each thing that is done takes its share of a second out of it.
+/// A token bucket. An action costs `1 / rate` seconds; the bucket refills as time passes.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// Nanoseconds that one thing costs.
+    /// Cost of one action.
     cost_ns: u64,
-    /// Nanoseconds in a full bucket.
+    /// Capacity of the bucket.
     burst_ns: u64,
-    /// Time up to which everything is spent.
+    /// Time at which the bucket was, or will be, empty.
     spent_until: u64,
 }
 
 impl RateLimit {
-    /// Returns a full bucket for `per_second` things a second, `burst` of them at once.
+    /// Returns a full bucket that allows `per_second` actions a second, and `burst` at once.
     pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
         let cost_ns = 1_000_000_000 / per_second;
         Self {
@@ -24,7 +24,7 @@ impl RateLimit {
         }
     }
 
-    /// Returns whether it may be done once more.
+    /// Returns whether one more action is allowed, and counts it.
     pub(crate) fn allow(&mut self, now: Instant) -> bool {
         // Shifted by a burst, so that the bucket is full when the clock starts.
         let now = now.as_nanos().saturating_add(self.burst_ns);

@@ -1,16 +1,16 @@
-//! Which addresses are ours, which are on the link, and where everything else goes.
+//! Local addresses, on-link prefixes and gateways.
 //!
-//! One interface, so routing is: on-link prefix, else gateway. IPv6 has a link-local address made
-//! from the MAC address (RFC 4291 appendix A) as soon as any IPv6 address is configured. Duplicate
-//! address detection (RFC 4862 5.4) is not done and router advertisements are ignored: addresses
-//! and gateways are configured.
+//! With one interface, a destination is either in an on-link prefix or reached through a gateway. If an
+//! IPv6 address is configured, the interface also has a link-local address made from the MAC address (RFC
+//! 4291 appendix A). There is no duplicate address detection (RFC 4862 5.4), and router advertisements are
+//! ignored: addresses and gateways are configured.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 use wire::MacAddr;
 
-/// One address of ours with the length of its on-link prefix.
+/// A local address with the length of its on-link prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Address {
     ip: IpAddr,
@@ -26,12 +26,12 @@ pub enum AddressError {
     PrefixTooLong {
         /// The address.
         ip: IpAddr,
-        /// The prefix length asked for.
+        /// The requested prefix length.
         prefix_len: u8,
-        /// The longest possible one.
+        /// Maximum prefix length of the family.
         max: u8,
     },
-    /// The address is no host's own address.
+    /// The address cannot be the address of a host.
     #[error(
         "{ip}: unspecified, loopback, multicast and broadcast addresses cannot be an \
          interface's own; give a unicast address"
@@ -50,7 +50,7 @@ pub enum AddressError {
     },
 }
 
-/// Why nothing can be sent to an address.
+/// Why packets cannot be sent to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RouteError {
@@ -59,28 +59,28 @@ pub enum RouteError {
         "no route to {0}: it is in no on-link prefix and no gateway of its family is configured"
     )]
     NoRoute(IpAddr),
-    /// The address is not a single host's.
+    /// The address does not belong to a single host.
     #[error("{0} is not a unicast address; TCP speaks to single hosts only")]
     NotUnicast(IpAddr),
 }
 
-/// How a packet leaves.
+/// Source address and next hop of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Our address to send from.
+    /// The local source address.
     pub(crate) source: IpAddr,
-    /// Whose MAC address the frame bears.
+    /// The host on the link that the frame is sent to.
     pub(crate) next_hop: IpAddr,
 }
 
-/// Whether a received packet's destination concerns us.
+/// Kind of destination of a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// One of our addresses.
+    /// A local address.
     Ours,
-    /// Everybody on the link, or a group we are in.
+    /// Broadcast, or a multicast group of which this host is a member.
     Group,
-    /// Somebody else.
+    /// Another host.
     Other,
 }
 
@@ -89,12 +89,12 @@ pub(crate) enum Destination {
 pub(crate) struct Routes {
     addresses: Vec<Address>,
     gateways: Vec<IpAddr>,
-    /// Every unicast address is ours that nobody else's packets come from.
+    /// Every unicast address counts as local, except source addresses of received packets.
     any_local: bool,
 }
 
 impl Routes {
-    /// Judges and takes over a configuration.
+    /// Checks a configuration, and returns its routes.
     pub(crate) fn new(
         mac: MacAddr,
         configured: &[(IpAddr, u8)],
@@ -137,34 +137,34 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Takes packets to any unicast address, or only to ours.
+    /// Sets whether packets to any unicast address are accepted, or only those to local addresses.
     pub(crate) fn with_any_local(self, any_local: bool) -> Self {
         Self { any_local, ..self }
     }
 
-    /// Returns whether a program may use `ip` as its own.
+    /// Returns whether a program may use `ip` as its local address.
     pub(crate) fn may_bind(&self, ip: IpAddr) -> bool {
         self.is_ours(ip) || self.any_local && is_unicast(ip)
     }
 
-    /// Iterates over our addresses, the link-local one included.
+    /// Iterates over the local addresses, including the link-local one.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().map(|address| address.ip)
     }
 
-    /// Returns whether `ip` is one of ours.
+    /// Returns whether `ip` is a local address.
     pub(crate) fn is_ours(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip == ip)
     }
 
-    /// Returns whether `ip` needs no gateway.
+    /// Returns whether `ip` is in an on-link prefix.
     pub(crate) fn is_on_link(&self, ip: IpAddr) -> bool {
         self.addresses
             .iter()
             .any(|address| common_prefix(address.ip, ip) >= Some(address.prefix_len))
     }
 
-    /// Judges the destination of a received packet.
+    /// Returns the kind of destination of a received packet.
     pub(crate) fn destination(&self, ip: IpAddr) -> Destination {
         if self.is_ours(ip) {
             return Destination::Ours;
@@ -184,15 +184,14 @@ impl Routes {
         }
     }
 
-    /// Returns whether a packet cannot honestly come from `ip` over a link: RFC 1122 3.2.1.3, RFC
-    /// 4291 2.5.
+    /// Returns whether `ip` is not valid as the source of a packet from the link (RFC 1122 3.2.1.3, RFC 4291 2.5).
     pub(crate) fn is_martian_source(&self, ip: IpAddr) -> bool {
         !is_unicast(ip)
             || self.is_ours(ip)
             || matches!(ip, IpAddr::V4(v4) if self.is_subnet_broadcast(v4))
     }
 
-    /// Returns how a packet to `destination` leaves, from an address of ours that suits it.
+    /// Returns the route to `destination`, with the local address to use as the source.
     pub(crate) fn route(&self, destination: IpAddr) -> Result<Route, RouteError> {
         if !is_unicast(destination) || self.destination(destination) == Destination::Group {
             return Err(RouteError::NotUnicast(destination));
@@ -204,7 +203,7 @@ impl Routes {
         Ok(Route { source, next_hop })
     }
 
-    /// Returns whose MAC address a frame to `destination` bears.
+    /// Returns the host on the link to which packets for `destination` are sent.
     pub(crate) fn next_hop(&self, destination: IpAddr) -> Result<IpAddr, RouteError> {
         if self.is_on_link(destination) {
             return Ok(destination);
@@ -238,7 +237,7 @@ impl Routes {
     }
 }
 
-/// Returns whether `ip` names one host on a network.
+/// Returns whether `ip` can be the address of one host on a network.
 pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     let bad = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
     match ip {
@@ -264,7 +263,7 @@ pub(crate) fn link_local(mac: MacAddr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfe80_u128 << 112 | u128::from(id))
 }
 
-/// Returns how many leading bits two addresses share, or `None` for different families.
+/// Returns the number of leading bits that two addresses have in common; `None` for different families.
 fn common_prefix(a: IpAddr, b: IpAddr) -> Option<u8> {
     let bits = match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),

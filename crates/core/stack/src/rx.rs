@@ -1,4 +1,4 @@
-//! Packets on their way in: whose they are, and what they do.
+//! Received packets: finds the connection or listener, and passes the segment to it.
 
 use netmem::{FragList, Payload};
 use nic::{Origin, RxPacket};
@@ -9,38 +9,38 @@ use wire::{
 };
 
 use crate::Stack;
-use crate::demux::Owner;
+use crate::demux::TupleOwner;
 use crate::drops::DropReason;
 use crate::route::Destination;
 use crate::socket::SocketKind;
 use crate::stack::Burst;
 
-/// A TCP segment with what the connection does not know: who it is for and where it came in.
-pub(crate) struct Incoming {
+/// A received TCP segment with its four-tuple and its origin.
+pub(crate) struct ReceivedSegment {
     pub(crate) tuple: FourTuple,
-    /// Station that the frame came from; `None`: from ourselves, or from no station's address.
+    /// Station that sent the frame; `None`: this host, or not the address of a station.
     pub(crate) from: Option<MacAddr>,
     pub(crate) queue: RxQueueId,
     pub(crate) segment: Segment<FragList>,
-    /// Payload bytes that found no memory: the segment has none of its payload.
+    /// Payload bytes that found no memory. If there are any, the segment has no payload.
     pub(crate) unplaced: usize,
 }
 
 impl Stack {
-    /// Deals with one packet from the NIC.
+    /// Handles one packet from the NIC.
     pub(crate) fn receive(&mut self, packet: RxPacket, now: Instant) {
         match packet.headers.network {
             Network::Arp => {
                 self.network
                     .receive_arp(&packet.headers.ethernet, &packet.payload, now);
-                self.network.nic_mut().recycle(packet.payload);
+                self.network.recycle(packet.payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
             Network::Other => self.drop_packet(packet.payload, DropReason::UnhandledProtocol),
         }
     }
 
-    /// Judges addresses and protocol of an IP packet.
+    /// Checks the addresses and protocol of an IP packet, and passes it on.
     fn receive_ip(&mut self, packet: RxPacket, now: Instant) {
         let RxPacket {
             queue,
@@ -54,13 +54,13 @@ impl Stack {
             return self.drop_packet(payload, DropReason::UnhandledProtocol);
         };
         let destination = self.network.routes().destination(dst);
-        // A neighbour that tries an address out asks from the unspecified one.
+        // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2).
         let is_solicitation =
             src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
         if destination == Destination::Other {
             return self.drop_packet(payload, DropReason::IpNotForUs);
         }
-        // What we sent to ourselves comes from ourselves; from the link it is forged.
+        // A local source address is valid in packets that were sent to this host by itself, and forged in others.
         let is_own = origin == Origin::Loop && self.network.routes().is_ours(src);
         if self.network.routes().is_martian_source(src) && !is_own && !is_solicitation {
             return self.drop_packet(payload, DropReason::IpMartianSource);
@@ -73,7 +73,7 @@ impl Stack {
                     Some(tuple) => {
                         let segment = into_segment(&tcp, headers.ecn(), segments, payload);
                         self.receive_tcp(
-                            Incoming {
+                            ReceivedSegment {
                                 tuple,
                                 from: self.network.station(headers.ethernet.src),
                                 queue,
@@ -104,22 +104,23 @@ impl Stack {
             }
             _ => self.network.count(DropReason::IpNoProtocol),
         }
-        self.network.nic_mut().recycle(payload);
+        self.network.recycle(payload);
     }
 
     /// Finds the connection or listener of a segment; a miss is answered by a RST.
-    fn receive_tcp(&mut self, incoming: Incoming, now: Instant) {
+    fn receive_tcp(&mut self, incoming: ReceivedSegment, now: Instant) {
         match self.sockets.lookup(&incoming.tuple) {
-            Some(Owner::Connection(slot)) => self.connection_segment(slot, incoming, now),
-            // It comes again; there is nobody who could be told yet. The NIC has counted it.
+            Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
+            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop.
             _ if incoming.unplaced > 0 => {}
-            Some(Owner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
+            Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
             None => self.refuse(incoming, now),
         }
     }
 
-    fn refuse(&mut self, incoming: Incoming, now: Instant) {
-        let Incoming {
+    /// Answers a segment without a connection or listener by a RST.
+    fn refuse(&mut self, incoming: ReceivedSegment, now: Instant) {
+        let ReceivedSegment {
             tuple,
             from,
             segment,
@@ -133,9 +134,9 @@ impl Stack {
         }
     }
 
-    /// Hands a segment to its connection and does what comes of it.
-    fn connection_segment(&mut self, slot: u32, incoming: Incoming, now: Instant) {
-        let Incoming {
+    /// Passes a segment to its connection and follows the disposition.
+    fn connection_segment(&mut self, slot: u32, incoming: ReceivedSegment, now: Instant) {
+        let ReceivedSegment {
             tuple,
             from,
             queue,
@@ -145,8 +146,7 @@ impl Stack {
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
-        // What a new connection between the same endpoints would begin with, should this one be
-        // over.
+        // A SYN may open a new connection between the same endpoints, if this one is in TIME-WAIT.
         let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
         let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
@@ -154,7 +154,7 @@ impl Stack {
                     slot,
                     queue.index(),
                     segment.payload.len(),
-                    &mut self.windows,
+                    &mut self.memory.windows,
                 );
                 connection.note_time(segment.seq, segment.payload.len(), now);
                 match unplaced {
@@ -172,7 +172,7 @@ impl Stack {
             self.forget_name(slot);
             return self.listener_segment(
                 listener,
-                Incoming {
+                ReceivedSegment {
                     tuple,
                     from,
                     queue,
@@ -186,40 +186,40 @@ impl Stack {
         self.follow(slot, disposition, now);
     }
 
-    /// Does what a segment's disposition asks for; what can wait waits for the end of the burst.
+    /// Follows the disposition of a segment. Work that is not urgent is done at the end of the burst.
     pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
         self.note(disposition);
         if let Some(mut socket) = self.sockets.at_mut(slot) {
             socket.note_arrivals();
         }
         if disposition.reply || disposition.closed {
-            self.speak(slot, Burst::GoesOn, now);
+            self.serve(slot, Burst::GoesOn, now);
         }
     }
 
-    /// Counts what was dropped. What else a disposition says has changed is seen when the connection's guard is dropped.
+    /// Counts a dropped segment. Other changes are reported when the connection's guard is dropped.
     pub(crate) fn note(&mut self, disposition: Disposition) {
         if let Some(reason) = disposition.drop {
             self.network.count_segment(reason);
         }
     }
 
-    /// Hands a segment to a listener; one that ends a handshake makes a connection.
+    /// Passes a segment to a listener. The end of a handshake creates a connection.
     fn listener_segment(
         &mut self,
         slot: u32,
-        incoming: Incoming,
+        incoming: ReceivedSegment,
         iss_floor: Option<SeqNum>,
         now: Instant,
     ) {
-        let Incoming {
+        let ReceivedSegment {
             tuple,
             from,
             queue,
             segment,
             unplaced: _,
         } = incoming;
-        let free = self.rx_free(queue.index());
+        let free = self.network.rx_free(queue.index());
         let (link, is_full) = (
             self.network.link_limits(tuple.src_ip),
             self.sockets.is_full(),
@@ -229,6 +229,7 @@ impl Stack {
         };
         let half_open = listener.half_open.len();
         let space = self
+            .memory
             .windows
             .newcomer(queue.index(), free, link.mss, half_open);
         let space = space.min(listener.options.rcv_buf);
@@ -264,7 +265,8 @@ impl Stack {
                     return;
                 };
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
-                    connection.note_arrival(accepted, queue.index(), arrived, &mut self.windows);
+                    let windows = &mut self.memory.windows;
+                    connection.note_arrival(accepted, queue.index(), arrived, windows);
                     connection.note_first_time(now);
                 }
                 self.follow(accepted, disposition, now);
@@ -272,14 +274,14 @@ impl Stack {
         }
     }
 
-    /// Drops a packet's payload, the fast way home, and counts why.
+    /// Gives the payload of a packet back to the NIC, and counts the drop.
     fn drop_packet(&mut self, payload: FragList, reason: DropReason) {
         self.network.count(reason);
-        self.network.nic_mut().recycle(payload);
+        self.network.recycle(payload);
     }
 }
 
-/// Returns the segment that headers and a payload make.
+/// Returns the segment of a TCP header and its payload.
 fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> Segment<FragList> {
     let TcpHeader {
         seq,
@@ -343,7 +345,7 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
     }
 }
 
-/// Returns the name that TCP knows a connection by.
+/// Returns the endpoints of a four-tuple of received packets.
 pub(crate) fn endpoints(tuple: &FourTuple) -> tcp::Endpoints {
     tcp::Endpoints {
         local: std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port),

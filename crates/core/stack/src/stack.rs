@@ -1,50 +1,43 @@
-//! The stack as its owner sees it: made once, polled, asked.
+//! The stack and its poll loop.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use netmem::{DmabufError, HostProvider, NiovSize, PagePool, PoolConfig, PoolError};
-use nic::Nic;
+use netmem::{DmabufError, PoolError};
+use nic::{Nic, RxSpace};
+use steer::RxQueueId;
 use thiserror::Error;
 use wire::{FourTuple, Instant};
 
-use crate::binding::Bindings;
 use crate::config::StackConfig;
 use crate::drops::DropReason;
-use crate::icmp;
+use crate::icmp::Icmp;
+use crate::memory::StackMemory;
 use crate::network::Network;
-use crate::pressure::Pressure;
-use crate::random::Secret;
-use crate::rate_limit::RateLimit;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
 use crate::socket::sockets::Sockets;
-use crate::window::Windows;
-use devmem_uapi::IfIndex;
+use crate::tcp_setup::TcpSetup;
 
-/// Connections short of window that are looked at in one poll when memory came home.
+/// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
 const STARVED_BUDGET: usize = 64;
 
-/// Bytes of the longest ICMP message: what an IP packet can hold.
-const SCRATCH_BYTES: usize = 65_535;
-
-/// Why there is no stack.
+/// Why a stack could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StackError {
-    /// An address or gateway cannot be.
+    /// An address or gateway is invalid.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The memory for sending cannot be had.
+    /// The host memory for sending could not be allocated.
     #[error("{bytes} bytes of host memory for sending: {source}")]
     SendMemory {
-        /// What was asked for.
+        /// Requested size.
         bytes: usize,
-        /// Why not.
+        /// Cause.
         source: DmabufError,
     },
-    /// The page pool for sending cannot be made.
+    /// The page pool for sending could not be created.
     #[error(transparent)]
     SendPool(#[from] PoolError),
     /// The NIC's MTU is too small for IP.
@@ -53,32 +46,32 @@ pub enum StackError {
          larger one"
     )]
     Mtu {
-        /// The NIC's.
+        /// MTU of the NIC.
         mtu: u16,
-        /// The smallest there may be.
+        /// Minimum MTU.
         least: u16,
     },
 }
 
-/// What one poll did.
+/// Result of one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PollOutcome {
     /// Packets taken from the NIC.
     pub received: usize,
-    /// Something was received or sent: it is worth polling again before sleeping.
+    /// Something was received or sent: poll again before sleeping.
     pub worked: bool,
 }
 
-/// Whether more is on its way in.
+/// Whether more packets may follow in this burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Burst {
-    /// Perhaps: an ACK may wait for more to acknowledge.
+    /// More may follow: an ACK may be delayed to cover them.
     GoesOn,
-    /// The link is empty: nothing is gained by waiting.
+    /// The link is empty: delayed ACKs are sent.
     Over,
 }
 
-/// Counters of the stack's life.
+/// Counters of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StackStats {
@@ -86,45 +79,32 @@ pub struct StackStats {
     pub rx_packets: u64,
     /// Packets handed to the NIC.
     pub tx_packets: u64,
-    /// Connections opened by us.
+    /// Connections opened by this stack.
     pub connects: u64,
-    /// Connections that became open through a listener.
+    /// Connections opened through a listener.
     pub accepts: u64,
-    /// Sockets there are now, all kinds.
+    /// Current number of sockets of all kinds.
     pub sockets: usize,
-    /// Connections that finish by themselves now.
+    /// Current number of orphaned connections (closed by the program, but not finished).
     pub orphans: usize,
-    /// Four-tuples in use now, TIME-WAIT included.
+    /// Current number of four-tuples in use, TIME-WAIT included.
     pub connections: usize,
-    /// Neighbours that are known now, at most [`MAX_NEIGHBORS`](crate::MAX_NEIGHBORS).
+    /// Current number of known neighbours, at most [`MAX_NEIGHBORS`](crate::MAX_NEIGHBORS).
     pub neighbors: usize,
-    /// Neighbours that packets wait for now, asked for and without an answer.
+    /// Current number of neighbours that are being resolved, with packets waiting.
     pub neighbors_asked: usize,
 }
 
-/// A TCP/IP stack on one NIC. One owner; no thread, no clock, no I/O but through the NIC.
+/// A TCP/IP stack on one NIC. It has one owner, no thread and no clock, and does I/O only through the NIC.
 ///
-/// Socket calls change state and send nothing: the next [`Stack::poll`] or [`Stack::flush`] does.
+/// Socket calls change state and send nothing; the next [`Stack::poll`] or [`Stack::flush`] sends.
 pub struct Stack {
     pub(crate) network: Network,
-    pub(crate) ifindex: IfIndex,
-    /// Settings of TCP for connections that begin from now on; those before may still share others.
-    pub(crate) tcp: Arc<tcp::Config>,
     pub(crate) sockets: Sockets,
-    pub(crate) isns: tcp::IsnGenerator,
-    pub(crate) secret: Secret,
-    pub(crate) windows: Windows,
-    pub(crate) pressure: Pressure,
-    pub(crate) bindings: Bindings,
-    pub(crate) echo_limit: RateLimit,
-    pub(crate) complaints_limit: RateLimit,
-    /// Host memory for payload on its way out.
-    pub(crate) send_pool: PagePool,
+    pub(crate) memory: StackMemory,
+    pub(crate) icmp: Icmp,
+    pub(crate) tcp: TcpSetup,
     pub(crate) stats: StackStats,
-    /// An ICMP message, while it is dealt with.
-    pub(crate) scratch: Vec<u8>,
-    /// The answer to it.
-    pub(crate) reply: Vec<u8>,
     poll_budget: usize,
     last_poll: Instant,
 }
@@ -139,10 +119,10 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// Puts a stack on `nic`.
+    /// Creates a stack on `nic`.
     ///
     /// # Errors
-    /// [`StackError`]: addresses that cannot be, or no memory.
+    /// [`StackError`]: an invalid address, an MTU that is too small, or no memory.
     pub fn new(nic: Nic, config: StackConfig) -> Result<Self, StackError> {
         let StackConfig {
             ifindex,
@@ -162,52 +142,43 @@ impl Stack {
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
-        let windows = Windows::new(nic.channels().rx.into());
         Ok(Self {
-            ifindex,
-            tcp: Arc::new(tcp),
+            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes)?,
             network: Network::new(
                 nic,
+                ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
                 secret.key("neighbors"),
             ),
             sockets: Sockets::new(max_sockets, max_orphans, &secret),
-            isns: tcp::IsnGenerator::new(secret.key("initial sequence numbers")),
-            secret,
-            windows,
-            pressure: Pressure::default(),
-            bindings: Bindings::default(),
-            echo_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
-            complaints_limit: RateLimit::new(icmp::MESSAGES_PER_SECOND, icmp::BURST),
-            send_pool: send_pool(send_memory_bytes)?,
+            icmp: Icmp::new(),
+            tcp: TcpSetup::new(tcp, &secret),
             stats: StackStats::default(),
-            scratch: Vec::with_capacity(SCRATCH_BYTES),
-            reply: Vec::new(),
             poll_budget: poll_budget.max(1),
             last_poll: Instant::ZERO,
         })
     }
 
-    /// Takes what the NIC has received, at most a budget of it, lets timers run, and sends what
-    /// there is to send.
+    /// Receives up to [`StackConfig::poll_budget`] packets, runs timers that are due, and sends what can be sent.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.poll_by(&mut || now)
     }
 
-    /// As [`Stack::poll`], by a clock that runs meanwhile: it is read again after each packet.
+    /// As [`Stack::poll`], with a clock that is read again after each packet.
     ///
-    /// A thread that the machine stopped between a look at the clock and the link finds packets there that came later
-    /// than that. A round trip would seem shorter than any is, and the smallest one is remembered for minutes.
+    /// The thread may be descheduled after it has read the clock, and then receive packets that arrived later. With the
+    /// old time, round trips would seem too short, and the minimum round-trip time is kept for minutes.
     pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
         let mut now = clock();
         self.last_poll = now;
+        self.memory.windows.advance(now);
         self.network.watch_link(now);
         let sent_before = self.network.tx_packets();
         let mut received = 0;
         let mut burst = Burst::GoesOn;
         while received < self.poll_budget {
-            let Some(packet) = self.network.nic_mut().poll_rx(now) else {
+            let Some(packet) = self.network.poll_rx(now) else {
                 burst = Burst::Over;
                 break;
             };
@@ -217,12 +188,18 @@ impl Stack {
         }
         self.stats.rx_packets += received as u64;
         self.flush_arrivals(burst, now);
-        self.relieve_memory(now);
+        let Self {
+            memory,
+            sockets,
+            network,
+            ..
+        } = self;
+        memory.relieve(sockets, network, now);
         self.flush_touched(now);
         self.fire_timers(now);
         self.visit_starved(now);
         self.network.poll_neighbors(now);
-        self.tell_failed(now);
+        self.fail_unresolved(now);
         self.network.flush_tx(now);
         let drained = self.sockets.drain_sends();
         self.check_readiness();
@@ -232,17 +209,17 @@ impl Stack {
         }
     }
 
-    /// Sends what socket calls left to be sent since the last poll; receives nothing.
+    /// Sends what socket calls have queued since the last poll. Receives nothing.
     pub fn flush(&mut self, now: Instant) {
         self.flush_touched(now);
         self.visit_starved(now);
-        self.tell_failed(now);
+        self.fail_unresolved(now);
         self.network.flush_tx(now);
         self.sockets.drain_sends();
         self.check_readiness();
     }
 
-    /// Returns when [`Stack::poll`] has something to do even if nothing arrives; a time in the past
+    /// Returns the time at which [`Stack::poll`] has to be called even if nothing arrives; a time in the past
     /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.wants_flush() {
@@ -252,35 +229,34 @@ impl Stack {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Returns whether something waits to be done now: a socket call left it, the link was busy, or a
-    /// poll ended before the link was empty. What waits for a link whose fd says when it is not busy
-    /// any more waits for that.
+    /// Returns whether there is work now: a socket call queued something, the link was busy, or a poll ended before
+    /// the link was empty. Packets for a busy link whose file descriptor becomes writable do not count.
     pub fn wants_flush(&self) -> bool {
         self.sockets.any_touched() && !self.network.is_held_up()
             || self.sockets.any_arrivals()
-            || self.windows.any_to_visit()
+            || self.memory.windows.any_to_visit()
             || self.network.wants_flush()
     }
 
-    /// Returns whether [`Stack::take_events`] has any: a timer that ran out may concern a socket, and sends nothing.
+    /// Returns whether [`Stack::take_events`] will return any. An expired timer may change a socket without sending.
     pub fn has_events(&self) -> bool {
         self.sockets.has_events()
     }
 
-    /// Takes the sockets whose readiness changed since they were last taken.
+    /// Returns the sockets whose readiness has changed since the last call.
     pub fn take_events(&mut self) -> impl Iterator<Item = SocketId> + '_ {
         self.check_readiness();
         self.sockets.take_events()
     }
 
-    /// Returns every counter of dropped packets with its stable name: the NIC's, the stack's, the
-    /// connections'.
+    /// Returns all counters of dropped packets with their stable names: those of the NIC, the stack and the
+    /// connections.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let nic = self.network.nic().drops().iter();
         nic.chain(self.network.drops().iter())
     }
 
-    /// Returns how many packets were dropped for one of the stack's own reasons.
+    /// Returns the number of packets that the stack dropped for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.network.drops().get(reason)
     }
@@ -299,56 +275,62 @@ impl Stack {
         }
     }
 
-    /// Returns the NIC: its settings, its counters.
+    /// Returns the NIC, to read its settings and counters.
     pub fn nic(&self) -> &Nic {
         self.network.nic()
     }
 
-    /// Returns the NIC for changing its settings. Queues with memory bound to them are restarted by
-    /// [`Stack::bind_rx`] and [`Stack::unbind_rx`] only.
+    /// Returns the NIC, to change its settings. Only [`Stack::bind_rx`] and [`Stack::unbind_rx`] restart queues
+    /// with bound memory.
     pub fn nic_mut(&mut self) -> &mut Nic {
-        self.network.nic_mut()
+        self.network.nic_for_settings()
     }
 
-    /// Returns our addresses, the link-local one included.
+    /// Returns the free receive memory of `queue`.
+    pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
+        self.network.rx_space(queue)
+    }
+
+    /// Returns the local addresses, including the link-local one.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.network.routes().addresses()
     }
 
-    /// Returns the memory in use for payload on its way out.
+    /// Returns the counters of the host memory for payload to be sent.
     pub fn send_pool_stats(&self) -> netmem::PoolStats {
-        self.send_pool.stats()
+        self.memory.send_pool.stats()
     }
 
-    /// Returns how many bytes of the memory of `queue` are promised to peers, and not arrived.
-    pub fn promised(&self, queue: steer::RxQueueId) -> u64 {
-        self.windows.promised(queue.index())
+    /// Returns how many bytes of the memory of `queue` are set aside for windows of peers that are not idle: promised
+    /// and not yet received.
+    pub fn promised(&self, queue: RxQueueId) -> u64 {
+        self.memory.windows.promised(queue.index())
     }
 
-    /// Lets every connection that segments arrived for say what it has to say. When the link is
-    /// empty, that includes every ACK that was held back for more to acknowledge.
+    /// Polls every connection that received segments in this burst for segments to send. When the link is empty,
+    /// delayed ACKs are sent, too.
     fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
         let mut batch = self.sockets.take_arrivals();
         batch.retain(|&slot| {
-            // A slot stands there twice when a closed socket's successor has it, and counts once.
+            // A slot is listed twice if a closed socket had it before; only the first entry counts.
             let waits = self.sockets.take_arrival_mark(slot);
             if waits {
-                self.speak(slot, burst, now);
+                self.serve(slot, burst, now);
             }
             waits && burst == Burst::GoesOn
         });
         self.sockets.put_back_arrivals(batch);
     }
 
-    /// Lets every touched connection say what it has to say.
+    /// Polls every touched connection for segments to send.
     fn flush_touched(&mut self, now: Instant) {
         let mut batch = self.sockets.take_touched();
         for slot in batch.drain(..) {
             if self.sockets.untouch(slot) {
-                self.speak(slot, Burst::GoesOn, now);
+                self.serve(slot, Burst::GoesOn, now);
             }
         }
-        // Sockets that were touched meanwhile wait for the link; the allocation is kept.
+        // Sockets touched in the meantime wait for the link. The allocation is reused.
         self.sockets.reuse_touched(batch);
     }
 
@@ -365,8 +347,8 @@ impl Stack {
         }
     }
 
-    /// Tells connections whose neighbours did not answer.
-    fn tell_failed(&mut self, now: Instant) {
+    /// Passes neighbours that did not answer on to the connections that need them, as unreachable hosts.
+    fn fail_unresolved(&mut self, now: Instant) {
         while let Some((owner, quoted)) = self.network.pop_failed() {
             self.neighbor_failed(owner, quoted, now);
         }
@@ -378,48 +360,30 @@ impl Stack {
         }
     }
 
-    /// Gives connections that got too little window another chance where memory has come home.
+    /// Offers a larger window to connections that got too little, on queues where memory was given back.
     fn visit_starved(&mut self, now: Instant) {
-        for queue in 0..self.windows.queues() {
-            if self.windows.has_starved(queue) {
-                let free = self.rx_free(queue);
-                self.windows.note_free(queue, free);
+        for queue in 0..self.memory.windows.queues() {
+            if self.memory.windows.has_starved(queue) {
+                let free = self.network.rx_free(queue);
+                self.memory.windows.note_free(queue, free);
             }
             for _ in 0..STARVED_BUDGET {
-                let Some(slot) = self.windows.next_starved(queue) else {
+                let Some(slot) = self.memory.windows.next_starved(queue) else {
                     break;
                 };
                 self.visit(slot, now);
             }
         }
     }
-
-    /// Returns the payload bytes that may be promised of a queue's memory.
-    pub(crate) fn rx_free(&mut self, queue: usize) -> u64 {
-        let Ok(queue) = u16::try_from(queue) else {
-            return 0;
-        };
-        self.network
-            .nic_mut()
-            .rx_space(steer::RxQueueId(queue))
-            .bytes as u64
-    }
 }
 
-/// Returns the smallest MTU that the address families allow (RFC 791 3.2: 576 as linux has it, RFC
-/// 8200 5: 1280).
+/// Returns the smallest MTU that the address families allow (RFC 791 3.2 and linux: 576, RFC 8200 5: 1280).
 fn least_mtu(addresses: &[(IpAddr, u8)]) -> u16 {
     if addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
         1280
     } else {
         576
     }
-}
-
-fn send_pool(bytes: usize) -> Result<PagePool, StackError> {
-    let provider = HostProvider::new(bytes, NiovSize::MIN);
-    let provider = provider.map_err(|source| StackError::SendMemory { bytes, source })?;
-    Ok(PagePool::create(Arc::new(provider), PoolConfig::default())?)
 }
 
 /// Returns the four-tuple of packets from `remote` to `local`.

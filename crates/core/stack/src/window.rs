@@ -1,82 +1,86 @@
-//! What peers were promised of each queue's memory.
+//! Receive windows: how much of each queue's memory is promised to peers.
 //!
-//! A window advertised to a peer is a promise that the bytes will find room. In the kernel nobody
-//! adds the promises of several connections up against the memory of the queue they share, so
-//! tokens that come home late end in packets dropped at the NIC. Here the promises of all
-//! connections of a queue never add up to more than the queue's memory can still take, whole
-//! net_iovs and their gaps counted (`nic::RxSpace`):
+//! A window that is advertised to a peer is a promise that the bytes will find memory. The kernel does not
+//! compare the promises of all connections with the memory of their queue, so tokens that come back late
+//! end in packets dropped by the NIC. Here the promises of the active connections of a queue never add up
+//! to more than its memory can still take, in whole net_iovs and with their gaps (`nic::RxSpace`):
 //!
-//! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of
-//!   what nobody else was promised. One busy connection gets half the memory, two a third each, and
-//!   a newcomer always finds some.
-//! - *growth by use*: a new connection starts with a small promise that grows with what it
-//!   delivered in order, always ahead of slow start, so that hundreds of idle connections do not sit on
-//!   promises they never use.
-//! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or
-//!   probing, and would otherwise get less than four segments. Idle ones are promised nothing when
-//!   memory is scarce: their peers find a shut window, ask, and get one.
-//! - *never retreating*: what was promised stays promised (RFC 9293 3.8.6: a receiver should not
-//!   shrink its window).
-//! - *packing*: small packets take more memory than they bring payload; a connection whose packets
-//!   are small is promised less of the same memory.
+//! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of the memory
+//!   that is not promised to others. One busy connection gets half of the memory, two get a third each, and
+//!   there is always some left for a new one.
+//! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
+//!   always ahead of slow start.
+//! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised
+//!   nothing new, keeps its window, but no memory is set aside for it ([`IDLE_PERIOD`]).
+//! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or probing, and
+//!   would otherwise get less than four segments.
+//! - *no retreat*: a promise is not taken back (RFC 9293 3.8.6: a receiver should not shrink its window).
+//! - *packing*: small packets take more memory than their payload; a connection with small packets is promised
+//!   fewer bytes of the same memory.
 //!
-//! The one exception: thousands of peers that were promised something and stay silent must not shut
-//! out the few that speak. A connection whose peer probed a shut window twice in vain while more
-//! than half of the memory was in fact free gets its part of the slack that the NIC's figure leaves
-//! besides, and four segments in any case. Should all the silent ones then speak at once, a packet
-//! may be dropped, and counted.
+//! So more may be promised than the memory can take in two cases. Peers of idle connections may all begin to
+//! send at once; each begins with its initial congestion window (RFC 5681 4.1), which the reserve can take
+//! for some. And a connection whose peer has probed a closed window twice in vain, while more than half of the
+//! memory was free, gets a part of the NIC's own reserve, and at least four segments. A packet that finds no
+//! memory is dropped and counted, and the peer sends it again.
 
 mod packing;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use packing::Packing;
+use wire::Instant;
 
-/// One in how many parts of the memory is kept for connections that ask and would otherwise get less
-/// than [`FLOOR_SEGMENTS`].
-const RESERVE_PART: u64 = 8;
+/// Divisor: reserve = total / 8, for connections that ask and would otherwise get less than
+/// [`FLOOR_SEGMENTS`].
+const RESERVE_DIVISOR: u64 = 8;
 
-/// Probes in vain, with half of the memory free, after which a connection counts as shut out.
+/// Probes in vain, with half of the memory free, after which a connection gets a part of the slack.
 const SHUT_OUT_PROBES: u8 = 2;
 
-/// One in how many parts of the memory, beyond the NIC's figure, is the NIC's own reserve
-/// (`nic::RxSpace`; it is a part of all memory, of which the figure is about three quarters).
-const SLACK_PART: u64 = 8;
+/// Divisor: slack = total / 8. The NIC keeps so much memory back (`nic::RxSpace`): an eighth of all memory, of
+/// which `total` is about three quarters.
+const SLACK_DIVISOR: u64 = 8;
 
-/// Segments that the reserve lets a connection have. Two would do to keep ACKs going (RFC 9293
-/// 3.8.6.3), but silly window avoidance on both sides makes a peer wait for its timer when one of
-/// two is left; with four it never does.
+/// Segments that the reserve lets a connection have. Two would be enough to keep ACKs going (RFC 9293
+/// 3.8.6.3), but with silly window avoidance on both sides the peer waits for its timer when one of two is
+/// left; with four it never does.
 const FLOOR_SEGMENTS: u64 = 4;
 
 /// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
 pub const INITIAL_PROMISE: u64 = 64 << 10;
 
-/// One in how many parts of what is left a new connection is promised at most: many may come, and
-/// what an idle one was promised it keeps.
-const INITIAL_PART: u64 = 16;
+/// Divisor: the first promise is at most a sixteenth of what is left, because many connections may follow.
+const INITIAL_DIVISOR: u64 = 16;
 
-/// One in how many parts of a small queue's memory a SYN-ACK promises at most.
-const HANDSHAKE_PART: u64 = 256;
+/// Divisor: a SYN-ACK promises at most `total / 256` of a small queue.
+const HANDSHAKE_DIVISOR: u64 = 256;
 
-/// One in how many parts of what is left all half-open connections together are promised at most.
-const HALF_OPEN_PART: u64 = 4;
+/// Divisor: all half-open connections together are promised at most a quarter of what is left.
+const HALF_OPEN_DIVISOR: u64 = 4;
 
-/// What a connection tells when it asks for a window.
+/// A connection is idle if it received nothing, and was promised nothing new, in this period and the one before.
+/// Not shorter than the minimum retransmission timeout (RFC 6298 2.4: 1 s): after that time without traffic a
+/// sender begins with its initial congestion window (RFC 5681 4.1).
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// State of a connection that asks for a window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
-    /// Bytes advertised and not arrived: the floor below which a promise cannot go.
+    /// Bytes advertised and not received: the promise cannot become smaller.
     pub(crate) outstanding: u64,
-    /// Bytes it could use at most, its receive buffer's limit less what lies unread.
+    /// Maximum that it can use: the limit of its receive buffer less the unread bytes.
     pub(crate) most: u64,
-    /// Payload bytes it ever delivered in order. What came out of order, or twice, earns nothing.
+    /// Total payload bytes delivered in order. Bytes out of order, or received twice, do not count.
     pub(crate) delivered: u64,
-    /// Its segment size.
+    /// Maximum segment size.
     pub(crate) mss: u16,
 }
 
-/// One connection's promise.
+/// The promise to the peer of one connection.
 #[derive(Debug)]
 pub(crate) struct Promise {
     /// Index of the queue.
@@ -84,26 +88,130 @@ pub(crate) struct Promise {
     /// Memory set aside, in bytes of the NIC's figure.
     memory: u64,
     packing: Packing,
-    /// Got less than it could have used for want of memory, and waits in the queue's list.
+    /// Number of the period in which it last received something or was promised something new.
+    active_in: u64,
+    /// Got less than it can use, because memory was short, and is in the queue's list.
     starved: bool,
-    /// The peer sent something since the promise was last raised: it wants to send.
+    /// The peer has sent something since the promise was last raised: it wants to send.
     asked: bool,
-    /// It did so although its window is shut, and nobody has looked at that yet.
+    /// The peer has probed its closed window since the last [`Windows::grant`].
     probed: bool,
     /// Probes that got nothing although memory was free.
     denied: u8,
-    /// Payload out of order was given up: until so many bytes were delivered in order, memory is set aside
-    /// for a few segments only, whatever the peer was promised.
+    /// Payload out of order was given up: until so many bytes have been delivered in order, memory is set aside
+    /// for four segments only, whatever the promise is.
     revoked_until: Option<u64>,
 }
 
 impl Promise {
-    /// Returns an empty promise on `queue`.
-    pub(crate) fn new(queue: usize) -> Self {
+    /// Returns the queue that the promised memory belongs to.
+    pub(crate) fn queue(&self) -> usize {
+        self.queue
+    }
+
+    /// Notes that the peer has probed its closed window.
+    pub(crate) fn note_probe(&mut self) {
+        self.asked = true;
+        self.probed = true;
+    }
+
+    /// Counts a probe since the last call that got nothing; returns whether there were [`SHUT_OUT_PROBES`].
+    fn is_shut_out(&mut self) -> bool {
+        self.denied += u8::from(std::mem::take(&mut self.probed) && self.denied < SHUT_OUT_PROBES);
+        self.denied >= SHUT_OUT_PROBES
+    }
+}
+
+/// The promises of one queue.
+#[derive(Debug, Default)]
+struct QueuePromises {
+    /// Maximum that was ever free: all of the queue's memory.
+    total: u64,
+    /// Memory set aside for connections that were last active in this period.
+    active_now: u64,
+    /// Memory set aside for connections that were last active in the period before.
+    active_before: u64,
+    /// Free memory when the starved connections were last considered.
+    seen_free: u64,
+    /// Slots of connections that got less than they can use, each once.
+    starved: VecDeque<u32>,
+    /// Number of them to be visited since memory was given back, or a promise ended.
+    to_visit: usize,
+}
+
+impl QueuePromises {
+    /// Returns the memory set aside for active connections.
+    fn set_aside(&self) -> u64 {
+        self.active_now + self.active_before
+    }
+
+    /// Returns the sum that memory of a connection which was last active in `active_in` counts in; `None` if it
+    /// is idle.
+    fn sum_for(&mut self, active_in: u64, period: u64) -> Option<&mut u64> {
+        match period - active_in {
+            0 => Some(&mut self.active_now),
+            1 => Some(&mut self.active_before),
+            _ => None,
+        }
+    }
+
+    /// Takes the memory of `promise` out of the sums; returns it.
+    fn take(&mut self, promise: &mut Promise, period: u64) -> u64 {
+        let memory = std::mem::take(&mut promise.memory);
+        if let Some(sum) = self.sum_for(promise.active_in, period) {
+            *sum -= memory;
+        }
+        memory
+    }
+
+    /// Sets `memory` aside for `promise`, which has none.
+    fn put(&mut self, promise: &mut Promise, memory: u64, period: u64) {
+        promise.memory = memory;
+        if let Some(sum) = self.sum_for(promise.active_in, period) {
+            *sum += memory;
+        }
+    }
+
+    /// Begins a new period; `passed` have passed since the last one began.
+    fn advance(&mut self, passed: u64) {
+        let before = self.set_aside();
+        self.active_before = match passed {
+            1 => self.active_now,
+            _ => 0,
+        };
+        self.active_now = 0;
+        if self.set_aside() < before {
+            // Memory of idle connections is available to others now.
+            self.to_visit = self.starved.len();
+        }
+    }
+}
+
+/// The promises of all queues.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    queues: Vec<QueuePromises>,
+    /// Number of the current period of [`IDLE_PERIOD`].
+    period: u64,
+    period_end: Instant,
+}
+
+impl Windows {
+    pub(crate) fn new(queues: usize) -> Self {
         Self {
+            queues: (0..queues).map(|_| QueuePromises::default()).collect(),
+            period: 0,
+            period_end: Instant::ZERO + IDLE_PERIOD,
+        }
+    }
+
+    /// Returns an empty promise on `queue`, for a connection that begins now.
+    pub(crate) fn promise(&self, queue: usize) -> Promise {
+        Promise {
             queue,
             memory: 0,
             packing: Packing::new(),
+            active_in: self.period,
             starved: false,
             asked: false,
             probed: false,
@@ -112,84 +220,71 @@ impl Promise {
         }
     }
 
-    /// Returns the queue whose memory is promised.
-    pub(crate) fn queue(&self) -> usize {
-        self.queue
-    }
-
-    /// Notes a packet with `len` bytes of payload that took some of the memory.
-    pub(crate) fn note_packet(&mut self, len: usize) {
-        self.packing.note(len);
-        self.asked = true;
-    }
-
-    /// Notes that the peer speaks although its window is shut: it asks for one.
-    pub(crate) fn note_probe(&mut self) {
-        self.asked = true;
-        self.probed = true;
-    }
-
-    /// Returns whether the peer is shut out by others that do not use what they were promised.
-    fn is_shut_out(&mut self) -> bool {
-        self.denied += u8::from(std::mem::take(&mut self.probed) && self.denied < SHUT_OUT_PROBES);
-        self.denied >= SHUT_OUT_PROBES
-    }
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// The most that was ever free: all of the queue's memory.
-    total: u64,
-    /// Sum over the connections' promises, in bytes of memory.
-    promised: u64,
-    /// What was free when the starved were last considered.
-    seen_free: u64,
-    /// Slots of connections that got less than they could use, each once.
-    starved: VecDeque<u32>,
-    /// How many of them are still to be visited since memory came home, or a promise ended.
-    to_visit: usize,
-}
-
-/// The promises of all queues.
-#[derive(Debug)]
-pub(crate) struct Windows {
-    queues: Vec<Queue>,
-}
-
-impl Windows {
-    pub(crate) fn new(queues: usize) -> Self {
-        Self {
-            queues: (0..queues).map(|_| Queue::default()).collect(),
+    /// Sets the time: connections without activity become idle.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if now < self.period_end {
+            return;
+        }
+        let late = now.saturating_since(self.period_end).as_secs() / IDLE_PERIOD.as_secs();
+        self.period += late + 1;
+        self.period_end = now + IDLE_PERIOD;
+        for queue in &mut self.queues {
+            queue.advance(late + 1);
         }
     }
 
-    /// Returns a queue; queues may be added while the stack runs, and are no more than a number of
-    /// 16 bits can name.
-    fn queue(&mut self, index: usize) -> Option<&mut Queue> {
+    /// Notes a packet with `len` bytes of payload on the connection of `promise`.
+    pub(crate) fn note_packet(&mut self, promise: &mut Promise, len: usize) {
+        promise.packing.note(len);
+        promise.asked = true;
+        if promise.active_in != self.period {
+            self.note_activity(promise);
+        }
+    }
+
+    fn note_activity(&mut self, promise: &mut Promise) {
+        let period = self.period;
+        let Some(queue) = self.queues.get_mut(promise.queue) else {
+            return;
+        };
+        let memory = queue.take(promise, period);
+        promise.active_in = period;
+        queue.put(promise, memory, period);
+    }
+
+    /// Returns a queue, which is added if it does not exist: queues may be added while the stack runs. There are
+    /// no more than 16 bits can number.
+    fn queue(&mut self, index: usize) -> Option<&mut QueuePromises> {
         if index >= self.queues.len() && u16::try_from(index).is_ok() {
-            self.queues.resize_with(index + 1, Queue::default);
+            self.queues.resize_with(index + 1, QueuePromises::default);
         }
         self.queues.get_mut(index)
     }
 
-    /// Returns the memory promised on `queue`, in bytes.
+    /// Returns the bytes of memory set aside for active connections on `queue`.
     pub(crate) fn promised(&self, queue: usize) -> u64 {
-        self.queues.get(queue).map_or(0, |queue| queue.promised)
+        self.queues.get(queue).map_or(0, QueuePromises::set_aside)
     }
 
-    /// Returns how many bytes beyond those that arrived the connection in `slot` may advertise,
-    /// when the memory of its queue can still take `free` bytes of payload.
+    /// Returns how many bytes beyond those received the connection in `slot` may advertise, when the memory of its
+    /// queue can still take `free` bytes of payload.
     ///
-    /// The promise is set aside at once; it holds until [`Windows::grant`] is asked again or the
-    /// promise is released.
+    /// The memory is set aside at once, until the next call or [`Windows::release`]. An idle connection gets nothing
+    /// new before its peer sends something.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
+        let period = self.period;
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return ask.outstanding;
         };
-        let others = queue.promised - promise.memory;
+        let is_idle = period - promise.active_in > 1;
+        if is_idle && !promise.asked {
+            return ask.outstanding;
+        }
+        queue.take(promise, period);
+        let others = queue.set_aside();
         queue.total = queue.total.max(free);
         let unpromised = free.saturating_sub(others);
-        let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
+        let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
         let fair = spare / 2;
@@ -199,7 +294,7 @@ impl Windows {
         } else if !promise.asked {
             0
         } else if free >= queue.total / 2 && promise.is_shut_out() {
-            let with_slack = free.saturating_add(queue.total / SLACK_PART);
+            let with_slack = free.saturating_add(queue.total / SLACK_DIVISOR);
             floor.max(with_slack.saturating_sub(others) / 2)
         } else {
             floor.min(unpromised)
@@ -207,16 +302,19 @@ impl Windows {
         let allowed = promise.packing.payload_for(may);
         let granted = wanted.min(allowed).max(ask.outstanding);
         promise.asked &= granted == ask.outstanding;
+        if granted > ask.outstanding {
+            promise.active_in = period;
+        }
         promise.revoked_until = promise.revoked_until.filter(|&until| ask.delivered < until);
-        // Small packets that wait can be moved together: their cost counts only as far as the connection
-        // has earned memory, so that a byte per packet does not set the memory of everybody else aside.
+        // Small packets that wait can be moved together: their cost counts only as far as the connection has
+        // earned memory. Otherwise one byte per packet would take all memory from the others.
         let earned = wanted.min(may).max(granted);
-        let set_aside = promise.packing.memory_for(granted).min(earned);
-        promise.memory = match promise.revoked_until {
-            Some(_) => set_aside.min(FLOOR_SEGMENTS * u64::from(ask.mss)),
-            None => set_aside,
+        let memory = promise.packing.memory_for(granted).min(earned);
+        let memory = match promise.revoked_until {
+            Some(_) => memory.min(FLOOR_SEGMENTS * u64::from(ask.mss)),
+            None => memory,
         };
-        queue.promised = others + promise.memory;
+        queue.put(promise, memory, period);
         if allowed < wanted && !promise.starved {
             promise.starved = true;
             queue.starved.push_back(slot);
@@ -224,83 +322,83 @@ impl Windows {
         granted
     }
 
-    /// Notes that a connection gave up what it held out of order, and may send that again: memory for it
-    /// is not set aside again before it has delivered up to `until` bytes in order.
+    /// Notes that a connection has given up payload out of order, which the peer may send again. Only four segments
+    /// of memory are set aside for it until it has delivered `until` bytes in order.
     ///
-    /// The peer's window stays as it is (RFC 9293 3.8.6). What it sends next in order finds room, because
-    /// what connections hold out of order never takes the last of it.
+    /// The window of the peer does not change (RFC 9293 3.8.6). Payload in order still finds memory, because
+    /// payload out of order never takes the last of it.
     pub(crate) fn revoke(&mut self, promise: &mut Promise, until: u64) {
         promise.revoked_until = promise.revoked_until.max(Some(until));
     }
 
-    /// Gives back what was promised to a connection that ends or moves.
+    /// Gives back the promise to a connection that ends or moves.
     pub(crate) fn release(&mut self, slot: u32, promise: &mut Promise) {
+        let period = self.period;
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return;
         };
-        queue.promised -= promise.memory;
         if promise.starved {
             promise.starved = false;
             queue.starved.retain(|&other| other != slot);
         }
-        queue.to_visit = match std::mem::take(&mut promise.memory) {
+        queue.to_visit = match queue.take(promise, period) {
             0 => queue.to_visit.min(queue.starved.len()),
-            // What was promised here others may have now, without waiting for memory to come home.
+            // The starved connections can have this memory at once, before any is given back.
             _ => queue.starved.len(),
         };
     }
 
-    /// Moves a promise to the queue on which the connection's packets arrive now.
+    /// Moves a promise to the queue on which packets of the connection arrive now.
     ///
-    /// The peer was told, so the promise goes along even if the other queue has less room: it may
-    /// then hold promises it cannot keep, until they are used up.
+    /// The peer keeps its window, even if the other queue has less room: until it is used up, more may be promised
+    /// there than the memory can take.
     pub(crate) fn migrate(&mut self, slot: u32, promise: &mut Promise, queue: usize) {
         let memory = promise.memory;
         self.release(slot, promise);
         promise.queue = queue;
+        let period = self.period;
         if let Some(queue) = self.queue(queue) {
-            promise.memory = memory;
-            queue.promised += memory;
+            queue.put(promise, memory, period);
         }
     }
 
-    /// Returns what the SYN-ACK to a new connection may promise, if the memory of `queue` can still
-    /// take `free` bytes and there are `half_open` others.
+    /// Returns the window of the SYN-ACK to a new connection, if the memory of `queue` can still take `free` bytes
+    /// and there are `half_open` other half-open connections.
     ///
-    /// Nothing is set aside for half-open connections, so all of them together are promised little,
-    /// and those who come too many nothing: they learn of their window when the handshake is done.
-    /// What is promised should do for the first burst of slow start, ten segments.
+    /// No memory is set aside for half-open connections, so all of them together are promised little. Beyond that
+    /// limit the window is 0 until the handshake is done. The window should be enough for the first burst of slow
+    /// start, ten segments.
     pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16, half_open: usize) -> u32 {
         let Some(queue) = self.queue(queue) else {
             return 0;
         };
         queue.total = queue.total.max(free);
-        let unpromised = free.saturating_sub(queue.promised);
-        let spare = unpromised.saturating_sub(queue.total / RESERVE_PART);
+        let unpromised = free.saturating_sub(queue.set_aside());
+        let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let floor = FLOOR_SEGMENTS * u64::from(mss);
-        // The connection keeps what its handshake promised: no more than it would start with.
-        let promise = (queue.total / HANDSHAKE_PART)
-            .min(spare / INITIAL_PART)
+        // The promise cannot be taken back after the handshake: not more than the first grant would be.
+        let promise = (queue.total / HANDSHAKE_DIVISOR)
+            .min(spare / INITIAL_DIVISOR)
             .min(INITIAL_PROMISE)
-            // Of a link with the largest MTU there is, four segments are more than that.
+            // With the maximum MTU, four segments are more than INITIAL_PROMISE.
             .max(floor);
         let all = promise.saturating_mul(half_open as u64 + 1);
-        if all <= spare / HALF_OPEN_PART {
+        if all <= spare / HALF_OPEN_DIVISOR {
             promise as u32
         } else {
             0
         }
     }
 
-    /// Returns whether connections wait for memory of `queue`.
+    /// Returns whether connections wait for more memory of `queue`.
     pub(crate) fn has_starved(&self, queue: usize) -> bool {
         self.queues
             .get(queue)
             .is_some_and(|queue| !queue.starved.is_empty())
     }
 
-    /// Notes how much memory of `queue` is free: more than before means that some came home, and
-    /// whoever got too little is to be asked again.
+    /// Notes the free memory of `queue`. If it is more than before, memory was given back, and all starved connections
+    /// are to be visited.
     pub(crate) fn note_free(&mut self, queue: usize, free: u64) {
         if let Some(queue) = self.queues.get_mut(queue) {
             if free > queue.seen_free {
@@ -310,25 +408,25 @@ impl Windows {
         }
     }
 
-    /// Returns whether [`Windows::next_starved`] has anything to return.
+    /// Returns whether [`Windows::next_starved`] will return a connection.
     pub(crate) fn any_to_visit(&self) -> bool {
         self.queues.iter().any(|queue| queue.to_visit > 0)
     }
 
-    /// Takes the connection off the list that waited longest for memory of `queue`; it goes back to
-    /// the end when it is granted too little again.
+    /// Removes the connection that has waited longest for memory of `queue` from the list. [`Windows::grant`] appends it
+    /// again if it still gets too little.
     pub(crate) fn next_starved(&mut self, queue: usize) -> Option<u32> {
         let queue = self.queues.get_mut(queue)?;
         queue.to_visit = queue.to_visit.checked_sub(1)?;
         queue.starved.pop_front()
     }
 
-    /// Marks a promise as taken off the list by [`Windows::next_starved`].
+    /// Clears the mark of a promise that [`Windows::next_starved`] has removed from the list.
     pub(crate) fn visited(promise: &mut Promise) {
         promise.starved = false;
     }
 
-    /// Notes that `queue` got other memory: how much is seen anew.
+    /// Notes that `queue` has other memory now, of unknown size.
     pub(crate) fn restarted(&mut self, queue: usize) {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.total = 0;
@@ -342,13 +440,12 @@ impl Windows {
     }
 }
 
-/// Returns what a connection has earned: a start, and twice what it ever delivered in order.
+/// Returns how much a connection has earned: an initial amount, and twice the bytes that it has delivered in order.
 ///
-/// Slow start doubles per round trip from ten segments on, so this is ahead of any sender's
-/// congestion window.
+/// Slow start begins with ten segments and doubles per round trip, so this is more than any congestion window.
 fn wanted(ask: Ask, spare: u64) -> u64 {
     let initial = INITIAL_PROMISE
-        .min(spare / INITIAL_PART)
+        .min(spare / INITIAL_DIVISOR)
         .max(FLOOR_SEGMENTS * u64::from(ask.mss));
     initial.saturating_add(ask.delivered.saturating_mul(2))
 }

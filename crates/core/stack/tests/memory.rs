@@ -4,7 +4,7 @@
 mod common;
 
 type Pair = netsim::Pair<netsim::Direct>;
-type Socket = stack::SocketId;
+type DoorSocket = stack::SocketId;
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ fn resident() -> usize {
 }
 
 /// Opens `count` connections that each have transferred, in both directions, and are idle now.
-fn open(pair: &mut Pair, listener: Socket, count: usize) {
+fn open(pair: &mut Pair, listener: DoorSocket, count: usize) {
     let local = SocketAddr::new(Side::B.ipv4(), PORT);
     for _ in 0..count {
         let (b, a) = pair.connect_to(Side::B, listener, local);
@@ -42,7 +42,7 @@ fn open(pair: &mut Pair, listener: Socket, count: usize) {
     }
 }
 
-fn read(pair: &mut Pair, side: Side, id: Socket) {
+fn read(pair: &mut Pair, side: Side, id: DoorSocket) {
     let mut args = RecvArgs::new(65_536, 64, MsgFlags::SOCK_DEVMEM);
     while let Ok(received) = recv(pair.side(side), id, &mut args) {
         for frag in received.frags() {

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use crate::random::KeyedState;
 
-/// Packets of one class in the order in which they came. Bounded for each neighbour and in all; the oldest gives way.
+/// Packets of one class in order of arrival. The number per neighbour and the total are bounded; a new packet replaces
+/// the oldest.
 #[derive(Debug)]
 pub(super) struct Held<P> {
-    /// By the number that each got when it came.
+    /// By sequence of arrival.
     packets: BTreeMap<u64, (IpAddr, P)>,
     /// Numbers of the packets for each neighbour, in order.
     of: HashMap<IpAddr, Vec<u64>, KeyedState>,
@@ -37,7 +38,7 @@ impl<P> Held<P> {
         self.of.contains_key(&ip)
     }
 
-    /// Keeps `packet`; returns the packet that gave way to it, the oldest for `ip` or the oldest of all.
+    /// Keeps `packet`; returns the packet that was removed for it: the oldest for `ip`, or the oldest of all.
     pub(super) fn push(&mut self, ip: IpAddr, packet: P) -> Option<(IpAddr, P)> {
         let of_this = self.of.get(&ip).map_or(0, Vec::len);
         let gave_way = if of_this >= self.per_neighbor {

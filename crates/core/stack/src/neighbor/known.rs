@@ -1,4 +1,4 @@
-//! What is believed of a neighbour, and what changes it.
+//! The entry of a known neighbour, and the claims that change it.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use wire::{Instant, MacAddr};
 
 use super::REACHABLE_TIME;
 
-/// After a change, an ARP packet that is not gratuitous does not change an entry again for so long:
-/// of several stations that answer the first one is believed (linux `locktime`).
+/// Time after a change of an entry in which an ARP packet that is not gratuitous does not change it again:
+/// if several stations answer, the first answer counts (linux `locktime`).
 pub const LOCK_TIME: Duration = Duration::from_secs(1);
 
 /// A known neighbour.
@@ -16,43 +16,43 @@ pub(super) struct Known {
     pub(super) mac: MacAddr,
     /// Stale after this.
     pub(super) until: Instant,
-    /// When it was first known, or its address or state last changed.
+    /// Time of its creation, or of the last change of address or state.
     pub(super) changed: Instant,
-    /// When a connection last used it.
+    /// Time of the last use by a connection.
     pub(super) used: Option<Instant>,
-    /// It is used although stale, and asked for.
+    /// Requests in progress, if the entry is stale and in use.
     pub(super) probe: Option<Asking>,
 }
 
-/// How often was asked, and when is the next time.
+/// Number of requests so far, and time of the next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asking {
     pub(super) asked: u8,
     pub(super) next: Instant,
 }
 
-/// How an address was learnt.
+/// Source of a hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Learnt {
-    /// From an answer to our question: confirmed.
+    /// An answer to our request: confirmed.
     Answer,
-    /// From a station's question or announcement: good to use, not confirmed.
+    /// A request or announcement of the station: usable, not confirmed.
     Hearsay,
 }
 
-/// What a claim does to a known entry with another hardware address.
+/// Effect of a claim on an entry with another hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Replaces it: a question to us, gratuitous ARP, an advertisement with the override flag.
+    /// Replaces the address: a request to us, gratuitous ARP, an advertisement with the override flag.
     Replaces,
-    /// Replaces it unless it changed within [`LOCK_TIME`]: any other ARP packet.
+    /// Replaces the address unless it changed within [`LOCK_TIME`]: any other ARP packet.
     AfterLock,
-    /// Makes it stale, so that it is asked about: an advertisement without the override flag (RFC
+    /// Makes the entry stale, so that it is probed: an advertisement without the override flag (RFC
     /// 4861 7.2.5).
     Doubts,
 }
 
-/// What a packet says of a neighbour.
+/// The statement of a packet about a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) mac: MacAddr,
@@ -60,12 +60,12 @@ pub(crate) struct Claim {
     pub(crate) change: Change,
 }
 
-/// A claim that did not replace what is believed.
+/// The claim did not replace the address of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotBelieved;
 
 impl Known {
-    /// Follows a claim, or leaves the entry with its hardware address.
+    /// Applies a claim, or leaves the hardware address unchanged.
     pub(super) fn believe(&mut self, claim: Claim, now: Instant) -> Result<(), NotBelieved> {
         let Claim {
             mac,

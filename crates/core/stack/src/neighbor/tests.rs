@@ -45,7 +45,10 @@ fn hearsay(mac: MacAddr) -> Claim {
 fn flooded() -> Neighbors<u32> {
     let mut cache = neighbors();
     for last in 0..ANSWER_BROADCASTS_PER_SECOND as u16 {
-        assert_eq!(cache.hold(ip(1000 + last), 0, NO_FRAME, at(0)), Hold::Waits);
+        assert_eq!(
+            cache.hold(ip(1000 + last), 0, NO_FRAME, at(0)),
+            HoldOutcome::Waits
+        );
     }
     let all = ANSWER_BROADCASTS_PER_SECOND as usize;
     assert_eq!(questions(&mut cache, at(0)), (0, all));
@@ -69,8 +72,8 @@ fn questions(cache: &mut Neighbors<u32>, now: Instant) -> (usize, usize) {
 fn a_packet_waits_for_the_answer_and_then_leaves() {
     let mut cache = neighbors();
     assert_eq!(cache.lookup(ip(1), OURS, at(0)), None);
-    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), Hold::Waits);
-    assert_eq!(cache.hold(ip(1), 12, OURS, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
+    assert_eq!(cache.hold(ip(1), 12, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, None));
     assert_eq!(cache.poll(at(0)), None);
     assert_eq!(cache.learn(ip(1), answer(MAC), at(3)), Ok(vec![11, 12]));
@@ -83,7 +86,7 @@ fn a_packet_waits_for_the_answer_and_then_leaves() {
 #[test]
 fn after_three_questions_the_address_is_unreachable_and_the_packets_come_back() {
     let mut cache = neighbors();
-    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     for second in 0..3 {
         assert_eq!(cache.poll(at(second * 1000)), solicit(1, None));
         assert_eq!(cache.poll(at(second * 1000 + 999)), None);
@@ -100,7 +103,7 @@ fn after_three_questions_the_address_is_unreachable_and_the_packets_come_back() 
 #[test]
 fn a_stale_address_is_used_and_asked_about_by_unicast() {
     let mut cache = neighbors();
-    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.learn(ip(1), answer(MAC), at(0)), Ok(vec![11]));
     assert_eq!(cache.lookup(ip(1), OURS, at(30_000)), Some(MAC));
     assert_eq!(cache.poll(at(30_000)), None);
@@ -152,7 +155,7 @@ fn arp_that_is_not_gratuitous_changes_no_entry_within_a_second_of_its_last_chang
         change: Change::AfterLock,
         ..claim(OTHER, learnt)
     };
-    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.learn(ip(1), answer(MAC), at(500)), Ok(vec![11]));
     for learnt in [Learnt::Answer, Learnt::Hearsay] {
         assert_eq!(
@@ -175,7 +178,7 @@ fn an_advertisement_without_override_has_a_reachable_entry_asked_about_and_chang
         change: Change::Doubts,
         ..answer(OTHER)
     };
-    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, None));
     assert_eq!(cache.learn(ip(1), answer(MAC), at(0)), Ok(vec![11]));
     assert_eq!(cache.learn(ip(1), doubt, at(10)), Err(NotBelieved));
@@ -190,9 +193,9 @@ fn an_advertisement_without_override_has_a_reachable_entry_asked_about_and_chang
 fn the_oldest_waiting_packet_of_a_neighbour_gives_way_and_then_the_oldest_of_all() {
     let mut cache = neighbors();
     for packet in 0..MAX_HELD_PER_NEIGHBOR as u32 {
-        assert_eq!(cache.hold(ip(1), packet, OURS, at(0)), Hold::Waits);
+        assert_eq!(cache.hold(ip(1), packet, OURS, at(0)), HoldOutcome::Waits);
     }
-    assert_eq!(cache.hold(ip(1), 99, OURS, at(0)), Hold::GaveWay(0));
+    assert_eq!(cache.hold(ip(1), 99, OURS, at(0)), HoldOutcome::GaveWay(0));
     for last in 2..100 {
         for packet in 0..MAX_HELD_PER_NEIGHBOR as u32 {
             let _ = cache.hold(ip(last), packet, OURS, at(0));
@@ -200,7 +203,7 @@ fn the_oldest_waiting_packet_of_a_neighbour_gives_way_and_then_the_oldest_of_all
     }
     assert_eq!(cache.of_connections.len(), MAX_HELD);
     assert_eq!(cache.questions(), MAX_HELD / MAX_HELD_PER_NEIGHBOR);
-    assert_eq!(cache.hold(ip(200), 7, OURS, at(0)), Hold::GaveWay(0));
+    assert_eq!(cache.hold(ip(200), 7, OURS, at(0)), HoldOutcome::GaveWay(0));
     assert_eq!(cache.learn(ip(200), answer(MAC), at(1)), Ok(vec![7]));
 }
 
@@ -210,8 +213,8 @@ fn answers_have_room_of_their_own_and_take_none_of_connections() {
     for last in 0..2000 {
         let packet = u32::from(last);
         let expected = match packet.checked_sub(MAX_ANSWERS_HELD as u32) {
-            None => Hold::Waits,
-            Some(oldest) => Hold::GaveWay(oldest),
+            None => HoldOutcome::Waits,
+            Some(oldest) => HoldOutcome::GaveWay(oldest),
         };
         let now = at(u64::from(last));
         assert_eq!(cache.hold(ip(last), packet, STRANGER, now), expected);
@@ -221,12 +224,12 @@ fn answers_have_room_of_their_own_and_take_none_of_connections() {
     for packet in 0..5 {
         let kept = packet < MAX_ANSWERS_PER_NEIGHBOR as u32;
         let held = cache.hold(ip(3000), packet, STRANGER, at(2000));
-        assert_eq!(held == Hold::GaveWay(0), !kept, "{held:?}");
+        assert_eq!(held == HoldOutcome::GaveWay(0), !kept, "{held:?}");
     }
     for packet in 0..MAX_HELD as u32 {
         assert_eq!(
             cache.hold(ip(4000 + packet as u16), packet, OURS, at(2000)),
-            Hold::Waits
+            HoldOutcome::Waits
         );
     }
 }
@@ -234,19 +237,22 @@ fn answers_have_room_of_their_own_and_take_none_of_connections() {
 #[test]
 fn beyond_the_limit_a_stranger_is_asked_for_at_the_station_its_packet_came_from() {
     let mut cache = neighbors();
-    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, None), "as long as it may be");
     let mut cache = flooded();
-    assert_eq!(cache.hold(ip(2), 1, NO_FRAME, at(0)), Hold::NotAsked(1));
-    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), Hold::Waits);
+    assert_eq!(
+        cache.hold(ip(2), 1, NO_FRAME, at(0)),
+        HoldOutcome::NotAsked(1)
+    );
+    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, Some(OTHER)));
     assert_eq!(cache.poll(at(0)), None);
     // The same address from another station: that one is asked, too, at once.
     let from = Some(MAC);
     let honest = Purpose::Answer { from };
-    assert_eq!(cache.hold(ip(1), 2, honest, at(1)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 2, honest, at(1)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(1)), solicit(1, Some(MAC)));
-    assert_eq!(cache.hold(ip(1), 3, honest, at(2)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 3, honest, at(2)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(2)), None);
     assert_eq!(cache.learn(ip(1), answer(MAC), at(3)), Ok(vec![1, 2, 3]));
 }
@@ -254,11 +260,11 @@ fn beyond_the_limit_a_stranger_is_asked_for_at_the_station_its_packet_came_from(
 #[test]
 fn a_connection_to_an_address_that_one_station_was_asked_for_asks_everybody_at_once() {
     let mut cache = flooded();
-    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, Some(OTHER)));
-    assert_eq!(cache.hold(ip(1), 2, OURS, at(1)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 2, OURS, at(1)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(1)), solicit(1, None));
-    assert_eq!(cache.hold(ip(1), 3, OURS, at(2)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 3, OURS, at(2)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(2)), None);
     assert_eq!(cache.learn(ip(1), answer(MAC), at(3)), Ok(vec![2, 3, 1]));
 }
@@ -271,7 +277,7 @@ fn questions_for_answers_are_limited_and_those_of_connections_are_not() {
         let now = at(u64::from(last / 50));
         let purpose = [STRANGER, NO_FRAME][usize::from(last % 2)];
         let held = cache.hold(ip(last), 0, purpose, now);
-        not_asked += usize::from(matches!(held, Hold::NotAsked(_)));
+        not_asked += usize::from(matches!(held, HoldOutcome::NotAsked(_)));
         let (to_one, to_all) = questions(&mut cache, now);
         (one, all) = (one + to_one, all + to_all);
     }
@@ -282,7 +288,7 @@ fn questions_for_answers_are_limited_and_those_of_connections_are_not() {
     for last in 0..100 {
         assert_eq!(
             cache.hold(ip(60_000 + last), 1, OURS, at(1000)),
-            Hold::Waits
+            HoldOutcome::Waits
         );
     }
     assert_eq!(questions(&mut cache, at(1000)).1, 100);
@@ -331,10 +337,13 @@ fn a_table_of_neighbours_in_use_takes_no_stranger_but_a_connections_neighbour() 
     assert_eq!(cache.expect(ip(full), hearsay(MAC), at(1100)), Ok(vec![]));
     assert_eq!((cache.peek(ip(full)), cache.known()), (None, MAX_NEIGHBORS));
     // What a stranger's question was answered with leaves although its address is not kept.
-    assert_eq!(cache.hold(ip(full), 5, STRANGER, at(1100)), Hold::Waits);
+    assert_eq!(
+        cache.hold(ip(full), 5, STRANGER, at(1100)),
+        HoldOutcome::Waits
+    );
     assert_eq!(cache.learn(ip(full), answer(MAC), at(1101)), Ok(vec![5]));
     assert_eq!(cache.peek(ip(full)), None);
-    assert_eq!(cache.hold(ip(full), 6, OURS, at(1102)), Hold::Waits);
+    assert_eq!(cache.hold(ip(full), 6, OURS, at(1102)), HoldOutcome::Waits);
     assert_eq!(cache.learn(ip(full), answer(MAC), at(1103)), Ok(vec![6]));
     assert_eq!((cache.peek(ip(full)), cache.peek(ip(0))), (Some(MAC), None));
     // Idle for five seconds, the least recently used one gives way to anybody.
@@ -346,8 +355,8 @@ fn a_table_of_neighbours_in_use_takes_no_stranger_but_a_connections_neighbour() 
 #[test]
 fn clearing_returns_what_waited() {
     let mut cache = neighbors();
-    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), Hold::Waits);
-    assert_eq!(cache.hold(ip(1), 12, STRANGER, at(0)), Hold::Waits);
+    assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
+    assert_eq!(cache.hold(ip(1), 12, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.expect(ip(2), hearsay(MAC), at(0)), Ok(vec![]));
     assert_eq!(cache.clear(), [11, 12]);
     assert_eq!((cache.next_deadline(), cache.peek(ip(2))), (None, None));

@@ -1,4 +1,4 @@
-//! ARP: answers questions for our addresses, learns those of neighbours (RFC 826).
+//! ARP: replies to requests for local addresses, learns hardware addresses of neighbours (RFC 826).
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ use crate::drops::DropReason;
 use crate::neighbor::{Change, Claim, Learnt};
 
 impl Network {
-    /// Answers questions about our addresses and learns from questions, answers and announcements.
+    /// Replies to requests for local addresses, and learns from requests, replies and announcements.
     pub(crate) fn receive_arp(
         &mut self,
         ethernet: &EthernetHeader,
@@ -36,8 +36,7 @@ impl Network {
         }
     }
 
-    /// Returns why nothing that an ARP packet says is believed, if that is so (linux
-    /// net/ipv4/arp.c `arp_rcv`, `arp_process`).
+    /// Checks whether an ARP packet is valid (linux net/ipv4/arp.c `arp_rcv`, `arp_process`).
     fn judge_arp(&self, ethernet: &EthernetHeader, arp: &ArpPacket) -> Result<(), DropReason> {
         let ArpPacket {
             op,
@@ -55,7 +54,7 @@ impl Network {
             return Err(DropReason::ArpInvalid);
         }
         if sender_ip.is_unspecified() {
-            // An address probe (RFC 5227 2.1.1) is a question.
+            // An address probe (RFC 5227 2.1.1) is a request.
             return match op {
                 ArpOperation::REQUEST => Ok(()),
                 _ => Err(DropReason::ArpInvalid),
@@ -69,7 +68,7 @@ impl Network {
         }
     }
 
-    /// Notes where the sender of a judged packet is.
+    /// Learns the hardware address of the sender of a valid packet.
     fn learn_of_arp(&mut self, ethernet: &EthernetHeader, arp: &ArpPacket, now: Instant) {
         let ArpPacket {
             op,
@@ -83,7 +82,7 @@ impl Network {
         }
         let is_question = op == ArpOperation::REQUEST;
         let for_us = self.routes.is_ours(target_ip.into());
-        // A gratuitous reply names its sender twice (linux `arp_is_garp`).
+        // In a gratuitous reply, sender and target are the same (linux `arp_is_garp`).
         let is_gratuitous = sender_ip == target_ip && (is_question || target_mac == sender_mac);
         let is_answer = !is_question && for_us && ethernet.dst == self.mac();
         let claim = Claim {
@@ -107,8 +106,8 @@ impl Network {
         }
     }
 
-    /// Returns `mac` if it may be another station's own: no group's, not zero, not ours. What is sent to ours comes
-    /// back to us.
+    /// Returns `mac` if it can be the address of another station: unicast, not zero, and not the NIC's own, for which
+    /// the NIC would receive its own frames.
     pub(crate) fn station(&self, mac: MacAddr) -> Option<MacAddr> {
         (mac.is_unicast() && mac != self.mac()).then_some(mac)
     }

@@ -1,6 +1,6 @@
-//! The way out and in: the NIC, our addresses and routes, the link's other stations, and what is dropped.
+//! The NIC, local addresses and routes, neighbours, path MTUs, and counters of dropped packets.
 //!
-//! Nothing here knows a socket. A connection whose neighbour does not answer is kept for the stack to tell it.
+//! This module does not access sockets. Connections with an unreachable neighbour are kept in a list for the stack.
 
 mod arp;
 mod ndp;
@@ -9,7 +9,12 @@ mod tx;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use nic::Nic;
+use devmem_uapi::IfIndex;
+use netmem::FragList;
+use nic::{
+    MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory, RxPacket, RxSpace,
+};
+use steer::RxQueueId;
 use tcp::{LinkLimits, SegmentDrop, SeqNum, SuperPayload, UnfitPayload};
 use wire::{Instant, MacAddr};
 
@@ -18,47 +23,51 @@ use crate::neighbor::Neighbors;
 use crate::path_mtu::PathMtus;
 use crate::route::Routes;
 use crate::socket::SocketId;
-use tx::Waiting;
+use tx::WaitingPacket;
 pub(crate) use tx::{Egress, Speaker};
 
-/// Largest part of a TCP segment that is not payload or options: IPv4 and TCP header, IPv6 and TCP
-/// header.
+/// Bytes of IP and TCP header without options, over IPv4.
 const HEADERS_V4: u16 = 40;
+/// Bytes of IP and TCP header without options, over IPv6.
 const HEADERS_V6: u16 = 60;
 
-/// The longest headers that we send over IPv4: TCP with all of its options.
+/// Maximum bytes of IP and TCP header over IPv4, with TCP options.
 const MAX_HEADERS_V4: usize = 20 + 60;
-/// The same over IPv6, with a jumbo payload option (RFC 2675).
+/// Maximum bytes of headers over IPv6, with TCP options and a jumbo payload option (RFC 2675).
 const MAX_HEADERS_V6: usize = 40 + 8 + 60;
 
-/// What packets go through. No other module changes these fields.
+/// State below the sockets. No other module changes these fields.
 pub(crate) struct Network {
     nic: Nic,
+    /// Number of the interface.
+    ifindex: IfIndex,
     routes: Routes,
     point_to_point: Option<MacAddr>,
-    neighbors: Neighbors<Waiting>,
-    /// What paths carry, as connections found out.
+    neighbors: Neighbors<WaitingPacket>,
+    /// Path MTUs that connections have discovered.
     path_mtus: PathMtus,
     drops: Drops,
-    /// Packets handed to the NIC.
+    /// Packets passed to the NIC.
     tx_packets: u64,
-    /// Packets that the link was too busy for.
+    /// Packets in the NIC's queues, because the link was busy.
     tx_waiting: usize,
     was_up: bool,
-    /// Connections whose neighbour did not answer, each with the sequence number of the segment that waited.
+    /// Connections with a neighbour that did not answer, each with the sequence number of the segment that waited.
     failed: VecDeque<(SocketId, SeqNum)>,
 }
 
 impl Network {
-    /// Returns the network of `nic`.
+    /// Returns the network of `nic`, which has the interface number `ifindex`.
     pub(crate) fn new(
         nic: Nic,
+        ifindex: IfIndex,
         routes: Routes,
         point_to_point: Option<MacAddr>,
         neighbor_key: [u8; 16],
     ) -> Self {
         Self {
             nic,
+            ifindex,
             routes,
             point_to_point,
             neighbors: Neighbors::new(neighbor_key),
@@ -75,10 +84,61 @@ impl Network {
         &self.nic
     }
 
-    pub(crate) fn nic_mut(&mut self) -> &mut Nic {
+    /// Returns the NIC for its owner, who changes settings. The stack itself calls the functions below.
+    pub(crate) fn nic_for_settings(&mut self) -> &mut Nic {
         &mut self.nic
     }
 
+    pub(crate) fn ifindex(&self) -> IfIndex {
+        self.ifindex
+    }
+
+    /// Returns the next packet that the NIC has received.
+    pub(crate) fn poll_rx(&mut self, now: Instant) -> Option<RxPacket> {
+        self.nic.poll_rx(now)
+    }
+
+    /// Gives the memory of a payload back to the NIC.
+    pub(crate) fn recycle(&mut self, payload: FragList) {
+        self.nic.recycle(payload);
+    }
+
+    /// Returns the free receive memory of `queue`.
+    pub(crate) fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
+        self.nic.rx_space(queue)
+    }
+
+    /// Returns the payload bytes that the free memory of a queue can take; 0 if there is no such queue.
+    pub(crate) fn rx_free(&mut self, queue: usize) -> u64 {
+        match u16::try_from(queue) {
+            Ok(queue) => self.rx_space(RxQueueId(queue)).bytes as u64,
+            Err(_) => 0,
+        }
+    }
+
+    /// Restarts a queue on other memory.
+    pub(crate) fn restart_queue(
+        &mut self,
+        queue: RxQueueId,
+        choice: ProviderChoice,
+    ) -> Result<(), RestartError> {
+        self.nic.restart_queue(queue, choice)
+    }
+
+    /// Returns how urgently receive memory is needed, and resets that.
+    pub(crate) fn take_memory_demand(&mut self) -> MemoryDemand {
+        self.nic.take_memory_demand()
+    }
+
+    /// Notes that the free part of `memory` has been checked.
+    pub(crate) fn note_memory_look(&mut self, memory: RxMemory) {
+        self.nic.note_memory_look(memory);
+    }
+
+    /// Moves the frags of `payload` that lie in sparse net_iovs of `memory` together.
+    pub(crate) fn collapse(&mut self, memory: RxMemory, payload: &mut FragList, usage: &NiovUsage) {
+        self.nic.collapse(memory, payload, usage);
+    }
     pub(crate) fn routes(&self) -> &Routes {
         &self.routes
     }
@@ -87,7 +147,7 @@ impl Network {
         self.nic.mac()
     }
 
-    /// Returns the packets that were dropped, by reason.
+    /// Returns the counters of dropped packets.
     pub(crate) fn drops(&self) -> &Drops {
         &self.drops
     }
@@ -97,57 +157,57 @@ impl Network {
         self.drops.count(reason);
     }
 
-    /// Counts a segment that a connection did not use, or not all of.
+    /// Counts a segment that a connection dropped, or part of it.
     pub(crate) fn count_segment(&mut self, reason: SegmentDrop) {
         self.drops.count_segment(reason);
     }
 
-    /// Returns how many packets were handed to the NIC.
+    /// Returns how many packets were passed to the NIC.
     pub(crate) fn tx_packets(&self) -> u64 {
         self.tx_packets
     }
 
-    /// Returns how many neighbours are known, and how many are asked for without an answer.
+    /// Returns the number of known neighbours, and of those being resolved.
     pub(crate) fn neighbors(&self) -> (usize, usize) {
         (self.neighbors.known(), self.neighbors.questions())
     }
 
-    /// Returns the size of segments that the path to `peer` is known to carry.
+    /// Returns the maximum segment size of the path to `peer`, if an earlier connection discovered one.
     pub(crate) fn path_mss(&self, peer: IpAddr, now: Instant) -> Option<u16> {
         self.path_mtus.get(peer, now)
     }
 
-    /// Notes that packets to `peer` carry segments of `mss` bytes at most.
+    /// Notes that segments to `peer` are limited to `mss` bytes.
     pub(crate) fn note_path_mss(&mut self, peer: IpAddr, mss: u16, now: Instant) {
         self.path_mtus.note(peer, mss, now);
     }
 
-    /// Has the NIC send what waits in its queues.
+    /// Sends packets that wait in the NIC's queues.
     pub(crate) fn flush_tx(&mut self, now: Instant) {
         self.tx_waiting = self.nic.flush_tx(now);
     }
 
-    /// Returns whether packets wait for a link that was busy, and does not say when it is not busy any more.
+    /// Returns whether packets wait for a busy link that gives no notice when it has room again.
     pub(crate) fn wants_flush(&self) -> bool {
         self.tx_waiting > 0 && !self.nic.is_told_of_room()
     }
 
-    /// Returns whether nothing can be sent before the link says that it has room.
+    /// Returns whether nothing can be sent until the link gives notice that it has room.
     pub(crate) fn is_held_up(&self) -> bool {
         self.nic.is_told_of_room() && self.nic.tx_room() == 0
     }
 
-    /// Returns when a neighbour is due to be asked for, or the NIC has something to do.
+    /// Returns the time of the next request for a neighbour, or of the NIC's next work.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = [self.neighbors.next_deadline(), self.nic.next_due()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Returns what the way to a peer takes: the NIC's MTU less the headers of its family, and super-packets as long as
-    /// the NIC can cut them.
+    /// Returns the limits for segments to `peer`: the NIC's MTU less the headers of the address family, and the longest
+    /// super-packets that the NIC accepts.
     pub(crate) fn link_limits(&self, peer: IpAddr) -> LinkLimits {
         let link = LinkLimits::of_mss(self.nic.mtu() - headers_for(peer));
-        // What goes to ourselves is received as it was sent, and nobody receives such packets.
+        // Packets to a local address are received as they are sent, and such long ones can only be sent.
         if self.routes.is_ours(peer) {
             return link;
         }
@@ -166,8 +226,7 @@ impl Network {
         }
     }
 
-    /// Announces our addresses when the link comes up; what was known of neighbours is void when it
-    /// goes down.
+    /// Announces the local addresses when the link comes up; clears the neighbour table when it goes down.
     pub(crate) fn watch_link(&mut self, now: Instant) {
         let is_up = self.nic.is_up();
         if is_up && !self.was_up && self.point_to_point.is_none() {
@@ -183,7 +242,7 @@ impl Network {
     }
 }
 
-/// Returns the bytes of IP and TCP headers without options.
+/// Returns the bytes of IP and TCP header without options.
 pub(crate) fn headers_for(peer: IpAddr) -> u16 {
     if peer.is_ipv4() {
         HEADERS_V4

@@ -1,4 +1,4 @@
-//! Neighbour discovery: answers questions for our addresses, learns those of neighbours (RFC 4861).
+//! Neighbour discovery: replies to solicitations for local addresses, learns hardware addresses of neighbours (RFC 4861).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use crate::neighbor::{Change, Claim, Learnt};
 use crate::route::is_unicast;
 
 impl Network {
-    /// Answers "who has one of our addresses?" (RFC 4861 7.2.3, 7.2.4).
+    /// Replies to a solicitation for a local address (RFC 4861 7.2.3, 7.2.4).
     pub(crate) fn on_solicitation(
         &mut self,
         from: MacAddr,
@@ -31,7 +31,7 @@ impl Network {
             overrides: true,
         };
         if peer.is_unspecified() {
-            // Somebody tries our address out for himself: tell everybody whose it is.
+            // Another station checks whether the address is free: reply to all stations.
             let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
             let macs = (self.mac(), MacAddr::for_ipv6_multicast(all_nodes));
             let head =
@@ -41,8 +41,8 @@ impl Network {
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
             return self.drops.count(DropReason::IcmpInvalid);
         }
-        // Only the option says where its sender is (RFC 4861 7.2.3); without it the answer goes where the question came
-        // from, and nothing is learnt.
+        // Only the option contains the sender's hardware address (RFC 4861 7.2.3). Without it nothing is learnt, and the
+        // reply goes to the source of the frame.
         let known = self.neighbors.peek(peer.into());
         let to = match source_mac {
             Some(mac) => self.station(mac),
@@ -65,7 +65,7 @@ impl Network {
         }
     }
 
-    /// Notes where a neighbour says it is (RFC 4861 7.2.5).
+    /// Learns the hardware address in an advertisement (RFC 4861 7.2.5).
     pub(crate) fn on_advertisement(&mut self, told: &NeighborAdvertisement, now: Instant) {
         let NeighborAdvertisement {
             target,
@@ -76,8 +76,8 @@ impl Network {
         } = *told;
         let target = IpAddr::V6(target);
         if self.routes.is_ours(target) {
-            // Another station has our address, which is not defended beyond answering; or this is our own advertisement
-            // that the link brought back.
+            // Another station claims a local address (it is only defended by replies to solicitations), or the link has
+            // returned an advertisement of this stack.
             let is_our_own = target_mac == Some(self.mac());
             return self.drops.count(match is_our_own {
                 true => DropReason::IcmpInvalid,

@@ -1,4 +1,4 @@
-//! Packets on their way out: headers, the neighbour's address, the NIC.
+//! Sending: writes headers, resolves the hardware address of the next hop, passes the packet to the NIC.
 
 use std::net::IpAddr;
 
@@ -13,25 +13,25 @@ use wire::{
 
 use super::Network;
 use crate::drops::DropReason;
-use crate::neighbor::{Hold, NeighborAction, Purpose};
+use crate::neighbor::{HoldOutcome, NeighborAction, Purpose};
 use crate::socket::SocketId;
-use crate::socket::sockopt::Options;
+use crate::socket::sockopt::SocketSettings;
 
-/// A packet that waits for its neighbour's address.
+/// A packet that waits until the hardware address of its next hop is resolved.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingPacket {
     packet: TxPacket,
     /// Socket to notify if resolution fails, and the sequence number of its segment.
     owner: Option<(SocketId, SeqNum)>,
 }
 
-/// What a segment belongs to.
+/// The sender of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Speaker {
-    /// A connection, notified if its neighbour cannot be found.
+    /// A connection, which is notified if its next hop cannot be resolved.
     Connection(SocketId),
-    /// No connection: the segment answers one that anybody may have sent, from this station if its
-    /// frame is at hand.
+    /// No connection: a reply to a segment whose source may be forged, in a frame from this station (`None`:
+    /// unknown).
     Answer(Option<MacAddr>),
 }
 
@@ -44,19 +44,19 @@ impl Speaker {
     }
 }
 
-/// How a segment leaves.
+/// Next hop and IP header fields of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Egress {
-    /// Whose MAC address the frame bears.
+    /// The host on the link that the frame is sent to.
     pub(crate) next_hop: IpAddr,
-    /// Differentiated services of the IP header; the ECN field is the segment's.
+    /// Differentiated services field of the IP header. The segment sets the ECN field.
     pub(crate) tos: u8,
-    /// Routers that may pass it on (IP_TTL); `None`: as many as usual.
+    /// TTL or hop limit of the IP header (IP_TTL); `None`: the default.
     pub(crate) hop_limit: Option<u8>,
 }
 
 impl Egress {
-    /// Returns the way of an ordinary packet.
+    /// Returns the fields of a packet without options.
     pub(crate) const fn to(next_hop: IpAddr) -> Self {
         Self {
             next_hop,
@@ -67,7 +67,7 @@ impl Egress {
 }
 
 impl Network {
-    /// Returns the header of a frame from us.
+    /// Returns the header of a frame from this NIC.
     pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
         EthernetHeader {
             dst,
@@ -77,7 +77,7 @@ impl Network {
         }
     }
 
-    /// Sends the answer to a segment that belongs to no connection.
+    /// Sends the reply to a segment that belongs to no connection.
     pub(crate) fn send_control(
         &mut self,
         tuple: &FourTuple,
@@ -92,13 +92,12 @@ impl Network {
         }
     }
 
-    /// Sends a segment of a handshake that a listener with these options leads; `from`: as for
-    /// [`Speaker::Answer`].
+    /// Sends a SYN-ACK of a listener with these options; `from` as in [`Speaker::Answer`].
     pub(crate) fn send_syn_ack(
         &mut self,
         tuple: &FourTuple,
         from: Option<MacAddr>,
-        options: &Options,
+        options: &SocketSettings,
         segment: Segment<FragList>,
         now: Instant,
     ) {
@@ -114,7 +113,7 @@ impl Network {
         }
     }
 
-    /// Sends a segment of the connection `tuple` (named as its received packets are).
+    /// Sends a segment of the connection `tuple` (the four-tuple of received packets: the peer is the source).
     pub(crate) fn send_segment(
         &mut self,
         tuple: &FourTuple,
@@ -140,11 +139,11 @@ impl Network {
         };
         match known {
             Some(_) => self.transmit(packet, now),
-            None => self.hold(next_hop, Waiting { packet, owner }, purpose, now),
+            None => self.hold(next_hop, WaitingPacket { packet, owner }, purpose, now),
         }
     }
 
-    /// Sends an answer, to a frame from the station `from`, that lacks nothing but the destination's MAC address.
+    /// Sends a reply to a frame from the station `from`. The packet is complete except for the destination MAC address.
     pub(crate) fn output(
         &mut self,
         destination: IpAddr,
@@ -160,7 +159,7 @@ impl Network {
             Some(mac) => self.transmit(addressed(packet, mac), now),
             None => self.hold(
                 next_hop,
-                Waiting {
+                WaitingPacket {
                     packet,
                     owner: None,
                 },
@@ -170,8 +169,8 @@ impl Network {
         }
     }
 
-    /// Returns the hardware address of a host on the link if it is known. Our own is: the NIC takes back what is sent
-    /// to it.
+    /// Returns the hardware address of a host on the link if it is known. For a local address that is the NIC's own: the
+    /// NIC receives what is sent to it.
     fn hardware_address(
         &mut self,
         next_hop: IpAddr,
@@ -185,7 +184,7 @@ impl Network {
         }
     }
 
-    /// Sends a frame that is all head.
+    /// Sends a frame without payload.
     pub(crate) fn send_frame(&mut self, head: HeadBuf, now: Instant) {
         self.transmit(
             TxPacket {
@@ -198,46 +197,45 @@ impl Network {
         );
     }
 
-    /// Sends what waited for `mac`.
-    pub(crate) fn send_waited(&mut self, mac: MacAddr, waited: Vec<Waiting>, now: Instant) {
-        for Waiting { packet, .. } in waited {
+    /// Sends the packets that waited for the address `mac`.
+    pub(crate) fn send_waited(&mut self, mac: MacAddr, waited: Vec<WaitingPacket>, now: Instant) {
+        for WaitingPacket { packet, .. } in waited {
             self.transmit(addressed(packet, mac), now);
         }
     }
 
-    /// Hands a packet to the NIC, which counts what it cannot take.
+    /// Passes a packet to the NIC, which counts the packets that it drops.
     fn transmit(&mut self, packet: TxPacket, now: Instant) {
         self.tx_packets += 1;
-        // A packet that is lost here is lost like one on the link; the NIC has counted it under its
-        // reason.
+        // A dropped packet is retransmitted like one that is lost on the link.
         let _ = self.nic.transmit(packet, now);
     }
 
-    fn hold(&mut self, next_hop: IpAddr, waiting: Waiting, purpose: Purpose, now: Instant) {
+    fn hold(&mut self, next_hop: IpAddr, waiting: WaitingPacket, purpose: Purpose, now: Instant) {
         match (
             self.neighbors.hold(next_hop, waiting, purpose, now),
             purpose,
         ) {
-            (Hold::Waits, _) => {}
-            (Hold::GaveWay(_), Purpose::Connection) => {
+            (HoldOutcome::Waits, _) => {}
+            (HoldOutcome::GaveWay(_), Purpose::Connection) => {
                 self.drops.count(DropReason::NeighborQueueFull);
             }
-            (Hold::GaveWay(_), Purpose::Answer { .. }) => {
+            (HoldOutcome::GaveWay(_), Purpose::Answer { .. }) => {
                 self.drops.count(DropReason::NeighborAnswersFull);
             }
-            (Hold::NotAsked(_), _) => self.drops.count(DropReason::NeighborAskLimited),
+            (HoldOutcome::NotAsked(_), _) => self.drops.count(DropReason::NeighborAskLimited),
         }
         self.poll_neighbors(now);
     }
 
-    /// Asks for neighbours that are due to be asked for, and gives up those that never answered: see
+    /// Sends the requests for neighbours that are due. Connections with a neighbour that did not answer are queued for
     /// [`Network::pop_failed`].
     pub(crate) fn poll_neighbors(&mut self, now: Instant) {
         while let Some(action) = self.neighbors.poll(now) {
             match action {
                 NeighborAction::Solicit { ip, known } => self.solicit(ip, known, now),
                 NeighborAction::Unreachable { held, .. } => {
-                    for Waiting { owner, .. } in held {
+                    for WaitingPacket { owner, .. } in held {
                         self.drops.count(DropReason::NeighborFailed);
                         self.failed.extend(owner);
                     }
@@ -246,13 +244,12 @@ impl Network {
         }
     }
 
-    /// Takes a connection whose neighbour did not answer, with the sequence number of the segment that waited for it.
+    /// Returns a connection with a neighbour that did not answer, and the sequence number of the segment that waited.
     pub(crate) fn pop_failed(&mut self) -> Option<(SocketId, SeqNum)> {
         self.failed.pop_front()
     }
 
-    /// Asks who has `ip`: everybody (or the group of those who may), or just `known` whether it
-    /// still has.
+    /// Sends a request for `ip`: to `known` if it is set, else broadcast or multicast.
     fn solicit(&mut self, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
         let Ok(route) = self.routes.route(ip) else {
             return;
@@ -281,8 +278,7 @@ impl Network {
         self.send_frame(head, now);
     }
 
-    /// Tells the link which addresses are ours now: gratuitous ARP (RFC 5227 3), unsolicited
-    /// advertisements (RFC 4861 7.2.6).
+    /// Announces the local addresses: gratuitous ARP (RFC 5227 3), unsolicited advertisements (RFC 4861 7.2.6).
     pub(crate) fn announce(&mut self, now: Instant) {
         let mac = self.mac();
         let ours: Vec<IpAddr> = self.routes.addresses().collect();
@@ -312,9 +308,9 @@ impl Network {
     }
 }
 
-/// Writes all headers of a segment; `None` if the tuple's addresses are of two families.
+/// Writes all headers of a segment; `None` if the addresses belong to different families.
 ///
-/// The checksum is left to the NIC, which may read the payload.
+/// The NIC computes the checksum: only the NIC can read the payload.
 fn emit_headers(
     src: MacAddr,
     dst: MacAddr,
@@ -370,7 +366,7 @@ fn emit_headers(
     let head =
         HeadBuf::with(|out| emit_tcp_frame_headers(&ethernet, &ip, &tcp, payload.len(), out));
     let checksum = Some(tcp_tx_checksum(head.as_slice().len(), &tcp));
-    // A payload that fits one packet is no super-packet.
+    // Payload that fits into one packet is not segmented.
     let gso_size = if payload.len() > usize::from(gso_size) {
         gso_size
     } else {
@@ -401,7 +397,7 @@ fn flags(segment: &Segment<FragList>) -> TcpFlags {
         | when(TcpFlags::AE, segment.ae)
 }
 
-/// Writes the destination into a frame that was made before it was known.
+/// Writes the destination MAC address into a finished frame.
 fn addressed(packet: TxPacket, dst: MacAddr) -> TxPacket {
     let head = HeadBuf::with(|out| {
         let bytes = packet.head.as_slice();

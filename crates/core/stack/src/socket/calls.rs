@@ -1,13 +1,12 @@
-//! The socket calls: what a program asks of a stack. None waits and none sends; the next poll does.
+//! The socket calls of a program. No call blocks and none sends; the next poll sends.
 
 use std::net::{IpAddr, Shutdown, SocketAddr};
-use std::sync::Arc;
 
 use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
     ZerocopyRange, cmsg_space,
 };
-use tcp::{Connection, StateKind, SynBacklog, TcpError};
+use tcp::{StateKind, TcpError};
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
@@ -17,7 +16,7 @@ use super::error::{
 };
 use super::listener::Listener;
 use super::readiness::Readiness;
-use super::recvmsg::{Receive, RecvMsg, RecvOutcome, Stopped, recvmsg};
+use super::recvmsg::{RecvCall, RecvMsg, RecvOutcome, Stopped, recvmsg};
 use super::sockopt::{OptionName, SocketOption};
 use super::timestamps::{ArrivalTimes, Timestamping};
 use super::{ConnectionSocket, Holder, SocketId, SocketKind};
@@ -26,21 +25,22 @@ use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
 use crate::ports::EPHEMERAL_FIRST;
 use crate::stack::four_tuple;
+use crate::tcp_setup::NewPath;
 
 impl Stack {
-    /// Listens on `local`: one of our addresses, or the unspecified one for all of its family, IPv6's for both; port
-    /// 0 takes a free one. At most `backlog` connections wait to be accepted, and as many are half-open;
-    /// beyond that SYN cookies answer.
+    /// Listens on `local`: a local address, or the unspecified address for all local addresses of the family (IPv6: of
+    /// both families). Port 0 chooses a free port. At most `backlog` connections wait to be accepted, and as many are
+    /// half-open; further SYNs are answered with SYN cookies.
     ///
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> Result<SocketId, ListenError> {
-        let options = self.tcp.options;
+        let options = self.tcp.config().options;
         self.listen_with(local, backlog, &options)
     }
 
-    /// As [`Stack::listen`], with options of TCP for this listener's connections, and what else bind(2) may say of
-    /// an address.
+    /// As [`Stack::listen`], with TCP options for the connections of this listener, and with socket options of the
+    /// address ([`BindAddr`]).
     ///
     /// # Errors
     /// [`ListenError`].
@@ -64,25 +64,19 @@ impl Stack {
             local.address.set_port(port.ok_or(ListenError::NoFreePort)?);
         }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // A listener for both families repeats SYN-ACKs in one size: the smaller one, IPv6's, fits both.
+        // A listener for both families repeats SYN-ACKs with the MSS of IPv6, which is smaller and fits both.
         let link = self.network.link_limits(ip);
-        let half_open = SynBacklog::new(
-            Arc::clone(&self.tcp),
-            *options,
-            backlog,
-            self.isns.clone(),
-            self.secret.key("syn cookies"),
-        );
+        let half_open = self.tcp.backlog(options, backlog);
         let listener = Listener::new(local.address, half_open, backlog, link, options);
         self.sockets
             .insert_listener(local, listener)
             .map_err(|_| ListenError::AddrInUse(local.address))
     }
 
-    /// Changes how many connections may wait at a listener, as [`Stack::listen`] sets it.
+    /// Changes the backlog of a listener; see [`Stack::listen`].
     ///
     /// # Errors
-    /// [`BadSocket`], also of a connection.
+    /// [`BadSocket`], also if the socket is a connection.
     pub fn set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), BadSocket> {
         match &mut *self.sockets.get_mut(id)? {
             SocketKind::Listener(listener) => listener.set_backlog(backlog.clamp(1, MAX_BACKLOG)),
@@ -91,12 +85,13 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns where in the dynamic range to begin a search for a port at `ip`: somewhere else each time.
+    /// Returns the port of the dynamic range at which to begin a search for a free port at `ip`: a different one each
+    /// time.
     pub fn first_port(&mut self, ip: IpAddr) -> u16 {
         self.sockets.first_port(ip)
     }
 
-    /// Returns a port at `ip` that `is_free` agrees to.
+    /// Returns a port at `ip` for which `is_free` returns true.
     fn free_port(
         &mut self,
         ip: IpAddr,
@@ -108,25 +103,25 @@ impl Stack {
             .find(|port| is_free(self, SocketAddr::new(ip, *port)))
     }
 
-    /// Returns whether nobody listens on an address that overlaps, and no connection has it.
+    /// Returns whether neither a listener nor a connection has an overlapping address with the same port.
     fn is_free_to_listen(&self, address: SocketAddr, like: &BindAddr) -> bool {
         let local = BindAddr { address, ..*like };
         let names = self.sockets.names();
         !names.is_listened_on(&local) && !names.is_port_in_use(&local)
     }
 
-    /// Opens a connection to `remote`. It is open when the socket is writable; reading and writing
-    /// wait until then.
+    /// Opens a connection to `remote`. It is open when the socket becomes writable; before that, receives and sends
+    /// return `WouldBlock`.
     ///
     /// # Errors
-    /// [`ConnectError`]; that the peer refuses or does not answer is told by the socket later.
+    /// [`ConnectError`]. If the peer refuses or does not answer, the socket reports it later.
     pub fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<SocketId, ConnectError> {
-        let options = self.tcp.options;
+        let options = self.tcp.config().options;
         self.connect_from(None, remote, &options, now)
     }
 
-    /// As [`Stack::connect`], from an address of ours (the unspecified one and port 0 leave the choice open), with
-    /// options of TCP for this connection.
+    /// As [`Stack::connect`], with a local address (if the address is unspecified, or the port 0, the stack chooses it)
+    /// and TCP options for this connection.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -147,17 +142,14 @@ impl Stack {
             });
         }
         let tuple = self.name_connection(local, route.source, remote)?;
-        let endpoints = crate::rx::endpoints(&tuple);
-        let config = tcp::ConnectionConfig {
-            shared: Arc::clone(&self.tcp),
-            options: *options,
+        let path = NewPath {
+            endpoints: crate::rx::endpoints(&tuple),
             link: self.network.link_limits(remote.ip()),
             path_mss: self.network.path_mss(remote.ip(), now),
-            timestamp_offset: self.isns.timestamp_offset(&endpoints),
         };
-        let conn = Connection::connect(&config, self.isns.isn(&endpoints, now), now);
+        let conn = self.tcp.connect(&path, options, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
-        connection.options = super::sockopt::Options::new(options);
+        connection.options = super::sockopt::SocketSettings::new(options);
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
@@ -167,7 +159,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Gives a connection to `remote` a name that no other has.
+    /// Returns an unused four-tuple for a connection to `remote`.
     fn name_connection(
         &mut self,
         local: Option<SocketAddr>,
@@ -196,22 +188,22 @@ impl Stack {
             .ok_or(ConnectError::PortsExhausted(remote))
     }
 
-    /// Returns the settings of TCP that connections begin with.
+    /// Returns the TCP configuration of new connections and listeners.
     pub fn tcp_config(&self) -> &tcp::Config {
-        &self.tcp
+        self.tcp.config()
     }
 
-    /// Changes the settings of TCP that connections and listeners begin with from now on.
+    /// Changes the TCP configuration of new connections and listeners.
     pub fn set_tcp_config(&mut self, config: tcp::Config) {
-        self.tcp = Arc::new(config);
+        self.tcp.set_config(config);
     }
 
-    /// Returns whether a program may use `ip` as its own address.
+    /// Returns whether a program may use `ip` as its local address.
     pub fn may_bind(&self, ip: IpAddr) -> bool {
         self.network.routes().may_bind(ip)
     }
 
-    /// Returns the connection that waits longest at a listener, and its peer.
+    /// Returns the connection that has waited longest to be accepted, and the address of its peer.
     ///
     /// # Errors
     /// [`AcceptError`].
@@ -236,13 +228,14 @@ impl Stack {
         }
     }
 
-    /// Receives payload in order: see the crate's [`RecvMsg`], and ABI.md 3 for what `flags` do.
-    /// MSG_WAITALL and MSG_DONTWAIT change nothing here, where nothing ever waits:
-    /// [`RecvOutcome::stopped`] tells a caller who does whether waiting will help.
+    /// Receives payload in order into `msg` and `sink`; ABI.md 3 describes `flags`. MSG_WAITALL and MSG_DONTWAIT have
+    /// no effect, because no call blocks: [`RecvOutcome::stopped`] tells a blocking caller whether to wait for more.
+    ///
+    /// A net_iov with bytes that were received as tokens stays in use until [`Stack::dontneed`]: a reader that keeps
+    /// all tokens can use up the memory of a binding (see [`Stack::bind_rx`]).
     ///
     /// # Errors
-    /// [`RecvError`] if nothing was delivered; what was delivered is never taken back for a later
-    /// error.
+    /// [`RecvError`] if nothing was delivered. An error after delivered bytes is returned by the next call.
     pub fn recvmsg(
         &mut self,
         id: SocketId,
@@ -265,8 +258,8 @@ impl Stack {
             options,
             ..
         } = &mut *connection;
-        let mut home = |payload| network.nic_mut().recycle(payload);
-        let receive = Receive {
+        let mut home = |payload| network.recycle(payload);
+        let call = RecvCall {
             msg,
             sink,
             tokens,
@@ -274,7 +267,7 @@ impl Stack {
             merge: options.merge_frags,
             home: &mut home,
         };
-        let mut outcome = match recvmsg(conn.recv_queue(), receive) {
+        let mut outcome = match recvmsg(conn.recv_queue(), call) {
             Err(RecvError::WouldBlock) => connection.end_of_queue(),
             other => other,
         };
@@ -291,16 +284,17 @@ impl Stack {
             if connection.conn.readable_len() == 0 {
                 connection.conn.on_read();
             }
-            // The window may open, and memory of other connections with it.
+            // The window may grow, and memory for windows of other connections may become free.
             connection.touch();
         }
         outcome
     }
 
-    /// Takes the oldest range of the error queue, as MSG_ERRQUEUE does, without a control buffer.
+    /// Takes the oldest range of completed zero-copy sends from the error queue, as MSG_ERRQUEUE does, without a
+    /// control buffer.
     ///
     /// # Errors
-    /// [`RecvError::ErrorQueueEmpty`], or the socket has none.
+    /// [`RecvError::ErrorQueueEmpty`], or the socket is not a connection.
     pub fn completion(&mut self, id: SocketId) -> Result<ZerocopyRange, RecvError> {
         let mut connection = self
             .sockets
@@ -309,8 +303,8 @@ impl Stack {
         connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty)
     }
 
-    /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. Fewer
-    /// than were named means that the call stopped early: go on with the rest.
+    /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. If it is fewer than given,
+    /// call again for the rest: one call handles at most 1,024 tokens.
     ///
     /// # Errors
     /// [`DontneedError`], and nothing was freed.
@@ -318,11 +312,11 @@ impl Stack {
         let Self {
             network, sockets, ..
         } = self;
-        // A listener is a TCP socket too; it has lent nothing.
+        // A listener is a TCP socket, too, but has no tokens.
         let Some(mut connection) = sockets.connection_mut(id)? else {
             return Ok(0);
         };
-        let freed = connection.dontneed(ranges, |payload| network.nic_mut().recycle(payload))?;
+        let freed = connection.dontneed(ranges, |payload| network.recycle(payload))?;
         if freed > 0 {
             connection.touch();
         }
@@ -349,7 +343,7 @@ impl Stack {
         self.dontneed(id, &ranges)
     }
 
-    /// Sets an option; a listener's are what its connections begin with.
+    /// Sets an option. Connections inherit the options of their listener.
     ///
     /// # Errors
     /// [`OptionError`].
@@ -393,7 +387,7 @@ impl Stack {
         }
     }
 
-    /// Acknowledges at once, or as it comes, for a while (TCP_QUICKACK).
+    /// Switches delayed ACKs off or on for the near future (TCP_QUICKACK).
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -416,8 +410,8 @@ impl Stack {
         })
     }
 
-    /// Counts what ever came in for a reader: bytes in order, connections at a listener. While it grows, there is
-    /// news even if readiness does not change.
+    /// Returns the total number of bytes received in order, or of connections at a listener. If it grows, there is
+    /// more to read, even if the readiness has not changed.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -425,7 +419,7 @@ impl Stack {
         Ok(self.sockets.get(id)?.arrivals())
     }
 
-    /// Counts what was ever put into the error queue: as [`Stack::arrivals`] for who waits for that.
+    /// Returns the total number of entries of the error queue, as [`Stack::arrivals`] does for data.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -433,12 +427,12 @@ impl Stack {
         Ok(self.sockets.get(id)?.error_arrivals())
     }
 
-    /// Returns whether a connection, TIME-WAIT included, has this port at an address that `local` takes.
+    /// Returns whether a connection, including those in TIME-WAIT, has this port at an address that `local` covers.
     pub fn is_port_in_use(&self, local: impl Into<BindAddr>) -> bool {
         self.sockets.names().is_port_in_use(&local.into())
     }
 
-    /// Returns and clears the error of a dead connection (SO_ERROR).
+    /// Returns and clears the error of a failed connection (SO_ERROR).
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -447,7 +441,7 @@ impl Stack {
         Ok(connection.and_then(|mut connection| connection.take_error()))
     }
 
-    /// Returns the facts of TCP_INFO; `None` for a listener.
+    /// Returns the values of TCP_INFO; `None` for a listener.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -458,7 +452,7 @@ impl Stack {
         })
     }
 
-    /// Returns this side's address.
+    /// Returns the local address.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -481,7 +475,7 @@ impl Stack {
         })
     }
 
-    /// Returns how many frags a socket has lent and not got back.
+    /// Returns the number of tokens of a socket that have not been given back.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -500,9 +494,8 @@ impl Stack {
         Ok(self.sockets.get(id)?.readiness())
     }
 
-    /// Ends one or both halves of a connection. After [`Shutdown::Read`] an empty queue reads as
-    /// the end of the stream; what still arrives can be read all the same (linux `tcp_recvmsg` with
-    /// RCV_SHUTDOWN).
+    /// Shuts down one or both directions of a connection. After [`Shutdown::Read`], a receive from an empty queue
+    /// returns the end of the stream; data that arrives later can still be read (linux `tcp_recvmsg` with RCV_SHUTDOWN).
     ///
     /// # Errors
     /// [`ShutdownError`].
@@ -528,9 +521,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a socket: its number is void, its tokens go home. A connection finishes by itself,
-    /// within a bound; with data unread, the peer is told by a RST. A listener's waiting
-    /// connections are reset.
+    /// Closes a socket: its id becomes invalid, and its tokens are given back. The connection finishes without the
+    /// program, in bounded time; if data was unread, it is reset. Closing a listener resets the connections that wait
+    /// to be accepted.
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -540,8 +533,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a socket and resets its connection, whatever was sent or read (SO_LINGER with a time
-    /// of 0).
+    /// Closes a socket and resets its connection (SO_LINGER with a time of 0).
     ///
     /// # Errors
     /// [`BadSocket`].
@@ -576,7 +568,7 @@ impl Stack {
         };
         connection
             .tokens
-            .release_all(|held| held.release(|payload| network.nic_mut().recycle(payload)));
+            .release_all(|held| held.release(|payload| network.recycle(payload)));
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
@@ -620,7 +612,8 @@ impl ConnectionSocket {
         }
     }
 
-    /// Returns what a receive says when there is nothing to read: why, or the end of the stream.
+    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
+    /// `WouldBlock`.
     fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
         if let Some(error) = self.take_error() {
             return Err(RecvError::Connection(error));

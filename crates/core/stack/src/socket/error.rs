@@ -1,4 +1,4 @@
-//! What a socket call refuses, with the facts, a reason with its remedy, and the errno it maps to.
+//! Errors of socket calls, with cause, remedy and errno.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,12 +11,11 @@ use super::errqueue::MAX_ZEROCOPY_SENDS;
 use super::token_table::{BadTokens, MAX_TOKENS};
 use crate::route::RouteError;
 
-/// Linux's errno for "the control buffer is too small", which leaks out of the kernel although the
-/// uAPI headers do not have it (linux include/linux/errno.h `ETOOSMALL`, net/core/scm.c
-/// `put_cmsg_notrunc`).
+/// Errno for a control buffer that is too small. Linux returns it to programs although the uAPI headers do not define
+/// it (linux include/linux/errno.h `ETOOSMALL`, net/core/scm.c `put_cmsg_notrunc`).
 pub const ETOOSMALL: Errno = Errno(525);
 
-/// The number of a socket that is not, or no longer, open.
+/// The id of a socket that is not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{0} is not open; it was closed, or it belongs to another stack")]
 pub struct BadSocket(pub SocketId);
@@ -47,13 +46,13 @@ pub enum RecvError {
     /// The connection died; told once.
     #[error("the connection is dead: {0}")]
     Connection(TcpError),
-    /// The next bytes lie in device memory and the call did not ask for such.
+    /// The next bytes lie in device memory, and the call has no MSG_SOCK_DEVMEM.
     #[error("the next {bytes} bytes lie in device memory; receive them with MSG_SOCK_DEVMEM")]
     Unreadable {
         /// How many bytes at least.
         bytes: usize,
     },
-    /// The next bytes lie in host memory and the call gave no memory to copy them to.
+    /// The next bytes lie in host memory, and the call has no buffer to copy them to.
     #[error(
         "the next {bytes} bytes lie in host memory and must be copied, but the iovec has no \
          memory; give a buffer"
@@ -82,7 +81,7 @@ pub enum RecvError {
         "{MAX_TOKENS} frags are outstanding at this socket; return some with SO_DEVMEM_DONTNEED"
     )]
     TooManyTokens,
-    /// The error queue was asked for and is empty.
+    /// The error queue is empty.
     #[error(
         "the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was \
          last read"
@@ -106,7 +105,7 @@ impl RecvError {
     }
 }
 
-/// Why [`sendmsg`](crate::Stack::sendmsg) took nothing.
+/// Why [`sendmsg`](crate::Stack::sendmsg) queued nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -125,16 +124,16 @@ pub enum SendError {
     /// The connection died; told once.
     #[error("the connection is dead: {0}")]
     Connection(TcpError),
-    /// This side said it would send no more, or the connection is over.
+    /// The connection was shut down for sending, or has ended.
     #[error("{id} is shut down for sending; nothing can follow")]
     Shutdown {
         /// The socket.
         id: SocketId,
     },
-    /// The control buffer cannot be followed, or its dma-buf message is not 4 bytes long.
+    /// The control buffer is malformed, or its dma-buf message is not 4 bytes long.
     #[error("malformed control messages; a dma-buf is named by SCM_DEVMEM_DMABUF with a plain u32")]
     BadControl,
-    /// Device memory is sent with MSG_ZEROCOPY only.
+    /// Device memory can only be sent with MSG_ZEROCOPY.
     #[error(
         "sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied \
          out of it"
@@ -161,7 +160,7 @@ pub enum SendError {
         /// The id.
         dmabuf: DmabufId,
     },
-    /// Packets to the peer leave by another interface than the binding's.
+    /// Packets to the peer leave through another interface than that of the binding.
     #[error(
         "dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}; bind it \
          there, too, or send from host memory"
@@ -174,44 +173,44 @@ pub enum SendError {
         /// The route's interface.
         egress: IfIndex,
     },
-    /// There is no route to the peer any more.
+    /// There is no longer a route to the peer.
     #[error(transparent)]
     NoRoute(RouteError),
-    /// A range reaches past the dma-buf, or ends before it begins. Nothing was queued.
+    /// A range is not within the dma-buf, or ends before it begins. Nothing was queued.
     #[error(
         "bytes {offset} to {end} do not lie inside dma-buf {dmabuf} of {size} bytes; the iovec holds offsets into it"
     )]
     OutOfBounds {
         /// The id.
         dmabuf: DmabufId,
-        /// Where the range begins.
+        /// Start of the range.
         offset: usize,
-        /// Where it ends.
+        /// End of the range.
         end: usize,
-        /// How many bytes there are.
+        /// Size of the dma-buf.
         size: usize,
     },
-    /// A dma-buf is named, and the iovec is memory of the caller.
+    /// The control messages name a dma-buf, but the iovec is host memory.
     #[error(
         "the control messages name a dma-buf, so the iovec must hold offsets into it, and holds host memory"
     )]
     NotOffsets,
-    /// The iovec holds offsets, and no dma-buf is named.
+    /// The iovec has offsets, but the control messages name no dma-buf.
     #[error("the iovec holds offsets into device memory, but no control message names the dma-buf")]
     NoDmabufNamed,
-    /// More ranges than one message may have.
+    /// The message has too many ranges.
     #[error("{given} ranges in one message; give at most {UIO_MAXIOV}")]
     TooManyRanges {
         /// How many there were.
         given: usize,
     },
-    /// Too many zero-copy sends are under way or unreported.
+    /// Too many zero-copy sends are incomplete or not reported.
     #[error(
         "{MAX_ZEROCOPY_SENDS} zero-copy sends of this socket are under way or unreported; read the error queue, and send \
          more at once"
     )]
     TooManySends,
-    /// No host memory for the copy of the bytes.
+    /// There is no host memory for the copy of the bytes.
     #[error(
         "the stack's send memory is in use; poll the stack and try again when acknowledgements \
          have freed some"
@@ -246,10 +245,10 @@ impl SendError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another listener has the address.
     #[error("{0} is in use by another listener; close it or choose another port")]
     AddrInUse(SocketAddr),
-    /// The address is not ours.
+    /// The address is not a local address.
     #[error(
         "{0} is not an address of this interface; listen on one of its own or on the \
          unspecified address"
@@ -281,13 +280,13 @@ impl ListenError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nothing can be sent there.
+    /// The peer cannot be reached.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// Port 0 is nobody's.
+    /// The port is 0.
     #[error("{0} has port 0, on which nobody can listen; give the peer's port")]
     PortZero(SocketAddr),
-    /// The address to connect from is none of ours, or of the other family.
+    /// The address to connect from is not a local address, or has another family than the peer.
     #[error(
         "{0} is not one of this interface's addresses of the peer's family; connect from one that is"
     )]
@@ -364,7 +363,7 @@ pub enum DontneedError {
         /// How many there were.
         given: usize,
     },
-    /// The bytes are not whole ranges.
+    /// The length is not a multiple of a range.
     #[error("{len} bytes of token ranges; the length must be a multiple of 8")]
     OddLength {
         /// How many bytes there were.
@@ -422,12 +421,12 @@ pub enum OptionError {
     /// The socket is not open.
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
-    /// The value cannot be.
+    /// The value is invalid.
     #[error("{option}: {reason}")]
     BadValue {
         /// The option.
         option: &'static str,
-        /// What is wrong and what would be right.
+        /// Cause and remedy.
         reason: &'static str,
     },
 }
@@ -454,7 +453,7 @@ impl UnknownBinding {
     }
 }
 
-/// Returns the errno a dead connection reports.
+/// Returns the errno that a failed connection reports.
 pub const fn connection_errno(error: TcpError) -> Errno {
     match error {
         TcpError::Refused => Errno::ECONNREFUSED,

@@ -1,8 +1,8 @@
-//! The error queue: which zero-copy sends are over, in their order, and times of sends.
+//! The error queue: completed zero-copy sends, in order, and timestamps of sends.
 //!
-//! A send is over when nobody can read its memory any more: the peer has acknowledged every byte of it, so that the
-//! send queue let go, and the NIC has let go of every packet that names it, repeated ones included. Both hold frags of
-//! the send, so the one question is whether any frag of it is left ([`TxSend::is_over`]).
+//! A send is complete when its memory will not be read any more: the peer has acknowledged all bytes, so that the send
+//! queue has dropped them, and the NIC has finished all packets with them, including retransmissions. Both hold frags
+//! of the send, so it is complete when no frag is left ([`TxSend::is_over`]).
 
 use std::collections::VecDeque;
 
@@ -14,56 +14,57 @@ use wire::Instant;
 
 use super::timestamps::Stamps;
 
-/// Most zero-copy sends of a socket that are not over or not reported (linux bounds them by `optmem_max`).
+/// Maximum number of zero-copy sends of a socket that are incomplete or not reported (linux limits them by
+/// `optmem_max`).
 pub const MAX_ZEROCOPY_SENDS: usize = 16_384;
 
-/// The zero-copy sends of one socket.
+/// The error queue of one socket.
 #[derive(Debug)]
 pub(crate) struct ErrQueue {
-    /// Id of the next send.
+    /// Id of the next zero-copy send.
     next: ZerocopyId,
-    /// Sends that are not over, in the order of their ids.
-    pending: VecDeque<Pending>,
-    /// What is to be reported.
-    done: VecDeque<News>,
-    /// Counts what was ever put there to be reported.
+    /// Sends that are not complete, or follow one that is not, in the order of their ids.
+    unfinished: VecDeque<UnfinishedSend>,
+    /// Entries to be reported.
+    done: VecDeque<ErrEntry>,
+    /// Total number of entries so far.
     noted: u64,
-    /// Sends whose times are waited for.
+    /// Sends with timestamps to be taken.
     pub(crate) stamps: Stamps,
-    /// Stands in the list of sockets whose acknowledged sends the NIC still holds.
+    /// The socket is in the list of those with acknowledged sends that the NIC still holds.
     pub(crate) is_draining: bool,
 }
 
-/// One entry.
+/// One entry of the error queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
-    /// Zero-copy sends are over.
+enum ErrEntry {
+    /// Completed zero-copy sends.
     Over(ZerocopyRange),
-    /// A time of a send.
+    /// A timestamp of a send.
     Time(TxStamp),
 }
 
-/// A send that is not over, or follows one that is not.
+/// A zero-copy send that is not complete, or follows one that is not.
 #[derive(Debug)]
-struct Pending {
+struct UnfinishedSend {
     id: ZerocopyId,
-    /// Stream offset behind its last byte.
+    /// Stream offset after its last byte.
     end: u64,
-    memory: Memory,
-    /// Its call has not returned: more of it may follow.
+    memory: SendMemory,
+    /// More bytes may follow, before [`ErrQueue::finish`].
     is_open: bool,
 }
 
-/// Where the bytes of a zero-copy send lie.
+/// The memory of a zero-copy send.
 #[derive(Debug)]
-pub(crate) enum Memory {
-    /// In device memory.
+pub(crate) enum SendMemory {
+    /// Device memory.
     Device(TxSend),
-    /// In device memory, whose [`TxSend`] the call that goes on has: it was taken by [`ErrQueue::lend`] and comes back by
-    /// [`ErrQueue::go_on`]. The send is not over before.
+    /// Device memory; the sendmsg that continues the send has its [`TxSend`] at the moment, from [`ErrQueue::lend`] to
+    /// [`ErrQueue::go_on`].
     Lent,
-    /// In host memory of the stack, to which they were copied. That is told when the peer has them, as Linux tells it:
-    /// a program learns from these entries how far the peer is, too.
+    /// A copy in the stack's host memory. As in Linux, it is complete when the peer has acknowledged it: programs also
+    /// use these entries to follow the progress of the peer.
     Copied,
 }
 
@@ -71,7 +72,7 @@ impl Default for ErrQueue {
     fn default() -> Self {
         Self {
             next: ZerocopyId(0),
-            pending: VecDeque::new(),
+            unfinished: VecDeque::new(),
             done: VecDeque::new(),
             noted: 0,
             stamps: Stamps::default(),
@@ -81,17 +82,17 @@ impl Default for ErrQueue {
 }
 
 impl ErrQueue {
-    /// Returns whether one more send may be noted.
+    /// Returns whether there is room for one more send.
     pub(crate) fn has_room(&self) -> bool {
-        self.pending.len() + self.done.len() < MAX_ZEROCOPY_SENDS
+        self.unfinished.len() + self.done.len() < MAX_ZEROCOPY_SENDS
     }
 
-    /// Notes a send whose last byte so far stands before the stream offset `end`. It takes the next id, and is not over
-    /// before [`ErrQueue::finish`] says that this was all of it.
-    pub(crate) fn begin(&mut self, memory: Memory, end: u64) -> ZerocopyId {
+    /// Adds a send that so far ends at the stream offset `end`; returns its id. It cannot complete before
+    /// [`ErrQueue::finish`].
+    pub(crate) fn begin(&mut self, memory: SendMemory, end: u64) -> ZerocopyId {
         let id = self.next;
         self.next = id.next();
-        self.pending.push_back(Pending {
+        self.unfinished.push_back(UnfinishedSend {
             id,
             end,
             memory,
@@ -100,18 +101,18 @@ impl ErrQueue {
         id
     }
 
-    /// Notes that a send goes on to `end`, in the same memory.
-    pub(crate) fn go_on(&mut self, id: ZerocopyId, memory: Memory, end: u64) {
+    /// Extends a send to `end`, in the same memory.
+    pub(crate) fn go_on(&mut self, id: ZerocopyId, memory: SendMemory, end: u64) {
         if let Some(send) = self.entry(id) {
             (send.memory, send.end) = (memory, end);
         }
     }
 
-    /// Lends the device memory of a send that goes on, to make frags of it; `None` if there is none.
+    /// Lends the device memory of a send that continues, to make more frags; `None` if it has none.
     pub(crate) fn lend(&mut self, id: ZerocopyId) -> Option<TxSend> {
         let send = self.entry(id)?;
-        match std::mem::replace(&mut send.memory, Memory::Lent) {
-            Memory::Device(memory) => Some(memory),
+        match std::mem::replace(&mut send.memory, SendMemory::Lent) {
+            SendMemory::Device(memory) => Some(memory),
             other => {
                 send.memory = other;
                 None
@@ -119,29 +120,29 @@ impl ErrQueue {
         }
     }
 
-    /// Nothing more belongs to this send.
+    /// Ends a send: no more bytes follow.
     pub(crate) fn finish(&mut self, id: ZerocopyId) {
         if let Some(send) = self.entry(id) {
             send.is_open = false;
         }
     }
 
-    fn entry(&mut self, id: ZerocopyId) -> Option<&mut Pending> {
-        // Ids are given in order, and an entry leaves at the front only.
-        let first = self.pending.front()?.id;
+    fn entry(&mut self, id: ZerocopyId) -> Option<&mut UnfinishedSend> {
+        // Ids are consecutive, and entries are removed at the front only.
+        let first = self.unfinished.front()?.id;
         let at = usize::try_from(id.0.wrapping_sub(first.0)).ok()?;
-        self.pending.get_mut(at)
+        self.unfinished.get_mut(at)
     }
 
-    /// Moves sends that are over to the ranges to be reported; returns whether there were any. The peer has all bytes
-    /// before `acked`.
+    /// Moves completed sends to the entries to be reported; returns whether there were any. The peer has acknowledged all
+    /// bytes before `acked`.
     pub(crate) fn collect(&mut self, acked: u64) -> bool {
         let mut found = false;
-        while let Some(send) = self.pending.front_mut() {
+        while let Some(send) = self.unfinished.front_mut() {
             let (is_over, copied) = match &mut send.memory {
-                Memory::Device(memory) => (memory.is_over(), false),
-                Memory::Lent => (false, false),
-                Memory::Copied => (send.end <= acked, true),
+                SendMemory::Device(memory) => (memory.is_over(), false),
+                SendMemory::Lent => (false, false),
+                SendMemory::Copied => (send.end <= acked, true),
             };
             if send.is_open || !is_over {
                 break;
@@ -150,13 +151,13 @@ impl ErrQueue {
                 copied,
                 ..ZerocopyRange::one(send.id)
             };
-            self.pending.pop_front();
+            self.unfinished.pop_front();
             let merged = match self.done.back_mut() {
-                Some(News::Over(last)) => last.try_merge(range),
+                Some(ErrEntry::Over(last)) => last.try_merge(range),
                 _ => false,
             };
             if !merged {
-                self.done.push_back(News::Over(range));
+                self.done.push_back(ErrEntry::Over(range));
             }
             self.noted += 1;
             found = true;
@@ -164,41 +165,41 @@ impl ErrQueue {
         found
     }
 
-    /// Returns whether the oldest send is not over although the peer has all bytes before `acked`: the NIC, or a
-    /// neighbour's queue, still holds packets of it.
+    /// Returns whether the oldest send is not complete although all of it is before `acked`: the NIC, or the queue of
+    /// a neighbour, still holds packets of it.
     pub(crate) fn is_held_below(&self, acked: u64) -> bool {
-        self.pending
+        self.unfinished
             .front()
             .is_some_and(|oldest| !oldest.is_open && oldest.end <= acked)
     }
 
-    /// Counts what was ever there to be reported: while it grows, there is news even if something is there already.
+    /// Returns the total number of entries so far: if it grows, there is a new entry, even if the queue was not empty.
     pub(crate) fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Returns whether there is anything to be reported.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Returns whether there are entries to be reported.
+    pub(crate) fn has_entries(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Returns whether the oldest entry is a time of a send.
+    /// Returns whether the oldest entry is a timestamp.
     pub(crate) fn is_time(&self) -> bool {
-        matches!(self.done.front(), Some(News::Time(_)))
+        matches!(self.done.front(), Some(ErrEntry::Time(_)))
     }
 
     /// Reports the oldest entry to `sink`; `None` if there is none.
     ///
     /// # Errors
-    /// [`NoSpace`], and the entry stays.
+    /// [`NoSpace`]; the entry stays.
     pub(crate) fn report(
         &mut self,
         family: OffenderFamily,
         sink: &mut dyn CmsgSink,
     ) -> Option<Result<(), NoSpace>> {
         let pushed = match *self.done.front()? {
-            News::Over(range) => sink.push_error(SockExtendedErr::from(range), family),
-            News::Time(stamp) => sink.push_stamp(stamp, family),
+            ErrEntry::Over(range) => sink.push_error(SockExtendedErr::from(range), family),
+            ErrEntry::Time(stamp) => sink.push_stamp(stamp, family),
         };
         if pushed.is_ok() {
             self.done.pop_front();
@@ -206,34 +207,34 @@ impl ErrQueue {
         Some(pushed)
     }
 
-    /// Takes the oldest range of zero-copy sends to be reported; times stay.
+    /// Takes the oldest range of completed zero-copy sends; timestamps stay.
     pub(crate) fn pop(&mut self) -> Option<ZerocopyRange> {
         let range = self
             .done
             .iter()
             .enumerate()
-            .find_map(|(at, news)| match news {
-                News::Over(range) => Some((at, *range)),
-                News::Time(_) => None,
+            .find_map(|(at, entry)| match entry {
+                ErrEntry::Over(range) => Some((at, *range)),
+                ErrEntry::Time(_) => None,
             });
         let (at, range) = range?;
         self.done.remove(at);
         Some(range)
     }
 
-    /// Puts times of sends into the queue: the peer has all bytes before `acked`, and those before `sent` left. A time
-    /// that finds no room is not told.
+    /// Adds the timestamps that are due: bytes before `sent` have been sent, and bytes before `acked` acknowledged. A
+    /// timestamp without room is dropped.
     pub(crate) fn note_times(&mut self, sent: u64, acked: u64, now: Instant) {
         let Self {
-            pending,
+            unfinished,
             done,
             noted,
             stamps,
             ..
         } = self;
         stamps.advance(sent, acked, now, |stamp| {
-            if pending.len() + done.len() < MAX_ZEROCOPY_SENDS {
-                done.push_back(News::Time(stamp));
+            if unfinished.len() + done.len() < MAX_ZEROCOPY_SENDS {
+                done.push_back(ErrEntry::Time(stamp));
                 *noted += 1;
             }
         });
@@ -254,13 +255,13 @@ mod tests {
     fn send(queue: &mut ErrQueue, memory: &TxMemory, end: u64) -> FragList {
         let send = memory.begin();
         let frags = send.frags(0, 100).unwrap();
-        let id = queue.begin(Memory::Device(send), end);
+        let id = queue.begin(SendMemory::Device(send), end);
         queue.finish(id);
         frags
     }
 
     fn copied(queue: &mut ErrQueue, end: u64) {
-        let id = queue.begin(Memory::Copied, end);
+        let id = queue.begin(SendMemory::Copied, end);
         queue.finish(id);
     }
 
@@ -285,7 +286,7 @@ mod tests {
         assert!(queue.is_held_below(100) && !queue.is_held_below(99));
         frags[0] = None;
         assert!(queue.collect(0));
-        assert!(queue.has_news());
+        assert!(queue.has_entries());
         assert_eq!(queue.pop(), Some(range(0, 2, false)));
         frags[3] = None;
         assert!(queue.collect(0));
@@ -312,13 +313,13 @@ mod tests {
     #[test]
     fn a_send_is_not_over_while_its_call_goes_on() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
-        let id = queue.begin(Memory::Device(memory.begin()), 100);
+        let id = queue.begin(SendMemory::Device(memory.begin()), 100);
         copied(&mut queue, 200);
         assert!(!queue.collect(200) && !queue.is_held_below(200));
         let send = queue.lend(id).expect("it was sent from device memory");
         assert!(queue.lend(id).is_none(), "it is lent");
         let more = send.frags(0, 100).unwrap();
-        queue.go_on(id, Memory::Device(send), 300);
+        queue.go_on(id, SendMemory::Device(send), 300);
         queue.finish(id);
         assert!(!queue.collect(300) && queue.is_held_below(300));
         drop(more);
@@ -330,14 +331,14 @@ mod tests {
     #[test]
     fn a_send_whose_memory_is_lent_is_not_over_and_a_copied_one_has_none_to_lend() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
-        let device = queue.begin(Memory::Device(memory.begin()), 100);
-        let host = queue.begin(Memory::Copied, 200);
+        let device = queue.begin(SendMemory::Device(memory.begin()), 100);
+        let host = queue.begin(SendMemory::Copied, 200);
         let send = queue.lend(device).expect("it was sent from device memory");
         assert!(queue.lend(host).is_none());
         queue.finish(device);
         queue.finish(host);
         assert!(!queue.collect(200), "its frags may still be made");
-        queue.go_on(device, Memory::Device(send), 100);
+        queue.go_on(device, SendMemory::Device(send), 100);
         assert!(queue.collect(200));
         assert_eq!(queue.pop(), Some(range(0, 0, false)));
         assert_eq!(queue.pop(), Some(range(1, 1, true)));
@@ -383,7 +384,7 @@ mod tests {
         let mut writer = devmem_uapi::CmsgWriter::new(&mut short);
         let told = queue.report(OffenderFamily::Ip, &mut writer);
         assert!(matches!(told, Some(Err(NoSpace))) && writer.written() == 0);
-        assert!(queue.has_news());
+        assert!(queue.has_entries());
     }
 
     #[test]

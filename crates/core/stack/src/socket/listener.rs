@@ -8,7 +8,7 @@ use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
 use super::SocketId;
 use super::readiness::Readiness;
-use super::sockopt::Options;
+use super::sockopt::SocketSettings;
 
 /// A listener.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
     pub(crate) half_open: SynBacklog<FragList>,
     /// What accepted connections begin with.
-    pub(crate) options: Options,
+    pub(crate) options: SocketSettings,
     accepted: VecDeque<SocketId>,
     accepted_ever: u64,
     backlog: usize,
@@ -35,7 +35,7 @@ impl Listener {
         Self {
             local,
             half_open,
-            options: Options::new(config),
+            options: SocketSettings::new(config),
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,

@@ -29,9 +29,9 @@ use error::DontneedError;
 use errqueue::ErrQueue;
 use listener::Listener;
 use readiness::Readiness;
-use sendmsg::Kind;
+use sendmsg::SourceMemory;
 use sockets::{Pollable, Snapshot};
-use sockopt::Options;
+use sockopt::SocketSettings;
 pub(crate) use table::SocketId;
 use timestamps::ArrivalTimes;
 use token_table::TokenTable;
@@ -63,11 +63,11 @@ pub(crate) struct ConnectionSocket {
     /// A segment arrived before: the next one says more than that the connection is open.
     pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
-    pub(crate) options: Options,
+    pub(crate) options: SocketSettings,
     /// Zero-copy sends under way and over.
     pub(crate) errors: ErrQueue,
     /// Where the last bytes sent lie: packets do not mix the kinds.
-    pub(crate) last_sent: Option<Kind>,
+    pub(crate) last_sent: Option<SourceMemory>,
     /// Free bytes in the send queue from which on it counts as writable (linux: a third of the
     /// buffer).
     pub(crate) write_low: usize,
@@ -221,7 +221,7 @@ impl ConnectionSocket {
             | Readiness::READ_CLOSED.when(read_closed)
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
-            | Readiness::ERROR_QUEUE.when(self.errors.has_news())
+            | Readiness::ERROR_QUEUE.when(self.errors.has_entries())
     }
 
     /// Takes tokens back; each net_iov goes to `home`.

@@ -1,7 +1,6 @@
-//! recvmsg: payload in order to the iovec or, as tokens, to the control buffer (ABI.md 3).
+//! recvmsg: delivers payload in order, copied to the iovec or as tokens in control messages (ABI.md 3).
 //!
-//! One code path serves reading and peeking, and a control buffer of bytes as well as a typed
-//! batch: they differ in where the next payload comes from ([`Source`]) and in the [`CmsgSink`].
+//! Reading and peeking differ in [`RecvCursor`] only, control buffers and typed batches in [`CmsgSink`] only.
 
 use devmem_uapi::{CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, FragToken, MsgFlags, cmsg_space};
 use netmem::{Frag, FragList, Payload};
@@ -12,7 +11,7 @@ use super::Held;
 use super::error::RecvError;
 use super::token_table::{MAX_TOKENS, TokenTable};
 
-/// Where a [`recvmsg`](crate::Stack::recvmsg) puts bytes, and how many it may return.
+/// Destination of the bytes of a [`recvmsg`](crate::Stack::recvmsg), and their maximum number.
 #[derive(Debug)]
 pub struct RecvMsg<'a> {
     host: &'a mut [u8],
@@ -20,80 +19,78 @@ pub struct RecvMsg<'a> {
 }
 
 impl<'a> RecvMsg<'a> {
-    /// Receives at most as many bytes as `host` has; those in host memory are copied there.
+    /// Receives at most `host.len()` bytes. Bytes in host memory are copied to `host`.
     pub fn new(host: &'a mut [u8]) -> Self {
         let len = host.len();
         Self { host, len }
     }
 
-    /// Receives at most `len` bytes; those in host memory are copied to `host`, one after the
-    /// other.
+    /// Receives at most `len` bytes. Bytes in host memory are copied to `host`.
     ///
-    /// An empty `host` is the NULL iov_base of a caller who expects device bytes only.
+    /// An empty `host` corresponds to a NULL `iov_base`, of a caller that expects device memory only.
     pub fn with_len(host: &'a mut [u8], len: usize) -> Self {
         Self { host, len }
     }
 }
 
-/// Why a [`recvmsg`](crate::Stack::recvmsg) that returned something stopped there.
+/// Why a [`recvmsg`](crate::Stack::recvmsg) did not return more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// It returned as many bytes as were asked for.
+    /// It returned the requested number of bytes.
     Full,
-    /// Nothing more has arrived. Only now does a blocking caller with MSG_WAITALL wait on.
+    /// No more data has arrived. Only in this case a blocking caller with MSG_WAITALL continues to wait.
     Empty,
     /// The peer sends no more; the next call returns 0.
     Eof,
-    /// Readable data ends and unreadable data begins, or the other way round.
+    /// A border between readable and unreadable data.
     Border,
     /// The control buffer has no room for the next message.
     ControlFull,
-    /// The next call will say why.
+    /// The next call returns the reason as an error.
     Refused,
-    /// It read the error queue, which gives one entry at a time and no bytes.
+    /// It read the error queue: one entry, and no bytes.
     ErrorQueue,
 }
 
-/// What a [`recvmsg`](crate::Stack::recvmsg) returned.
+/// Result of a [`recvmsg`](crate::Stack::recvmsg).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecvOutcome {
-    /// Payload bytes delivered: copied, discarded, or named by control messages. 0 is the end of
-    /// the stream.
+    /// Payload bytes delivered: copied, discarded, or described by control messages. 0 is the end of the stream.
     pub bytes: usize,
-    /// Bytes of those that were copied to the iovec.
+    /// Of those, bytes copied to the iovec.
     pub host_bytes: usize,
-    /// When the segment with the last of these bytes arrived, if times were asked for by then.
+    /// Arrival time of the segment with the last of these bytes, if timestamps were enabled then.
     pub arrived: Option<Instant>,
     /// Why it did not return more.
     pub stopped: Stopped,
 }
 
-/// What one call works on, apart from the queue.
-pub(crate) struct Receive<'a, 'm> {
+/// Arguments and socket state of one call, except for the queue.
+pub(crate) struct RecvCall<'a, 'm> {
     pub(crate) msg: &'a mut RecvMsg<'m>,
     pub(crate) sink: &'a mut dyn CmsgSink,
     pub(crate) tokens: &'a mut TokenTable<Held>,
     pub(crate) flags: MsgFlags,
-    /// Frags that touch share a message and a token.
+    /// Adjacent frags share one control message and one token.
     pub(crate) merge: bool,
-    /// Where payload goes that was copied or discarded.
+    /// Takes back the memory of payload that was copied or discarded.
     pub(crate) home: &'a mut dyn FnMut(FragList),
 }
 
-/// What kind of memory a frag lies in, as far as recvmsg tells them apart.
+/// Kind of memory of a frag, as recvmsg distinguishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FragKind {
     /// Host memory of a readable packet.
     Readable,
     /// Host memory of an unreadable packet.
     Linear,
     /// Device memory of a binding.
     Device(DmabufId),
-    /// Device memory of somebody else.
+    /// Device memory of another memory provider.
     Foreign,
 }
 
-impl Kind {
+impl FragKind {
     fn of(frag: &Frag) -> Self {
         match (frag.is_readable(), frag.is_linear(), frag.dmabuf_id()) {
             (true, false, _) => Self::Readable,
@@ -108,22 +105,22 @@ impl Kind {
     }
 }
 
-/// Why the walk along the queue ends.
+/// Why the delivery ends.
 enum End {
     Stopped(Stopped),
     Refused(RecvError),
 }
 
-/// Payload in order, to take or to look at.
-struct Source<'q> {
+/// Position in the receive queue, of a read (payload is taken) or a peek (payload stays).
+struct RecvCursor<'q> {
     queue: &'q mut RecvQueue<FragList>,
-    /// How many payloads of the queue were looked at; `None` when they are taken.
+    /// Number of payloads of the queue that were peeked at; `None` for a read.
     peeked: Option<usize>,
-    /// What is left of the payload in hand.
+    /// Rest of the current payload.
     current: FragList,
 }
 
-impl Source<'_> {
+impl RecvCursor<'_> {
     /// Returns the next frag.
     fn front(&mut self) -> Option<&Frag> {
         if self.current.is_empty() {
@@ -144,7 +141,7 @@ impl Source<'_> {
         self.current.split_off_front(len)
     }
 
-    /// Puts back what was taken too much.
+    /// Puts the rest of the current payload back into the queue.
     fn finish(self) {
         if self.peeked.is_none() {
             self.queue.unpop(self.current);
@@ -152,45 +149,45 @@ impl Source<'_> {
     }
 }
 
-/// A message that waits for frags that touch its own.
-struct Pending {
+/// A control message that adjacent frags can still be added to.
+struct OpenCmsg {
     cmsg: DmabufCmsg,
     held: Held,
 }
 
-impl Pending {
+impl OpenCmsg {
     fn touches(&self, id: DmabufId, frag: &Frag) -> bool {
         self.cmsg.dmabuf_id == id
             && self.cmsg.frag_offset + u64::from(self.cmsg.frag_size) == frag.dmabuf_offset()
     }
 }
 
-/// Delivers what `queue` has, up to the limits of the call.
+/// Delivers payload of `queue`, up to the limits of the call.
 pub(crate) fn recvmsg(
     queue: &mut RecvQueue<FragList>,
-    receive: Receive<'_, '_>,
+    call: RecvCall<'_, '_>,
 ) -> Result<RecvOutcome, RecvError> {
-    let peeked = receive.flags.contains(MsgFlags::PEEK).then_some(0);
-    let mut source = Source {
+    let peeked = call.flags.contains(MsgFlags::PEEK).then_some(0);
+    let mut cursor = RecvCursor {
         queue,
         peeked,
         current: FragList::default(),
     };
     let mut delivery = Delivery {
-        receive,
+        call,
         bytes: 0,
         host_bytes: 0,
         unreadable: None,
-        pending: None,
+        open: None,
     };
     let end = loop {
-        match delivery.step(&mut source) {
+        match delivery.step(&mut cursor) {
             Ok(()) => {}
             Err(end) => break end,
         }
     };
     delivery.flush();
-    source.finish();
+    cursor.finish();
     let Delivery {
         bytes, host_bytes, ..
     } = delivery;
@@ -215,35 +212,35 @@ pub(crate) fn recvmsg(
     }
 }
 
-/// One call under way.
+/// State of one call.
 struct Delivery<'a, 'm> {
-    receive: Receive<'a, 'm>,
+    call: RecvCall<'a, 'm>,
     bytes: usize,
     host_bytes: usize,
-    /// Kind of what was delivered so far: one call never mixes.
+    /// Whether the bytes delivered so far are unreadable: one call does not mix both.
     unreadable: Option<bool>,
-    pending: Option<Pending>,
+    open: Option<OpenCmsg>,
 }
 
 impl Delivery<'_, '_> {
-    /// Delivers the next frag, or as much of it as the call takes.
-    fn step(&mut self, source: &mut Source<'_>) -> Result<(), End> {
-        let left = self.receive.msg.len - self.bytes;
+    /// Delivers the next frag, or the part of it that is within the limits.
+    fn step(&mut self, cursor: &mut RecvCursor<'_>) -> Result<(), End> {
+        let left = self.call.msg.len - self.bytes;
         if left == 0 {
             return Err(End::Stopped(Stopped::Full));
         }
-        let Some(frag) = source.front() else {
-            let stopped = if source.queue.has_fin() {
+        let Some(frag) = cursor.front() else {
+            let stopped = if cursor.queue.has_fin() {
                 Stopped::Eof
             } else {
                 Stopped::Empty
             };
             return Err(End::Stopped(stopped));
         };
-        let (kind, len) = (Kind::of(frag), frag.len().min(left));
-        if self.receive.flags.contains(MsgFlags::TRUNC) {
-            let discarded = source.take(len);
-            (self.receive.home)(discarded);
+        let (kind, len) = (FragKind::of(frag), frag.len().min(left));
+        if self.call.flags.contains(MsgFlags::TRUNC) {
+            let discarded = cursor.take(len);
+            (self.call.home)(discarded);
             self.bytes += len;
             return Ok(());
         }
@@ -253,23 +250,23 @@ impl Delivery<'_, '_> {
         {
             return Err(End::Stopped(Stopped::Border));
         }
-        if kind.is_unreadable() && !self.receive.flags.contains(MsgFlags::SOCK_DEVMEM) {
+        if kind.is_unreadable() && !self.call.flags.contains(MsgFlags::SOCK_DEVMEM) {
             return Err(End::Refused(RecvError::Unreadable { bytes: len }));
         }
         match kind {
-            Kind::Readable => self.copy(source, len).map(|_| ()),
-            Kind::Linear => self.deliver_linear(source, len),
-            Kind::Device(id) => self.deliver_device(source, id, len),
-            Kind::Foreign => Err(End::Refused(RecvError::NotOurMemory { bytes: len })),
+            FragKind::Readable => self.copy(cursor, len).map(|_| ()),
+            FragKind::Linear => self.deliver_linear(cursor, len),
+            FragKind::Device(id) => self.deliver_device(cursor, id, len),
+            FragKind::Foreign => Err(End::Refused(RecvError::NotOurMemory { bytes: len })),
         }?;
         self.unreadable = Some(kind.is_unreadable());
         Ok(())
     }
 
-    /// Copies up to `len` bytes of the next frag to the iovec, returns how many.
-    fn copy(&mut self, source: &mut Source<'_>, len: usize) -> Result<usize, End> {
+    /// Copies up to `len` bytes of the next frag to the iovec; returns how many.
+    fn copy(&mut self, cursor: &mut RecvCursor<'_>, len: usize) -> Result<usize, End> {
         let room = self
-            .receive
+            .call
             .msg
             .host
             .get_mut(self.host_bytes..)
@@ -278,55 +275,55 @@ impl Delivery<'_, '_> {
         if n == 0 {
             return Err(End::Refused(RecvError::NoBuffer { bytes: len }));
         }
-        let piece = source.take(n);
+        let piece = cursor.take(n);
         for (at, frag) in offsets(&piece) {
             let out = room.get_mut(at..at + frag.len()).unwrap_or_default();
-            // Readable was asked before; a frag does not change its memory.
+            // The frag is readable, as checked before.
             let copied = frag.copy_to(0, out);
             debug_assert!(copied.is_ok());
         }
-        (self.receive.home)(piece);
+        (self.call.home)(piece);
         self.host_bytes += n;
         self.bytes += n;
         Ok(n)
     }
 
-    fn deliver_linear(&mut self, source: &mut Source<'_>, len: usize) -> Result<(), End> {
+    fn deliver_linear(&mut self, cursor: &mut RecvCursor<'_>, len: usize) -> Result<(), End> {
         self.flush();
-        if self.receive.sink.room() == 0 {
+        if self.call.sink.room() == 0 {
             return Err(End::Stopped(Stopped::ControlFull));
         }
-        let copied = self.copy(source, len)?;
+        let copied = self.copy(cursor, len)?;
         self.push(DevmemCmsg::Linear(copied as u32));
         Ok(())
     }
 
     fn deliver_device(
         &mut self,
-        source: &mut Source<'_>,
+        cursor: &mut RecvCursor<'_>,
         id: DmabufId,
         len: usize,
     ) -> Result<(), End> {
-        let Some(frag) = source.front() else {
+        let Some(frag) = cursor.front() else {
             return Err(End::Stopped(Stopped::Empty));
         };
         let size = len as u32;
-        if let Some(pending) = &mut self.pending
-            && self.receive.merge
-            && pending.touches(id, frag)
-            && let Some(merged) = pending.cmsg.frag_size.checked_add(size)
+        if let Some(open) = &mut self.open
+            && self.call.merge
+            && open.touches(id, frag)
+            && let Some(merged) = open.cmsg.frag_size.checked_add(size)
         {
-            pending.cmsg.frag_size = merged;
-            pending.held.keep(source.take(len));
+            open.cmsg.frag_size = merged;
+            open.held.keep(cursor.take(len));
             self.bytes += len;
             return Ok(());
         }
         let frag_offset = frag.dmabuf_offset();
         self.flush();
-        if self.receive.sink.room() == 0 {
+        if self.call.sink.room() == 0 {
             return Err(End::Stopped(Stopped::ControlFull));
         }
-        if self.receive.tokens.outstanding() >= MAX_TOKENS {
+        if self.call.tokens.outstanding() >= MAX_TOKENS {
             return Err(End::Refused(RecvError::TooManyTokens));
         }
         let cmsg = DmabufCmsg {
@@ -337,19 +334,18 @@ impl Delivery<'_, '_> {
             flags: 0,
         };
         let mut held = Held::default();
-        held.keep(source.take(len));
-        self.pending = Some(Pending { cmsg, held });
+        held.keep(cursor.take(len));
+        self.open = Some(OpenCmsg { cmsg, held });
         self.bytes += len;
         Ok(())
     }
 
-    /// Issues the token of the message that waited, and sends it off; room for both was asked
-    /// before.
+    /// Issues the token of the open control message, and pushes the message. Room for both was checked before.
     fn flush(&mut self) {
-        let Some(Pending { mut cmsg, held }) = self.pending.take() else {
+        let Some(OpenCmsg { mut cmsg, held }) = self.open.take() else {
             return;
         };
-        match self.receive.tokens.issue(held) {
+        match self.call.tokens.issue(held) {
             Ok(token) => {
                 cmsg.frag_token = token;
                 self.push(DevmemCmsg::Dmabuf(cmsg));
@@ -359,12 +355,12 @@ impl Delivery<'_, '_> {
     }
 
     fn push(&mut self, cmsg: DevmemCmsg) {
-        let pushed = self.receive.sink.push(cmsg);
+        let pushed = self.call.sink.push(cmsg);
         debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
     }
 }
 
-/// Iterates over frags with where each begins in the list.
+/// Iterates over frags, each with its offset in the list.
 fn offsets(frags: &FragList) -> impl Iterator<Item = (usize, &Frag)> {
     frags.iter().scan(0, |at, frag| {
         let start = *at;

@@ -1,7 +1,6 @@
-//! sendmsg: bytes of the caller's memory, copied to host pages, or ranges of device memory, named and not touched
-//! (ABI.md 5).
+//! sendmsg: sends host memory of the caller, which is copied, or ranges of device memory, which are not (ABI.md 5).
 //!
-//! Host and device bytes of one stream never share a packet: the send queue gets a boundary wherever they meet.
+//! A packet never has both host and device bytes: the send queue gets a boundary between them.
 
 use std::ops::Range;
 
@@ -11,22 +10,22 @@ use tcp::{Push, StateKind};
 
 use super::cmsg::{TxSource, parse_tx};
 use super::error::SendError;
-use super::errqueue::Memory;
+use super::errqueue::SendMemory;
 use super::{ConnectionSocket, SocketId};
 use crate::Stack;
 use crate::binding::Bindings;
-use crate::binding_tx::{Egress, TxBinding};
+use crate::binding_tx::{EgressRoutes, TxBinding};
 
-/// What a [`sendmsg`](crate::Stack::sendmsg) sends.
+/// The bytes and control messages of a [`sendmsg`](crate::Stack::sendmsg).
 #[derive(Debug, Clone, Copy)]
 pub struct SendMsg<'a> {
     iovec: Iovec<'a>,
     control: &'a [u8],
-    /// Of host memory: what the iovec's entries were.
+    /// For host memory: the entries of the caller's iovec.
     pieces: &'a [Range<usize>],
 }
 
-/// What the kernel's iovec is: memory, or offsets written where addresses stand otherwise.
+/// The iovec: host memory, or offsets into a dma-buf in place of addresses.
 #[derive(Debug, Clone, Copy)]
 enum Iovec<'a> {
     Host(&'a [u8]),
@@ -34,7 +33,7 @@ enum Iovec<'a> {
 }
 
 impl<'a> SendMsg<'a> {
-    /// Sends `host`.
+    /// Returns a message that sends `host`.
     pub const fn new(host: &'a [u8]) -> Self {
         Self {
             iovec: Iovec::Host(host),
@@ -43,7 +42,7 @@ impl<'a> SendMsg<'a> {
         }
     }
 
-    /// Sends what the control messages in `control` say of `host`.
+    /// Returns a message with host memory and control messages.
     pub const fn with_control(host: &'a [u8], control: &'a [u8]) -> Self {
         Self {
             iovec: Iovec::Host(host),
@@ -52,7 +51,7 @@ impl<'a> SendMsg<'a> {
         }
     }
 
-    /// Sends `ranges`, in this order, of the dma-buf that a control message in `control` names.
+    /// Returns a message that sends `ranges`, in this order, of the dma-buf that a control message in `control` names.
     pub const fn device(ranges: &'a [Range<usize>], control: &'a [u8]) -> Self {
         Self {
             iovec: Iovec::Device(ranges),
@@ -61,14 +60,14 @@ impl<'a> SendMsg<'a> {
         }
     }
 
-    /// Says how long the entries of the iovec were whose bytes are sent. With MSG_ZEROCOPY, where each is a frag of its
-    /// own in Linux, a packet has no more than 17 of them.
+    /// Sets the entries of the caller's iovec. With MSG_ZEROCOPY each entry is a frag in Linux, and a packet has at most
+    /// 17 frags; this stack then ends its packets at the same bytes.
     #[must_use]
     pub const fn in_pieces(self, pieces: &'a [Range<usize>]) -> Self {
         Self { pieces, ..self }
     }
 
-    /// Returns the bytes in host memory; none if it sends from a dma-buf.
+    /// Returns the host memory; empty if the message sends from a dma-buf.
     pub const fn host(&self) -> &'a [u8] {
         match self.iovec {
             Iovec::Host(host) => host,
@@ -76,7 +75,7 @@ impl<'a> SendMsg<'a> {
         }
     }
 
-    /// Returns the ranges of a dma-buf; none if it sends host memory.
+    /// Returns the ranges of a dma-buf; empty if the message sends host memory.
     pub const fn ranges(&self) -> &'a [Range<usize>] {
         match self.iovec {
             Iovec::Host(_) => &[],
@@ -90,42 +89,40 @@ impl<'a> SendMsg<'a> {
     }
 }
 
-/// What kind of memory the last bytes of a stream were sent from.
+/// Kind of memory that bytes are sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SourceMemory {
     Host,
     Device,
 }
 
-/// A send that goes on when there is room again (a blocking sendmsg): whatever the number of calls, it has one number
-/// and one set of times. It begins empty and ends with [`Stack::finish_send`]; until then it is not over.
+/// A send that takes several calls because the send queue was full (a blocking sendmsg). It has one zero-copy id and one
+/// set of timestamps. It begins empty, and cannot complete before [`Stack::finish_send`].
 #[derive(Debug, Default)]
 #[must_use = "a send that is not finished is never reported"]
 pub struct Sending {
     number: Option<ZerocopyId>,
-    /// Stream offset behind the last byte queued.
+    /// Stream offset after the last queued byte.
     end: Option<u64>,
 }
 
-/// What a send needs of the stack.
+/// The parts of the stack that a send needs.
 struct SendContext<'a> {
     pool: &'a mut PagePool,
     bindings: &'a Bindings,
-    egress: Egress<'a>,
+    egress: EgressRoutes<'a>,
     sending: &'a mut Sending,
 }
 
-/// Most bytes copied at once: what is copied in vain when the pages run out.
+/// Maximum bytes copied at once. If the page pool runs out, so much may have been copied in vain.
 const COPIED_BYTES: usize = 64 << 10;
 
-/// Most frags queued at once (linux MAX_SKB_FRAGS): what is queued is charged by the piece. Of device memory that may be
-/// a whole send, which is then shared, acknowledged and let go of as one piece.
+/// Maximum frags queued as one piece (linux MAX_SKB_FRAGS).
 const PIECE_FRAGS: usize = 17;
 
 impl Stack {
-    /// Queues bytes for sending, as many as there is room for; returns how many. From device memory that is a
-    /// promise to leave them alone until the error queue reports the send; zero-copy sends that queued anything are
-    /// numbered from 0.
+    /// Queues as many bytes as there is room for; returns how many. Device memory must not be changed until the error
+    /// queue reports the send as complete. Zero-copy sends that queued at least one byte are numbered from 0.
     ///
     /// # Errors
     /// [`SendError`] if none was queued.
@@ -141,8 +138,8 @@ impl Stack {
         sent
     }
 
-    /// As [`Stack::sendmsg`], but what it queues belongs to the send that `sending` began, if it did: to be called
-    /// with the rest of the bytes until all are queued, or the caller gives up, and [`Stack::finish_send`] then.
+    /// As [`Stack::sendmsg`], for a send that takes several calls: call it with the remaining bytes and the same
+    /// `sending` until all are queued or the caller gives up, and then [`Stack::finish_send`].
     ///
     /// # Errors
     /// [`SendError`] if none was queued.
@@ -155,21 +152,19 @@ impl Stack {
     ) -> Result<usize, SendError> {
         let Self {
             sockets,
-            send_pool: pool,
-            bindings,
+            memory,
             network,
-            ifindex,
             ..
         } = self;
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(SendError::NotConnected { id })?;
         let context = SendContext {
-            pool,
-            bindings,
-            egress: Egress {
+            pool: &mut memory.send_pool,
+            bindings: &memory.bindings,
+            egress: EgressRoutes {
                 routes: network.routes(),
-                ifindex: *ifindex,
+                ifindex: network.ifindex(),
             },
             sending,
         };
@@ -183,7 +178,7 @@ impl Stack {
         sent
     }
 
-    /// Ends a send: nothing more belongs to it. A socket that is gone took it along.
+    /// Ends a send: no more bytes belong to it. Does nothing if the socket has been closed.
     pub fn finish_send(&mut self, id: SocketId, sending: Sending) {
         let Sending { number, end } = sending;
         let Ok(Some(mut connection)) = self.sockets.connection_mut(id) else {
@@ -194,8 +189,8 @@ impl Stack {
             let acked = connection.acked_offset();
             connection.errors.collect(acked);
         }
-        // The last packet is stamped, if it is still there (linux `tcp_tx_timestamp`): one that left already only
-        // when it is acknowledged.
+        // As in Linux (`tcp_tx_timestamp`), the last packet gets timestamps if it is still queued; if it has been sent
+        // already, only that of its acknowledgement.
         if let Some(end) = end.filter(|end| *end > connection.acked_offset()) {
             let is_unsent = end > connection.conn.sent_offset();
             let mut wanted = connection.options.timestamping;
@@ -206,7 +201,7 @@ impl Stack {
     }
 }
 
-/// Queues as many bytes as there is room for, returns how many.
+/// Queues as many bytes as there is room for; returns how many.
 fn sendmsg(
     id: SocketId,
     socket: &mut ConnectionSocket,
@@ -231,16 +226,16 @@ fn sendmsg(
             let send = lent.unwrap_or_else(|| binding.memory.begin());
             send_device(socket, send, cx.sending, ranges, flags)
         }
-        // Taken as the other, an address is no offset and an offset no address.
+        // An address must not be taken for an offset, nor an offset for an address.
         (TxSource::Devmem(_), Iovec::Host(_)) => Err(SendError::NotOffsets),
         (TxSource::Host, Iovec::Device(_)) => Err(SendError::NoDmabufNamed),
     }
 }
 
-/// Copies host bytes. With MSG_ZEROCOPY, too: the completion says so.
+/// Copies host bytes and queues them. With MSG_ZEROCOPY they are copied, too, and the completion says so.
 ///
-/// A program's memory may change, or go, at any time: only a copy keeps what is sent again what was sent at first, and
-/// a slice of it does not outlive the call. Linux copies as well where packets loop back or somebody looks on.
+/// The program may change or unmap its memory at any time, and a retransmission must have the same bytes; also, the
+/// slice is not valid after the call. Linux copies, too, for loopback and for packet sockets.
 fn send_host(
     socket: &mut ConnectionSocket,
     cx: SendContext<'_>,
@@ -249,7 +244,7 @@ fn send_host(
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
     let SendContext { pool, sending, .. } = cx;
-    // Without SO_ZEROCOPY the flag means nothing here (linux `tcp_sendmsg_locked`).
+    // Without SO_ZEROCOPY the flag has no effect on host memory (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
     if reports && sending.number.is_none() && !socket.errors.has_room() {
         return Err(SendError::TooManySends);
@@ -270,7 +265,7 @@ fn send_host(
         };
         let is_full = sent + n == cut && n < rest.len();
         let more = !is_full && (n < rest.len() || flags.contains(MsgFlags::MORE));
-        let Some(behind) = socket.queue(payload, Kind::Host, more) else {
+        let Some(behind) = socket.queue(payload, SourceMemory::Host, more) else {
             break Some(SendError::WouldBlock);
         };
         if is_full {
@@ -279,13 +274,14 @@ fn send_host(
         (sent, end) = (sent + n, behind);
     };
     if sent > 0 {
-        let memory = reports.then_some(Memory::Copied);
+        let memory = reports.then_some(SendMemory::Copied);
         sending.queued(socket, memory, end);
     }
     outcome(sent, refused)
 }
 
-/// Returns behind which byte a packet is full that byte `at` belongs to: it has as many frags as fit.
+/// Returns the end of the packet with the byte `at`, if the entries of the iovec limit it: a packet has at most
+/// [`PIECE_FRAGS`] entries.
 fn packet_end(pieces: &[Range<usize>], at: usize) -> Option<usize> {
     let mut end = 0_usize;
     let packets = pieces.chunks(PIECE_FRAGS).map(|packet| {
@@ -298,8 +294,8 @@ fn packet_end(pieces: &[Range<usize>], at: usize) -> Option<usize> {
 }
 
 impl Sending {
-    /// Notes that bytes were queued up to the stream offset `end`; those of `memory` are reported.
-    fn queued(&mut self, socket: &mut ConnectionSocket, memory: Option<Memory>, end: u64) {
+    /// Notes that bytes were queued up to the stream offset `end`. With `memory`, their completion is reported.
+    fn queued(&mut self, socket: &mut ConnectionSocket, memory: Option<SendMemory>, end: u64) {
         self.end = Some(end);
         match (memory, self.number) {
             (None, _) => {}
@@ -309,8 +305,8 @@ impl Sending {
     }
 }
 
-/// Judges a send from device memory, in the order of the kernel (linux net/ipv4/tcp.c `tcp_sendmsg_locked`); bounds of
-/// all ranges before the first byte is queued.
+/// Checks a send from device memory, in the order of the kernel (linux net/ipv4/tcp.c `tcp_sendmsg_locked`). The bounds
+/// of all ranges are checked before the first byte is queued.
 fn judge_device<'b>(
     socket: &ConnectionSocket,
     cx: &SendContext<'b>,
@@ -369,21 +365,21 @@ fn send_device(
             break;
         }
         let more = sent + len < total || flags.contains(MsgFlags::MORE);
-        let Some(behind) = socket.queue(piece, Kind::Device, more) else {
+        let Some(behind) = socket.queue(piece, SourceMemory::Device, more) else {
             break;
         };
         (sent, end) = (sent + len, behind);
     }
     match sending.end {
-        _ if sent > 0 => sending.queued(socket, Some(Memory::Device(send)), end),
-        // The memory goes back to where it was taken from.
-        Some(end) => sending.queued(socket, Some(Memory::Device(send)), end),
+        _ if sent > 0 => sending.queued(socket, Some(SendMemory::Device(send)), end),
+        // Nothing was queued: the memory goes back to the error queue, which had lent it.
+        Some(end) => sending.queued(socket, Some(SendMemory::Device(send)), end),
         None => {}
     }
     outcome(sent, (sent < total).then_some(SendError::WouldBlock))
 }
 
-/// Takes up to `room` bytes off the ranges.
+/// Takes up to `room` bytes from the beginning of the ranges.
 fn next_piece(
     send: &TxSend,
     current: &mut Range<usize>,
@@ -416,7 +412,7 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
 }
 
 impl ConnectionSocket {
-    /// Returns whether there is room for more that was never sent (linux `__sk_stream_memory_free`).
+    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
     pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
         let Some(lowat) = self.options.notsent_lowat else {
             return true;
@@ -424,12 +420,13 @@ impl ConnectionSocket {
         self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
     }
 
-    /// Queues a piece that there is room for, apart from bytes of the other kind; returns the stream offset behind it.
-    fn queue(&mut self, piece: FragList, kind: Kind, more: bool) -> Option<u64> {
+    /// Queues a piece, after a boundary if the bytes before are in another kind of memory; returns the stream offset after
+    /// it, or `None` if the send queue is full.
+    fn queue(&mut self, piece: FragList, memory: SourceMemory, more: bool) -> Option<u64> {
         if self
             .last_sent
-            .replace(kind)
-            .is_some_and(|last| last != kind)
+            .replace(memory)
+            .is_some_and(|last| last != memory)
         {
             self.conn.push_boundary();
         }
@@ -439,7 +436,7 @@ impl ConnectionSocket {
     }
 }
 
-/// Returns whether the connection takes bytes, or why not.
+/// Checks whether the connection accepts bytes to send.
 fn can_send(id: SocketId, socket: &mut ConnectionSocket) -> Result<(), SendError> {
     if let Some(error) = socket.take_error() {
         return Err(SendError::Connection(error));

@@ -15,10 +15,10 @@ use super::table::{SocketId, SocketTable};
 use super::{ConnectionSocket, Holder, SocketKind, TimeWaitSocket};
 use crate::Secret;
 use crate::bind_addr::BindAddr;
-use crate::demux::{AddrInUse, Demux, Owner};
+use crate::demux::{AddrInUse, Demux, TupleOwner};
 use crate::ports::EphemeralPorts;
 use crate::stack::four_tuple;
-use crate::timers::Timers;
+use crate::timer_heap::TimerHeap;
 
 /// What a program waits for, at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ struct Marks {
 /// Sockets with work, now or later.
 #[derive(Debug, Default)]
 struct Agenda {
-    timers: Timers,
+    timers: TimerHeap,
     /// Those whose readiness changed.
     events: Vec<SocketId>,
     /// Slots of those that may have something to send.
@@ -163,7 +163,8 @@ impl<T: Pollable> Drop for SocketMut<'_, T> {
 
 /// Returns a guard of the part of a slot that `part` picks.
 fn guard<'a, T: Pollable>(
-    (id, slot): (SocketId, &'a mut Slot),
+    id: SocketId,
+    slot: &'a mut Slot,
     agenda: &'a mut Agenda,
     part: impl FnOnce(&'a mut SocketKind) -> Option<&'a mut T>,
 ) -> Option<SocketMut<'a, T>> {
@@ -235,7 +236,7 @@ impl Sockets {
     }
 
     /// Returns the connection or listener of a packet.
-    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<Owner> {
+    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<TupleOwner> {
         self.demux.lookup(tuple)
     }
 
@@ -317,7 +318,8 @@ impl Sockets {
     /// Takes the four-tuple from a connection that has it, and notes why it died.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         let entry = self.table.entry_mut(slot);
-        let Some(mut connection) = entry.and_then(|it| guard(it, &mut self.agenda, connection))
+        let Some(mut connection) =
+            entry.and_then(|(id, slot)| guard(id, slot, &mut self.agenda, connection))
         else {
             return;
         };
@@ -380,7 +382,7 @@ impl Sockets {
     /// Returns access to the socket with this id.
     pub(crate) fn get_mut(&mut self, id: SocketId) -> Result<SocketMut<'_>, BadSocket> {
         let slot = self.table.get_mut(id)?;
-        guard((id, slot), &mut self.agenda, Some).ok_or(BadSocket(id))
+        guard(id, slot, &mut self.agenda, Some).ok_or(BadSocket(id))
     }
 
     /// Returns access to the connection with this id; `None` if the socket is none.
@@ -389,22 +391,25 @@ impl Sockets {
         id: SocketId,
     ) -> Result<Option<ConnectionMut<'_>>, BadSocket> {
         let slot = self.table.get_mut(id)?;
-        Ok(guard((id, slot), &mut self.agenda, connection))
+        Ok(guard(id, slot, &mut self.agenda, connection))
     }
 
     /// Returns access to the socket in `slot`.
     pub(crate) fn at_mut(&mut self, slot: u32) -> Option<SocketMut<'_>> {
-        guard(self.table.entry_mut(slot)?, &mut self.agenda, Some)
+        let (id, slot) = self.table.entry_mut(slot)?;
+        guard(id, slot, &mut self.agenda, Some)
     }
 
     /// Returns access to the connection in `slot`, if it is one.
     pub(crate) fn connection_at(&mut self, slot: u32) -> Option<ConnectionMut<'_>> {
-        guard(self.table.entry_mut(slot)?, &mut self.agenda, connection)
+        let (id, slot) = self.table.entry_mut(slot)?;
+        guard(id, slot, &mut self.agenda, connection)
     }
 
     /// Returns access to the listener in `slot`, if it is one.
     pub(crate) fn listener_at(&mut self, slot: u32) -> Option<SocketMut<'_, Listener>> {
-        guard(self.table.entry_mut(slot)?, &mut self.agenda, listener)
+        let (id, slot) = self.table.entry_mut(slot)?;
+        guard(id, slot, &mut self.agenda, listener)
     }
 
     /// Returns whether [`Sockets::take_events`] has any.

@@ -1,4 +1,4 @@
-//! Options of a socket.
+//! SocketSettings of a socket.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub enum OptionName {
 
 /// The options of one socket. A listener's are what its connections begin with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct SocketSettings {
     nodelay: bool,
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
@@ -103,7 +103,7 @@ pub(crate) struct Options {
     congestion: CongestionKind,
 }
 
-impl Options {
+impl SocketSettings {
     /// Returns what `config` says.
     pub(crate) fn new(config: &tcp::ConnectionOptions) -> Self {
         Self {
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_set_is_got() {
-        let mut options = Options::default();
+        let mut options = SocketSettings::default();
         let keepalive = Some(Keepalive::default());
         let second = Duration::from_secs(1);
         for (name, option) in [
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn keepalive_without_pauses_is_refused() {
-        let mut options = Options::default();
+        let mut options = SocketSettings::default();
         let hasty = Keepalive {
             interval: Duration::ZERO,
             ..Keepalive::default()

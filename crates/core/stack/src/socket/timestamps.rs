@@ -1,5 +1,5 @@
-//! Times of sends: when the last byte of each was handed to the NIC, and when the peer acknowledged it. Times of
-//! receives: when the segment with the last byte of each arrived.
+//! Timestamps: of sends, when the last byte was passed to the NIC, and when the peer acknowledged it; of receives, when
+//! the segment with the last byte arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,69 +7,69 @@ use std::ops::Range;
 use devmem_uapi::{StampKind, TxStamp};
 use wire::Instant;
 
-/// Most sends of a socket whose times are waited for; what is sent beyond has none.
+/// Maximum number of sends of a socket with timestamps to be taken; further sends get none.
 const MAX_AWAITED: usize = 4096;
 
-/// Most segments of a socket whose times of arrival are told apart; beyond, neighbours have the later one's.
+/// Maximum number of arrival times of a socket; beyond it, adjacent segments share the later time.
 const MAX_ARRIVALS: usize = 4096;
 
-/// Which times a socket reports, those of sends in its error queue; by default none.
+/// The timestamps that a socket reports; by default none. Those of sends are reported in the error queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[doc(alias = "SO_TIMESTAMPING")]
 pub struct Timestamping {
-    /// When the last byte of a send was ready to leave. There is no packet scheduler: the time is that of `sent`.
+    /// The time at which the last byte of a send reached the packet scheduler. There is none: the time is that of `sent`.
     pub scheduled: bool,
-    /// When the last byte of a send was handed to the NIC first, or queued for want of a neighbour's address.
+    /// The time at which the last byte of a send was first passed to the NIC, or queued until the next hop is resolved.
     pub sent: bool,
-    /// When the peer acknowledged the last byte of a send.
+    /// The time at which the peer acknowledged the last byte of a send.
     pub acked: bool,
-    /// What the numbers of sends count from.
+    /// Numbering of sends.
     pub ids: StampIds,
-    /// When bytes arrived, with the receive that returns them.
+    /// The arrival time of received bytes, returned with them.
     pub received: bool,
 }
 
-/// What the number of a send, the offset of its last byte, counts from.
+/// Numbering of sends in timestamps: a send has the offset of its last byte, relative to a first byte.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StampIds {
-    /// Sends are not numbered: all are 0.
+    /// No numbering: all sends have 0.
     #[default]
     None,
-    /// From the first byte that was not acknowledged when numbers were asked for.
+    /// Relative to the first byte that was not acknowledged when this was set.
     #[doc(alias = "SOF_TIMESTAMPING_OPT_ID")]
     FromAcked,
-    /// From the first byte that was not queued when numbers were asked for.
+    /// Relative to the first byte that was not queued when this was set.
     #[doc(alias = "SOF_TIMESTAMPING_OPT_ID_TCP")]
     FromQueued,
 }
 
 impl Timestamping {
-    /// Returns whether any time is to be reported.
+    /// Returns whether any timestamp of sends is enabled.
     pub(crate) fn is_on(self) -> bool {
         self.scheduled || self.sent || self.acked
     }
 }
 
-/// A send whose times are waited for.
+/// A send with timestamps to be taken.
 #[derive(Debug, Clone, Copy)]
 struct Awaited {
-    /// Stream offset behind its last byte.
+    /// Stream offset after its last byte.
     end: u64,
     id: u32,
     wanted: Timestamping,
 }
 
-/// Sends whose times are waited for, each list in the order of the stream.
+/// Sends with timestamps to be taken, each list in the order of the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
-    /// The stream offset that numbers count from.
+    /// Stream offset of the byte that has the number 0.
     base: Option<u64>,
     unsent: VecDeque<Awaited>,
     unacked: VecDeque<Awaited>,
 }
 
 impl Stamps {
-    /// Begins to number, or stops. What is numbered already goes on as it was.
+    /// Starts or stops numbering. If it has started already, the first byte stays the same.
     pub(crate) fn number(&mut self, ids: StampIds, acked: u64, queued: u64) {
         self.base = match (ids, self.base) {
             (StampIds::None, _) => None,
@@ -79,7 +79,7 @@ impl Stamps {
         };
     }
 
-    /// Notes a send whose last byte stands before the stream offset `end`.
+    /// Adds a send that ends at the stream offset `end`.
     pub(crate) fn push(&mut self, end: u64, wanted: Timestamping) {
         if !wanted.is_on() || self.unsent.len() + self.unacked.len() >= MAX_AWAITED {
             return;
@@ -94,12 +94,13 @@ impl Stamps {
         });
     }
 
-    /// Returns whether no time is waited for.
+    /// Returns whether no timestamps are to be taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.unsent.is_empty() && self.unacked.is_empty()
     }
 
-    /// Tells `report` what is known `now` that the peer has all bytes before `acked`, and those before `sent` left.
+    /// Calls `report` with the timestamps that are due: bytes before `sent` have been sent, and bytes before `acked`
+    /// acknowledged.
     pub(crate) fn advance(
         &mut self,
         sent: u64,
@@ -127,22 +128,22 @@ impl Stamps {
     }
 }
 
-/// When the bytes arrived that wait to be read, by the segments they came in, in the order of the stream. What came
-/// before times were asked for has none.
+/// Arrival times of unread bytes by segment, in the order of the stream. Bytes that arrived before timestamps were
+/// enabled have none.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalTimes(VecDeque<(Range<u64>, Instant)>);
 
 impl ArrivalTimes {
-    /// Notes a segment's bytes; those that came before keep their time.
+    /// Notes the arrival of the bytes of a segment. Bytes that were received before keep their time.
     pub(crate) fn note(&mut self, bytes: Range<u64>, at: Instant) {
         let place = self.0.partition_point(|(other, _)| other.end < bytes.end);
         let before = place.checked_sub(1).and_then(|before| self.0.get(before));
         let start = before.map_or(0, |(before, _)| before.end);
         match (self.0.get(place), self.0.len()) {
-            // All of it is there.
+            // All bytes were received before.
             (Some((behind, _)), _) if behind.start <= bytes.start.max(start) => {}
             (_, MAX_ARRIVALS..) => {
-                // Linux tells the later time of packets that it merged.
+                // Linux reports the later time for merged packets.
                 if let Some((before, time)) = place.checked_sub(1).and_then(|at| self.0.get_mut(at))
                 {
                     (before.end, *time) = (bytes.end, at);
@@ -154,7 +155,7 @@ impl ArrivalTimes {
         }
     }
 
-    /// Returns the time of the last of these bytes that has one.
+    /// Returns the arrival time of the last of these bytes, if it has one.
     pub(crate) fn of(&self, bytes: Range<u64>) -> Option<Instant> {
         if bytes.is_empty() {
             return None;
@@ -164,7 +165,7 @@ impl ArrivalTimes {
         (last.end > bytes.start).then_some(*at)
     }
 
-    /// Forgets the times of bytes before `offset`: they were read.
+    /// Removes the times of bytes before `offset`, which have been read.
     pub(crate) fn forget(&mut self, offset: u64) {
         while self.0.front().is_some_and(|(bytes, _)| bytes.end <= offset) {
             self.0.pop_front();

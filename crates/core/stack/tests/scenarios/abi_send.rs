@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::common::{PORT, assert_says};
-use super::{DeviceSource, Pair, Sink, Socket, Source};
+use super::{DeviceSource, DoorSocket, Pair, Sink, Source};
 use devmem_uapi::{
     Cmsg, CmsgIter, CmsgWriter, DmabufId, Errno, MsgFlags, ZerocopyId, ZerocopyRange, cmsg_space,
     sockopt,
@@ -24,8 +24,8 @@ const ZEROCOPY: MsgFlags = MsgFlags::ZEROCOPY;
 struct Sending {
     pair: Pair,
     id: DmabufId,
-    sender: Socket,
-    receiver: Socket,
+    sender: DoorSocket,
+    receiver: DoorSocket,
 }
 
 impl Sending {

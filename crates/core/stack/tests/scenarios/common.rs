@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Pair, Socket};
+use super::{DoorSocket, Pair};
 use devmem_uapi::{
     CmsgIter, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, Errno, MsgFlags, space_for,
 };
@@ -21,8 +21,8 @@ pub const PORT: u16 = 5201;
 pub struct Bound {
     pub pair: Pair,
     pub id: DmabufId,
-    pub receiver: Socket,
-    pub sender: Socket,
+    pub receiver: DoorSocket,
+    pub sender: DoorSocket,
     pub pattern: Pattern,
     /// Bytes sent so far.
     pub sent: u64,
@@ -78,7 +78,7 @@ impl Bound {
         host: usize,
         messages: usize,
         flags: MsgFlags,
-    ) -> Result<Received, Errno> {
+    ) -> Result<ReceivedMsg, Errno> {
         recv(
             &mut self.pair.b,
             self.receiver,
@@ -87,7 +87,7 @@ impl Bound {
     }
 
     /// Gives all tokens of a receive back.
-    pub fn give_back(&mut self, received: &Received) {
+    pub fn give_back(&mut self, received: &ReceivedMsg) {
         for frag in received.frags() {
             assert_eq!(
                 self.pair
@@ -143,14 +143,14 @@ impl RecvArgs {
 
 /// What one receive returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMsg {
     pub outcome: RecvResult,
     /// Bytes copied.
     pub host: Vec<u8>,
     pub messages: Vec<DevmemCmsg>,
 }
 
-impl Received {
+impl ReceivedMsg {
     /// Returns the messages about device memory.
     pub fn frags(&self) -> Vec<DmabufCmsg> {
         let frag = |message: &DevmemCmsg| match message {
@@ -171,7 +171,7 @@ pub fn recv<D: Door>(
     door: &mut D,
     socket: D::Socket,
     args: &mut RecvArgs,
-) -> Result<Received, Errno> {
+) -> Result<ReceivedMsg, Errno> {
     let room = RecvRoom {
         host: &mut args.host,
         len: args.len,
@@ -181,7 +181,7 @@ pub fn recv<D: Door>(
     let messages = CmsgIter::new(&args.control[..outcome.control_bytes])
         .map(|cmsg| DevmemCmsg::parse(&cmsg).unwrap())
         .collect();
-    Ok(Received {
+    Ok(ReceivedMsg {
         outcome,
         host: args.host[..outcome.host_bytes].to_vec(),
         messages,

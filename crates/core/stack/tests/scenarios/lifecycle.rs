@@ -4,7 +4,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use super::common::{Bound, PORT, drops};
-use super::{Pair, Sink, Socket, Source};
+use super::{DoorSocket, Pair, Sink, Source};
 use devmem_uapi::{Errno, MsgFlags};
 use netsim::{Door, PairConfig, Pattern, Progress, Side};
 use stack::{Readiness, SendMsg, SocketOption};
@@ -16,7 +16,7 @@ fn local(side: Side) -> SocketAddr {
     SocketAddr::new(side.ipv4(), PORT)
 }
 
-fn state(end: &impl Door<Socket = Socket>, socket: Socket) -> StateKind {
+fn state(end: &impl Door<Socket = DoorSocket>, socket: DoorSocket) -> StateKind {
     end.info(socket).unwrap().unwrap().state
 }
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::{PORT, assert_no_memory_drops, drops};
-use super::{DeviceSource, Pair, Sink, Socket, Source};
+use super::{DeviceSource, DoorSocket, Pair, Sink, Source};
 use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, NiovSize, OpaqueProvider};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
 use stack::Readiness;
 
 /// Connects side A to itself; returns (accepted, opener).
-fn connect(pair: &mut Pair, ip: IpAddr, port: u16) -> (Socket, Socket) {
+fn connect(pair: &mut Pair, ip: IpAddr, port: u16) -> (DoorSocket, DoorSocket) {
     let local = SocketAddr::new(ip, port);
     let listener = pair.a.listen(local, 4).unwrap();
     let now = pair.now();
@@ -46,7 +46,7 @@ fn link_local() -> IpAddr {
     "fe80::ff:fe00:a".parse().unwrap()
 }
 
-fn close(mut pair: Pair, sockets: [Socket; 2]) {
+fn close(mut pair: Pair, sockets: [DoorSocket; 2]) {
     for socket in sockets {
         pair.a.close(socket).unwrap();
     }

@@ -58,4 +58,4 @@ pub type DeviceSource = netsim::DeviceSource<crate::door::Door>;
 /// A program that receives.
 pub type Sink = netsim::Sink<crate::door::Door>;
 /// What the door names a socket by.
-pub type Socket = <crate::door::Door as netsim::Door>::Socket;
+pub type DoorSocket = <crate::door::Door as netsim::Door>::Socket;

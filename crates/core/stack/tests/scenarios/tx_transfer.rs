@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::{PORT, assert_no_memory_drops, drops};
-use super::{DeviceSource, Pair, Sink, Socket};
+use super::{DeviceSource, DoorSocket, Pair, Sink};
 use devmem_uapi::{DmabufId, Errno, MsgFlags};
 use netmem::{NiovSize, OpaqueProvider};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
@@ -33,8 +33,8 @@ impl Flow {
     /// Makes a flow over a connection, from `from` to the memory `rx` of the other side.
     fn new(
         pair: &mut Pair,
-        from: (Side, Socket),
-        to: Socket,
+        from: (Side, DoorSocket),
+        to: DoorSocket,
         rx: DmabufId,
         sizes: Sizes,
         seed: u64,
@@ -339,7 +339,7 @@ fn the_stack_never_reads_what_it_sends() {
 }
 
 /// A connection from A, 64 KiB bound there, `sends` sends of all of it queued.
-fn queued(config: &PairConfig) -> (Pair, Socket, Socket, DeviceSource) {
+fn queued(config: &PairConfig) -> (Pair, DoorSocket, DoorSocket, DeviceSource) {
     let mut pair = Pair::new(config);
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let tx = pair.bind_tx(Side::A, 1 << 20);

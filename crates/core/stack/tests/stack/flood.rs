@@ -131,7 +131,7 @@ fn v6(n: u64) -> (Ipv6Addr, Ipv6Addr) {
 
 /// What an honest stream got through.
 #[derive(Debug)]
-struct Outcome {
+struct FloodReport {
     bytes: u64,
     longest_stall: Duration,
     /// Most neighbours known and asked for at once.
@@ -140,7 +140,7 @@ struct Outcome {
 }
 
 /// Streams from A to B for half a second while the frames of `flood` come at [`RATE`].
-fn stream(forged: Forged, flood: Option<&dyn Fn(u64) -> Vec<u8>>) -> Outcome {
+fn stream(forged: Forged, flood: Option<&dyn Fn(u64) -> Vec<u8>>) -> FloodReport {
     let duration = Duration::from_millis(500);
     let mut pair = Pair::new(&PairConfig {
         impairment: Some("rate=100mbit,delay=100us".parse().unwrap()),
@@ -154,7 +154,7 @@ fn stream(forged: Forged, flood: Option<&dyn Fn(u64) -> Vec<u8>>) -> Outcome {
     let mut source = Source::new(sender, pattern, u64::MAX, 9000);
     let mut sink = Sink::new(receiver, pattern);
     let start = pair.now();
-    let mut outcome = Outcome {
+    let mut outcome = FloodReport {
         bytes: 0,
         longest_stall: Duration::ZERO,
         neighbors: (0, 0),
@@ -201,7 +201,7 @@ fn stream(forged: Forged, flood: Option<&dyn Fn(u64) -> Vec<u8>>) -> Outcome {
 }
 
 /// Asserts that a flood costs an honest stream at most a tenth of its rate and never stops it.
-fn disturbs_nobody(forged: Forged, flood: impl Fn(u64) -> Vec<u8>) -> Outcome {
+fn disturbs_nobody(forged: Forged, flood: impl Fn(u64) -> Vec<u8>) -> FloodReport {
     let quiet = stream(forged, None);
     let flooded = stream(forged, Some(&flood));
     assert!(flooded.forged >= 2_400, "{flooded:?}");

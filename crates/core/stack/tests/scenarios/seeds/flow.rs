@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{DeviceSource, Pair, Sink, Socket, Source};
+use super::super::{DeviceSource, DoorSocket, Pair, Sink, Source};
 use netsim::{Door as _, Keep, Pattern, Progress, Side};
 use wire::Instant;
 
@@ -22,7 +22,7 @@ enum Sending {
 #[derive(Debug)]
 pub struct Flow {
     from: Side,
-    socket: Socket,
+    socket: DoorSocket,
     to: Side,
     plan: FlowPlan,
     sending: Sending,
@@ -38,8 +38,8 @@ impl Flow {
         pair: &mut Pair,
         bindings: &Bindings,
         plan: FlowPlan,
-        from: (Side, Socket),
-        to: (Side, Socket),
+        from: (Side, DoorSocket),
+        to: (Side, DoorSocket),
         seed: u64,
     ) -> Self {
         let pattern = Pattern::new(seed);
@@ -76,7 +76,7 @@ impl Flow {
     }
 
     /// The socket that sends, if it is at this side.
-    pub fn socket_at(&self, side: Side) -> Option<Socket> {
+    pub fn socket_at(&self, side: Side) -> Option<DoorSocket> {
         (self.from == side).then_some(self.socket)
     }
 

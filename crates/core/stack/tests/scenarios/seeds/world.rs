@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::super::{Pair, Socket};
+use super::super::{DoorSocket, Pair};
 use devmem_uapi::DmabufId;
 use netmem::NiovSize;
 use netsim::{Door as _, Progress, Side};
@@ -41,7 +41,7 @@ impl Bindings {
 }
 
 /// Both ends of a connection, with their sides.
-type Ends = [(Side, Socket); 2];
+type Ends = [(Side, DoorSocket); 2];
 
 /// A world that has been made.
 struct World<'a> {

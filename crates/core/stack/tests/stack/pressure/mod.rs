@@ -3,6 +3,7 @@
 //! Time is virtual and the wire has a rate, so that throughput is a fact of the run and not of the machine.
 
 mod hoard;
+mod idle;
 mod rebind;
 mod small;
 

@@ -1,36 +1,35 @@
 //! Deadlines of sockets: an indexed binary heap.
 //!
-//! A socket holds at most one place in the heap and its slot knows which, so arming, moving and
-//! disarming are `O(log n)` and a stale entry cannot exist. Nothing is allocated once the heap has
-//! grown to the number of sockets. A poll looks at the root and never at a socket whose time has
-//! not come.
+//! A socket has at most one entry, and its position in the heap is known: arming, moving and disarming are
+//! `O(log n)`, and there are no stale entries. Nothing is allocated once the heap has grown to the number of
+//! sockets. A poll looks only at the root and at entries that are due.
 
 use wire::Instant;
 
-/// Marks a slot that is not in the heap.
+/// Position of a slot that is not armed.
 const IDLE: u32 = u32::MAX;
 
-/// The armed deadlines of sockets, by slot number of the socket table.
+/// The armed deadlines of sockets, by slot of the socket table.
 #[derive(Debug, Default)]
-pub(crate) struct Timers {
+pub(crate) struct TimerHeap {
     heap: Vec<(Instant, u32)>,
-    /// Place in `heap` of each slot, [`IDLE`] if it is not armed.
+    /// Position in `heap` of each slot; [`IDLE`] if it is not armed.
     places: Vec<u32>,
 }
 
-impl Timers {
+impl TimerHeap {
     /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Returns the deadline `slot` is armed for.
+    /// Returns the deadline for which `slot` is armed.
     pub(crate) fn armed(&self, slot: u32) -> Option<Instant> {
         let place = self.place(slot)?;
         self.heap.get(place).map(|&(deadline, _)| deadline)
     }
 
-    /// Arms `slot` for `deadline`, or disarms it; an earlier arming is forgotten.
+    /// Arms `slot` for `deadline`, or disarms it. This replaces an earlier deadline.
     pub(crate) fn arm(&mut self, slot: u32, deadline: Option<Instant>) {
         match (deadline, self.place(slot)) {
             (None, None) => {}
@@ -129,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_earliest_slot_fires_first_and_only_when_due() {
-        let mut timers = Timers::default();
+        let mut timers = TimerHeap::default();
         timers.arm(7, Some(at(30)));
         timers.arm(1, Some(at(10)));
         timers.arm(3, Some(at(20)));
@@ -143,7 +142,7 @@ mod tests {
 
     #[test]
     fn arming_again_moves_and_none_disarms() {
-        let mut timers = Timers::default();
+        let mut timers = TimerHeap::default();
         timers.arm(0, Some(at(10)));
         timers.arm(1, Some(at(20)));
         timers.arm(0, Some(at(40)));
@@ -157,7 +156,7 @@ mod tests {
     fn it_agrees_with_a_sorted_map_over_many_random_steps() {
         for seed in 0..50 {
             let mut random = SplitMix::new(seed);
-            let mut timers = Timers::default();
+            let mut timers = TimerHeap::default();
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             for step in 0..400 {
                 let slot = (random.next() % 40) as u32;

@@ -1,34 +1,18 @@
-//! A third host on the wire, made by hand, beside two stacks that talk to each other: what an attacker sends while an
-//! honest connection runs.
+//! A third station on the wire that attacks side B while the two sides talk to each other, with hand-written frames.
 
-use std::collections::VecDeque;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nic::{Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
-use wire::{EtherType, EthernetHeader, Instant, MacAddr, RxHeaders, TcpFlags};
+use wire::{EtherType, EthernetHeader, RxHeaders, TcpFlags};
 
 use crate::pair::Side;
 use crate::raw::{RawSegment, tcp_frame};
+use crate::third_station::{MAC, ThirdStation};
 
-/// The intruder's hardware address.
-const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xe]);
+/// The intruder: only side B receives its frames, and it receives the frames that side B sends to its hardware address.
+#[derive(Debug, Clone)]
+pub struct Intruder(ThirdStation);
 
-/// The third host: its frames reach side B only, and it gets what side B sends to its hardware address.
-#[derive(Debug, Clone, Default)]
-pub struct Intruder(Arc<Mutex<Lanes>>);
-
-#[derive(Debug, Default)]
-struct Lanes {
-    to_stack: VecDeque<Vec<u8>>,
-    from_stack: VecDeque<RxHeaders>,
-    /// The next frame that side B receives comes from side A, if there is one.
-    is_others_turn: bool,
-}
-
-/// A handshake of the intruder with side B that is done.
+/// A connection of the intruder with side B, after the handshake.
 #[derive(Debug, Clone, Copy)]
 pub struct IntruderConnection {
     from: SocketAddr,
@@ -40,6 +24,10 @@ pub struct IntruderConnection {
 }
 
 impl Intruder {
+    pub(crate) fn new(station: ThirdStation) -> Self {
+        Self(station)
+    }
+
     /// Returns the intruder's address of a family.
     pub fn ip(family_of: IpAddr) -> IpAddr {
         match family_of {
@@ -50,10 +38,10 @@ impl Intruder {
 
     /// Puts a frame on the wire to side B.
     pub fn send(&self, frame: Vec<u8>) {
-        self.lanes().to_stack.push_back(frame);
+        self.0.send(frame);
     }
 
-    /// Tells side B where the intruder is, so that it need not ask.
+    /// Enters the intruder's hardware address into side B's neighbour table.
     pub fn introduce(&self) {
         let ethernet = EthernetHeader {
             dst: Side::B.mac(),
@@ -77,7 +65,7 @@ impl Intruder {
         }
     }
 
-    /// Asks side B for a connection from `port` to `to`.
+    /// Sends a SYN from `port` to `to`.
     pub fn send_syn(&self, port: u16, to: SocketAddr) {
         let from = SocketAddr::new(Self::ip(to.ip()), port);
         let syn = RawSegment {
@@ -88,18 +76,13 @@ impl Intruder {
         self.send(tcp_frame(from, to, &syn));
     }
 
-    /// Takes the SYN-ACK for the connection from `port`, if it has come, and acknowledges it.
+    /// Takes the SYN-ACK for the connection from `port`, if it has arrived, and acknowledges it.
     pub fn take_syn_ack(&self, port: u16, to: SocketAddr) -> Option<IntruderConnection> {
-        let headers = {
-            let mut lanes = self.lanes();
-            let is_it = |headers: &RxHeaders| {
-                headers.tcp().is_some_and(|tcp| {
-                    tcp.dst_port == port && tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK)
-                })
-            };
-            let at = lanes.from_stack.iter().position(is_it)?;
-            lanes.from_stack.remove(at)?
-        };
+        let headers = self.0.take_first(|headers| {
+            headers.tcp().is_some_and(|tcp| {
+                tcp.dst_port == port && tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK)
+            })
+        })?;
         let connection = IntruderConnection {
             from: SocketAddr::new(Self::ip(to.ip()), port),
             to,
@@ -121,89 +104,13 @@ impl Intruder {
         self.send(tcp_frame(connection.from, connection.to, &segment));
     }
 
-    /// Returns how many of the intruder's frames side B has not taken yet.
+    /// Returns how many of the intruder's frames side B has not received yet.
     pub fn waiting(&self) -> usize {
-        self.lanes().to_stack.len()
+        self.0.unreceived()
     }
 
     /// Takes the headers of the frames that side B sent to the intruder.
     pub fn heard(&self) -> Vec<RxHeaders> {
-        self.lanes().from_stack.drain(..).collect()
-    }
-
-    /// Returns `link`, side B's end of the wire, with the intruder on it.
-    pub(crate) fn on(&self, link: Box<dyn Link>) -> Box<dyn Link> {
-        Box::new(Shared {
-            link,
-            intruder: self.clone(),
-        })
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        // Queues are whole between any two operations, so a panic elsewhere has not harmed them.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Side B's end of the wire, which two hosts send to.
-struct Shared {
-    link: Box<dyn Link>,
-    intruder: Intruder,
-}
-
-impl Shared {
-    fn receive_intruder(&self, posted: &mut Posted<'_>) -> Option<LinkReceived> {
-        *posted.frame = self.intruder.lanes().to_stack.pop_front()?;
-        let meta = VnetMeta::default();
-        Some(LinkReceived::Frame { meta })
-    }
-}
-
-impl Link for Shared {
-    fn caps(&self) -> LinkCaps {
-        self.link.caps()
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
-        let is_others_turn = {
-            let mut lanes = self.intruder.lanes();
-            lanes.is_others_turn = !lanes.is_others_turn;
-            lanes.is_others_turn
-        };
-        if !is_others_turn && let Some(received) = self.receive_intruder(posted) {
-            return Ok(received);
-        }
-        match self.link.receive(posted, now)? {
-            LinkReceived::None => Ok(self.receive_intruder(posted).unwrap_or(LinkReceived::None)),
-            received => Ok(received),
-        }
-    }
-
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        let to = EthernetHeader::parse(frame.head).map(|ethernet| ethernet.dst);
-        if to != Ok(MAC) {
-            return self.link.send(frame, now);
-        }
-        let mut bytes = Vec::new();
-        frame.copy_to(&mut bytes);
-        if let Ok(headers) = RxHeaders::parse(&bytes, bytes.len()) {
-            self.intruder.lanes().from_stack.push_back(headers);
-        }
-        Ok(LinkSent::Done)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.poll_fd()
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        match self.intruder.waiting() {
-            0 => self.link.next_due(),
-            _ => Some(Instant::ZERO),
-        }
-    }
-
-    fn is_up(&self) -> bool {
-        self.link.is_up()
+        self.0.take_all()
     }
 }

@@ -3,7 +3,7 @@
 //! Key types: [`Pair`] (two stacks on one wire, with one virtual clock), [`Door`] (the interface between programs and a
 //! stack; the same scenario runs over each implementation), [`Source`] and [`Sink`] (programs that send a pattern and
 //! verify every byte in place) and [`RawPeer`] (one stack against hand-written frames). An
-//! [`Intruder`] is a third host on the wire of a pair.
+//! [`Intruder`] is a third station on the wire of a pair.
 //!
 //! Virtual time jumps to the next deadline whenever the stacks are idle, so that a simulated hour of
 //! waiting takes no time. A run that does not end within a bounded number of steps is an error, and so
@@ -13,12 +13,12 @@
 
 mod device_source;
 mod door;
-mod inject;
 mod intruder;
 mod pair;
 mod pattern;
 mod program;
 mod raw;
+mod third_station;
 
 pub use device_source::{DeviceSource, DeviceWriter};
 pub use door::{Direct, Door, RecvResult, RecvRoom};

@@ -15,8 +15,8 @@ use steer::RxQueueId;
 use wire::{Instant, MacAddr};
 
 use crate::door::Door;
-use crate::inject::{Injected, Injector};
 use crate::intruder::Intruder;
+use crate::third_station::{FrameOrder, ThirdStation};
 
 /// Maximum number of steps of a run: many more than any test needs.
 pub const MAX_STEPS: usize = 2_000_000;
@@ -155,7 +155,8 @@ pub struct Pair<D> {
     /// The other.
     pub b: D,
     cable: CablePlug,
-    injectors: [Injector; 2],
+    /// The third station, as side A and side B see it.
+    third: [ThirdStation; 2],
     now: Instant,
     bound: BTreeMap<(u8, DmabufId), Dmabuf>,
 }
@@ -166,22 +167,21 @@ impl<D: Door> Pair<D> {
     /// # Panics
     /// If the configuration is invalid.
     pub fn new(config: &PairConfig) -> Self {
-        Self::build(config, |link| link)
+        Self::with_order_at_b(config, FrameOrder::ThirdStationFirst)
     }
 
-    /// As [`Pair::new`], with a third host on side B's end of the wire.
+    /// As [`Pair::new`], with an intruder that shares side B's end of the wire with side A.
     ///
     /// # Panics
-    /// If the configuration cannot be.
+    /// If the configuration is invalid.
     pub fn with_intruder(config: &PairConfig) -> (Self, Intruder) {
-        let intruder = Intruder::default();
-        let pair = Self::build(config, |link| intruder.on(link));
+        let pair = Self::with_order_at_b(config, FrameOrder::Alternating);
+        let intruder = Intruder::new(pair.third[Side::B as usize].clone());
         intruder.introduce();
         (pair, intruder)
     }
 
-    /// Makes the pair; `at_b` may put something between side B and its end of the wire.
-    fn build(config: &PairConfig, at_b: impl FnOnce(Box<dyn Link>) -> Box<dyn Link>) -> Self {
+    fn with_order_at_b(config: &PairConfig, order: FrameOrder) -> Self {
         let options = WireOptions {
             mtu: config.mtu,
             offload: config.impairment.is_none(),
@@ -202,15 +202,16 @@ impl<D: Door> Pair<D> {
                 Box::new(Impaired::both(link_a, impairment).expect("the wire has no offloads"))
             }
         };
-        let (link_a, to_a) = Injected::new(link_a);
-        let (link_b, to_b) = Injected::new(link_b);
+        let third: [ThirdStation; 2] = Default::default();
+        let link_a = third[0].on(link_a, FrameOrder::ThirdStationFirst);
+        let link_b = third[1].on(link_b, order);
         let a = D::open(make_stack(Side::A, Box::new(link_a), config));
-        let b = D::open(make_stack(Side::B, at_b(Box::new(link_b)), config));
+        let b = D::open(make_stack(Side::B, Box::new(link_b), config));
         Self {
             a,
             b,
             cable,
-            injectors: [to_a, to_b],
+            third,
             now: Instant::from_millis(1),
             bound: BTreeMap::new(),
         }
@@ -226,9 +227,9 @@ impl<D: Door> Pair<D> {
         &self.cable
     }
 
-    /// Delivers a frame to `side`, as if from a third station on the wire.
+    /// Delivers a frame of the third station to `side`.
     pub fn inject(&self, side: Side, frame: Vec<u8>) {
-        self.injectors[side as usize].push(frame);
+        self.third[side as usize].send(frame);
     }
 
     /// Returns one of the ends.
@@ -523,7 +524,7 @@ fn assert_host_memory_home(side: Side, stack: &mut Stack) {
             // Checked exactly when it is unbound, by whether it is freed then.
             continue;
         }
-        let space = stack.nic_mut().rx_space(queue);
+        let space = stack.rx_space(queue);
         // The partly filled net_iov counts as used.
         assert!(
             space.free_niovs + 1 >= info.niovs,

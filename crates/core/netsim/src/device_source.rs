@@ -58,26 +58,26 @@ impl<D: Door> std::fmt::Debug for DeviceSource<D> {
 }
 
 impl<D: Door> DeviceSource<D> {
-    /// Returns a program that sends `total` bytes from the first `ring` bytes of `dmabuf`, bound as `id`, in sends of
-    /// `chunk` bytes.
+    /// Returns a program that sends `total` bytes from `memory`, bound as `dmabuf`, in sends of
+    /// 64 KiB.
     ///
     /// # Panics
     /// If the socket is not open.
     pub fn new(
         door: &mut D,
         id: D::Socket,
-        dmabuf: (DmabufId, &Dmabuf),
+        dmabuf: DmabufId,
+        memory: &Dmabuf,
         pattern: Pattern,
         total: u64,
     ) -> Self {
-        let (name, memory) = dmabuf;
         let size = memory.size();
         let memory = memory.clone();
         let write = move |offset: usize, bytes: &[u8]| {
             let written: Result<(), CopyError> = memory.copy_in(offset, bytes);
             written.expect("the ring lies inside");
         };
-        Self::with_writer(door, id, (name, size), Box::new(write), (pattern, total))
+        Self::with_writer(door, id, dmabuf, size, Box::new(write), pattern, total)
     }
 
     /// Returns a program as [`DeviceSource::new`] does, which writes device memory with `write`.
@@ -87,9 +87,11 @@ impl<D: Door> DeviceSource<D> {
     pub fn with_writer(
         door: &mut D,
         id: D::Socket,
-        (dmabuf, ring): (DmabufId, usize),
+        dmabuf: DmabufId,
+        ring: usize,
         write: DeviceWriter,
-        (pattern, total): (Pattern, u64),
+        pattern: Pattern,
+        total: u64,
     ) -> Self {
         door.set_option(id, SocketOption::Zerocopy(true))
             .expect("it is open");

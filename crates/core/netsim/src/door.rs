@@ -250,7 +250,7 @@ pub trait Door: fmt::Debug {
         self.look(|stack| stack.drops().filter(|&(_, count)| count > 0).collect())
     }
 
-    /// Returns the bytes of a queue's memory that windows have advertised to peers.
+    /// Returns the bytes of a queue's memory that are set aside for windows of active connections.
     fn promised(&self, queue: RxQueueId) -> u64 {
         self.look(|stack| stack.promised(queue))
     }

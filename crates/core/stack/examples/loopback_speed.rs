@@ -1,5 +1,5 @@
-//! Measures a transfer between two sockets of one stack, device memory to device memory, against the plain copy of
-//! the same bytes on the same core. Prints both; states nothing about other machines.
+//! Measures a transfer between two sockets of one stack, from device memory to device memory, and a plain copy of the
+//! same bytes on the same core, and prints both rates.
 //!
 //! `cargo run --release -p devmem-stack --example loopback_speed [GiB]`
 
@@ -142,7 +142,7 @@ impl Bench {
         }
     }
 
-    /// Moves `total` bytes by copying them, in pieces of what one packet holds.
+    /// Copies `total` bytes, in pieces of the size of one packet.
     fn copy(&self, total: usize) {
         let piece = 65_160;
         let mut done = 0;

@@ -11,7 +11,7 @@ use wire::{FourTuple, Instant};
 
 use crate::Stack;
 use crate::memory::StackMemory;
-use crate::network::{Egress, Network, Speaker, headers_for};
+use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::socket::sockets::ConnectionMut;
 use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
@@ -158,9 +158,9 @@ impl Stack {
         };
         let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
         if let Some(segment) = time_wait.state.poll_send(now) {
-            let (egress, speaker) = (Egress::to(next_hop), Speaker::Answer(None));
+            let (egress, owner) = (Egress::to(next_hop), SegmentOwner::Answer(None));
             self.network
-                .send_segment(&tuple, egress, speaker, segment, now);
+                .send_segment(&tuple, egress, owner, segment, now);
         }
         let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
         socket.arm(Some(deadline));
@@ -342,7 +342,7 @@ impl Stack {
 
 /// Sends all segments that a connection may send now.
 fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Instant) {
-    let speaker = Speaker::Connection(connection.id());
+    let owner = SegmentOwner::Connection(connection.id());
     while network.nic().tx_room() > 0 {
         let Some(segment) = connection.conn.poll_send(now) else {
             return;
@@ -352,7 +352,7 @@ fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Inst
             tos: connection.options.tos,
             hop_limit: connection.options.hop_limit,
         };
-        network.send_segment(&connection.tuple, egress, speaker, segment, now);
+        network.send_segment(&connection.tuple, egress, owner, segment, now);
     }
     // The link is busy: the rest stays in the send queue until the next poll.
     connection.touch();

@@ -1,4 +1,4 @@
-//! The memory that a stack accounts for: what peers may send, what is bound, and what is sent from.
+//! Memory that the stack accounts for: windows of peers, bindings, and host memory for sending.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::pressure::Pressure;
 use crate::stack::StackError;
 use crate::window::Windows;
 
-/// State about memory. Binding, granting windows and relieving pressure change it; sockets only send from `send_pool`.
+/// Changed by binding, by granting windows and by relieving pressure. Sockets only take memory from `send_pool`.
 pub(crate) struct StackMemory {
     /// Receive memory promised to peers.
     pub(crate) windows: Windows,

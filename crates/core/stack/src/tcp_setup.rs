@@ -1,4 +1,4 @@
-//! What connections begin with: the configuration of TCP, initial sequence numbers, SYN cookies.
+//! TCP configuration, initial sequence numbers and SYN cookies of new connections.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::random::Secret;
 
 /// Configuration and secrets of new connections and listeners.
 pub(crate) struct TcpSetup {
-    /// Shared by the connections that began with it; [`TcpSetup::set_config`] replaces it for later ones.
+    /// Shared with existing connections; [`TcpSetup::set_config`] replaces it for new ones.
     config: Arc<tcp::Config>,
     isns: IsnGenerator,
     cookie_key: [u8; 16],

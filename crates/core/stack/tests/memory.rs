@@ -1,4 +1,4 @@
-//! What connections cost in host memory. Alone in its binary: it looks at the whole process.
+//! Host memory of connections. A separate binary, because it measures the whole process.
 
 #[path = "scenarios/common.rs"]
 mod common;
@@ -21,7 +21,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Opens `count` connections that each have transferred, in both directions, and are idle now.
+/// Opens `count` connections that have transferred in both directions, and are idle.
 fn open(pair: &mut Pair, listener: DoorSocket, count: usize) {
     let local = SocketAddr::new(Side::B.ipv4(), PORT);
     for _ in 0..count {
@@ -37,7 +37,7 @@ fn open(pair: &mut Pair, listener: DoorSocket, count: usize) {
             read(pair, Side::B, b);
             read(pair, Side::A, a);
         }
-        // The last ACKs, so that nothing is kept for sending again.
+        // The last ACKs, so that the send queues are empty.
         pair.run_for(std::time::Duration::from_millis(300));
     }
 }
@@ -61,7 +61,7 @@ fn an_idle_connection_costs_less_than_4_kib_of_host_memory() {
     pair.bind(Side::B, 128 << 20, NiovSize::DEFAULT, &[0]);
     let local = SocketAddr::new(Side::B.ipv4(), PORT);
     let listener = pair.b.listen(local, 16).unwrap();
-    // What everybody shares is touched by the first ones.
+    // The first connections touch the memory that all share.
     open(&mut pair, listener, 200);
     let before = resident();
     let more = 2000;

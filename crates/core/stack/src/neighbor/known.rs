@@ -89,7 +89,7 @@ impl Known {
         match learnt {
             Learnt::Answer => self.until = now + REACHABLE_TIME,
             Learnt::Hearsay if is_other => self.until = now,
-            // What is said says what we believe already: neither confirmed nor unsettled.
+            // The claim repeats the known address: it neither confirms nor changes the entry.
             Learnt::Hearsay => return Ok(()),
         }
         if is_other || !was_reachable {

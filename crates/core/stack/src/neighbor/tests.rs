@@ -41,7 +41,7 @@ fn hearsay(mac: MacAddr) -> Claim {
     claim(mac, Learnt::Hearsay)
 }
 
-/// A cache that has asked everybody as often as it may for the sake of answers, at time 0.
+/// A table that has sent all broadcast requests for replies that are allowed at time 0.
 fn flooded() -> Neighbors<u32> {
     let mut cache = neighbors();
     for last in 0..ANSWER_BROADCASTS_PER_SECOND as u16 {
@@ -55,7 +55,7 @@ fn flooded() -> Neighbors<u32> {
     cache
 }
 
-/// Takes every question that is due; returns how many go to one station, and how many to everybody.
+/// Takes all requests that are due; returns the number of unicast requests, and that of broadcasts.
 fn questions(cache: &mut Neighbors<u32>, now: Instant) -> (usize, usize) {
     let (mut one, mut all) = (0, 0);
     while let Some(action) = cache.poll(now) {
@@ -184,7 +184,7 @@ fn an_advertisement_without_override_has_a_reachable_entry_asked_about_and_chang
     assert_eq!(cache.learn(ip(1), doubt, at(10)), Err(NotBelieved));
     assert_eq!(cache.lookup(ip(1), OURS, at(11)), Some(MAC));
     assert_eq!(cache.poll(at(11)), solicit(1, Some(MAC)));
-    // A stale one is left alone: the question goes on.
+    // A stale entry does not change: the probe continues.
     assert_eq!(cache.learn(ip(1), doubt, at(20)), Err(NotBelieved));
     assert_eq!(cache.poll(at(1011)), solicit(1, Some(MAC)));
 }
@@ -247,7 +247,7 @@ fn beyond_the_limit_a_stranger_is_asked_for_at_the_station_its_packet_came_from(
     assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, Some(OTHER)));
     assert_eq!(cache.poll(at(0)), None);
-    // The same address from another station: that one is asked, too, at once.
+    // The same address from another station: a request goes there, too, at once.
     let from = Some(MAC);
     let honest = Purpose::Answer { from };
     assert_eq!(cache.hold(ip(1), 2, honest, at(1)), HoldOutcome::Waits);
@@ -336,7 +336,7 @@ fn a_table_of_neighbours_in_use_takes_no_stranger_but_a_connections_neighbour() 
     }
     assert_eq!(cache.expect(ip(full), hearsay(MAC), at(1100)), Ok(vec![]));
     assert_eq!((cache.peek(ip(full)), cache.known()), (None, MAX_NEIGHBORS));
-    // What a stranger's question was answered with leaves although its address is not kept.
+    // The reply to an unknown station is sent, although its address is not kept.
     assert_eq!(
         cache.hold(ip(full), 5, STRANGER, at(1100)),
         HoldOutcome::Waits
@@ -346,7 +346,7 @@ fn a_table_of_neighbours_in_use_takes_no_stranger_but_a_connections_neighbour() 
     assert_eq!(cache.hold(ip(full), 6, OURS, at(1102)), HoldOutcome::Waits);
     assert_eq!(cache.learn(ip(full), answer(MAC), at(1103)), Ok(vec![6]));
     assert_eq!((cache.peek(ip(full)), cache.peek(ip(0))), (Some(MAC), None));
-    // Idle for five seconds, the least recently used one gives way to anybody.
+    // After five seconds without use, the least recently used entry is evicted for any other.
     assert_eq!(cache.expect(ip(2000), hearsay(MAC), at(6000)), Ok(vec![]));
     assert_eq!((cache.peek(ip(2000)), cache.peek(ip(1))), (Some(MAC), None));
     assert_eq!(cache.known(), MAX_NEIGHBORS);

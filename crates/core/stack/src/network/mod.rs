@@ -24,7 +24,7 @@ use crate::path_mtu::PathMtus;
 use crate::route::Routes;
 use crate::socket::SocketId;
 use tx::WaitingPacket;
-pub(crate) use tx::{Egress, Speaker};
+pub(crate) use tx::{Egress, SegmentOwner};
 
 /// Bytes of IP and TCP header without options, over IPv4.
 const HEADERS_V4: u16 = 40;
@@ -84,7 +84,7 @@ impl Network {
         &self.nic
     }
 
-    /// Returns the NIC for its owner, who changes settings. The stack itself calls the functions below.
+    /// Returns the NIC, for changes of its settings by the program. The stack itself uses the functions below.
     pub(crate) fn nic_for_settings(&mut self) -> &mut Nic {
         &mut self.nic
     }

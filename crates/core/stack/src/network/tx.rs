@@ -27,7 +27,7 @@ pub(crate) struct WaitingPacket {
 
 /// The sender of a segment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Speaker {
+pub(crate) enum SegmentOwner {
     /// A connection, which is notified if its next hop cannot be resolved.
     Connection(SocketId),
     /// No connection: a reply to a segment whose source may be forged, in a frame from this station (`None`:
@@ -35,7 +35,7 @@ pub(crate) enum Speaker {
     Answer(Option<MacAddr>),
 }
 
-impl Speaker {
+impl SegmentOwner {
     const fn purpose(self) -> Purpose {
         match self {
             Self::Connection(_) => Purpose::Connection,
@@ -85,14 +85,14 @@ impl Network {
         segment: Segment<FragList>,
         now: Instant,
     ) {
-        let speaker = Speaker::Answer(from);
+        let owner = SegmentOwner::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
-            Ok(next_hop) => self.send_segment(tuple, Egress::to(next_hop), speaker, segment, now),
+            Ok(next_hop) => self.send_segment(tuple, Egress::to(next_hop), owner, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
 
-    /// Sends a SYN-ACK of a listener with these options; `from` as in [`Speaker::Answer`].
+    /// Sends a SYN-ACK of a listener with these options; `from` as in [`SegmentOwner::Answer`].
     pub(crate) fn send_syn_ack(
         &mut self,
         tuple: &FourTuple,
@@ -106,9 +106,9 @@ impl Network {
             tos: options.tos,
             hop_limit: options.hop_limit,
         };
-        let speaker = Speaker::Answer(from);
+        let owner = SegmentOwner::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
-            Ok(next_hop) => self.send_segment(tuple, egress(next_hop), speaker, segment, now),
+            Ok(next_hop) => self.send_segment(tuple, egress(next_hop), owner, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
@@ -118,15 +118,15 @@ impl Network {
         &mut self,
         tuple: &FourTuple,
         egress: Egress,
-        speaker: Speaker,
+        owner: SegmentOwner,
         segment: Segment<FragList>,
         now: Instant,
     ) {
-        let (next_hop, purpose) = (egress.next_hop, speaker.purpose());
+        let (next_hop, purpose) = (egress.next_hop, owner.purpose());
         let known = self.hardware_address(next_hop, purpose, now);
-        let owner = match speaker {
-            Speaker::Connection(owner) => Some((owner, segment.seq)),
-            Speaker::Answer(_) => None,
+        let notified = match owner {
+            SegmentOwner::Connection(owner) => Some((owner, segment.seq)),
+            SegmentOwner::Answer(_) => None,
         };
         let Some(packet) = emit_headers(
             self.mac(),
@@ -139,7 +139,15 @@ impl Network {
         };
         match known {
             Some(_) => self.transmit(packet, now),
-            None => self.hold(next_hop, WaitingPacket { packet, owner }, purpose, now),
+            None => self.hold(
+                next_hop,
+                WaitingPacket {
+                    packet,
+                    owner: notified,
+                },
+                purpose,
+                now,
+            ),
         }
     }
 

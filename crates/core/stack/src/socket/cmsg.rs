@@ -3,7 +3,7 @@
 
 use devmem_uapi::{CmsgIter, DmabufId};
 
-/// Where the bytes of a sendmsg lie.
+/// The memory that a sendmsg sends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxSource {
     /// In the caller's memory.
@@ -12,11 +12,11 @@ pub(crate) enum TxSource {
     Devmem(DmabufId),
 }
 
-/// The control buffer cannot be followed, or holds a message of the wrong size.
+/// The control buffer is malformed, or has a dma-buf message of the wrong size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadControl;
 
-/// Reads the control buffer of a sendmsg; messages of others are none of our business.
+/// Parses the control buffer of a sendmsg; ignores messages of other kinds.
 pub(crate) fn parse_tx(control: &[u8]) -> Result<TxSource, BadControl> {
     let mut messages = CmsgIter::new(control);
     let mut source = TxSource::Host;

@@ -43,7 +43,7 @@ pub enum RecvError {
         /// The socket.
         id: SocketId,
     },
-    /// The connection died; told once.
+    /// The connection has failed; reported once.
     #[error("the connection is dead: {0}")]
     Connection(TcpError),
     /// The next bytes lie in device memory, and the call has no MSG_SOCK_DEVMEM.
@@ -121,7 +121,7 @@ pub enum SendError {
         /// The socket.
         id: SocketId,
     },
-    /// The connection died; told once.
+    /// The connection has failed; reported once.
     #[error("the connection is dead: {0}")]
     Connection(TcpError),
     /// The connection was shut down for sending, or has ended.

@@ -1,22 +1,21 @@
-//! Lowest free number in `O(log n)`: a tree of 64-bit words.
+//! Finds the lowest free number in `O(log n)`, in a tree of 64-bit words.
 //!
-//! Level 0 has one bit per number, set while the number is free; a bit of a higher level says that
-//! the word below it has a set bit. The kernel keeps its tokens in an XArray with the same rule
-//! (linux `xa_alloc`: lowest free index); this is that rule with nothing else.
+//! Level 0 has one bit per number, set while the number is free. A bit of a higher level is set if the word below it
+//! has a set bit. The kernel allocates tokens by the same rule (linux `xa_alloc`: lowest free index).
 
 const BITS: usize = u64::BITS as usize;
 
-/// A set of numbers from 0 on, of which the lowest free one is found fast.
+/// A set of free numbers from 0 on.
 #[derive(Debug, Default)]
 pub(crate) struct FreeMap {
-    /// `levels[0]` is the finest; the last has one word.
+    /// `levels[0]` has one bit per number; the last level has one word.
     levels: Vec<Vec<u64>>,
-    /// How many numbers exist; those from here on are neither free nor taken.
+    /// Number of numbers that exist, free or taken.
     len: usize,
 }
 
 impl FreeMap {
-    /// Takes the lowest free number; all are taken: a new one is made.
+    /// Takes the lowest free number, or adds a number if none is free.
     pub(crate) fn take_lowest(&mut self) -> usize {
         let number = match self.lowest() {
             Some(number) => number,
@@ -61,7 +60,7 @@ impl FreeMap {
         }
     }
 
-    /// Adds one number, taken.
+    /// Adds one number, which is taken.
     fn grow(&mut self) -> usize {
         let number = self.len;
         self.len += 1;
@@ -70,8 +69,7 @@ impl FreeMap {
         loop {
             match self.levels.get_mut(level) {
                 Some(bits) => bits.resize(words, 0),
-                // A new top starts with what is free below it: nothing, or growth would not have
-                // happened.
+                // A new top level has no set bits: it is added only when no number is free.
                 None => self.levels.push(vec![0; words]),
             }
             if words == 1 {

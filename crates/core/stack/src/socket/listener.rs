@@ -1,4 +1,4 @@
-//! A listener: half-open connections in TCP's backlog, open ones in the accept queue, both bounded.
+//! A listener: the backlog of half-open connections and the accept queue, both bounded.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,12 +15,12 @@ use super::sockopt::SocketSettings;
 pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
     pub(crate) half_open: SynBacklog<FragList>,
-    /// What accepted connections begin with.
+    /// Options that its connections inherit.
     pub(crate) options: SocketSettings,
     accepted: VecDeque<SocketId>,
     accepted_ever: u64,
     backlog: usize,
-    /// The link of repeated SYN-ACKs.
+    /// Link limits for repeated SYN-ACKs.
     pub(crate) link: LinkLimits,
 }
 
@@ -43,7 +43,7 @@ impl Listener {
         }
     }
 
-    /// Returns whether another connection may wait.
+    /// Returns whether the accept queue has room.
     pub(crate) fn accept_queue(&self) -> AcceptQueue {
         if self.accepted.len() < self.backlog {
             AcceptQueue::HasRoom
@@ -52,7 +52,7 @@ impl Listener {
         }
     }
 
-    /// Sets how many connections may wait, half-open ones as well; those that wait beyond it stay.
+    /// Sets the maximum number of connections in the accept queue, and of half-open ones; existing ones stay.
     pub(crate) fn set_backlog(&mut self, backlog: usize) {
         self.backlog = backlog;
         self.half_open.set_capacity(backlog);
@@ -63,7 +63,7 @@ impl Listener {
         (Readiness::ACCEPTABLE | Readiness::READABLE).when(!self.accepted.is_empty())
     }
 
-    /// Counts the connections that were ever open and not accepted yet.
+    /// Returns the total number of connections that were added to the accept queue.
     pub(crate) fn accepted_ever(&self) -> u64 {
         self.accepted_ever
     }

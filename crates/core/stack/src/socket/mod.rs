@@ -1,4 +1,4 @@
-//! Sockets: what a program holds of a connection or a listener.
+//! Sockets: connections and listeners with the state of the socket interface.
 
 mod calls;
 pub(crate) mod cmsg;
@@ -41,56 +41,55 @@ use token_table::TokenTable;
 pub(crate) enum SocketKind {
     Connection(Box<ConnectionSocket>),
     Listener(Box<Listener>),
-    /// What is left of a closed connection: nobody has its number any more.
+    /// A closed connection in TIME-WAIT. No program has its id.
     TimeWait(Box<TimeWaitSocket>),
 }
 
-/// A connection and what a program and the stack hold beside it.
+/// A connection with the state that its program and the stack keep for it.
 #[derive(Debug)]
 pub(crate) struct ConnectionSocket {
     pub(crate) conn: Connection<FragList>,
-    /// As received packets bear it: the peer is the source.
+    /// The four-tuple of received packets: the peer is the source.
     pub(crate) tuple: FourTuple,
-    /// The four-tuple still leads here.
+    /// The connection still has its four-tuple.
     pub(crate) is_named: bool,
     pub(crate) next_hop: IpAddr,
     pub(crate) promise: Promise,
     pub(crate) marks: PressureMarks,
-    /// Payload bytes that its program ever took.
+    /// Total payload bytes read by its program.
     pub(crate) read: u64,
-    /// When bytes that wait to be read arrived, where that is asked for.
+    /// Arrival times of unread bytes, if enabled.
     pub(crate) arrival_times: ArrivalTimes,
-    /// A segment arrived before: the next one says more than that the connection is open.
+    /// A segment has arrived already. The first one only completes the handshake, and is no probe.
     pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: SocketSettings,
-    /// Zero-copy sends under way and over.
+    /// Zero-copy sends, complete or not.
     pub(crate) errors: ErrQueue,
-    /// Where the last bytes sent lie: packets do not mix the kinds.
+    /// Kind of memory of the last bytes in the send queue: packets do not mix the kinds.
     pub(crate) last_sent: Option<SourceMemory>,
-    /// Free bytes in the send queue from which on it counts as writable (linux: a third of the
-    /// buffer).
+    /// Free bytes of the send queue at which the socket is writable (linux: a third of the buffer).
     pub(crate) write_low: usize,
-    /// The program said that it reads no more.
+    /// The program has shut down reading.
     pub(crate) read_shutdown: bool,
     pub(crate) holder: Holder,
-    /// Why it died, until a call has told it.
+    /// Why the connection failed, until a call has reported it.
     pub(crate) error: Option<TcpError>,
 }
 
-/// Who has a connection.
+/// The holder of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// A program, by its number.
+    /// A program has its id.
     Program,
-    /// The accept queue of its listener; no program knows its number yet.
+    /// The accept queue of its listener; no program has its id yet.
     AcceptQueue,
-    /// Nobody: it finishes by itself. TCP bounds how long that takes without progress, and
-    /// FIN-WAIT-2 in any case.
+    /// The program has closed the socket, and the connection finishes without it. TCP limits the time without progress
+    /// and the time in FIN-WAIT-2.
     Nobody,
 }
 
-/// A connection in TIME-WAIT that nobody holds.
+/// A connection in TIME-WAIT without a program.
 #[derive(Debug)]
 pub(crate) struct TimeWaitSocket {
     pub(crate) state: TimeWait,
@@ -98,12 +97,12 @@ pub(crate) struct TimeWaitSocket {
     pub(crate) next_hop: IpAddr,
 }
 
-/// The memory that one token keeps: one net_iov, or several that touch.
+/// The memory of one token: one net_iov, or several adjacent ones.
 #[derive(Debug, Default)]
 pub(crate) struct Held(SmallVec<[Netmem; 2]>);
 
 impl Held {
-    /// Keeps the memory of one more piece.
+    /// Adds the memory of one more piece.
     pub(crate) fn keep(&mut self, piece: FragList) {
         for netmem in piece.into_iter().map(Frag::into_netmem) {
             // One reference is enough to keep a net_iov.
@@ -113,10 +112,10 @@ impl Held {
         }
     }
 
-    /// Gives each net_iov to `home`.
+    /// Passes each net_iov to `home`, which gives it back.
     pub(crate) fn release(self, mut home: impl FnMut(FragList)) {
         for netmem in self.0 {
-            // A frag of one byte: what travels is the handle.
+            // The length is irrelevant: the frag only carries the handle.
             home(FragList::from(Frag::new(netmem, 0, 1)));
         }
     }
@@ -132,7 +131,7 @@ impl SocketKind {
         }
     }
 
-    /// Counts what ever came in for a reader: bytes in order, connections at a listener.
+    /// Returns the total number of bytes received in order, or of connections at a listener.
     pub(crate) fn arrivals(&self) -> u64 {
         match self {
             Self::Connection(connection) => connection.delivered(),
@@ -141,7 +140,7 @@ impl SocketKind {
         }
     }
 
-    /// Counts what was ever put into the error queue.
+    /// Returns the total number of entries of the error queue.
     pub(crate) fn error_arrivals(&self) -> u64 {
         match self {
             Self::Connection(connection) => connection.errors.noted(),
@@ -181,7 +180,7 @@ impl Pollable for Listener {
 }
 
 impl ConnectionSocket {
-    /// Returns the addresses of this side and of the peer.
+    /// Returns the local address and that of the peer.
     pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
         let FourTuple {
             src_ip,
@@ -195,7 +194,7 @@ impl ConnectionSocket {
         )
     }
 
-    /// Takes the error of a dead connection, which is told once.
+    /// Takes the error of a failed connection, which is reported once.
     pub(crate) fn take_error(&mut self) -> Option<TcpError> {
         self.error.take()
     }
@@ -224,7 +223,7 @@ impl ConnectionSocket {
             | Readiness::ERROR_QUEUE.when(self.errors.has_entries())
     }
 
-    /// Takes tokens back; each net_iov goes to `home`.
+    /// Takes tokens back; passes each net_iov to `home`.
     pub(crate) fn dontneed(
         &mut self,
         ranges: &[DmabufToken],
@@ -235,28 +234,28 @@ impl ConnectionSocket {
             .release(ranges, |held| held.release(&mut home))?)
     }
 
-    /// Returns whether the NIC, or a neighbour's queue, still holds packets of a send that the peer has acknowledged,
-    /// or that nobody will acknowledge any more.
+    /// Returns whether the NIC, or the queue of a neighbour, still holds packets of a send that the peer has
+    /// acknowledged, or that will not be acknowledged because the connection has ended.
     pub(crate) fn is_draining(&self) -> bool {
         self.errors.is_held_below(self.acked_offset())
     }
 
-    /// Returns the stream offset that the send queue keeps nothing before.
+    /// Returns the stream offset at which the send queue begins.
     pub(crate) fn acked_offset(&self) -> u64 {
         match self.conn.state() {
-            // Nothing is left in the send queue.
+            // The send queue is empty.
             StateKind::Closed | StateKind::TimeWait => u64::MAX,
             _ => self.conn.acked_offset(),
         }
     }
 
-    /// Notes when the payload of a segment arrived, before it is dealt with: `len` bytes from `seq` on.
+    /// Notes the arrival time of the payload of a segment, `len` bytes from `seq` on, before TCP processes it.
     pub(crate) fn note_time(&mut self, seq: SeqNum, len: usize, now: Instant) {
         if !self.options.timestamping.received || len == 0 {
             return;
         }
         let in_order = self.read + self.conn.readable_len() as u64;
-        // Within a window or so of what was received in order: less than half of the numbers.
+        // Relative to RCV.NXT; valid segments are less than half of the sequence space away.
         let ahead = |nxt: SeqNum| i64::from(seq.0.wrapping_sub(nxt.0).cast_signed());
         let start = self.conn.rcv_nxt().map(ahead);
         let Some(start) = start.and_then(|ahead| in_order.checked_add_signed(ahead)) else {
@@ -268,14 +267,14 @@ impl ConnectionSocket {
         }
     }
 
-    /// Puts the times of sends into the error queue that are known now.
+    /// Adds the timestamps of sends that are due to the error queue.
     pub(crate) fn note_times(&mut self, now: Instant) {
         if self.errors.stamps.is_empty() {
             return;
         }
         let sent = self.conn.sent_offset();
         let acked = match self.conn.state() {
-            // An end in order has everything acknowledged.
+            // After an orderly end, all bytes are acknowledged.
             StateKind::TimeWait => u64::MAX,
             StateKind::Closed if self.conn.error().is_none() => u64::MAX,
             _ => self.conn.acked_offset(),
@@ -283,7 +282,7 @@ impl ConnectionSocket {
         self.errors.note_times(sent, acked, now);
     }
 
-    /// Notes when the payload arrived that came with the end of the handshake.
+    /// Notes the arrival time of payload in the segment that completed the handshake.
     pub(crate) fn note_first_time(&mut self, now: Instant) {
         let arrived = self.conn.readable_len() as u64;
         if self.options.timestamping.received && arrived > 0 {
@@ -291,7 +290,7 @@ impl ConnectionSocket {
         }
     }
 
-    /// Returns bytes that wait unread, in order or not.
+    /// Returns the bytes that are not read yet, in order or out of order.
     pub(crate) fn unread(&self) -> u64 {
         (self.conn.readable_len() + self.conn.out_of_order_len()) as u64
     }

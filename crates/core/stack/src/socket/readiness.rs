@@ -1,52 +1,52 @@
-//! What a socket is ready for: the facts behind poll(2).
+//! Readiness of sockets, as reported by poll(2).
 
 use std::fmt;
 
-/// What a socket is ready for. Level, not edge: it holds until the reason is gone.
+/// Readiness of a socket. It is level-triggered: it stays set as long as its cause lasts.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Readiness(u8);
 
 impl Readiness {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// A receive returns at once: data, the end of the stream, or an error (POLLIN).
+    /// A receive returns data, the end of the stream, or an error (POLLIN).
     pub const READABLE: Self = Self(1);
-    /// A send takes at least some bytes, or fails at once (POLLOUT).
+    /// A send queues at least one byte, or fails (POLLOUT).
     pub const WRITABLE: Self = Self(1 << 1);
     /// A connection is waiting to be accepted (POLLIN of a listener).
     pub const ACCEPTABLE: Self = Self(1 << 2);
-    /// The peer sends no more (POLLRDHUP).
+    /// The peer has ended its stream (POLLRDHUP).
     pub const READ_CLOSED: Self = Self(1 << 3);
-    /// Nothing can be sent any more: shut down, or the connection is over.
+    /// Nothing more can be sent: the socket was shut down, or the connection has ended.
     pub const WRITE_CLOSED: Self = Self(1 << 4);
-    /// The connection died; the next call says why (POLLERR).
+    /// The connection has failed; the next call returns the reason (POLLERR).
     pub const ERROR: Self = Self(1 << 5);
-    /// The error queue has something (POLLERR).
+    /// The error queue is not empty (POLLERR).
     pub const ERROR_QUEUE: Self = Self(1 << 6);
 
-    /// Returns whether all of `other` holds.
+    /// Returns whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Returns whether any of `other` holds.
+    /// Returns whether any flag of `other` is set.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Returns both.
+    /// Returns the flags of both.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns `self` if `condition` holds, else nothing.
+    /// Returns `self` if `condition` is true, else [`Readiness::NONE`].
     #[must_use]
     pub const fn when(self, condition: bool) -> Self {
         if condition { self } else { Self::NONE }
     }
 
-    /// Returns whether a call that waited may return now: both directions, connections, errors.
+    /// Returns whether no flag is set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

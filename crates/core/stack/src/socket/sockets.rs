@@ -1,7 +1,7 @@
-//! The sockets of a stack, their names and timers, and the lists of those with work: nothing changes a socket but through a [`SocketMut`].
+//! The sockets of a stack, their four-tuples and timers, and lists of sockets with work.
 //!
-//! A program waits for readiness, so every change has to be compared with what was reported last. The guard's `Drop`
-//! does that, and no other module can reach the table. So no call can forget it.
+//! A socket changes only through a [`SocketMut`], because a program may wait for its readiness: the guard's `Drop`
+//! compares the readiness with what was reported last. No other module can access the table.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
@@ -20,18 +20,18 @@ use crate::ports::EphemeralPorts;
 use crate::stack::four_tuple;
 use crate::timer_heap::TimerHeap;
 
-/// What a program waits for, at one time.
+/// The state of a socket that programs wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) readiness: Readiness,
-    /// Counts what ever came in for a reader: more of it is news to a program that waits for edges.
+    /// Total number of bytes or connections received: a program that waits for edges is notified if it grows.
     pub(crate) arrivals: u64,
-    /// Counts what was ever put into the error queue.
+    /// Total number of entries of the error queue.
     pub(crate) error_arrivals: u64,
 }
 
 impl Snapshot {
-    /// Of a new socket, and of one that is ready for nothing.
+    /// The state of a new socket.
     pub(crate) const NONE: Self = Self {
         readiness: Readiness::NONE,
         arrivals: 0,
@@ -39,9 +39,9 @@ impl Snapshot {
     };
 }
 
-/// What a [`SocketMut`] may give access to.
+/// A type that a [`SocketMut`] may give access to.
 pub(crate) trait Pollable {
-    /// Returns what a program may wait for; `None` if no program has the socket's number.
+    /// Returns the state that a program may wait for; `None` if no program has the socket's id.
     fn snapshot(&self) -> Option<Snapshot>;
 }
 
@@ -52,34 +52,34 @@ struct Slot {
     marks: Marks,
 }
 
-/// What the lists and the driver know of a socket.
+/// Membership of a socket in lists, and its last reported state.
 #[derive(Debug)]
 struct Marks {
-    /// What was reported to the driver last.
+    /// The last reported state.
     reported: Snapshot,
-    /// Stands in the list of events.
+    /// In the list of events.
     has_event: bool,
-    /// Stands in the list of sockets with something to send.
+    /// In the list of sockets that may have something to send.
     is_touched: bool,
-    /// Stands in the list of connections that segments arrived for in this burst.
+    /// In the list of connections that received segments in this burst.
     has_arrivals: bool,
 }
 
-/// Sockets with work, now or later.
+/// Sockets with work now or later.
 #[derive(Debug, Default)]
 struct Agenda {
     timers: TimerHeap,
-    /// Those whose readiness changed.
+    /// Sockets with changed readiness.
     events: Vec<SocketId>,
-    /// Slots of those that may have something to send.
+    /// Slots of sockets that may have something to send.
     touched: Vec<u32>,
-    /// Slots of connections that segments arrived for in this burst.
+    /// Slots of connections that received segments in this burst.
     arrivals: Vec<u32>,
-    /// Slots of those with sends that the peer has acknowledged and the NIC still holds.
+    /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
     draining: Vec<u32>,
 }
 
-/// Access to one socket. When it is dropped, a change of readiness becomes an event.
+/// Access to one socket. Its `Drop` turns a change of readiness into an event.
 #[derive(Debug)]
 pub(crate) struct SocketMut<'a, T: Pollable = SocketKind> {
     id: SocketId,
@@ -104,7 +104,7 @@ impl<T: Pollable> SocketMut<'_, T> {
         }
     }
 
-    /// Returns the time that the socket's timer is armed for.
+    /// Returns the deadline of the socket's timer.
     pub(crate) fn armed(&self) -> Option<Instant> {
         self.agenda.timers.armed(self.id.slot())
     }
@@ -123,7 +123,7 @@ impl<T: Pollable> SocketMut<'_, T> {
 }
 
 impl ConnectionMut<'_> {
-    /// Notes that the NIC still holds sends that the peer has acknowledged, if that is so.
+    /// Enters the socket into the list if the NIC still holds sends that the peer has acknowledged.
     pub(crate) fn note_draining(&mut self) {
         if self.target.is_draining()
             && !std::mem::replace(&mut self.target.errors.is_draining, true)
@@ -161,7 +161,7 @@ impl<T: Pollable> Drop for SocketMut<'_, T> {
     }
 }
 
-/// Returns a guard of the part of a slot that `part` picks.
+/// Returns a guard of the socket in `slot`, as the type that `part` returns.
 fn guard<'a, T: Pollable>(
     id: SocketId,
     slot: &'a mut Slot,
@@ -197,13 +197,13 @@ pub(crate) struct Sockets {
     agenda: Agenda,
     demux: Demux,
     ports: EphemeralPorts,
-    /// Connections that no program holds.
+    /// Number of connections without a program.
     orphans: usize,
     max_orphans: usize,
 }
 
 impl Sockets {
-    /// Returns no sockets, with room for `limit`, of which `max_orphans` may finish by themselves in order.
+    /// Returns an empty table for `limit` sockets, of which `max_orphans` may be orphaned.
     pub(crate) fn new(limit: usize, max_orphans: usize, secret: &Secret) -> Self {
         Self {
             table: SocketTable::new(limit),
@@ -225,28 +225,28 @@ impl Sockets {
         self.table.is_full()
     }
 
-    /// Returns how many there may be.
+    /// Returns the maximum number of sockets.
     pub(crate) fn limit(&self) -> usize {
         self.table.limit()
     }
 
-    /// Returns who has which address and port.
+    /// Returns the four-tuples of connections and the addresses of listeners.
     pub(crate) fn names(&self) -> &Demux {
         &self.demux
     }
 
-    /// Returns the connection or listener of a packet.
+    /// Returns the connection or listener that receives a packet.
     pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<TupleOwner> {
         self.demux.lookup(tuple)
     }
 
-    /// Returns where in the dynamic range a search for a port at `local` begins.
+    /// Returns the port of the dynamic range at which a search for a free port at `local` begins.
     pub(crate) fn first_port(&mut self, local: IpAddr) -> u16 {
         self.ports.begin(local)
     }
 
-    /// Returns a port for a connection from `local` to `remote` that nobody listens on, and no other connection with
-    /// `remote` has.
+    /// Returns a port for a connection from `local` to `remote` that no listener has, and no other connection to
+    /// `remote`.
     pub(crate) fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
         let Self { demux, ports, .. } = self;
         ports.choose(local, remote, |port| {
@@ -255,17 +255,17 @@ impl Sockets {
         })
     }
 
-    /// Returns how many connections no program holds.
+    /// Returns the number of connections without a program.
     pub(crate) fn orphans(&self) -> usize {
         self.orphans
     }
 
-    /// Returns whether no more connections may finish in order without a program.
+    /// Returns whether the maximum number of orphaned connections is reached.
     pub(crate) fn has_all_orphans(&self) -> bool {
         self.orphans >= self.max_orphans
     }
 
-    /// Notes that a program closed a connection, which finishes by itself: its id is void.
+    /// Notes that the program has closed a connection, which finishes without it; the id becomes invalid.
     pub(crate) fn orphan(&mut self, id: SocketId) {
         let Ok(Some(mut connection)) = self.connection_mut(id) else {
             return;
@@ -276,7 +276,7 @@ impl Sockets {
         self.table.renew(id.slot());
     }
 
-    /// Adds a connection, which has its four-tuple; the caller asked [`Sockets::is_full`] and that it is free before.
+    /// Adds a connection. The caller has checked [`Sockets::is_full`], and that the four-tuple is free.
     pub(crate) fn insert_connection(&mut self, connection: ConnectionSocket) -> SocketId {
         let tuple = connection.tuple;
         let id = self.insert(SocketKind::Connection(Box::new(connection)));
@@ -285,7 +285,7 @@ impl Sockets {
         id
     }
 
-    /// Adds a listener at `local`; the caller asked [`Sockets::is_full`] before.
+    /// Adds a listener at `local`. The caller has checked [`Sockets::is_full`].
     pub(crate) fn insert_listener(
         &mut self,
         local: BindAddr,
@@ -306,8 +306,8 @@ impl Sockets {
             },
         });
         drop(self.at_mut(id.slot()));
-        // Each open socket is in the list once at most. Those closed meanwhile are forgotten here, or a program that
-        // never asks for events would collect them.
+        // Each open socket is listed at most once. Closed ones are removed here, to bound the list for a program that
+        // never takes events.
         let Self { table, agenda, .. } = self;
         if agenda.events.len() > 2 * table.len() + 64 {
             agenda.events.retain(|&id| table.get(id).is_ok());
@@ -315,7 +315,7 @@ impl Sockets {
         id
     }
 
-    /// Takes the four-tuple from a connection that has it, and notes why it died.
+    /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         let entry = self.table.entry_mut(slot);
         let Some(mut connection) =
@@ -329,7 +329,7 @@ impl Sockets {
         }
     }
 
-    /// Keeps of a connection that nobody holds, and that has its four-tuple, only what TIME-WAIT needs.
+    /// Replaces a connection without a program, which has its four-tuple, by its TIME-WAIT state.
     pub(crate) fn keep_time_wait_only(&mut self, slot: u32, time_wait: TimeWaitSocket) {
         let Some(mut socket) = self.at_mut(slot) else {
             return;
@@ -340,7 +340,7 @@ impl Sockets {
         self.orphans -= 1;
     }
 
-    /// Takes a socket out, with its name and timer.
+    /// Removes a socket with its four-tuple or address and its timer.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<SocketKind> {
         self.agenda.timers.arm(slot, None);
         let kind = self.table.remove(slot)?.kind;
@@ -364,7 +364,7 @@ impl Sockets {
         self.agenda.timers.next()
     }
 
-    /// Disarms and returns the slot with the earliest deadline, if that is not after `now`.
+    /// Disarms and returns the slot with the earliest deadline, if the deadline is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         self.agenda.timers.pop_due(now)
     }
@@ -385,7 +385,7 @@ impl Sockets {
         guard(id, slot, &mut self.agenda, Some).ok_or(BadSocket(id))
     }
 
-    /// Returns access to the connection with this id; `None` if the socket is none.
+    /// Returns access to the connection with this id; `None` if the socket is not a connection.
     pub(crate) fn connection_mut(
         &mut self,
         id: SocketId,
@@ -412,12 +412,12 @@ impl Sockets {
         guard(id, slot, &mut self.agenda, listener)
     }
 
-    /// Returns whether [`Sockets::take_events`] has any.
+    /// Returns whether [`Sockets::take_events`] will return any.
     pub(crate) fn has_events(&self) -> bool {
         !self.agenda.events.is_empty()
     }
 
-    /// Takes the sockets whose readiness changed since they were last taken.
+    /// Returns the sockets whose readiness has changed since the last call.
     pub(crate) fn take_events(&mut self) -> impl Iterator<Item = SocketId> + '_ {
         for id in &self.agenda.events {
             if let Ok(slot) = self.table.get_mut(*id) {
@@ -427,12 +427,12 @@ impl Sockets {
         self.agenda.events.drain(..)
     }
 
-    /// Returns whether a socket may have something to send.
+    /// Returns whether any socket may have something to send.
     pub(crate) fn any_touched(&self) -> bool {
         !self.agenda.touched.is_empty()
     }
 
-    /// Returns whether segments arrived for a connection that has not answered since.
+    /// Returns whether connections have received segments and have not been served since.
     pub(crate) fn any_arrivals(&self) -> bool {
         !self.agenda.arrivals.is_empty()
     }
@@ -442,30 +442,30 @@ impl Sockets {
         std::mem::take(&mut self.agenda.touched)
     }
 
-    /// Takes the mark of a socket from [`Sockets::take_touched`]; returns whether it is still there.
+    /// Clears the mark of a socket from [`Sockets::take_touched`]; returns whether the socket still exists.
     pub(crate) fn untouch(&mut self, slot: u32) -> bool {
         let slot = self.table.at_mut(slot);
         slot.map(|slot| slot.marks.is_touched = false).is_some()
     }
 
-    /// Gives the empty list of [`Sockets::take_touched`] back for its memory.
+    /// Gives the empty list of [`Sockets::take_touched`] back, to reuse its memory.
     pub(crate) fn reuse_touched(&mut self, mut batch: Vec<u32>) {
         batch.append(&mut self.agenda.touched);
         self.agenda.touched = batch;
     }
 
-    /// Takes the list of connections that segments arrived for.
+    /// Takes the list of connections that received segments.
     pub(crate) fn take_arrivals(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.agenda.arrivals)
     }
 
-    /// Takes the mark of a connection from [`Sockets::take_arrivals`]; returns whether it had one.
+    /// Clears the mark of a connection from [`Sockets::take_arrivals`]; returns whether it was set.
     pub(crate) fn take_arrival_mark(&mut self, slot: u32) -> bool {
         let slot = self.table.at_mut(slot);
         slot.is_some_and(|slot| std::mem::take(&mut slot.marks.has_arrivals))
     }
 
-    /// Puts connections back in front of the list of those that segments arrived for.
+    /// Puts connections back at the front of the list of those that received segments.
     pub(crate) fn put_back_arrivals(&mut self, mut batch: Vec<u32>) {
         for &slot in &batch {
             if let Some(slot) = self.table.at_mut(slot) {
@@ -476,7 +476,7 @@ impl Sockets {
         self.agenda.arrivals = batch;
     }
 
-    /// Looks whether the NIC has let go of sends that the peer has acknowledged; returns whether any are over now.
+    /// Collects acknowledged sends that the NIC has finished; returns whether there were any.
     pub(crate) fn drain_sends(&mut self) -> bool {
         let mut any = false;
         let mut draining = std::mem::take(&mut self.agenda.draining);
@@ -491,12 +491,12 @@ impl Sockets {
             connection.errors.is_draining = is_draining;
             is_draining
         });
-        // Nothing is added while the list is gone through; the allocation is kept.
+        // Nothing is added during the iteration. The allocation is reused.
         self.agenda.draining = draining;
         any
     }
 
-    /// Returns the first socket that a change was forgotten of: what was reported is not what a program would be told.
+    /// Returns the first socket with a state that differs from the reported one, with both states.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn unreported(&self) -> Option<(SocketId, Snapshot, Snapshot)> {
         self.table.iter().find_map(|(id, slot)| {

@@ -11,49 +11,49 @@ use super::timestamps::Timestamping;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketOption {
-    /// Small segments leave at once.
+    /// Small segments are sent at once.
     #[doc(alias = "TCP_NODELAY")]
     NoDelay(bool),
-    /// A silent peer is asked whether it is there.
+    /// A silent peer is probed.
     #[doc(alias = "SO_KEEPALIVE")]
     KeepAlive(Option<Keepalive>),
-    /// Longest time that sent data may stay unacknowledged.
+    /// Maximum time for which sent data may stay unacknowledged.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     UserTimeout(Option<Duration>),
-    /// Frags that touch in device memory are received as one, under one token. The kernel never
-    /// does; off unless set.
+    /// Frags that are adjacent in device memory are received as one, with one token. Off by default; the kernel does not
+    /// have this option.
     MergeFrags(bool),
-    /// MSG_ZEROCOPY counts: sends with it are reported in the error queue.
+    /// Sends with MSG_ZEROCOPY are reported in the error queue.
     #[doc(alias = "SO_ZEROCOPY")]
     Zerocopy(bool),
-    /// Small segments wait until they are full, or this is taken back, or 200 ms are over.
+    /// Small segments wait until they are full, the option is switched off, or 200 ms have passed.
     #[doc(alias = "TCP_CORK")]
     Cork(bool),
-    /// Most unread payload, in bytes. The window scale was chosen when the connection began.
+    /// Maximum bytes of unread payload. The window scale does not change after the connection was opened.
     #[doc(alias = "SO_RCVBUF")]
     RcvBuf(u32),
-    /// Most payload that waits to be sent or acknowledged, in bytes.
+    /// Maximum bytes of payload that wait to be sent or acknowledged.
     #[doc(alias = "SO_SNDBUF")]
     SndBuf(usize),
-    /// With more than half of so many bytes never sent, the socket is not writable.
+    /// The socket is not writable while half of this number of bytes or more has not been sent.
     #[doc(alias = "TCP_NOTSENT_LOWAT")]
     NotsentLowat(u32),
-    /// Differentiated services bits of outgoing packets; ECN bits are TCP's own.
+    /// Differentiated services bits of sent packets. TCP sets the ECN bits.
     #[doc(alias = "IP_TOS")]
     Tos(u8),
-    /// Times of sends are reported in the error queue, those of receives with what is received.
+    /// Timestamps of sends are reported in the error queue, those of receives with the received bytes.
     #[doc(alias = "SO_TIMESTAMPING")]
     Timestamping(Timestamping),
-    /// How many routers may pass outgoing packets on; `None`: 64.
+    /// TTL or hop limit of sent packets; `None`: 64.
     #[doc(alias = "IP_TTL")]
     #[doc(alias = "IPV6_UNICAST_HOPS")]
     HopLimit(Option<u8>),
-    /// How the congestion window grows from now on.
+    /// The congestion control algorithm.
     #[doc(alias = "TCP_CONGESTION")]
     Congestion(CongestionKind),
 }
 
-/// Names an option.
+/// The name of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionName {
@@ -85,7 +85,7 @@ pub enum OptionName {
     HopLimit,
 }
 
-/// The options of one socket. A listener's are what its connections begin with.
+/// The values of all options of one socket. Connections inherit those of their listener.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SocketSettings {
     nodelay: bool,
@@ -104,7 +104,7 @@ pub(crate) struct SocketSettings {
 }
 
 impl SocketSettings {
-    /// Returns what `config` says.
+    /// Returns the values of `config`, and defaults for the other options.
     pub(crate) fn new(config: &tcp::ConnectionOptions) -> Self {
         Self {
             nodelay: config.nodelay,
@@ -123,13 +123,13 @@ impl SocketSettings {
         }
     }
 
-    /// Returns the free bytes of the send queue from which on it counts as writable (linux
-    /// `sk_stream_min_wspace`: a third of the buffer).
+    /// Returns the free bytes of the send queue at which the socket is writable (linux `sk_stream_min_wspace`: a third of
+    /// the buffer).
     pub(crate) fn write_low(&self) -> usize {
         (self.snd_buf / 3).max(1)
     }
 
-    /// Takes over an option.
+    /// Sets an option.
     pub(crate) fn set(&mut self, option: SocketOption) -> Result<(), OptionError> {
         match option {
             SocketOption::NoDelay(nodelay) => self.nodelay = nodelay,
@@ -141,7 +141,7 @@ impl SocketSettings {
             SocketOption::RcvBuf(bytes) => self.rcv_buf = bytes,
             SocketOption::SndBuf(bytes) => self.snd_buf = bytes,
             SocketOption::NotsentLowat(bytes) => {
-                // 0 and all ones are "none" (linux `tcp_notsent_lowat`).
+                // 0 and u32::MAX mean no limit (linux `tcp_notsent_lowat`).
                 self.notsent_lowat = Some(bytes).filter(|&bytes| !matches!(bytes, 0 | u32::MAX));
             }
             SocketOption::Tos(tos) => self.tos = tos & !wire::Ecn::MASK,
@@ -171,7 +171,7 @@ impl SocketSettings {
         }
     }
 
-    /// Makes a connection behave so.
+    /// Applies the options to a connection.
     pub(crate) fn apply<P: netmem::Payload>(&self, conn: &mut Connection<P>) {
         let Self {
             nodelay,
@@ -197,7 +197,7 @@ impl SocketSettings {
     }
 }
 
-/// Probes at intervals of nothing would never end.
+/// Checks keepalive times: with an interval of 0, probes would never stop.
 fn checked(keepalive: Option<Keepalive>) -> Result<Option<Keepalive>, OptionError> {
     let least = Duration::from_secs(1);
     match keepalive {
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_got() {
+    fn an_option_that_is_set_is_returned() {
         let mut options = SocketSettings::default();
         let keepalive = Some(Keepalive::default());
         let second = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The sockets of a stack, by number.
+//! The table of sockets by id.
 
 use std::fmt;
 
@@ -6,9 +6,8 @@ use slab::Slab;
 
 use super::error::BadSocket;
 
-/// Names one socket of one stack. The number of a closed socket is never that of another one: a
-/// generation goes with the slot, so a stale id is refused (EBADF) instead of meaning somebody
-/// else's connection.
+/// The id of a socket of a stack. It contains a generation beside the slot: the id of a closed socket is refused (EBADF),
+/// and does not name a later socket in the same slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId {
     slot: u32,
@@ -33,11 +32,11 @@ impl fmt::Debug for SocketId {
     }
 }
 
-/// Slots, each with the generation it was filled in.
+/// Slots of sockets, each with its generation.
 #[derive(Debug)]
 pub(crate) struct SocketTable<S> {
     slots: Slab<(u32, S)>,
-    /// Generation of the next socket; it comes round after 2^32 of them.
+    /// Generation of the next socket; it wraps around after 2^32 sockets.
     next_generation: u32,
     limit: usize,
 }
@@ -52,27 +51,27 @@ impl<S> SocketTable<S> {
         }
     }
 
-    /// Returns how many sockets there are.
+    /// Returns the number of sockets.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns whether no more fit.
+    /// Returns whether there is no room for another socket.
     pub(crate) fn is_full(&self) -> bool {
         self.slots.len() >= self.limit
     }
 
-    /// Returns how many there may be.
+    /// Returns the maximum number of sockets.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Returns the slot that the next [`SocketTable::insert`] fills.
+    /// Returns the slot that the next [`SocketTable::insert`] will use.
     pub(crate) fn next_slot(&self) -> u32 {
         self.slots.vacant_key() as u32
     }
 
-    /// Adds a socket; the caller asked [`SocketTable::is_full`] before.
+    /// Adds a socket. The caller has checked [`SocketTable::is_full`].
     pub(crate) fn insert(&mut self, socket: S) -> SocketId {
         let generation = self.next_generation;
         self.next_generation = generation.wrapping_add(1);
@@ -80,7 +79,7 @@ impl<S> SocketTable<S> {
         SocketId { slot, generation }
     }
 
-    /// Makes the id of the socket in `slot` void; the socket stays.
+    /// Makes the id of the socket in `slot` invalid; the socket stays.
     pub(crate) fn renew(&mut self, slot: u32) {
         let generation = self.next_generation;
         if let Some((old, _)) = self.slots.get_mut(slot as usize) {
@@ -89,7 +88,7 @@ impl<S> SocketTable<S> {
         }
     }
 
-    /// Takes a socket out.
+    /// Removes a socket.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<S> {
         self.slots
             .try_remove(slot as usize)

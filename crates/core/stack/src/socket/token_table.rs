@@ -1,47 +1,47 @@
-//! The frags one socket has lent to its application, by token.
+//! The tokens of a socket: frags that are lent to the application.
 //!
-//! A token is the lowest free number of the socket, the first is 1 (ABI.md 3). The table owns a
-//! reference to the memory of each lent frag; releasing a token hands that reference out to be
-//! recycled, and dropping the table sends everything home.
+//! A token is the lowest free number of the socket, beginning with 1 (ABI.md 3). The table owns a reference to
+//! the memory of each lent frag. Releasing a token returns the reference, to be recycled; dropping the table
+//! releases all memory.
 
 use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
 use thiserror::Error;
 
 use super::free_map::FreeMap;
 
-/// Most tokens outstanding at one socket. Peeking makes tokens without taking data, so something
-/// must end it; the kernel ends at 2^31 (linux `xa_limit_31b`), long after the machine's memory.
+/// Maximum number of tokens of one socket. Peeking issues tokens without taking data, so a limit is needed. The
+/// kernel's is 2^31 (linux `xa_limit_31b`), more than fit into memory.
 pub const MAX_TOKENS: usize = 1 << 24;
 
-/// The table holds [`MAX_TOKENS`] already.
+/// The table has [`MAX_TOKENS`] tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TableFull;
 
-/// Why a return of tokens was refused as a whole.
+/// Why [`TokenTable::release`] released nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum BadTokens {
-    /// More ranges than one call takes.
+    /// The call has too many ranges.
     #[error("{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS}")]
     TooMany {
-        /// How many there were.
+        /// Number of ranges.
         given: usize,
     },
 }
 
-/// Slots that a table keeps when nothing is lent: an idle connection is small, and one that lends a
-/// frag now and then need not allocate for it.
+/// Slots that an empty table keeps: few, so that an idle connection needs little memory, and enough for one that lends a
+/// frag from time to time without an allocation.
 pub(crate) const IDLE_SLOTS: usize = 8;
 
-/// Most slots that are made at once for a table that was this large before it was last empty.
+/// Maximum slots allocated at once for a table that was as large before it became empty.
 const USUAL_SLOTS_MAX: usize = 1024;
 
-/// Lent frags by token. `H` is what keeps one frag's memory.
+/// Lent frags by token. `H` holds the memory of one frag.
 #[derive(Debug)]
 pub(crate) struct TokenTable<H> {
     slots: Vec<Option<H>>,
     free: FreeMap,
     outstanding: usize,
-    /// Slots there were when the table was last given up.
+    /// Number of slots before the table last became empty.
     usual: usize,
 }
 
@@ -75,10 +75,10 @@ impl<H> TokenTable<H> {
         Ok(FragToken(number as u32 + 1))
     }
 
-    /// Takes back the frags of `ranges`, gives each to `home`, and returns how many there were.
+    /// Takes back the frags of `ranges`, passes each to `home`, and returns their number.
     ///
-    /// Unknown tokens are skipped, but count towards the [`MAX_DONTNEED_FRAGS`] that one call looks
-    /// at; past those it stops (linux net/core/sock.c `sock_devmem_dontneed`).
+    /// Unknown tokens are skipped, but count towards the [`MAX_DONTNEED_FRAGS`] tokens that one call handles (linux
+    /// net/core/sock.c `sock_devmem_dontneed`).
     pub(crate) fn release(
         &mut self,
         ranges: &[DmabufToken],
@@ -106,7 +106,7 @@ impl<H> TokenTable<H> {
         Ok(freed)
     }
 
-    /// Takes back everything.
+    /// Takes back all frags.
     pub(crate) fn release_all(&mut self, home: impl FnMut(H)) {
         std::mem::take(self)
             .slots
@@ -115,7 +115,7 @@ impl<H> TokenTable<H> {
             .for_each(home);
     }
 
-    /// Returns how many frags are lent.
+    /// Returns the number of lent frags.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
@@ -192,7 +192,7 @@ mod tests {
     fn a_call_looks_at_1024_frags_and_counts_unknown_ones() {
         let mut table = lent(3000);
         assert_eq!(release(&mut table, &[range(1, 3000)]).0, 1024);
-        // 1024 tokens that are home already use the whole call up.
+        // 1,024 tokens that were given back already use up the limit of the call.
         assert_eq!(
             release(&mut table, &[range(1, 1024), range(2000, 1)]),
             (0, vec![])

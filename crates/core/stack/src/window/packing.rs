@@ -1,20 +1,18 @@
-//! How much memory the packets of a connection take for the payload that they bring.
+//! The memory that the packets of a connection take, relative to their payload.
 
-/// Bytes of payload from which on a packet uses memory no worse than the NIC's figure assumes
-/// (`nic::RxSpace::bytes`).
+/// Bytes of payload at which a packet takes no more memory than `nic::RxSpace::bytes` assumes.
 const GOOD_PAYLOAD: u64 = 1050;
 
-/// Bytes that a smaller packet takes beside its payload: headroom and alignment to a cache line.
+/// Bytes that a smaller packet takes in addition to its payload: headroom and alignment to a cache line.
 const PLACEMENT_LOSS: u64 = 75;
 
-/// Payload bytes over which the cost of a connection's packets is averaged.
+/// Payload bytes over which the memory per byte is averaged.
 const PACKING_BYTES: u64 = 128 << 10;
 
-/// Packets over which it is averaged.
+/// Packets over which the memory per byte is averaged.
 const PACKING_PACKETS: u32 = 64;
 
-/// How much of the memory a connection's packets take for the payload they bring: 1 for large ones,
-/// more for small.
+/// Average memory per payload byte of a connection: 1 for large packets, more for small ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packing {
     payload: u64,
@@ -23,7 +21,7 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// Assumes large packets until they tell otherwise.
+    /// Returns the value for large packets, until packets have been noted.
     pub(super) const fn new() -> Self {
         Self {
             payload: PACKING_BYTES / 4,
@@ -32,6 +30,7 @@ impl Packing {
         }
     }
 
+    /// Notes a packet with `len` bytes of payload.
     pub(super) fn note(&mut self, len: usize) {
         let len = len as u64;
         self.payload += len;
@@ -44,7 +43,7 @@ impl Packing {
         }
     }
 
-    /// Returns the memory that `payload` more bytes will take.
+    /// Returns the memory that `payload` bytes will take.
     pub(super) fn memory_for(&self, payload: u64) -> u64 {
         scale(payload, self.memory, self.payload)
     }
@@ -55,8 +54,7 @@ impl Packing {
     }
 }
 
-/// Memory that a packet with `len` bytes of payload keeps from others, in bytes of the NIC's
-/// figure.
+/// Returns the memory that a packet with `len` bytes of payload takes, in bytes of `nic::RxSpace::bytes`.
 fn packet_cost(len: u64) -> u64 {
     len.max((len + PLACEMENT_LOSS) * GOOD_PAYLOAD / (GOOD_PAYLOAD + PLACEMENT_LOSS))
 }

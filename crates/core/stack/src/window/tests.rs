@@ -78,7 +78,7 @@ fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
     windows.grant(0, &mut greedy, whole, ask(whole, 0));
     let mut other = windows.promise(0);
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
-    // All have been asked since memory came home last.
+    // All have been visited since memory was last given back.
     windows.note_free(0, whole);
     while windows.next_starved(0).is_some() {}
     Windows::visited(&mut greedy);
@@ -86,7 +86,7 @@ fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
     windows.note_free(0, whole);
     assert_eq!(windows.next_starved(0), None);
-    // None comes home, and yet there is more to promise.
+    // No memory is given back, but there is more to promise.
     windows.release(0, &mut greedy);
     assert!(windows.any_to_visit());
     assert_eq!(windows.next_starved(0), Some(1));
@@ -134,7 +134,7 @@ fn an_answer_is_given_once_for_each_time_a_peer_asks() {
     windows.grant(0, &mut silent, whole, ask(whole, 0));
     let mut one = windows.promise(0);
     one.note_probe();
-    // Half of the memory is in use: only what nobody was promised can be given.
+    // Half of the memory is in use: only memory that is not promised can be granted.
     let free = whole / 2 - 1;
     let mut little = windows.promise(0);
     windows.release(0, &mut silent);
@@ -191,8 +191,7 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
             let before = windows.promised(0);
             granted[slot] = windows.grant(slot as u32, promise, free, ask);
             let after = windows.promised(0);
-            // A grant never makes the sum exceed what is free; it may already exceed it only by
-            // rounding.
+            // A grant never makes the sum exceed the free memory, except by rounding.
             assert!(
                 after <= free.max(before),
                 "seed {seed} step {step}: {after} promised, {free} free"

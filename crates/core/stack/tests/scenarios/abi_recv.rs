@@ -1,4 +1,4 @@
-//! Receiving, rule by rule (ABI.md 3).
+//! Receiving: each rule of ABI.md 3.
 
 use super::common::{Bound, RecvArgs, assert_says, recv};
 use devmem_uapi::{DevmemCmsg, Errno, MsgFlags};
@@ -16,7 +16,7 @@ fn with_linear() -> Bound {
     })
 }
 
-/// Unbinds, so that what is sent now is readable, and binds nothing.
+/// Unbinds the memory, so that later packets are readable.
 fn unbind(bound: &mut Bound) {
     bound.pair.b.unbind(bound.id).unwrap();
 }

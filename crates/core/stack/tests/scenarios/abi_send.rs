@@ -1,4 +1,4 @@
-//! Sending from device memory, rule by rule (ABI.md 2 and 5).
+//! Sending from device memory: each rule of ABI.md 2 and 5.
 #![allow(
     clippy::single_range_in_vec_init,
     reason = "a send takes a list of ranges"
@@ -91,7 +91,7 @@ impl Sending {
         self.pair.a.completion(self.sender)
     }
 
-    /// Reads the error queue once, with so much room; returns the bytes of the control message.
+    /// Reads the error queue once into a buffer of this size; returns the bytes of the control message.
     fn raw_completion(&mut self, room: usize) -> Result<Vec<u8>, Errno> {
         let mut control = vec![0; room];
         let room = RecvRoom {
@@ -305,7 +305,7 @@ fn a_shut_down_a_dead_and_a_listening_socket_refuse() {
         .a
         .sendmsg(listener, &SendMsg::device(&[0..1], &control), ZEROCOPY)
         .unwrap_err();
-    // Linux says EPIPE of whatever was never connected (`sk_stream_wait_connect`).
+    // Linux returns EPIPE for a socket that was never connected (`sk_stream_wait_connect`).
     assert_eq!(refused, Errno::EPIPE);
     sending.pair.a.close(listener).unwrap();
     sending
@@ -471,7 +471,7 @@ fn host_and_device_bytes_never_share_a_packet() {
         .unwrap()
         .unwrap()
         .segs_out;
-    // All queued before anything leaves: without a border they would fill one packet.
+    // All are queued before anything is sent: without a boundary they would fit into one packet.
     let mut expected = Vec::new();
     for i in 0..5_usize {
         let byte = [i as u8; 10];
@@ -574,7 +574,7 @@ fn two_way_host_and_device_streams_mix_on_one_socket() {
     let (to_b, to_a) = (Pattern::new(1), Pattern::new(2));
     let memory = pair.dmabuf(Side::A, id).clone();
     let mut device =
-        DeviceSource::new(&mut pair.a, a, (id, &memory), to_b, 900_000).in_chunks_of(3000);
+        DeviceSource::new(&mut pair.a, a, id, &memory, to_b, 900_000).in_chunks_of(3000);
     drop(memory);
     let mut host = Source::new(b, to_a, 700_000, 5000);
     let (mut sink_a, mut sink_b) = (Sink::new(a, to_a), Sink::new(b, to_b));
@@ -599,7 +599,7 @@ fn a_program_that_calls_in_every_turn_does_not_put_off_retransmission() {
     assert_eq!(sending.send(&[0..1000]), Ok(1000));
     let now = sending.pair.now();
     sending.pair.a.stack_mut().flush(now);
-    // What is under way is lost, and nobody notices that the cable was out.
+    // Packets in flight are lost, and neither side notices that the cable was disconnected.
     sending.pair.cable().pull();
     sending.pair.cable().plug();
     let (sender, receiver) = (sending.sender, sending.receiver);
@@ -607,7 +607,7 @@ fn a_program_that_calls_in_every_turn_does_not_put_off_retransmission() {
     let arrived = sending.pair.run(|pair| {
         turns += 1;
         assert!(turns < 200_000, "one second, and nothing was sent again");
-        // Any call that leaves something to be looked at.
+        // Any call that makes the next poll serve the socket.
         let nodelay = SocketOption::NoDelay(turns % 2 == 0);
         pair.a.set_option(sender, nodelay).unwrap();
         match super::common::readable(&pair.b, receiver) {

@@ -1,4 +1,4 @@
-//! Returning frags, rule by rule (ABI.md 4).
+//! Giving tokens back: each rule of ABI.md 4.
 
 use super::common::{Bound, assert_says};
 use devmem_uapi::{DmabufToken, Errno, FragToken, MsgFlags};
@@ -35,7 +35,7 @@ fn dontneed(bound: &mut Bound, ranges: &[DmabufToken]) -> Result<u32, Errno> {
     bound.pair.b.dontneed(bound.receiver, ranges)
 }
 
-/// Reads and discards what was not received, so that closing is orderly.
+/// Reads and discards the unread bytes, so that closing does not reset the connection.
 fn finish(mut bound: Bound) {
     let _ = bound.recv(1 << 20, 0, MsgFlags::TRUNC);
     bound.finish();

@@ -1,4 +1,4 @@
-//! What the tests of whole stacks have in common.
+//! Shared parts of the tests of whole stacks.
 #![allow(
     dead_code,
     reason = "the memory test, a binary of its own, uses a part"
@@ -14,7 +14,7 @@ use netmem::NiovSize;
 use netsim::{Door, PairConfig, Pattern, Progress, RecvResult, RecvRoom, Side};
 use stack::SendMsg;
 
-/// The port everybody listens on.
+/// The port of all listeners.
 pub const PORT: u16 = 5201;
 
 /// A pair with 4 MiB of device memory bound to queue 0 of side B, and a connection from A to B.
@@ -109,7 +109,7 @@ impl Bound {
         self.pattern.check(position, &bytes).unwrap();
     }
 
-    /// Closes both ends and checks that all memory is home.
+    /// Closes both ends, and checks that all memory was given back.
     pub fn finish(mut self) {
         let _ = self.pair.a.close(self.sender);
         let _ = self.pair.b.close(self.receiver);
@@ -122,7 +122,7 @@ pub fn readable<D: Door>(door: &D, socket: D::Socket) -> usize {
     door.info(socket).unwrap().unwrap().readable
 }
 
-/// What one receive is called with.
+/// Arguments of one receive.
 pub struct RecvArgs {
     pub host: Vec<u8>,
     pub len: usize,
@@ -141,7 +141,7 @@ impl RecvArgs {
     }
 }
 
-/// What one receive returned.
+/// Result of one receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedMsg {
     pub outcome: RecvResult,
@@ -188,19 +188,19 @@ pub fn recv<D: Door>(
     })
 }
 
-/// Checks that the last refusal names these, if the door has words.
+/// Checks that the message of the last error contains these words, if the door has messages.
 pub fn assert_says(door: &impl Door, named: &[&str]) {
     if let Some(words) = door.words() {
         assert!(named.iter().all(|name| words.contains(name)), "{words}");
     }
 }
 
-/// Returns the counters that moved.
+/// Returns the drop counters that are not 0.
 pub fn drops(door: &impl Door) -> BTreeMap<&'static str, u64> {
     door.drops()
 }
 
-/// Checks that nothing was dropped for want of memory.
+/// Checks that no packet was dropped because memory was short.
 pub fn assert_no_memory_drops(door: &impl Door) {
     let drops = door.drops();
     for name in [

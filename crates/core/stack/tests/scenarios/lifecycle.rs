@@ -1,4 +1,4 @@
-//! Connections from SYN to the last ACK, and everything that can come between.
+//! Connections from SYN to the last ACK.
 
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn connecting_to_a_closed_port_is_refused_at_once() {
         .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
         .unwrap_err();
     assert_eq!(refused, Errno::ECONNREFUSED);
-    // Told once; then the socket is merely over.
+    // Reported once; then receives return the end of the stream.
     assert_eq!(
         pair.a
             .sendmsg(id, &SendMsg::new(b"x"), MsgFlags::empty())
@@ -94,7 +94,7 @@ fn a_peer_that_vanishes_is_given_up_after_the_user_timeout() {
     bound.pair.run_for(Duration::from_secs(4));
     assert_eq!(bound.pair.a.take_error(bound.sender), Ok(None));
     bound.pair.run_for(Duration::from_secs(6));
-    // What the neighbour cache found out says more than the silence does.
+    // The result of neighbour resolution is more precise than a timeout.
     assert_eq!(
         bound.pair.a.take_error(bound.sender),
         Ok(Some(Errno::EHOSTUNREACH))
@@ -406,7 +406,7 @@ fn an_orphan_whose_peer_keeps_the_window_shut_ends_too() {
     assert_eq!(pair.a.stats().orphans, 1);
     pair.run_for(2 * tcp::config::ORPHAN_TIMEOUT);
     assert_eq!((pair.a.stats().orphans, pair.a.stats().sockets), (0, 0));
-    // What arrived is still there to be read; who then speaks learns that nobody is there any more.
+    // Received bytes can still be read; a send then fails, because the peer has closed.
     let mut sink = Sink::new(receiver, Pattern::new(1));
     loop {
         match sink.receive_once(&mut pair.b) {

@@ -1,4 +1,4 @@
-//! Two sockets of the same stack: from memory to memory through the NIC, and nothing on the link.
+//! Two sockets of the same stack: from memory to memory through the NIC, without the link.
 #![allow(
     clippy::single_range_in_vec_init,
     reason = "a send takes a list of ranges"
@@ -63,7 +63,7 @@ fn transfer(config: &PairConfig, ip: IpAddr, total: u64, chunk: usize) {
     let pattern = Pattern::new(3);
     let memory = pair.dmabuf(Side::A, tx).clone();
     let mut source =
-        DeviceSource::new(&mut pair.a, sender, (tx, &memory), pattern, total).in_chunks_of(chunk);
+        DeviceSource::new(&mut pair.a, sender, tx, &memory, pattern, total).in_chunks_of(chunk);
     drop(memory);
     let mut sink = Sink::new(receiver, pattern).with_memory(rx, pair.dmabuf(Side::A, rx));
     let ran = pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.a)));
@@ -176,13 +176,8 @@ fn one_dmabuf_may_be_sent_from_and_received_to_and_is_never_read_by_the_stack() 
     let pattern = Pattern::new(5);
     let device = Arc::clone(&source_memory);
     let write = Box::new(move |offset: usize, bytes: &[u8]| device.device_write(offset, bytes));
-    let mut source = DeviceSource::with_writer(
-        &mut pair.a,
-        sender,
-        (tx, 1 << 20),
-        write,
-        (pattern, 3_000_000),
-    );
+    let mut source =
+        DeviceSource::with_writer(&mut pair.a, sender, tx, 1 << 20, write, pattern, 3_000_000);
     let device = Arc::clone(&opaque);
     let reader = Box::new(move |offset, out: &mut [u8]| device.device_read(offset as usize, out));
     let mut sink = Sink::new(receiver, pattern).with_reader(rx, reader);
@@ -205,7 +200,7 @@ fn the_same_memory_goes_round_through_both_bindings() {
     let mut bytes = vec![0; 10_000];
     pattern.fill(0, &mut bytes);
     let mut source = Source::new(sender, pattern, 10_000, 10_000);
-    // What arrives lies in the memory; from there it is sent once more, over another connection.
+    // Received bytes are sent once more from where they lie, over another connection.
     let (second_receiver, second_sender) = connect(&mut pair, Side::A.ipv4(), PORT + 1);
     pair.a
         .set_option(second_sender, stack::SocketOption::Zerocopy(true))
@@ -254,7 +249,7 @@ fn a_slow_reader_slows_the_sender_and_drops_nothing() {
     let (receiver, sender) = connect(&mut pair, Side::A.ipv4(), PORT);
     let pattern = Pattern::new(2);
     let memory = pair.dmabuf(Side::A, tx).clone();
-    let mut source = DeviceSource::new(&mut pair.a, sender, (tx, &memory), pattern, 2_000_000);
+    let mut source = DeviceSource::new(&mut pair.a, sender, tx, &memory, pattern, 2_000_000);
     drop(memory);
     let mut sink = Sink::new(receiver, pattern)
         .with_memory(rx, pair.dmabuf(Side::A, rx))

@@ -1,5 +1,5 @@
-//! Loss, reordering, duplication, corruption, jitter: many seeds, every byte right, every net_iov
-//! home.
+//! Loss, reordering, duplication, corruption and jitter with many seeds: every byte is right, and every net_iov is
+//! given back.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use netmem::NiovSize;
 use netsim::{Door as _, Keep, PairConfig, Pattern, Side};
 use nic::Impairment;
 
-/// What one run is about.
+/// Parameters of one run.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     seed: u64,
@@ -23,7 +23,7 @@ struct Case {
     ecn: tcp::EcnPolicy,
 }
 
-/// What became of the frames of one run, or of several.
+/// Statistics of the frames of one or several runs.
 #[derive(Debug, Default)]
 struct Fate {
     /// How many frames more were sent than arrived.
@@ -32,7 +32,7 @@ struct Fate {
     corrupt: u64,
     /// How many the wire marked (congestion experienced).
     marked: u64,
-    /// How often a sender made its window smaller because of a mark.
+    /// How often a sender reduced its window because of a mark.
     reductions: u64,
     /// The smallest round trip of the sender of each run.
     round_trips: Vec<Duration>,
@@ -56,8 +56,7 @@ impl Fate {
 }
 
 impl Case {
-    /// Derives everything but the impairment from a seed, so that seeds differ in more than their
-    /// dice.
+    /// Derives all parameters except the impairment from a seed.
     fn new(seed: u64, impairment: &str) -> Self {
         let pick = |bits: u32, choices: &[usize]| choices[(seed >> bits) as usize % choices.len()];
         Self {
@@ -76,7 +75,7 @@ impl Case {
         }
     }
 
-    /// Runs it to its end, every byte right.
+    /// Runs the transfer to its end, and checks every byte.
     #[expect(
         clippy::too_many_lines,
         reason = "one scenario, read from top to bottom"
@@ -118,7 +117,7 @@ impl Case {
         let mut answer = Sink::new(sender, back);
         let (mut reductions, mut round_trip) = (0, Duration::MAX);
         let ran = pair.run(|pair| {
-            // Looked at while they live: a connection that is over has none of it.
+            // Read during the run: a connection that has ended has no statistics.
             let infos = [pair.a.info(sender), pair.b.info(receiver)];
             let [a, b] = infos.map(|info| info.ok().flatten());
             let both = [&a, &b]
@@ -146,7 +145,7 @@ impl Case {
         );
         assert_eq!(report.readable_bytes, 0, "{self:?}");
         assert_eq!(drops(&pair.b).get("rx_no_buffers"), None, "{self:?}");
-        // What is under way arrives.
+        // Packets in flight arrive.
         pair.run_for(Duration::from_millis(100));
         let ends = [&pair.a, &pair.b];
         let sent: u64 = ends
@@ -179,7 +178,7 @@ impl Case {
     }
 }
 
-/// Runs all seeds; returns what their runs returned, added up.
+/// Runs all seeds; returns the sum of their statistics.
 fn sweep(impairment: &str, seeds: std::ops::Range<u64>) -> Fate {
     let mut sum = Fate::default();
     for seed in seeds {
@@ -253,7 +252,7 @@ fn marks() {
     let fate = sweep("ce=5%,delay=1ms", 900..920);
     assert!(fate.marked > 50, "{fate:?}");
     assert!(fate.reductions > 10, "senders heard of them: {fate:?}");
-    // What cannot be marked is dropped instead: ACKs without payload and SYNs.
+    // Packets that cannot be marked are dropped: ACKs without payload and SYNs.
     assert!(fate.lost > 0, "{fate:?}");
 }
 

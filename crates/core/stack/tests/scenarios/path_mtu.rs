@@ -1,4 +1,4 @@
-//! Paths that carry less than the link, about which nobody says a word.
+//! Path MTUs below the link's MTU, without ICMP errors.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use super::{DeviceSource, Pair, Sink, Source};
 use netmem::NiovSize;
 use netsim::{Door as _, PairConfig, Pattern, Side};
 
-/// Sends from device memory of A over a path that swallows packets of more than `path` bytes; returns how many
-/// milliseconds it took, how often packets were made smaller, and what they carry at the end.
+/// Sends from device memory of A over a path that drops packets of more than `path` bytes; returns the milliseconds it
+/// took, how often the segment size was reduced, and the segment size at the end.
 fn transfer(mtu: u16, path: u16, ipv6: bool, total: u64) -> (u64, u64, u16) {
     let impairment = format!("mtu={path},delay=5ms").parse().unwrap();
     let mut pair = Pair::new(&PairConfig {
@@ -22,7 +22,7 @@ fn transfer(mtu: u16, path: u16, ipv6: bool, total: u64) -> (u64, u64, u16) {
     let tx = pair.bind_tx(Side::A, 1 << 20);
     let memory = pair.dmabuf(Side::A, tx).clone();
     let (there, back) = (Pattern::new(1), Pattern::new(2));
-    let mut source = DeviceSource::new(&mut pair.a, sender, (tx, &memory), there, total);
+    let mut source = DeviceSource::new(&mut pair.a, sender, tx, &memory, there, total);
     drop(memory);
     let mut reply = Source::new(receiver, back, 100_000, 3000);
     let mut sink = Sink::new(receiver, there).with_memory(rx, pair.dmabuf(Side::B, rx));
@@ -30,7 +30,7 @@ fn transfer(mtu: u16, path: u16, ipv6: bool, total: u64) -> (u64, u64, u16) {
     let start = pair.now();
     let mut info = None;
     let ran = pair.run(|pair| {
-        // At the end it has become a name in TIME-WAIT, without a size of packets.
+        // At the end the connection is in TIME-WAIT, without a segment size.
         let now = pair.a.info(sender).unwrap();
         info = now.filter(|info| info.snd_mss > 0).or(info.take());
         let sent = source.run(&mut pair.a).and(answer.run(&mut pair.a));
@@ -98,7 +98,7 @@ fn after_an_outage_packets_are_as_large_as_before() {
         }
         last = mss(pair).max(last.min(1));
         smallest = smallest.min(last);
-        // While packets are small, little is read and much time passes.
+        // While segments are small, little is read and much time passes.
         if last == 1024 {
             pair.run_for(Duration::from_secs(1));
         }

@@ -1,4 +1,4 @@
-//! Bindings and queues under live connections: binding, unbinding, steering.
+//! Bindings and queues with open connections: binding, unbinding, steering.
 
 use devmem_uapi::{DmabufId, Errno, MsgFlags};
 use netmem::{Dmabuf, NiovSize};
@@ -110,7 +110,7 @@ fn steer(pair: &mut Pair, port: u16, queue: u16) {
         .unwrap();
 }
 
-/// Makes RSS choose queue 0 for everything.
+/// Makes RSS choose queue 0 for all packets.
 fn rss_to_queue_0(pair: &mut Pair) {
     let nic = pair.b.stack_mut().nic_mut();
     let mut rss = nic.rss().clone();
@@ -167,7 +167,7 @@ fn two_bindings_on_two_queues_keep_to_their_own_memory() {
         Source::new(to_zero, pattern_0, 900_000, 9000),
         Source::new(to_one, pattern_1, 900_000, 9000),
     ];
-    // Each may look at its own memory only: a frag of the other binding would be a panic.
+    // Each sink can read the memory of one binding only, and panics on a frag of the other.
     let mut sink_0 = Sink::new(zero, pattern_0).with_memory(first, pair.dmabuf(Side::B, first));
     let mut sink_1 = Sink::new(one, pattern_1).with_memory(second, pair.dmabuf(Side::B, second));
     pair.run(|pair| {

@@ -1,5 +1,4 @@
-//! Whole transfers between two stacks: every byte verified where it lies, every net_iov home at the
-//! end.
+//! Whole transfers between two stacks: every byte is verified in place, and every net_iov is given back at the end.
 
 use std::net::IpAddr;
 
@@ -227,8 +226,8 @@ fn both_directions_at_once() {
 
 #[test]
 fn a_link_that_is_always_busy_loses_nothing() {
-    // One frame on the wire, one in the transmit queue: whoever has more to say waits, and nothing
-    // is dropped or repeated for it.
+    // One frame fits on the wire and one into the transmit queue: further packets wait, and none is dropped or
+    // retransmitted.
     let mut pair = Pair::new(&PairConfig {
         wire_frames: 1,
         ..PairConfig::default()
@@ -242,7 +241,7 @@ fn a_link_that_is_always_busy_loses_nothing() {
         nic.set_rings(rings).unwrap();
     }
     let (b, a) = pair.connect(Side::B, Side::B.ipv4(), PORT);
-    // The announcements of addresses come all at once, connection or not.
+    // All addresses are announced at once when the link comes up.
     let before = [&pair.a, &pair.b].map(drops);
     let (to_a, to_b) = (Pattern::new(1), Pattern::new(2));
     let mut sources = (

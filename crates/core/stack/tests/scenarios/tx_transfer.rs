@@ -1,6 +1,6 @@
-//! Whole transfers out of device memory. Every byte is written over in the moment its send completes, so that memory
-//! which is reused too early shows as a wrong byte at the receiver; at the end all sends are complete and all net_iovs
-//! home.
+//! Whole transfers from device memory. Memory is overwritten as soon as its send completes, so that a completion that
+//! comes too early shows as a wrong byte at the receiver. At the end all sends are complete, and all net_iovs are given
+//! back.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,23 +30,23 @@ struct Sizes {
 }
 
 impl Flow {
-    /// Makes a flow over a connection, from `from` to the memory `rx` of the other side.
+    /// Returns a flow from `sender`, a socket of side `from`, to `receiver` with the memory `rx` of the other side.
     fn new(
         pair: &mut Pair,
-        from: (Side, DoorSocket),
-        to: DoorSocket,
+        from: Side,
+        sender: DoorSocket,
+        receiver: DoorSocket,
         rx: DmabufId,
         sizes: Sizes,
         seed: u64,
     ) -> Self {
-        let (side, id) = from;
-        let tx = pair.bind_tx(side, sizes.ring);
-        let memory = pair.dmabuf(side, tx).clone();
+        let tx = pair.bind_tx(from, sizes.ring);
+        let memory = pair.dmabuf(from, tx).clone();
         let pattern = Pattern::new(seed);
-        let source = DeviceSource::new(pair.side(side), id, (tx, &memory), pattern, sizes.total);
-        let sink = Sink::new(to, pattern).with_memory(rx, pair.dmabuf(side.other(), rx));
+        let source = DeviceSource::new(pair.side(from), sender, tx, &memory, pattern, sizes.total);
+        let sink = Sink::new(receiver, pattern).with_memory(rx, pair.dmabuf(from.other(), rx));
         Self {
-            from: side,
+            from,
             source: source.in_chunks_of(sizes.chunk),
             sink,
         }
@@ -81,7 +81,7 @@ fn states(flows: &[Flow]) -> Vec<String> {
         .collect()
 }
 
-/// Closes every socket and checks that everything is home.
+/// Closes every socket, and checks that all memory was given back.
 fn finish(mut pair: Pair, flows: Vec<Flow>) {
     for Flow { from, source, sink } in flows {
         let (completions, sends) = source.completions();
@@ -103,7 +103,8 @@ fn transfer(config: &PairConfig, ip: IpAddr, sizes: Sizes) {
     let (receiver, sender) = pair.connect(Side::B, ip, PORT);
     let mut flows = vec![Flow::new(
         &mut pair,
-        (Side::A, sender),
+        Side::A,
+        sender,
         receiver,
         rx,
         sizes,
@@ -137,7 +138,7 @@ fn chunks_of_every_size_arrive_over_both_families() {
 
 #[test]
 fn net_iovs_of_one_page_and_rings_that_end_anywhere_do_as_well() {
-    // 37 pages are cut into net_iovs of one page; every second chunk wraps somewhere else.
+    // A ring of 37 pages in net_iovs of one page: chunks wrap around at different offsets.
     for (chunk, mtu) in [(4097, 1500), (100_000, 1500), (100_000, 9000), (7777, 9000)] {
         let config = PairConfig {
             mtu,
@@ -209,7 +210,7 @@ fn both_ways(seed: u64, impairment: &str, total: u64) {
         ..PairConfig::default()
     };
     let mut pair = Pair::new(&config);
-    // Little memory at one end: starvation is part of it.
+    // Little memory at one end, so that windows close.
     let rx_a = pair.bind(Side::A, 4 << 20, NiovSize::DEFAULT, &[0]);
     let rx_b = pair.bind(Side::B, 512 << 10, NiovSize::MIN, &[0]);
     let (b, a) = pair.connect(
@@ -228,10 +229,11 @@ fn both_ways(seed: u64, impairment: &str, total: u64) {
         ring: 64 << 10,
     };
     let mut flows = vec![
-        Flow::new(&mut pair, (Side::A, a), b, rx_b, sizes, seed),
+        Flow::new(&mut pair, Side::A, a, b, rx_b, sizes, seed),
         Flow::new(
             &mut pair,
-            (Side::B, b),
+            Side::B,
+            b,
             a,
             rx_a,
             Sizes {
@@ -277,17 +279,11 @@ fn sixty_four_connections_send_both_ways_at_once() {
             chunk: 7000,
             ring: 16 << 10,
         };
+        flows.push(Flow::new(&mut pair, Side::A, a, b, rx_b, sizes, 2 * number));
         flows.push(Flow::new(
             &mut pair,
-            (Side::A, a),
+            Side::B,
             b,
-            rx_b,
-            sizes,
-            2 * number,
-        ));
-        flows.push(Flow::new(
-            &mut pair,
-            (Side::B, b),
             a,
             rx_a,
             sizes,
@@ -323,9 +319,11 @@ fn the_stack_never_reads_what_it_sends() {
         let mut source = DeviceSource::with_writer(
             &mut pair.a,
             sender,
-            (tx, 256 << 10),
+            tx,
+            256 << 10,
             write,
-            (pattern, 2_000_000),
+            pattern,
+            2_000_000,
         );
         let mut sink = Sink::new(receiver, pattern);
         pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))
@@ -344,7 +342,7 @@ fn queued(config: &PairConfig) -> (Pair, DoorSocket, DoorSocket, DeviceSource) {
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let tx = pair.bind_tx(Side::A, 1 << 20);
     let memory = pair.dmabuf(Side::A, tx).clone();
-    let source = DeviceSource::new(&mut pair.a, sender, (tx, &memory), Pattern::new(4), 1 << 20);
+    let source = DeviceSource::new(&mut pair.a, sender, tx, &memory, Pattern::new(4), 1 << 20);
     (pair, receiver, sender, source.without_shutdown())
 }
 

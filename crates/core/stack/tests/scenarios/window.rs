@@ -1,4 +1,4 @@
-//! Windows: what peers are promised of the memory, and what happens when tokens stay away.
+//! Windows: the memory promised to peers, and tokens that are not given back.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use steer::RxQueueId;
 
 const QUEUE: RxQueueId = RxQueueId(0);
 
-/// Checks what must hold at any time: nothing is promised that the queue cannot take.
+/// Checks that the memory set aside for windows is free.
 fn assert_promises_kept(pair: &mut Pair) {
     let space = pair.b.rx_space(QUEUE).bytes as u64;
     let promised = pair.b.promised(QUEUE);
     assert!(promised <= space, "{promised} bytes promised, {space} free");
 }
 
-/// As [`assert_promises_kept`], where a connection that probed twice in vain may have got a part of the NIC's own reserve,
+/// As [`assert_promises_kept`], if a connection may have probed twice in vain, and got a part of the NIC's own reserve,
 /// an eighth of all memory.
 fn assert_promises_fit(pair: &mut Pair, memory: u64) {
     let space = pair.b.rx_space(QUEUE).bytes as u64 + memory / 8;
@@ -131,7 +131,7 @@ fn single_bytes_kept_for_ever_stall_the_sender_too() {
 
 #[test]
 fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
-    // More than a send buffer holds.
+    // More than fits into a send buffer.
     const BYTES: u64 = 12_000_000;
     let mut pair = Pair::new(&PairConfig {
         host_mem_bytes: 1 << 20,
@@ -140,7 +140,7 @@ fn a_reader_that_sleeps_closes_the_window_and_opens_it_when_it_reads() {
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let pattern = Pattern::new(4);
     let mut source = Source::new(sender, pattern, BYTES, 65_536);
-    // Nobody reads for a minute.
+    // The program does not read for a minute.
     let end = pair.now() + Duration::from_secs(60);
     pair.run(|pair| match pair.now() < end {
         true => source.run(&mut pair.a),
@@ -200,7 +200,7 @@ fn more_connections_than_memory_can_be_promised_to_open_and_each_that_speaks_get
         .map(|_| pair.connect_to(Side::B, listener, local))
         .collect();
     assert_promises_kept(&mut pair);
-    // The last ones found nothing left to be promised; they ask, and get it.
+    // The last connections were promised nothing; their peers probe, and get a window.
     for (number, &(receiver, sender)) in ends.iter().rev().take(20).enumerate() {
         let pattern = Pattern::new(number as u64);
         let mut source = Source::new(sender, pattern, 100_000, 9000);

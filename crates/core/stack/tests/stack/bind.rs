@@ -1,4 +1,4 @@
-//! Binding, refusal by refusal (ABI.md 2).
+//! bind-rx and bind-tx: each refusal of ABI.md 2.
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{Dmabuf, NiovSize};
@@ -16,7 +16,7 @@ fn pair(rx_queues: u16) -> Pair {
     })
 }
 
-/// A request that passes once header split is on.
+/// A request that is accepted if header split is on.
 fn request(queues: &[u16]) -> BindRx {
     BindRx {
         ifindex: IfIndex(1),
@@ -42,8 +42,8 @@ fn bound_queues(stack: &Stack) -> Vec<Option<DmabufId>> {
         .collect()
 }
 
-/// Checks that a request is refused with this errno, in words that name what to do, and changes
-/// nothing.
+/// Checks that a request is refused with this errno and a message that contains the remedy, and that nothing has
+/// changed.
 fn refused(stack: &mut Stack, request: BindRx, errno: Errno, words: &[&str]) -> BindRxError {
     let before = bound_queues(stack);
     let observer = request.dmabuf.observer();
@@ -170,8 +170,7 @@ fn a_queue_named_twice_is_eexist_and_the_first_restart_is_undone() {
 fn a_queue_that_cannot_be_restarted_undoes_the_ones_before() {
     let mut pair = pair(3);
     set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
-    // Sixteen net_iovs: the first two queues post runs of them, nothing is left to post for the
-    // third.
+    // Sixteen net_iovs: the first two queues post all of them, and none is left for the third.
     let mut small = request(&[0, 1, 2]);
     small.dmabuf = Dmabuf::anonymous(2 * 65_536).unwrap();
     let error = refused(
@@ -251,7 +250,7 @@ fn unbinding_frees_the_memory_when_nothing_is_out() {
     assert_eq!(pair.b.stack_mut().bindings().count(), 0);
 }
 
-/// Lets `a` send to `b`, whose queue 0 is bound, and returns the socket that has the bytes.
+/// Sends from `a` to `b`, where queue 0 is bound; returns the socket that has received the bytes.
 fn lend(pair: &mut Pair, bytes: &[u8]) -> (stack::SocketId, Vec<devmem_uapi::DmabufCmsg>) {
     let address = "10.77.0.2:80".parse().unwrap();
     let now = pair.now();
@@ -309,12 +308,12 @@ fn memory_that_is_bound_is_ebusy_on_other_queues_and_other_stacks() {
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
         assert_eq!(bound_queues(stack), before);
     }
-    // The kernel's own refusals come first.
+    // The refusals of the kernel come first.
     let taken = pair.b.stack_mut().bind_rx(again(&[1])).unwrap_err();
     assert_eq!(taken.errno(), Errno::EEXIST);
     let none = pair.b.stack_mut().bind_rx(again(&[9])).unwrap_err();
     assert_eq!(none.errno(), Errno::EINVAL);
-    // Sending from it is allowed, and its end frees it.
+    // Sending from bound memory is allowed; the end of the binding frees the memory.
     let tx = stack::BindTx {
         ifindex: IfIndex(1),
         dmabuf: first.dmabuf.clone(),

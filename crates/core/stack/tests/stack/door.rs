@@ -1,7 +1,7 @@
 //! The door of these tests: the stack's own interface.
 
-/// How scenarios reach a stack.
+/// The interface of the scenarios to a stack.
 pub type Door = netsim::Direct;
 
-/// Worlds of each test of seeds, unless the environment says otherwise.
+/// Number of simulations per test of seeds, unless the environment sets another.
 pub const SEEDS: u64 = 500;

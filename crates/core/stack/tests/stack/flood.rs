@@ -1,4 +1,4 @@
-//! A third station on the wire floods a stack with forged packets: what the honest peer notices of it, in virtual time.
+//! A third station floods a stack with forged packets: the effect on an honest stream, in virtual time.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -15,19 +15,19 @@ use wire::{
 use crate::scenarios::common::PORT;
 use crate::scenarios::{Pair, Sink, Source};
 
-/// Forged packets a second.
+/// Forged packets per second.
 const RATE: u64 = 5_000;
 
-/// The station that they come from.
+/// The station that sends them.
 const ATTACKER: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x66]);
 
-/// The longest time without a byte that an honest stream may have.
+/// Maximum time without a byte in an honest stream.
 const LONGEST_STALL: Duration = Duration::from_millis(10);
 
-/// Which addresses are forged.
+/// Range of the forged source addresses.
 #[derive(Debug, Clone, Copy)]
 enum Forged {
-    /// All of a /24 but the two stacks' own and the broadcast address.
+    /// All addresses of a /24 except those of the two stacks and the broadcast address.
     V4Slash24,
     /// The same of a /16.
     V4Slash16,
@@ -45,7 +45,7 @@ impl Forged {
 
     /// Returns the nth address.
     fn nth(self, n: u64) -> IpAddr {
-        // Odd steps, so that each address has its turn before one has another.
+        // With an odd step, every address is used once before any is used again.
         let n = n.wrapping_mul(7919);
         match self {
             Self::V4Slash24 => IpAddr::from([10, 77, 0, 3 + (n % 252) as u8]),
@@ -58,7 +58,7 @@ impl Forged {
         }
     }
 
-    /// Returns the address of a stack that these speak to.
+    /// Returns the address of a stack in the same family.
     fn of(self, side: Side) -> IpAddr {
         match self {
             Self::V4Slash24 | Self::V4Slash16 => side.ipv4(),
@@ -67,13 +67,13 @@ impl Forged {
     }
 }
 
-/// Lets a frame come from the attacker's station.
+/// Sets the attacker's hardware address as the source of a frame.
 fn from_attacker(mut frame: Vec<u8>) -> Vec<u8> {
     frame[6..12].copy_from_slice(&ATTACKER.0);
     frame
 }
 
-/// A SYN to a port that is listened on, or to one that is not.
+/// A SYN to a port with a listener, or to one without.
 fn syn(from: IpAddr, to: IpAddr, n: u64) -> Vec<u8> {
     let port = 1024 + (n % 60_000) as u16;
     let to_port = if n.is_multiple_of(2) { PORT } else { 9 };
@@ -129,17 +129,17 @@ fn v6(n: u64) -> (Ipv6Addr, Ipv6Addr) {
     }
 }
 
-/// What an honest stream got through.
+/// Result of an honest stream.
 #[derive(Debug)]
 struct FloodReport {
     bytes: u64,
     longest_stall: Duration,
-    /// Most neighbours known and asked for at once.
+    /// Maximum numbers of known neighbours and of neighbours being resolved.
     neighbors: (usize, usize),
     forged: u64,
 }
 
-/// Streams from A to B for half a second while the frames of `flood` come at [`RATE`].
+/// Streams from A to B for half a second while frames of `flood` arrive at [`RATE`].
 fn stream(forged: Forged, flood: Option<&dyn Fn(u64) -> Vec<u8>>) -> FloodReport {
     let duration = Duration::from_millis(500);
     let mut pair = Pair::new(&PairConfig {
@@ -191,11 +191,7 @@ fn stream(forged: Forged, flood: Option<&dyn Fn(u64) -> Vec<u8>>) -> FloodReport
     pair.b.abort(receiver).unwrap();
     pair.b.close(listener).unwrap();
     pair.run_for(Duration::from_secs(4));
-    assert_eq!(
-        pair.b.stats().neighbors_asked,
-        0,
-        "questions without an answer vanish"
-    );
+    assert_eq!(pair.b.stats().neighbors_asked, 0, "unanswered requests end");
     pair.finish();
     outcome
 }
@@ -295,7 +291,7 @@ fn forged_advertisements_and_router_solicitations_make_no_entries() {
         let len = told.emit_frame((ATTACKER, Side::B.mac()), (from, to), &mut frame);
         frame.truncate(len);
         if n.is_multiple_of(2) {
-            // Type 133, a router solicitation, and the checksum that goes with it.
+            // Type 133, a router solicitation, with a valid checksum.
             frame[54] = 133;
             let sum = u16::from_be_bytes([frame[56], frame[57]]);
             let (sum, carry) = sum.overflowing_add((136 - 133) << 8);
@@ -328,7 +324,7 @@ fn forged_pings_and_datagrams_do_not_disturb_a_stream() {
     });
 }
 
-/// Opens a connection from A, which was never heard of, in the middle of a flood; returns how long that took.
+/// Opens a connection from A, an unknown neighbour, during a flood; returns how long that took.
 fn newcomer(forged: Forged, opener: Side) -> Duration {
     let mut pair = Pair::new(&PairConfig {
         impairment: Some("delay=100us".parse().unwrap()),
@@ -349,7 +345,7 @@ fn newcomer(forged: Forged, opener: Side) -> Duration {
         let passed = pair.now().saturating_since(start);
         let due = passed.as_micros() as u64 * RATE / 1_000_000;
         for n in sent..due {
-            // Every tenth one bears the newcomer's own address.
+            // Every tenth frame has the address of the new peer.
             let from = match n % 10 {
                 0 => forged.of(Side::A),
                 _ => forged.nth(n),
@@ -398,7 +394,8 @@ fn we_connect_to_a_new_peer_during_a_flood_of_syns() {
     }
 }
 
-/// A peer that knows where we are and that we know nothing of: it asks nothing and answers our question only.
+/// A peer that knows the stack's hardware address and is unknown to the stack: it sends no requests, and replies only
+/// to the stack's request.
 #[expect(
     clippy::too_many_lines,
     reason = "one scenario, read from top to bottom"
@@ -439,7 +436,7 @@ fn a_peer_that_does_not_ask_first_is_answered_during_a_flood_of_syns() {
                     false => unicasts += 1,
                 }
                 let arp = ArpPacket::parse(&frame[headers.header_len..]).unwrap();
-                // We are there from our SYN on, and hear what is for everybody or for us.
+                // The peer exists from its SYN on, and receives broadcasts and frames to its address.
                 let is_heard = dst.is_broadcast() || dst == Side::A.mac();
                 let is_ours = IpAddr::V4(arp.target_ip) == Side::A.ipv4();
                 if asked.is_some() && is_heard && is_ours {
@@ -465,7 +462,7 @@ fn a_peer_that_does_not_ask_first_is_answered_during_a_flood_of_syns() {
     let took = at.saturating_since(asked.unwrap());
     assert!(took < Duration::from_millis(1), "{took:?}");
     assert_eq!(dst, Side::A.mac());
-    // As many at once, and then as many a second.
+    // A burst of the limit, and then the limit per second.
     let ms = 1000 + peer.now().as_millis();
     assert!(
         broadcasts <= stack::ANSWER_BROADCASTS_PER_SECOND * ms / 1000 + 1,

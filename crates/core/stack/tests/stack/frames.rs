@@ -1,4 +1,4 @@
-//! Frames written by hand, and what sockets make of them.
+//! Sockets against hand-written frames.
 
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -53,14 +53,14 @@ fn a_flood_of_syns_is_answered_by_cookies_and_a_real_peer_gets_through() {
     for port in 1000..3000 {
         peer.send_tcp(from(port), theirs, &syn(port));
     }
-    // Every one is answered, and only the first few are remembered.
+    // Every SYN is answered, and state is kept only for the first few.
     let answers: Vec<_> = std::iter::from_fn(|| peer.receive_tcp()).collect();
     assert_eq!(answers.len(), 2000);
     assert_eq!(
         (peer.stack.stats().sockets, peer.stack.stats().connections),
         (1, 0)
     );
-    // One of those not remembered proves that it is there.
+    // A peer without state completes the handshake by its cookie.
     let (headers, _) = &answers[1500];
     let syn_ack = headers.tcp().unwrap();
     let port = syn_ack.dst_port;
@@ -73,7 +73,7 @@ fn a_flood_of_syns_is_answered_by_cookies_and_a_real_peer_gets_through() {
     peer.send_tcp(from(port), theirs, &ack);
     let (id, remote) = peer.stack.accept(listener).unwrap();
     assert_eq!(remote, from(port));
-    // A guess does not.
+    // A guessed cookie is refused.
     let guess = RawSegment {
         seq,
         ack: syn_ack.seq + 2,
@@ -86,10 +86,12 @@ fn a_flood_of_syns_is_answered_by_cookies_and_a_real_peer_gets_through() {
     peer.stack.abort(id).unwrap();
 }
 
-/// Opens a connection from a hand-made peer, whose SYN has the number `iss`; returns it and the ISN of its other end.
+/// Opens a connection from a hand-written peer with the initial sequence number `iss`; returns the socket and the ISN
+/// of the stack.
 fn open_by_hand(
     peer: &mut RawPeer,
-    (ours, theirs): (SocketAddr, SocketAddr),
+    ours: SocketAddr,
+    theirs: SocketAddr,
     listener: stack::SocketId,
     iss: u32,
 ) -> (stack::SocketId, u32) {
@@ -116,12 +118,8 @@ fn open_by_hand(
     (id, syn_ack.seq)
 }
 
-/// Answers the FIN of the other end, which sent `iss` and no data, with a FIN: it is in TIME-WAIT then.
-fn finish_by_hand(
-    peer: &mut RawPeer,
-    (ours, theirs): (SocketAddr, SocketAddr),
-    (seq, iss): (u32, u32),
-) {
+/// Answers the FIN of the stack, which has the ISN `iss` and has sent no data, with a FIN: the stack enters TIME-WAIT.
+fn finish_by_hand(peer: &mut RawPeer, ours: SocketAddr, theirs: SocketAddr, seq: u32, iss: u32) {
     let fin = RawSegment {
         seq,
         ack: iss + 2,
@@ -136,18 +134,18 @@ fn finish_by_hand(
 fn a_syn_for_a_connection_in_time_wait_opens_a_new_one() {
     let mut peer = RawPeer::new();
     peer.introduce();
-    let ends = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
-    let listener = peer.stack.listen(ends.1, 4).unwrap();
-    let (id, iss) = open_by_hand(&mut peer, ends, listener, 1000);
-    // B closes first and ends in TIME-WAIT.
+    let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
+    let listener = peer.stack.listen(theirs, 4).unwrap();
+    let (id, iss) = open_by_hand(&mut peer, ours, theirs, listener, 1000);
+    // B closes first and enters TIME-WAIT.
     peer.stack.close(id).unwrap();
     peer.poll();
-    finish_by_hand(&mut peer, ends, (1001, iss));
+    finish_by_hand(&mut peer, ours, theirs, 1001, iss);
     assert_eq!(
         (peer.stack.stats().connections, peer.stack.stats().orphans),
         (1, 0)
     );
-    let (again, new_iss) = open_by_hand(&mut peer, ends, listener, 50_000);
+    let (again, new_iss) = open_by_hand(&mut peer, ours, theirs, listener, 50_000);
     assert!(
         new_iss.wrapping_sub(iss) < 1 << 31,
         "the ISN goes on from the old connection's"
@@ -160,18 +158,18 @@ fn a_syn_for_a_connection_in_time_wait_opens_a_new_one() {
 fn a_socket_whose_name_went_to_a_new_connection_is_closed_without_taking_it_back() {
     let mut peer = RawPeer::new();
     peer.introduce();
-    let ends = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
-    let listener = peer.stack.listen(ends.1, 4).unwrap();
-    let (old, iss) = open_by_hand(&mut peer, ends, listener, 1000);
-    // B ends its half first, and its program keeps the socket.
+    let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
+    let listener = peer.stack.listen(theirs, 4).unwrap();
+    let (old, iss) = open_by_hand(&mut peer, ours, theirs, listener, 1000);
+    // B shuts down first, and its program keeps the socket.
     peer.stack.shutdown(old, Shutdown::Both).unwrap();
     peer.poll();
-    finish_by_hand(&mut peer, ends, (1001, iss));
+    finish_by_hand(&mut peer, ours, theirs, 1001, iss);
     assert_eq!(
         peer.stack.info(old).unwrap().unwrap().state,
         StateKind::TimeWait
     );
-    let (new, new_iss) = open_by_hand(&mut peer, ends, listener, 50_000);
+    let (new, new_iss) = open_by_hand(&mut peer, ours, theirs, listener, 50_000);
     peer.stack.close(old).unwrap();
     // The old connection's TIME-WAIT is over.
     peer.run_for(Duration::from_secs(61));
@@ -182,8 +180,8 @@ fn a_socket_whose_name_went_to_a_new_connection_is_closed_without_taking_it_back
         payload: b"still here",
         ..RawSegment::default()
     };
-    peer.send_tcp(ends.0, ends.1, &data);
-    // After a minute B asks where we are first.
+    peer.send_tcp(ours, theirs, &data);
+    // After a minute, B first sends an ARP request.
     let frames = peer.answer_arp();
     let answer = frames.iter().find_map(|headers| headers.tcp());
     assert_eq!(answer.expect("an ACK").flags, TcpFlags::ACK);
@@ -199,9 +197,9 @@ fn a_socket_whose_name_went_to_a_new_connection_is_closed_without_taking_it_back
 fn a_link_with_the_largest_mtu_takes_connections() {
     let mut peer = RawPeer::with(|nic, _| nic.mtu = u16::MAX);
     peer.introduce();
-    let ends = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
-    let listener = peer.stack.listen(ends.1, 4).unwrap();
-    let (id, _) = open_by_hand(&mut peer, ends, listener, 1000);
+    let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
+    let listener = peer.stack.listen(theirs, 4).unwrap();
+    let (id, _) = open_by_hand(&mut peer, ours, theirs, listener, 1000);
     peer.stack.abort(id).unwrap();
 }
 
@@ -209,11 +207,11 @@ fn a_link_with_the_largest_mtu_takes_connections() {
 fn what_waits_for_a_link_that_tells_of_room_is_not_tried_before() {
     let mut peer = RawPeer::new();
     peer.introduce();
-    let ends = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
-    let listener = peer.stack.listen(ends.1, 4).unwrap();
-    let (id, _) = open_by_hand(&mut peer, ends, listener, 1000);
+    let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));
+    let listener = peer.stack.listen(theirs, 4).unwrap();
+    let (id, _) = open_by_hand(&mut peer, ours, theirs, listener, 1000);
     peer.fill_link(true);
-    // More packets than the NIC's queue takes, so that some wait in the connection, too.
+    // More packets than fit into the NIC's queue, so that some stay in the send queue.
     let rings = nic::Rings {
         tx_packets: 2,
         ..peer.stack.nic().rings()

@@ -1,5 +1,4 @@
-//! The stack's integration tests, in one binary: what programs may expect of sockets is asked by `scenarios`, which the
-//! socket table's tests ask, too.
+//! Integration tests of the stack, in one binary. `scenarios` tests sockets; the tests of the socket table use it, too.
 
 mod door;
 #[path = "../scenarios/mod.rs"]

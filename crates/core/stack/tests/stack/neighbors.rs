@@ -1,5 +1,4 @@
-//! What a station on the link may claim, and what is believed of it: ARP and neighbour discovery against frames written
-//! by hand.
+//! ARP and neighbour discovery against hand-written frames: which claims change the neighbour table.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -16,10 +15,10 @@ use crate::scenarios::common::PORT;
 
 const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x77]);
 const ZERO: MacAddr = MacAddr([0; 6]);
-/// An IPv6 multicast group's.
+/// The hardware address of an IPv6 multicast group.
 const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// A stack that knows nobody.
+/// A stack with an empty neighbour table.
 fn stranger() -> RawPeer {
     let mut peer = RawPeer::new();
     peer.poll();
@@ -27,7 +26,7 @@ fn stranger() -> RawPeer {
     peer
 }
 
-/// A stack that knows side A and has confirmed it.
+/// A stack with a reachable entry for side A.
 fn confirmed() -> RawPeer {
     let mut peer = stranger();
     peer.introduce();
@@ -57,7 +56,7 @@ fn arp(packet: &ArpPacket, dst: MacAddr) -> Vec<u8> {
     frame
 }
 
-/// What A says of itself in answer to a question.
+/// A's reply to a solicitation.
 fn told(mac: MacAddr) -> NeighborAdvertisement {
     NeighborAdvertisement {
         target: v6(Side::A),
@@ -90,7 +89,7 @@ fn solicitation(source_mac: Option<MacAddr>, from: Ipv6Addr, to: Ipv6Addr) -> Ve
     frame
 }
 
-/// Changes the ICMPv6 message of a frame and makes its length and checksum right again.
+/// Changes the ICMPv6 message of a frame, and corrects length and checksum.
 fn edited(mut frame: Vec<u8>, edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut message = frame.split_off(54);
     edit(&mut message);
@@ -110,7 +109,7 @@ fn count(peer: &RawPeer, reason: &str) -> u64 {
     drops.find(|&(name, _)| name == reason).unwrap().1
 }
 
-/// Sends a frame that must be counted under `reason`, answered by nothing and believed in nothing.
+/// Sends a frame that must be counted under `reason`, get no reply, and change nothing.
 fn refused(peer: &mut RawPeer, frame: &[u8], reason: &str) {
     peer.forget();
     let before = (count(peer, reason), peer.stack.stats().neighbors);
@@ -120,7 +119,7 @@ fn refused(peer: &mut RawPeer, frame: &[u8], reason: &str) {
     assert_eq!(peer.receive(), None, "{reason}");
 }
 
-/// Returns the hardware address that an answer to `ip` is sent to; `None` if it is asked for first.
+/// Returns the hardware address that a reply to `ip` is sent to; `None` if the stack resolves it first.
 fn goes_to(peer: &mut RawPeer, ip: IpAddr) -> Option<MacAddr> {
     let ours = match ip {
         IpAddr::V4(_) => Side::B.ipv4(),
@@ -136,7 +135,7 @@ fn goes_to(peer: &mut RawPeer, ip: IpAddr) -> Option<MacAddr> {
     Some(headers.ethernet.dst)
 }
 
-/// Returns how many questions the stack has sent, and drops all that it sent.
+/// Returns how many requests the stack has sent, and drops all frames that it has sent.
 fn asked(peer: &mut RawPeer) -> usize {
     let frames = std::iter::from_fn(|| peer.receive());
     let questions = frames.filter(|frame| {
@@ -245,7 +244,7 @@ fn a_second_arp_reply_within_a_second_does_not_replace_the_first() {
     };
     peer.send(&reply(Side::A.mac()));
     refused(&mut peer, &reply(OTHER), "neighbor_claim_refused");
-    // Nor does one that only pretends to be gratuitous: such a reply names its sender twice.
+    // Nor does a reply that is not gratuitous: a gratuitous one has the same sender and target.
     let pretender = ArpPacket {
         op: ArpOperation::REPLY,
         target_mac: MacAddr::BROADCAST,
@@ -268,7 +267,7 @@ fn a_link_layer_option_with_a_broadcast_multicast_zero_or_our_own_address_is_ref
         let told = advertisement(&told(mac), v6(Side::B));
         refused(&mut peer, &told, "icmp_invalid");
     }
-    // Nor is it believed of a neighbour that is asked for.
+    // Nor does it resolve a neighbour.
     assert_eq!(goes_to(&mut peer, Side::A.ipv6()), None);
     for mac in [MacAddr::BROADCAST, GROUP, ZERO, Side::B.mac()] {
         let told = advertisement(&told(mac), v6(Side::B));
@@ -308,7 +307,7 @@ fn neighbour_discovery_through_a_router_with_a_code_or_cut_short_is_refused() {
             routed,
             edited(good.clone(), |message| message[1] = 1),
             edited(good.clone(), |message| message.truncate(23)),
-            // An option of length 0, one that is longer than the message, one that is no Ethernet address.
+            // Options of length 0, longer than the message, and of a length that is not that of an Ethernet address.
             edited(good.clone(), |message| message[25] = 0),
             edited(good.clone(), |message| message[25] = 2),
             edited(good.clone(), |message| {
@@ -364,7 +363,7 @@ fn an_advertisement_of_our_address_is_a_conflict_and_changes_nothing() {
     };
     let frame = advertisement(&ours(OTHER), target);
     refused(&mut peer, &frame, "address_conflict");
-    // Our own advertisement, brought back by the link, is none.
+    // An advertisement of the stack that the link returns is no conflict.
     let frame = advertisement(&ours(Side::B.mac()), target);
     refused(&mut peer, &frame, "icmp_invalid");
     peer.send(&solicitation(Some(Side::A.mac()), v6(Side::A), target));

@@ -1,4 +1,4 @@
-//! ARP, neighbour discovery, ICMP, addresses: one stack against frames written by hand.
+//! ARP, neighbour discovery, ICMP and addresses: one stack against hand-written frames.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -38,7 +38,7 @@ pub fn v6(side: Side) -> Ipv6Addr {
     }
 }
 
-/// A stack that knows its peer and has nothing more to say.
+/// A stack with an entry for its peer, and nothing to send.
 fn peer() -> RawPeer {
     let mut peer = RawPeer::new();
     peer.introduce();
@@ -67,7 +67,7 @@ fn parse_arp(frame: &[u8]) -> Option<ArpPacket> {
         .then(|| ArpPacket::parse(&frame[headers.header_len..]).unwrap())
 }
 
-/// Sends a frame that must be dropped for `reason` and answered by nothing.
+/// Sends a frame that must be dropped for `reason` and get no reply.
 fn dropped(peer: &mut RawPeer, frame: &[u8], reason: &str) {
     peer.forget();
     let before = drops(&peer.stack).get(reason).copied().unwrap_or(0);
@@ -87,7 +87,7 @@ fn open(peer: &mut RawPeer) -> (SocketId, u32, u32) {
     open_late(peer, Duration::ZERO)
 }
 
-/// The same, with a last segment that the stack finds only `late` after it looked at its clock.
+/// As [`open`], with a last segment that arrives `late` after the stack has read its clock.
 fn open_late(peer: &mut RawPeer, late: Duration) -> (SocketId, u32, u32) {
     let (ours, theirs) = ends();
     let listener = peer.stack.listen(theirs, 4).unwrap();
@@ -199,7 +199,7 @@ fn arp_that_cannot_be_is_dropped() {
         frame[6..12].copy_from_slice(&bad.sender_mac.0);
         dropped(&mut peer, &frame, "arp_invalid");
     }
-    // The frame and what is in it name two senders.
+    // The frame and the ARP packet have different senders.
     let mut frame = arp_frame(&good, MacAddr::BROADCAST);
     frame[6] ^= 4;
     dropped(&mut peer, &frame, "arp_invalid");
@@ -334,7 +334,7 @@ fn pings_are_rate_limited_and_pings_to_everybody_ignored() {
     assert!(drops(&peer.stack)["icmp_rate_limited"] > 400);
 }
 
-/// Pings until no more are answered.
+/// Sends echo requests until no more are answered.
 fn flood(peer: &mut RawPeer) {
     let echo = Echo {
         ident: 7,
@@ -499,7 +499,7 @@ fn fragments_are_dropped() {
         protocol::TCP,
         &[0; 40],
     );
-    // More fragments, and the header checksum that goes with it.
+    // The flag "more fragments", with a valid header checksum.
     ip[20] = 0x20;
     ip[24..26].copy_from_slice(&[0, 0]);
     let sum = checksum(&ip[14..34]);
@@ -560,7 +560,7 @@ fn a_segment_with_a_wrong_checksum_reaches_nobody() {
     dropped(&mut peer, &frame, "rx_bad_checksum");
 }
 
-/// Returns an ICMPv4 error of type and code about a TCP packet of ours with this sequence number.
+/// Returns an ICMPv4 error of this type and code that quotes a TCP packet of the stack with this sequence number.
 fn icmp_error(kind: u8, code: u8, mtu: u16, seq: u32) -> Vec<u8> {
     let mut quoted = vec![0; 28];
     let ip = IpRepr::v4(v4(Side::B), v4(Side::A));
@@ -595,7 +595,7 @@ fn a_path_mtu_is_learnt_if_the_quoted_segment_is_under_way_and_not_otherwise() {
     peer.send_ip(&ip, protocol::ICMP, &icmp_error(3, 4, 1000, seq));
     assert_eq!(mss(&peer), 960.min(before));
     peer.forget();
-    // What was too big is sent again in pieces that fit.
+    // The bytes are sent again in smaller segments.
     peer.run_for(Duration::from_secs(2));
     let (headers, payload) = peer.receive_tcp().unwrap();
     assert!(
@@ -729,7 +729,7 @@ fn malformed_frames_are_counted_and_nothing_more() {
             ..RawSegment::default()
         },
     );
-    // Every prefix, and every byte changed: nothing panics and nothing is left over.
+    // Every prefix, and every byte changed: no panic, and no memory in use afterwards.
     for len in 0..good.len() {
         peer.send(&good[..len]);
     }

@@ -1,4 +1,4 @@
-//! What only the stack's own interface has: events, merged frags, typed sinks, typed refusals.
+//! Features of the stack's Rust interface only: events, merged frags, typed sinks, typed errors.
 
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Paths that carry less than the link: what a sender makes of it when it is told so, and when it is lied to.
+//! Path MTUs below the link's MTU: genuine and forged ICMP errors.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use wire::{Checksum, IpRepr, TcpFlags, TcpOptions, checksum, protocol};
 
 const PEER_PORT: u16 = 4000;
 
-/// One stack, a connection to a hand-made peer, and five thousand bytes under way from `seq` on.
+/// A stack with a connection to a hand-written peer, and 5,000 bytes in flight from `seq` on.
 struct UnderWay {
     peer: RawPeer,
     id: SocketId,
@@ -59,7 +59,7 @@ impl UnderWay {
         }
     }
 
-    /// A router says that a packet with this number was too big for a link with this MTU.
+    /// Sends the error of a router: the packet with this sequence number was too big for a link with this MTU.
     fn too_big(&mut self, seq: u32, mtu: u16) {
         let (peer, stack) = self.ends;
         let mut tcp = [0; 8];
@@ -104,7 +104,7 @@ fn a_router_is_believed_about_a_packet_that_is_under_way_and_not_otherwise() {
         let mut flow = UnderWay::new(ipv6);
         assert_eq!(flow.mss(), 1400);
         let seq = flow.seq;
-        // Who does not see the packets cannot know their numbers (RFC 5927 7).
+        // An attacker that cannot see the packets does not know their sequence numbers (RFC 5927 7).
         for forged in [seq.wrapping_sub(1), seq + 5001, seq ^ 1 << 31] {
             flow.too_big(forged, 1290);
             assert_eq!(flow.mss(), 1400, "{forged} is not under way");
@@ -118,7 +118,7 @@ fn a_router_is_believed_about_a_packet_that_is_under_way_and_not_otherwise() {
 
         flow.too_big(seq, 1300);
         assert_eq!(flow.mss(), 1300 - headers);
-        // It leaves again at once, in pieces that fit.
+        // The bytes are sent again at once, in smaller segments.
         let (packet, payload) = flow.peer.receive_tcp().unwrap();
         assert_eq!(packet.tcp().unwrap().seq, seq);
         assert!(
@@ -135,12 +135,12 @@ fn a_router_is_believed_about_a_packet_that_is_under_way_and_not_otherwise() {
 #[test]
 fn a_router_that_names_an_absurd_size_does_little_harm() {
     let mut v4 = UnderWay::new(false);
-    // From before RFC 1191, or an attack on our speed: linux `net.ipv4.route.min_pmtu`.
+    // An error without an MTU is older than RFC 1191 or an attack: linux `net.ipv4.route.min_pmtu`.
     v4.too_big(v4.seq, 0);
     assert_eq!(v4.mss(), 552 - 40);
     v4.peer.stack.abort(v4.id).unwrap();
     let mut v6 = UnderWay::new(true);
-    // Every link carries 1,280 bytes (RFC 8200 5).
+    // The minimum MTU of IPv6 is 1,280 bytes (RFC 8200 5).
     v6.too_big(v6.seq, 1279);
     assert_eq!(v6.mss(), 1400);
     v6.too_big(v6.seq, 1280);

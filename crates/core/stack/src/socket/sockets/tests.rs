@@ -1,4 +1,4 @@
-//! Every call that changes a socket, one after the other: what was reported is what a program would be told.
+//! After each call that changes a socket, its reported state is its current state.
 
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 
@@ -16,7 +16,7 @@ use crate::{Secret, Stack, StackConfig};
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 5201;
 
-/// A stack that talks to itself, in virtual time.
+/// A stack with connections to itself, in virtual time.
 struct World {
     stack: Stack,
     now: Instant,
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Makes one call and compares.
+    /// Makes one call, and checks the reported states.
     #[track_caller]
     fn call<R>(&mut self, call: impl FnOnce(&mut Stack, Instant) -> R) -> R {
         let result = call(&mut self.stack, self.now);
@@ -53,7 +53,7 @@ impl World {
         result
     }
 
-    /// Polls until nothing is left to be done, but timers.
+    /// Polls until only timers are left.
     #[track_caller]
     fn run(&mut self) {
         for _ in 0..1000 {
@@ -71,7 +71,7 @@ impl World {
         self.call(|stack, _| stack.set_option(id, option)).unwrap();
     }
 
-    /// Sends until there is no room; returns how many bytes that were.
+    /// Sends until the send queue is full; returns the number of bytes.
     #[track_caller]
     fn fill(&mut self, id: SocketId, flags: MsgFlags) -> usize {
         let mut sent = 0;
@@ -189,7 +189,7 @@ fn ends_by_error_are_reported_too() {
     assert!(world.has(opener, Readiness::ERROR));
     world.receive(opener, MsgFlags::empty()).unwrap_err();
     world.call(|stack, _| stack.close(opener)).unwrap();
-    // One waits to be accepted when the listener goes.
+    // A connection waits to be accepted when the listener is closed.
     let waiting = world.call(|stack, now| stack.connect(local, now)).unwrap();
     world.run();
     assert!(world.has(listener, Readiness::ACCEPTABLE));

@@ -1,4 +1,4 @@
-//! One direction of a connection: who sends, who reads, and what the reader is like.
+//! One direction of a connection: its sender and its reader.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ enum Sending {
     Host(Source),
 }
 
-/// A flow under way.
+/// A flow in progress.
 #[derive(Debug)]
 pub struct Flow {
     from: Side,
@@ -27,13 +27,13 @@ pub struct Flow {
     plan: FlowPlan,
     sending: Sending,
     sink: Sink,
-    /// When a slow reader does something again.
+    /// Next time at which a slow reader reads.
     acts_at: Instant,
     at_end: bool,
 }
 
 impl Flow {
-    /// A flow from the socket of one side to the socket of another, or of the same.
+    /// Returns a flow from a socket of one side to a socket of the same or the other side.
     pub fn new(
         pair: &mut Pair,
         bindings: &Bindings,
@@ -49,7 +49,7 @@ impl Flow {
                 let tx = pair.bind_tx(side, ring);
                 let memory = pair.dmabuf(side, tx).clone();
                 let stack = pair.side(side);
-                let source = DeviceSource::new(stack, socket, (tx, &memory), pattern, plan.total);
+                let source = DeviceSource::new(stack, socket, tx, &memory, pattern, plan.total);
                 Sending::Device(source.in_chunks_of(plan.chunk))
             }
             None => Sending::Host(Source::new(socket, pattern, plan.total, plan.chunk)),
@@ -80,7 +80,7 @@ impl Flow {
         (self.from == side).then_some(self.socket)
     }
 
-    /// Bytes that were received and right.
+    /// Returns the number of verified bytes.
     pub fn received(&self) -> u64 {
         self.sink.report().bytes()
     }
@@ -113,13 +113,13 @@ impl Flow {
         received
     }
 
-    /// When a slow reader does something again, if that may be what everybody waits for.
+    /// Returns the next time at which a slow reader reads, if all programs may be waiting for it.
     pub fn acts_at(&self) -> Option<Instant> {
         let slow = matches!(self.plan.reader, Reader::Hoards | Reader::Sleepy);
         (slow && !self.at_end).then_some(self.acts_at)
     }
 
-    /// Gives everything back, and checks what must be true after all of it was sent.
+    /// Gives all tokens back, and checks the result of a complete flow.
     pub fn assert_whole(&mut self, pair: &mut Pair) {
         assert_eq!(self.received(), self.plan.total, "{self:?}");
         self.sink.release(pair.side(self.to), 0);
@@ -130,7 +130,7 @@ impl Flow {
         }
     }
 
-    /// Gives everything back, and checks that every send is over although the connection broke.
+    /// Gives all tokens back, and checks that every send is complete although the connection has failed.
     pub fn assert_all_over(&mut self, pair: &mut Pair) {
         let Sending::Device(source) = &mut self.sending else {
             return;

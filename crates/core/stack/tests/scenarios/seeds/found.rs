@@ -1,4 +1,4 @@
-//! Worlds that once went wrong, as they were: the dice may be made otherwise since.
+//! Scenarios that once failed, written out: seeds may produce other scenarios since.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::world;
 
 #[test]
 fn a_promise_too_small_for_the_window_field_counts_as_none() {
-    // A SYN promises 65,535 bytes, and from then on windows are told in units of two. The last byte was promised and
-    // could not be told, so that the probes of a peer that saw no window did not count as asking for one.
+    // A SYN promises 65,535 bytes, and later windows are advertised in units of two bytes. The last byte was promised
+    // but could not be advertised, so that probes of the peer, which saw a closed window, did not count as probes.
     world::run(&Scenario {
         seed: 1_007_442,
         pair: PairConfig {

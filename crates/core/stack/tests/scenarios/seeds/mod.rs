@@ -1,9 +1,9 @@
-//! Thousands of worlds, each made from one number: two stacks, a wire that loses, reorders, duplicates, corrupts and
-//! delays, connections that send from device memory and receive into it in both directions at once, with windows,
-//! queues, memories and readers that may all be far too small or too slow.
+//! Thousands of simulations, each made from one seed: two stacks, a wire that loses, reorders, duplicates, corrupts and
+//! delays packets, connections that send from device memory and receive into it in both directions at once, with small
+//! windows, queues and memories, and slow readers.
 //!
-//! Whatever the number, the world ends within a bounded number of steps with every byte right, every send complete and
-//! every net_iov home. A failure names its number and prints the world.
+//! Each must end within a bounded number of steps with every byte right, every send complete and every net_iov given
+//! back. A failure prints the seed and the scenario.
 //!
 //! - `DEVMEM_SEEDS=100000 cargo test -p devmem-stack --test stack seeds` tries more, a quarter in each test,
 //! - `DEVMEM_SEED=4711 cargo test -p devmem-stack --test stack seeds` tries one.
@@ -26,7 +26,7 @@ fn number(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// The numbers to try: those of the environment, or as many as usual from `first` on.
+/// Returns the seeds to run: those of the environment, or the default number from `first` on.
 fn seeds(first: u64) -> Range<u64> {
     match number("DEVMEM_SEED") {
         Some(seed) => seed..seed + 1,
@@ -34,7 +34,7 @@ fn seeds(first: u64) -> Range<u64> {
     }
 }
 
-/// Runs the worlds of `seeds`, all of which end in the way of `ending`.
+/// Runs the scenarios of `seeds`, all with this ending.
 fn try_all(seeds: Range<u64>, ending: Option<Ending>) {
     for seed in seeds {
         try_one(seed, ending);

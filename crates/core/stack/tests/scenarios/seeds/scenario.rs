@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario of a seed.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use netsim::PairConfig;
 use nic::{Impairment, Probability};
 use tcp::{CongestionKind, EcnPolicy};
 
-/// Deterministic dice: SplitMix64.
+/// A deterministic random generator: SplitMix64.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -22,12 +22,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// True once in `times`.
+    /// Returns true with a probability of `1 / times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -37,27 +37,27 @@ impl Dice {
     }
 }
 
-/// How a world ends.
+/// The end of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// Everybody sends everything and closes.
+    /// All programs send all bytes and close.
     Whole,
     /// One side resets every connection in the middle.
     Abort,
-    /// The cable is pulled in the middle, for good.
+    /// The cable is disconnected in the middle, for ever.
     Vanish,
 }
 
-/// What one program that reads is like.
+/// Behaviour of a reading program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// Reads and gives back at once.
     Eager,
-    /// Keeps so many frags back.
+    /// Keeps this number of frags.
     Keeps(usize),
-    /// Gives frags back only once in a while, all of them.
+    /// Gives all frags back, but only from time to time.
     Hoards,
-    /// Reads only once in a while.
+    /// Reads only from time to time.
     Sleepy,
 }
 
@@ -80,7 +80,7 @@ pub struct Memory {
     pub niov: usize,
 }
 
-/// A world.
+/// A scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub seed: u64,
@@ -92,15 +92,15 @@ pub struct Scenario {
     pub connections: Vec<[FlowPlan; 2]>,
     /// The last connection is one of A with itself.
     pub loops: bool,
-    /// Both programs look away for this long once in a while, and windows close.
+    /// Time for which both programs pause now and then, so that windows close.
     pub nap: Option<Duration>,
-    /// The cable is pulled once, for this long.
+    /// Time for which the cable is disconnected once.
     pub outage: Option<Duration>,
     pub ending: Ending,
 }
 
 impl Scenario {
-    /// Rolls the dice of `seed`; the ending is given or rolled, too.
+    /// Makes the scenario of `seed`; the ending is given or random.
     pub fn new(seed: u64, ending: Option<Ending>) -> Self {
         let mut dice = Dice::new(seed);
         let rx_queues = dice.pick(&[1, 1, 2]);
@@ -130,8 +130,8 @@ impl Scenario {
     }
 }
 
-/// Half of all worlds use ECN, and in most of those routers mark. With dice of its own: the other half stays what it
-/// was.
+/// Half of all scenarios use ECN, and in most of those routers mark packets. A separate generator decides, so that the
+/// other half does not change.
 fn mark(pair: &mut PairConfig, seed: u64) {
     let mut dice = Dice::new(!seed);
     if dice.once_in(2) {
@@ -140,14 +140,14 @@ fn mark(pair: &mut PairConfig, seed: u64) {
     pair.tcp.ecn.policy = dice.pick(&[EcnPolicy::Request, EcnPolicy::Accurate]);
     pair.tcp.ecn.accecn_option = !dice.once_in(4);
     if let Some(impairment) = &mut pair.impairment {
-        // What is not ECN-capable is dropped as often: ACKs, and whatever leaves again.
+        // Packets that are not ECN-capable are dropped instead: ACKs and retransmissions.
         let ppm = dice.pick(&[0, 10, 30, 100]) * 1000;
         impairment.ce = Probability::from_ppm(ppm).expect("less than all");
     }
 }
 
 fn memory(dice: &mut Dice, niov: usize, queues: u16) -> Option<Memory> {
-    // Readers that keep frags back must leave some: what they hold is not counted in bytes.
+    // Readers that keep frags must leave some memory: each frag occupies a whole net_iov.
     let niovs = dice.pick(&[16, 24, 40, 64]) * usize::from(queues);
     (!dice.once_in(5)).then_some(Memory {
         bytes: niov * niovs,
@@ -213,7 +213,7 @@ fn impairment(dice: &mut Dice) -> Impairment {
 }
 
 fn tcp_config(dice: &mut Dice) -> tcp::Config {
-    // The order of the throws makes the worlds of the seeds what they are.
+    // The order of the calls determines the scenario of each seed.
     let mut config = tcp::Config::default();
     config.options.rcv_buf_max = dice.pick(&[8 << 10, 64 << 10, 6 << 20, 6 << 20]);
     config.options.snd_buf_max = dice.pick(&[4 << 10, 16 << 10, 64 << 10, 4 << 20]);
@@ -226,7 +226,7 @@ fn tcp_config(dice: &mut Dice) -> tcp::Config {
     config.options.congestion = dice.pick(&[CongestionKind::Cubic, CongestionKind::NewReno]);
     config.initial_cwnd = dice.pick(&[1, 2, 10, 10]);
     config.pacing = dice.once_in(4);
-    // A twelfth of all frames may be lost: those that open a connection, too.
+    // Up to a twelfth of all frames is lost, including those that open a connection.
     config.options.syn_retries = 12;
     config.timers.syn_ack_retries = 12;
     config

@@ -1,4 +1,4 @@
-//! Making the world of a scenario, and letting it happen.
+//! Sets up and runs the simulation of a scenario.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::scenario::{Dice, Ending, Scenario};
 /// The port of the first connection.
 const PORT: u16 = 5201;
 
-/// Turns after which a world is given up: many more than any needs.
+/// Maximum number of turns, many more than any simulation needs.
 const MAX_TURNS: u64 = 300_000;
 
-/// Turns between two naps, on average.
+/// Turns between two pauses of the programs, on average.
 const WAKE_TURNS: u64 = 60;
 
-/// How long a peer that has vanished is waited for.
+/// Time after which a connection to a vanished peer must have failed.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Device memory that is bound for receiving.
@@ -43,7 +43,7 @@ impl Bindings {
 /// Both ends of a connection, with their sides.
 type Ends = [(Side, DoorSocket); 2];
 
-/// A world that has been made.
+/// The simulation of a scenario.
 struct World<'a> {
     scenario: &'a Scenario,
     pair: Pair,
@@ -52,10 +52,10 @@ struct World<'a> {
     flows: Vec<Flow>,
 }
 
-/// Lets the world of `scenario` happen.
+/// Runs the simulation of `scenario`.
 ///
 /// # Panics
-/// If anything is not as it must be.
+/// If a check fails.
 pub fn run(scenario: &Scenario) {
     let world = World::new(scenario);
     match scenario.ending {
@@ -92,7 +92,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lets the programs run until `is_over` says so after a turn, or all are done.
+    /// Runs the programs until `is_over` returns true after a turn, or all are done.
     fn run_until(&mut self, is_over: impl Fn(&[Flow]) -> bool) {
         let Self {
             scenario,
@@ -168,20 +168,20 @@ impl<'a> World<'a> {
             self.pair.cable().pull();
             self.pair.run_for(USER_TIMEOUT * 8);
         }
-        // A side whose peer's reset was lost asks again in the end, and is told.
+        // If the reset of the peer was lost, this side sends again later, and gets another reset.
         self.pair.run_for(Duration::from_secs(1000));
         for flow in &mut self.flows {
             flow.assert_all_over(&mut self.pair);
         }
         for &(side, socket) in self.connections.iter().flatten() {
-            // One that only waits to hear has nothing to ask: its program gives it up. Some are closed.
+            // A connection that only receives sends nothing: its program aborts it. Some are closed already.
             let _ = self.pair.side(side).abort(socket);
         }
         self.pair.cable().plug();
         self.close();
     }
 
-    /// Closes every socket that is open and sees that all memory is home.
+    /// Closes every open socket, and checks that all memory was given back.
     fn close(self) {
         let Self {
             mut pair,
@@ -191,14 +191,14 @@ impl<'a> World<'a> {
         } = self;
         drop(flows);
         for (side, socket) in connections.into_iter().flatten() {
-            // One that was aborted is closed already.
+            // An aborted connection is closed already.
             let _ = pair.side(side).close(socket);
         }
         pair.finish();
     }
 }
 
-/// What there is to know about a world that went wrong.
+/// Returns the state of a simulation that failed.
 fn state(pair: &Pair, flows: &[Flow]) -> String {
     let mut text = format!("at {:?}: {flows:#?}", pair.now());
     for (side, stack) in [(Side::A, &pair.a), (Side::B, &pair.b)] {
@@ -236,8 +236,8 @@ fn bind(pair: &mut Pair, scenario: &Scenario) -> Bindings {
     bindings
 }
 
-/// Connects A to a listener at `to`: (opener, accepted). A network this bad may fail an attempt for want of a
-/// neighbour's address; the program tries again.
+/// Connects A to a listener at `to`; returns (opener, accepted). With much loss an attempt may fail because the
+/// neighbour could not be resolved; the program tries again.
 fn open(pair: &mut Pair, to: Side, local: SocketAddr) -> Ends {
     let listener = pair.side(to).listen(local, 4).expect("the port is free");
     let mut opener = None;

@@ -1,4 +1,4 @@
-//! Segments of full size that wait for their turn for ever: as much memory as windows allow.
+//! Full-size segments that stay out of order: they take as much memory as windows allow.
 
 use netsim::Keep;
 
@@ -10,7 +10,7 @@ const LEN: usize = 1448;
 /// Connections of the attacker.
 const HOARDERS: u16 = 64;
 
-/// Has 64 connections fill their windows behind a hole that they never fill, or fill by a byte now and then.
+/// Makes 64 connections fill their windows behind a hole that is never filled, or filled by a byte from time to time.
 fn hoard(keep: Keep, is_dripping: impl Fn(u64) -> bool) {
     let mut siege = Siege::new(Honest {
         keep,
@@ -26,7 +26,7 @@ fn hoard(keep: Keep, is_dripping: impl Fn(u64) -> bool) {
         }
         siege.run(1000, |_, _| {});
     }
-    // What is held in vain for two seconds is given up.
+    // Payload that was held out of order for two seconds is given up.
     let mut round = 0;
     let drip = |intruder: &netsim::Intruder, attackers: &[netsim::IntruderConnection]| {
         round += 1;

@@ -1,6 +1,6 @@
-//! What an attacker can do to the memory of a queue, and what honest streams have of it meanwhile.
+//! The rate of an honest stream while an attacker uses memory of the same queue.
 //!
-//! Time is virtual and the wire has a rate, so that throughput is a fact of the run and not of the machine.
+//! Time is virtual and the wire has a rate, so that the throughput does not depend on the machine.
 
 mod hoard;
 mod idle;
@@ -24,7 +24,7 @@ const NIOV: u64 = 64 << 10;
 /// The port on which side B listens for the intruder.
 const OPEN_PORT: u16 = 80;
 
-/// What the honest stream and the machine are like.
+/// Configuration of the honest stream and its memory.
 #[derive(Debug, Clone, Copy)]
 struct Honest {
     ip: IpAddr,
@@ -53,7 +53,7 @@ struct Siege {
     ends: (SocketId, SocketId),
     listener: SocketId,
     attackers: Vec<IntruderConnection>,
-    /// What the listener accepted.
+    /// The accepted connections of the intruder.
     victims: Vec<SocketId>,
     ip: IpAddr,
 }
@@ -77,7 +77,7 @@ impl Siege {
         let (receiver, sender) = pair.connect(Side::B, ip, PORT);
         let listener = pair.b.listen(SocketAddr::new(ip, OPEN_PORT), 2048).unwrap();
         let pattern = Pattern::new(7);
-        // More than any run sends: it is cut short when the run has seen enough.
+        // More than any run sends; the run ends the stream.
         let source = Source::new(sender, pattern, 1 << 40, 8 << 10);
         let sink = Sink::new(receiver, pattern)
             .with_memory(id, pair.dmabuf(Side::B, id))
@@ -119,13 +119,13 @@ impl Siege {
         assert_eq!(self.victims.len(), usize::from(count));
     }
 
-    /// Lets the honest stream run for `bytes`, or at most a virtual minute, while `attack` is called once for each
-    /// net_iov that it fills. Returns its rate in bytes per virtual second.
+    /// Runs the honest stream for `bytes`, or at most a virtual minute, and calls `attack` once for each net_iov of
+    /// received bytes. Returns the rate in bytes per virtual second.
     fn run(&mut self, bytes: u64, attack: impl FnMut(&Intruder, &[IntruderConnection])) -> f64 {
         self.run_until(bytes, Duration::from_secs(60), attack)
     }
 
-    /// As [`Siege::run`], for a time.
+    /// As [`Siege::run`], for a given time.
     fn run_for(
         &mut self,
         duration: Duration,
@@ -168,7 +168,7 @@ impl Siege {
         (sink.report().bytes() - first) as f64 / took.as_secs_f64()
     }
 
-    /// Returns the counters of B that moved.
+    /// Returns the drop counters of B that are not 0.
     fn drops(&self) -> BTreeMap<&'static str, u64> {
         self.pair.b.drops()
     }
@@ -178,7 +178,7 @@ impl Siege {
         self.pair.b.drops().get(reason).copied().unwrap_or(0)
     }
 
-    /// Ends everything; all memory must be home.
+    /// Closes all sockets; all memory must have been given back.
     fn finish(mut self) {
         let (receiver, sender) = self.ends;
         self.sink.release(&mut self.pair.b, 0);
@@ -193,7 +193,7 @@ impl Siege {
     }
 }
 
-/// Checks that an honest stream has at least 0.8 of its rate under attack, and all of it afterwards.
+/// Checks that an honest stream keeps 80 % of its rate under attack, and has 98 % of it afterwards.
 fn assert_bearable(calm: f64, attacked: f64, after: f64) {
     assert!(
         attacked >= 0.8 * calm && after >= 0.98 * calm,

@@ -1,4 +1,4 @@
-//! Less memory than was promised: a queue is bound to other memory while a stream runs.
+//! Less memory than promised: a queue is bound to other memory during a stream.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use netsim::{Door as _, Keep, PairConfig, Pattern, Progress, Side};
 use crate::scenarios::common::PORT;
 use crate::scenarios::{Pair, Sink, Source};
 
-/// Bytes that a stream brings from one change of memory to the next but one.
+/// Bytes of the stream per two changes of memory.
 const CYCLE: u64 = 1 << 20;
 
-/// Sends a stream and lets `rebind` change the memory of B's queue as it runs; every byte must arrive.
+/// Sends a stream of `total` bytes, and binds `second` instead of `first` bytes of memory after `after` of them; every
+/// byte must arrive. Returns the virtual time at the end.
 fn stream(config: &PairConfig, first: usize, second: usize, after: u64, total: u64) -> Duration {
     let mut pair = Pair::new(config);
     let id = pair.bind(Side::B, first, NiovSize::DEFAULT, &[0]);
@@ -88,7 +89,7 @@ fn rebind_400_times(impairment: Option<&str>) {
     let config = PairConfig {
         impairment: impairment.map(|text| text.parse().unwrap()),
         host_mem_bytes: 64 << 20,
-        // Few enough that a turn of the programs does not bring several changes' worth.
+        // Few, so that one turn of the programs receives less than one cycle.
         wire_frames: if impairment.is_some() { 20_000 } else { 6 },
         ..PairConfig::default()
     };
@@ -160,8 +161,8 @@ fn a_stream_with_loss_goes_on_when_a_64th_of_the_memory_is_bound_instead() {
     }
 }
 
-/// The window that was promised on the larger memory is withdrawn while a reader keeps all of the smaller one; so the
-/// sender asks from time to time and does not give up, and is told at once when there is room.
+/// The window that was promised with the larger memory is withdrawn while a reader keeps all of the smaller one. The
+/// sender probes from time to time and does not give up, and receives a window update at once when there is memory.
 #[test]
 fn a_reader_that_keeps_all_of_the_smaller_memory_for_an_hour_loses_nothing() {
     let mut pair = Pair::new(&PairConfig::default());
@@ -203,7 +204,7 @@ fn a_reader_that_keeps_all_of_the_smaller_memory_for_an_hour_loses_nothing() {
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))
         .unwrap();
     assert_eq!(sink.report().bytes(), total);
-    // The sender's timer has backed off as far as it does, and its segment is repeated then (RFC 6298 5.7).
+    // The sender's timer has reached its maximum, and retransmits the segment then (RFC 6298 5.7).
     let took = pair.now().saturating_since(released);
     assert!(took < Duration::from_secs(150), "{took:?}");
     drop(sink);

@@ -1,4 +1,4 @@
-//! Segments of one byte: each keeps a whole net_iov from the others.
+//! Segments of one byte: each occupies a whole net_iov.
 
 use netsim::{Keep, Side};
 
@@ -10,8 +10,7 @@ const PART: u64 = 8 << 20;
 /// Connections of the attacker.
 const ATTACKERS: u16 = 5;
 
-/// Lets five connections send one byte each out of order, a gap before each, into every net_iov that the honest stream
-/// fills.
+/// Makes five connections send one byte each out of order, after a gap, per net_iov of the honest stream.
 fn gapped_bytes(honest: Honest) {
     let mut siege = Siege::new(honest);
     siege.open(ATTACKERS);
@@ -74,8 +73,8 @@ fn one_byte_segments_in_order_that_nobody_reads_do_not_stop_an_honest_stream() {
     siege.finish();
 }
 
-/// Lets `count` connections send a byte each out of order while an honest stream runs; returns its rate before, in and
-/// after that.
+/// Makes `count` connections send one byte each out of order during an honest stream; returns the rate before, during
+/// and after.
 fn one_byte_each(count: u16) -> (f64, f64, f64) {
     let mut siege = Siege::new(Honest {
         memory: 16 << 20,
@@ -101,8 +100,8 @@ fn a_hundred_connections_with_one_byte_each_do_not_stop_an_honest_stream() {
     assert_bearable(calm, attacked, after);
 }
 
-/// A thousand connections are promised all of such a memory before they send a byte, and the honest stream lives on the
-/// reserve from the beginning. They take from that, too, when they ask; not for good.
+/// A thousand new connections are promised nearly all of the memory before they send a byte, and the honest stream has
+/// only the reserve until they are idle. Each byte makes one of them active again.
 #[test]
 fn a_thousand_connections_with_one_byte_each_stop_an_honest_stream_for_a_moment_at_most() {
     let (calm, attacked, after) = one_byte_each(1000);

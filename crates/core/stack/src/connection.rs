@@ -12,11 +12,11 @@ use wire::{FourTuple, Instant};
 use crate::Stack;
 use crate::memory::StackMemory;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
-use crate::socket::sockets::ConnectionMut;
+use crate::socket::sockets::{ConnectionMut, Sockets};
 use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::Burst;
-use crate::window::{Ask, Windows};
+use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is accepted from an ICMP error over IPv4 (linux `ip_rt_min_pmtu`). A smaller one is
 /// probably an attack.
@@ -107,7 +107,7 @@ impl Stack {
             tuple,
             is_named: true,
             next_hop,
-            promise: self.memory.windows.promise(0),
+            promise: Promise::new(0),
             marks: Default::default(),
             read: 0,
             arrival_times: Default::default(),
@@ -128,7 +128,7 @@ impl Stack {
     /// When the burst is over, a delayed ACK is sent, too.
     pub(crate) fn serve(&mut self, slot: u32, burst: Burst, now: Instant) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
-            return self.serve_time_wait(slot, now);
+            return serve_time_wait(slot, &mut self.sockets, &mut self.network, now);
         };
         if burst == Burst::Over {
             connection.conn.on_drained();
@@ -147,23 +147,6 @@ impl Stack {
         drop(connection);
         pressure.forget_holders(&mut self.sockets);
         self.follow_end(slot, state, holder);
-    }
-
-    fn serve_time_wait(&mut self, slot: u32, now: Instant) {
-        let Some(mut socket) = self.sockets.at_mut(slot) else {
-            return;
-        };
-        let SocketKind::TimeWait(time_wait) = &mut *socket else {
-            return;
-        };
-        let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
-        if let Some(segment) = time_wait.state.poll_send(now) {
-            let (egress, owner) = (Egress::to(next_hop), SegmentOwner::Answer(None));
-            self.network
-                .send_segment(&tuple, egress, owner, segment, now);
-        }
-        let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
-        socket.arm(Some(deadline));
     }
 
     /// Grants a window again to a connection that got too little.
@@ -265,28 +248,8 @@ impl Stack {
             }
             SocketKind::Listener(_) => {
                 drop(socket);
-                self.repeat_syn_acks(slot, now);
+                repeat_syn_acks(slot, &mut self.sockets, &mut self.network, now);
             }
-        }
-    }
-
-    fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
-        loop {
-            let Some(mut listener) = self.sockets.listener_at(slot) else {
-                return;
-            };
-            let link = listener.link;
-            let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) else {
-                let next = listener.half_open.next_timer();
-                return listener.arm(next);
-            };
-            let (options, tuple) = (
-                listener.options,
-                crate::stack::four_tuple(endpoints.local, endpoints.remote),
-            );
-            drop(listener);
-            self.network
-                .send_syn_ack(&tuple, None, &options, segment, now);
         }
     }
 
@@ -337,6 +300,43 @@ impl Stack {
         drop(connection);
         self.note(disposition);
         self.follow_end(owner.slot(), state, holder);
+    }
+}
+
+/// Sends the reply of a connection in TIME-WAIT, and arms its timer.
+fn serve_time_wait(slot: u32, sockets: &mut Sockets, network: &mut Network, now: Instant) {
+    let Some(mut socket) = sockets.at_mut(slot) else {
+        return;
+    };
+    let SocketKind::TimeWait(time_wait) = &mut *socket else {
+        return;
+    };
+    let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
+    if let Some(segment) = time_wait.state.poll_send(now) {
+        let (egress, owner) = (Egress::to(next_hop), SegmentOwner::Answer(None));
+        network.send_segment(&tuple, egress, owner, segment, now);
+    }
+    let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
+    socket.arm(Some(deadline));
+}
+
+/// Sends the SYN-ACKs of a listener that are due, and arms its timer.
+fn repeat_syn_acks(slot: u32, sockets: &mut Sockets, network: &mut Network, now: Instant) {
+    loop {
+        let Some(mut listener) = sockets.listener_at(slot) else {
+            return;
+        };
+        let link = listener.link;
+        let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) else {
+            let next = listener.half_open.next_timer();
+            return listener.arm(next);
+        };
+        let (options, tuple) = (
+            listener.options,
+            crate::stack::four_tuple(endpoints.local, endpoints.remote),
+        );
+        drop(listener);
+        network.send_syn_ack(&tuple, None, &options, segment, now);
     }
 }
 

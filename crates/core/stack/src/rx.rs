@@ -36,7 +36,9 @@ impl Stack {
                 self.network.recycle(packet.payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
-            Network::Other => self.drop_packet(packet.payload, DropReason::UnhandledProtocol),
+            Network::Other => self
+                .network
+                .drop_packet(packet.payload, DropReason::UnhandledProtocol),
         }
     }
 
@@ -51,19 +53,23 @@ impl Stack {
             origin,
         } = packet;
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
-            return self.drop_packet(payload, DropReason::UnhandledProtocol);
+            return self
+                .network
+                .drop_packet(payload, DropReason::UnhandledProtocol);
         };
         let destination = self.network.routes().destination(dst);
         // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2).
         let is_solicitation =
             src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
         if destination == Destination::Other {
-            return self.drop_packet(payload, DropReason::IpNotForUs);
+            return self.network.drop_packet(payload, DropReason::IpNotForUs);
         }
         // A local source address is valid in packets that were sent to this host by itself, and forged in others.
         let is_own = origin == Origin::Loop && self.network.routes().is_ours(src);
         if self.network.routes().is_martian_source(src) && !is_own && !is_solicitation {
-            return self.drop_packet(payload, DropReason::IpMartianSource);
+            return self
+                .network
+                .drop_packet(payload, DropReason::IpMartianSource);
         }
         match headers.transport {
             Transport::Tcp(tcp) => {
@@ -83,14 +89,16 @@ impl Stack {
                             now,
                         );
                     }
-                    None => self.drop_packet(payload, DropReason::TcpGroupDestination),
+                    None => self
+                        .network
+                        .drop_packet(payload, DropReason::TcpGroupDestination),
                 }
             }
             Transport::Other(number) => self.receive_other(number, &headers, payload, now),
             Transport::Udp(_) | Transport::None => {
-                self.drop_packet(payload, DropReason::IpNoProtocol)
+                self.network.drop_packet(payload, DropReason::IpNoProtocol)
             }
-            Transport::Fragment => self.drop_packet(payload, DropReason::IpFragment),
+            Transport::Fragment => self.network.drop_packet(payload, DropReason::IpFragment),
         }
     }
 
@@ -128,7 +136,8 @@ impl Stack {
             unplaced: _,
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
-        self.drop_packet(segment.payload, DropReason::TcpNoSocket);
+        self.network
+            .drop_packet(segment.payload, DropReason::TcpNoSocket);
         if let Some(reset) = reset {
             self.network.send_control(&tuple, from, reset, now);
         }
@@ -272,12 +281,6 @@ impl Stack {
                 self.follow(accepted, disposition, now);
             }
         }
-    }
-
-    /// Gives the payload of a packet back to the NIC, and counts the drop.
-    fn drop_packet(&mut self, payload: FragList, reason: DropReason) {
-        self.network.count(reason);
-        self.network.recycle(payload);
     }
 }
 

@@ -211,6 +211,7 @@ impl Stack {
 
     /// Sends what socket calls have queued since the last poll. Receives nothing.
     pub fn flush(&mut self, now: Instant) {
+        self.memory.windows.advance(now);
         self.flush_touched(now);
         self.visit_starved(now);
         self.fail_unresolved(now);

@@ -11,7 +11,7 @@
 //! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
 //!   always ahead of slow start.
 //! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised
-//!   nothing new, keeps its window, but no memory is set aside for it ([`IDLE_PERIOD`]).
+//!   nothing new, keeps its window, but no memory is set aside for it ([`IDLE_PERIOD_MS`]).
 //! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or probing, and
 //!   would otherwise get less than four segments.
 //! - *no retreat*: a promise is not taken back (RFC 9293 3.8.6: a receiver should not shrink its window).
@@ -29,7 +29,6 @@ mod packing;
 mod tests;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use packing::Packing;
 use wire::Instant;
@@ -65,7 +64,7 @@ const HALF_OPEN_DIVISOR: u64 = 4;
 /// A connection is idle if it received nothing, and was promised nothing new, in this period and the one before.
 /// Not shorter than the minimum retransmission timeout (RFC 6298 2.4: 1 s): after that time without traffic a
 /// sender begins with its initial congestion window (RFC 5681 4.1).
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
+const IDLE_PERIOD_MS: u64 = 1000;
 
 /// State of a connection that asks for a window.
 #[derive(Debug, Clone, Copy)]
@@ -88,8 +87,9 @@ pub(crate) struct Promise {
     /// Memory set aside, in bytes of the NIC's figure.
     memory: u64,
     packing: Packing,
-    /// Number of the period in which it last received something or was promised something new.
-    active_in: u64,
+    /// Number of the period in which it last received something or was promised something new; `None` before the
+    /// first [`Windows::grant`].
+    active_in: Option<u64>,
     /// Got less than it can use, because memory was short, and is in the queue's list.
     starved: bool,
     /// The peer has sent something since the promise was last raised: it wants to send.
@@ -104,6 +104,27 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// Returns an empty promise on `queue`.
+    pub(crate) fn new(queue: usize) -> Self {
+        Self {
+            queue,
+            memory: 0,
+            packing: Packing::new(),
+            active_in: None,
+            starved: false,
+            asked: false,
+            probed: false,
+            denied: 0,
+            revoked_until: None,
+        }
+    }
+
+    /// Returns whether it was neither used nor raised in `period` and the one before.
+    fn is_idle(&self, period: u64) -> bool {
+        self.active_in
+            .is_some_and(|active_in| period - active_in > 1)
+    }
+
     /// Returns the queue that the promised memory belongs to.
     pub(crate) fn queue(&self) -> usize {
         self.queue
@@ -147,8 +168,8 @@ impl QueuePromises {
 
     /// Returns the sum that memory of a connection which was last active in `active_in` counts in; `None` if it
     /// is idle.
-    fn sum_for(&mut self, active_in: u64, period: u64) -> Option<&mut u64> {
-        match period - active_in {
+    fn sum_for(&mut self, active_in: Option<u64>, period: u64) -> Option<&mut u64> {
+        match period - active_in? {
             0 => Some(&mut self.active_now),
             1 => Some(&mut self.active_before),
             _ => None,
@@ -191,9 +212,8 @@ impl QueuePromises {
 #[derive(Debug)]
 pub(crate) struct Windows {
     queues: Vec<QueuePromises>,
-    /// Number of the current period of [`IDLE_PERIOD`].
+    /// Number of the current period of [`IDLE_PERIOD_MS`].
     period: u64,
-    period_end: Instant,
 }
 
 impl Windows {
@@ -201,35 +221,18 @@ impl Windows {
         Self {
             queues: (0..queues).map(|_| QueuePromises::default()).collect(),
             period: 0,
-            period_end: Instant::ZERO + IDLE_PERIOD,
-        }
-    }
-
-    /// Returns an empty promise on `queue`, for a connection that begins now.
-    pub(crate) fn promise(&self, queue: usize) -> Promise {
-        Promise {
-            queue,
-            memory: 0,
-            packing: Packing::new(),
-            active_in: self.period,
-            starved: false,
-            asked: false,
-            probed: false,
-            denied: 0,
-            revoked_until: None,
         }
     }
 
     /// Sets the time: connections without activity become idle.
     pub(crate) fn advance(&mut self, now: Instant) {
-        if now < self.period_end {
-            return;
-        }
-        let late = now.saturating_since(self.period_end).as_secs() / IDLE_PERIOD.as_secs();
-        self.period += late + 1;
-        self.period_end = now + IDLE_PERIOD;
-        for queue in &mut self.queues {
-            queue.advance(late + 1);
+        let period = now.as_millis() / IDLE_PERIOD_MS;
+        let passed = period.saturating_sub(self.period);
+        if passed > 0 {
+            self.period = period;
+            for queue in &mut self.queues {
+                queue.advance(passed);
+            }
         }
     }
 
@@ -237,18 +240,19 @@ impl Windows {
     pub(crate) fn note_packet(&mut self, promise: &mut Promise, len: usize) {
         promise.packing.note(len);
         promise.asked = true;
-        if promise.active_in != self.period {
+        if promise.active_in != Some(self.period) {
             self.note_activity(promise);
         }
     }
 
+    /// Sets the memory of `promise` aside again if it was idle.
     fn note_activity(&mut self, promise: &mut Promise) {
         let period = self.period;
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return;
         };
         let memory = queue.take(promise, period);
-        promise.active_in = period;
+        promise.active_in = Some(period);
         queue.put(promise, memory, period);
     }
 
@@ -269,15 +273,17 @@ impl Windows {
     /// Returns how many bytes beyond those received the connection in `slot` may advertise, when the memory of its
     /// queue can still take `free` bytes of payload.
     ///
-    /// The memory is set aside at once, until the next call or [`Windows::release`]. An idle connection gets nothing
-    /// new before its peer sends something.
+    /// The memory is set aside at once, until the next call or [`Windows::release`]. An idle connection with a window,
+    /// or with a peer that has never sent anything, gets nothing new before the peer sends.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
         let period = self.period;
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return ask.outstanding;
         };
-        let is_idle = period - promise.active_in > 1;
-        if is_idle && !promise.asked {
+        // The peer does not use the window that it has, or has never sent anything. One that has used up its window
+        // gets more without asking: the program may have read, or given tokens back, after a long time.
+        let is_enough = ask.outstanding >= ask.mss.into() || ask.delivered == 0;
+        if promise.is_idle(period) && !promise.asked && is_enough {
             return ask.outstanding;
         }
         queue.take(promise, period);
@@ -302,8 +308,8 @@ impl Windows {
         let allowed = promise.packing.payload_for(may);
         let granted = wanted.min(allowed).max(ask.outstanding);
         promise.asked &= granted == ask.outstanding;
-        if granted > ask.outstanding {
-            promise.active_in = period;
+        if granted > ask.outstanding || promise.active_in.is_none() {
+            promise.active_in = Some(period);
         }
         promise.revoked_until = promise.revoked_until.filter(|&until| ask.delivered < until);
         // Small packets that wait can be moved together: their cost counts only as far as the connection has

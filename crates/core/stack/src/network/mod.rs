@@ -103,6 +103,12 @@ impl Network {
         self.nic.recycle(payload);
     }
 
+    /// Gives the payload of a dropped packet back to the NIC, and counts the drop.
+    pub(crate) fn drop_packet(&mut self, payload: FragList, reason: DropReason) {
+        self.count(reason);
+        self.recycle(payload);
+    }
+
     /// Returns the free receive memory of `queue`.
     pub(crate) fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
         self.nic.rx_space(queue)

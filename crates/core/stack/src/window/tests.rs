@@ -18,7 +18,7 @@ fn ask(outstanding: u64, delivered: u64) -> Ask {
 #[test]
 fn a_new_connection_is_promised_little_and_more_with_use() {
     let mut windows = Windows::new(1);
-    let mut promise = windows.promise(0);
+    let mut promise = Promise::new(0);
     let mut grant = |received| windows.grant(0, &mut promise, 64 * MIB, ask(0, received));
     assert_eq!(grant(0), INITIAL_PROMISE);
     assert_eq!(grant(100_000), INITIAL_PROMISE + 200_000);
@@ -29,7 +29,7 @@ fn a_new_connection_is_promised_little_and_more_with_use() {
 #[test]
 fn a_promise_never_retreats() {
     let mut windows = Windows::new(1);
-    let mut promise = windows.promise(0);
+    let mut promise = Promise::new(0);
     let first = windows.grant(0, &mut promise, 8 * MIB, ask(0, 1 << 30));
     let later = windows.grant(0, &mut promise, 0, ask(first, 1 << 30));
     assert_eq!(later, first);
@@ -38,8 +38,8 @@ fn a_promise_never_retreats() {
 #[test]
 fn two_busy_connections_get_about_the_same() {
     let mut windows = Windows::new(1);
-    let mut a = windows.promise(0);
-    let mut b = windows.promise(0);
+    let mut a = Promise::new(0);
+    let mut b = Promise::new(0);
     let whole = 8 * MIB;
     let (mut granted_a, mut granted_b) = (0, 0);
     for _ in 0..32 {
@@ -57,7 +57,7 @@ fn two_busy_connections_get_about_the_same() {
 fn idle_connections_leave_the_reserve_to_those_that_ask() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut promises: Vec<_> = (0..300).map(|_| windows.promise(0)).collect();
+    let mut promises: Vec<_> = (0..300).map(|_| Promise::new(0)).collect();
     let mut last = 0;
     for (slot, promise) in promises.iter_mut().enumerate() {
         last = windows.grant(slot as u32, promise, whole, ask(0, 0));
@@ -74,9 +74,9 @@ fn idle_connections_leave_the_reserve_to_those_that_ask() {
 fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut greedy = windows.promise(0);
+    let mut greedy = Promise::new(0);
     windows.grant(0, &mut greedy, whole, ask(whole, 0));
-    let mut other = windows.promise(0);
+    let mut other = Promise::new(0);
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
     // All have been visited since memory was last given back.
     windows.note_free(0, whole);
@@ -98,9 +98,9 @@ fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
 fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut silent = windows.promise(0);
+    let mut silent = Promise::new(0);
     windows.grant(0, &mut silent, whole, ask(whole, 0));
-    let mut one = windows.promise(0);
+    let mut one = Promise::new(0);
     assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
     one.note_probe();
     let grant =
@@ -112,7 +112,7 @@ fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
     // The same holds for as long as nothing changes.
     windows.note_packet(&mut one, 1460);
     assert!(grant(&mut windows, &mut one) >= floor);
-    let mut others: Vec<_> = (2..100).map(|slot| (slot, windows.promise(0))).collect();
+    let mut others: Vec<_> = (2..100).map(|slot| (slot, Promise::new(0))).collect();
     for (slot, promise) in &mut others {
         promise.note_probe();
         windows.grant(*slot, promise, whole, ask(0, MIB));
@@ -121,7 +121,7 @@ fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
         assert!(granted >= floor, "{granted} for {slot}");
     }
     // With the memory in use there is nothing to be generous with.
-    let mut late = windows.promise(0);
+    let mut late = Promise::new(0);
     late.note_probe();
     assert_eq!(windows.grant(100, &mut late, whole / 2 - 1, ask(0, MIB)), 0);
 }
@@ -130,13 +130,13 @@ fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
 fn an_answer_is_given_once_for_each_time_a_peer_asks() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut silent = windows.promise(0);
+    let mut silent = Promise::new(0);
     windows.grant(0, &mut silent, whole, ask(whole, 0));
-    let mut one = windows.promise(0);
+    let mut one = Promise::new(0);
     one.note_probe();
     // Half of the memory is in use: only memory that is not promised can be granted.
     let free = whole / 2 - 1;
-    let mut little = windows.promise(0);
+    let mut little = Promise::new(0);
     windows.release(0, &mut silent);
     windows.grant(0, &mut silent, whole, ask(free - floor, 0));
     assert_eq!(windows.grant(1, &mut one, free, ask(0, MIB)), floor);
@@ -170,7 +170,7 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
         let mut random = SplitMix::new(seed);
         let total = 64 * 1024 * (1 + random.next() % 64);
         let mut windows = Windows::new(1);
-        let mut promises: Vec<_> = (0..20).map(|_| windows.promise(0)).collect();
+        let mut promises: Vec<_> = (0..20).map(|_| Promise::new(0)).collect();
         let mut granted = [0_u64; 20];
         let mut free = total;
         for step in 0..500 {
@@ -211,7 +211,7 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
 #[test]
 fn tiny_packets_shrink_what_is_promised_of_the_same_memory() {
     let mut windows = Windows::new(1);
-    let mut promise = windows.promise(0);
+    let mut promise = Promise::new(0);
     let whole = 8 * MIB;
     let before = windows.grant(0, &mut promise, whole, ask(0, 1 << 30));
     for _ in 0..10_000 {
@@ -229,9 +229,9 @@ fn tiny_packets_shrink_what_is_promised_of_the_same_memory() {
 fn what_a_pruned_connection_was_promised_is_others_until_it_delivers() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut pruned = windows.promise(0);
+    let mut pruned = Promise::new(0);
     assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
-    let mut other = windows.promise(0);
+    let mut other = Promise::new(0);
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, MIB)), 0);
     windows.revoke(&mut pruned, MIB);
     // Its peer still sees the window.
@@ -247,7 +247,7 @@ fn what_a_pruned_connection_was_promised_is_others_until_it_delivers() {
 fn a_byte_per_packet_does_not_set_aside_the_memory_of_others() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut tiny: Vec<_> = (0..5).map(|_| windows.promise(0)).collect();
+    let mut tiny: Vec<_> = (0..5).map(|_| Promise::new(0)).collect();
     for (slot, promise) in tiny.iter_mut().enumerate() {
         windows.grant(slot as u32, promise, whole, ask(0, 0));
         (0..1000).for_each(|_| windows.note_packet(promise, 1));
@@ -259,7 +259,7 @@ fn a_byte_per_packet_does_not_set_aside_the_memory_of_others() {
 #[test]
 fn starved_connections_are_visited_once_each_in_order_when_memory_comes_home() {
     let mut windows = Windows::new(1);
-    let mut promises: Vec<_> = (0..3).map(|_| windows.promise(0)).collect();
+    let mut promises: Vec<_> = (0..3).map(|_| Promise::new(0)).collect();
     for (slot, promise) in promises.iter_mut().enumerate() {
         assert_eq!(windows.grant(slot as u32, promise, 0, ask(0, 0)), 0);
     }
@@ -283,7 +283,7 @@ fn starved_connections_are_visited_once_each_in_order_when_memory_comes_home() {
 #[test]
 fn a_connection_that_moves_takes_its_promise_along() {
     let mut windows = Windows::new(2);
-    let mut promise = windows.promise(0);
+    let mut promise = Promise::new(0);
     windows.grant(0, &mut promise, MIB, ask(0, 1 << 20));
     let promised = windows.promised(0);
     windows.migrate(0, &mut promise, 1);
@@ -292,14 +292,14 @@ fn a_connection_that_moves_takes_its_promise_along() {
 
 #[test]
 fn memory_of_idle_connections_is_available_to_others_until_they_receive_again() {
-    let (whole, second) = (8 * MIB, Duration::from_secs(1));
+    let whole = 8 * MIB;
     let mut windows = Windows::new(1);
-    let (mut idle, mut busy) = (windows.promise(0), windows.promise(0));
+    let (mut idle, mut busy) = (Promise::new(0), Promise::new(0));
     assert_eq!(windows.grant(0, &mut idle, whole, ask(whole, 0)), whole);
     assert_eq!(windows.grant(1, &mut busy, whole, ask(0, MIB)), 0);
-    windows.advance(Instant::ZERO + second);
+    windows.advance(Instant::from_millis(1000));
     assert_eq!(windows.promised(0), whole, "active in the period before");
-    windows.advance(Instant::ZERO + 2 * second);
+    windows.advance(Instant::from_millis(2000));
     assert_eq!(windows.promised(0), 0);
     assert!(windows.any_to_visit());
     // The window of the peer stays.
@@ -315,13 +315,39 @@ fn memory_of_idle_connections_is_available_to_others_until_they_receive_again() 
 }
 
 #[test]
-fn an_idle_connection_is_promised_nothing_new_before_its_peer_sends() {
+fn an_idle_connection_that_does_not_use_its_window_is_promised_nothing_new_before_its_peer_sends() {
     let mut windows = Windows::new(1);
-    let mut promise = windows.promise(0);
+    let mut promise = Promise::new(0);
     assert_eq!(windows.grant(0, &mut promise, 0, ask(0, 0)), 0);
-    windows.advance(Instant::ZERO + Duration::from_secs(10));
+    windows.advance(Instant::from_millis(10_000));
     assert_eq!(windows.grant(0, &mut promise, 8 * MIB, ask(0, 0)), 0);
+    let mss = u64::from(MSS);
+    let with_a_window = windows.grant(0, &mut promise, 8 * MIB, ask(mss, MIB));
+    assert_eq!(with_a_window, mss);
     promise.note_probe();
     assert!(windows.grant(0, &mut promise, 8 * MIB, ask(0, 0)) > 0);
     assert!(windows.promised(0) > 0);
+}
+
+#[test]
+fn a_connection_that_begins_after_a_long_pause_is_promised_a_window() {
+    let mut windows = Windows::new(1);
+    let mut promise = Promise::new(0);
+    // The connection was created before the poll that advances the time.
+    windows.advance(Instant::from_millis(3_600_000));
+    let granted = windows.grant(0, &mut promise, 8 * MIB, ask(0, 0));
+    assert_eq!(granted, INITIAL_PROMISE);
+    assert_eq!(windows.promised(0), INITIAL_PROMISE);
+}
+
+#[test]
+fn an_idle_connection_that_has_used_up_its_window_gets_memory_that_is_given_back_without_asking() {
+    let mut windows = Windows::new(1);
+    let mut promise = Promise::new(0);
+    // A few bytes are granted, too few to be advertised.
+    windows.note_packet(&mut promise, 1460);
+    assert_eq!(windows.grant(0, &mut promise, 100, ask(0, MIB)), 100);
+    assert!(!promise.asked);
+    windows.advance(Instant::from_millis(10_000));
+    assert!(windows.grant(0, &mut promise, 8 * MIB, ask(0, MIB)) > MIB);
 }
